@@ -10,6 +10,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, ZonedDevice},
     raid::policy::Policy,
+    runtime::Runtime,
     zone::Lba,
 };
 use std::{cell::Cell, rc::Rc};
@@ -73,15 +74,22 @@ fn nobody_waits_for_a_closed_array() {
     assert_eq!(run(&scene.runtime, flush).result, Err(DeviceError::Gone));
 }
 
-/// One that has held back has written nothing, and goes on to have written nothing.
-#[test]
-fn an_array_that_has_held_back_ends_without_having_begun() {
-    let mut scene = Scene::new(Policy::Zrwa);
+/// An array with something in zone 0 that holds back, since member 1 is missing: that of the second chunk, so what there
+/// is of it takes the parity in memory.
+fn held_back() -> (Scene, Runtime, Array) {
+    let scene = Scene::new(Policy::Zrwa);
     scene.write(0, 0, 7);
     scene.stop();
     let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
-    let held_back =
-        run(&runtime, Array::assemble_provisionally(&runtime, there, None, Behaviour::default())).unwrap();
+    let array = Array::assemble_provisionally(&runtime, there, None, Behaviour::default());
+    let array = run(&runtime, array).unwrap();
+    (scene, runtime, array)
+}
+
+/// One that has held back has written nothing, and goes on to have written nothing.
+#[test]
+fn an_array_that_has_held_back_ends_without_having_begun() {
+    let (mut scene, runtime, held_back) = held_back();
     run(&runtime, held_back.close()).unwrap();
     let ArrayStatus { failed, .. } = held_back.status();
     assert!(!failed);
@@ -94,16 +102,8 @@ fn an_array_that_has_held_back_ends_without_having_begun() {
 /// Whoever has come back when an array has been closed meanwhile comes too late.
 #[test]
 fn a_closed_array_does_not_begin_though_a_member_is_on_its_way() {
-    let scene = Scene::new(Policy::Zrwa);
-    scene.write(0, 0, 7);
-    scene.stop();
-    let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
-    let array =
-        run(&runtime, Array::assemble_provisionally(&runtime, there, None, Behaviour::default())).unwrap();
-    scene.rig.rule(|_, command| match command {
-        Command::Read { .. } => Act::Hold,
-        _ => Act::Pass,
-    });
+    let (scene, runtime, array) = held_back();
+    scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Read { .. })));
     let answer = Rc::new(Cell::new(None));
     let (told, completed, drive) = (answer.clone(), array.clone(), scene.drives[1].clone());
     runtime.spawn(async move { told.set(Some(completed.complete(drive).await)) });
@@ -125,17 +125,8 @@ fn a_closed_array_does_not_begin_though_a_member_is_on_its_way() {
 /// What is being read of an array that has held back is answered from what it knew, whoever begins meanwhile.
 #[test]
 fn a_read_goes_on_while_an_array_begins() {
-    let scene = Scene::new(Policy::Zrwa);
-    scene.write(0, 0, 7);
-    scene.stop();
-    // The member of the second chunk: what there is of that takes the parity in memory.
-    let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
-    let array =
-        run(&runtime, Array::assemble_provisionally(&runtime, there, None, Behaviour::default())).unwrap();
-    scene.rig.rule(|_, command| match command {
-        Command::Read { .. } => Act::Hold,
-        _ => Act::Pass,
-    });
+    let (scene, runtime, array) = held_back();
+    scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Read { .. })));
     let read = array.submit(Command::read(Lba(0), Buf::zeroed(7 * BLOCK)));
     runtime.run();
     scene.rig.rule(|_, _| Act::Pass);

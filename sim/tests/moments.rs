@@ -920,19 +920,8 @@ fn a_reset_that_a_member_refuses_is_carried_out_or_was_never_begun() {
             scene.stop();
             scene.runtime = Runtime::seeded(seed);
             scene.assemble(None);
-            let (left, held) = (Cell::new(steps), Rc::new(Cell::new(false)));
-            let told = held.clone();
-            scene.rig.rule(move |drive, command| match command {
-                Command::Reset { zones: Zones::One(zone) } if drive == 1 && *zone == part(0) => Act::Refuse,
-                Command::Read { .. } | Command::Report { .. } => Act::Pass,
-                _ if left.get() == 0 => {
-                    told.set(true);
-                    Act::Hold
-                }
-                _ => {
-                    left.set(left.get() - 1);
-                    Act::Pass
-                }
+            let held = scene.rig.hold_after_but(steps, |drive, command| {
+                matches!(command, Command::Reset { zones: Zones::One(zone) } if drive == 1 && *zone == part(0))
             });
             drop(scene.start(reset(0)));
             scene.rig.tear(1);

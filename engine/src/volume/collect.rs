@@ -37,15 +37,8 @@ const MOST_MOVES: u64 = 2;
 /// As this part of what a victim yields writers may write before any of it has been read.
 const IN_ADVANCE: u32 = 4;
 
-/// Collects zones whenever few are free, for ever. Not before somebody has written: the device may be one that is only
-/// read, or begin without a member with the first write.
+/// Collects zones whenever few are free, for ever.
 pub async fn collect(core: Rc<Core>) {
-    while !core.is_used.get() {
-        core.few.wait().await;
-        if core.check().is_err() {
-            return;
-        }
-    }
     loop {
         let step = core.next_step();
         let rests = matches!(step, Step::Rest);
@@ -82,6 +75,10 @@ enum Step {
 
 impl Core {
     fn next_step(&self) -> Step {
+        // Before anybody has written the device may be one that is only read, or that begins without a member.
+        if !self.is_used.get() {
+            return Step::Rest;
+        }
         let state = self.state.borrow();
         // What could not be read may be readable by now. It is read in vain if not: one zone for each refusal.
         if state.tried < state.refused

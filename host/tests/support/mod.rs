@@ -5,6 +5,7 @@ use host::{
     daemon::Daemon,
     members::{Found, Terms},
     name::ArrayName,
+    output::parse_uuid,
     tails::TailFile,
 };
 use serde_json::Value;
@@ -123,7 +124,7 @@ impl Place {
     pub fn leave_tails(&self, array: &str) -> PathBuf {
         let status = self.json(&["status", array]);
         let id = status["uuid"].as_str().unwrap();
-        let uuid = u128::from_str_radix(&id.replace('-', ""), 16).unwrap().to_be_bytes();
+        let uuid = parse_uuid(id).unwrap();
         fs::create_dir_all(self.path("run")).unwrap();
         let tails = self.path(&format!("run/{id}.tails"));
         drop(TailFile::create(&tails, &uuid, 1, &[0; 14], &[]).unwrap());

@@ -125,9 +125,19 @@ impl Rig {
 
     /// Carries out so many commands that change a drive and none after that; says whether any was held back.
     pub fn hold_after(&self, commands: usize) -> Rc<Cell<bool>> {
+        self.hold_after_but(commands, |_, _| false)
+    }
+
+    /// As [`Rig::hold_after`], but for commands that drives refuse, which do not count.
+    pub fn hold_after_but(
+        &self,
+        commands: usize,
+        refuses: impl Fn(usize, &Command) -> bool + 'static,
+    ) -> Rc<Cell<bool>> {
         let (left, held) = (Cell::new(commands), Rc::new(Cell::new(false)));
         let told = held.clone();
-        self.rule(move |_, command| match command {
+        self.rule(move |drive, command| match command {
+            _ if refuses(drive, command) => Act::Refuse,
             Command::Read { .. } | Command::Report { .. } => Act::Pass,
             _ if left.get() == 0 => {
                 told.set(true);

@@ -427,6 +427,11 @@ impl Raid {
     /// Tells the table what a zone is.
     pub fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
         let (state, wp_blocks) = self.seen(verdict);
+        self.load_as(zone, state, wp_blocks);
+    }
+
+    /// Tells the table that a zone is in this state, and where its write pointer is.
+    pub fn load_as(&self, zone: ZoneIndex, state: ZoneState, wp_blocks: u64) {
         let capacity_blocks = self.layout.capacity_blocks();
         self.zones.load(&ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false });
     }

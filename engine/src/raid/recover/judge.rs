@@ -192,16 +192,13 @@ impl Raid {
             false => layout.slot(stripe, index, which),
         };
         match place {
-            // It was ahead of the write pointer, in the ZRWA of a zone that has been finished since.
-            Place::Row(row)
-                if row > stripe
-                    && evidence.wp_blocks[member].is_some_and(|wp| wp > row * layout.chunk_blocks) =>
-            {
-                None
-            }
             Place::Row(row) => {
-                let row = row * layout.chunk_blocks;
-                self.read_part(view.zone, member, row + blocks.start..row + blocks.end, evidence).await
+                let at = row * layout.chunk_blocks;
+                // It was ahead of the write pointer, in the ZRWA of a zone that has been finished since.
+                if row > stripe && evidence.wp_blocks[member].is_some_and(|wp| wp > at) {
+                    return None;
+                }
+                self.read_part(view.zone, member, at + blocks.start..at + blocks.end, evidence).await
             }
             Place::MetaLog => {
                 evidence.wp_blocks[member]?;

@@ -10,7 +10,7 @@ use crate::{
         recover::verdict::{Awaited, Tail, Verdict},
         zone::flow::Zone,
     },
-    zone::{ZoneIndex, ZoneInfo, ZoneState},
+    zone::{ZoneIndex, ZoneState},
 };
 use std::rc::Rc;
 
@@ -43,9 +43,7 @@ impl Raid {
                     Err(_) => {
                         running.flow.borrow_mut().end_here();
                         running.failed.set(true);
-                        let wp_blocks = running.flow.borrow().complete();
-                        let (state, capacity_blocks) = (ZoneState::Closed, self.layout.capacity_blocks());
-                        self.zones.load(&ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false });
+                        self.load_as(zone, ZoneState::Closed, running.flow.borrow().complete());
                         self.zones.start(Rc::new(running));
                     }
                 }

@@ -14,7 +14,7 @@ use crate::{
         parts::Raid,
         zone::flow::Zone,
     },
-    zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
+    zone::{ZoneIndex, ZoneState, is_worn},
 };
 use std::{ops::Range, rc::Rc};
 
@@ -155,9 +155,7 @@ impl Raid {
     /// A zone that was offline is empty now: whatever was in doubt has been given up.
     fn forget_doubt(&self, zone: ZoneIndex) {
         self.forget_logged(zone, u64::MAX);
-        let capacity_blocks = self.layout.capacity_blocks();
-        let state = ZoneState::Empty;
-        self.zones.load(&ZoneInfo { zone, state, wp_blocks: 0, capacity_blocks, zrwa: false });
+        self.load_as(zone, ZoneState::Empty, 0);
     }
 
     /// Resets the members' zones of a promised reset. Gives the zones, with their members, that cannot be
@@ -237,10 +235,7 @@ impl Raid {
     /// else answers what waits there.
     fn give_up_frozen(&self, zones: Range<u32>) {
         for zone in self.zones.running_among(zones) {
-            let flow = zone.flow.borrow();
-            let frozen = flow.is_over() && !flow.has_ended();
-            drop(flow);
-            if frozen {
+            if zone.flow.borrow().frozen {
                 self.give_up(&zone);
             }
         }
