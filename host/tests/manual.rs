@@ -1,4 +1,4 @@
-//! Manual pages know every command, and help says what is meant.
+//! Manual pages know every command, help says what is meant, and what OPERATING.md shows is what happens.
 
 use crate::support::Place;
 use std::{collections::BTreeSet, fs};
@@ -79,4 +79,45 @@ fn help_has_examples_and_mistakes_are_told_with_what_was_meant() {
     place.run(&both).fails_with(&["--any-host", "cannot be used with"]);
     place.run(&[&export[..], &["--host", "nqn.a/../b"]].concat()).fails_with(&["begins with 'nqn.'"]);
     place.run(&[&export[..], &["--any-host"]].concat()).fails_with(&["'tank' does not run"]);
+}
+
+/// A line without what differs from run to run: times, UUIDs and serial numbers.
+fn lasting(line: &str) -> String {
+    let is_number = |word: &&str| word.len() >= 8 && word.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    let words = line.split_inclusive([' ', ',']).map(|word| {
+        let bare = word.trim_end_matches([' ', ',']);
+        if is_number(&bare) || line.starts_with("real ") { word.replace(bare, "N") } else { word.to_string() }
+    });
+    words.collect()
+}
+
+#[test]
+fn what_is_shown_of_drives_that_fail_is_what_happens() {
+    let manual = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/OPERATING.md")).unwrap();
+    let (_, section) = manual.split_once("\n## Watch it fail\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let place = Place::new();
+    let run = |line: &str| {
+        let zoneraid = env!("CARGO_BIN_EXE_zoneraid");
+        let script = format!("zoneraid() {{ '{zoneraid}' \"$@\"; }}; {{ {line}\n}} 2>&1");
+        let said =
+            place.program("bash").args(["-c", &script]).env("TIMEFORMAT", "real    %lR").output().unwrap();
+        String::from_utf8(said.stdout).unwrap()
+    };
+    // Lines before the first prompt prepare what follows; from then on there is what each command says.
+    let mut lines = section.lines().filter_map(|line| line.strip_prefix("    ")).peekable();
+    while let Some(line) = lines.next_if(|line| !line.starts_with("$ ")) {
+        run(line);
+    }
+    let mut commands = 0;
+    while let Some(line) = lines.next() {
+        let mut shown = Vec::new();
+        while let Some(said) = lines.next_if(|line| !line.starts_with("$ ")) {
+            shown.push(lasting(said));
+        }
+        let said: Vec<String> = run(line.strip_prefix("$ ").unwrap()).lines().map(lasting).collect();
+        assert_eq!(said, shown, "{line}");
+        commands += 1;
+    }
+    assert!(commands > 30, "{commands}");
 }

@@ -132,8 +132,15 @@ impl Place {
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_zoneraid"));
-        command.args(args).current_dir(self.dir.path()).env_remove("ZONERAID_DIR");
+        let mut command = self.program(env!("CARGO_BIN_EXE_zoneraid"));
+        command.args(args);
+        command
+    }
+
+    /// Another program, in the same surroundings.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.current_dir(self.dir.path()).env_remove("ZONERAID_DIR");
         // Daemons of the machine are none of its business.
         command.env("ZONERAID_RUN_DIR", self.path("run")).env("ZONERAID_MACHINE_ID", self.path("machine-id"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
