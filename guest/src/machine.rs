@@ -20,7 +20,8 @@ pub struct Machine {
     /// Emulated NVMe drives, as COUNT or COUNT:KEY=VALUE,...; repeat for drives of another shape
     ///
     /// Keys: size, zone, capacity, zrwa (0: none), granularity (of a ZRWA flush), open, active,
-    /// lba, metadata (bytes per block), conventional=yes. Their serials are drive0, drive1, ...
+    /// lba, metadata (bytes per block), conventional=yes, shared=yes (as if by several controllers). Their serials
+    /// are drive0, drive1, ...
     #[arg(long = "drives", value_name = "SPEC", default_values = ["5"])]
     pub drives: Vec<Drives>,
     /// Memory of the guest; its copies of changed files are in it too
@@ -57,6 +58,7 @@ pub struct Drives {
     lba: u64,
     metadata: u64,
     conventional: bool,
+    shared: bool,
 }
 
 impl FromStr for Drives {
@@ -76,12 +78,17 @@ impl FromStr for Drives {
             lba: 4096,
             metadata: 0,
             conventional: false,
+            shared: false,
         };
         for pair in keys.split(',').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').with_context(|| format!("{pair} is not KEY=VALUE"))?;
             let field = match key {
                 "conventional" => {
                     drives.conventional = value == "yes";
+                    continue;
+                }
+                "shared" => {
+                    drives.shared = value == "yes";
                     continue;
                 }
                 "size" => &mut drives.size,
@@ -136,18 +143,26 @@ impl Drives {
             );
         }
         let image = image.display();
-        [
+        let mut controller = format!("nvme,serial=drive{number},id=controller{number},zoned.zasl=5,mdts=7");
+        let mut arguments = Vec::new();
+        if self.shared {
+            arguments =
+                vec!["-device".to_string(), format!("nvme-subsys,id=subsystem{number},nqn=drive{number}")];
+            controller += &format!(",subsys=subsystem{number}");
+        }
+        let drive = [
             "-drive",
             &format!(
                 "file={image},id=image{number},format=raw,if=none,discard=unmap,detect-zeroes=unmap,cache=unsafe"
             ),
             "-device",
-            &format!("nvme,serial=drive{number},id=controller{number},zoned.zasl=5,mdts=7"),
+            &controller,
             "-device",
             &namespace,
         ]
-        .map(String::from)
-        .to_vec()
+        .map(String::from);
+        arguments.extend(drive);
+        arguments
     }
 }
 

@@ -4,7 +4,7 @@
 //! change the order of writes, so each zone has one on its way at a time. Zone management and
 //! reports are ioctls that block: a thread of its own carries them out. There is neither ZRWA nor
 //! append. Conventional zones, which disks have at their start, are passed over: the drive begins
-//! behind them.
+//! behind them. What the kernel calls an error and no more, it is asked about: the zone may be worn, or the disk gone.
 #![allow(unsafe_code)]
 
 use super::{
@@ -57,6 +57,7 @@ const ZONE_COUNT: libc::Ioctl = libc::_IOR::<u32>(0x12, 133);
 const OPEN: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 134);
 const CLOSE: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 135);
 const FINISH: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 136);
+const BYTES: libc::Ioctl = libc::_IOR::<usize>(0x12, 114);
 
 /// A zoned block device.
 pub struct BlockDrive(Rc<Device>);
@@ -254,26 +255,42 @@ impl Device {
                 self.start(next);
             }
         }
-        completer.complete(Done { result, data, oob, ..Done::ok() });
+        let Err(error @ DeviceError::Os(_)) = result else {
+            return completer.complete(Done { result, data, oob, ..Done::ok() });
+        };
+        let zones = self.zones();
+        let zone = (kind != Kind::Flush).then(|| self.geometry.locate(lba).0);
+        let reactor = self.reactor.clone();
+        self.reactor.runtime().spawn(async move {
+            let cause = reactor.offload(move || zones.cause(error, zone, kind == Kind::Read)).await;
+            let error = cause.ok().flatten().unwrap_or(error);
+            completer.complete(Done { data, oob, ..Done::error(error) });
+        });
+    }
+
+    /// What a thread needs that asks the kernel about zones.
+    fn zones(&self) -> KernelZones {
+        let size = self.geometry.zone_size_blocks * BLOCK_SECTORS;
+        KernelZones { file: self.file.clone(), size, passed_over: self.passed_over }
     }
 
     /// Calls `call` for a zone, or for all that are in a state that `selected` picks.
     fn manage(&self, call: libc::Ioctl, zones: Zones, selected: fn(ZoneState) -> bool) -> Completion {
-        let (count, size) = (self.geometry.zones, self.geometry.zone_size_blocks * BLOCK_SECTORS);
-        let (file, passed_over) = (self.file.clone(), self.passed_over);
+        let (count, kernel) = (self.geometry.zones, self.zones());
         self.aside(move || {
             let zones: Vec<ZoneIndex> = match zones {
                 Zones::One(zone) if zone.0 >= count => return Err(Status::LbaOutOfRange.into()),
                 Zones::One(zone) => vec![zone],
                 Zones::All => {
-                    let zones = report(&file, size, passed_over, ZoneIndex(0), count)?;
+                    let zones = kernel.report(ZoneIndex(0), count)?;
                     zones.into_iter().filter(|zone| selected(zone.state)).map(|zone| zone.zone).collect()
                 }
             };
             for zone in zones {
-                let mut range = [(passed_over + zone.0) as u64 * size, size];
+                let mut range = [(kernel.passed_over + zone.0) as u64 * kernel.size, kernel.size];
                 // SAFETY: the call reads a `struct blk_zone_range`, two numbers.
-                check(unsafe { libc::ioctl(file.as_raw_fd(), call, range.as_mut_ptr()) })?;
+                let done = check(unsafe { libc::ioctl(kernel.file.as_raw_fd(), call, range.as_mut_ptr()) });
+                done.map_err(|error| kernel.cause(error, Some(zone), false))?;
             }
             Ok(Vec::new())
         })
@@ -284,9 +301,8 @@ impl Device {
         if first.0 >= zones {
             return Completion::failed(Status::LbaOutOfRange);
         }
-        let (file, size) = (self.file.clone(), self.geometry.zone_size_blocks * BLOCK_SECTORS);
-        let (passed_over, count) = (self.passed_over, count.min(zones - first.0));
-        self.aside(move || report(&file, size, passed_over, first, count))
+        let (kernel, count) = (self.zones(), count.min(zones - first.0));
+        self.aside(move || kernel.report(first, count).map_err(|error| kernel.cause(error, None, false)))
     }
 
     /// Has a thread do `work`, more than once if the host is too short of something for it.
@@ -348,7 +364,7 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
         result.map(|()| number).map_err(|error| format!("does not tell {what}: {error}"))
     };
     let zone_sectors = number(ZONE_SECTORS, "the size of its zones")? as u64;
-    let zones = number(ZONE_COUNT, "the number of its zones")?;
+    let mut zones = number(ZONE_COUNT, "the number of its zones")?;
     if !(1..=MOST_ZONES).contains(&zones) || zone_sectors == 0 || !zone_sectors.is_multiple_of(BLOCK_SECTORS)
     {
         return Err(format!("has {zones} zones of {zone_sectors} sectors, which is not supported"));
@@ -364,6 +380,11 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
         let page = report_page(file, next as u64 * zone_sectors, count as usize)
             .map_err(|error| format!("gives no zone report: {error}"))?;
         for zone in page.chunks_exact(DESCRIPTOR) {
+            // A smaller one at the end would make all others as small.
+            if next + 1 == zones && u64_at(zone, 8) < zone_sectors {
+                zones -= 1;
+                break;
+            }
             if zone[24] == CONVENTIONAL && passed_over == next {
                 (passed_over, next) = (next + 1, next + 1);
                 continue;
@@ -439,24 +460,47 @@ fn report_page(file: &File, sector: u64, count: usize) -> Result<Vec<u8>, Device
     Ok(bytes)
 }
 
-/// Describes `count` zones from `first` on, which is counted without those that are passed over. Zones are
-/// `size` sectors apart.
-fn report(
-    file: &File,
+/// The zones of a device, for threads that wait for the kernel.
+#[derive(Clone)]
+struct KernelZones {
+    file: Arc<File>,
+    /// Sectors from one zone to the next.
     size: u64,
+    /// Conventional zones before the first one that counts.
     passed_over: u32,
-    first: ZoneIndex,
-    count: u32,
-) -> Result<Vec<ZoneInfo>, DeviceError> {
-    let mut zones: Vec<ZoneInfo> = Vec::with_capacity(count as usize);
-    while zones.len() < count as usize {
-        let next = (passed_over + first.0) as u64 + zones.len() as u64;
-        let wanted = (count as usize - zones.len()).min(REPORT_ZONES);
-        for zone in report_page(file, next * size, wanted)?.chunks_exact(DESCRIPTOR) {
-            zones.push(describe(zone, size, passed_over).ok_or(DeviceError::Os(libc::EPROTO))?);
+}
+
+impl KernelZones {
+    /// Describes `count` zones from `first` on.
+    fn report(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
+        let mut zones: Vec<ZoneInfo> = Vec::with_capacity(count as usize);
+        while zones.len() < count as usize {
+            let next = (self.passed_over + first.0) as u64 + zones.len() as u64;
+            let wanted = (count as usize - zones.len()).min(REPORT_ZONES);
+            for zone in report_page(&self.file, next * self.size, wanted)?.chunks_exact(DESCRIPTOR) {
+                let zone = describe(zone, self.size, self.passed_over);
+                zones.push(zone.ok_or(DeviceError::Os(libc::EPROTO))?);
+            }
+        }
+        Ok(zones)
+    }
+
+    /// What is behind an error: of a zone that is worn, and of a disk that is gone, the kernel says no more than that
+    /// there was one.
+    fn cause(&self, error: DeviceError, zone: Option<ZoneIndex>, is_read: bool) -> DeviceError {
+        let DeviceError::Os(_) = error else { return error };
+        let mut bytes: u64 = u64::MAX;
+        // SAFETY: the call writes one number.
+        if check(unsafe { libc::ioctl(self.file.as_raw_fd(), BYTES, &raw mut bytes) }).is_ok() && bytes == 0 {
+            return DeviceError::Gone;
+        }
+        let state = zone.and_then(|zone| Some(self.report(zone, 1).ok()?.first()?.state));
+        match state {
+            Some(ZoneState::Offline) => Status::ZoneIsOffline.into(),
+            Some(ZoneState::ReadOnly) if !is_read => Status::ZoneIsReadOnly.into(),
+            _ => error,
         }
     }
-    Ok(zones)
 }
 
 /// Reads a `struct blk_zone`.
@@ -532,6 +576,6 @@ mod tests {
         assert_eq!(error_of(libc::EOVERFLOW), Status::TooManyActiveZones.into());
         assert_eq!(error_of(libc::EIO), DeviceError::Os(libc::EIO));
         // The numbers of the calls, as other programs print them.
-        assert_eq!([REPORT, RESET, FINISH], [0xc010_1282, 0x4010_1283, 0x4010_1288]);
+        assert_eq!([REPORT, RESET, FINISH, BYTES], [0xc010_1282, 0x4010_1283, 0x4010_1288, 0x8008_1272]);
     }
 }

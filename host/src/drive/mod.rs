@@ -97,7 +97,11 @@ pub fn resolve(path: &Path) -> PathBuf {
 pub fn is_drive(path: &Path) -> io::Result<bool> {
     Ok(match Node::at(path)? {
         Node::File => ImageMedia::is_image(path)?,
-        Node::Namespace(name) => sysfs::is_zoned(&sysfs::twin(&name)),
+        // The kernel hides the block device of zones that it cannot use, and calls it one without zones.
+        Node::Namespace(name) => {
+            let twin = sysfs::twin(&name);
+            !sysfs::is_unzoned(&twin) && sysfs::command_set(&twin).is_none_or(|set| set == "2")
+        }
         // Namespaces count once, and what arrays of ours look like to the kernel is no drive.
         Node::Block(name) => {
             sysfs::is_zoned(&name) && sysfs::namespace(&name).is_none() && !name.starts_with("ublkb")

@@ -2,7 +2,7 @@
 //!
 //! For lack of memory, of a request, or of a moment in which nobody else is at it, the kernel refuses an
 //! operation before the drive has seen it. A moment later it is asked again. Only if that goes on for
-//! seconds is it the error that it says it is.
+//! seconds is it the error that it says it is. The same is true of a drive whose controller is being reset.
 
 use io_uring::types::Timespec;
 use std::time::Duration;
@@ -37,6 +37,12 @@ pub fn pause(result: i32, tried: usize) -> Option<&'static Timespec> {
     }
 }
 
+/// How long to wait before an operation is tried again for which there is no path to the drive, of whose controller
+/// a reset may take half a minute.
+pub fn pause_for_path(tried: usize) -> Option<&'static Timespec> {
+    PAUSES.get(tried.min(PAUSES.len() - 1)).filter(|_| tried < PAUSES.len() + 13)
+}
+
 /// As [`pause`] for a call that may be made twice, so that it may have been interrupted, too.
 pub fn pause_of_call(errno: i32, tried: usize) -> Option<Duration> {
     let errno = if errno == libc::EINTR { libc::EAGAIN } else { errno };
@@ -58,6 +64,13 @@ mod tests {
             assert!(pause(end, 0).is_none(), "{end}");
         }
         assert!(pause_of_call(libc::EINTR, 0).is_some() && pause_of_call(libc::EIO, 0).is_none());
+    }
+
+    #[test]
+    fn a_path_is_waited_for_as_long_as_a_reset_may_take() {
+        let pauses = (0..100).map_while(pause_for_path).count();
+        assert_eq!(pauses, PAUSES.len() + 13);
+        assert_eq!(format!("{:?}", pause_for_path(pauses - 1)), format!("{:?}", PAUSES.last()));
     }
 
     #[test]

@@ -82,6 +82,11 @@ pub fn is_unzoned(block: &str) -> bool {
     Path::new("/dev").join(block).exists() && !is_zoned(block)
 }
 
+/// The command set of a namespace, by its block device: 2 has zones. Linux says so from 6.8 on.
+pub fn command_set(block: &str) -> Option<String> {
+    attribute(&class("block", block).join("csi"))
+}
+
 /// Most bytes in a request to a block device, however scattered its pages are.
 pub fn most_bytes(block: &str) -> u64 {
     let queue = class("block", block).join("queue");

@@ -49,6 +49,8 @@ type Raw = [u64; 9];
 const ADMIN_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x41);
 const IO_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x43);
 const NAMESPACE_ID: libc::Ioctl = libc::_IO(b'N' as u32, 0x40);
+/// What a command is refused with that no controller can take at the time.
+const NO_PATH: i32 = -libc::EINVAL;
 const URING_IO_COMMAND: u32 = libc::_IOWR::<Raw>(b'N' as u32, 0x80) as u32;
 
 /// A zoned namespace of an NVMe drive.
@@ -80,8 +82,9 @@ struct Operation {
     oob: Buf,
     kind: Kind,
     command: Passthrough,
-    /// Whether its data goes by a registered buffer: it may have to go without.
+    /// Whether its data goes by a registered buffer, and whether it has to go without, having been refused with one.
     registered: bool,
+    unregistered: bool,
     /// How many times the host was too short of something to start it.
     tried: usize,
 }
@@ -205,7 +208,8 @@ impl Namespace {
         };
         match prepared {
             Ok((data, oob, kind, command)) => {
-                Ok(Operation { completer, data, oob, kind, command, registered: false, tried: 0 })
+                let (registered, unregistered, tried) = (false, false, 0);
+                Ok(Operation { completer, data, oob, kind, command, registered, unregistered, tried })
             }
             Err(refused) => Err((completer, refused)),
         }
@@ -283,7 +287,10 @@ impl Namespace {
         if command.timeout_ms == 0 {
             command.timeout_ms = TIMEOUT_MS;
         }
-        let fixed = self.ring.fixed(command.data.0, command.data.1).filter(|_| self.registered.get());
+        let fixed = self
+            .ring
+            .fixed(command.data.0, command.data.1)
+            .filter(|_| self.registered.get() && !operation.unregistered);
         operation.registered = fixed.is_some();
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), URING_IO_COMMAND)
             .cmd(operation.command.encode())
@@ -299,15 +306,27 @@ impl Namespace {
 
     fn finish(&self, mut operation: Operation, outcome: Outcome) {
         if outcome.result == -libc::EINVAL && operation.registered {
-            self.registered.set(false);
+            operation.unregistered = true;
             return self.start(operation);
         }
-        if let Some(pause) = shortage::pause(outcome.result, operation.tried) {
+        let pause = match outcome.result {
+            NO_PATH if self.lacks_path() => shortage::pause_for_path(operation.tried),
+            // An append may have written something, of which nobody knows where.
+            status if wire::is_passing(status) && !matches!(operation.kind, Kind::Append) => {
+                shortage::pause(-libc::EAGAIN, operation.tried)
+            }
+            result => shortage::pause(result, operation.tried),
+        };
+        if let Some(pause) = pause {
             operation.tried += 1;
+            operation.unregistered = false;
             match self.in_flight.rest(operation, pause) {
                 Ok(()) => return,
                 Err(back) => operation = back,
             }
+        }
+        if operation.unregistered && outcome.result != -libc::EINVAL {
+            self.registered.set(false);
         }
         let Operation { completer, data, oob, kind, .. } = operation;
         let result = self.judge(outcome.result);
@@ -325,8 +344,8 @@ impl Namespace {
                     let command = self.report_command(next, &page);
                     let kind = Kind::Report(zones, count);
                     let oob = Buf::default();
-                    let (data, registered, tried) = (page, false, 0);
-                    return self.start(Operation { completer, data, oob, kind, command, registered, tried });
+                    let (data, tried) = (page, 0);
+                    return self.start(Operation { completer, data, oob, kind, command, tried, ..operation });
                 }
                 if zones.len() < count as usize {
                     done.result = Err(DeviceError::Os(libc::EPROTO));
@@ -355,9 +374,16 @@ impl Namespace {
             errno => match -errno {
                 libc::EINTR => self.cancelled(),
                 libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => DeviceError::Gone,
+                libc::EINVAL if !self.device.exists() => DeviceError::Gone,
                 errno => DeviceError::Os(errno),
             },
         })
+    }
+
+    /// Whether a command may have been refused for want of a path: the kernel has none of a namespace that several
+    /// controllers may share while it resets the only one that there is. Others wait for theirs.
+    fn lacks_path(&self) -> bool {
+        self.device.exists() && !self.device.join("state").exists()
     }
 
     /// Why the kernel has cancelled a command: it resets the controller of a drive that does not
@@ -451,9 +477,17 @@ fn run(file: &File, call: libc::Ioctl, mut command: Passthrough, bytes: &mut [u8
 mod tests {
     use super::*;
     use engine::{device::Zrwa, runtime::Runtime};
+    use tempfile::TempDir;
+
+    /// What sysfs says of a drive with one controller.
+    fn sysfs_of_one() -> TempDir {
+        let device = tempfile::tempdir().unwrap();
+        std::fs::write(device.path().join("state"), "live\n").unwrap();
+        device
+    }
 
     /// A namespace whose commands go to an ordinary file, which refuses them.
-    fn namespace(ring: &Ring) -> Rc<Namespace> {
+    fn namespace(ring: &Ring, sysfs: &TempDir) -> Rc<Namespace> {
         let geometry = Geometry {
             zones: 4,
             zone_size_blocks: 64,
@@ -469,7 +503,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let namespace = Rc::new(Namespace {
             file,
-            device: PathBuf::new(),
+            device: sysfs.path().to_path_buf(),
             format: Format { nsid: 1, lbas_per_block: 1, metadata_bytes: 0 },
             plate: Plate::default(),
             geometry,
@@ -489,7 +523,8 @@ mod tests {
     fn what_is_refused_with_a_registered_buffer_goes_without() {
         let Ok(ring) = Ring::new() else { return };
         let Some(arena) = ring.arena() else { return };
-        let namespace = namespace(&ring);
+        let sysfs = sysfs_of_one();
+        let namespace = namespace(&ring, &sysfs);
         let read = || {
             let data = arena.lend(BLOCK).unwrap();
             Command::Read { lba: Lba(0), data, oob: Buf::default() }
@@ -497,16 +532,16 @@ mod tests {
         let (first, second) = (namespace.submit(read()), namespace.submit(read()));
         // The kernel refuses both before the drive sees them; the first goes on its way again.
         let refusal = Outcome { result: -libc::EINVAL, extra: 0, more: false };
-        assert!(namespace.registered.get());
         namespace.complete(0, refusal);
-        assert!(!namespace.registered.get());
         namespace.complete(1, refusal);
+        assert!(namespace.registered.get(), "nobody knows yet whether that was why");
         let runtime = Runtime::new();
         for completion in [first, second] {
             let done = runtime.block_on(completion, || ring.wait().unwrap()).unwrap();
             assert!(done.result.is_err_and(|error| error != DeviceError::Os(libc::EINVAL)));
             assert_eq!(done.data.len(), BLOCK);
         }
+        assert!(!namespace.registered.get());
         while ring.wait().unwrap() {}
 
         // Nothing is tried a second time that was refused without one.
@@ -522,7 +557,8 @@ mod tests {
     #[test]
     fn what_the_host_is_too_short_of_something_for_is_tried_again_and_not_for_ever() {
         let Ok(ring) = Ring::new() else { return };
-        let namespace = namespace(&ring);
+        let sysfs = sysfs_of_one();
+        let namespace = namespace(&ring, &sysfs);
         let runtime = Runtime::new();
         let shortage = |errno: i32| namespace.complete(0, Outcome { result: -errno, extra: 0, more: false });
         let read = || namespace.submit(Command::read(Lba(0), Buf::zeroed(BLOCK)));
@@ -550,6 +586,21 @@ mod tests {
             });
             assert_eq!(tries, Some(13), "the first try and one after each pause");
         }
+        // So is what the drive asks for again, unless it may have written something nobody knows where.
+        let result = |result: i32| namespace.complete(0, Outcome { result, extra: 0, more: false });
+        const PASSING: [i32; 3] = [0x021, 0x1822, 0x082];
+        for status in PASSING {
+            let mut completion = read();
+            result(status);
+            assert!(runtime.block_on(&mut completion, || false).is_none());
+            result(-libc::ETIME);
+            result(status | 0x4000);
+            assert!(runtime.block_on(completion, || false).unwrap().result.is_err());
+            let (zone, data, oob) = (ZoneIndex(0), Buf::zeroed(BLOCK), Buf::default());
+            let append = namespace.submit(Command::Append { zone, data, oob, fua: false });
+            result(status);
+            assert!(runtime.block_on(append, || false).unwrap().result.is_err());
+        }
         // A command that was cancelled may have been carried out.
         let completion = read();
         shortage(libc::EINTR);
@@ -557,10 +608,44 @@ mod tests {
         while ring.wait().unwrap() {}
     }
 
+    /// The ring is not asked: what the kernel would say of each try is made up.
+    #[test]
+    fn a_path_is_waited_for_until_the_drive_is_gone() {
+        let Ok(ring) = Ring::new() else { return };
+        let sysfs = tempfile::tempdir().unwrap();
+        let namespace = namespace(&ring, &sysfs);
+        let runtime = Runtime::new();
+        let result = |errno: i32| namespace.complete(0, Outcome { result: -errno, extra: 0, more: false });
+        let refused = |completion: &mut Completion| {
+            result(libc::EINVAL);
+            let done = runtime.block_on(&mut *completion, || false);
+            if done.is_none() {
+                result(libc::ETIME);
+            }
+            done
+        };
+        let read = || namespace.submit(Command::read(Lba(0), Buf::zeroed(BLOCK)));
+        // It comes back after a while, or not for so long that it was refused for something else.
+        let mut completion = read();
+        assert!((0..20).all(|_| refused(&mut completion).is_none()));
+        result(0);
+        assert_eq!(runtime.block_on(completion, || false).unwrap().result, Ok(()));
+        let mut completion = read();
+        let done = (0..100).find_map(|_| refused(&mut completion)).unwrap();
+        assert_eq!(done.result, Err(DeviceError::Os(libc::EINVAL)));
+        // It is pulled.
+        let mut completion = read();
+        assert!(refused(&mut completion).is_none());
+        sysfs.close().unwrap();
+        assert_eq!(refused(&mut completion).unwrap().result, Err(DeviceError::Gone));
+        while ring.wait().unwrap() {}
+    }
+
     #[test]
     fn all_zones_may_take_longer() {
         let Ok(ring) = Ring::new() else { return };
-        let namespace = namespace(&ring);
+        let sysfs = sysfs_of_one();
+        let namespace = namespace(&ring, &sysfs);
         let timeout = |zones| namespace.manage(Action::Reset, zones).unwrap().timeout_ms;
         assert!(timeout(Zones::All) > timeout(Zones::One(ZoneIndex(1))));
     }

@@ -1,0 +1,42 @@
+# Drives that several controllers may share: one is reset under load, one is pulled while nothing is written. Drives whose
+# block device the kernel hides, because of the size of their zones.
+# guest: --drives 4:shared=yes --drives 3:zone=12M,capacity=12M,size=240M,zrwa=512K
+
+log=/mnt/guest/acknowledged
+number() { basename "$(drive "$1")" | tr -dc 0-9; }
+create_array tank $(drives 0 1 2 3)
+start_array tank
+[[ -e /sys/class/nvme-generic/$(basename "$(drive 0)")/device/subsysnqn ]] || fail "drive 0 is its only controller's"
+guest load "$DEVICE" --log "$log" --zones 5 --seconds $((LONG ? 60 : 10)) &
+load=$!
+for n in 0 1 2 3; do
+    step "the controller of drive $n is reset"
+    sleep 1
+    echo 1 >"/sys/class/nvme/$(controller "$n")/reset_controller"
+    kill -0 "$load" || fail "the load has ended"
+done
+wait "$load" || fail "the load has failed"
+array_is healthy tank || fail "a drive is out because of a reset"
+guest verify "$DEVICE" --log "$log"
+
+lost=$(draw 4 lost)
+step "drive $lost is pulled, and nothing but reads tells"
+remove_drive "$lost"
+guest verify "$DEVICE" --log "$log"
+degraded() { array_is degraded tank; }
+wait_for 10 degraded
+stop_array tank
+
+step "zones of 12 MiB, of which the kernel makes no block device: $(drives 4 5 6 | xargs)"
+[[ ! -e $(block 4) ]] || fail "there is a block device"
+create_array hidden $(drives 4 5 6)
+zoneraid list | grep hidden || fail "it is not found"
+start_array hidden
+log=/mnt/guest/hidden
+guest load "$DEVICE" --log "$log" --zones 3 --seconds 2
+stop_array hidden
+remove_drive 5
+start_array hidden
+array_is degraded hidden || fail "not degraded"
+guest verify "$DEVICE" --log "$log"
+stop_array hidden
