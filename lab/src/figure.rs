@@ -197,6 +197,8 @@ pub enum Kind {
     Construction,
     /// It moves with a parameter that nobody has published.
     Guess,
+    /// No paper states it: what we want.
+    Goal,
 }
 
 impl Kind {
@@ -206,6 +208,7 @@ impl Kind {
             Kind::Prediction => "prediction",
             Kind::Construction => "by construction",
             Kind::Guess => "rests on a guess",
+            Kind::Goal => "a goal of ours",
         }
     }
 }
@@ -271,6 +274,19 @@ impl Claim {
     pub fn at_least(what: impl Into<String>, bound: f64, ours: f64, why: impl Into<String>) -> Claim {
         let verdict = if ours >= 0.98 * bound { Verdict::Direction } else { Verdict::Missed };
         Claim::new(format!("{} (at least)", what.into()), bound, ours, verdict, why.into())
+    }
+
+    /// A statement that something lies in a range.
+    pub fn within(
+        what: impl Into<String>,
+        (low, high): (f64, f64),
+        ours: f64,
+        why: impl Into<String>,
+    ) -> Claim {
+        let nearest = ours.clamp(low, high);
+        let matched = ours == nearest;
+        let verdict = if matched { Verdict::Matched } else { Verdict::Missed };
+        Claim::new(format!("{} ({low} to {high})", what.into()), nearest, ours, verdict, why.into())
     }
 
     /// The same claim, which is of another kind than a prediction.
@@ -449,5 +465,11 @@ mod tests {
         );
         assert!((Claim::factor("", 2.0, 1.5, "").error + 0.25).abs() < 1e-9);
         assert_eq!(Claim::share("", 0.0, 0.0, "").error, 0.0);
+        let within = |ours| Claim::within("", (0.85, 0.938), ours, "");
+        assert_eq!(
+            [0.84, 0.86, 0.94].map(|ours| within(ours).verdict == Verdict::Matched),
+            [false, true, false]
+        );
+        assert!((within(0.425).error + 0.5).abs() < 1e-9 && within(0.9).error == 0.0);
     }
 }

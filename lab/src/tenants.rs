@@ -111,10 +111,15 @@ impl Drop for Tenants {
 
 /// A PM1731a that allows so many active zones.
 pub fn drive(clock: &Clock, seed: u64, max_active: u32) -> TimedDrive {
+    drive_of(&Timing::pm1731a(), clock, seed, max_active)
+}
+
+/// The same with another timing.
+pub fn drive_of(timing: &Timing, clock: &Clock, seed: u64, max_active: u32) -> TimedDrive {
     let mut geometry = Geometry { zones: ZONES, ..Model::pm1731a().geometry };
     (geometry.max_open, geometry.max_active) = (max_active, max_active);
     let ssd = Ssd::new(geometry.clone(), Box::new(NoMedia::new(&geometry)));
-    TimedDrive::new(Rc::new(RefCell::new(ssd)), &Timing::pm1731a(), clock, Some(seed))
+    TimedDrive::new(Rc::new(RefCell::new(ssd)), timing, clock, Some(seed))
 }
 
 async fn array(runtime: &Runtime, clock: &Clock, max_active: u32, degraded: bool) -> anyhow::Result<Array> {
@@ -290,6 +295,8 @@ pub enum Does {
     Write,
     /// Reads random places of the first so many MiB of its zones.
     Read(u64),
+    /// Reads the first so many MiB of its first zone in order, over and over.
+    ReadInOrder(u64),
 }
 
 /// A closed loop of one tenant.
@@ -413,6 +420,11 @@ impl Running {
                 let zone = rng.below(self.worker.zones.len() as u64) as usize;
                 let place = rng.below((mib << 20) / BLOCK as u64 / blocks);
                 (Command::read(Lba(start(zone) + place * blocks), data), None)
+            }
+            Does::ReadInOrder(mib) => {
+                let at = self.at.get().1;
+                self.at.set((0, (at + blocks) % ((mib << 20) / BLOCK as u64)));
+                (Command::read(Lba(start(0) + at), data), None)
             }
             Does::Write => {
                 let (mut index, mut at) = self.at.get();

@@ -51,7 +51,7 @@ pub struct Ran {
     pub operations_s: f64,
     /// How many more in the second half of the window than in the first, as a share.
     pub drift: f64,
-    /// Of all of it, from the beginning.
+    /// Of the window, too.
     pub left: Left,
 }
 
@@ -187,9 +187,9 @@ impl App {
 /// When something fails that it asks of the array.
 pub fn run(bed: Bed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Result<Ran> {
     let app = App::new(&bed.array, &bed.clock, &bed.runtime, 1, &[]);
-    let written = bed.write_counters();
     start(&app);
     bed.run(bed.clock.sleep(warm_ms * 1_000_000))?;
+    let (written, blocks) = (bed.write_counters(), app.blocks.get());
     let before = app.operations.get();
     bed.run(bed.clock.sleep(ms * 500_000))?;
     let middle = app.operations.get();
@@ -197,5 +197,5 @@ pub fn run(bed: Bed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Res
     app.check()?;
     let operations_s = (app.operations.get() - before) as f64 * 1e3 / ms as f64;
     let drift = (app.operations.get() - middle) as f64 / (middle - before).max(1) as f64 - 1.0;
-    Ok(Ran { operations_s, drift, left: bed.left_since(&written, app.blocks.get()) })
+    Ok(Ran { operations_s, drift, left: bed.left_since(&written, app.blocks.get() - blocks) })
 }

@@ -3,7 +3,7 @@
 use super::{Effort, Experiment};
 use crate::{
     bed::{Load, Setup, point},
-    figure::{Claim, Figure, Plot, Row, Table},
+    figure::{Claim, Figure, Kind, Plot, Row, Table},
     load::Window,
     system::System,
     work,
@@ -20,7 +20,8 @@ zone of five; zones, and requests on their way in each, most of them no multiple
 random ones of 10 or 30 µs on average after each request; 17 ms are measured, and up to 52 while their halves differ \
 by more than 1 %. Of 32 drives with seven zones every other number of requests is measured. Not in the papers. The host \
 costs nothing, so that nothing hides what joining loses: waiting is a bet on what follows, and with pauses what follows \
-may come too late. The claims are goals of ours: joining must not lose, and it shall win where many are on their way.";
+may come too late. Joining must not lose, and it shall win where many are on their way. From what load on the engine waits \
+was chosen among twenty bounds by these very loads, so that they are no test of it.";
 
 const PLANS: &str = "What is joined is one plan, whose writes are as late as the last of them.";
 
@@ -111,13 +112,15 @@ fn claims(pairs: &[Pair], pause_us: u64) -> [Claim; 2] {
     let many = these().filter(|pair| pair[0].depth >= 24).map(ratio);
     let many = many.fold(f64::MAX, f64::min);
     [
-        Claim::at_least(format!("zoneraid to ZRAID, pauses of {pause_us} µs, the least"), 1.0, worst, place),
+        Claim::at_least(format!("zoneraid to ZRAID, pauses of {pause_us} µs, the least"), 1.0, worst, place)
+            .is(Kind::Goal),
         Claim::at_least(
             format!("zoneraid to ZRAID, pauses of {pause_us} µs, the least with 24 requests a zone or more"),
             1.0,
             many,
             "",
-        ),
+        )
+        .is(Kind::Goal),
     ]
 }
 

@@ -171,7 +171,7 @@ fn claim(found: &[Found]) -> Claim {
         gains.join(", ")
     );
     let what = "both layers to the better one alone, sets on which that is worth it";
-    Claim::share(what, 0.5, enough as f64 / found.len() as f64, why).is(Kind::Guess)
+    Claim::at_least(what, 0.5, enough as f64 / found.len() as f64, why).is(Kind::Goal)
 }
 
 fn units(found: &[Found]) -> Table {

@@ -1,6 +1,6 @@
 //! How far the results move with what nobody has published.
 
-use super::{Effort, Experiment};
+use super::{Effort, Experiment, zebra::large};
 use crate::{
     bed::{Load, Setup, point},
     figure::{Figure, Plot, Table},
@@ -16,8 +16,9 @@ pub const SENSITIVITY: Experiment = Experiment {
     run: sensitivity,
 };
 
-const METHOD: &str = "Each guessed parameter is halved and doubled, everything else stays. The ratios are those of \
-the claims above, on the host with mq-deadline; a ratio that moves with a guess is worth as little as the guess. Active zones of the PM1731a (256 in eZNS, 384 in ZRAID) are no limit in any experiment.";
+const METHOD: &str = "Each guessed parameter is halved and doubled, everything else stays. The ratios are single \
+points of the figures above, on the host with mq-deadline; a ratio that moves with a guess is worth as little as the guess. \
+Active zones of the PM1731a (256 in eZNS, 384 in ZRAID) are no limit of any of them.";
 
 /// A guess, and how to multiply it.
 type Guess = (&'static str, fn(&mut Setup, f64));
@@ -58,13 +59,14 @@ fn scale_flush(timing: &mut Timing, by: f64) {
 /// A ratio of the claims: of, over, what they run on, and the load.
 type Ratio = (&'static str, System, System, fn(System) -> Setup, u32, u64);
 
-const RATIOS: [Ratio; 7] = [
+const RATIOS: [Ratio; 8] = [
     ("Fig. 7: ZRAID to RAIZN+, 8 KiB, 12 zones", System::Zraid, System::RaiznPlus, Setup::zn540, 12, 8),
     ("Fig. 7: ZRAID to RAIZN+, 64 KiB, 7 zones", System::Zraid, System::RaiznPlus, Setup::zn540, 7, 64),
     ("Fig. 7: ZRAID to RAIZN, 16 KiB, 12 zones", System::Zraid, System::Raizn, Setup::zn540, 12, 16),
     ("Fig. 8: Z+S+M to Z+S, 8 KiB, 12 zones", System::ZSM, System::ZS, Setup::zn540, 12, 8),
     ("Fig. 11: ZRAID to RAIZN+, 8 KiB, 15 zones", System::Zraid, System::RaiznPlus, Setup::pm1731a, 15, 8),
     ("Fig. 7: ZRAID to RAIZN+, 4 KiB, 1 zone", System::Zraid, System::RaiznPlus, Setup::zn540, 1, 4),
+    ("Zebra to RAIZN, large zones, 8 KiB, 7 zones", System::Zebra, System::Raizn, large, 7, 8),
     ("zoneraid to ZRAID, 16 KiB, 7 zones", System::Zoneraid, System::Zraid, Setup::zn540, 7, 16),
 ];
 

@@ -3,7 +3,7 @@
 use super::{Effort, Experiment};
 use crate::{
     bed::{Bed, Setup},
-    figure::{Claim, Figure, Plot, Row, Table},
+    figure::{Claim, Figure, Kind, Plot, Row, Table},
     load::Measured,
     system::System,
     work,
@@ -409,15 +409,19 @@ fn volume(this: &Experiment, effort: Effort) -> Result<Figure> {
     };
     for load in loads {
         let tail = of("zrwa", *load, 80)?.row.p99_us / of("zrwa", *load, 20)?.row.p99_us;
-        let what = format!("{}: 99th percentile at 80 % used to 20 %, at most (a goal of ours)", load.name());
-        figure.claims.push(Claim::below(what, 3.0, tail, ""));
+        let what = format!("{}: 99th percentile at 80 % used to 20 %, at most", load.name());
+        figure.claims.push(Claim::below(what, 3.0, tail, "").is(Kind::Goal));
     }
     let [ours, theirs] = ["zrwa", "RAIZN"].map(|system| of(system, Load::Zipf, 80));
     let (ours, theirs) = (&ours?.row, &theirs?.row);
     let waf = ours.flash_write_amplification / theirs.flash_write_amplification;
     let gain = ours.mb_s / theirs.mb_s;
-    figure.claims.push(Claim::factor("flash writes of zrwa to RAIZN (BIZA's)", 0.573, waf, WHY_RAIZN));
-    figure.claims.push(Claim::factor("throughput of zrwa to RAIZN (BIZA's)", 1.932, gain, WHY_RAIZN));
+    figure
+        .claims
+        .push(Claim::factor("flash writes of zrwa to RAIZN (BIZA's)", 0.573, waf, WHY_RAIZN).is(Kind::Goal));
+    figure
+        .claims
+        .push(Claim::factor("throughput of zrwa to RAIZN (BIZA's)", 1.932, gain, WHY_RAIZN).is(Kind::Goal));
     let lines = |name: &str, y: &str, value: fn(&Found) -> f64| {
         let zrwa = found.iter().filter(|found| found.row.system == "zrwa");
         let values: Vec<(String, u64, f64)> = zrwa
@@ -463,8 +467,8 @@ fn map(this: &Experiment, effort: Effort, figure: &mut Figure) -> Result<()> {
         for (what, of) in
             [("reads", part.read_mb_s / all.read_mb_s), ("writes", part.write_mb_s / all.write_mb_s)]
         {
-            let what = format!("{what} of which 95 % find their page, to all in memory (a goal of ours)");
-            figure.claims.push(Claim::at_least(what, 0.95, of, ""));
+            let what = format!("{what} of which 95 % find their page, to all in memory");
+            figure.claims.push(Claim::at_least(what, 0.95, of, "").is(Kind::Goal));
         }
     }
     Ok(())
