@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     path::Path,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -39,16 +39,24 @@ impl Server {
 
     fn of(place: &Place, options: &[&str]) -> Server {
         let args = [&["serve", "drives", "--nbd", "nbd.sock"], options].concat();
-        let mut process = place.command(&args).spawn().unwrap();
+        Server::started(place.command(&args))
+    }
+
+    fn started(mut command: Command) -> Server {
+        let mut process = command.spawn().unwrap();
         let mut said = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
         Server { process, said }
     }
 
     fn end(mut self, signal: rustix::process::Signal) -> Option<i32> {
+        self.tell(signal);
+        self.process.wait().unwrap().code()
+    }
+
+    fn tell(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(pid, signal).unwrap();
-        self.process.wait().unwrap().code()
     }
 }
 
@@ -258,6 +266,30 @@ fn of_an_array_and_its_copy_only_one_runs_at_a_time() {
     BufReader::new(copy.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
     assert!(said.starts_with("'tank' serves"), "{said}");
     Server { process: copy, said }.end(rustix::process::Signal::TERM);
+}
+
+/// A terminal that was closed, say, or a logger that has died.
+#[test]
+fn a_daemon_whose_log_nobody_reads_goes_on_and_one_without_its_terminal_ends_as_it_should() {
+    let place = with_volume();
+    let mut server = Server::of(&place, &[]);
+    drop(server.process.stderr.take());
+    place.run(&["fail", "drives", "1"]).ok();
+    assert_eq!(place.run(&["status", "drives"]).code, 1);
+    assert_eq!(server.end(rustix::process::Signal::HUP), Some(0));
+    assert_eq!(std::fs::read_dir(place.path("run")).unwrap().count(), 0);
+
+    // As nohup does it.
+    let serve = place.command(&["serve", "drives", "--nbd", "nbd.sock"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"trap "" HUP; exec "$0" "$@""#]).arg(serve.get_program()).args(serve.get_args());
+    command.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.current_dir(place.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let server = Server::started(command);
+    server.tell(rustix::process::Signal::HUP);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(place.json(&["status", "drives"])["pid"], server.process.id());
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
 }
 
 /// The last checkpoint cannot be written, and neither can what a flush would make safe.

@@ -79,7 +79,7 @@ pub enum Verb {
     /// If the array carries a volume, that is shown, as an ordinary block device.
     /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
     /// Without members, nothing is written before somebody else writes: until then a member is simply back
-    /// when its drive is. Told to end (SIGTERM, SIGINT), it takes the block device
+    /// when its drive is. Told to end (SIGTERM, SIGINT, or SIGHUP without nohup), it takes the block device
     /// down if nothing uses it; otherwise the block device stays for the next start.
     Start(Start),
     /// Run an array: serve the volume that it carries to NBD clients

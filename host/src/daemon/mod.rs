@@ -50,12 +50,21 @@ impl Signals {
     pub fn new() -> Result<Signals> {
         let problem = "signals cannot be watched";
         let (signalled, sender) = UnixStream::pair().context(problem)?;
-        for signal in [libc::SIGTERM, libc::SIGINT] {
+        let hangup = (!ignores_hangup()).then_some(libc::SIGHUP);
+        for signal in [libc::SIGTERM, libc::SIGINT].into_iter().chain(hangup) {
             let sender = sender.try_clone().context(problem)?;
             signal_hook::low_level::pipe::register(signal, sender).context(problem)?;
         }
         Ok(Signals(Rc::new(signalled)))
     }
+}
+
+/// Whether this process is to survive its terminal, as `nohup` has it.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
+    ignored.is_some_and(|signals| signals >> (libc::SIGHUP - 1) & 1 == 1)
 }
 
 impl Daemon {

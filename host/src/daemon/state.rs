@@ -23,13 +23,15 @@ use engine::{
 use sd_notify::NotifyState;
 use std::{
     cell::{Cell, RefCell},
+    io::Write,
     path::PathBuf,
     rc::{Rc, Weak},
 };
 
 /// Says something to whoever reads the daemon's standard error: the journal, usually.
 pub(super) fn log(line: &str) {
-    eprintln!("zoneraid: {}", in_one_line(line));
+    // There is nobody left to tell if it is gone, and the array goes on.
+    let _ = writeln!(std::io::stderr().lock(), "zoneraid: {}", in_one_line(line));
 }
 
 /// Tells the service manager, if there is one.
