@@ -291,6 +291,8 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     assert_eq!(place.run(&["start", "drives"]).code, 4);
     let daemon = place.daemon();
     assert_eq!(seen(&place, 2), waits);
+    // It is missed.
+    place.run(&["wipe", "away.img"]).fails_with(&["member 2 of array 'tank'", "runs without it", "--yes"]);
     let text = place.run(&["status", "drives"]).text();
     assert!(text.contains("nothing has been written without it"), "{text}");
     place.run(&["stop", "drives"]).ok();

@@ -236,8 +236,10 @@ fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
     let id = uuid(&label.uuid);
     if let Some(mut client) = client::running()?.into_iter().find(|client| client.about.uuid == id) {
         let status: Status = ask(output, &mut client, &Request::Status)?;
-        let is_vacant =
-            status.members.iter().any(|member| member.role == label.role && member.state == "out");
+        let is_vacant = status
+            .members
+            .iter()
+            .any(|member| member.role == label.role && ["out", "missing"].contains(&&*member.state));
         return Ok(is_vacant.then(|| format!("{introduced}: {what}, which runs without it")));
     }
     let found = Found::to_look(&ArrayName::from(drive.path.clone()))?;
