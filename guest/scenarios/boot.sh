@@ -4,7 +4,6 @@
 make install CARGO=true >/run/install || { cat /run/install; fail "make install"; }
 systemctl daemon-reload
 udevadm control --reload
-modprobe ublk_drv
 
 unit() { echo "zoneraid@$(zoneraid --json status "$1" | jq -r .uuid).service"; }
 runs() { [[ $(systemctl is-active "$1") == active ]]; }
