@@ -148,6 +148,18 @@ fn the_division_of_an_array_is_what_the_schema_of_status_says() {
 }
 
 #[test]
+fn the_schema_of_status_knows_all_events_and_volumes_on_namespaces() {
+    let source = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/report/mod.rs")).unwrap();
+    let kinds = source.split_once("fn kind(event").unwrap().1.split_once("\n}\n").unwrap().0;
+    let kinds: BTreeSet<&str> = kinds.split('"').skip(1).step_by(2).collect();
+    let schema = &schema("status.json")["properties"];
+    let known = schema["events"]["items"]["properties"]["event"]["enum"].as_array().unwrap();
+    assert_eq!(kinds, known.iter().map(|kind| kind.as_str().unwrap()).collect());
+    let namespace = &schema["namespaces"]["properties"]["list"]["items"]["properties"];
+    assert_eq!(namespace["volume"]["properties"], schema["volume"]["properties"]);
+}
+
+#[test]
 fn errors_are_objects_on_standard_error() {
     let place = Place::new();
     for args in [&["status", "nothing", "--json"][..], &["--json", "rebuild"][..], &["bogus", "--json"][..]] {
