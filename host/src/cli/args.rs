@@ -29,7 +29,7 @@ them. A name is looked for among the arrays that run, then among the drives of t
 $ZONERAID_DIR and in the current directory. Where it may mean two things it is refused.
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
 Exit codes: 0 done, or healthy; 1 degraded (status), or not all was rebuilt (replace, rebuild); \
-2 unusable (status); 4 the command failed, or could not look at all there is (status).";
+2 unusable (status); 4 the command failed, or some daemons do not say how their arrays are (status).";
 
 #[derive(clap::Args)]
 pub struct Start {
