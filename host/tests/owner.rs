@@ -179,6 +179,16 @@ fn an_array_is_destroyed_once_that_is_said_and_its_drives_are_blank() {
 }
 
 #[test]
+fn what_may_have_been_a_member_of_a_destroyed_array_is_named_as_it_is_typed() {
+    let place = Place::with_array(5);
+    let image = fs::read(place.path(&drive("drives", 3))).unwrap();
+    place.remove(&drive("drives", 3));
+    fs::write(place.path("drives/a b.img"), &image[..image.len() / 2]).unwrap();
+    let destroyed = place.run(&["destroy", "--yes", "drives"]).ok();
+    assert!(destroyed.stderr.contains("zoneraid wipe 'drives/a b.img'"), "{}", destroyed.stderr);
+}
+
+#[test]
 fn a_member_that_comes_back_to_a_destroyed_array_belongs_to_nothing() {
     let place = Place::with_array(5);
     fs::create_dir(place.path("away")).unwrap();
@@ -220,6 +230,23 @@ fn drives_are_wiped_at_once_only_if_nobody_misses_what_is_on_them() {
     assert_eq!(listed["blank"].as_array().unwrap().len(), 5);
     place.run(&["wipe", "nothing"]).fails_with(&["nothing"]);
     place.run(&["wipe"]).fails_with(&["DRIVE"]);
+}
+
+#[test]
+fn what_is_blank_already_is_said_when_the_next_drive_cannot_be_wiped() {
+    let place = Place::with_array(5);
+    let drives = [0, 1, 2].map(|number| drive("drives", number));
+    // So that there is time for the third one to go.
+    place.run(&["emulate", "fault", &drives[1], "slow", "10000"]).ok();
+    let args = [&["wipe", "--yes"][..], &drives.each_ref().map(String::as_str)].concat();
+    let wipe = place.command(&args).spawn().unwrap();
+    let begun = Instant::now();
+    while place.json(&["examine", &drives[0]])["blank"] == false {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+    place.run(&["emulate", "fault", &drives[2], "gone"]).ok();
+    let said = "drives/drive0.img and drives/drive1.img are blank already";
+    Ran::new(wipe.wait_with_output().unwrap()).fails_with(&["drive2.img", said]);
 }
 
 /// A drive that may go now may be a member of something a moment later.

@@ -628,7 +628,7 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
         let sync = if all { "; every member is in sync" } else { "" };
         let next = match rebuilt.left_out.is_empty() {
             true => String::new(),
-            false => format!("what to do about that: zoneraid status {name}\n"),
+            false => format!("what to do about that: zoneraid status {}\n", word(name.path())),
         };
         format!("{} rebuilt{sync}\n", show(rebuilt.rebuilt_bytes)) + &rebuilt.losses() + &next
     })?;

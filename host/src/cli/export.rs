@@ -47,7 +47,8 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
     let Access { address, port, hosts, key } = access;
     let secret = key.as_deref().map(Secret::read).transpose()?;
     if let Some(key) = key.as_deref().filter(|key| is_open_to_others(key)) {
-        output.note(&format!("others may read or change the secret in {0}: chmod 600 {0}", key.display()));
+        let word = quoted(&key.to_string_lossy());
+        output.note(&format!("others may read or change the secret in {}: chmod 600 {word}", key.display()));
     }
     let Target { called, uuid, device } = Target::running(name)?.with_context(|| {
         let array = NamespaceName::new(&name.to_string()).map_or(name.clone(), |below| below.array);

@@ -16,7 +16,7 @@ use crate::{
     output::{HEALTHY, Output, quoted, uuid},
     protocol::Request,
     reactor::Reactor,
-    report::{Owned, Status, used_zones},
+    report::{Owned, Status, in_a_row, is_or_are, used_zones},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -135,9 +135,9 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
     found.refuse_if_waited_for()?;
     ensure!(yes || found.label.stage == Stage::Making, "{}; --yes does it", at_stake(&found));
     for (path, error) in &found.damaged {
-        let path = path.display();
+        let (path, word) = (path.display(), quoted(&path.to_string_lossy()));
         output
-            .note(&format!("{path}: {error}; if it was a member, make it blank with: zoneraid wipe {path}"));
+            .note(&format!("{path}: {error}; if it was a member, make it blank with: zoneraid wipe {word}"));
     }
     let drives: Vec<Drive> = found.drives.iter().map(OpenDrive::drive).collect();
     let destroyed = Destroyed {
@@ -191,9 +191,19 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     ensure!(yes || missed.is_empty(), "{}; --yes destroys that", missed.join("; "));
     drives.iter().try_for_each(OpenDrive::refuse_if_waited_for)?;
     let wiped = WipedDrives { drives: drives.iter().map(Wiped::of).collect() };
-    for drive in &drives {
+    let bar = output.steps("wipe", drives.len() as u64);
+    let empty = |drive: &OpenDrive| {
         let blank = reactor.wait(make_blank(&drive.drive()))?;
-        blank.map_err(|error| explain(error.into(), [drive.path.clone()]))?;
+        bar.inc(1);
+        blank.map_err(|error| explain(error.into(), [drive.path.clone()]))
+    };
+    let failed = drives.iter().enumerate().find_map(|(done, drive)| Some((done, empty(drive).err()?)));
+    bar.finish_and_clear();
+    if let Some((done, error)) = failed {
+        let blank: Vec<String> =
+            drives[..done].iter().map(|drive| drive.path.display().to_string()).collect();
+        ensure!(done > 0, error);
+        bail!("{error:#}; {} {} blank already", in_a_row(&blank), is_or_are(done));
     }
     output.print(&wiped, |wiped| {
         let line = |wiped: &Wiped| {
