@@ -48,14 +48,6 @@ impl ArrayName {
         let wanted = self.0.to_string_lossy();
         label.name == wanted || uuid(&label.uuid) == wanted.to_lowercase()
     }
-
-    /// The same, if it is a path, for a process with another working directory.
-    pub fn absolute(&self) -> Result<ArrayName> {
-        match self.0.exists() {
-            true => Ok(ArrayName(std::path::absolute(&self.0).context("the working directory is gone")?)),
-            false => Ok(self.clone()),
-        }
-    }
 }
 
 impl fmt::Display for ArrayName {

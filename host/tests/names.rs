@@ -61,7 +61,10 @@ fn a_name_that_may_mean_two_arrays_means_neither() {
 
     // A directory with the name of an array that is somewhere else.
     fs::rename(place.path("planted"), place.path("tank")).unwrap();
-    run_in(&place, "", "drives", &["status", "tank"]).fails_with(&["./tank", &ids[0], "may mean"]);
+    let serve = ["serve", "tank", "--nbd", "nbd.sock"];
+    for args in [&["status", "tank"][..], &["start", "tank"], &serve] {
+        run_in(&place, "", "drives", args).fails_with(&["./tank", &ids[0], "may mean"]);
+    }
     assert_eq!(
         run_in(&place, "", "drives", &["status", "./tank", "--json"]).ok().json()["uuid"],
         ids[1].as_str()
@@ -70,6 +73,10 @@ fn a_name_that_may_mean_two_arrays_means_neither() {
         run_in(&place, "", "tank", &["status", "tank", "--json"]).ok().json()["uuid"],
         ids[1].as_str()
     );
+    // One with nothing in it, where something is mounted, say.
+    fs::rename(place.path("tank"), place.path("planted")).unwrap();
+    fs::create_dir(place.path("tank")).unwrap();
+    run_in(&place, "", "drives", &serve).fails_with(&["'tank' carries no volume"]);
 }
 
 #[test]

@@ -70,7 +70,7 @@ struct Ready {
 
 /// Finds the array, claims its drives, and refuses what cannot be before anything is written.
 fn prepare(output: Output, options: &Start) -> Result<Ready> {
-    let name = &options.array.absolute()?;
+    let name = &options.array;
     refuse_if_running(name)?;
     let found = find(output, name, Duration::from_secs(options.wait.into()))?;
     for (path, error) in &found.damaged {
@@ -272,7 +272,7 @@ fn find(output: Output, name: &ArrayName, wait: Duration) -> Result<Found> {
 
 /// Finds and claims the members of an array; it is an error if some are missing and it is `early`.
 fn find_now(name: &ArrayName, early: bool) -> Result<Found> {
-    let found = Found::to_read(name)?;
+    let found = Found::to_read(name)?.absolute()?;
     match missing(&found).filter(|_| early) {
         Some(missing) => bail!(missing),
         None => found.claim(),

@@ -189,6 +189,16 @@ impl Found {
         Some(Found::among(reactor, scan, &label))
     }
 
+    /// The same for a process with another working directory.
+    pub fn absolute(mut self) -> Result<Found> {
+        let drives = self.drives.iter_mut().map(|drive| &mut drive.path);
+        let damaged = self.damaged.iter_mut().map(|(path, _)| path);
+        for path in drives.chain(damaged).chain([&mut self.place]) {
+            *path = std::path::absolute(&path).context("the working directory is gone")?;
+        }
+        Ok(self)
+    }
+
     /// Claims the drives, and reads again what is on them.
     pub fn claim(mut self) -> Result<Found> {
         let mut late = std::mem::take(&mut self.drives);
