@@ -1,6 +1,7 @@
 //! What arrays and drives are called: by their owners, by others who mean no good, and in two places at once.
 
 use crate::support::{Place, Ran, drive, fingerprint};
+use host::members::Terms;
 use std::fs;
 
 #[test]
@@ -77,6 +78,29 @@ fn a_name_that_may_mean_two_arrays_means_neither() {
     fs::rename(place.path("tank"), place.path("planted")).unwrap();
     fs::create_dir(place.path("tank")).unwrap();
     run_in(&place, "", "drives", &serve).fails_with(&["'tank' carries no volume"]);
+}
+
+#[test]
+fn a_directory_of_two_arrays_means_neither_although_one_of_them_runs() {
+    let place = Place::with_array(11);
+    let drives: Vec<String> = (5..10).map(|n| drive("drives", n)).collect();
+    place
+        .run(&[&["create", "idle"][..], &drives.iter().map(String::as_str).collect::<Vec<_>>()].concat())
+        .ok();
+    let daemon = place.daemon_of(place.path(&drive("drives", 0)), Terms::default());
+    place.run(&["fail", "tank", "1"]).ok();
+    place.remove(&drives[4]);
+    let said = ["drives holds members of 2 arrays", "'tank'", "'idle'", "name one of their members"];
+    for args in
+        [&["replace", &drives[4], &drive("drives", 10)][..], &["status", "drives"], &["stop", "drives"]]
+    {
+        place.run(args).fails_with(&said);
+    }
+    for (name, array) in [("tank", "tank"), (&*drive("drives", 2), "tank"), (&drives[0], "idle")] {
+        assert_eq!(place.json(&["status", name])["name"], array);
+    }
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
 }
 
 #[test]

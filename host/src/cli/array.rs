@@ -6,10 +6,12 @@ use super::{
     overview,
 };
 use crate::{
-    client,
     drive::{self, Plate, same_file},
     machine::{self, Owner},
-    members::{self, Found, OpenDrive, Session, directory_of, explain, listed, places, refuse_scattered},
+    members::{
+        self, Found, OpenDrive, Session, directory_of, explain, find_running, listed, places,
+        refuse_scattered,
+    },
     name::{ArrayName, MemberName, real_path},
     output::{self, DEGRADED, HEALTHY, Output, quoted, shaded_state, table},
     protocol::Request,
@@ -285,7 +287,7 @@ pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
 
 /// How an array is: its daemon is asked, or else it is looked at.
 pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
-    if let Some(mut client) = client::find(name)? {
+    if let Some(mut client) = find_running(name)? {
         return ask(output, &mut client, &Request::Status);
     }
     let found = Found::to_look(name)?;
@@ -540,7 +542,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
         bail!("NEW, a blank drive, is missing: zoneraid replace {} {} NEW", word(&old), word(&new));
     }
     let member = MemberName::new(&old)?;
-    let rebuilt = match client::find(&name)? {
+    let rebuilt = match find_running(&name)? {
         Some(mut client) => {
             let drives = client.about.drives.iter().map(PathBuf::as_path);
             refuse_scattered(drives.chain([new.as_path()]))?;
@@ -568,7 +570,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
 /// Whether the user may have called an array so, and not a drive.
 fn is_array(path: &Path) -> Result<bool> {
     let name = ArrayName::from(path.to_path_buf());
-    Ok(path.is_dir() || !path.exists() && client::find(&name)?.is_some())
+    Ok(path.is_dir() || !path.exists() && find_running(&name)?.is_some())
 }
 
 /// A path as a word of a command.
@@ -619,7 +621,7 @@ fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
 }
 
 pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
-    let rebuilt = match client::find(name)? {
+    let rebuilt = match find_running(name)? {
         Some(mut client) => ask(output, &mut client, &Request::Rebuild)?,
         None => rebuild_here(output, name)?,
     };
@@ -660,7 +662,7 @@ fn run_rebuild(output: Output, session: &Session) -> Result<engine::array::Rebui
 
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
     let member = MemberName::new(member)?;
-    let failed: Failed = match client::find(name)? {
+    let failed: Failed = match find_running(name)? {
         Some(mut client) => ask(output, &mut client, &Request::Fail { member })?,
         None => {
             let found = Found::by_name(name)?;

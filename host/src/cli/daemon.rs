@@ -2,12 +2,12 @@
 
 use super::args::Start;
 use crate::{
-    client::{self, Client},
+    client::Client,
     daemon::{Daemon, Signals},
     drive,
     label::Label,
     machine::Owner,
-    members::{Found, Terms},
+    members::{Found, Terms, find_running},
     name::ArrayName,
     nbd::Place,
     output::{self, HEALTHY, Output, quoted},
@@ -231,7 +231,7 @@ fn say_where_it_belongs(output: Output, label: &Label) {
 }
 
 fn refuse_if_running(name: &ArrayName) -> Result<()> {
-    if let Some(client) = client::find(name)? {
+    if let Some(client) = find_running(name)? {
         let about = &client.about;
         let device = about.block_device.as_ref();
         let device = device.map(|device| format!(" as {}", device.display())).unwrap_or_default();
@@ -289,7 +289,7 @@ fn missing(found: &Found) -> Option<String> {
 }
 
 pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
-    let Some(mut client) = client::find(name)? else {
+    let Some(mut client) = find_running(name)? else {
         // It may be that only its daemon does not.
         if let Ok(found) = Found::to_look(name) {
             found.refuse_if_waited_for()?;

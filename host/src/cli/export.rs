@@ -1,9 +1,8 @@
 //! `export`: arrays, and namespaces of arrays, for other machines.
 
 use crate::{
-    client,
     export::{self, MODULES, NVMET, Secret, Step},
-    members::Found,
+    members::{Found, find_running},
     name::{ArrayName, NamespaceName},
     output::{self, HEALTHY, Output, quoted},
     tenants,
@@ -104,13 +103,13 @@ impl Target {
     /// What the user calls so, if its daemon runs.
     fn running(name: &ArrayName) -> Result<Option<Target>> {
         if let Some(below) = NamespaceName::meant_by(name) {
-            let Some(client) = client::find(&below.array)? else { return Ok(None) };
+            let Some(client) = find_running(&below.array)? else { return Ok(None) };
             let called = format!("{}/{}", client.about.name, below.name);
             let shown = client.about.namespaces.into_iter().find(|shown| shown.name == below.name);
             let shown = shown.with_context(|| format!("there is no namespace '{called}'"))?;
             return Ok(Some(Target { called, uuid: shown.uuid, device: Some(shown.block_device) }));
         }
-        let client = client::find(name)?;
+        let client = find_running(name)?;
         Ok(client.map(|client| {
             let about = client.about;
             Target { called: about.name, uuid: about.uuid, device: about.block_device }
@@ -145,7 +144,7 @@ pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
     // What is exported stays so, whether its daemon runs or not, and has a block device or not.
     let below = NamespaceName::meant_by(name);
     let array = below.as_ref().map_or(name, |below| &below.array);
-    let (called, array_uuid) = match client::find(array)? {
+    let (called, array_uuid) = match find_running(array)? {
         Some(client) => (client.about.name, output::parse_uuid(&client.about.uuid)?),
         None => {
             let label = Found::to_read(array)?.label;

@@ -8,8 +8,8 @@ use super::{
     daemon::ask,
 };
 use crate::{
-    client::{self, Client},
-    members::{self, Found, Session},
+    client::Client,
+    members::{self, Found, Session, find_running},
     name::{ArrayName, NamespaceName},
     output::{self, HEALTHY, Output, quoted, table},
     protocol::Request,
@@ -157,7 +157,7 @@ pub fn to_read(name: &ArrayName) -> Result<Option<(Session, Found)>> {
 /// The name of a namespace, if the user has typed one; that of one that runs is refused.
 fn called(name: &ArrayName) -> Result<Option<NamespaceName>> {
     let Some(wanted) = NamespaceName::meant_by(name) else { return Ok(None) };
-    if let Some(client) = client::find(&wanted.array)? {
+    if let Some(client) = find_running(&wanted.array)? {
         let there = client.about.namespaces.iter().find(|shown| shown.name == wanted.name);
         let shown = there
             .with_context(|| format!("'{}' runs, and has no namespace '{}'", wanted.array, wanted.name))?;
@@ -220,7 +220,7 @@ fn create(output: Output, options: &CreateNamespace) -> Result<()> {
         weight: options.weight,
         qos: qos_of(&options.qos)?.into(),
     };
-    let changed = match client::find(array)? {
+    let changed = match find_running(array)? {
         Some(client) => Changed::asked(output, client, name, &Request::CreateNamespace(wanted))?,
         None => add(array, &wanted)?,
     };
@@ -326,7 +326,7 @@ impl Listed {
 }
 
 fn list(output: Output, array: &ArrayName) -> Result<()> {
-    let asked = client::find(array)?.map(|client| Listed::asked(output, client)).transpose()?;
+    let asked = find_running(array)?.map(|client| Listed::asked(output, client)).transpose()?;
     let listed = asked.flatten().map_or_else(|| Listed::looked(array), Ok)?;
     output.print(&listed, |listed| {
         let head =
@@ -354,7 +354,7 @@ fn list(output: Output, array: &ArrayName) -> Result<()> {
 
 fn resize(output: Output, wanted: &NamespaceName, blocks: u64) -> Result<()> {
     let NamespaceName { array, name } = wanted;
-    let changed = match client::find(array)? {
+    let changed = match find_running(array)? {
         Some(client) => {
             let request = Request::ResizeNamespace { namespace: name.clone(), blocks };
             Changed::asked(output, client, name, &request)?
@@ -408,7 +408,7 @@ fn qos_words(qos: Qos) -> String {
 fn set(output: Output, wanted: &NamespaceName, typed: &QosOptions) -> Result<()> {
     let qos = qos_of(typed)?;
     let NamespaceName { array, name } = wanted;
-    let changed = match client::find(array)? {
+    let changed = match find_running(array)? {
         Some(client) => {
             let request = Request::Qos { namespace: name.clone(), qos: qos.into() };
             Changed::asked(output, client, name, &request)?
@@ -435,7 +435,7 @@ struct Removed {
 
 fn remove(output: Output, wanted: &NamespaceName, yes: bool) -> Result<()> {
     let NamespaceName { array, name } = wanted;
-    let (array_name, array_empty, was_none) = match client::find(array)? {
+    let (array_name, array_empty, was_none) = match find_running(array)? {
         Some(mut client) => {
             let request = Request::RemoveNamespace { namespace: name.clone(), yes };
             let left: Division = ask(output, &mut client, &request)?;

@@ -10,7 +10,7 @@ use crate::{
     drive::{self, Plate, same_file},
     label::{Content, Label},
     machine,
-    members::{Found, OpenDrive, PATIENCE_TO_LOOK, Scan, explain},
+    members::{Found, OpenDrive, PATIENCE_TO_LOOK, Scan, explain, find_running},
     name::ArrayName,
     name::real_path,
     output::{HEALTHY, Output, quoted, uuid},
@@ -32,7 +32,7 @@ pub fn rename(output: Output, name: &ArrayName, new: &str) -> Result<u8> {
     if let Some(wrong) = wrong_with_name(new) {
         bail!("an array cannot have this name: {wrong}");
     }
-    if let Some(client) = client::find(name)? {
+    if let Some(client) = find_running(name)? {
         let old = quoted(&client.about.name);
         bail!("'{}' runs, and its block device is called so: zoneraid stop {old} first", client.about.name);
     }
@@ -85,7 +85,7 @@ pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
 
 /// Has whoever runs the array, or else this process, change what is said of it.
 fn set(output: Output, name: &ArrayName, request: &Request, wanted: &Change) -> Result<Owned> {
-    match client::find(name)? {
+    match find_running(name)? {
         Some(mut client) => ask(output, &mut client, request),
         None => change(&Found::by_name(name)?, wanted),
     }
@@ -127,7 +127,7 @@ impl Wiped {
 }
 
 pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
-    if let Some(client) = client::find(name)? {
+    if let Some(client) = find_running(name)? {
         let array = &client.about.name;
         bail!("'{array}' runs: stop it first with: zoneraid stop {}", quoted(array));
     }

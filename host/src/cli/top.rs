@@ -2,7 +2,8 @@
 
 use super::daemon::ask;
 use crate::{
-    client::{self, Client},
+    client::Client,
+    members::find_running,
     name::ArrayName,
     output::{HEALTHY, Output, quoted, table},
     protocol::{Asked, AskedDevice, AskedDrive, Request},
@@ -204,7 +205,7 @@ impl Top {
 }
 
 pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
-    let client = client::find(name)?;
+    let client = find_running(name)?;
     let not_running = || format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string()));
     let mut client = client.with_context(not_running)?;
     let mut before = asked(output, &mut client)?;

@@ -2,8 +2,7 @@
 
 use super::{args::Volume as Verb, daemon::ask, namespace};
 use crate::{
-    client,
-    members::{Found, Session},
+    members::{Found, Session, find_running},
     name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
     protocol::Request,
@@ -62,7 +61,7 @@ fn set(
     let (session, called) = match namespace::meant_by(name)? {
         Some((session, below)) => (session, below.to_string()),
         None => {
-            if let Some(mut client) = client::find(name)? {
+            if let Some(mut client) = find_running(name)? {
                 let unit_bytes = unit.map(|unit| unit.bytes() as u64);
                 return ask(output, &mut client, &Request::Compress { with: compression, unit_bytes });
             }

@@ -14,8 +14,7 @@ use super::{
     volume::refuse_if_there,
 };
 use crate::{
-    client,
-    members::{Found, Session, listed},
+    members::{Found, Session, find_running, listed},
     name::ArrayName,
     output::{HEALTHY, Output, Transfer, quoted, table},
     protocol::Request,
@@ -73,7 +72,7 @@ pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<
         let all = session.run(Command::Report { first: ZoneIndex(0), count: geometry.zones })?.zones;
         return Zones::of(&array.to_string(), &geometry, &all, zone);
     }
-    if let Some(mut client) = client::find(array)? {
+    if let Some(mut client) = find_running(array)? {
         return ask(output, &mut client, &Request::Zones { zone });
     }
     let looked = Found::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
@@ -241,7 +240,7 @@ impl Source {
             done.result?;
             return of_session(session, Some(found), done.zones);
         }
-        let Some(mut client) = client::find(array)? else {
+        let Some(mut client) = find_running(array)? else {
             let found = Found::to_read(array)?;
             return of_session(found.read_only()?, Some(found), Vec::new());
         };

@@ -6,7 +6,7 @@ use super::{
     session::{Session, explain},
 };
 use crate::{
-    client,
+    client::{self, Client},
     drive::{self, User, Witness, same_file},
     label::{Content, Label},
     name::ArrayName,
@@ -99,16 +99,7 @@ impl Found {
         }
         if path.is_dir() {
             let scan = Scan::of(reactor, path, patience)?;
-            let arrays = scan.arrays();
-            if arrays.len() > 1 {
-                let names: Vec<String> =
-                    arrays.iter().map(|a| format!("'{}' ({})", a.name, uuid(&a.uuid))).collect();
-                bail!(
-                    "{name} holds members of {} arrays, {}; name one of their members",
-                    arrays.len(),
-                    names.join(", ")
-                );
-            }
+            scan.refuse_several()?;
             let unseen = Scan::blind_spots(std::slice::from_ref(&scan));
             if let Some(found) = Found::pick(reactor, &scan, |_| true) {
                 return found.unless_ambiguous(name);
@@ -422,9 +413,19 @@ impl Found {
     }
 }
 
+/// The daemon that runs the array which the user calls `name`; `None` if none does. The directory of two arrays means
+/// neither, although only one of them runs.
+pub fn find_running(name: &ArrayName) -> Result<Option<Client>> {
+    let client = client::find(name)?;
+    if client.is_some() && name.path().is_dir() {
+        Scan::of(&Reactor::default(), name.path(), PATIENCE_TO_LOOK)?.refuse_several()?;
+    }
+    Ok(client)
+}
+
 /// Finds and assembles the array that `name` stands for.
 pub fn assembled(name: &ArrayName) -> Result<Session> {
-    if let Some(client) = client::find(name)? {
+    if let Some(client) = find_running(name)? {
         let about = &client.about;
         match (&about.block_device, about.namespaces.first()) {
             (Some(device), _) => bail!("'{}' runs; use its block device {}", about.name, device.display()),

@@ -24,7 +24,7 @@ mod scan;
 mod seen;
 mod session;
 
-pub use found::{Found, Looked, Terms, assembled, listed};
+pub use found::{Found, Looked, Terms, assembled, find_running, listed};
 pub use open::{OpenDrive, PATIENCE_TO_LOOK};
 pub use scan::{DIR_VARIABLE, MACHINE, Scan, directory_of, places, refuse_scattered};
 pub use session::{Session, explain, full};

@@ -4,6 +4,7 @@ use super::open::OpenDrive;
 use crate::{
     drive::{self, OpenError, same_file},
     label::Label,
+    output::uuid,
     reactor::Reactor,
 };
 use anyhow::{Context, Result, ensure};
@@ -142,6 +143,20 @@ impl Scan {
         let labels: Vec<&Label> =
             self.drives.iter().filter_map(OpenDrive::label).filter(|l| l.uuid == *uuid).collect();
         labels.first().is_some_and(|label| labels.len() as u32 + label.parities >= label.members)
+    }
+
+    /// Refuses a directory with more than one array.
+    pub(super) fn refuse_several(&self) -> Result<()> {
+        let arrays = self.arrays();
+        let names: Vec<String> = arrays.iter().map(|a| format!("'{}' ({})", a.name, uuid(&a.uuid))).collect();
+        ensure!(
+            arrays.len() <= 1,
+            "{} holds members of {} arrays, {}; name one of their members",
+            self.place.display(),
+            arrays.len(),
+            names.join(", ")
+        );
+        Ok(())
     }
 
     /// The newest label of each array in the directory.
