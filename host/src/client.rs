@@ -51,6 +51,8 @@ struct NoConnection(io::Error);
 
 /// A connection to the daemon that runs an array.
 pub struct Client {
+    /// Behind which the daemon answers.
+    pub socket: PathBuf,
     stream: BufReader<Timed>,
     pub about: About,
 }
@@ -78,15 +80,16 @@ impl Read for Timed {
 /// The daemons of this machine that answer this user. Of one that does not, a line is said about that; it
 /// keeps nobody from the others.
 pub fn running() -> Result<Vec<Client>> {
-    let directory = run::directory();
-    let mut sockets = match sockets(&directory) {
-        Ok(sockets) => sockets,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => {
-            fall_silent(&directory, format!("arrays that run cannot be seen: {}", cause(&error)).into());
-            return Ok(Vec::new());
+    let mut sockets = Vec::new();
+    for directory in run::directories() {
+        match self::sockets(&directory) {
+            Ok(there) => sockets.extend(there),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                fall_silent(&directory, format!("arrays that run cannot be seen: {}", cause(&error)).into());
+            }
         }
-    };
+    }
     let silent = silent();
     sockets.retain(|socket| !silent.contains_key(socket));
     sockets.sort();
@@ -188,7 +191,7 @@ impl Client {
         socket.set_write_timeout(Some(PATIENCE)).context("the socket cannot be set up")?;
         let pid = socket_peercred(&socket).map(|who| who.pid.as_raw_nonzero());
         let stream = BufReader::new(Timed { socket, deadline: None });
-        let mut client = Client { stream, about: About::default() };
+        let mut client = Client { socket: path.to_path_buf(), stream, about: About::default() };
         let who = |error: anyhow::Error| match pid {
             Ok(pid) => anyhow!("process {pid}: {error:#}"),
             Err(_) => error,

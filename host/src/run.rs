@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
+    process::geteuid,
 };
 use std::{
     fs::{DirBuilder, File, remove_file},
@@ -22,10 +23,22 @@ const TRY_EVERY: Duration = Duration::from_millis(20);
 /// Environment variable with the directory of sockets and of what lasts until the next boot.
 pub const RUN_VARIABLE: &str = "ZONERAID_RUN_DIR";
 
-/// Where sockets are, and what lasts until the next boot.
-pub fn directory() -> PathBuf {
-    let set = std::env::var_os(RUN_VARIABLE).filter(|directory| !directory.is_empty());
-    set.map_or(PathBuf::from("/run/zoneraid"), PathBuf::from)
+/// Where sockets may be, and what lasts until the next boot: in the directory of the environment, or else in that of
+/// the machine, before which those who are not root have one of their own, if they are logged in.
+pub fn directories() -> Vec<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(directory) = set(RUN_VARIABLE) {
+        return vec![directory];
+    }
+    let own = set("XDG_RUNTIME_DIR").filter(|_| !geteuid().is_root());
+    own.map(|own| own.join("zoneraid")).into_iter().chain([PathBuf::from("/run/zoneraid")]).collect()
+}
+
+/// Where the daemon of an array has them: where one has left something, or else in the first of [`directories`].
+pub fn directory(array: &[u8; 16]) -> PathBuf {
+    let all = directories();
+    let left = all.iter().find(|directory| tails_path(directory, array).exists());
+    left.or(all.first()).cloned().unwrap_or_default()
 }
 
 /// Where the daemon of an array keeps what the next one needs if it dies.
@@ -51,7 +64,9 @@ pub fn lock_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
 /// Makes the directory of sockets, if it is not there.
 pub fn make(directory: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
-    made.with_context(|| format!("{} cannot be made", directory.display()))
+    made.with_context(|| {
+        format!("{} cannot be made; ${RUN_VARIABLE} may name another directory", directory.display())
+    })
 }
 
 /// The right to run an array. Claims of its drives are not enough: a copy of the array has others, and what lies here

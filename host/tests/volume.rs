@@ -1,9 +1,9 @@
 //! Volumes as people meet them: made, served to NBD clients without root, stopped, and refused in a sentence.
 
-use crate::support::{Place, Ran, Random, drive, fingerprint};
+use crate::support::{Place, Ran, Random, as_nobody, drive, fingerprint, nobody};
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -290,6 +290,34 @@ fn a_daemon_whose_log_nobody_reads_goes_on_and_one_without_its_terminal_ends_as_
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(place.json(&["status", "drives"])["pid"], server.process.id());
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+}
+
+#[test]
+fn who_is_not_root_serves_from_a_directory_of_his_own() {
+    let place = with_volume();
+    let everybody = |path: &str, mode| {
+        std::fs::set_permissions(place.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    (0..5).for_each(|number| everybody(&drive("drives", number), 0o666));
+    std::fs::create_dir(place.path("own")).unwrap();
+    everybody("own", 0o777);
+    let of_nobody = |args: &[&str]| {
+        let mut command = nobody(&place, "own", args);
+        command.env_remove("ZONERAID_RUN_DIR").env("XDG_RUNTIME_DIR", place.path("own"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    as_nobody(&place, "own", &["status"]);
+    let server = Server::started(of_nobody(&["serve", "../drives", "--nbd", "nbd.sock"]));
+    assert!(server.said.starts_with("'tank' serves 64 MiB"), "{}", server.said);
+    let status = Ran::new(of_nobody(&["status", "tank", "--json"]).output().unwrap()).ok().json();
+    assert_eq!(status["pid"], server.process.id());
+    assert_eq!(server.end(rustix::process::Signal::KILL), None);
+    let status = Ran::new(of_nobody(&["status", "../drives", "--json"]).output().unwrap()).ok().json();
+    assert_eq!(status["waits_for_daemon"], true);
+    let mut nowhere = place.command(&["serve", "drives", "--nbd", "nbd.sock"]);
+    let nowhere = Ran::new(nowhere.env("ZONERAID_RUN_DIR", "/proc/none").output().unwrap());
+    nowhere.fails_with(&["/proc/none cannot be made", "$ZONERAID_RUN_DIR"]);
 }
 
 /// The last checkpoint cannot be written, and neither can what a flush would make safe.

@@ -84,8 +84,8 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let Start { read_only, give_up, map_memory, .. } = *options;
     let terms = Terms { read_only, force, give_up, map_memory };
     say_where_it_belongs(output, &found.label);
-    let directory = run::directory();
     let uuid = found.label.uuid;
+    let directory = run::directory(&uuid);
     let lock = lock(&directory, &found.label)?;
     let tails = run::tails_path(&directory, &uuid);
     let left = Left::read(&tails, &uuid)?;

@@ -15,7 +15,6 @@ use crate::{
     protocol::Request,
     reactor::Reactor,
     report::{Life, Rebuild, State, Status, StatusMember, Zones, used_zones},
-    run,
     size::show,
 };
 use anyhow::Result;
@@ -42,9 +41,8 @@ fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client
             Ok(seen) => arrays.push(seen),
             Err(error) => {
                 let about = &client.about;
-                let socket = run::directory().join(format!("{}.sock", about.uuid));
                 let why = format!("'{}', process {}: {error:#}", about.name, about.pid);
-                client::fall_silent(&socket, why.into());
+                client::fall_silent(&client.socket, why.into());
             }
         }
     }

@@ -341,7 +341,7 @@ impl Found {
     /// Whether a process that has died has left what it had answered: the kernel may hold a file system that relies
     /// on that.
     pub fn is_waited_for(&self) -> Result<bool> {
-        let tails = run::tails_path(&run::directory(), &self.label.uuid);
+        let tails = run::tails_path(&run::directory(&self.label.uuid), &self.label.uuid);
         Ok(Left::read(&tails, &self.label.uuid)?.is_some())
     }
 
@@ -374,7 +374,7 @@ impl Found {
     /// Has the array so that it can be read, whoever uses it. Nothing is written on its drives, whoever is
     /// missing.
     pub fn read_only(&self) -> Result<Session> {
-        let tails = run::tails_path(&run::directory(), &self.label.uuid);
+        let tails = run::tails_path(&run::directory(&self.label.uuid), &self.label.uuid);
         let begun = Instant::now();
         loop {
             let tails = Left::read(&tails, &self.label.uuid)?.map(Left::into_tails);

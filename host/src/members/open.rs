@@ -187,7 +187,7 @@ impl OpenDrive {
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         let Some(label) = self.label() else { return Ok(()) };
         let uuid = uuid(&label.uuid);
-        let tails = run::tails_path(&run::directory(), &label.uuid);
+        let tails = run::tails_path(&run::directory(&label.uuid), &label.uuid);
         ensure!(
             Left::read(&tails, &label.uuid)?.is_none()
                 || client::running()?.iter().any(|d| d.about.uuid == uuid),

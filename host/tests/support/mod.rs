@@ -197,8 +197,8 @@ impl Place {
     }
 }
 
-/// Runs `zoneraid` as somebody who has no rights there.
-pub fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
+/// `zoneraid` as somebody who has no rights there.
+pub fn nobody(place: &Place, directory: &str, args: &[&str]) -> Command {
     let copy = place.path("zoneraid");
     if !copy.exists() {
         fs::copy(env!("CARGO_BIN_EXE_zoneraid"), &copy).unwrap();
@@ -210,6 +210,12 @@ pub fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
     }
+    command
+}
+
+/// Runs it.
+pub fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
+    let mut command = nobody(place, directory, args);
     // What another thread starts just now may have the copy open for writing until it runs.
     let output = loop {
         match command.output() {
