@@ -128,6 +128,12 @@ pub fn silent() -> BTreeMap<PathBuf, Silence> {
     SILENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Why the daemon of the array with this UUID has not answered this process, and behind which socket; nothing if it has.
+pub fn silence_of(uuid: &str) -> Option<(PathBuf, Silence)> {
+    let of_it = |socket: &Path| socket.file_stem().is_some_and(|stem| stem.to_string_lossy() == uuid);
+    silent().into_iter().find(|(socket, _)| of_it(socket))
+}
+
 fn no_answer(patience: Duration) -> String {
     format!("the daemon does not answer within {} seconds", patience.as_secs_f64().ceil())
 }
@@ -167,13 +173,10 @@ pub fn find(name: &ArrayName) -> Result<Option<Client>> {
         arrays.extend(other_path.then(|| format!("what there is at {}", quoted(&format!("./{name}")))));
         bail!("{name} may mean {}; use a UUID or a path with a '/'", arrays.join(", or "));
     }
-    if found.is_empty() {
-        let of_it = silent().into_iter().find(|(socket, _)| {
-            socket.file_stem().is_some_and(|uuid| uuid.to_string_lossy() == called.to_lowercase())
-        });
-        if let Some((socket, silence)) = of_it {
-            bail!("'{name}' runs, but cannot be asked ({}): {}", socket.display(), silence.why);
-        }
+    if found.is_empty()
+        && let Some((socket, silence)) = silence_of(&called.to_lowercase())
+    {
+        bail!("'{name}' runs, but cannot be asked ({}): {}", socket.display(), silence.why);
     }
     Ok(found.pop())
 }

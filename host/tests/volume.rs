@@ -1,6 +1,7 @@
 //! Volumes as people meet them: made, served to NBD clients without root, stopped, and refused in a sentence.
 
 use crate::support::{Place, Ran, Random, as_nobody, drive, fingerprint, nobody};
+use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixStream},
@@ -289,6 +290,20 @@ fn a_daemon_whose_log_nobody_reads_goes_on_and_one_without_its_terminal_ends_as_
     server.tell(rustix::process::Signal::HUP);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(place.json(&["status", "drives"])["pid"], server.process.id());
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_not_said_to_have_ended() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    server.tell(rustix::process::Signal::STOP);
+    let status = place.json(&["status", "drives"]);
+    assert_eq!((&status["waits_for_daemon"], &status["action"]), (&false.into(), &Value::Null), "{status}");
+    assert_eq!(status["used_by"][0]["pid"], server.process.id());
+    place.run(&["stop", "drives"]).fails_with(&["'tank'", "is run by", "does not answer within 2 seconds"]);
+    server.tell(rustix::process::Signal::CONT);
+    place.run(&["stop", "drives"]).ok();
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
 }
 

@@ -338,23 +338,38 @@ impl Found {
         Ok(true)
     }
 
-    /// Whether a process that has died has left what it had answered: the kernel may hold a file system that relies
-    /// on that.
-    pub fn is_waited_for(&self) -> Result<bool> {
+    /// Whether there is what a process had answered: the kernel may hold a file system that relies on that.
+    fn is_relied_on(&self) -> Result<bool> {
         let tails = run::tails_path(&run::directory(&self.label.uuid), &self.label.uuid);
         Ok(Left::read(&tails, &self.label.uuid)?.is_some())
     }
 
-    /// Refuses to go on while the block device waits for its next daemon.
+    /// Who runs the array, or a copy of it, whether they answer or not.
+    fn runner(&self) -> Option<User> {
+        drive::user(&run::lock_path(&run::directory(&self.label.uuid), &self.label.uuid))
+    }
+
+    /// Whether a process that has died has left what it had answered.
+    pub fn is_waited_for(&self) -> Result<bool> {
+        Ok(self.is_relied_on()? && self.runner().is_none())
+    }
+
+    /// Refuses to go on while the block device waits for its next daemon, or has one.
     pub fn refuse_if_waited_for(&self) -> Result<()> {
-        ensure!(
-            !self.is_waited_for()?,
+        if !self.is_relied_on()? {
+            return Ok(());
+        }
+        if let Some(user) = self.runner() {
+            let why =
+                client::silence_of(&uuid(&self.label.uuid)).map(|(_, silence)| format!("; {}", silence.why));
+            bail!("'{}', or a copy of it, is run by {user}{}", self.label.name, why.unwrap_or_default());
+        }
+        bail!(
             "the daemon of '{0}' has ended while what it shows was in use; go on with: zoneraid start {1}, or as before \
              with zoneraid serve {1} --nbd SOCKET if it served NBD clients",
             self.label.name,
             quoted(&self.label.name)
         );
-        Ok(())
     }
 
     /// What is behind an error of all the array.
