@@ -235,7 +235,7 @@ fn namespaces_of_an_array_that_runs_are_left_alone() {
     place.run(&["top", "drives"]).fails_with(&["'drives' does not run", "zoneraid start drives"]);
     if host::ring::Ring::new().is_ok() {
         let serve = ["serve", "drives", "--nbd", "nbd.sock"];
-        place.run(&serve).fails_with(&["divided among namespaces", "zoneraid start tank"]);
+        place.run(&serve).fails_with(&["divided among namespaces", "zoneraid start shows these"]);
     }
     create(&place, "drives/..", &["--size", "1M"]).fails_with(&["begins with a letter or digit"]);
 }

@@ -563,7 +563,9 @@ fn what_cannot_be_is_said_in_a_sentence_and_nothing_is_lost() {
     assert!(made.text().contains("'tank' carries a volume of"), "{}", made.text());
     create("64M").fails_with(&["there is a volume already"]);
     for verb in ["reset", "finish", "open", "write"] {
-        place.run(&["zone", verb, "drives", "5"]).fails_with(&["carries a volume", "zoneraid destroy tank"]);
+        place
+            .run(&["zone", verb, "drives", "5"])
+            .fails_with(&["carries a volume", "zoneraid destroy drives"]);
     }
     place.run(&["serve", "drives", "--nbd", "a:b"]).fails_with(&["by number"]);
     std::fs::write(place.path("precious"), "x").unwrap();
@@ -661,8 +663,10 @@ fn what_a_volume_has_lost_is_given_up_only_if_that_is_asked_for() {
     for member in [1, 2] {
         place.run(&["emulate", "fault", &drive("drives", member), "offline", "4"]).ok();
     }
-    let advice = ["cannot be started", "is offline", "zoneraid start tank --give-up"];
+    let advice = ["cannot be started", "is offline", "--give-up"];
     place.run(&["serve", "drives", "--nbd", "nbd.sock"]).fails_with(&advice);
+    let advice_of_reset = ["carries a volume", "--give-up", "zoneraid destroy drives"];
+    place.run(&["zone", "reset", "drives", "0"]).fails_with(&advice_of_reset);
     // To look at it changes nothing.
     let server = Server::of(&place, &["--read-only", "--give-up"]);
     assert!(server.said.contains("nbd"), "{}", server.said);

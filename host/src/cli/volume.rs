@@ -138,17 +138,21 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
 }
 
 /// Refuses to touch the zones of an array, or of the namespace `below`, that carries a volume: they are the volume's own.
-pub fn refuse_if_there(session: &Session, below: Option<&NamespaceName>) -> Result<()> {
+pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&NamespaceName>) -> Result<()> {
     let called = namespace::name_of(session, below);
     let is_on = session.wait(Volume::is_on(session.device.clone()))?;
     let (how, end) = match below {
         Some(_) => ("removes the namespace", "zoneraid namespace remove --yes"),
         None => ("makes the drives blank", "zoneraid destroy"),
     };
+    let mend = match session.array.status().offline.is_empty() {
+        true => "",
+        false => "to give up what it has lost, start or serve the array with --give-up; ",
+    };
     ensure!(
         !is_on.unwrap_or(false),
-        "'{called}' carries a volume, whose zones are its own; whoever does not want it any more {how}: {end} {}",
-        quoted(&called)
+        "'{called}' carries a volume, whose zones are its own; {mend}whoever does not want it any more {how}: {end} {}",
+        quoted(&name.to_string())
     );
     Ok(())
 }

@@ -185,7 +185,7 @@ fn manage(
     command: impl Fn(device::Zones) -> Command,
 ) -> Result<()> {
     let (session, below) = namespace::session(array)?;
-    refuse_if_there(&session, below.as_ref())?;
+    refuse_if_there(&session, array, below.as_ref())?;
     let before = condition(zone_info(&session, zone)?.state);
     session
         .run(command(device::Zones::One(ZoneIndex(zone))))
@@ -340,7 +340,7 @@ struct Written {
 fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     let zone = options.zone;
     let (session, below) = namespace::session(&options.array)?;
-    refuse_if_there(&session, below.as_ref())?;
+    refuse_if_there(&session, &options.array, below.as_ref())?;
     let info = zone_info(&session, zone)?;
     ensure!(has_wp(info.state), "zone {zone} is {} and takes no writes", condition(info.state));
     let most = session.device.geometry().max_transfer_blocks as u64;

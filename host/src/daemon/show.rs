@@ -48,9 +48,8 @@ impl Daemon {
         let shared = async {
             ensure!(
                 !Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)?,
-                "'{}' is divided among namespaces, which have block devices: zoneraid start {}",
-                status.name,
-                quoted(&status.name)
+                "'{}' is divided among namespaces, which have block devices; zoneraid start shows these",
+                status.name
             );
             let tails = self.note_tails(&status, left.as_ref(), false).await?;
             let volume = self.open_volume(&status, &tails).await;

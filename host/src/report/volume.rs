@@ -1,9 +1,6 @@
 //! What there is to say about volumes.
 
-use crate::{
-    output::quoted,
-    size::{bytes, show},
-};
+use crate::size::{bytes, show};
 use anyhow::anyhow;
 use engine::volume::{Codec, Level, Unit, VolumeError, VolumeStatus, Written};
 use serde::{Deserialize, Serialize};
@@ -108,23 +105,20 @@ impl Compression {
 
 /// What is said where there has to be a volume.
 pub fn no_volume(array: &str) -> String {
-    format!("'{array}' carries no volume: make one, zoneraid volume create {}", quoted(array))
+    format!("'{array}' carries no volume; zoneraid volume create makes one")
 }
 
 /// Why a volume does not start, and what can be done about it.
 pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
-    let array = quoted(called.split_once('/').map_or(called, |(array, _)| array));
     let advice = match error {
         VolumeError::ZoneOffline { .. }
         | VolumeError::GroupUnreadable { .. }
-        | VolumeError::PageUnreadable { .. } => format!(
-            "; start the array with all its members, or give up what is lost: zoneraid start {array} --give-up"
-        ),
-        // There is a part of one.
-        VolumeError::NotThere => {
-            format!("; if its creation was cut off, do it again: zoneraid volume create {}", quoted(called))
+        | VolumeError::PageUnreadable { .. } => {
+            "; start or serve the array with all its members, or with --give-up, to give up what is lost"
         }
-        _ => String::new(),
+        // There is a part of one.
+        VolumeError::NotThere => "; if its creation was cut off, do it again with zoneraid volume create",
+        _ => "",
     };
     anyhow!("the volume on '{called}' cannot be started: {error}{advice}")
 }
