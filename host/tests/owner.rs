@@ -338,6 +338,8 @@ fn a_creation_that_was_killed_says_so_and_is_cleaned_up() {
                 place.run(&["start", "drives"]).fails_with(&said);
                 let status = status(&place);
                 assert_eq!((&status["state"], &status["stage"]), (&"unusable".into(), &"unfinished".into()));
+                // Another array may have its name.
+                assert_eq!(status["action"], "create it again, or: zoneraid destroy drives");
                 assert!(place.run(&["list", "drives"]).text().contains("not finished"));
                 let examined = place.run(&["examine", &drive("drives", 0)]).ok().text();
                 assert!(examined.contains("its creation was not finished"), "{examined}");

@@ -263,8 +263,22 @@ fn an_array_whose_block_device_waits_for_its_daemon_says_so() {
     assert!(all.contains("waits for its daemon"), "{all}");
     for args in [&["stop", "drives"][..], &["zone", "reset", "drives", "0"], &["destroy", "--yes", "drives"]]
     {
-        place.run(args).fails_with(&["has ended while", "zoneraid start tank", "zoneraid serve tank --nbd"]);
+        place.run(args).fails_with(&[
+            "has ended while",
+            "zoneraid start drives",
+            "zoneraid serve drives --nbd",
+        ]);
     }
+    let member = drive("drives", 3);
+    place.run(&["wipe", "--yes", &member]).fails_with(&["waits", &format!("zoneraid start {member}")]);
+    // Another array has the name, too.
+    place.emulate("others", 5);
+    place.create("tank", "others", 5).ok();
+    let mut all = place.command(&["status", "--json"]);
+    all.current_dir(place.path("drives")).env("ZONERAID_DIR", place.path("others"));
+    let all = Ran::new(all.output().unwrap()).ok().json();
+    let waits = all["arrays"].as_array().unwrap().iter().find(|array| array["waits_for_daemon"] == true);
+    assert_eq!(waits.unwrap()["action"], format!("zoneraid start {}", status["uuid"].as_str().unwrap()));
 }
 
 #[test]

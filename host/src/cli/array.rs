@@ -294,7 +294,7 @@ pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
-    Ok(Status::looked(&name.to_string(), &found, found.glance(PATIENCE_TO_INSPECT)?))
+    Ok(Status::looked(&found, found.glance(PATIENCE_TO_INSPECT)?))
 }
 
 /// How long the drives of an array may take to say how it is.

@@ -83,7 +83,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let force = options.force && found.inspect().is_err();
     let Start { read_only, give_up, map_memory, .. } = *options;
     let terms = Terms { read_only, force, give_up, map_memory };
-    say_where_it_belongs(output, &found.label);
+    say_where_it_belongs(output, &found);
     let uuid = found.label.uuid;
     let directory = run::directory(&uuid);
     let lock = lock(&directory, &found.label)?;
@@ -146,11 +146,11 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
 
 pub fn serve(output: Output, options: Start, place: &Place) -> Result<u8> {
     let Ready { lock: _lock, found, terms, directory, left, devices } = prepare(output, &options)?;
-    let name = &found.label.name;
     ensure!(
         devices.is_empty(),
-        "the block device of '{name}' is in use and waits for its daemon; go on with: zoneraid start {}",
-        quoted(name)
+        "the block device of '{}' is in use and waits for its daemon; go on with: zoneraid start {}",
+        found.label.name,
+        quoted(&found.called)
     );
     let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
     let signals = Signals::new()?;
@@ -220,13 +220,13 @@ fn refuse_unless_complete(found: &Found) -> Result<()> {
 }
 
 /// Says that an array which is started by hand here does not start by itself.
-fn say_where_it_belongs(output: Output, label: &Label) {
+fn say_where_it_belongs(output: Output, Found { label, called, .. }: &Found) {
     let whose = match Owner::of(&label.host) {
         Owner::This => return,
         Owner::Other => "belongs to another host",
         Owner::Nobody => "belongs to no host",
     };
-    let adopt = format!("zoneraid adopt {} changes that", quoted(&label.name));
+    let adopt = format!("zoneraid adopt {} changes that", quoted(called));
     output.note(&format!("'{}' {whose}: it does not start by itself here; {adopt}", label.name));
 }
 

@@ -35,6 +35,7 @@ struct Seen {
 fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client>) -> Vec<Seen> {
     let mut known = BTreeSet::new();
     let mut arrays = Vec::new();
+    let mut names: Vec<String> = running.iter().map(|client| client.about.name.clone()).collect();
     for mut client in running {
         known.insert(client.about.uuid.clone());
         match seen_by_daemon(output, &mut client) {
@@ -46,11 +47,16 @@ fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client
             }
         }
     }
-    for scan in scans {
-        let labels: Vec<&Label> = scan.arrays();
-        for label in labels.into_iter().filter(|label| !known.contains(&uuid(&label.uuid))) {
-            arrays.push(seen_on_drives(reactor, scan, label));
+    let labels = scans.iter().flat_map(|scan| scan.arrays().into_iter().map(move |label| (scan, label)));
+    let labels: Vec<(&Scan, &Label)> =
+        labels.filter(|(_, label)| !known.contains(&uuid(&label.uuid))).collect();
+    names.extend(labels.iter().map(|(_, label)| label.name.clone()));
+    for (scan, label) in labels {
+        let mut found = Found::among(reactor, scan, label);
+        if names.iter().filter(|name| **name == label.name).count() > 1 {
+            found.called = uuid(&label.uuid);
         }
+        arrays.push(seen_on_drives(&found));
     }
     arrays
 }
@@ -62,14 +68,13 @@ fn seen_by_daemon(output: Output, client: &mut Client) -> Result<Seen> {
     Ok(Seen { status, used_zones: zones.ok().map(used) })
 }
 
-fn seen_on_drives(reactor: &Reactor, scan: &Scan, label: &Label) -> Seen {
-    let found = Found::among(reactor, scan, label);
+fn seen_on_drives(found: &Found) -> Seen {
     let looked = match found.glance(PATIENCE_TO_LOOK) {
         Ok(looked) => looked,
         Err(error) => Looked { inspected: Err(format!("{error:#}")), users: found.users(), changing: false },
     };
     let used_zones = looked.inspected.as_ref().ok().map(|array| used_zones(&array.zones));
-    Seen { status: Status::looked(&label.name, &found, looked), used_zones }
+    Seen { status: Status::looked(found, looked), used_zones }
 }
 
 #[derive(Serialize)]

@@ -77,7 +77,7 @@ pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
         (true, _) => format!(
             "'{}' starts by itself on the host that it belongs to, which is not this one: zoneraid adopt {}\n",
             owned.array,
-            quoted(&owned.array)
+            quoted(&name.to_string())
         ),
     })?;
     Ok(HEALTHY)

@@ -42,6 +42,8 @@ pub struct Found {
     pub reactor: Reactor,
     /// The newest label.
     pub label: Label,
+    /// What the user has typed for it, or at least what means it.
+    pub called: String,
     pub drives: Vec<OpenDrive>,
     /// If members are missing, drives beside them that cannot be used: one of those may be it.
     pub damaged: Vec<(PathBuf, String)>,
@@ -64,8 +66,8 @@ impl Found {
         if roles.len() >= label.members as usize {
             damaged.clear();
         }
-        let place = scan.place.clone();
-        Found { reactor: reactor.clone(), label: label.clone(), drives, damaged, place }
+        let (called, place) = (label.name.clone(), scan.place.clone());
+        Found { reactor: reactor.clone(), label: label.clone(), called, drives, damaged, place }
     }
 
     /// Finds the array that `name` stands for, and claims its drives.
@@ -84,6 +86,10 @@ impl Found {
     }
 
     fn search(name: &ArrayName, patience: Duration) -> Result<Found> {
+        Ok(Found { called: name.to_string(), ..Found::meant_by(name, patience)? })
+    }
+
+    fn meant_by(name: &ArrayName, patience: Duration) -> Result<Found> {
         let reactor = &Reactor::default();
         let path = name.path();
         if path.exists() && !path.is_dir() {
@@ -368,7 +374,7 @@ impl Found {
             "the daemon of '{0}' has ended while what it shows was in use; go on with: zoneraid start {1}, or as before \
              with zoneraid serve {1} --nbd SOCKET if it served NBD clients",
             self.label.name,
-            quoted(&self.label.name)
+            quoted(&self.called)
         );
     }
 

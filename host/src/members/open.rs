@@ -192,11 +192,11 @@ impl OpenDrive {
             Left::read(&tails, &label.uuid)?.is_none()
                 || client::running()?.iter().any(|d| d.about.uuid == uuid),
             "{} is member {} of '{}', whose block device waits for its daemon; end that first: zoneraid start \
-             {name} and zoneraid stop {name}",
+             {path} and zoneraid stop {path}",
             self.path.display(),
             label.role,
             label.name,
-            name = quoted(&label.name)
+            path = quoted(&self.path.to_string_lossy())
         );
         Ok(())
     }

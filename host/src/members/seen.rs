@@ -24,8 +24,8 @@ use engine::{
 use std::path::Path;
 
 impl Status {
-    /// How an array is that was only looked at, or at least how it looks; `called` is what the user calls it.
-    pub fn looked(called: &str, found: &Found, looked: Looked) -> Status {
+    /// How an array is that was only looked at, or at least how it looks.
+    pub fn looked(found: &Found, looked: Looked) -> Status {
         let Looked { inspected, users, changing } = looked;
         let mut status = match inspected {
             Ok(mut array) => {
@@ -33,7 +33,7 @@ impl Status {
                     // Whoever writes to a zone knows where it ends, and the drives do not at one moment.
                     array.status.offline.clear();
                 }
-                Status::of(called, &array.status, &array.geometry)
+                Status::of(&found.called, &array.status, &array.geometry)
             }
             Err(why) => Status::unusable(found, why),
         };
@@ -47,7 +47,7 @@ impl Status {
         if found.is_waited_for().unwrap_or(false) {
             status.waits_for_daemon = true;
             status.status += "; its block device waits for a daemon, and so does whoever uses it";
-            status.action = Some(format!("zoneraid start {}", quoted(called)));
+            status.action = Some(format!("zoneraid start {}", quoted(&found.called)));
         }
         if !users.is_empty() {
             // They may be about to do it.
@@ -98,7 +98,7 @@ impl Status {
         let members: Vec<StatusMember> = members.collect();
         let gone = members.iter().filter(|member| member.drive.is_empty());
         let missing: Vec<usize> = gone.map(|member| member.role as usize).collect();
-        let called = quoted(&label.name);
+        let called = quoted(&found.called);
         let action = match missing.len() {
             _ if label.stage == Stage::Making => {
                 Some(format!("create it again, or: zoneraid destroy {called}"))
