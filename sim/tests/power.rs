@@ -205,7 +205,7 @@ impl Run {
         let unsettled = self.unsettled.contains(&zone);
         let wp = if now.state == ZoneState::Full { capacity } else { now.wp_blocks };
         assert!(!now.zrwa || now.state == ZoneState::Closed, "{now:?}");
-        assert!((now.state == ZoneState::Empty) <= (wp == 0), "{now:?}");
+        assert_eq!(now.state == ZoneState::Empty, wp == 0 && !now.zrwa, "{now:?}");
         assert!((now.state == ZoneState::Full) == (wp == capacity), "{now:?}");
         assert!(unsettled || wp >= self.durable_wp[zone as usize], "{now:?} of {before:?}");
         assert!(!(cut.zrwa_lost && now.zrwa), "{now:?}");

@@ -50,7 +50,7 @@ impl Ssd {
             let info = self.table.info(ZoneIndex(zone));
             if cut.zrwa_lost && info.zrwa {
                 self.lose_zrwa(&info)?;
-            } else if info.state.is_open() {
+            } else if info.state.is_active() {
                 self.table.load(&after_power_on(info));
             }
         }
