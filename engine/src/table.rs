@@ -7,7 +7,8 @@
 //! Invariants: the open, active and ZRWA counts always equal what the states say; the write
 //! pointer never passes the capacity; a call that is refused has changed nothing; a call that
 //! succeeds has changed everything it will. A check and its effect are the same call, so nothing
-//! can happen between them.
+//! can happen between them; the `check_` variants are for a device that may still fail in between,
+//! and to which nothing else can happen meanwhile.
 //!
 //! Where the specification leaves the precedence of refusals open it is that of QEMU's hw/nvme:
 //!
@@ -186,6 +187,16 @@ impl ZoneTable {
     /// # Errors
     /// See the head of this file.
     pub fn write(&mut self, lba: Lba, blocks: u64) -> Result<WriteEffect, Status> {
+        let effect = self.check_write(lba, blocks)?;
+        self.apply(&effect);
+        Ok(effect)
+    }
+
+    /// What [`ZoneTable::write`] would do.
+    ///
+    /// # Errors
+    /// Those of the write.
+    pub fn check_write(&self, lba: Lba, blocks: u64) -> Result<WriteEffect, Status> {
         let (zone, offset) = self.locate(lba, blocks)?;
         let (wp, end) = (self.zones[zone as usize].wp, offset + blocks);
         self.check_writable(zone)?;
@@ -203,8 +214,7 @@ impl ZoneTable {
         if end > self.capacity {
             return Err(Status::ZoneBoundaryError);
         }
-        self.open_implicitly(zone)?;
-        Ok(self.advance(zone, offset, new_wp))
+        self.advance(zone, offset, new_wp)
     }
 
     /// Writes `blocks` blocks at the write pointer of `zone`.
@@ -212,6 +222,16 @@ impl ZoneTable {
     /// # Errors
     /// See the head of this file.
     pub fn append(&mut self, zone: ZoneIndex, blocks: u64) -> Result<WriteEffect, Status> {
+        let effect = self.check_append(zone, blocks)?;
+        self.apply(&effect);
+        Ok(effect)
+    }
+
+    /// What [`ZoneTable::append`] would do.
+    ///
+    /// # Errors
+    /// Those of the append.
+    pub fn check_append(&self, zone: ZoneIndex, blocks: u64) -> Result<WriteEffect, Status> {
         self.check_zone(zone)?;
         let z = &self.zones[zone.0 as usize];
         let wp = z.wp;
@@ -225,8 +245,7 @@ impl ZoneTable {
         if blocks > self.capacity - wp {
             return Err(Status::ZoneBoundaryError);
         }
-        self.open_implicitly(zone.0)?;
-        Ok(self.advance(zone.0, wp, wp + blocks))
+        self.advance(zone.0, wp, wp + blocks)
     }
 
     /// Explicit ZRWA flush: moves the write pointer of the zone of `last` to the block after it.
@@ -234,6 +253,16 @@ impl ZoneTable {
     /// # Errors
     /// See the head of this file.
     pub fn flush_zrwa(&mut self, last: Lba) -> Result<WriteEffect, Status> {
+        let effect = self.check_flush_zrwa(last)?;
+        self.apply(&effect);
+        Ok(effect)
+    }
+
+    /// What [`ZoneTable::flush_zrwa`] would do.
+    ///
+    /// # Errors
+    /// Those of the flush.
+    pub fn check_flush_zrwa(&self, last: Lba) -> Result<WriteEffect, Status> {
         let (zone, offset) = self.locate(last, 1)?;
         self.zrwa.ok_or(Status::InvalidZoneOperation)?;
         let zrwa = self.zone_zrwa(zone).ok_or(Status::InvalidField)?;
@@ -244,8 +273,22 @@ impl ZoneTable {
         if end % zrwa.granularity_blocks != 0 && end != self.capacity {
             return Err(Status::InvalidField);
         }
-        self.open_implicitly(zone)?;
-        Ok(self.advance(zone, wp, end))
+        self.advance(zone, wp, end)
+    }
+
+    /// Does what a check has just said: opens the zone implicitly if it is not open, and moves the write pointer.
+    ///
+    /// # Panics
+    /// When there is no such zone.
+    pub fn apply(&mut self, effect: &WriteEffect) {
+        let zone = effect.zone.0;
+        if !self.zones[zone as usize].state.is_open() {
+            self.make_open(zone, ZoneState::ImplicitlyOpen);
+        }
+        self.zones[zone as usize].wp = effect.wp_blocks;
+        if effect.filled {
+            self.set_state(zone, ZoneState::Full);
+        }
     }
 
     /// Opens `zone` explicitly. With `zrwa` it has to be empty, and gets a ZRWA.
@@ -253,6 +296,20 @@ impl ZoneTable {
     /// # Errors
     /// See the head of this file.
     pub fn open(&mut self, zone: ZoneIndex, zrwa: bool) -> Result<(), Status> {
+        self.check_open(zone, zrwa)?;
+        self.make_open(zone.0, ZoneState::ExplicitlyOpen);
+        if zrwa {
+            self.zones[zone.0 as usize].zrwa = true;
+            self.with_zrwa += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether [`ZoneTable::open`] can.
+    ///
+    /// # Errors
+    /// Those of the open.
+    pub fn check_open(&self, zone: ZoneIndex, zrwa: bool) -> Result<(), Status> {
         self.check_zone(zone)?;
         let state = self.zones[zone.0 as usize].state;
         let limit = match self.zrwa {
@@ -266,11 +323,6 @@ impl ZoneTable {
         self.check_resources(state)?;
         if zrwa && self.with_zrwa >= limit {
             return Err(Status::ZrwaResourcesUnavailable);
-        }
-        self.make_open(zone.0, ZoneState::ExplicitlyOpen);
-        if zrwa {
-            self.zones[zone.0 as usize].zrwa = true;
-            self.with_zrwa += 1;
         }
         Ok(())
     }
@@ -404,15 +456,6 @@ impl ZoneTable {
         self.max_open != 0 && self.open >= self.max_open
     }
 
-    fn open_implicitly(&mut self, zone: u32) -> Result<(), Status> {
-        let state = self.zones[zone as usize].state;
-        if !state.is_open() {
-            self.check_resources(state)?;
-            self.make_open(zone, ZoneState::ImplicitlyOpen);
-        }
-        Ok(())
-    }
-
     /// Opens a zone after [`ZoneTable::check_resources`] found that it can be.
     fn make_open(&mut self, zone: u32, state: ZoneState) {
         let opens = !self.zones[zone as usize].state.is_open();
@@ -422,14 +465,12 @@ impl ZoneTable {
         self.set_state(zone, state);
     }
 
-    fn advance(&mut self, zone: u32, offset_blocks: u64, wp: u64) -> WriteEffect {
-        let z = &mut self.zones[zone as usize];
-        let wp_before_blocks = std::mem::replace(&mut z.wp, wp);
-        let filled = wp == self.capacity;
-        if filled {
-            self.set_state(zone, ZoneState::Full);
-        }
-        WriteEffect { zone: ZoneIndex(zone), offset_blocks, wp_before_blocks, wp_blocks: wp, filled }
+    /// The effect of moving a write pointer, if the zone is open or can be opened.
+    fn advance(&self, zone: u32, offset_blocks: u64, wp_blocks: u64) -> Result<WriteEffect, Status> {
+        let Zone { wp: wp_before_blocks, state, .. } = self.zones[zone as usize];
+        self.check_resources(state)?;
+        let filled = wp_blocks == self.capacity;
+        Ok(WriteEffect { zone: ZoneIndex(zone), offset_blocks, wp_before_blocks, wp_blocks, filled })
     }
 
     fn transition(

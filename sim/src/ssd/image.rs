@@ -473,9 +473,10 @@ impl Media for ImageMedia {
     }
 
     fn reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
-        let info = &mut self.zones[zone.0 as usize];
-        *info = ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, zrwa: false, ..*info };
-        self.file.write_all_at(&layout::encode_entry(info, true), self.layout.entry(zone))?;
+        let before = self.zones[zone.0 as usize];
+        let info = ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, zrwa: false, ..before };
+        self.file.write_all_at(&layout::encode_entry(&info, true), self.layout.entry(zone))?;
+        self.zones[zone.0 as usize] = info;
         self.finish_reset(zone)
     }
 }

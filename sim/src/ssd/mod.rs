@@ -37,7 +37,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Geometry, Status, Zones},
     table::{WriteEffect, ZoneTable},
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -272,18 +272,15 @@ impl Ssd {
             Target::Append(zone) => (zone, self.geometry.max_append_blocks),
         };
         let blocks = self.geometry.check_buffers(data, oob, most)?;
-        let before = self.info(zone)?;
         let effect = match target {
-            Target::At(lba) => self.table.write(lba, blocks),
-            Target::Append(zone) => self.table.append(zone, blocks),
+            Target::At(lba) => self.table.check_write(lba, blocks),
+            Target::Append(zone) => self.table.check_append(zone, blocks),
         }?;
         if self.faults.take_write_fault(zone) {
-            self.table.load(&before);
             return Err(Status::WriteFault.into());
         }
         let lba = Lba(self.geometry.start(zone).0 + effect.offset_blocks);
-        self.check_room(&before, lba, blocks)?;
-        self.carry_out(&before, &effect, lba, data, oob)?;
+        self.carry_out(&effect, lba, data, oob)?;
         self.heal(lba, blocks)?;
         if fua {
             self.cache.write_through(&effect, blocks, self.geometry.zrwa);
@@ -292,48 +289,38 @@ impl Ssd {
     }
 
     fn flush_zrwa(&mut self, last: Lba) -> Outcome {
-        let before = self.info(self.geometry.locate(last).0)?;
-        let effect = self.table.flush_zrwa(last)?;
-        self.check_room(&before, last, 1)?;
-        self.carry_out(&before, &effect, last, &Buf::default(), &Buf::default())
+        let effect = self.table.check_flush_zrwa(last)?;
+        self.carry_out(&effect, last, &Buf::default(), &Buf::default())
     }
 
-    /// A drive does not begin what it might not be able to hold: the zone is as it was.
-    fn check_room(&mut self, before: &ZoneInfo, lba: Lba, blocks: u64) -> Outcome {
-        if self.media.has_room(lba, blocks) {
+    /// Does what a write or an explicit ZRWA flush does. A drive does not begin what it might not be able to hold.
+    fn carry_out(&mut self, effect: &WriteEffect, lba: Lba, data: &Buf, oob: &Buf) -> Outcome {
+        if !self.media.has_room(lba, data.blocks().max(1)) {
+            return Err(Status::CapacityExceeded.into());
+        }
+        self.store_write(effect, lba, data, oob).map_err(os_error)?;
+        self.table.apply(effect);
+        Ok(())
+    }
+
+    /// Stores data before state, and both before the zone changes: if that fails all zones are as they were.
+    fn store_write(&mut self, effect: &WriteEffect, lba: Lba, data: &Buf, oob: &Buf) -> io::Result<()> {
+        let before = self.table.info(effect.zone);
+        if self.geometry.volatile_cache {
+            self.cache.before(&mut *self.media, &self.geometry, &before, effect, data.blocks())?;
+        }
+        if !data.is_empty() {
+            self.media.write(lba, data, oob)?;
+        }
+        self.pass_residue(effect, data.blocks())?;
+        if effect.wp_blocks == effect.wp_before_blocks {
             return Ok(());
         }
-        self.table.load(before);
-        Err(Status::CapacityExceeded.into())
-    }
-
-    /// Stores what a write or an explicit ZRWA flush has changed: data before state. If that
-    /// fails the zone is as it was.
-    fn carry_out(
-        &mut self,
-        before: &ZoneInfo,
-        effect: &WriteEffect,
-        lba: Lba,
-        data: &Buf,
-        oob: &Buf,
-    ) -> Outcome {
-        let stored = (|| {
-            if self.geometry.volatile_cache {
-                self.cache.before(&mut *self.media, &self.geometry, before, effect, data.blocks())?;
-            }
-            if !data.is_empty() {
-                self.media.write(lba, data, oob)?;
-            }
-            self.pass_residue(effect, data.blocks())?;
-            if effect.wp_blocks != effect.wp_before_blocks {
-                self.store(effect.zone)?;
-            }
-            Ok(())
-        })();
-        stored.map_err(|error| {
-            self.table.load(before);
-            os_error(error)
-        })
+        let (state, zrwa) = match effect.filled {
+            true => (ZoneState::Full, false),
+            false => (ZoneState::Closed, before.zrwa),
+        };
+        self.media.set_zone(&ZoneInfo { state, wp_blocks: effect.wp_blocks, zrwa, ..before })
     }
 
     /// What the write pointer passes and nobody has written since the zone got its ZRWA is lost.
@@ -352,8 +339,12 @@ impl Ssd {
     fn open(&mut self, zones: Zones, zrwa: bool) -> Outcome {
         match zones {
             Zones::One(zone) => {
-                self.table.open(zone, zrwa)?;
-                self.store(zone).map_err(os_error)
+                self.table.check_open(zone, zrwa)?;
+                let before = self.table.info(zone);
+                let opened =
+                    ZoneInfo { state: ZoneState::ExplicitlyOpen, zrwa: zrwa || before.zrwa, ..before };
+                self.media.set_zone(&after_power_on(opened)).map_err(os_error)?;
+                Ok(self.table.open(zone, zrwa)?)
             }
             Zones::All if zrwa => Err(Status::InvalidField.into()),
             Zones::All => Ok(self.table.open_all()?),
@@ -377,17 +368,27 @@ impl Ssd {
         }
     }
 
+    /// The media come first: if they fail the zone is as it was.
     fn finish_zone(&mut self, zone: ZoneIndex) -> Outcome {
         let before = self.info(zone)?;
+        if !is_worn(before.state) {
+            self.store_finished(&before).map_err(os_error)?;
+        }
         self.table.finish(zone)?;
         self.cache.finish(zone, before.wp_blocks);
+        self.residue.remove(&zone.0);
+        Ok(())
+    }
+
+    fn store_finished(&mut self, before: &ZoneInfo) -> io::Result<()> {
         if self.finish_drops && before.zrwa {
-            self.drop_zrwa(&before).map_err(os_error)?;
+            self.drop_zrwa(before)?;
         }
-        for offset in self.residue.remove(&zone.0).unwrap_or_default() {
-            self.media.forget(Lba(self.geometry.start(zone).0 + offset)).map_err(os_error)?;
+        for offset in self.residue.get(&before.zone.0).into_iter().flatten() {
+            self.media.forget(Lba(self.geometry.start(before.zone).0 + offset))?;
         }
-        self.store(zone).map_err(os_error)
+        let wp_blocks = before.capacity_blocks;
+        self.media.set_zone(&ZoneInfo { state: ZoneState::Full, wp_blocks, zrwa: false, ..*before })
     }
 
     /// Forgets what is above the write pointer of a zone with a ZRWA.
@@ -400,21 +401,24 @@ impl Ssd {
     }
 
     fn reset(&mut self, zones: Zones) -> Outcome {
-        let mut reset = Vec::new();
         match zones {
-            Zones::One(zone) => {
-                self.table.reset(zone)?;
-                reset.push(zone);
-            }
-            Zones::All => self.table.reset_all(|zone| reset.push(zone)),
+            Zones::One(zone) => self.reset_zone(zone),
+            Zones::All => (0..self.geometry.zones).map(ZoneIndex).try_for_each(|zone| {
+                let state = self.table.info(zone).state;
+                if state.is_active() || state == ZoneState::Full { self.reset_zone(zone) } else { Ok(()) }
+            }),
         }
-        for zone in reset {
-            self.cache.forget(zone);
-            self.residue.remove(&zone.0);
+    }
+
+    /// As in a finish the media come first.
+    fn reset_zone(&mut self, zone: ZoneIndex) -> Outcome {
+        if !is_worn(self.info(zone)?.state) {
             self.media.reset(zone).map_err(os_error)?;
-            self.heal(self.geometry.start(zone), self.geometry.zone_size_blocks)?;
         }
-        Ok(())
+        self.table.reset(zone)?;
+        self.cache.forget(zone);
+        self.residue.remove(&zone.0);
+        self.heal(self.geometry.start(zone), self.geometry.zone_size_blocks)
     }
 
     fn info(&self, zone: ZoneIndex) -> Result<ZoneInfo, Status> {

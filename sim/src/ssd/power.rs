@@ -169,10 +169,9 @@ impl Ssd {
         };
         let (zone, offset) = self.geometry.locate(*lba);
         let before = self.table.info(zone);
-        if self.table.write(*lba, data.blocks()).is_err() {
+        if self.table.check_write(*lba, data.blocks()).is_err() {
             return Ok(());
         }
-        self.table.load(&before);
         let mut chosen: Vec<bool> = (0..data.blocks()).map(|_| rng.chance(1, 2)).collect();
         let end = offset + chosen.iter().rposition(|c| *c).map_or(0, |last| last as u64 + 1);
         let beyond = end.saturating_sub(before.wp_blocks + zrwa.size_blocks);
@@ -206,13 +205,12 @@ impl Ssd {
         // Rules are asked with the whole of it.
         let before = self.table.info(zone);
         let whole = match command {
-            Command::Write { lba, .. } => self.table.write(*lba, data.blocks()),
-            _ => self.table.append(zone, data.blocks()),
+            Command::Write { lba, .. } => self.table.check_write(*lba, data.blocks()),
+            _ => self.table.check_append(zone, data.blocks()),
         };
         if whole.is_err() {
             return Ok(());
         }
-        self.table.load(&before);
         let landed = rng.below(data.blocks());
         if landed > 0 && self.apply(part(command, 0, landed)).result.is_err() {
             return Ok(());

@@ -89,6 +89,62 @@ fn a_torn_write_leaves_no_hole_below_the_write_pointer_it_moved() {
     assert!(torn > 20, "{torn}");
 }
 
+fn write(lba: u64, count: usize) -> Command {
+    Command::write(Lba(lba), blocks(count, 1), false)
+}
+
+fn open_zrwa(zone: u32) -> Command {
+    Command::Open { zones: Zones::One(ZoneIndex(zone)), zrwa: true }
+}
+
+fn zones(ssd: &Ssd) -> Vec<ZoneInfo> {
+    ssd.zones().report(ZoneIndex(0), 4).unwrap()
+}
+
+#[test]
+fn a_write_that_is_refused_leaves_all_zones_as_they_were() {
+    let mut ssd = Ssd::in_memory(&geometry());
+    for lba in [0, 64] {
+        assert_eq!(ssd.execute(write(lba, 1)).result, Ok(()));
+    }
+    let before = zones(&ssd);
+    // The first would close a zone, the second is opened the longest ago.
+    for (zone, lba) in [(2, 128), (0, 1)] {
+        ssd.faults().after(0, Fault::WriteFault(ZoneIndex(zone)));
+        assert_eq!(ssd.execute(write(lba, 1)).result, Err(Status::WriteFault.into()));
+        assert_eq!(zones(&ssd), before);
+    }
+    assert_eq!(ssd.execute(write(128, 1)).result, Ok(()));
+    assert_eq!(zones(&ssd)[0].state, ZoneState::Closed);
+}
+
+#[test]
+fn what_the_media_cannot_store_has_not_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("0.img");
+    let model = Model { name: "look".into(), geometry: geometry() };
+    let drive = EmulatedDrive::create_image(&path, &model, [1; 16]).unwrap();
+    assert_eq!(drive.ssd().borrow_mut().execute(write(64, 3)).result, Ok(()));
+    drop(drive);
+    // Whatever would change the image fails.
+    let drive = EmulatedDrive::look_at_image(&path).unwrap();
+    let mut ssd = drive.ssd().borrow_mut();
+    let (before, one) = (zones(&ssd), Zones::One(ZoneIndex(1)));
+    for command in [
+        open_zrwa(0),
+        write(0, 1),
+        write(67, 1),
+        Command::Finish { zones: one },
+        Command::Finish { zones: Zones::All },
+        Command::Reset { zones: one },
+        Command::Reset { zones: Zones::All },
+    ] {
+        let done = ssd.execute(command.clone());
+        assert!(matches!(done.result, Err(DeviceError::Os(_))), "{command:?}: {:?}", done.result);
+        assert_eq!(zones(&ssd), before, "{command:?}");
+    }
+}
+
 /// Their headers have right checksums.
 #[test]
 fn images_of_drives_that_cannot_be_are_refused() {
