@@ -63,7 +63,10 @@ impl Layout {
     /// `None` if the image would be larger than a file can be, or there can be no such drive: a header with a
     /// right checksum may say anything.
     pub fn new(g: &Geometry) -> Option<Layout> {
-        let zrwa_can_be = g.zrwa.is_none_or(|zrwa| (1..=zrwa.size_blocks).contains(&zrwa.granularity_blocks));
+        let zrwa_can_be = g.zrwa.is_none_or(|zrwa| {
+            (1..=MOST_ZONE_BLOCKS).contains(&zrwa.size_blocks)
+                && (1..=zrwa.size_blocks).contains(&zrwa.granularity_blocks)
+        });
         let can_be = (1..=MOST_ZONES).contains(&g.zones)
             && (1..=MOST_BLOCKS / g.zones as u64).contains(&g.zone_size_blocks)
             && (1..=g.zone_size_blocks.min(MOST_ZONE_BLOCKS)).contains(&g.zone_capacity_blocks)

@@ -149,7 +149,7 @@ fn what_the_media_cannot_store_has_not_happened() {
 #[test]
 fn images_of_drives_that_cannot_be_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let lies: [fn(&mut Geometry); 9] = [
+    let lies: [fn(&mut Geometry); 10] = [
         |g| g.zones = 0,
         |g| g.zones = u32::MAX,
         |g| g.zone_size_blocks = 0,
@@ -159,6 +159,7 @@ fn images_of_drives_that_cannot_be_are_refused() {
         |g| g.max_transfer_blocks = u32::MAX,
         |g| g.oob_bytes = u32::MAX,
         |g| g.zrwa = Some(Zrwa { size_blocks: 8, granularity_blocks: 0, max_zones: 1 }),
+        |g| g.zrwa = Some(Zrwa { size_blocks: 1 << 63, granularity_blocks: 4, max_zones: 1 }),
     ];
     for (number, lie) in lies.into_iter().enumerate() {
         let mut geometry = geometry();
