@@ -220,8 +220,9 @@ impl Cache {
             if record.finished_at.is_none() && wp != info.wp_blocks {
                 let closed = ZoneInfo { state: ZoneState::Closed, wp_blocks: wp, zrwa: record.zrwa, ..info };
                 table.load(&after_power_on(closed));
-                media.set_zone(&table.info(info.zone))?;
             }
+            // Also where the write pointer has stayed: media that compress place again what was taken back.
+            media.set_zone(&after_power_on(table.info(info.zone)))?;
         }
         Ok(())
     }

@@ -492,7 +492,10 @@ impl Ssd {
         if let Some(byte) = bytes.get_mut(bit / 8) {
             *byte ^= 1 << (bit % 8);
         }
-        self.media.write(lba, &bytes[..BLOCK], &bytes[BLOCK..])
+        self.media.write(lba, &bytes[..BLOCK], &bytes[BLOCK..])?;
+        // Media that compress place again what they took back for that.
+        let info = self.media.zone(zone);
+        self.media.set_zone(&info)
     }
 }
 

@@ -271,3 +271,28 @@ fn a_drive_refuses_what_it_might_not_hold_and_holds_what_it_took() {
         }
     }
 }
+
+#[test]
+fn what_is_taken_back_of_a_full_zone_is_placed_again() {
+    for scheme in SCHEMES {
+        for seed in 0..8 {
+            let (mut rng, shape) = (Rng::new(seed), geometry(true));
+            let mut ssd = Ssd::new(shape.clone(), Box::new(CompressedMedia::new(&shape, scheme)));
+            for lba in [0, 20] {
+                let (data, oob) = blocks(&mut rng, 20);
+                let write = Command::Write { lba: Lba(lba), data, oob, fua: false };
+                assert_eq!(ssd.execute(write).result, Ok(()));
+            }
+            let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
+            assert_eq!(ssd.execute(finish).result, Ok(()));
+            let placed = |ssd: &Ssd| ssd.space().unwrap().0.pages;
+            assert_eq!(placed(&ssd), 10);
+            ssd.faults().after(0, Fault::Corrupt { lba: Lba(5), bit: 3 });
+            assert_eq!(ssd.execute(Command::Report { first: ZoneIndex(0), count: 1 }).result, Ok(()));
+            assert_eq!(placed(&ssd), 10, "{scheme:?}: after a bit has flipped");
+            let cut = Cut { cache_lost: true, zrwa_lost: false };
+            ssd.power_cut(&[], &mut rng, cut).unwrap();
+            assert_eq!(placed(&ssd), 10, "{scheme:?}, seed {seed}: after a power cut");
+        }
+    }
+}
