@@ -260,6 +260,10 @@ impl Unflushed {
                 media.forget(Lba(start + offset))?;
             }
         }
+        if wp < newest_wp && newest_wp < geometry.zone_capacity_blocks {
+            // A block that was torn there: it cannot be there without those before it.
+            media.forget(Lba(start + newest_wp))?;
+        }
         Ok(wp)
     }
 

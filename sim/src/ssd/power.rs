@@ -14,6 +14,7 @@ use crate::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Zones},
+    table::WriteEffect,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{collections::BTreeSet, io};
@@ -187,6 +188,14 @@ impl Ssd {
         for block in (0..data.blocks()).filter(|block| !chosen[*block as usize] && offset + *block < reach) {
             if self.sectors_tear && rng.chance(1, 2) {
                 let new: Vec<bool> = (0..SECTORS).map(|_| rng.chance(1, 2)).collect();
+                if self.geometry.volatile_cache {
+                    // It may be lost with the cache, and is where the ZRWA then ends before it.
+                    let (info, offset_blocks) = (self.table.info(zone), offset + block);
+                    let (wp_before_blocks, wp_blocks) = (info.wp_blocks, info.wp_blocks);
+                    let effect =
+                        WriteEffect { zone, offset_blocks, wp_before_blocks, wp_blocks, filled: false };
+                    self.cache.before(&mut *self.media, &self.geometry, &info, &effect, 1)?;
+                }
                 self.tear_block(Lba(lba.0 + block), block, data, oob, &new, rng)?;
             }
         }
