@@ -167,6 +167,24 @@ fn overwrites_cost_bandwidth_where_the_zrwa_is_in_flash_and_none_where_it_is_in_
 }
 
 #[test]
+fn another_hand_may_reset_a_zone_just_before_a_write_to_it() {
+    for timing in presets() {
+        let (drive, clock) = drive(&timing, None);
+        let reset = |zone| drive.ssd().borrow_mut().faults().after(0, Fault::Reset(ZoneIndex(zone)));
+        assert_eq!(one(&drive, &clock, write(0, 10)), Ok(()));
+        reset(0);
+        assert_eq!(one(&drive, &clock, Command::append(ZoneIndex(0), Buf::zeroed(BLOCK), false)), Ok(()));
+        for command in [open_zrwa(1), write(64, 8), Command::FlushZrwa { last: Lba(64 + 7) }] {
+            assert_eq!(one(&drive, &clock, command), Ok(()));
+        }
+        reset(1);
+        assert_eq!(one(&drive, &clock, write(64, 1)), Ok(()));
+        let wp = |zone| drive.ssd().borrow().zones().info(ZoneIndex(zone)).wp_blocks;
+        assert_eq!([wp(0), wp(1)], [1, 1]);
+    }
+}
+
+#[test]
 fn no_buffer_is_so_small_that_a_write_waits_for_ever() {
     for timing in presets() {
         let (drive, clock) = drive(&Timing { write_buffer_kib: 4, ..timing }, Some(1));

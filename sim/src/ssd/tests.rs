@@ -145,6 +145,17 @@ fn what_the_media_cannot_store_has_not_happened() {
     }
 }
 
+#[test]
+fn a_write_that_is_to_fail_is_not_torn() {
+    for seed in 0..100 {
+        let mut ssd = Ssd::in_memory(&geometry());
+        ssd.faults().after(0, Fault::WriteFault(ZoneIndex(0)));
+        assert_eq!(ssd.execute(open_zrwa(0)).result, Ok(()));
+        ssd.power_cut(&[write(0, 14)], &mut crate::rng::Rng::new(seed), Cut::default()).unwrap();
+        assert!((0..14).all(|lba| ssd.stored(Lba(lba)).unwrap().is_none()), "seed {seed}");
+    }
+}
+
 /// Zone 0 is written in order, zone 1 in its ZRWA; of both some is in the cache alone when the power is cut.
 #[test]
 fn what_is_torn_is_lost_with_what_it_lies_behind() {

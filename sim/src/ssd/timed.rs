@@ -234,7 +234,8 @@ impl Namespace {
     /// Counts what happened to a zone that was as in `before`; gives how far its write pointer moved.
     fn record(&self, before: &ZoneInfo, count: impl FnOnce(&mut Traffic)) -> u64 {
         let now = self.ssd.borrow().zones().info(before.zone);
-        let passed = now.wp_blocks - before.wp_blocks;
+        // Another hand may have reset the zone just before.
+        let passed = now.wp_blocks.saturating_sub(before.wp_blocks);
         let mut traffic = self.traffic.borrow_mut();
         count(&mut traffic);
         if before.zrwa {

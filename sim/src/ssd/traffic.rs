@@ -121,7 +121,8 @@ impl Traffic {
                 continue;
             };
             counters.zrwa_blocks += 1;
-            let at = (offset_blocks - before.wp_blocks) as usize;
+            // Another hand may have reset the zone just before.
+            let at = offset_blocks.saturating_sub(before.wp_blocks) as usize;
             if ring.len() <= at {
                 ring.resize(at + 1, None);
             }
