@@ -236,7 +236,7 @@ impl Ssd {
         self.tear_block(lba, landed, data, oob, &new, rng)
     }
 
-    /// Writes some sectors of a block of a write, and its metadata or not.
+    /// Writes some sectors of a block of a write, and its metadata or not; nothing where there is no room.
     fn tear_block(
         &mut self,
         lba: Lba,
@@ -246,6 +246,9 @@ impl Ssd {
         new: &[bool],
         rng: &mut Rng,
     ) -> io::Result<()> {
+        if !self.media.has_room(lba, 1) {
+            return Ok(());
+        }
         let size = self.geometry.oob_bytes as usize;
         let mut bytes = read_block(&mut *self.media, &self.geometry, lba)?.unwrap_or(vec![0; BLOCK + size]);
         let data = &data[block as usize * BLOCK..][..BLOCK];

@@ -230,8 +230,12 @@ impl CompressedMedia {
 
     /// The same with so many flash pages in all, fewer than its zones can need: what data saves is announced as
     /// capacity then, and a write is refused that might not find room.
-    pub fn with_pages(self, flash_pages: u64) -> CompressedMedia {
-        CompressedMedia { most_pages: Some(flash_pages), ..self }
+    ///
+    /// # Panics
+    /// With a volatile cache: what a power cut takes back of it may take more than what was placed has saved.
+    pub fn with_pages(geometry: &Geometry, scheme: Scheme, flash_pages: u64) -> CompressedMedia {
+        assert!(!geometry.volatile_cache, "a drive with a volatile cache cannot announce more than it has");
+        CompressedMedia { most_pages: Some(flash_pages), ..CompressedMedia::new(geometry, scheme) }
     }
 
     /// What is on flash.

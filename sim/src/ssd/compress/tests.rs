@@ -237,7 +237,7 @@ fn a_drive_refuses_what_it_might_not_hold_and_holds_what_it_took() {
     for scheme in SCHEMES {
         for parts in [0, 5, 16] {
             let shape = geometry(false);
-            let media = CompressedMedia::new(&shape, scheme).with_pages(40);
+            let media = CompressedMedia::with_pages(&shape, scheme, 40);
             let (mut ssd, mut plain) = (Ssd::new(shape.clone(), Box::new(media)), Ssd::in_memory(&shape));
             let (mut rng, mut taken, mut refused) = (Rng::new(parts), 0, 0);
             for zone in 0..4 {
@@ -270,6 +270,41 @@ fn a_drive_refuses_what_it_might_not_hold_and_holds_what_it_took() {
             }
         }
     }
+}
+
+/// Whatever is written where, refused, torn, cut, flushed and finished in whatever order.
+#[test]
+fn a_drive_that_announces_more_than_it_has_is_never_too_full() {
+    for scheme in SCHEMES {
+        let (mut refused, mut fullest) = (0, 0);
+        for seed in 0..12 {
+            let (mut rng, shape) = (Rng::new(seed), geometry(false));
+            let media = CompressedMedia::with_pages(&shape, scheme, 40);
+            let mut ssd = Ssd::new(shape.clone(), Box::new(media));
+            ssd.tear_sectors();
+            for _ in 0..4 {
+                for _ in 0..40 {
+                    let command = draw(&mut rng, &ssd);
+                    refused += u32::from(ssd.execute(command).result == Err(Status::CapacityExceeded.into()));
+                }
+                let in_flight = [draw(&mut rng, &ssd), draw(&mut rng, &ssd)];
+                let cut = Cut { cache_lost: true, zrwa_lost: rng.chance(1, 4) };
+                ssd.power_cut(&in_flight, &mut rng, cut).unwrap();
+            }
+            assert_eq!(ssd.execute(Command::Finish { zones: Zones::All }).result, Ok(()));
+            let pages = ssd.space().unwrap().0.flash_pages;
+            assert!(pages <= 40, "{scheme:?}, seed {seed}: {pages}");
+            fullest = fullest.max(pages);
+        }
+        assert!(refused > 20 && fullest > 30, "{scheme:?}: {refused} {fullest}");
+    }
+}
+
+/// What it has acknowledged and then loses may have let more be written in its place than it can keep.
+#[test]
+#[should_panic = "cannot announce more than it has"]
+fn a_drive_with_a_volatile_cache_announces_no_more_than_it_has() {
+    CompressedMedia::with_pages(&geometry(true), Scheme::Braid(Choice::BySizes), 40);
 }
 
 #[test]
