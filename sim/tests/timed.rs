@@ -286,6 +286,24 @@ fn a_flash_page_is_read_once_for_all_that_is_in_it() {
 }
 
 #[test]
+fn a_write_to_a_zrwa_in_memory_is_compressed_there() {
+    let took = |scheme: Option<Scheme>| {
+        let (clock, geometry) = (Clock::new(), model().geometry);
+        let ssd = match scheme {
+            Some(scheme) => Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(&geometry, scheme))),
+            None => Ssd::in_memory(&geometry),
+        };
+        let drive = TimedDrive::new(Rc::new(RefCell::new(ssd)), &Timing::pm1731a(), &clock, None);
+        assert_eq!(one(&drive, &clock, open_zrwa(0)), Ok(()));
+        let before = clock.now_ns();
+        assert_eq!(one(&drive, &clock, write(0, 8)), Ok(()));
+        clock.now_ns() - before
+    };
+    let compress_ns = (Timing::pm1731a().compress_us * 1e3) as u64;
+    assert!(took(BRAID).abs_diff(took(None) + compress_ns) < 2);
+}
+
+#[test]
 fn what_is_truncated_is_read_twice_one_after_the_other() {
     let parts = [&[3; 15][..], &[9]].concat();
     let drive = filled(Some(Scheme::Balloon(Slots::LeastSpace)), 256, &parts);

@@ -214,17 +214,16 @@ impl Namespace {
             traffic.wrote(&before, offset, &done.data);
         });
         let blocks = done.data.blocks();
-        let buffered = match timing.zrwa {
-            _ if pages.is_some() => {
-                acknowledge_us += timing.compress_us;
-                self.programmed(zone, pages)
-            }
-            ZrwaMedium::Dram { acknowledge_us: zrwa_us } if before.zrwa => {
-                acknowledge_us = zrwa_us;
-                passed
-            }
-            _ => blocks,
-        };
+        let mut buffered = blocks;
+        if let ZrwaMedium::Dram { acknowledge_us: zrwa_us } = timing.zrwa
+            && before.zrwa
+        {
+            (acknowledge_us, buffered) = (zrwa_us, passed);
+        }
+        if pages.is_some() {
+            acknowledge_us += timing.compress_us;
+            buffered = self.programmed(zone, pages);
+        }
         let zone = self.first_zone + zone.0;
         self.hardware.take(zone, blocks, buffered, move |hardware| {
             answer(hardware, acknowledge_us, done, completer);
