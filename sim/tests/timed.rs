@@ -16,7 +16,10 @@ use sim::{
     },
     timing::{Timing, ZrwaMedium},
 };
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 /// Zones of 64 blocks, 45 of which can be written; ZRWAs of 8 in granules of 2.
 fn drive(timing: &Timing, seed: Option<u64>) -> (TimedDrive, Clock) {
@@ -164,6 +167,39 @@ fn overwrites_cost_bandwidth_where_the_zrwa_is_in_flash_and_none_where_it_is_in_
     let drained = 19 * 8 * 4_096_000;
     assert!(took(ZrwaMedium::Flash) > drained);
     assert!(took(ZrwaMedium::Dram { acknowledge_us: 5.0 }) < drained / 100);
+}
+
+#[test]
+fn dies_program_what_is_counted_and_what_expires_in_flash_too() {
+    for zrwa in [ZrwaMedium::Flash, ZrwaMedium::Dram { acknowledge_us: 5.0 }] {
+        let (drive, clock) = drive(&Timing { zrwa, program_blocks: 1, ..Timing::zn540() }, None);
+        let programs = Rc::new(Cell::new(0));
+        let counted = programs.clone();
+        drive.watch_dies(Box::new(move |_, what, _, _| {
+            counted.set(counted.get() + u64::from(what == "program"))
+        }));
+        for command in [
+            open_zrwa(0),
+            write(0, 4),
+            write(2, 4),
+            // One hole that a flush passes, and one that a write does.
+            write(7, 1),
+            Command::FlushZrwa { last: Lba(7) },
+            write(9, 8),
+            // Some is still in the ZRWA, with a hole in it.
+            write(19, 1),
+            Command::Finish { zones: Zones::One(ZoneIndex(0)) },
+            write(64, 3),
+            Command::Finish { zones: Zones::All },
+        ] {
+            assert_eq!(one(&drive, &clock, command), Ok(()));
+        }
+        while clock.advance() {}
+        let counters = drive.counters();
+        let expired: u64 = if zrwa == ZrwaMedium::Flash { counters.expired.iter().sum() } else { 0 };
+        assert_eq!((counters.flash_blocks(), expired > 0), (90, zrwa == ZrwaMedium::Flash));
+        assert_eq!(programs.get(), 90 + expired, "{zrwa:?}");
+    }
 }
 
 #[test]

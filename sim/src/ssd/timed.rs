@@ -209,12 +209,12 @@ impl Namespace {
             return answer(&self.hardware, acknowledge_us, done, completer);
         };
         let offset = self.geometry.locate(lba.unwrap_or(done.lba)).1;
-        let passed = self.record(&before, |traffic| {
+        let (passed, holes) = self.record(&before, |traffic| {
             *(if append { &mut traffic.counters.appends } else { &mut traffic.counters.writes }) += 1;
             traffic.wrote(&before, offset, &done.data);
         });
         let blocks = done.data.blocks();
-        let mut buffered = blocks;
+        let mut buffered = blocks + holes;
         if let ZrwaMedium::Dram { acknowledge_us: zrwa_us } = timing.zrwa
             && before.zrwa
         {
@@ -230,17 +230,15 @@ impl Namespace {
         });
     }
 
-    /// Counts what happened to a zone that was as in `before`; gives how far its write pointer moved.
-    fn record(&self, before: &ZoneInfo, count: impl FnOnce(&mut Traffic)) -> u64 {
+    /// Counts what happened to a zone that was as in `before`; gives how far its write pointer moved, and how many
+    /// holes in a ZRWA it passed.
+    fn record(&self, before: &ZoneInfo, count: impl FnOnce(&mut Traffic)) -> (u64, u64) {
         let now = self.ssd.borrow().zones().info(before.zone);
         // Another hand may have reset the zone just before.
         let passed = now.wp_blocks.saturating_sub(before.wp_blocks);
         let mut traffic = self.traffic.borrow_mut();
         count(&mut traffic);
-        if before.zrwa {
-            traffic.passed(before.zone, passed);
-        }
-        passed
+        (passed, if before.zrwa { traffic.passed(before.zone, passed) } else { 0 })
     }
 
     /// Blocks of the flash pages that a drive that compresses has begun in a zone since it had so many.
@@ -256,10 +254,10 @@ impl Namespace {
         let (Some(before), Ok(())) = (before, done.result) else {
             return answer(&self.hardware, acknowledge_us, done, completer);
         };
-        let passed = self.record(&before, |traffic| traffic.counters.zrwa_flushes += 1);
+        let (passed, holes) = self.record(&before, |traffic| traffic.counters.zrwa_flushes += 1);
         let drained = match self.hardware.timing.zrwa {
             _ if pages.is_some() => self.programmed(zone, pages),
-            ZrwaMedium::Flash => 0,
+            ZrwaMedium::Flash => holes,
             ZrwaMedium::Dram { .. } => passed,
         };
         let zone = self.first_zone + zone.0;
@@ -282,11 +280,15 @@ impl Namespace {
                 continue;
             }
             self.finished_at.borrow_mut().insert(before.zone.0, before.wp_blocks);
-            let missing = before.capacity_blocks - before.wp_blocks;
+            let mut missing = before.capacity_blocks - before.wp_blocks;
             let mut traffic = self.traffic.borrow_mut();
             traffic.counters.finishes += 1;
             if before.zrwa {
-                traffic.passed(before.zone, missing);
+                let holes = traffic.passed(before.zone, missing);
+                if timing.zrwa == ZrwaMedium::Flash && self.ssd.borrow().flash_pages(before.zone).is_none() {
+                    // What was written to it is in flash already.
+                    missing = holes;
+                }
             } else if before.wp_blocks > 0 {
                 traffic.counters.padding += missing;
             } else {

@@ -132,15 +132,17 @@ impl Traffic {
         }
     }
 
-    /// The write pointer of a zone with a ZRWA moved by so many blocks.
-    pub fn passed(&mut self, zone: ZoneIndex, blocks: u64) {
+    /// The write pointer of a zone with a ZRWA moved by so many blocks; gives how many of them nobody has written.
+    pub fn passed(&mut self, zone: ZoneIndex, blocks: u64) -> u64 {
         let ring = self.zrwa.entry(zone.0).or_default();
+        let before = self.counters.padding;
         for _ in 0..blocks {
             match ring.pop_front().flatten() {
                 Some(cause) => self.counters.programmed[cause as usize] += 1,
                 None => self.counters.padding += 1,
             }
         }
+        self.counters.padding - before
     }
 
     /// A zone has lost its ZRWA with all that is in it.
