@@ -203,6 +203,25 @@ fn dies_program_what_is_counted_and_what_expires_in_flash_too() {
 }
 
 #[test]
+fn all_zones_that_are_reset_are_none_that_are_worn() {
+    let took = |worn: &[Fault]| {
+        let (drive, clock) = drive(&Timing::zn540(), None);
+        for lba in [0, 64, 128] {
+            assert_eq!(one(&drive, &clock, write(lba, 30)), Ok(()));
+        }
+        worn.iter().for_each(|fault| drive.ssd().borrow_mut().faults().after(0, *fault));
+        assert_eq!(one(&drive, &clock, Command::Flush), Ok(()));
+        let before = clock.now_ns();
+        assert_eq!(one(&drive, &clock, Command::Reset { zones: Zones::All }), Ok(()));
+        (drive.counters().resets, clock.now_ns() - before)
+    };
+    let ((three, all_ns), (one, worn_ns)) =
+        (took(&[]), took(&[Fault::ReadOnly(ZoneIndex(1)), Fault::Offline(ZoneIndex(2))]));
+    assert_eq!((three, one), (3, 1));
+    assert!(worn_ns < all_ns / 2, "{worn_ns} {all_ns}");
+}
+
+#[test]
 fn another_hand_may_reset_a_zone_just_before_a_write_to_it() {
     for timing in presets() {
         let (drive, clock) = drive(&timing, None);

@@ -315,10 +315,11 @@ impl Namespace {
         let mut due = hardware.clock.now_ns();
         for before in before {
             let zone = before.zone;
-            let written = self.finished_at.borrow_mut().remove(&zone.0).unwrap_or(before.wp_blocks);
-            if before.state == ZoneState::Empty && zones == Zones::All {
+            let chosen = before.state.is_active() || before.state == ZoneState::Full || zones != Zones::All;
+            if !chosen {
                 continue;
             }
+            let written = self.finished_at.borrow_mut().remove(&zone.0).unwrap_or(before.wp_blocks);
             due = hardware.reset();
             rest_us += timing.full_us * written as f64 / before.capacity_blocks as f64;
             if written > 0 && before.state != ZoneState::Full {
