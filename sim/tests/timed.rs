@@ -12,9 +12,9 @@ use sim::{
     rng::Rng,
     ssd::{
         Cause, Fault, Model, Ssd, TimedDrive,
-        compress::{Choice, CompressedMedia, PAGE, Scheme, Slots},
+        compress::{Choice, CompressedMedia, PAGE, Scheme, Slots, compress},
     },
-    timing::{Timing, ZrwaMedium},
+    timing::{Placement, Timing, ZrwaMedium},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -289,13 +289,21 @@ fn namespaces_share_the_drive_and_nothing_else() {
 /// A PM1731a with small zones, in the first of which lie pages of which so many of 16 parts do not compress, in turn;
 /// and how long that took.
 fn filled(scheme: Option<Scheme>, pages: usize, parts: &[usize]) -> (TimedDrive, Clock, u64) {
+    // Full at once.
+    filled_as(Timing { write_buffer_kib: 512, ..Timing::pm1731a() }, scheme, pages, parts)
+}
+
+fn filled_as(
+    timing: Timing,
+    scheme: Option<Scheme>,
+    pages: usize,
+    parts: &[usize],
+) -> (TimedDrive, Clock, u64) {
     let (clock, geometry) = (Clock::new(), Model::pm1731a().scaled(2, 4096).geometry);
     let ssd = match scheme {
         Some(scheme) => Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(&geometry, scheme))),
         None => Ssd::in_memory(&geometry),
     };
-    // Full at once.
-    let timing = Timing { write_buffer_kib: 512, ..Timing::pm1731a() };
     let drive = TimedDrive::new(Rc::new(RefCell::new(ssd)), &timing, &clock, None);
     let (mut noise, mut data) = (Rng::new(1), vec![0; pages * PAGE]);
     for (page, parts) in data.chunks_mut(PAGE).zip(parts.iter().cycle()) {
@@ -330,14 +338,43 @@ fn what_compresses_takes_less_of_a_die_when_it_is_written() {
 #[test]
 fn a_flash_page_is_read_once_for_all_that_is_in_it() {
     let (plain, braid) = (filled(None, 256, &[3]), filled(BRAID, 256, &[3]));
-    // One page: what is in it is expanded, and a quarter of it is sent.
-    let (timing, page) = (Timing::pm1731a(), PAGE as f64);
-    let less_us = (page - BLOCK as f64) / timing.channel_read_mb_s;
+    // One page: what is in it is expanded, and no more than the unit is sent.
+    let (timing, mut stored) = (Timing::pm1731a(), vec![0; PAGE]);
+    Rng::new(1).fill(&mut stored[..PAGE / 16 * 3]);
+    let less_us = (PAGE - compress(&stored).len()) as f64 / timing.channel_read_mb_s;
     let expected = read_ns(&plain, 8, 1) as f64 / 1e3 + timing.expand_us - less_us;
     assert!((read_ns(&braid, 8, 1) as f64 / 1e3 - expected).abs() < 0.1);
     // Four: three pages less are sensed.
     let sense_ns = ((timing.read_page_us + timing.channel_read_us) * 1e3) as u64;
     assert!(read_ns(&plain, 8, 4) > read_ns(&braid, 8, 4) + 3 * sense_ns);
+}
+
+#[test]
+fn what_does_not_compress_is_read_as_from_any_drive_and_once_through_the_engine() {
+    let (plain, braid) = (filled(None, 256, &[16]), filled(BRAID, 256, &[16]));
+    let expand_ns = (Timing::pm1731a().expand_us * 1e3) as u64;
+    for pages in [1, 2, 8] {
+        let (plain, braid) = (read_ns(&plain, 8, pages), read_ns(&braid, 8, pages));
+        assert!((plain + expand_ns).abs_diff(braid) < 100, "{pages} pages: {plain} {braid}");
+    }
+}
+
+#[test]
+fn a_rest_waits_for_the_page_before_it_and_for_no_other() {
+    // A quarter of each of four flash pages, on dies 0, 1, 2, and 0 again; a rest of the second, on die 1.
+    let timing = Timing { placement: Placement::Striped, dies: 3, channels: 3, ..Timing::pm1731a() };
+    let took = |outlier| {
+        let mut parts = [3; 16];
+        parts[5] = outlier;
+        let balloon = Some(Scheme::Balloon(Slots::LeastSpace));
+        let drive = filled_as(timing.clone(), balloon, 256, &parts);
+        let truncated = drive.0.ssd().borrow().space().unwrap().0.truncated;
+        (read_ns(&drive, 0, 16), truncated)
+    };
+    let ((whole, none), (truncated, some)) = (took(3), took(9));
+    assert_eq!((none, some), (0, 16));
+    let sense_ns = ((timing.read_page_us + timing.channel_read_us) * 1e3) as u64;
+    assert!(truncated < whole + sense_ns / 2, "{whole} {truncated}");
 }
 
 #[test]

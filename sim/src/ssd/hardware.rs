@@ -65,6 +65,7 @@ struct Die {
     busy: bool,
     /// What it does, and since when.
     work: (&'static str, u64),
+    /// With how many bytes are wanted.
     reads: VecDeque<(u64, Next)>,
     programs: u32,
     erases: u32,
@@ -289,9 +290,9 @@ impl Hardware {
         (number % self.timing.dies as u64) as usize
     }
 
-    /// Goes on when a die has read a page and sent so many blocks of it over its channel.
-    pub fn read_page(self: &Rc<Self>, die: usize, blocks: u64, next: impl FnOnce(&Rc<Hardware>) + 'static) {
-        self.stations.borrow_mut().dies[die].reads.push_back((blocks, Box::new(next)));
+    /// Goes on when a die has read a page and sent so many bytes of it over its channel.
+    pub fn read_page(self: &Rc<Self>, die: usize, bytes: u64, next: impl FnOnce(&Rc<Hardware>) + 'static) {
+        self.stations.borrow_mut().dies[die].reads.push_back((bytes, Box::new(next)));
         self.start_die(die);
     }
 
@@ -311,7 +312,7 @@ impl Hardware {
             return;
         }
         die.busy = true;
-        if let Some((blocks, next)) = die.reads.pop_front() {
+        if let Some((bytes, next)) = die.reads.pop_front() {
             die.work = ("read", now);
             let sense_us = match rng {
                 Some(rng) => timing.read_page_us * (0.8 + 0.2 * rng.below(3) as f64),
@@ -319,7 +320,7 @@ impl Hardware {
             };
             let asked = channels[channel].serve(now, ns(timing.channel_read_us));
             self.after(asked + ns(sense_us), move |hardware| {
-                let transfer = transfer_ns(blocks, hardware.timing.channel_read_mb_s);
+                let transfer = ns(bytes as f64 / hardware.timing.channel_read_mb_s);
                 let due =
                     hardware.stations.borrow_mut().channels[channel].serve(hardware.clock.now_ns(), transfer);
                 hardware.after(due, move |hardware| {

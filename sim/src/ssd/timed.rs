@@ -326,7 +326,7 @@ impl Namespace {
                 rest_us += timing.unfinished_us;
             }
             if timing.erase_us > 0.0 && written > 0 {
-                hardware.erase(hardware.die(self.first_zone + zone.0, self.geometry.zone_size_blocks, 0));
+                hardware.erase(self.die(zone, 0));
             }
             hardware.release(self.first_zone + zone.0);
             let mut traffic = self.traffic.borrow_mut();
@@ -355,83 +355,75 @@ impl Namespace {
         let in_memory = hardware.timing.zrwa != ZrwaMedium::Flash
             && self.info(zone).is_some_and(|zone| zone.zrwa && start >= zone.wp_blocks);
         if in_memory {
-            return hardware.after(hardware.transfer_out(blocks), move |hardware| {
-                answer(hardware, hardware.timing.read_acknowledge_us, done, completer);
-            });
+            return Sending::new(1, 0.0, done, completer).send(hardware, blocks);
         }
         let (page_blocks, end) = (hardware.timing.page_blocks, start + blocks);
         let pages = start / page_blocks..end.div_ceil(page_blocks);
-        let reading = Rc::new((Cell::new(pages.end - pages.start), RefCell::new(Some((done, completer)))));
+        let sending = Sending::new(pages.end - pages.start, 0.0, done, completer);
         for page in pages {
             let wanted = end.min((page + 1) * page_blocks) - start.max(page * page_blocks);
-            let first = page * page_blocks;
-            let die = hardware.die(self.first_zone + zone.0, self.geometry.zone_size_blocks, first);
-            let reading = reading.clone();
-            hardware.read_page(die, wanted, move |hardware| {
-                hardware.after(hardware.transfer_out(wanted), move |hardware| {
-                    let (pages, waiting) = &*reading;
-                    pages.set(pages.get() - 1);
-                    if pages.get() == 0
-                        && let Some((done, completer)) = waiting.take()
-                    {
-                        answer(hardware, hardware.timing.read_acknowledge_us, done, completer);
-                    }
-                });
-            });
+            let die = self.die(zone, page);
+            let sending = sending.clone();
+            hardware.read_page(die, wanted * BLOCK as u64, move |hardware| sending.send(hardware, wanted));
         }
     }
 
-    /// A read of a drive that compresses. Each flash page is read once; a rest that lies apart, when what it is the rest
-    /// of has been read and has said so. Then all is expanded, page after page on its way to the host.
+    /// A read of a drive that compresses. Each flash page is read once; one with rests, when all that say so have been
+    /// read. Each logical page is on its way to the host as soon as all of it is there.
     fn read_compressed(self: &Rc<Self>, zone: ZoneIndex, start: u64, done: Done, completer: Completer) {
-        let (mut first, mut rests) = (BTreeMap::new(), BTreeMap::new());
-        let blocks = done.data.blocks();
-        for page in start / PAGE_BLOCKS..(start + blocks).div_ceil(PAGE_BLOCKS) {
+        let end = start + done.data.blocks();
+        let (mut parts, mut in_buffer) = (BTreeMap::<u64, Part>::new(), Vec::new());
+        let pages = start / PAGE_BLOCKS..end.div_ceil(PAGE_BLOCKS);
+        let count = pages.end - pages.start;
+        for page in pages {
+            let wanted = end.min((page + 1) * PAGE_BLOCKS) - start.max(page * PAGE_BLOCKS);
             let lba = Lba(self.geometry.start(zone).0 + page * PAGE_BLOCKS);
-            for (nth, piece) in self.ssd.borrow().pieces(lba).into_iter().enumerate() {
-                *(if nth == 0 { &mut first } else { &mut rests }).entry(piece.page).or_default() +=
-                    piece.bytes;
+            let pieces = self.ssd.borrow().pieces(lba);
+            for (nth, piece) in pieces.iter().enumerate() {
+                let part = parts.entry(piece.page).or_default();
+                part.bytes += piece.bytes;
+                match pieces.get(nth + 1) {
+                    Some(rest) => part.rests.push(rest.page),
+                    None => part.whole.push(wanted),
+                }
+                part.waits += (nth > 0) as usize;
+            }
+            if pieces.is_empty() {
+                in_buffer.push(wanted);
             }
         }
-        let timing = &self.hardware.timing;
-        let expand_us = if first.is_empty() { 0.0 } else { timing.expand_us };
-        let rest_us = timing.read_acknowledge_us + expand_us;
-        let drive = Rc::downgrade(self);
-        self.read_pages(zone, first, move |_| {
+        let expand_us = if parts.is_empty() { 0.0 } else { self.hardware.timing.expand_us };
+        let sending = Sending::new(count, expand_us, done, completer);
+        in_buffer.into_iter().for_each(|blocks| sending.send(&self.hardware, blocks));
+        let first: Vec<u64> =
+            parts.iter().filter(|(_, part)| part.waits == 0).map(|(page, _)| *page).collect();
+        let parts = Rc::new(RefCell::new(parts));
+        first.into_iter().for_each(|page| self.read_part(zone, page, &parts, &sending));
+    }
+
+    /// Reads a flash page, then those with rests that have waited for it.
+    fn read_part(self: &Rc<Self>, zone: ZoneIndex, page: u64, parts: &Parts, sending: &Rc<Sending>) {
+        let Some(part) = parts.borrow_mut().remove(&page) else { return };
+        let (drive, parts, sending) = (Rc::downgrade(self), parts.clone(), sending.clone());
+        self.hardware.read_page(self.die(zone, page), part.bytes, move |hardware| {
+            part.whole.iter().for_each(|blocks| sending.send(hardware, *blocks));
             let Some(drive) = drive.upgrade() else { return };
-            drive.read_pages(zone, rests, move |hardware| {
-                hardware.after(hardware.transfer_out(blocks), move |hardware| {
-                    answer(hardware, rest_us, done, completer);
+            for rest in part.rests {
+                let waits = parts.borrow_mut().get_mut(&rest).map(|rest| {
+                    rest.waits -= 1;
+                    rest.waits
                 });
-            });
+                if waits == Some(0) {
+                    drive.read_part(zone, rest, &parts, &sending);
+                }
+            }
         });
     }
 
-    /// Goes on when so many bytes of each of these flash pages of a zone have been read.
-    fn read_pages(
-        self: &Rc<Self>,
-        zone: ZoneIndex,
-        pages: BTreeMap<u64, u64>,
-        next: impl FnOnce(&Rc<Hardware>) + 'static,
-    ) {
-        if pages.is_empty() {
-            return next(&self.hardware);
-        }
-        let reading = Rc::new((Cell::new(pages.len()), RefCell::new(Some(next))));
-        for (page, bytes) in pages {
-            let offset = page * self.hardware.timing.page_blocks;
-            let die = self.hardware.die(self.first_zone + zone.0, self.geometry.zone_size_blocks, offset);
-            let reading = reading.clone();
-            self.hardware.read_page(die, bytes.div_ceil(BLOCK as u64), move |hardware| {
-                let (left, next) = &*reading;
-                left.set(left.get() - 1);
-                if left.get() == 0
-                    && let Some(next) = next.take()
-                {
-                    next(hardware);
-                }
-            });
-        }
+    /// The die of a flash page of a zone.
+    fn die(&self, zone: ZoneIndex, page: u64) -> usize {
+        let (zone, first) = (self.first_zone + zone.0, page * self.hardware.timing.page_blocks);
+        self.hardware.die(zone, self.geometry.zone_size_blocks, first)
     }
 
     fn is_empty(&self, zone: ZoneIndex) -> bool {
@@ -448,6 +440,50 @@ impl Namespace {
             Zones::One(zone) => self.info(zone).into_iter().collect(),
             Zones::All => (0..self.geometry.zones).filter_map(|zone| self.info(ZoneIndex(zone))).collect(),
         }
+    }
+}
+
+/// A flash page that a read of a drive that compresses needs.
+#[derive(Default)]
+struct Part {
+    /// What of it is wanted.
+    bytes: u64,
+    /// Blocks that are wanted of logical pages that are there when it is, for each of them.
+    whole: Vec<u64>,
+    /// The pages with the rests of others.
+    rests: Vec<u64>,
+    /// For how many rests it waits to be told that they are in it.
+    waits: usize,
+}
+
+/// By the number of the flash page, those that have not been asked for.
+type Parts = Rc<RefCell<BTreeMap<u64, Part>>>;
+
+/// A read, whose pages go to the host one by one.
+struct Sending {
+    left: Cell<u64>,
+    /// How much later it is acknowledged than others.
+    later_us: f64,
+    waiting: RefCell<Option<(Done, Completer)>>,
+}
+
+impl Sending {
+    fn new(pages: u64, later_us: f64, done: Done, completer: Completer) -> Rc<Sending> {
+        let waiting = RefCell::new(Some((done, completer)));
+        Rc::new(Sending { left: Cell::new(pages), later_us, waiting })
+    }
+
+    /// So many blocks of one page go to the host; with the last page the read is done.
+    fn send(self: &Rc<Self>, hardware: &Rc<Hardware>, blocks: u64) {
+        let sending = self.clone();
+        hardware.after(hardware.transfer_out(blocks), move |hardware| {
+            sending.left.set(sending.left.get() - 1);
+            if sending.left.get() == 0
+                && let Some((done, completer)) = sending.waiting.take()
+            {
+                answer(hardware, hardware.timing.read_acknowledge_us + sending.later_us, done, completer);
+            }
+        });
     }
 }
 
