@@ -300,6 +300,22 @@ fn a_drive_that_announces_more_than_it_has_is_never_too_full() {
     }
 }
 
+#[test]
+fn no_block_is_torn_where_there_is_no_room() {
+    for seed in 0..50 {
+        let (mut rng, shape) = (Rng::new(seed), geometry(false));
+        let media = CompressedMedia::with_pages(&shape, Scheme::Braid(Choice::BySizes), 4);
+        let mut ssd = Ssd::new(shape.clone(), Box::new(media));
+        ssd.tear_sectors();
+        let noise: Vec<u8> = (0..4).flat_map(|_| page(&mut rng, 16)).collect();
+        let write = |lba, blocks| Command::write(Lba(lba), Buf::copy_of(&noise[..blocks * BLOCK]), false);
+        assert_eq!(ssd.execute(write(0, 16)).result, Ok(()));
+        ssd.power_cut(&[write(16, 4)], &mut rng, Cut::default()).unwrap();
+        assert_eq!(ssd.execute(Command::Finish { zones: Zones::All }).result, Ok(()));
+        assert_eq!(ssd.space().unwrap().0.flash_pages, 4, "seed {seed}");
+    }
+}
+
 /// What it has acknowledged and then loses may have let more be written in its place than it can keep.
 #[test]
 #[should_panic = "cannot announce more than it has"]
