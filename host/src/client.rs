@@ -128,7 +128,8 @@ pub fn silent() -> BTreeMap<PathBuf, Silence> {
     SILENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Why the daemon of the array with this UUID has not answered this process, and behind which socket; nothing if it has.
+/// Why the daemon of the array with this UUID has not answered this process, and behind which socket; `None` if it
+/// has.
 pub fn silence_of(uuid: &str) -> Option<(PathBuf, Silence)> {
     let of_it = |socket: &Path| socket.file_stem().is_some_and(|stem| stem.to_string_lossy() == uuid);
     silent().into_iter().find(|(socket, _)| of_it(socket))
