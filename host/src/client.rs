@@ -209,7 +209,7 @@ impl Client {
     }
 
     /// Whether `path` is a member's drive, the directory of one, or the block device.
-    fn uses(&self, path: &Path) -> bool {
+    pub fn uses(&self, path: &Path) -> bool {
         let Ok(path) = std::path::absolute(drive::resolve(path)) else { return false };
         let inside = |drive: &Path| drive.parent().is_some_and(|parent| same_file(parent, &path));
         self.about.device(&path).is_some()

@@ -108,12 +108,19 @@ impl Reactor {
         if let Some(value) = self.0.runtime.block_on(future.as_mut(), || false) {
             return Ok(Some(value));
         }
-        let Ok(ring) = self.ring() else { return self.wait(future).map(Some) };
+        self.wait(self.within(patience, future))
+    }
+
+    /// What comes of `future`, or `None` if it takes longer than `patience`.
+    pub async fn within<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        let Ok(ring) = self.ring() else { return Some(future.await) };
         let mut timer = pin!(ring.sleep(patience));
-        self.wait(poll_fn(|context| match future.as_mut().poll(context) {
+        poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
             Poll::Pending => timer.as_mut().poll(context).map(|_| None),
-        }))
+        })
+        .await
     }
 }
 

@@ -30,8 +30,24 @@ pub fn directories() -> Vec<PathBuf> {
     if let Some(directory) = set(RUN_VARIABLE) {
         return vec![directory];
     }
-    let own = set("XDG_RUNTIME_DIR").filter(|_| !geteuid().is_root());
-    own.map(|own| own.join("zoneraid")).into_iter().chain([PathBuf::from("/run/zoneraid")]).collect()
+    let user = geteuid();
+    let own = set("XDG_RUNTIME_DIR").unwrap_or_else(|| of_user(user.as_raw()));
+    let own = Some(own.join("zoneraid")).filter(|_| !user.is_root() && own.is_dir());
+    let mut all: Vec<PathBuf> = own.into_iter().chain([PathBuf::from("/run/zoneraid")]).collect();
+    all.dedup();
+    all
+}
+
+/// Where a user has what lasts until the last logout.
+fn of_user(id: u32) -> PathBuf {
+    Path::new("/run/user").join(id.to_string())
+}
+
+/// What a daemon has left of an array on an image of a user's, where root would not look for it.
+pub fn left_by_owner(image: &Path, array: &[u8; 16]) -> Option<PathBuf> {
+    let owner = image.metadata().ok()?.uid();
+    let tails = tails_path(&of_user(owner).join("zoneraid"), array);
+    (geteuid().is_root() && owner != 0 && tails.exists()).then_some(tails)
 }
 
 /// Where the daemon of an array has them: where one has left something, or else in the first of [`directories`].

@@ -6,7 +6,7 @@
 //! completion. A reboot loses it together with the page cache, which is what it is there for; the file of another
 //! boot, in a directory that outlives it, is ignored.
 
-use crate::map::SharedMap;
+use crate::{map::SharedMap, run};
 use anyhow::{Context, Result};
 use engine::{
     array::Tails,
@@ -89,6 +89,11 @@ impl Extent {
 }
 
 impl Left {
+    /// What a process that ran the array `uuid` has left; `None` if there is nothing of this boot.
+    pub fn of(uuid: &[u8; 16]) -> Result<Option<Left>> {
+        Left::read(&run::tails_path(&run::directory(uuid), uuid), uuid)
+    }
+
     /// What is in the file at `path` for the array `uuid`; `None` if there is no file, or it is of another boot.
     pub fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<Left>> {
         let mut bytes = Vec::new();

@@ -4,7 +4,10 @@ use crate::support::{Place, Ran, Random, as_nobody, drive, fingerprint, nobody};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        net::UnixStream,
+    },
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -330,6 +333,19 @@ fn who_is_not_root_serves_from_a_directory_of_his_own() {
     assert_eq!(server.end(rustix::process::Signal::KILL), None);
     let status = Ran::new(of_nobody(&["status", "../drives", "--json"]).output().unwrap()).ok().json();
     assert_eq!(status["waits_for_daemon"], true);
+    // Root leaves alone what a user's daemon would go on with.
+    let runtime = Path::new("/run/user/65534");
+    std::fs::create_dir_all(runtime.join("zoneraid")).unwrap();
+    let tails = format!("zoneraid/{}.tails", status["uuid"].as_str().unwrap());
+    std::fs::copy(place.path("own").join(&tails), runtime.join(&tails)).unwrap();
+    chown(place.path("drives/drive3.img"), Some(65534), None).unwrap();
+    let served = place.run(&["serve", "drives", "--nbd", "nbd.sock"]);
+    let destroyed = place.run(&["destroy", "--yes", "drives"]);
+    let wiped = place.run(&["wipe", "--yes", "drives/drive3.img"]);
+    std::fs::remove_dir_all(runtime).unwrap();
+    served.fails_with(&["another user", "/run/user/65534/zoneraid/"]);
+    destroyed.fails_with(&["the daemon of 'tank' has ended"]);
+    wiped.fails_with(&["waits for its daemon"]);
     let mut nowhere = place.command(&["serve", "drives", "--nbd", "nbd.sock"]);
     let nowhere = Ran::new(nowhere.env("ZONERAID_RUN_DIR", "/proc/none").output().unwrap());
     nowhere.fails_with(&["/proc/none cannot be made", "$ZONERAID_RUN_DIR"]);

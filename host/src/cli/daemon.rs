@@ -85,6 +85,14 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let terms = Terms { read_only, force, give_up, map_memory };
     say_where_it_belongs(output, &found);
     let uuid = found.label.uuid;
+    if let Some(tails) = found.drives.iter().find_map(|drive| run::left_by_owner(&drive.path, &uuid)) {
+        bail!(
+            "{0} says what the daemon of another user had answered for '{1}': go on as that user, or, as after a \
+             power cut, without {0}",
+            tails.display(),
+            found.label.name
+        );
+    }
     let directory = run::directory(&uuid);
     let lock = lock(&directory, &found.label)?;
     let tails = run::tails_path(&directory, &uuid);

@@ -132,7 +132,7 @@ const FILES: [(&str, &str); 7] = [
 
 const ENVIRONMENT: [(&str, &str); 6] = [
     ("ZONERAID_DIR", "a directory in which arrays are looked for by name, too"),
-    ("XDG_RUNTIME_DIR", "who is not root has zoneraid in it in the place of /run/zoneraid"),
+    ("XDG_RUNTIME_DIR", "who is not root has zoneraid in it, where it is looked before /run/zoneraid"),
     ("ZONERAID_RUN_DIR", "in the place of both"),
     ("ZONERAID_MACHINE_ID", "a file in the place of /etc/machine-id"),
     ("NO_COLOR", "no colours, if it is not empty"),

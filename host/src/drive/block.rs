@@ -39,6 +39,7 @@ use std::{
     path::Path,
     rc::Rc,
     sync::Arc,
+    time::Duration,
 };
 
 /// The kernel counts in these.
@@ -58,6 +59,9 @@ const OPEN: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 134);
 const CLOSE: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 135);
 const FINISH: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 136);
 const BYTES: libc::Ioctl = libc::_IOR::<usize>(0x12, 114);
+
+/// How long a device is asked for the cause of an error.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A zoned block device.
 pub struct BlockDrive(Rc<Device>);
@@ -262,8 +266,10 @@ impl Device {
         let zone = (kind != Kind::Flush).then(|| self.geometry.locate(lba).0);
         let reactor = self.reactor.clone();
         self.reactor.runtime().spawn(async move {
-            let cause = reactor.offload(move || zones.cause(error, zone, kind == Kind::Read)).await;
-            let error = cause.ok().flatten().unwrap_or(error);
+            let cause = reactor.offload(move || zones.cause(error, zone, kind == Kind::Read));
+            // A disk that does not answer keeps nobody waiting for an error that is known.
+            let cause = reactor.within(PATIENCE, cause).await;
+            let error = cause.and_then(Result::ok).flatten().unwrap_or(error);
             completer.complete(Done { data, oob, ..Done::error(error) });
         });
     }
@@ -282,7 +288,8 @@ impl Device {
                 Zones::One(zone) if zone.0 >= count => return Err(Status::LbaOutOfRange.into()),
                 Zones::One(zone) => vec![zone],
                 Zones::All => {
-                    let zones = kernel.report(ZoneIndex(0), count)?;
+                    let zones = kernel.report(ZoneIndex(0), count);
+                    let zones = zones.map_err(|error| kernel.cause(error, None, false))?;
                     zones.into_iter().filter(|zone| selected(zone.state)).map(|zone| zone.zone).collect()
                 }
             };

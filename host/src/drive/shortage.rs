@@ -2,7 +2,7 @@
 //!
 //! For lack of memory, of a request, or of a moment in which nobody else is at it, the kernel refuses an
 //! operation before the drive has seen it. A moment later it is asked again. Only if that goes on for
-//! seconds is it the error that it says it is. The same is true of a drive whose controller is being reset.
+//! seconds is it the error that it says it is; a drive whose controller is being reset has half a minute.
 
 use io_uring::types::Timespec;
 use std::time::Duration;

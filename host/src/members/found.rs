@@ -346,8 +346,8 @@ impl Found {
 
     /// Whether there is what a process had answered: the kernel may hold a file system that relies on that.
     fn is_relied_on(&self) -> Result<bool> {
-        let tails = run::tails_path(&run::directory(&self.label.uuid), &self.label.uuid);
-        Ok(Left::read(&tails, &self.label.uuid)?.is_some())
+        let by_owner = self.drives.iter().any(|d| run::left_by_owner(&d.path, &self.label.uuid).is_some());
+        Ok(by_owner || Left::of(&self.label.uuid)?.is_some())
     }
 
     /// Who runs the array, or a copy of it, whether they answer or not.
@@ -395,10 +395,9 @@ impl Found {
     /// Has the array so that it can be read, whoever uses it. Nothing is written on its drives, whoever is
     /// missing.
     pub fn read_only(&self) -> Result<Session> {
-        let tails = run::tails_path(&run::directory(&self.label.uuid), &self.label.uuid);
         let begun = Instant::now();
         loop {
-            let tails = Left::read(&tails, &self.label.uuid)?.map(Left::into_tails);
+            let tails = Left::of(&self.label.uuid)?.map(Left::into_tails);
             // An array that was given up lives in its reactor.
             let reactor = Reactor::default();
             let (witnesses, drives) = self.look_again(&reactor)?;
@@ -438,7 +437,7 @@ impl Found {
 /// neither, although only one of them runs.
 pub fn find_running(name: &ArrayName) -> Result<Option<Client>> {
     let client = client::find(name)?;
-    if client.is_some() && name.path().is_dir() {
+    if client.as_ref().is_some_and(|client| name.path().is_dir() && client.uses(name.path())) {
         Scan::of(&Reactor::default(), name.path(), PATIENCE_TO_LOOK)?.refuse_several()?;
     }
     Ok(client)

@@ -1,10 +1,9 @@
 //! A drive with what its superblock says: looked at, or claimed.
 
 use crate::{
-    client,
     drive::{self, OpenError},
     label::{self, Content, Label},
-    output::{note, quoted, uuid},
+    output::{note, quoted},
     reactor::Reactor,
     report::Life,
     run,
@@ -186,11 +185,10 @@ impl OpenDrive {
     /// the block device is still there.
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         let Some(label) = self.label() else { return Ok(()) };
-        let uuid = uuid(&label.uuid);
-        let tails = run::tails_path(&run::directory(&label.uuid), &label.uuid);
+        let lock = run::lock_path(&run::directory(&label.uuid), &label.uuid);
         ensure!(
-            Left::read(&tails, &label.uuid)?.is_none()
-                || client::running()?.iter().any(|d| d.about.uuid == uuid),
+            run::left_by_owner(&self.path, &label.uuid).is_none()
+                && (Left::of(&label.uuid)?.is_none() || drive::user(&lock).is_some()),
             "{} is member {} of '{}', whose block device waits for its daemon; end that first: zoneraid start \
              {path} and zoneraid stop {path}",
             self.path.display(),

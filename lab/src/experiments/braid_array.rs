@@ -25,7 +25,7 @@ use std::{collections::VecDeque, ops::Range};
 pub const BRAID_ARRAY: Experiment =
     Experiment { name: "braid-array", title: "Compression in the drive: arrays", run: braid_array };
 
-const METHOD: &str = "Five ZN540 with zones of 16 MiB, RAID-5 with chunks of 64 KiB, on drives that compress or not. A data \
+const METHOD: &str = "Five ZN540 with zones of 8 MiB, RAID-5 with chunks of 64 KiB, on drives that compress or not. A data \
 set is written to four zones of the array at once until they are full, each zone from another place of the set on, with \
 requests of 64 KiB (4 KiB, too, for the executable), 32 of which are on their way in each zone; the host costs nothing. \
 Capacity efficiency is bytes of data for each byte of flash that these zones take when they have been finished: 0.8 \
@@ -43,7 +43,7 @@ const SMALL_TOO: &str = "executable (LLVM)";
 
 /// Members, and blocks of a zone of each.
 const MEMBERS: usize = 5;
-const ZONE_BLOCKS: u64 = 4096;
+const ZONE_BLOCKS: u64 = 2048;
 /// Bytes of a chunk.
 const CHUNK: usize = 64 << 10;
 /// Zones of the array that are written at once, and requests on their way in each.

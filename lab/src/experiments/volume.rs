@@ -41,7 +41,7 @@ const WHY_RAIZN: &str = "BIZA's figures are for a block device of its own, which
 behind dm-zap, with fio and traces; here the volume is the same on both, and so is what it writes.";
 
 /// Zones of the array, and blocks of a zone of a drive.
-const ZONES: u32 = 128;
+const ZONES: u32 = 96;
 const CAPACITY: u64 = 1024;
 
 const DEPTH: usize = 16;

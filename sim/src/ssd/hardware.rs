@@ -216,9 +216,11 @@ impl Hardware {
                     next(hardware);
                 });
             }
-            let arrived = hardware.transfer_in(piece.min(blocks));
+            // Where less comes from the host than needs room, that comes last: the last of it is waited for.
+            let sent = piece.min(blocks.saturating_sub(buffered - piece));
+            let arrived = hardware.transfer_in(sent);
             hardware.after(arrived, move |hardware| hardware.fill(zone, piece));
-            hardware.take(zone, blocks.saturating_sub(piece), buffered - piece, next);
+            hardware.take(zone, blocks - sent, buffered - piece, next);
         });
     }
 

@@ -14,7 +14,6 @@ use crate::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Zones},
-    table::WriteEffect,
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::{collections::BTreeSet, io};
@@ -192,11 +191,10 @@ impl Ssd {
                 let new: Vec<bool> = (0..SECTORS).map(|_| rng.chance(1, 2)).collect();
                 if self.geometry.volatile_cache {
                     // It may be lost with the cache, and is where the ZRWA then ends before it.
-                    let (info, offset_blocks) = (self.table.info(zone), offset + block);
-                    let (wp_before_blocks, wp_blocks) = (info.wp_blocks, info.wp_blocks);
-                    let effect =
-                        WriteEffect { zone, offset_blocks, wp_before_blocks, wp_blocks, filled: false };
-                    self.cache.before(&mut *self.media, &self.geometry, &info, &effect, 1)?;
+                    let info = self.table.info(zone);
+                    if let Ok(effect) = self.table.check_write(Lba(lba.0 + block), 1) {
+                        self.cache.before(&mut *self.media, &self.geometry, &info, &effect, 1)?;
+                    }
                 }
                 self.tear_block(Lba(lba.0 + block), block, data, oob, &new, rng)?;
             }

@@ -49,7 +49,7 @@ type Raw = [u64; 9];
 const ADMIN_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x41);
 const IO_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x43);
 const NAMESPACE_ID: libc::Ioctl = libc::_IO(b'N' as u32, 0x40);
-/// What a command is refused with that no controller can take at the time.
+/// What a command is refused with that no controller can take at the time, or whose registered buffer does not suit.
 const NO_PATH: i32 = -libc::EINVAL;
 const URING_IO_COMMAND: u32 = libc::_IOWR::<Raw>(b'N' as u32, 0x80) as u32;
 
@@ -85,8 +85,9 @@ struct Operation {
     /// Whether its data goes by a registered buffer, and whether it has to go without, having been refused with one.
     registered: bool,
     unregistered: bool,
-    /// How many times the host was too short of something to start it.
+    /// How many times it was tried again, since something was short or passing, and since there was no path.
     tried: usize,
+    tried_for_path: usize,
 }
 
 enum Kind {
@@ -208,8 +209,18 @@ impl Namespace {
         };
         match prepared {
             Ok((data, oob, kind, command)) => {
-                let (registered, unregistered, tried) = (false, false, 0);
-                Ok(Operation { completer, data, oob, kind, command, registered, unregistered, tried })
+                let (registered, unregistered, tried, tried_for_path) = (false, false, 0, 0);
+                Ok(Operation {
+                    completer,
+                    data,
+                    oob,
+                    kind,
+                    command,
+                    registered,
+                    unregistered,
+                    tried,
+                    tried_for_path,
+                })
             }
             Err(refused) => Err((completer, refused)),
         }
@@ -305,12 +316,15 @@ impl Namespace {
     }
 
     fn finish(&self, mut operation: Operation, outcome: Outcome) {
-        if outcome.result == -libc::EINVAL && operation.registered {
+        if outcome.result == NO_PATH && operation.registered {
             operation.unregistered = true;
             return self.start(operation);
         }
         let pause = match outcome.result {
-            NO_PATH if self.lacks_path() => shortage::pause_for_path(operation.tried),
+            NO_PATH if self.lacks_path() => {
+                operation.tried_for_path += 1;
+                shortage::pause_for_path(operation.tried_for_path - 1)
+            }
             // An append may have written something, of which nobody knows where.
             status if wire::is_passing(status) && !matches!(operation.kind, Kind::Append) => {
                 shortage::pause(-libc::EAGAIN, operation.tried)
@@ -318,14 +332,14 @@ impl Namespace {
             result => shortage::pause(result, operation.tried),
         };
         if let Some(pause) = pause {
-            operation.tried += 1;
+            operation.tried += (outcome.result != NO_PATH) as usize;
             operation.unregistered = false;
             match self.in_flight.rest(operation, pause) {
                 Ok(()) => return,
                 Err(back) => operation = back,
             }
         }
-        if operation.unregistered && outcome.result != -libc::EINVAL {
+        if operation.unregistered && outcome.result != NO_PATH {
             self.registered.set(false);
         }
         let Operation { completer, data, oob, kind, .. } = operation;
