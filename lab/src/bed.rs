@@ -167,7 +167,7 @@ impl Load {
 
     /// The same for drives whose write buffer takes long to fill, which it has after 0.4 s at the latest.
     pub fn long(zones: u32, request_kib: u64) -> Load {
-        Load { window: Window::steady(450, 500, 1000), seeds: 2, ..Load::fio(zones, request_kib) }
+        Load { window: Window::steady(450, 500, 700), seeds: 2, ..Load::fio(zones, request_kib) }
     }
 }
 

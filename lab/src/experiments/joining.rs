@@ -17,7 +17,7 @@ pub const JOINING: Experiment = Experiment {
 
 const METHOD: &str = "ZN540 of 1 TB, RAID-5, chunk 64 KiB: 4 KiB writes to 3 to 32 drives, and 16, 32 and 64 KiB in one \
 zone of five; zones, and requests on their way in each, most of them no multiples of a stripe; without pauses, or with \
-random ones of 10 or 30 µs on average after each request; 17 ms are measured, and up to 52 while their halves differ \
+random ones of 10 or 30 µs on average after each request; 17 ms are measured, and up to 37 while their halves differ \
 by more than 1 %. Of 32 drives with seven zones every other number of requests is measured. Not in the papers. The host \
 costs nothing, so that nothing hides what joining loses: waiting is a bet on what follows, and with pauses what follows \
 may come too late. Joining must not lose, and it shall win where many are on their way. From what load on the engine waits \
@@ -75,7 +75,7 @@ fn joining(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let loads: Vec<(Group, u32)> =
         groups.iter().flat_map(|group| depths_of(group).map(|depth| (*group, *depth))).collect();
     let pairs: Vec<Pair> = work::each(this.name, &loads, |(group, depth)| {
-        let (pause_us, window) = (group.pause_us, Window::steady(8, 25, 60));
+        let (pause_us, window) = (group.pause_us, Window::steady(8, 25, 45));
         let load = Load { depth: *depth, pause_us, window, ..Load::fio(group.zones, group.kib) };
         let of = |system| -> anyhow::Result<Row> {
             let row = point(&Setup { members: group.drives, ..Setup::zn540(system) }, &load)?;

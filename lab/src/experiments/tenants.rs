@@ -24,13 +24,13 @@ time, four requests deep; Jain's index of their throughput, and the largest dist
 quiet tenant: 4 KiB random reads one at a time, its p99.9 beside the others, each with four writers, over its p99.9 \
 alone. Goals: 0.98, 5 %, 1.5. \
 Promises: one of four tenants has a floor of 40 % of all that they write without, and writes four zones as the others \
-do, 128 KiB at a time, four requests deep; it is idle from 1.2 to 1.5 s, and is back when 10 ms have the floor. Or it is of \
+do, 128 KiB at a time, four requests deep; it is idle from 1 to 1.3 s, and is back when 10 ms have the floor. Or it is of \
 the class of latency, with 1.5 times its p99.9 alone as the target, writes with 3 times too, and asks for 4 KiB at a \
 time. Nothing was tuned for these figures.";
 
 /// Milliseconds: caches are full by then, and the end.
 const SETTLED_MS: u64 = 450;
-const END_MS: u64 = 850;
+const END_MS: u64 = 750;
 
 /// Active zones of a drive.
 const MAX_ACTIVE: u32 = 384;
@@ -82,9 +82,9 @@ fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f
 /// From when on it is measured what comes of a promise, since it takes effect by and by; to when with a floor, and when
 /// who has it is idle; to when with a latency. All in ms.
 const PROMISED_MS: u64 = 600;
-const FLOORED_MS: u64 = 1700;
-const IDLE_MS: (u64, u64) = (1200, 1500);
-const QUIET_MS: u64 = 1400;
+const FLOORED_MS: u64 = 1450;
+const IDLE_MS: (u64, u64) = (1000, 1300);
+const QUIET_MS: u64 = 1200;
 
 /// Four tenants, of which the first one was promised something and three are hungry.
 const FOUR: u32 = 4;

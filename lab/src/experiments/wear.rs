@@ -50,7 +50,7 @@ fn endless() -> Setup {
 }
 
 fn logs(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
-    let until = if effort == Effort::Quick { 200 } else { 5000 };
+    let until = if effort == Effort::Quick { 200 } else { 3000 };
     let long = Load { window: Window::ms(50, until), seeds: 1, ..Load::fio(12, 8) };
     let points = [
         (large as fn() -> Setup, Load::fio(12, 8)),

@@ -21,7 +21,7 @@ const METHOD: &str = "Large zones: four ZN540 of 4 TB, (3 + 1). Small zones: sev
 the slides emulate seven with NVMeVirt, of no stated kind. Sequential writes of 4, 8 and 16 KiB, one job a zone, 64 requests \
 deep, on the host with mq-deadline. How many zones were written is not published: 1, 4, 7 and 12 here, 15 on small zones. \
 On small zones 50 ms and more are measured after 0.45 s.\n\n\
-Mixed: writes to four zones (15 small ones) beside 16 or 64 random reads of 4 KiB from another one. Reads do not pass \
+Mixed: writes to four zones (15 small ones, of 8 KiB) beside 16 or 64 random reads of 4 KiB from another one. Reads do not pass \
 RAIZN's queue. Traces and RocksDB of the slides (2.1 ×; 1.3 and 4.9 ×) were not repeated: neither traces nor settings are \
 published. Recovery is an experiment of its own.";
 
@@ -187,8 +187,8 @@ fn mixes(effort: Effort) -> Vec<Mix> {
     let kernel = [Host::mq_deadline()];
     let systems = [System::Raizn, System::RaiznPlus, System::Zebra];
     let on_small = readers.iter().map(|readers| {
-        let window = Window::steady(600, 640, 800);
-        let load = Load { readers: *readers, seeds: 1, window, ..Load::long(15, sizes[0]) };
+        let window = Window::steady(600, 640, 680);
+        let load = Load { readers: *readers, seeds: 1, window, ..Load::long(15, 8) };
         Mix {
             drives: "small zones",
             readers: *readers,
