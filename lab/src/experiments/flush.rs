@@ -63,3 +63,15 @@ fn s67(this: &Experiment, _: Effort) -> anyhow::Result<Figure> {
     figure.plots.push(plot.limit("paper: 6.8", 6.8));
     Ok(figure)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::figure::Verdict;
+
+    #[test]
+    fn the_model_keeps_what_a_flush_takes_that_passes_holes() {
+        assert_eq!(s67(&S67, Effort::Quick).unwrap().claims[0].verdict, Verdict::Matched);
+    }
+}
