@@ -5,6 +5,7 @@ log=/mnt/guest/acknowledged
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 
+touch "$log"
 guest load "$DEVICE" --log "$log" --zones 5 &
 load=$!
 loaded() {
