@@ -642,6 +642,10 @@ mod tests {
         // It comes back after a while, or not for so long that it was refused for something else.
         let mut completion = read();
         assert!((0..20).all(|_| refused(&mut completion).is_none()));
+        // A shortage on top of that is waited for by itself.
+        result(libc::EAGAIN);
+        assert!(runtime.block_on(&mut completion, || false).is_none());
+        result(libc::ETIME);
         result(0);
         assert_eq!(runtime.block_on(completion, || false).unwrap().result, Ok(()));
         let mut completion = read();
