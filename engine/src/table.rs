@@ -388,14 +388,11 @@ impl ZoneTable {
 
     /// Resets every open, closed and full zone, and tells which.
     pub fn reset_all(&mut self, mut reset: impl FnMut(ZoneIndex)) {
-        self.for_all(
-            |state| state.is_active() || state == ZoneState::Full,
-            |table, zone| {
-                table.set_state(zone.0, ZoneState::Empty);
-                table.zones[zone.0 as usize].wp = 0;
-                reset(zone);
-            },
-        );
+        self.for_all(ZoneState::is_begun, |table, zone| {
+            table.set_state(zone.0, ZoneState::Empty);
+            table.zones[zone.0 as usize].wp = 0;
+            reset(zone);
+        });
     }
 
     /// Counts so many zones more as active, which are none of the active ones here.

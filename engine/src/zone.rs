@@ -50,6 +50,11 @@ impl ZoneState {
         self.is_open() || self == ZoneState::Closed
     }
 
+    /// Whether a reset of all zones resets it.
+    pub fn is_begun(self) -> bool {
+        self.is_active() || self == ZoneState::Full
+    }
+
     /// The state with this value in a zone report.
     pub fn from_value(value: u8) -> Option<ZoneState> {
         use ZoneState::*;

@@ -49,10 +49,9 @@ diff -r engine/src /run/mnt/after
 
 step "a drive is pulled and replaced, by the daemon in its unit"
 guest ask unplug 2
-degraded() { array_is degraded tank; }
 cp -r engine/src /run/mnt/third
 sync -f /run/mnt
-wait_for 60 degraded
+wait_for 60 array_is degraded tank
 zoneraid replace tank 2 "$(drive 5)"
 array_is healthy tank || fail "not healthy after the rebuild"
 refused zoneraid stop tank

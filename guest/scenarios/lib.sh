@@ -95,6 +95,14 @@ stop_array() {
     wait "$DAEMON"
     [[ ! -e $DEVICE ]] || fail "$DEVICE is still there"
 }
+# loaded PROCESS LOG: once the load that writes this log has had some more acknowledged
+loaded() {
+    local load=$1 log=$2 before
+    wait_for 60 test -e "$log"
+    before=$(wc -l <"$log")
+    more() { kill -0 "$load" || fail "the load has failed"; (($(wc -l <"$log") > before + 20)); }
+    wait_for 60 more
+}
 # array_is STATE NAME: what `status` says in one word
 array_is() { [[ $(zoneraid --json status "$2" | jq -r .state) == "$1" ]]; }
 

@@ -6,21 +6,14 @@ log=/mnt/guest/acknowledged
 create_array tank $(drives 0 1 2 3)
 start_array tank
 [[ -e /sys/class/nvme-generic/$(basename "$(drive 0)")/device/subsysnqn ]] || fail "drive 0 is its only controller's"
-touch "$log"
 guest load "$DEVICE" --log "$log" --zones 5 &
 load=$!
-loaded() {
-    local before
-    before=$(wc -l <"$log")
-    more() { kill -0 "$load" || fail "the load has failed"; (($(wc -l <"$log") > before + 20)); }
-    wait_for 60 more
-}
 for n in 0 1 2 3; do
-    loaded
+    loaded "$load" "$log"
     step "the controller of drive $n is reset"
     echo 1 >"/sys/class/nvme/$(controller "$n")/reset_controller"
 done
-loaded
+loaded "$load" "$log"
 kill "$load"
 wait "$load" 2>/dev/null || true
 array_is healthy tank || fail "a drive is out because of a reset"
@@ -30,8 +23,7 @@ lost=$(draw 4 lost)
 step "drive $lost is pulled, and nothing but reads tells"
 remove_drive "$lost"
 guest verify "$DEVICE" --log "$log"
-degraded() { array_is degraded tank; }
-wait_for 10 degraded
+wait_for 10 array_is degraded tank
 stop_array tank
 
 step "zones of 12 MiB, of which the kernel makes no block device: $(drives 4 5 6 | xargs)"

@@ -5,35 +5,27 @@ log=/mnt/guest/acknowledged
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 
-touch "$log"
 guest load "$DEVICE" --log "$log" --zones 5 &
 load=$!
-loaded() {
-    local before
-    before=$(wc -l <"$log")
-    more() { kill -0 "$load" || fail "the load has failed"; (($(wc -l <"$log") > before + 20)); }
-    wait_for 60 more
-}
-degraded() { array_is degraded tank; }
 
 first=$(draw 5 first)
 second=$(((first + 1 + $(draw 4 second)) % 5))
-loaded
+loaded "$load" "$log"
 step "drive $first is pulled"
 guest ask unplug "$first"
-wait_for 60 degraded
-loaded
+wait_for 60 array_is degraded tank
+loaded "$load" "$log"
 zoneraid --json status tank >/run/status || true
 jq -e "[.members[] | select(.state != \"active\").role] == [$first]" /run/status || { cat /run/status; fail "status does not name it"; }
 jq -e '.action | test("replace")' /run/status || fail "status does not say what to do"
 step "drive 5 replaces it"
 zoneraid replace tank "$first" "$(drive 5)"
 array_is healthy tank || fail "not healthy after the rebuild"
-loaded
+loaded "$load" "$log"
 step "drive $second is pulled from the bus"
 remove_drive "$second"
-wait_for 60 degraded
-loaded
+wait_for 60 array_is degraded tank
+loaded "$load" "$log"
 kill "$load"
 wait "$load" 2>/dev/null || true
 guest verify "$DEVICE" --log "$log"

@@ -36,22 +36,15 @@ create_array tank --level raid6 $(drives 0 1 2 3 4 5)
 start_array tank
 guest load "$DEVICE" --log "$log" --zones 5 &
 load=$!
-loaded() {
-    local before
-    wait_for 60 test -e "$log"
-    before=$(wc -l <"$log")
-    more() { kill -0 "$load" || fail "the load has failed"; (($(wc -l <"$log") > before + 20)); }
-    wait_for 60 more
-}
-loaded
+loaded "$load" "$log"
 step "drive $first is pulled from the bus"
 remove_drive "$first"
 wait_for 60 one
-loaded
+loaded "$load" "$log"
 step "and drive $second"
 remove_drive "$second"
 wait_for 60 none
-loaded
+loaded "$load" "$log"
 zoneraid --json status tank >/run/status || true
 jq -e "([.members[] | select(.state != \"active\").role] | sort) == ([$first, $second] | sort)" /run/status ||
     { cat /run/status; fail "status does not name them"; }
@@ -64,7 +57,7 @@ wait_for 60 in_place
 zoneraid replace tank "$second" "$(drive 7)"
 wait "$replacement"
 array_is healthy tank || fail "not healthy after the rebuilds"
-loaded
+loaded "$load" "$log"
 after=$((500 + $(draw 1500 after)))
 step "power cut in $after ms"
 guest ask reset --after "$after"

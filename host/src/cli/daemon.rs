@@ -4,10 +4,9 @@ use super::args::Start;
 use crate::{
     client::Client,
     daemon::{Daemon, Signals},
-    drive,
     label::Label,
     machine::Owner,
-    members::{Found, Terms, find_running},
+    members::{Found, Terms, find_running, runner},
     name::ArrayName,
     nbd::Place,
     output::{self, HEALTHY, Output, quoted},
@@ -85,7 +84,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let terms = Terms { read_only, force, give_up, map_memory };
     say_where_it_belongs(output, &found);
     let uuid = found.label.uuid;
-    if let Some(tails) = found.drives.iter().find_map(|drive| run::left_by_owner(&drive.path, &uuid)) {
+    if let Some(tails) = found.left_by_owner() {
         bail!(
             "{0} says what the daemon of another user had answered for '{1}': go on as that user, or, as after a \
              power cut, without {0}",
@@ -255,8 +254,7 @@ fn lock(directory: &Path, label: &Label) -> Result<Lock> {
         return Ok(lock);
     }
     let (name, uuid) = (&label.name, output::uuid(&label.uuid));
-    let user = drive::user(&run::lock_path(directory, &label.uuid));
-    let by = user.map_or("another process".into(), |user| user.to_string());
+    let by = runner(&label.uuid).map_or("another process".into(), |user| user.to_string());
     bail!("a copy of '{name}' runs, on other drives, by {by}; stop that one first: zoneraid stop {uuid}")
 }
 

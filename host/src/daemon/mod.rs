@@ -61,10 +61,19 @@ impl Signals {
 
 /// Whether this process is to survive its terminal, as `nohup` has it.
 fn ignores_hangup() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
-    ignored.is_some_and(|signals| signals >> (libc::SIGHUP - 1) & 1 == 1)
+    has_bit(&own_status(), "SigIgn:", libc::SIGHUP as u32 - 1)
+}
+
+/// The text of /proc/self/status.
+fn own_status() -> String {
+    std::fs::read_to_string("/proc/self/status").unwrap_or_default()
+}
+
+/// Whether a field of a text of /proc/PID/status that is a mask has this bit.
+fn has_bit(status: &str, field: &str, bit: u32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix(field));
+    mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .is_some_and(|mask| mask >> bit & 1 == 1)
 }
 
 impl Daemon {

@@ -6,6 +6,7 @@
 
 use super::{
     block::{Block, LINKS, lasting_users, link},
+    has_bit, own_status,
     state::{Daemon, Phase, holds_back, log},
 };
 use crate::{
@@ -555,8 +556,7 @@ fn options(status: &ArrayStatus) -> Options {
 /// Keeps this process in memory: to fetch it back, the kernel may have to write to the block device
 /// first. Without the privilege it works as well, short of memory excepted.
 fn lock_memory() {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    if !may_lock_all(getrlimit(Resource::Memlock).current, &status) {
+    if !may_lock_all(getrlimit(Resource::Memlock).current, &own_status()) {
         return;
     }
     let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
@@ -568,9 +568,7 @@ const CAP_IPC_LOCK: u32 = 14;
 /// Whether a process may lock all memory that it will ever have, by its limit and the text of /proc/PID/status. With a
 /// limit, what comes first to it would get no memory at all, and end the process.
 fn may_lock_all(limit: Option<u64>, status: &str) -> bool {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
-    limit.is_none() || effective.is_some_and(|effective| effective >> CAP_IPC_LOCK & 1 == 1)
+    limit.is_none() || has_bit(status, "CapEff:", CAP_IPC_LOCK)
 }
 
 #[cfg(test)]

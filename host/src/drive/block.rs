@@ -158,9 +158,7 @@ impl ZonedDevice for BlockDrive {
             Command::Open { zones, zrwa: false } => device.manage(OPEN, zones, |s| s == ZoneState::Closed),
             Command::Close { zones } => device.manage(CLOSE, zones, ZoneState::is_open),
             Command::Finish { zones } => device.manage(FINISH, zones, ZoneState::is_active),
-            Command::Reset { zones } => {
-                device.manage(RESET, zones, |s| s.is_active() || s == ZoneState::Full)
-            }
+            Command::Reset { zones } => device.manage(RESET, zones, ZoneState::is_begun),
             Command::Report { first, count } => device.report(first, count),
         }
     }

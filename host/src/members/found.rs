@@ -1,7 +1,7 @@
 //! The array that a name stands for: found, looked at, claimed, assembled.
 
 use super::{
-    open::{OpenDrive, PATIENCE_TO_LOOK, PATIENCE_TO_USE, open_patiently},
+    open::{OpenDrive, PATIENCE_TO_LOOK, PATIENCE_TO_USE, open_patiently, runner},
     scan::{Scan, directory_of, places},
     session::{Session, explain},
 };
@@ -346,18 +346,17 @@ impl Found {
 
     /// Whether there is what a process had answered: the kernel may hold a file system that relies on that.
     fn is_relied_on(&self) -> Result<bool> {
-        let by_owner = self.drives.iter().any(|d| run::left_by_owner(&d.path, &self.label.uuid).is_some());
-        Ok(by_owner || Left::of(&self.label.uuid)?.is_some())
+        Ok(self.left_by_owner().is_some() || Left::of(&self.label.uuid)?.is_some())
     }
 
-    /// Who runs the array, or a copy of it, whether they answer or not.
-    fn runner(&self) -> Option<User> {
-        drive::user(&run::lock_path(&run::directory(&self.label.uuid), &self.label.uuid))
+    /// Where another user's daemon has left that.
+    pub fn left_by_owner(&self) -> Option<PathBuf> {
+        self.drives.iter().find_map(|drive| run::left_by_owner(&drive.path, &self.label.uuid))
     }
 
     /// Whether a process that has died has left what it had answered.
     pub fn is_waited_for(&self) -> Result<bool> {
-        Ok(self.is_relied_on()? && self.runner().is_none())
+        Ok(self.is_relied_on()? && runner(&self.label.uuid).is_none())
     }
 
     /// Refuses to go on while the block device waits for its next daemon, or has one.
@@ -365,7 +364,7 @@ impl Found {
         if !self.is_relied_on()? {
             return Ok(());
         }
-        if let Some(user) = self.runner() {
+        if let Some(user) = runner(&self.label.uuid) {
             let why =
                 client::silence_of(&uuid(&self.label.uuid)).map(|(_, silence)| format!("; {}", silence.why));
             bail!("'{}', or a copy of it, is run by {user}{}", self.label.name, why.unwrap_or_default());

@@ -25,6 +25,6 @@ mod seen;
 mod session;
 
 pub use found::{Found, Looked, Terms, assembled, find_running, listed};
-pub use open::{OpenDrive, PATIENCE_TO_LOOK};
+pub use open::{OpenDrive, PATIENCE_TO_LOOK, runner};
 pub use scan::{DIR_VARIABLE, MACHINE, Scan, directory_of, places, refuse_scattered};
 pub use session::{Session, explain, full};

@@ -1,7 +1,7 @@
 //! A drive with what its superblock says: looked at, or claimed.
 
 use crate::{
-    drive::{self, OpenError},
+    drive::{self, OpenError, User},
     label::{self, Content, Label},
     output::{note, quoted},
     reactor::Reactor,
@@ -185,10 +185,9 @@ impl OpenDrive {
     /// the block device is still there.
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         let Some(label) = self.label() else { return Ok(()) };
-        let lock = run::lock_path(&run::directory(&label.uuid), &label.uuid);
         ensure!(
             run::left_by_owner(&self.path, &label.uuid).is_none()
-                && (Left::of(&label.uuid)?.is_none() || drive::user(&lock).is_some()),
+                && (Left::of(&label.uuid)?.is_none() || runner(&label.uuid).is_some()),
             "{} is member {} of '{}', whose block device waits for its daemon; end that first: zoneraid start \
              {path} and zoneraid stop {path}",
             self.path.display(),
@@ -270,4 +269,9 @@ pub(super) fn open_patiently(
         }
         std::thread::sleep(TRY_EVERY);
     }
+}
+
+/// Who runs an array, or a copy of it, whether they answer or not.
+pub fn runner(array: &[u8; 16]) -> Option<User> {
+    drive::user(&run::lock_path(&run::directory(array), array))
 }

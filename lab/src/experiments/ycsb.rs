@@ -34,7 +34,8 @@ From the paper: records, namespaces, v-zones of 16 zones, active ones (16; 11 of
 four zones wide, 16 KiB in turn, with no scheduler. Guesses: eight clients for each namespace, which for six \
 is what the server has hardware threads; 5 µs of a processor for an operation; no page cache, whatever memory \
 the server has. The window of reads is not the paper's: that shrinks with each read that is late, ours with the average, \
-which was chosen after these figures had been seen (LAB.md has them by the paper's rule). Latencies are those of a get or scan, all its reads one after the other.";
+which was chosen after these figures had been seen (LAB.md has them by the paper's rule). Latencies \
+are those of a get or scan, all its reads one after the other.";
 
 const TAILS: &str = "A read waits for a die that programs, for up to 780 µs that the model never interrupts, on v-zones \
 as on static ones. Windows of reads cost little: if they never shrank it would be between 1.0 and 1.4; a window for each \

@@ -404,8 +404,7 @@ impl Ssd {
         match zones {
             Zones::One(zone) => self.reset_zone(zone),
             Zones::All => (0..self.geometry.zones).map(ZoneIndex).try_for_each(|zone| {
-                let state = self.table.info(zone).state;
-                if state.is_active() || state == ZoneState::Full { self.reset_zone(zone) } else { Ok(()) }
+                if self.table.info(zone).state.is_begun() { self.reset_zone(zone) } else { Ok(()) }
             }),
         }
     }

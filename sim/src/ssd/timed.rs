@@ -318,8 +318,7 @@ impl Namespace {
         let mut due = hardware.clock.now_ns();
         for before in before {
             let zone = before.zone;
-            let chosen = before.state.is_active() || before.state == ZoneState::Full || zones != Zones::All;
-            if !chosen {
+            if zones == Zones::All && !before.state.is_begun() {
                 continue;
             }
             let written = self.finished_at.borrow_mut().remove(&zone.0).unwrap_or(before.wp_blocks);
