@@ -81,13 +81,15 @@ const PREFIX: usize = 3;
 
 /// Units in a row that are tried although none of them compresses.
 const PATIENCE: u32 = 8;
-/// Most blocks between two that are tried: with what a try costs, a hundredth of what a write does.
-const MOST_UNTRIED: u32 = 128;
+/// Of those that follow, as many are tried in vain before twice as many blocks lie between two of them.
+const STEP: u32 = 4;
+/// Most blocks between two that are tried: a try costs as much as a few writes, here a hundredth of one.
+const MOST_UNTRIED: u32 = 1024;
 
 /// Whether the next unit is tried.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
-    /// Units in a row that were tried and did not compress, up to [`PATIENCE`]; then how many blocks were not tried.
+    /// Units in a row that were tried and did not compress.
     in_vain: u32,
     /// Blocks that are not tried from now on.
     untried: u32,
@@ -96,41 +98,32 @@ pub struct Patience {
 impl Patience {
     /// A unit of so many blocks has come: whether it is tried.
     fn tries(&mut self, blocks: u32) -> bool {
-        if self.untried > 0 {
-            self.untried = self.untried.saturating_sub(blocks);
-            return false;
-        }
-        self.probes();
-        true
+        let tries = self.untried == 0;
+        self.untried = self.untried.saturating_sub(blocks);
+        tries
     }
 
     /// Nothing has compressed for long.
-    fn is_out(&self) -> bool {
+    pub fn is_out(&self) -> bool {
         self.in_vain >= PATIENCE
-    }
-
-    /// Where blocks do not compress one of them is tried: what comes before that is known is not, and twice as many as
-    /// the last time.
-    pub fn probes(&mut self) {
-        if self.is_out() {
-            self.in_vain = MOST_UNTRIED.min(2 * self.in_vain);
-            self.untried = self.in_vain;
-        }
     }
 
     /// A unit was tried.
     fn tried(&mut self, compresses: bool) {
         if compresses {
             *self = Patience::default();
-        } else if self.in_vain < PATIENCE {
-            self.in_vain += 1;
-            self.untried = if self.in_vain == PATIENCE { PATIENCE } else { 0 };
+            return;
         }
+        self.in_vain = self.in_vain.saturating_add(1);
+        let steps = self.in_vain.checked_sub(PATIENCE).map(|in_vain| in_vain / STEP);
+        self.untried = steps.map_or(0, |steps| 1 << steps.min(MOST_UNTRIED.ilog2()));
     }
 
-    /// Whether none of the next so many blocks is tried.
-    pub fn passes(&self, blocks: usize) -> bool {
-        self.untried as usize >= blocks
+    /// So many blocks have come: whether none of them is tried.
+    pub fn passes(&mut self, blocks: u64) -> bool {
+        let passes = self.untried as u64 >= blocks;
+        self.untried -= if passes { blocks as u32 } else { 0 };
+        passes
     }
 
     /// Others were packed elsewhere meanwhile.
@@ -393,15 +386,31 @@ mod tests {
             tried += (patience.untried == 0) as u32;
             assert!(!compresses(&noise, &mut patience));
         }
-        assert!((100..100 + 2 * PATIENCE).contains(&tried), "{tried}");
+        assert!((98..100 + PATIENCE + STEP * MOST_UNTRIED.ilog2()).contains(&tried), "{tried}");
         let late = (0..).take_while(|_| !compresses(&zeros, &mut patience)).count();
         assert!(late <= MOST_UNTRIED as usize);
         assert!(compresses(&zeros, &mut patience));
+        // After a short run of noise what compresses is not missed for longer than that.
+        for noisy in [PATIENCE, 10 * PATIENCE, 100 * PATIENCE] {
+            assert!(compresses(&zeros, &mut patience));
+            assert!((0..noisy).all(|_| !compresses(&noise, &mut patience)));
+            let late = (0..).take_while(|_| !compresses(&zeros, &mut patience)).count();
+            assert!(late <= noisy as usize / STEP as usize, "{late} after {noisy}");
+        }
+        // Nor is much of what compresses if three in ten do, in no order.
+        let mut rng = (0_u32..).map(|word| crc32c::crc32c(&word.to_le_bytes()) % 10 < 3);
+        let (mut all, mut found) = (0, 0);
+        for _ in 0..10_000 {
+            let compressible = rng.next().unwrap();
+            all += compressible as u32;
+            found += compresses(if compressible { &zeros } else { &noise }, &mut patience) as u32;
+        }
+        assert!(found * 10 > all * 8, "{found} of {all}");
         assert!(patience.passes(0) && !patience.passes(1));
     }
 
     #[test]
-    fn what_was_packed_elsewhere_is_learnt_from_and_one_is_tried_at_a_time() {
+    fn what_was_packed_elsewhere_is_learnt_from() {
         let (mut packer, mut patience) = (Packer::default(), Patience::default());
         let mut packing = |bytes: &[u8], before: Patience| {
             let mut packing = Packing::new((0, bytes), (Codec::Lz4, Unit::BLOCK), before);
@@ -413,16 +422,10 @@ mod tests {
         for _ in 0..10 * PATIENCE {
             patience.learn(&packing(&noise, Patience::default()));
         }
-        assert_eq!((patience.in_vain, patience.untried), (PATIENCE, PATIENCE));
-        patience.untried = 0;
-        let before = patience;
-        patience.probes();
-        assert!(patience.passes(2 * PATIENCE as usize) && !patience.passes(2 * PATIENCE as usize + 1));
-        let tried = packing(&noise, before);
-        patience.learn(&tried);
-        assert!(patience.passes(2 * PATIENCE as usize));
-        patience.learn(&packing(&[0; BLOCK], before));
-        assert!(!patience.passes(1) && patience.in_vain == 0);
+        assert!(patience.in_vain == 10 * PATIENCE && patience.is_out());
+        assert!(patience.passes(MOST_UNTRIED as u64) && !patience.passes(1));
+        patience.learn(&packing(&[0; BLOCK], Patience::default()));
+        assert!(!patience.passes(1) && !patience.is_out());
     }
 
     #[test]

@@ -43,15 +43,22 @@ impl Drop for Writing<'_> {
 }
 
 impl Core {
+    /// Whether the next so many blocks of a write are kept as they are.
+    pub fn passes(&self, blocks: u64, parts: &Parts) -> bool {
+        parts.taken.is_empty() && self.state.borrow_mut().patience.passes(blocks)
+    }
+
     /// Packs a part of a write. What comes behind it is offered to the crew before, and the part itself if others write as
-    /// well, who go on meanwhile.
+    /// well, who go on meanwhile: unless few blocks are tried, which takes no time.
     pub async fn pack(&self, at: u64, data: &Buf, part: Range<u64>, how: How, parts: &mut Parts) -> Packed {
         let blocks = |part: Range<u64>| {
             (at + part.start, &data[part.start as usize * BLOCK..part.end as usize * BLOCK])
         };
         // A crew may have come while others of its parts were packed here.
         parts.offered = parts.offered.max(part.start);
-        if let Some(crew) = &*self.crew.borrow() {
+        if let Some(crew) = &*self.crew.borrow()
+            && !self.state.borrow().patience.is_out()
+        {
             if parts.offered <= part.start && self.writers.get() == 1 {
                 parts.offered = part.end;
                 parts.taken.push_back(None);
@@ -77,14 +84,8 @@ impl Core {
         packer.get_or_insert_default().pack(blocks(part), how, patience)
     }
 
-    /// Offers blocks to the crew, unless none of them is tried, which takes no time.
+    /// Offers blocks to the crew.
     fn offer(&self, crew: &dyn Crew, blocks: (u64, &[u8]), how: How) -> Option<Taken> {
-        let patience = self.state.borrow().patience;
-        if patience.passes(blocks.1.len() / BLOCK) {
-            return None;
-        }
-        let taken = crew.take(Packing::new(blocks, how, patience)).ok()?;
-        self.state.borrow_mut().patience.probes();
-        Some(taken)
+        crew.take(Packing::new(blocks, how, self.state.borrow().patience)).ok()
     }
 }

@@ -248,7 +248,9 @@ impl Core {
             let (first, mut end, mut packed) = (from, blocks, None);
             if let Some(how) = how {
                 end = part_end(at, first, data);
-                packed = Some(self.pack(at, data, first..end, how, &mut parts).await);
+                if !self.passes(end - first, &parts) {
+                    packed = Some(self.pack(at, data, first..end, how, &mut parts).await);
+                }
             }
             let pieces = (first, packed.as_ref());
             while from < end && result.is_ok() {

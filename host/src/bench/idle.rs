@@ -24,9 +24,12 @@ pub struct Idle {
 
 impl Idle {
     pub fn new(zones: u32) -> Idle {
-        let capacity = Model::zn540().geometry.zone_capacity_blocks;
-        let geometry = Model::zn540().scaled(zones, capacity).geometry;
+        let geometry = Model::zn540().scaled(zones, Idle::zone_blocks()).geometry;
         Idle { drive: EmulatedDrive::in_memory(&geometry), idles: Cell::new(false) }
+    }
+
+    pub fn zone_blocks() -> u64 {
+        Model::zn540().geometry.zone_capacity_blocks
     }
 
     /// Nothing is stored or read from now on.

@@ -28,7 +28,9 @@ use serde::Serialize;
 use sim::rng::Rng;
 use std::rc::Rc;
 
-const ZONES: u32 = 40;
+const BLOCKS: u64 = 11_000_000;
+/// Zones of a drive that holds all of them.
+const ZONES: u64 = 48;
 /// Requests on the way.
 const DEPTH: u64 = 64;
 /// Different blocks that are written.
@@ -59,6 +61,8 @@ struct Compressed {
     /// How much shorter words get.
     words_ratio: f64,
     write_noise_ns: f64,
+    /// How many times as long as without compression, in rounds that take turns.
+    noise_overhead: f64,
 }
 
 /// What words cost that are compressed so much at a time, in writes of 64 KiB, 64 of them on the way.
@@ -88,17 +92,20 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(compression: Compression) -> Result<Rig> {
-        let (rig, device) = Rig::storing(compression, Unit::BLOCK)?;
+    /// As large as it takes to write so many blocks and never collect a zone, of which there would be nothing to read.
+    fn new(compression: Compression, writes: u64) -> Result<Rig> {
+        let zones = ZONES + writes * 5 / 4 / Idle::zone_blocks();
+        let (rig, device) = Rig::storing(compression, Unit::BLOCK, zones)?;
         device.idle();
         Ok(rig)
     }
 
     /// On a drive that stores what it is given.
-    fn storing(compression: Compression, unit: Unit) -> Result<(Rig, Rc<Idle>)> {
-        let (device, reactor) = (Rc::new(Idle::new(ZONES)), Reactor::default());
+    fn storing(compression: Compression, unit: Unit, zones: u64) -> Result<(Rig, Rc<Idle>)> {
+        let (device, reactor) = (Rc::new(Idle::new(zones as u32)), Reactor::default());
         let runtime = reactor.runtime();
-        let options = CreateOptions { uuid: [1; 16], codec: compression.0, unit, ..CreateOptions::default() };
+        let (uuid, blocks, codec) = ([1; 16], Some(BLOCKS), compression.0);
+        let options = CreateOptions { uuid, blocks, codec, unit, ..CreateOptions::default() };
         let made = Volume::create(device.clone(), options);
         runtime.block_on(made, || false).context("the drive does not answer")??;
         let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
@@ -121,7 +128,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     output.print(&costs, |costs| {
         let line = |what: &str, ns: f64| format!("  {what:<48} {ns:>9.0} ns\n");
         let figure = |what: &str, figure: f64| format!("  {what:<48} {figure:>12.3}\n");
-        let head = ["compression", "threads besides", "4 KiB write of words", "ratio", "of noise"];
+        let head = ["compression", "threads besides", "4 KiB write of words", "ratio", "of noise", "to off"];
         let row = |row: &Compressed| {
             vec![
                 row.compression.to_string(),
@@ -129,6 +136,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
                 format!("{:.0} ns", row.write_words_ns),
                 format!("{:.2}", row.words_ratio),
                 format!("{:.0} ns", row.write_noise_ns),
+                format!("{:.3}", row.noise_overhead),
             ]
         };
         let rows: Vec<Vec<String>> = std::iter::once(head.map(String::from).to_vec())
@@ -163,7 +171,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
 }
 
 fn measured(rounds: usize) -> Result<Costs> {
-    let rig = Rig::new(Compression(None))?;
+    let rig = Rig::new(Compression(None), (rounds as u64 + 1) * REQUESTS)?;
     let plain = [Buf::copy_of(&[0x5a; BLOCK])];
     let (write_ns, allocations) = medians(rounds, |round| play(&rig, &plain, random(&rig, REQUESTS, round)))?;
     let (read_ns, _) = medians(rounds, |round| play(&rig, &[], random(&rig, REQUESTS, round)))?;
@@ -193,26 +201,34 @@ fn measured(rounds: usize) -> Result<Costs> {
 
 /// What a codec costs; nothing if it was to be with other threads and there are no processors for them.
 fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<Option<Compressed>> {
-    let mut threads = 0;
-    let mut write = |blocks: &[Buf]| {
-        let rig = Rig::new(compression)?;
+    let (mut threads, writes) = (0, (rounds as u64 + 1) * COMPRESSED);
+    let mut rig = || {
+        let rig = Rig::new(compression, writes)?;
         if helped && let Some(packers) = Packers::start(&rig.reactor)? {
             threads = packers.threads();
             rig.volume.employ(packers);
         }
-        let (ns, _) = medians(rounds, |round| play(&rig, blocks, random(&rig, COMPRESSED, round)))?;
-        let status = rig.volume.status();
-        anyhow::Ok((ns, status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64))
+        anyhow::Ok(rig)
     };
-    let (write_words_ns, words_ratio) = write(&words())?;
-    let (write_noise_ns, _) = write(&noise())?;
-    let found = Compressed { compression, threads, write_words_ns, words_ratio, write_noise_ns };
+    let write = |rig: &Rig, blocks: &[Buf], round| play(rig, blocks, random(rig, COMPRESSED, round));
+    let (for_words, for_noise, plain) = (rig()?, rig()?, Rig::new(Compression(None), writes)?);
+    let (words, noise) = (words(), noise());
+    let (write_words_ns, _) = medians(rounds, |round| write(&for_words, &words, round))?;
+    let (write_noise_ns, noise_overhead) = medians(rounds, |round| {
+        let (without, _) = write(&plain, &noise, round)?;
+        let (with, _) = write(&for_noise, &noise, round)?;
+        Ok((with, with / without))
+    })?;
+    let status = for_words.volume.status();
+    let words_ratio = status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64;
+    let found =
+        Compressed { compression, threads, write_words_ns, words_ratio, write_noise_ns, noise_overhead };
     Ok((threads > 0 || !helped).then_some(found))
 }
 
 /// What words cost in units of this size.
 fn in_units(rounds: usize, compression: Compression, unit: Unit) -> Result<InUnits> {
-    let (rig, _) = Rig::storing(compression, unit)?;
+    let (rig, _) = Rig::storing(compression, unit, ZONES)?;
     let large: Vec<Buf> = words()
         .chunks_exact(LARGE_BLOCKS as usize)
         .map(|blocks| Buf::copy_of(&blocks.iter().flat_map(|block| block.to_vec()).collect::<Vec<u8>>()))
