@@ -39,7 +39,7 @@ const OTHER_ACTIVE: u32 = 3;
 const LEAST_STREAMS: u32 = 2;
 
 /// Most blocks of a group of moved ones: what writers wait behind.
-const MOST_MOVED: u64 = 128;
+const MOST_MOVED: u64 = 80;
 
 /// So many units fit into a group, at least, of the largest that there are.
 const UNITS_IN_GROUP: u64 = 4;
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!((plan.streams, plan.group_most, plan.unit.blocks()), (3, 14, 2));
         let large = Geometry { max_transfer_blocks: 4096, zone_capacity_blocks: 1000, ..geometry() };
         let plan = Plan::of(&large, None).unwrap();
-        assert_eq!((plan.unit, plan.in_full_zone()), (Unit::MOST, 1000 - 2 * 9 - 14));
+        assert_eq!((plan.unit, plan.in_full_zone()), (Unit::MOST, 1000 - 2 * 15 - 14));
         assert_eq!(Plan::of(&geometry(), Some(5)).unwrap().blocks, 5);
         for (why, geometry) in [
             ("16 TiB", Geometry { zones: 1 << 26, ..geometry() }),
