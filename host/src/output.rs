@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const BAR_COLUMNS: u16 = 70;
 
 const BYTES_OF: &str = "{msg:<10} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
-const STEPS: &str = "{msg:<10} {wide_bar} {pos}/{len}";
+const STEPS: &str = "{msg:<10} {wide_bar} {pos}/{len} {eta} left";
 const NARROW: &str = "{msg:<10} {percent:>3} %";
 const BYTES: &str = "{msg:<10} {bytes}";
 
@@ -203,7 +203,7 @@ impl Output {
         self.progress(what, total_bytes, BYTES_OF)
     }
 
-    /// As [`Output::bar`], for a handful of steps.
+    /// As [`Output::bar`], for steps.
     pub fn steps(self, what: &str, steps: u64) -> ProgressBar {
         self.progress(what, steps, STEPS)
     }

@@ -18,10 +18,12 @@ const LOG_ZONES: u32 = META_ZONES * AGGREGATES[AGGREGATES.len() - 1];
 /// passes them over.
 pub async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     let geometry = device.geometry();
-    let first = LOG_ZONES.min(geometry.zones);
-    reset_each(device, 0..first).await?;
-    device.submit(Command::Reset { zones: Zones::All }).await.result?;
-    reset_each(device, (first..geometry.zones).filter(|_| geometry.zrwa.is_some())).await
+    let each = if geometry.zrwa.is_some() { geometry.zones } else { LOG_ZONES.min(geometry.zones) };
+    reset_each(device, 0..each).await?;
+    if each < geometry.zones {
+        device.submit(Command::Reset { zones: Zones::All }).await.result?;
+    }
+    Ok(())
 }
 
 /// Resets `zones` of a drive, in any order.

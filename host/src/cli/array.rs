@@ -9,7 +9,7 @@ use crate::{
     drive::{self, Plate, same_file},
     machine::{self, Owner},
     members::{
-        self, Found, OpenDrive, Session, directory_of, explain, find_running, listed, places,
+        self, Erasing, Found, OpenDrive, Session, directory_of, explain, find_running, listed, places,
         refuse_scattered,
     },
     name::{ArrayName, MemberName, real_path},
@@ -103,7 +103,8 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     }
     let uuid = output::new_uuid()?;
     let create = create_options(&options, uuid);
-    let members: Vec<Drive> = drives.iter().map(OpenDrive::drive).collect();
+    let (erasing, runtime) = (Erasing::new(output, &drives), reactor.runtime());
+    let members: Vec<Drive> = drives.iter().map(|drive| erasing.drive(drive, runtime)).collect();
     let zones = drives.iter().map(|drive| drive.device.geometry().zones).min().unwrap_or(1);
     let most = MOST_BLOCKS / u64::from(zones.max(1));
     ensure!(
@@ -116,7 +117,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         "--zone-size has to be a power of two below 2 TiB: no block device could show the array otherwise"
     );
     // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
-    let design = Array::design(reactor.runtime(), &create, &members)?;
+    let design = Array::design(runtime, &create, &members)?;
     ensure!(
         options.yes || used.is_empty(),
         "the drives are not blank ({}); --yes destroys what is on them",
@@ -134,9 +135,10 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
             .note(&format!("{}; the array is nobody's, and does not start by itself", machine::NO_IDENTITY));
     }
     if !options.dry_run {
-        let made = reactor.wait(Array::create(reactor.runtime(), create, members))?;
+        let made = reactor.wait(Array::create(runtime, create, members))?;
         made.map_err(|error| explain(error.into(), drives.iter().map(|drive| drive.path.clone())))?;
     }
+    drop(erasing);
     output.print(&created, created_text)?;
     Ok(HEALTHY)
 }

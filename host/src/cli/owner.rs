@@ -10,7 +10,7 @@ use crate::{
     drive::{self, Plate, same_file},
     label::{Content, Label},
     machine,
-    members::{Found, OpenDrive, PATIENCE_TO_LOOK, Scan, explain, find_running},
+    members::{Erasing, Found, OpenDrive, PATIENCE_TO_LOOK, Scan, explain, find_running},
     name::ArrayName,
     name::real_path,
     output::{HEALTHY, Output, quoted, uuid},
@@ -139,13 +139,15 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
         output
             .note(&format!("{path}: {error}; if it was a member, make it blank with: zoneraid wipe {word}"));
     }
-    let drives: Vec<Drive> = found.drives.iter().map(OpenDrive::drive).collect();
+    let (erasing, runtime) = (Erasing::new(output, &found.drives), found.reactor.runtime());
+    let drives: Vec<Drive> = found.drives.iter().map(|drive| erasing.drive(drive, runtime)).collect();
     let destroyed = Destroyed {
         array: found.label.name.clone(),
         uuid: uuid(&found.label.uuid),
         drives: found.drives.iter().map(Wiped::of).collect(),
     };
-    let gone = found.reactor.wait(Array::destroy(found.reactor.runtime(), drives))?;
+    let gone = found.reactor.wait(Array::destroy(runtime, drives))?;
+    drop(erasing);
     gone.map_err(|error| found.explain(error))?;
     output.print(&destroyed, |destroyed| {
         let blank = destroyed.drives.iter().map(|wiped| format!("{}: blank\n", wiped.drive));
@@ -191,14 +193,13 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     ensure!(yes || missed.is_empty(), "{}; --yes destroys that", missed.join("; "));
     drives.iter().try_for_each(OpenDrive::refuse_if_waited_for)?;
     let wiped = WipedDrives { drives: drives.iter().map(Wiped::of).collect() };
-    let bar = output.steps("wipe", drives.len() as u64);
+    let erasing = Erasing::new(output, &drives);
     let empty = |drive: &OpenDrive| {
-        let blank = reactor.wait(make_blank(&drive.drive()))?;
-        bar.inc(1);
+        let blank = reactor.wait(make_blank(&erasing.drive(drive, reactor.runtime())))?;
         blank.map_err(|error| explain(error.into(), [drive.path.clone()]))
     };
     let failed = drives.iter().enumerate().find_map(|(done, drive)| Some((done, empty(drive).err()?)));
-    bar.finish_and_clear();
+    drop(erasing);
     if let Some((done, error)) = failed {
         let blank: Vec<String> =
             drives[..done].iter().map(|drive| drive.path.display().to_string()).collect();

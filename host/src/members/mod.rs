@@ -18,12 +18,14 @@
 //! that of an array in one of the [`places`]. Anybody may put an array of any name in some directory: where
 //! a word can mean two things it means neither, and that is an error.
 
+mod erase;
 mod found;
 mod open;
 mod scan;
 mod seen;
 mod session;
 
+pub use erase::Erasing;
 pub use found::{Found, Looked, Terms, assembled, find_running, listed};
 pub use open::{OpenDrive, PATIENCE_TO_LOOK, runner};
 pub use scan::{DIR_VARIABLE, MACHINE, Scan, directory_of, places, refuse_scattered};

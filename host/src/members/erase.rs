@@ -1,0 +1,98 @@
+//! How far drives are that are emptied, by their zones that were reset.
+
+use super::OpenDrive;
+use crate::output::Output;
+use engine::{
+    array::Drive,
+    device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice, Zones},
+    runtime::Runtime,
+};
+use indicatif::ProgressBar;
+use std::{cell::Cell, rc::Rc};
+
+/// A bar for drives that are emptied; gone from the screen when dropped.
+pub struct Erasing(ProgressBar);
+
+impl Erasing {
+    /// None of `drives` is emptied yet.
+    pub fn new(output: Output, drives: &[OpenDrive]) -> Erasing {
+        let zones = drives.iter().map(|drive| u64::from(drive.device.geometry().zones)).sum();
+        Erasing(output.steps("emptying", zones))
+    }
+
+    /// The drive as the engine wants it: what is reset of it is shown.
+    pub fn drive(&self, drive: &OpenDrive, runtime: &Runtime) -> Drive {
+        self.watched(drive.drive(), runtime)
+    }
+
+    fn watched(&self, Drive { name, device }: Drive, runtime: &Runtime) -> Drive {
+        let (shown, runtime) = (Rc::new(Shown { bar: self.0.clone(), zones: Cell::new(0) }), runtime.clone());
+        Drive { name, device: Rc::new(Watched { device, shown, runtime, slots: Rc::default() }) }
+    }
+}
+
+impl Drop for Erasing {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Zones of a drive that the bar counts.
+struct Shown {
+    bar: ProgressBar,
+    zones: Cell<u64>,
+}
+
+struct Watched {
+    device: Rc<dyn ZonedDevice>,
+    shown: Rc<Shown>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+}
+
+impl ZonedDevice for Watched {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let Command::Reset { zones } = command else { return self.device.submit(command) };
+        let all = u64::from(self.geometry().zones);
+        let (completer, completion) = self.slots.pair();
+        let (asked, shown) = (self.device.submit(command), self.shown.clone());
+        self.runtime.spawn(async move {
+            let done = asked.await;
+            let before = shown.zones.get();
+            let after = if zones == Zones::All { all } else { all.min(before + 1) };
+            shown.zones.set(after);
+            shown.bar.inc(after - before);
+            completer.complete(done);
+        });
+        completion
+    }
+
+    fn plate(&self) -> Plate {
+        self.device.plate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reactor::Reactor;
+    use engine::owner::make_blank;
+    use sim::ssd::{EmulatedDrive, Model};
+
+    #[test]
+    fn a_bar_ends_with_the_last_zone_of_the_last_drive() {
+        let (reactor, erasing) = (Reactor::default(), Erasing(ProgressBar::hidden()));
+        let with = Model::zn540().scaled(24, 1024).geometry;
+        let without = Geometry { zrwa: None, ..with.clone() };
+        for (drives, geometry) in [(1, &with), (2, &without), (3, &with)] {
+            let device = Rc::new(EmulatedDrive::in_memory(geometry));
+            let drive = Drive { name: "drive".into(), device: device.clone() };
+            reactor.wait(make_blank(&erasing.watched(drive, reactor.runtime()))).unwrap().unwrap();
+            assert_eq!(erasing.0.position(), drives * 24);
+        }
+    }
+}
