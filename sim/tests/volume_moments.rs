@@ -10,8 +10,10 @@ use engine::{
     array::Drive,
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Geometry, ZonedDevice, Zones},
-    runtime::Runtime,
-    volume::{Behaviour, Codec, CreateOptions, Plan, Unit, Volume, VolumeError},
+    runtime::{Gate, Runtime},
+    volume::{
+        Behaviour, Codec, CreateOptions, Crew, Packer, Packing, Plan, Taken, Unit, Volume, VolumeError,
+    },
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::ssd::Fault;
@@ -496,4 +498,49 @@ fn a_zone_is_begun_when_the_one_before_it_is_safe() {
     (200..210).for_each(|at| write(&volume, at, 1));
     assert!(witness.kinds.borrow().len() > begun);
     runtime.clear();
+}
+
+/// Others that pack blocks, and give nothing back before they are told to.
+#[derive(Default)]
+struct Others {
+    taken: Cell<u32>,
+    is_over: Rc<(Cell<bool>, Gate)>,
+}
+
+impl Crew for Others {
+    fn take(&self, mut packing: Packing) -> Result<Taken, Packing> {
+        self.taken.set(self.taken.get() + 1);
+        let is_over = self.is_over.clone();
+        Ok(Box::pin(async move {
+            while !is_over.0.get() {
+                is_over.1.wait().await;
+            }
+            packing.run(&mut Packer::default());
+            Some(packing)
+        }))
+    }
+}
+
+#[test]
+fn what_others_have_packed_of_a_write_stays_its_own_when_blocks_are_not_tried_any_more() {
+    const PART: u64 = 16;
+    let scene = Scene::new();
+    run(&scene.runtime, scene.volume.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();
+    let others = Rc::new(Others::default());
+    scene.volume.employ(others.clone());
+    let noise = |from: u64| (from..from + PART).flat_map(noise).collect::<Vec<u8>>();
+    let [ones, twos] = [1, 2].map(|byte| vec![byte; PART as usize * BLOCK]);
+    // Of who writes first others have the second part, and of the next one all. What they learn of noise comes to so much
+    // that as many blocks are not tried as the second part of that one has, which is with them.
+    scene.start_write(32 * PART, Buf::copy_of(&[ones.clone(), noise(0)].concat()));
+    let parts = [noise(PART), ones, twos];
+    scene.start_write(0, Buf::copy_of(&parts.concat()));
+    assert_eq!(others.taken.get(), 1 + 3);
+    others.is_over.0.set(true);
+    others.is_over.1.open();
+    scene.runtime.run();
+    for (at, part) in (0..).step_by(PART as usize).zip(parts) {
+        let read = run(&scene.runtime, scene.volume.read(at, Buf::zeroed(part.len()))).unwrap();
+        assert!(*read == *part, "from block {at}");
+    }
 }
