@@ -28,6 +28,7 @@ use serde::Serialize;
 use sim::rng::Rng;
 use std::rc::Rc;
 
+/// Logical blocks of a volume.
 const BLOCKS: u64 = 11_000_000;
 /// Zones of a drive that holds all of them.
 const ZONES: u64 = 48;

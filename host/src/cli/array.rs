@@ -103,8 +103,8 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     }
     let uuid = output::new_uuid()?;
     let create = create_options(&options, uuid);
-    let (erasing, runtime) = (Erasing::new(output, &drives), reactor.runtime());
-    let members: Vec<Drive> = drives.iter().map(|drive| erasing.drive(drive, runtime)).collect();
+    let erasing = Erasing::new(output, &drives);
+    let members: Vec<Drive> = drives.iter().map(|drive| erasing.drive(drive)).collect();
     let zones = drives.iter().map(|drive| drive.device.geometry().zones).min().unwrap_or(1);
     let most = MOST_BLOCKS / u64::from(zones.max(1));
     ensure!(
@@ -117,7 +117,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         "--zone-size has to be a power of two below 2 TiB: no block device could show the array otherwise"
     );
     // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
-    let design = Array::design(runtime, &create, &members)?;
+    let design = Array::design(reactor.runtime(), &create, &members)?;
     ensure!(
         options.yes || used.is_empty(),
         "the drives are not blank ({}); --yes destroys what is on them",
@@ -135,7 +135,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
             .note(&format!("{}; the array is nobody's, and does not start by itself", machine::NO_IDENTITY));
     }
     if !options.dry_run {
-        let made = reactor.wait(Array::create(runtime, create, members))?;
+        let made = reactor.wait(Array::create(reactor.runtime(), create, members))?;
         made.map_err(|error| explain(error.into(), drives.iter().map(|drive| drive.path.clone())))?;
     }
     drop(erasing);

@@ -139,14 +139,14 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
         output
             .note(&format!("{path}: {error}; if it was a member, make it blank with: zoneraid wipe {word}"));
     }
-    let (erasing, runtime) = (Erasing::new(output, &found.drives), found.reactor.runtime());
-    let drives: Vec<Drive> = found.drives.iter().map(|drive| erasing.drive(drive, runtime)).collect();
+    let erasing = Erasing::new(output, &found.drives);
+    let drives: Vec<Drive> = found.drives.iter().map(|drive| erasing.drive(drive)).collect();
     let destroyed = Destroyed {
         array: found.label.name.clone(),
         uuid: uuid(&found.label.uuid),
         drives: found.drives.iter().map(Wiped::of).collect(),
     };
-    let gone = found.reactor.wait(Array::destroy(runtime, drives))?;
+    let gone = found.reactor.wait(Array::destroy(found.reactor.runtime(), drives))?;
     drop(erasing);
     gone.map_err(|error| found.explain(error))?;
     output.print(&destroyed, |destroyed| {
@@ -195,7 +195,7 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     let wiped = WipedDrives { drives: drives.iter().map(Wiped::of).collect() };
     let erasing = Erasing::new(output, &drives);
     let empty = |drive: &OpenDrive| {
-        let blank = reactor.wait(make_blank(&erasing.drive(drive, reactor.runtime())))?;
+        let blank = reactor.wait(make_blank(&erasing.drive(drive)))?;
         blank.map_err(|error| explain(error.into(), [drive.path.clone()]))
     };
     let failed = drives.iter().enumerate().find_map(|(done, drive)| Some((done, empty(drive).err()?)));

@@ -21,8 +21,8 @@ impl Erasing {
     }
 
     /// The drive as the engine wants it: what is reset of it is shown.
-    pub fn drive(&self, drive: &OpenDrive, runtime: &Runtime) -> Drive {
-        self.watched(drive.drive(), runtime)
+    pub fn drive(&self, drive: &OpenDrive) -> Drive {
+        self.watched(drive.drive(), &drive.runtime)
     }
 
     fn watched(&self, Drive { name, device }: Drive, runtime: &Runtime) -> Drive {

@@ -44,7 +44,7 @@ pub struct OpenDrive {
     pub content: Content,
     /// What an array has asked it for since it was opened.
     pub traffic: Rc<Traffic>,
-    runtime: Runtime,
+    pub(super) runtime: Runtime,
 }
 
 /// A drive of which it is counted what it is asked for.
