@@ -6,7 +6,7 @@
 use crate::vzone::{
     core::{Core, Tenant},
     limit::Meter,
-    restraint::{Hold, LOOK_EVERY_US, Party, Restraint},
+    restraint::{Hold, LOOK_EVERY_US, Party, Restraint, SLACK_US},
 };
 use std::rc::Rc;
 
@@ -39,13 +39,14 @@ impl Core {
                 let _turn = asked.turn.take().await;
                 self.wait(|| asked.standing.get().hold, &sleep).await;
                 let mut standing = asked.standing.get();
-                standing.hold.goes(blocks, self.now_us());
+                standing.hold.goes(blocks, self.now_us(), SLACK_US);
                 asked.standing.set(standing);
             }
             let _turn = self.turn.take().await;
-            self.wait(|| self.restraint.get().pace, &sleep).await;
+            let waited = self.wait(|| self.restraint.get().pace, &sleep).await;
             let mut restraint = self.restraint.get();
-            restraint.pace.goes(blocks, self.now_us());
+            // Time in which none has come is lost, or several would go at once.
+            restraint.pace.goes(blocks, self.now_us(), if waited { SLACK_US } else { 0 });
             self.restraint.set(restraint);
         }
         Passed(Some(self.now_us()))
@@ -59,13 +60,15 @@ impl Core {
         asked.demand.set(demand);
     }
 
-    /// Waits as long as `hold` says, which may change meanwhile.
-    async fn wait<F: Future<Output = ()>>(&self, hold: impl Fn() -> Hold, sleep: &impl Fn(u64) -> F) {
+    /// Waits as long as `hold` says, which may change meanwhile; whether it had to.
+    async fn wait<F: Future<Output = ()>>(&self, hold: impl Fn() -> Hold, sleep: &impl Fn(u64) -> F) -> bool {
         let mut wait_us = hold().wait_us(self.now_us());
+        let waited = wait_us > 0;
         while wait_us > 0 {
             sleep(wait_us.min(LOOK_EVERY_US)).await;
             wait_us = hold().wait_us(self.now_us());
         }
+        waited
     }
 
     /// Has a request wait that is more than may be asked for; anew, if that changes meanwhile.

@@ -5,7 +5,8 @@
 //! others are held back: each gets a rate, below what it had, and what lacks goes first by how much lacks. With each
 //! look at which nobody is short or late rates grow by equal steps, so that they become shares by weight; one that has
 //! grown to all that there is ends. Once nobody has asked for what was promised for a tenth of a second, nobody is held
-//! back. Requests that are held back go one behind the other, whosever they are, so that they do not meet.
+//! back. Requests that are held back go one behind the other, whosever they are, so that they do not meet: not even if
+//! none has come for some time.
 //!
 //! A namespace of the class of latency is never held back, and one with a floor not below that. Beyond such floors all
 //! others together keep a sixteenth of what there was lately, and where only latency is at stake all have four fifths:
@@ -27,8 +28,8 @@ pub const PERIOD_US: u64 = 100_000;
 const SECOND_US: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Who wakes up late may make up for so much, in nanoseconds.
-const SLACK_NS: u64 = 1_000_000;
+/// Who wakes up late may make up for so much.
+pub const SLACK_US: u64 = 1000;
 
 /// One of so many requests of the class of latency may be late; so many that are more are made up for, and each look
 /// does so as this many requests at least.
@@ -41,6 +42,10 @@ const LOOK_IS_WORTH: i64 = 10;
 const LEAST: u64 = 16;
 const STEP: u64 = 64;
 const FADES: u64 = 512;
+
+/// Within such a part of what others had when a request was late last, steps are so many times as small.
+const EDGE: u64 = 16;
+const CAREFUL: u64 = 128;
 
 /// A floor is out of reach when a namespace has come no nearer, by a sixteenth, in so many looks; for how long that is
 /// believed; and what all of a floor is.
@@ -148,10 +153,10 @@ impl Hold {
         self.due_ns().saturating_sub(now_us.saturating_mul(1000)).div_ceil(1000)
     }
 
-    /// A request of so many blocks goes.
-    pub fn goes(&mut self, blocks: u64, now_us: u64) {
-        let now_ns = now_us.saturating_mul(1000);
-        self.went_ns = self.due_ns().clamp(now_ns.saturating_sub(SLACK_NS), now_ns);
+    /// A request of so many blocks goes; of the time since it was due so much counts for those behind it.
+    pub fn goes(&mut self, blocks: u64, now_us: u64, slack_us: u64) {
+        let [now_ns, slack_ns] = [now_us, slack_us].map(|us| us.saturating_mul(1000));
+        self.went_ns = self.due_ns().clamp(now_ns.saturating_sub(slack_ns), now_ns);
         self.blocks = blocks;
     }
 }
@@ -374,6 +379,8 @@ pub struct Restraint {
     known: u32,
     /// Others are held back for a latency.
     for_latency: bool,
+    /// What those who yield were served when a request was late last, in blocks a second.
+    late_at: u64,
     /// What all who are held back may have together.
     pub pace: Hold,
 }
@@ -426,7 +433,10 @@ impl Restraint {
         let late = self.known == KNOWN && parties.iter().any(|party| party.found.late);
         if lacks > 0 || late {
             self.for_latency |= late;
-            self.tighten(passed_us, lacks.saturating_mul(SECOND_US) / passed_us, parties);
+            let had = self.tighten(passed_us, lacks.saturating_mul(SECOND_US) / passed_us, parties);
+            if late {
+                self.late_at = had;
+            }
         } else if !parties.iter().any(|party| party.found.owed) {
             self.loosen(parties);
         }
@@ -435,8 +445,9 @@ impl Restraint {
         self.for_latency &= self.pace.rate.is_some();
     }
 
-    /// Takes so many blocks a second, or at least an eighth of what they had, from those who have asked and yield.
-    fn tighten(&self, passed_us: u64, lacks: u64, parties: &mut [Party]) {
+    /// Takes so many blocks a second, or at least an eighth of what they had, from those who have asked and yield; gives
+    /// what they had.
+    fn tighten(&self, passed_us: u64, lacks: u64, parties: &mut [Party]) -> u64 {
         let asked = |party: &&mut Party| party.yields() && party.seen.was_asked();
         let (mut had, mut floors, mut weights) = (0_u64, 0_u64, 0);
         for party in parties.iter_mut().filter(asked) {
@@ -462,14 +473,18 @@ impl Restraint {
             let rate = &mut party.standing.hold.rate;
             *rate = Some(rate.map_or(u64::MAX, |rate| rate.max(TRICKLE)).min(cut.max(least)));
         }
+        had
     }
 
     /// Gives everybody who is held back a step more, by weight; who then may have all that there is is let go.
     fn loosen(&self, parties: &mut [Party]) {
         let is_held = |party: &&mut Party| party.standing.hold.rate.is_some();
         let weights: u64 = parties.iter_mut().filter(is_held).map(|party| party.weight).sum();
+        let edge = self.late_at - self.late_at / EDGE..self.late_at + self.late_at / EDGE;
+        let careful = self.for_latency && edge.contains(&self.pace.rate.unwrap_or(0));
+        let all = self.most / STEP / if careful { CAREFUL } else { 1 };
         for party in parties.iter_mut().filter(is_held) {
-            let step = (self.most / STEP * party.weight / weights.max(1)).max(1);
+            let step = (all * party.weight / weights.max(1)).max(1);
             let rate = &mut party.standing.hold.rate;
             *rate = rate.map(|rate| rate.saturating_add(step)).filter(|rate| *rate < self.most);
         }

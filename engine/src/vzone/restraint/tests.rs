@@ -164,6 +164,22 @@ fn others_are_held_back_while_a_latency_is_too_long_and_have_nearly_all() {
 }
 
 #[test]
+fn others_come_back_to_what_made_a_request_late_by_small_steps() {
+    let class = Qos { latency_us: 100, ..NONE };
+    let mut rig = Rig::new(&[class, NONE, NONE]);
+    let asked = [80, 8000, 8000];
+    rig.looks(100, &asked);
+    let late = rig.late;
+    let mean = rig.looks(10_000, &asked);
+    // Ten requests a look, of which one of a thousand may be late.
+    assert!(rig.late - late <= 8, "{} {mean:?}", rig.late - late);
+    assert!(mean[1] + mean[2] >= ALL * 82 / 100, "{mean:?}");
+    // What it was late at is forgotten with who was.
+    rig.looks(PERIOD_US / LOOK_EVERY_US, &[0, 8000, 8000]);
+    assert!(!rig.is_held());
+}
+
+#[test]
 fn a_floor_that_is_out_of_reach_costs_others_nothing_for_long() {
     // It never asks for more than 1500 at once.
     let mut rig = Rig::new(&[floor(4000), NONE, NONE]);
@@ -371,7 +387,7 @@ fn who_is_held_back_goes_at_its_rate_and_at_once_when_it_is_not() {
     while now_us < 2 * SECOND_US {
         // Sleepers wake up late.
         now_us += hold.wait_us(now_us) + 70;
-        hold.goes(8, now_us);
+        hold.goes(8, now_us, SLACK_US);
         gone += 8;
     }
     assert!((7990..=8020).contains(&gone), "{gone}");
@@ -380,11 +396,15 @@ fn who_is_held_back_goes_at_its_rate_and_at_once_when_it_is_not() {
     assert_eq!(hold.wait_us(now_us), 0);
     // Nothing is saved up for longer than a moment.
     let mut hold = Hold { rate: Some(8000), ..Hold::default() };
-    hold.goes(8, 50 * SECOND_US);
-    hold.goes(8, 100 * SECOND_US);
+    hold.goes(8, 50 * SECOND_US, SLACK_US);
+    hold.goes(8, 100 * SECOND_US, SLACK_US);
     assert_eq!(hold.wait_us(100 * SECOND_US), 0);
-    hold.goes(8, 100 * SECOND_US);
+    hold.goes(8, 100 * SECOND_US, SLACK_US);
     assert_eq!(hold.wait_us(100 * SECOND_US), 1000);
+    // Where nothing is saved up, two never go at once.
+    let mut hold = Hold { rate: Some(8000), ..Hold::default() };
+    hold.goes(8, 50 * SECOND_US, 0);
+    assert_eq!(hold.wait_us(50 * SECOND_US), 1000);
 }
 
 #[test]
