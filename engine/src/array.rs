@@ -284,6 +284,11 @@ impl ZonedDevice for Array {
         &self.0.geometry
     }
 
+    /// A stripe: its parity is written once.
+    fn optimal_write_blocks(&self) -> u64 {
+        self.0.layout.stripe_blocks()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         self.0.submit(command)
     }

@@ -25,6 +25,11 @@ pub trait ZonedDevice {
     /// Starts `command`. Never blocks, never fails: errors are in the completion.
     fn submit(&self, command: Command) -> Completion;
 
+    /// Writes of so many blocks, that far apart from the start of a zone on, cost least; 1 where it is all the same.
+    fn optimal_write_blocks(&self) -> u64 {
+        1
+    }
+
     /// What is written on the device, as far as it says so.
     fn plate(&self) -> Plate {
         Plate { size_bytes: self.geometry().size_bytes(), ..Plate::default() }

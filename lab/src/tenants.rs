@@ -69,6 +69,10 @@ impl ZonedDevice for Remembering {
         self.inner.geometry()
     }
 
+    fn optimal_write_blocks(&self) -> u64 {
+        self.inner.optimal_write_blocks()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         match command {
             Command::Write { lba, ref data, .. } if self.keeps(lba) => {
@@ -384,10 +388,12 @@ impl Running {
             // As a block device does.
             let passed = self.device.admit(blocks, |us| self.clock.sleep(us * 1000)).await;
             let (command, before) = self.next(data);
+            // Others follow at once.
+            let done = self.device.submit(command);
             if let Some(reset) = before {
                 self.note(reset.await.result.err());
             }
-            let done = self.device.submit(command).await;
+            let done = done.await;
             self.device.answered(passed, blocks);
             let now = self.clock.now_ns();
             match done.result {

@@ -151,7 +151,12 @@ impl Arbiter {
     /// A group of `width` zones is wanted; `true` if they can be taken.
     pub fn want(&mut self, width: u32) -> bool {
         self.wanted = width;
-        self.grouped + width <= self.group_limit() && self.ready.len() >= width as usize
+        self.fits(width) && self.ready.len() >= width as usize
+    }
+
+    /// Whether so many more zones in groups may be active.
+    pub fn fits(&self, width: u32) -> bool {
+        self.grouped + width <= self.group_limit()
     }
 
     /// Whether so many can never be had.

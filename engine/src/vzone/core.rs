@@ -107,6 +107,8 @@ pub(super) struct TenantState {
     pub begun: u64,
     /// Flushes that have begun.
     pub flushes: u64,
+    /// A v-zone that is moved has active zones twice.
+    pub doubled: bool,
 }
 
 impl TenantState {
@@ -129,6 +131,11 @@ impl TenantState {
         let is_ended = move |vzone: &Vzone| vzone.failed.is_some() || is_full(vzone);
         let engaged = move |vzone: &&Vzone| vzone.active || !vzone.groups.is_empty() && !is_ended(vzone);
         self.vzones.iter().filter(engaged)
+    }
+
+    /// How many that are, and another one while one has active zones twice.
+    pub fn engaged_count(&self, capacity: u64) -> usize {
+        self.engaged(capacity).count() + self.doubled as usize
     }
 }
 
@@ -340,18 +347,13 @@ impl Core {
         }
     }
 
-    /// Blocks of a physical zone that hold data: the first one binds it.
-    pub fn zone_blocks(&self) -> u64 {
-        self.identity.zone_capacity_blocks - 1
-    }
-
     pub fn shape(&self, width: u32, unit_blocks: u32) -> Shape {
-        Shape { width, unit_blocks, zone_blocks: self.zone_blocks() }
+        Shape { width, unit_blocks, zone_blocks: self.identity.data_blocks() }
     }
 
     /// Where block `offset` of the data of a physical zone is.
     pub fn lba(&self, zone: u32, offset: u64) -> Lba {
-        Lba(self.device.geometry().start(ZoneIndex(zone)).0 + 1 + offset)
+        Lba(self.device.geometry().start(ZoneIndex(zone)).0 + self.identity.lead_blocks as u64 + offset)
     }
 
     /// Blocks of all groups that a v-zone may hold.
@@ -361,7 +363,7 @@ impl Core {
 
     /// Blocks of all groups.
     pub fn allocated(&self, groups: &Groups) -> u64 {
-        groups.zones().len() as u64 * self.zone_blocks()
+        groups.zones().len() as u64 * self.identity.data_blocks()
     }
 
     /// Nothing is changed any more: the journal does not say what is.
@@ -458,6 +460,16 @@ impl Core {
         self.arbiter.borrow().group_limit().saturating_sub(essential)
     }
 
+    /// Active zones that the groups of a namespace hold, and what one of them is being moved to beside it.
+    pub fn active_of(&self, state: &TenantState) -> u32 {
+        let arbiter = self.arbiter.borrow();
+        let last = |vzone: &Vzone| vzone.groups.len().checked_sub(1).filter(|_| vzone.active);
+        let in_groups = state.vzones.iter().filter_map(|vzone| Some(vzone.groups.group(last(vzone)?)?.2));
+        let copying = self.copying.borrow();
+        let copied = copying.iter().filter(|_| state.doubled);
+        in_groups.flatten().chain(copied).filter(|zone| arbiter.is_active(**zone)).count() as u32
+    }
+
     /// How wide the next group of a namespace is.
     fn decide(&self, tenant: &Tenant, most: u32) -> u32 {
         let spares = self.spares();
@@ -491,7 +503,7 @@ impl Core {
                 let first = state.beginning.front() == Some(&number);
                 let capacity = tenant.geometry.zone_capacity_blocks;
                 let most = tenant.spec.max_active as usize;
-                if first && state.engaged(capacity).count() < most {
+                if first && state.engaged_count(capacity) < most {
                     return Ok(());
                 }
                 // Those for which nothing is on its way end by themselves no more: they would be waited for in vain.
@@ -551,7 +563,11 @@ impl Core {
         }
         state.spares += spares;
         self.in_hand.borrow_mut().extend(&zones);
-        let unit_blocks = balloon::unit_blocks(tenant.spec.essential, width);
+        let unit_blocks = match self.identity.lead_blocks {
+            1 => balloon::unit_blocks(tenant.spec.essential, width),
+            // Each of these is on all drives.
+            stripe_blocks => stripe_blocks,
+        };
         Ok(Some(Taken { zones, unit_blocks, spares }))
     }
 
@@ -661,6 +677,7 @@ impl Tenant {
             beginning: VecDeque::new(),
             begun: 0,
             flushes: 0,
+            doubled: false,
         };
         let asked = Asked::new(spec.qos);
         Tenant { id, spec, asked, geometry, state: RefCell::new(state), commands: Cell::default(), gates }

@@ -1,4 +1,4 @@
-//! What lies on the device beside data: blocks of the journal, and the first block of each zone in use.
+//! What lies on the device beside data: blocks of the journal, and what is in front of the data of each zone in use.
 //!
 //! Every number is little-endian. A block of the journal says which device it belongs to, in which generation and
 //! at which place in its zone it was written; it is believed only if all of that and its checksum are right. Its
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Version of everything in here. A change of any layout raises it.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Physical zones of a v-zone, at most.
 pub const MOST_ZONES: usize = 16;
@@ -45,6 +45,9 @@ pub struct Identity {
     pub zone_capacity_blocks: u64,
     /// Physical zones of a v-zone.
     pub vzone_zones: u32,
+    /// Blocks of each zone in front of its data: the first one binds it, and data begin where the device likes writes
+    /// to begin.
+    pub lead_blocks: u32,
 }
 
 impl Identity {
@@ -53,9 +56,14 @@ impl Identity {
         crate::vzone::format::mark(&self.uuid)
     }
 
-    /// Blocks that a v-zone holds: those of its zones but the first one of each, as far as they are whole segments.
+    /// Blocks of a physical zone that hold data.
+    pub fn data_blocks(&self) -> u64 {
+        self.zone_capacity_blocks.saturating_sub(self.lead_blocks as u64)
+    }
+
+    /// Blocks that a v-zone holds: the data of its zones, as far as they are whole segments.
     pub fn vzone_blocks(&self) -> u64 {
-        let all = self.vzone_zones as u64 * self.zone_capacity_blocks.saturating_sub(1);
+        let all = self.vzone_zones as u64 * self.data_blocks();
         // Where zones are small, less is given up, or nothing.
         let segment = if all < 64 { 1 } else { 1 << (all / 16).min(SEGMENT_BLOCKS).ilog2() };
         all - all % segment
@@ -115,7 +123,7 @@ pub enum End {
 pub struct Groups {
     zones: [u32; MOST_ZONES],
     /// Width and unit of each group.
-    shapes: [(u8, u8); MOST_ZONES],
+    shapes: [(u8, u16); MOST_ZONES],
     count: u8,
     used: u8,
 }
@@ -146,10 +154,10 @@ impl Groups {
     /// Adds a group; `false`, and nothing has happened, if there is no room for it.
     pub fn push(&mut self, zones: &[u32], unit_blocks: u32) -> bool {
         let (used, count) = (self.used as usize, self.len());
-        let fits = !zones.is_empty() && used + zones.len() <= MOST_ZONES && unit_blocks <= u8::MAX as u32;
+        let fits = !zones.is_empty() && used + zones.len() <= MOST_ZONES && unit_blocks <= u16::MAX as u32;
         if fits {
             self.zones[used..used + zones.len()].copy_from_slice(zones);
-            self.shapes[count] = (zones.len() as u8, unit_blocks as u8);
+            self.shapes[count] = (zones.len() as u8, unit_blocks as u16);
             self.count += 1;
             self.used += zones.len() as u8;
         }
@@ -259,7 +267,7 @@ fn encode(entry: &Entry, to: &mut Encoder) {
     match entry {
         Entry::Identity(identity) => {
             to.u8(1).bytes(&identity.uuid).u32(identity.zones).u64(identity.zone_capacity_blocks);
-            to.u32(identity.vzone_zones);
+            to.u32(identity.vzone_zones).u32(identity.lead_blocks);
         }
         Entry::Namespace(id, spec) => {
             to.u8(2).u32(*id).u32(spec.zones).u32(spec.max_active).u32(spec.max_open);
@@ -280,7 +288,7 @@ fn encode(entry: &Entry, to: &mut Encoder) {
             to.u8(4).u32(*id).u32(*zone).u8(kind).u64(blocks).u8(groups.count);
             for index in 0..groups.len() {
                 if let Some((width, unit, zones)) = groups.group(index) {
-                    to.u8(width as u8).u8(unit as u8);
+                    to.u8(width as u8).u16(unit as u16);
                     zones.iter().for_each(|zone| _ = to.u32(*zone));
                 }
             }
@@ -296,6 +304,7 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
             zones: from.u32()?,
             zone_capacity_blocks: from.u64()?,
             vzone_zones: from.u32()?,
+            lead_blocks: from.u32()?,
         }),
         2 => {
             let (id, zones, max_active, max_open) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
@@ -312,7 +321,7 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
             let (id, zone, kind, blocks) = (from.u32()?, from.u32()?, from.u8()?, from.u64()?);
             let mut groups = Groups::default();
             for _ in 0..from.u8()? {
-                let (width, unit) = (from.u8()?, from.u8()?);
+                let (width, unit) = (from.u8()?, from.u16()?);
                 let zones = (0..width).map(|_| from.u32()).collect::<Result<Vec<u32>, TooShort>>()?;
                 if unit == 0 || !groups.push(&zones, unit as u32) {
                     return Ok(None);
@@ -330,11 +339,13 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
     }))
 }
 
-/// Fills the block that binds a physical zone: it makes the drive choose where the zone lies.
-pub fn reservation(mark: u64, serial: u64, block: &mut [u8]) {
+/// Fills the blocks in front of the data of a physical zone, of which the first one binds it: it makes the drive choose
+/// where the zone lies.
+pub fn reservation(mark: u64, serial: u64, blocks: &mut [u8]) {
     let mut bytes = Encoder::default();
     bytes.u32(RESERVED).u32(0).u64(mark).u64(serial);
-    block.fill(0);
+    blocks.fill(0);
+    let block = &mut blocks[..BLOCK];
     block[..bytes.0.len()].copy_from_slice(&bytes.0);
     let sum = crc32c::crc32c(&block[SUM.end..]);
     block[SUM].copy_from_slice(&sum.to_le_bytes());
@@ -355,13 +366,15 @@ mod tests {
     fn entries() -> Vec<Entry> {
         let mut groups = Groups::default();
         assert!(groups.push(&[3, 4], 8));
-        assert!(groups.push(&[9, 10, 11, 12], 4));
+        assert!(groups.push(&[9, 10, 11, 12], 1024));
         let (limits, floors) = (Rates { requests: 700, blocks: 0 }, Rates { requests: 6, blocks: 99 });
         let qos = Qos { limits, floors, latency_us: 1500 };
         let name = "db".into();
+        let identity =
+            Identity { uuid: [7; 16], zones: 40, zone_capacity_blocks: 99, vzone_zones: 16, lead_blocks: 5 };
         let spec = Spec { name, zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5, qos };
         vec![
-            Entry::Identity(Identity { uuid: [7; 16], zones: 40, zone_capacity_blocks: 99, vzone_zones: 16 }),
+            Entry::Identity(identity),
             Entry::Namespace(3, spec),
             Entry::Removed(8),
             Entry::Vzone(3, 5, groups, End::Finished(77)),
@@ -372,7 +385,8 @@ mod tests {
     #[test]
     fn a_vzone_holds_whole_segments_and_gives_up_little() {
         let of = |vzone_zones, zone_capacity_blocks| {
-            Identity { uuid: [0; 16], zones: 99, zone_capacity_blocks, vzone_zones }.vzone_blocks()
+            let uuid = [0; 16];
+            Identity { uuid, zones: 99, zone_capacity_blocks, vzone_zones, lead_blocks: 1 }.vzone_blocks()
         };
         assert_eq!((of(2, 6144), of(16, 275_712)), (23 * 512, 8615 * 512));
         assert_eq!((of(1, 4), of(3, 16), of(3, 24), of(16, 17)), (3, 45, 68, 256));

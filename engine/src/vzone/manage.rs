@@ -154,7 +154,13 @@ impl Core {
             result = self.relocate_now(tenant, (zone, ticket), flights).await;
         }
         self.give_back();
+        tenant.state.borrow_mut().doubled = false;
         if let Err(error) = result {
+            let sealed = matches!(tenant.state.borrow().vzones[zone].end, End::Sealed(_));
+            if sealed {
+                // What is active was not given back yet, and may be.
+                _ = self.finish_last(tenant, zone).await;
+            }
             self.fail_vzone(tenant, zone, error);
             self.stick(tenant, zone);
         }
@@ -172,9 +178,9 @@ impl Core {
         self.room.open();
     }
 
-    /// The steps: where the group ends is safe; its zones are finished, which frees active ones; what it holds is
-    /// copied to zones that are nobody's; that is safe; the new zones are the v-zone's, safely, instead of the old
-    /// ones; these are given up.
+    /// The steps: where the group ends is safe; its zones are finished, if active ones are needed for the copy, since
+    /// that fills them up; what it holds is copied to zones that are nobody's; that is safe; the new zones are the
+    /// v-zone's, safely, instead of the old ones; these are given up.
     async fn relocate_now(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -201,8 +207,10 @@ impl Core {
         if !sealed {
             self.seal(tenant, zone).await?;
         }
-        // Also if it was sealed by a try that came no further: what is active is needed for the copy.
-        self.finish_last(tenant, zone).await?;
+        // Also if it was sealed by a try that came no further.
+        if !self.double(tenant, zone) {
+            self.finish_last(tenant, zone).await?;
+        }
         let kept = vzone.groups.first(vzone.groups.len() - 1);
         let from = (self.shape(width, unit_blocks), old);
         let target = tenant.spec.essential.min(width);
@@ -220,12 +228,25 @@ impl Core {
             let mut state = owner.state.borrow_mut();
             let vzone = &mut state.vzones[zone];
             (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
-            vzone.active = vzone.tail < core.usable(&groups);
+            (vzone.active, vzone.stuck) = (vzone.tail < core.usable(&groups), false);
+            let spares = std::mem::take(&mut vzone.spares);
+            (state.spares, state.doubled) = (state.spares - spares, false);
+            state.hold();
             drop(state);
             core.give_up(old);
             core.moved_groups.set(core.moved_groups.get() + 1);
         };
         self.record(Entry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
+    }
+
+    /// Has a v-zone have active zones twice, if its namespace may have another active one, and does not begin one.
+    fn double(&self, tenant: &Tenant, zone: usize) -> bool {
+        let mut state = tenant.state.borrow_mut();
+        let engaged = state.engaged_count(tenant.geometry.zone_capacity_blocks) + state.beginning.len();
+        // Zones that cannot be given back may take what was promised.
+        let fits = self.arbiter.borrow().fits(tenant.spec.essential);
+        state.doubled |= state.vzones[zone].active && engaged < tenant.spec.max_active as usize && fits;
+        state.doubled
     }
 
     /// What a v-zone holds ends here, and its last group is to be moved before anything else is written.
@@ -338,10 +359,10 @@ pub(super) async fn supply(core: Rc<Core>) {
             core.work.wait().await;
             continue;
         };
-        let mut block = core.take_buffer(1);
-        reservation(core.identity.mark(), serial, &mut block);
+        let mut blocks = core.take_buffer(core.identity.lead_blocks as u64);
+        reservation(core.identity.mark(), serial, &mut blocks);
         let lba = Lba(core.device.geometry().start(ZoneIndex(zone)).0);
-        let done = core.device.submit(Command::write(lba, block.freeze(), true)).await;
+        let done = core.device.submit(Command::write(lba, blocks.freeze(), true)).await;
         drop(binding);
         core.refusals.set(core.refusals.get() + done.result.is_err() as u64);
         match done.result {

@@ -367,6 +367,10 @@ impl Namespaces {
                     held, tenant.spec.name, state.spares
                 ));
             }
+            let (active, most) = (core.active_of(&state), tenant.essential() + state.spares);
+            if state.doubled && active > most {
+                return Err(format!("{} has {active} active zones, and may have {most}", tenant.spec.name));
+            }
             spares += held;
             claims.extend(state.vzones.iter().flat_map(|vzone| vzone.groups.zones().to_vec()));
             if let Some(zone) = state.vzones.iter().position(|vzone| !vzone.tokens.is_fair(core.now_us())) {

@@ -37,6 +37,9 @@ const MOST_WEIGHT: u32 = 1000;
 /// Zones have more blocks than that.
 const LEAST_CAPACITY: u64 = 3;
 
+/// Data begin where the device likes writes to begin, if no more than such a part of a zone is given up for that.
+const LEAD_IS_AT_MOST: u64 = 8;
+
 /// Nobody counts checkpoints or reservations so far.
 const MOST_COUNTED: u64 = 1 << 63;
 
@@ -57,6 +60,17 @@ impl Budget {
         let limit = active.saturating_sub(2);
         Budget { limit, kept: (limit / 16).clamp(1, 16).min(limit) }
     }
+}
+
+/// Blocks in front of the data of each zone, at most.
+fn lead_most(geometry: &Geometry) -> u64 {
+    (geometry.zone_capacity_blocks / LEAD_IS_AT_MOST).min(geometry.max_transfer_blocks as u64).max(1)
+}
+
+/// Blocks in front of the data of each zone of a device that is to have namespaces.
+fn lead_blocks(device: &dyn ZonedDevice) -> u32 {
+    let aligned = device.optimal_write_blocks();
+    if aligned <= lead_most(device.geometry()) { aligned as u32 } else { 1 }
 }
 
 /// Zones that v-zones may have: the others are the journal's, kept reserved, or needed to move a group.
@@ -102,6 +116,7 @@ pub(super) async fn create(
         zones: geometry.zones,
         zone_capacity_blocks: geometry.zone_capacity_blocks,
         vzone_zones,
+        lead_blocks: lead_blocks(&*device),
     };
     let fits = (1..=MOST_ZONES as u32).contains(&vzone_zones)
         && geometry.zone_capacity_blocks > LEAST_CAPACITY
@@ -218,7 +233,7 @@ impl Books {
         };
         let known = |(id, zone): &(u32, u32)| self.namespaces.get(id).is_some_and(|spec| *zone < spec.zones);
         let most = identity.vzone_zones as usize;
-        let blocks = |groups: &Groups| groups.zones().len() as u64 * (geometry.zone_capacity_blocks - 1);
+        let blocks = |groups: &Groups| groups.zones().len() as u64 * identity.data_blocks();
         let ends = |(groups, end): &(Groups, End)| {
             let most = blocks(groups).min(identity.vzone_blocks());
             match end {
@@ -237,6 +252,7 @@ impl Books {
         let zones: u64 = self.namespaces.values().map(|spec| spec.zones as u64).sum();
         identity.zones == geometry.zones
             && identity.zone_capacity_blocks == geometry.zone_capacity_blocks
+            && (1..=lead_most(geometry)).contains(&(identity.lead_blocks as u64))
             && (1..=MOST_ZONES).contains(&most)
             && geometry.zone_capacity_blocks > LEAST_CAPACITY
             && self.namespaces.keys().all(|id| (*id as usize) < MOST_NAMESPACES)
@@ -294,8 +310,8 @@ fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settl
 /// What a v-zone holds, as the journal and its physical zones say. Nobody knows where an open one ends that has a worn
 /// zone, which may be back another time: it keeps all that it has, and is taken to be as long as its other zones allow.
 fn settle_known(groups: &Groups, end: End, identity: &Identity, zones: &[ZoneInfo]) -> Settled {
-    let (zone_blocks, capacity) = (identity.zone_capacity_blocks - 1, identity.vzone_blocks());
-    let have = |zone: u32| zone_data(&zones[zone as usize], zone_blocks);
+    let (zone_blocks, capacity) = (identity.data_blocks(), identity.vzone_blocks());
+    let have = |zone: u32| zone_data(&zones[zone as usize], identity);
     match end {
         End::Open => {
             let settled = settle(groups, zone_blocks, have);
@@ -429,10 +445,10 @@ pub(super) fn fitting(geometry: &Geometry) -> u32 {
 }
 
 /// Blocks of data in a physical zone; the most that there can be where its write pointer means nothing.
-fn zone_data(info: &ZoneInfo, zone_blocks: u64) -> u64 {
+fn zone_data(info: &ZoneInfo, identity: &Identity) -> u64 {
     let full = info.state == ZoneState::Full || is_worn(info.state);
     let blocks = if full { info.capacity_blocks } else { info.wp_blocks };
-    blocks.saturating_sub(1).min(zone_blocks)
+    blocks.saturating_sub(identity.lead_blocks as u64).min(identity.data_blocks())
 }
 
 /// Makes up what runs; gives the zones of sealed and finished v-zones that are to be finished.

@@ -21,7 +21,7 @@ fn stretches<'g>(
     from: u64,
     to: u64,
 ) -> impl Iterator<Item = Stretch<'g>> + use<'g> {
-    let zone_blocks = core.zone_blocks();
+    let zone_blocks = core.identity.data_blocks();
     let mut base = 0;
     (0..groups.len()).filter_map(move |index| {
         let (width, unit_blocks, zones) = groups.group(index)?;
