@@ -460,14 +460,13 @@ impl Core {
         self.arbiter.borrow().group_limit().saturating_sub(essential)
     }
 
-    /// Active zones that the groups of a namespace hold, and what one of them is being moved to beside it.
+    /// Active zones that the groups of a namespace hold one of which is moved, and those that it is moved to.
     pub fn active_of(&self, state: &TenantState) -> u32 {
         let arbiter = self.arbiter.borrow();
         let last = |vzone: &Vzone| vzone.groups.len().checked_sub(1).filter(|_| vzone.active);
         let in_groups = state.vzones.iter().filter_map(|vzone| Some(vzone.groups.group(last(vzone)?)?.2));
         let copying = self.copying.borrow();
-        let copied = copying.iter().filter(|_| state.doubled);
-        in_groups.flatten().chain(copied).filter(|zone| arbiter.is_active(**zone)).count() as u32
+        in_groups.flatten().chain(&*copying).filter(|zone| arbiter.is_active(**zone)).count() as u32
     }
 
     /// How wide the next group of a namespace is.

@@ -153,8 +153,8 @@ impl Core {
             self.give_back();
             result = self.relocate_now(tenant, (zone, ticket), flights).await;
         }
-        self.give_back();
         tenant.state.borrow_mut().doubled = false;
+        self.give_back();
         if let Err(error) = result {
             let sealed = matches!(tenant.state.borrow().vzones[zone].end, End::Sealed(_));
             if sealed {
@@ -230,7 +230,7 @@ impl Core {
             (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
             (vzone.active, vzone.stuck) = (vzone.tail < core.usable(&groups), false);
             let spares = std::mem::take(&mut vzone.spares);
-            (state.spares, state.doubled) = (state.spares - spares, false);
+            state.spares -= spares;
             state.hold();
             drop(state);
             core.give_up(old);
