@@ -18,7 +18,8 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+/// A future, and what wakes it.
+type Task = (Pin<Box<dyn Future<Output = ()>>>, Waker);
 
 /// Steps after which a device has its turn though some task is ready.
 const STEPS: u32 = 256;
@@ -28,9 +29,10 @@ const STEPS: u32 = 256;
 pub struct Runtime(Rc<Inner>);
 
 struct Inner {
+    /// By number; the one that is being polled is not there.
     tasks: RefCell<Vec<Option<Task>>>,
-    wakers: RefCell<Vec<Waker>>,
-    free: RefCell<Vec<usize>>,
+    /// Numbers of tasks that are done, for others.
+    free: RefCell<Vec<(usize, Waker)>>,
     ready: Arc<Ready>,
     /// State of the generator that picks the next task; `None` for first in, first out.
     random: Option<Cell<u64>>,
@@ -116,7 +118,6 @@ impl Runtime {
     fn with_order(random: Option<Cell<u64>>) -> Runtime {
         Runtime(Rc::new(Inner {
             tasks: RefCell::default(),
-            wakers: RefCell::default(),
             free: RefCell::default(),
             ready: Arc::default(),
             random,
@@ -127,14 +128,12 @@ impl Runtime {
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         let inner = &self.0;
         let free = inner.free.borrow_mut().pop();
-        let task = free.unwrap_or_else(|| {
+        let (task, waker) = free.unwrap_or_else(|| {
             let task = inner.tasks.borrow().len();
             inner.tasks.borrow_mut().push(None);
-            let waker = Arc::new(TaskWaker { task, ready: inner.ready.clone() });
-            inner.wakers.borrow_mut().push(Waker::from(waker));
-            task
+            (task, Waker::from(Arc::new(TaskWaker { task, ready: inner.ready.clone() })))
         });
-        inner.tasks.borrow_mut()[task] = Some(Box::pin(future));
+        inner.tasks.borrow_mut()[task] = Some((Box::pin(future), waker));
         inner.ready.push(task);
     }
 
@@ -142,11 +141,10 @@ impl Runtime {
     pub fn step(&self) -> bool {
         let inner = &self.0;
         let Some(task) = inner.ready.pop(inner.random.as_ref()) else { return false };
-        let Some(mut future) = inner.tasks.borrow_mut()[task].take() else { return true };
-        let waker = inner.wakers.borrow()[task].clone();
+        let Some((mut future, waker)) = inner.tasks.borrow_mut()[task].take() else { return true };
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(()) => inner.free.borrow_mut().push(task),
-            Poll::Pending => inner.tasks.borrow_mut()[task] = Some(future),
+            Poll::Ready(()) => inner.free.borrow_mut().push((task, waker)),
+            Poll::Pending => inner.tasks.borrow_mut()[task] = Some((future, waker)),
         }
         true
     }
@@ -195,7 +193,6 @@ impl Runtime {
     pub fn clear(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         drop(tasks);
-        self.0.wakers.borrow_mut().clear();
         self.0.free.borrow_mut().clear();
         let mut queue = self.0.ready.0.lock().unwrap_or_else(PoisonError::into_inner);
         *queue = ReadyQueue::default();

@@ -129,17 +129,20 @@ fn the_division_of_an_array_is_what_the_schema_of_status_says() {
         spares: 5,
         widths: vec![1, 2],
         written_blocks: 7,
-        reads_in_flight: 3,
-        read_window: 8,
+        read_blocks: 3,
+        read_window_blocks: Some(32),
         tokens: -2,
         held_to: Some(2),
+        out_of_reach: [true, false],
     };
     let report = NamespaceReport::of(&namespace, 100);
     assert_eq!((report.limits.requests_per_second, report.limits.bytes_per_second), (None, Some(1 << 20)));
     assert_eq!((report.borrowed_spares, report.essential, report.written_bytes), (2, 4, 7 * 4096));
-    assert_eq!((report.reads_in_flight, report.read_window, report.token_bytes), (3, 8, -8192));
+    let scheduled = (report.read_bytes_in_flight, report.read_window_bytes, report.token_bytes);
+    assert_eq!(scheduled, (3 << 12, Some(32 << 12), -8192));
     assert_eq!((report.floors.requests_per_second, report.floors.bytes_per_second), (Some(9), None));
     assert_eq!((report.latency_us, report.held_to_bytes_per_second), (Some(700), Some(8192)));
+    assert_eq!((report.floors_out_of_reach, report.latency_out_of_reach), (true, false));
     let mut status = place.json(&["status", "drives"]);
     assert_eq!(status["namespaces"], Value::Null);
     status["namespaces"] = serde_json::to_value(Division::of(10, 409_600, vec![report])).unwrap();

@@ -1282,23 +1282,25 @@ impl Small {
     }
 }
 
-/// A namespace with a wide group that has been forgotten, on a drive whose commands wait.
-fn forgotten() -> (Small, Namespaces, Namespace) {
-    let drive = Geometry { zones: 60, max_active: 20, max_open: 20, ..drive_for_rows(15) };
+/// A namespace with a wide group that has been forgotten, on a drive whose commands wait; how many zones of it may be
+/// active.
+fn forgotten(max_active: u32, volatile_cache: bool) -> (Small, Namespaces, Namespace) {
+    let drive = Geometry { zones: 60, max_active: 20, max_open: 20, volatile_cache, ..drive_for_rows(15) };
     let wire = Wire::default();
     wire.insert(Ssd::in_memory(&drive));
     let small = Small::over(wire);
     small.run(Namespaces::create(small.device(), [3; 16], 15)).unwrap();
     let namespaces = small.run(small.open()).unwrap();
-    let wide = small.run(namespaces.add(Spec { essential: 2, ..spec("wide", 2, 1) })).unwrap();
+    let wide = small.run(namespaces.add(Spec { essential: 2, ..spec("wide", 2, max_active) })).unwrap();
     let data = Command::write(Lba(0), Buf::copy_of(&[7; 20 * BLOCK]), true);
     assert_eq!(small.run(wide.submit(data)).result, Ok(()));
+    assert_eq!(wide.status().widths, [8]);
     (small, namespaces, wide)
 }
 
 #[test]
 fn a_namespace_that_is_read_is_neither_resized_nor_removed() {
-    let (small, namespaces, wide) = forgotten();
+    let (small, namespaces, wide) = forgotten(1, false);
     let read = wide.submit(Command::read(Lba(0), Buf::zeroed(20 * BLOCK)));
     small.runtime.run();
     assert_eq!(small.run(namespaces.resize("wide", 1)).err(), Some(VzoneError::InUse));
@@ -1312,7 +1314,7 @@ fn a_namespace_that_is_read_is_neither_resized_nor_removed() {
 /// Its answer would be about a namespace that nobody tells of losses any more.
 #[test]
 fn a_namespace_that_is_flushed_is_neither_resized_nor_removed() {
-    let (small, namespaces, wide) = forgotten();
+    let (small, namespaces, wide) = forgotten(1, false);
     let flush = wide.submit(Command::Flush);
     small.runtime.run();
     assert_eq!(small.run(namespaces.resize("wide", 1)).err(), Some(VzoneError::InUse));
@@ -1325,7 +1327,7 @@ fn a_namespace_that_is_flushed_is_neither_resized_nor_removed() {
 
 #[test]
 fn a_removal_waits_for_a_move_and_for_who_resizes() {
-    let (small, namespaces, _) = forgotten();
+    let (small, namespaces, _) = forgotten(1, false);
     small.clock.set(PATIENCE_US);
     namespaces.tick();
     let (other, result) = (namespaces.clone(), Rc::new(Cell::new(None)));
@@ -1349,22 +1351,7 @@ fn a_removal_waits_for_a_move_and_for_who_resizes() {
 #[test]
 fn a_reclaim_survives_a_cut_at_every_moment_and_another_one_in_recovery() {
     for volatile in [false, true] {
-        let drive = Geometry {
-            zones: 60,
-            max_active: 20,
-            max_open: 20,
-            volatile_cache: volatile,
-            ..drive_for_rows(15)
-        };
-        let wire = Wire::default();
-        wire.insert(Ssd::in_memory(&drive));
-        let small = Small::over(wire);
-        small.run(Namespaces::create(small.device(), [3; 16], 15)).unwrap();
-        let namespaces = small.run(small.open()).unwrap();
-        let wide = small.run(namespaces.add(Spec { essential: 2, ..spec("wide", 2, 1) })).unwrap();
-        let data = Command::write(Lba(0), Buf::copy_of(&[7; 20 * BLOCK]), true);
-        assert_eq!(small.run(wide.submit(data)).result, Ok(()));
-        assert_eq!(wide.status().widths, [8]);
+        let (small, namespaces, _) = forgotten(1, volatile);
         small.clock.set(PATIENCE_US);
         namespaces.tick();
         let mut moment = 0;
@@ -1391,6 +1378,111 @@ fn a_reclaim_survives_a_cut_at_every_moment_and_another_one_in_recovery() {
         assert!(moment > 20, "{moment}");
         small.runtime.clear();
     }
+}
+
+/// Who writes again does not wait for the rest of a move, whenever that is, and the power may go at any moment.
+#[test]
+fn a_move_stops_for_a_write_and_survives_a_cut_at_every_moment() {
+    for (volatile, begins_another) in [(false, false), (true, false), (true, true)] {
+        let (mut stopped, mut spared, mut moved) = (0, 0, 0);
+        for begun in 0.. {
+            let (small, namespaces, wide) = forgotten(2, volatile);
+            small.clock.set(PATIENCE_US);
+            namespaces.tick();
+            let going_on = (0..begun).all(|_| small.step());
+            let start = if begins_another { wide.geometry().zone_size_blocks } else { 20 };
+            let write = wide.submit(Command::write(Lba(start), Buf::copy_of(&[8; 3 * BLOCK]), true));
+            let answered = Rc::new(Cell::new(false));
+            let noted = answered.clone();
+            small.runtime.spawn(async move { noted.set(write.await.result.is_ok()) });
+            small.runtime.run();
+            for moment in 0.. {
+                let when = format!("volatile {volatile}, written after {begun}, cut at {moment}");
+                let cut = small.cut(volatile, moment);
+                let again = cut.run(cut.open()).unwrap();
+                let wide = again.list().remove(0);
+                let bytes = |at: u64, blocks: usize| -> Vec<u8> {
+                    let read = wide.submit(Command::read(Lba(at), Buf::zeroed(blocks * BLOCK)));
+                    cut.run(read).data.chunks(BLOCK).map(|block| block[0]).collect()
+                };
+                let all = || {
+                    assert_eq!(bytes(0, 20), [7; 20], "{when}");
+                    let found = bytes(start, 3);
+                    let there = found.iter().take_while(|byte| **byte == 8).count();
+                    assert_eq!(found[there..], vec![0; 3 - there], "{when}");
+                    assert!(there == 3 || !answered.get(), "{when}: {found:?}");
+                };
+                all();
+                while cut.step() {}
+                all();
+                assert_eq!(again.audit(), Ok(()), "{when}");
+                cut.runtime.clear();
+                if !small.step() {
+                    break;
+                }
+                assert_eq!(namespaces.audit(), Ok(()), "{when}");
+            }
+            assert!(answered.get(), "written after {begun}");
+            assert_eq!(namespaces.audit(), Ok(()));
+            if namespaces.moved_groups() == 0 {
+                stopped += 1;
+                assert_eq!(wide.status().widths[0], 8);
+                // It is left alone for twice as long, if it was moved already.
+                let moved_after = |patience: u64| {
+                    small.clock.set(patience * PATIENCE_US);
+                    namespaces.tick();
+                    while small.step() {}
+                    namespaces.moved_groups() > 0
+                };
+                spared += !moved_after(2) as u32;
+                assert!(moved_after(3), "written after {begun}");
+            } else {
+                moved += 1;
+            }
+            small.runtime.clear();
+            if !going_on {
+                break;
+            }
+        }
+        assert!(spared > 10 && moved > 5, "{stopped} stopped, {spared} were spared, {moved} did not");
+    }
+}
+
+/// Any write of a move that stops, or goes on, may have happened and be answered with an error all the same. What the
+/// journal says then is not known, and nothing of it may become untrue.
+#[test]
+fn a_move_that_stops_survives_a_write_that_only_seems_to_fail() {
+    let mut failed = 0;
+    for begun in 0..40 {
+        for moment in 0..40 {
+            let (small, namespaces, wide) = forgotten(2, false);
+            small.clock.set(PATIENCE_US);
+            namespaces.tick();
+            (0..begun).for_each(|_| _ = small.step());
+            let write = wide.submit(Command::write(Lba(20), Buf::copy_of(&[8; 3 * BLOCK]), true));
+            small.runtime.spawn(async move { _ = write.await });
+            (0..moment).for_each(|_| _ = small.step());
+            let fault = Fault::Fail { kind: Kind::Write, late: true };
+            small.wire.ssd(0).faults().after(0, fault);
+            while small.step() {}
+            failed += small.run(namespaces.add(spec("next", 1, 1))).is_err() as u32;
+            small.runtime.clear();
+            let cut = small.cut(false, 1);
+            cut.wire.ssd(0).faults().calm();
+            let again = cut.run(cut.open()).unwrap();
+            let when = format!("written after {begun}, failed at {moment}");
+            assert_eq!(again.audit(), Ok(()), "{when}");
+            let wide = again.list().remove(0);
+            let report = cut.run(wide.submit(Command::Report { first: ZoneIndex(0), count: 1 }));
+            assert!((20..=23).contains(&report.zones[0].wp_blocks), "{when}: {:?}", report.zones[0]);
+            let read = wide.submit(Command::read(Lba(0), Buf::zeroed(24 * BLOCK)));
+            let found: Vec<u8> = cut.run(read).data.chunks(BLOCK).map(|block| block[0]).collect();
+            let there = found[20..].iter().take_while(|byte| **byte == 8).count();
+            assert_eq!(found, [vec![7; 20], vec![8; there], vec![0; 4 - there]].concat(), "{when}");
+            cut.runtime.clear();
+        }
+    }
+    assert!(failed > 10, "{failed}");
 }
 
 fn play(over: Option<Over>, seeds: std::ops::Range<u64>) -> namespaces::Summary {

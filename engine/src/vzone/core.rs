@@ -14,7 +14,7 @@ use crate::{
         asked::Asked,
         balloon::{self, Account, History},
         behaviour::{Behaviour, Clock},
-        congestion::Window,
+        congestion::{Reads, Window},
         error::VzoneError,
         format::{End, Entry, Groups, Identity, Spec},
         restraint::Restraint,
@@ -41,6 +41,8 @@ pub(super) struct Core {
     pub pool: RefCell<BufPool>,
     pub idle: RefCell<Vec<Rc<Worker>>>,
     pub pace: Cell<Pace>,
+    /// How much of each v-zone may be read at once.
+    pub window: Cell<Window>,
     /// Whether anything is promised that others may be held back for, and how that is.
     pub promised: Cell<bool>,
     pub restraint: Cell<Restraint>,
@@ -109,6 +111,8 @@ pub(super) struct TenantState {
     pub flushes: u64,
     /// A v-zone that is moved has active zones twice.
     pub doubled: bool,
+    /// How often in a row a move has stopped since somebody wanted to write.
+    pub stops: u32,
 }
 
 impl TenantState {
@@ -155,9 +159,9 @@ pub(super) struct Vzone {
     pub flushed: u64,
     /// Counts resets.
     pub epoch: u32,
-    pub window: Window,
+    pub reads: Reads,
     /// Reads so far, and those of them that went: large ones do not wait for ever.
-    pub reads: u64,
+    pub reads_asked: u64,
     pub reads_gone: u64,
     pub tokens: Tokens,
     /// Whether the last group holds active zones, and how many of these are spare.
@@ -187,8 +191,8 @@ impl Vzone {
             plain_end: 0,
             flushed: 0,
             epoch: 0,
-            window: Window::new(groups.group(0).map_or(1, |(width, ..)| width)),
-            reads: 0,
+            reads: Reads::default(),
+            reads_asked: 0,
             reads_gone: 0,
             tokens: Tokens::default(),
             active: false,
@@ -203,7 +207,7 @@ impl Vzone {
 
     /// Whether commands for it are on their way.
     pub fn is_busy(&self) -> bool {
-        self.settled != self.tickets || self.reads != self.reads_gone || self.window.in_flight() > 0
+        self.settled != self.tickets || self.reads_asked != self.reads_gone || self.reads.blocks() > 0
     }
 
     /// The next place in the order of what changes the v-zone.
@@ -214,8 +218,8 @@ impl Vzone {
 
     /// The next place in the order of reads.
     pub fn turn(&mut self) -> u64 {
-        self.reads += 1;
-        self.reads - 1
+        self.reads_asked += 1;
+        self.reads_asked - 1
     }
 
     /// The width of the group that is being written.
@@ -325,6 +329,7 @@ impl Core {
             pool: RefCell::default(),
             idle: RefCell::default(),
             pace: Cell::default(),
+            window: Cell::default(),
             promised: Cell::default(),
             restraint: Cell::default(),
             turn: Exclusive::default(),
@@ -677,6 +682,7 @@ impl Tenant {
             begun: 0,
             flushes: 0,
             doubled: false,
+            stops: 0,
         };
         let asked = Asked::new(spec.qos);
         Tenant { id, spec, asked, geometry, state: RefCell::new(state), commands: Cell::default(), gates }

@@ -12,10 +12,16 @@ use crate::{
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use std::{ops::Range, rc::Rc};
+use std::{collections::VecDeque, ops::Range, rc::Rc};
 
 /// How often it is tried to move a group.
 const MOVE_TRIES: u32 = 3;
+
+/// A namespace that has written while it was moved is left alone for twice as long, so many times at most.
+const MOST_STOPS: u32 = 10;
+
+/// Reads on their way while a group is copied: dies read while what came before is written.
+const READS_AHEAD: usize = 4;
 
 /// Whether a zone that is answered so is worn, and so not active.
 pub(super) fn is_out(error: DeviceError) -> bool {
@@ -157,7 +163,8 @@ impl Core {
         self.give_back();
         if let Err(error) = result {
             let sealed = matches!(tenant.state.borrow().vzones[zone].end, End::Sealed(_));
-            if sealed {
+            // If the journal may say something else, nothing is changed any more.
+            if sealed && self.check().is_ok() {
                 // What is active was not given back yet, and may be.
                 _ = self.finish_last(tenant, zone).await;
             }
@@ -180,7 +187,8 @@ impl Core {
 
     /// The steps: where the group ends is safe; its zones are finished, if active ones are needed for the copy, since
     /// that fills them up; what it holds is copied to zones that are nobody's; that is safe; the new zones are the
-    /// v-zone's, safely, instead of the old ones; these are given up.
+    /// v-zone's, safely, instead of the old ones; these are given up. If zones were not finished and somebody wants to
+    /// write meanwhile, the v-zone is open again, safely, and keeps what it had.
     async fn relocate_now(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -193,8 +201,11 @@ impl Core {
         }
         let sealed = matches!(vzone.end, End::Sealed(_));
         // Who writes again keeps it.
-        let waited_for = vzone.tickets > ticket + 1;
-        let wide = vzone.active && vzone.end == End::Open && vzone.spares > 0 && !waited_for;
+        let is_wanted = || {
+            let state = tenant.state.borrow();
+            state.vzones[zone].tickets > ticket + 1 || !state.beginning.is_empty()
+        };
+        let wide = vzone.active && vzone.end == End::Open && vzone.spares > 0 && !is_wanted();
         if !(sealed || wide) {
             return Ok(());
         }
@@ -204,11 +215,14 @@ impl Core {
         let Some((width, unit_blocks, old)) = vzone.groups.group(vzone.groups.len().wrapping_sub(1)) else {
             return Ok(());
         };
+        // What is lost while it is sealed is not known of it: see `lose`.
+        let before = self.losses.get();
         if !sealed {
             self.seal(tenant, zone).await?;
         }
         // Also if it was sealed by a try that came no further.
-        if !self.double(tenant, zone) {
+        let doubled = self.double(tenant, zone);
+        if !doubled {
             self.finish_last(tenant, zone).await?;
         }
         let kept = vzone.groups.first(vzone.groups.len() - 1);
@@ -216,7 +230,20 @@ impl Core {
         let target = tenant.spec.essential.min(width);
         let length = vzone.tail - self.allocated(&kept);
         let losses = self.losses.get();
-        let groups = self.copy(tenant, from, (kept, target), length, flights).await?;
+        let can_stop = doubled && !sealed;
+        let is_to_stop = || can_stop && is_wanted() && self.losses.get() == before;
+        let copied = self.copy(tenant, from, (kept, target), length, flights, is_to_stop).await?;
+        let Some(groups) = copied else {
+            // First, since its spares are counted no more.
+            self.give_back();
+            let (owner, now_us) = (tenant.clone(), self.now_us());
+            let apply = move || {
+                let mut state = owner.state.borrow_mut();
+                state.vzones[zone].end = End::Open;
+                (state.stops, state.last_write_us) = ((state.stops + 1).min(MOST_STOPS), now_us);
+            };
+            return self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, End::Open), apply).await;
+        };
         self.flush_device().await?;
         let (core, owner) = (self.clone(), tenant.clone());
         if self.losses.get() != losses {
@@ -230,7 +257,7 @@ impl Core {
             (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
             (vzone.active, vzone.stuck) = (vzone.tail < core.usable(&groups), false);
             let spares = std::mem::take(&mut vzone.spares);
-            state.spares -= spares;
+            (state.spares, state.stops) = (state.spares - spares, 0);
             state.hold();
             drop(state);
             core.give_up(old);
@@ -278,7 +305,8 @@ impl Core {
         Ok(())
     }
 
-    /// Copies the first blocks of a group behind the groups `kept`, in groups of `width` zones; gives all groups.
+    /// Copies the first blocks of a group behind the groups `kept`, in groups of `width` zones; gives all groups, or
+    /// nothing if it is to stop before that.
     /// What fills zones to their ends goes to more of them at a time, if nobody else uses these: none of them stays
     /// active, and it takes a fraction of the time.
     async fn copy(
@@ -288,9 +316,13 @@ impl Core {
         (mut groups, width): (Groups, u32),
         length: u64,
         flights: &mut Vec<Flight>,
-    ) -> Result<Groups, DeviceError> {
+        is_to_stop: impl Fn() -> bool,
+    ) -> Result<Option<Groups>, DeviceError> {
         let mut at = 0;
         while at < length {
+            if is_to_stop() {
+                return Ok(None);
+            }
             let filled = ((length - at) / shape.zone_blocks) as u32;
             let most = floor_power(filled.min(shape.width)).max(width);
             let taken = self.allocate(tenant, Want::Moved { least: width, most }).await?;
@@ -298,12 +330,15 @@ impl Core {
             self.copying.borrow_mut().extend(&taken.zones);
             let new = self.shape(taken.zones.len() as u32, taken.unit_blocks);
             let blocks = new.blocks().min(length - at);
-            let mut copied = self.copy_group((shape, old, at), (new, &taken.zones), blocks, flights).await;
-            if copied.is_ok() && blocks == new.blocks() {
-                copied = self.flush_cache().await;
+            let (from, to) = ((shape, old, at), (new, &taken.zones[..]));
+            let mut copied = self.copy_group(from, to, blocks, flights, &is_to_stop).await;
+            if copied == Ok(true) && blocks == new.blocks() {
+                copied = self.flush_cache().await.map(|()| true);
             }
             tenant.state.borrow_mut().spares -= taken.spares;
-            copied?;
+            if !copied? {
+                return Ok(None);
+            }
             if blocks == new.blocks() {
                 let mut arbiter = self.arbiter.borrow_mut();
                 taken.zones.iter().for_each(|zone| arbiter.retire(*zone));
@@ -313,31 +348,43 @@ impl Core {
             }
             at += blocks;
         }
-        Ok(groups)
+        Ok(Some(groups))
     }
 
+    /// Copies blocks of a group to the start of another one; whether it has, and was not to stop before that.
     async fn copy_group(
         &self,
         (old_shape, old, from): (Shape, &[u32], u64),
         (new_shape, new): (Shape, &[u32]),
         blocks: u64,
         flights: &mut Vec<Flight>,
-    ) -> Result<(), DeviceError> {
+        is_to_stop: impl Fn() -> bool,
+    ) -> Result<bool, DeviceError> {
         let most = self.device.geometry().max_transfer_blocks as u64;
-        let mut at = 0;
-        while at < blocks {
-            let count = most.min(blocks - at);
-            let stretch = |shape, zones, range: Range<u64>| Stretch { shape, zones, range, at: 0 };
-            let mut data: Buf = self.take_buffer(count).freeze();
-            let source = stretch(old_shape, old, from + at..from + at + count);
-            self.begin_read(&source, &mut data, flights);
-            self.end_read(&mut data, flights).await?;
-            self.begin_write(&stretch(new_shape, new, at..at + count), &data, false, flights);
-            self.end_write(flights).await?;
-            self.give_buffer(data);
-            at += count;
+        let stretch = |shape, zones, range: Range<u64>| Stretch { shape, zones, range, at: 0 };
+        let (mut begun, mut written, mut result) = (0, Buf::default(), Ok(()));
+        let mut reads = VecDeque::with_capacity(READS_AHEAD);
+        loop {
+            while result.is_ok() && begun < blocks && reads.len() < READS_AHEAD && !is_to_stop() {
+                let range = begun..blocks.min(begun + most);
+                let (mut data, mut parts) = (self.take_buffer(range.end - begun).freeze(), Vec::new());
+                let source = stretch(old_shape, old, from + range.start..from + range.end);
+                self.begin_read(&source, &mut data, &mut parts);
+                begun = range.end;
+                reads.push_back((range, data, parts));
+            }
+            // Those that have begun are waited for whatever happens: they keep zones from being reset.
+            let Some((range, mut data, mut parts)) = reads.pop_front() else { break };
+            result = result.and(self.end_read(&mut data, &mut parts).await);
+            result = result.and(self.end_write(flights).await);
+            if result.is_ok() {
+                self.begin_write(&stretch(new_shape, new, range), &data, false, flights);
+                self.give_buffer(std::mem::replace(&mut written, data));
+            }
         }
-        Ok(())
+        result = result.and(self.end_write(flights).await);
+        self.give_buffer(written);
+        result.map(|()| begun == blocks)
     }
 }
 

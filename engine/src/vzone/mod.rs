@@ -63,14 +63,16 @@ pub struct NamespaceStatus {
     pub widths: Vec<u32>,
     /// Blocks that are written and complete.
     pub written_blocks: u64,
-    /// Of v-zones that are being read: commands on their way.
-    pub reads_in_flight: u32,
-    /// How many of them may be.
-    pub read_window: u32,
+    /// Blocks that are being read.
+    pub read_blocks: u64,
+    /// How many of them each v-zone may have on its way that waits for dies; nothing where nobody is to be spared.
+    pub read_window_blocks: Option<u64>,
     /// Blocks that v-zones which are being written may write at once; fewer than none if some are owed.
     pub tokens: i64,
     /// Blocks a second to which it is held back for others' sake; nothing if it is not.
     pub held_to: Option<u64>,
+    /// Whether its floors, and its latency, were found to be out of reach.
+    pub out_of_reach: [bool; 2],
 }
 
 /// All namespaces of a device. Clones are the same. Their tasks belong to the runtime: they live, and hold the device,
@@ -290,6 +292,7 @@ impl Namespaces {
             core.work.open();
         }
         let tenants = core.tenants();
+        core.look_at_reads(now_us, &tenants);
         let mut busy = core.promised.get() && core.look(now_us, &tenants);
         for tenant in tenants {
             let frozen = {
@@ -299,8 +302,8 @@ impl Namespaces {
                     busy = true;
                     gate.open();
                 }
-                !state.removed
-                    && balloon::is_frozen(state.spares, state.last_write_us, now_us, self.patience_us)
+                let patience_us = self.patience_us << state.stops;
+                !state.removed && balloon::is_frozen(state.spares, state.last_write_us, now_us, patience_us)
             };
             // One at a time: whoever comes back does not wait for what others are moved for.
             if frozen && core.moves.get() == 0 {
@@ -414,9 +417,6 @@ impl Namespace {
         let weights: u64 = self.core.tenants().iter().map(|tenant| tenant.spec.weight as u64).sum();
         let state = self.tenant.state.borrow();
         let open = || state.vzones.iter().filter(|vzone| vzone.active);
-        let windows = state.vzones.iter().map(|vzone| vzone.window).filter(|window| window.in_flight() > 0);
-        let (reads_in_flight, read_window) = windows
-            .fold((0, 0), |(reads, most), window| (reads + window.in_flight(), most + window.commands()));
         NamespaceStatus {
             spec: self.tenant.spec(),
             active: state.table.active_zones(),
@@ -424,10 +424,11 @@ impl Namespace {
             spares: state.spares,
             widths: open().map(Vzone::width).collect(),
             written_blocks: state.vzones.iter().map(|vzone| vzone.tail).sum(),
-            reads_in_flight,
-            read_window,
+            read_blocks: state.vzones.iter().map(|vzone| vzone.reads.blocks()).sum(),
+            read_window_blocks: self.core.window.get().blocks().filter(|blocks| *blocks < u64::MAX),
             tokens: open().map(|vzone| vzone.tokens.blocks()).sum(),
             held_to: self.tenant.asked.held_to(),
+            out_of_reach: self.tenant.asked.standing.get().out_of_reach(),
         }
     }
 

@@ -4,7 +4,6 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Done},
     vzone::{
-        congestion::Window,
         core::{Core, Tenant, Vzone, Want},
         format::{End, Entry, Groups},
         shape::Shape,
@@ -12,7 +11,7 @@ use crate::{
     },
     zone::{Lba, ZoneIndex},
 };
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 
 /// The stretches of blocks `from..to` of a v-zone that lie in groups.
 fn stretches<'g>(
@@ -48,21 +47,21 @@ impl Core {
         mut data: Buf,
         flights: &mut Vec<Flight>,
     ) -> Done {
-        let blocks = data.blocks();
-        let (commands, width) = loop {
+        let asked = data.blocks();
+        let blocks = loop {
             {
                 let mut state = tenant.state.borrow_mut();
                 let vzone = &mut state.vzones[zone];
-                let to = (from + blocks).min(vzone.tail).max(from);
-                let groups = vzone.groups;
-                let commands = stretches(self, &groups, from, to).map(|stretch| stretch.commands()).sum();
-                if vzone.reads_gone == turn && (commands == 0 || vzone.window.admits(commands)) {
+                let to = (from + asked).min(vzone.tail).max(from);
+                let blocks = to - from;
+                let may_go = blocks == 0 || self.window.get().admits(&vzone.reads, blocks);
+                if vzone.reads_gone == turn && may_go {
                     if let Some(bytes) = data.as_mut() {
-                        bytes[(to - from) as usize * BLOCK..].fill(0);
+                        bytes[blocks as usize * BLOCK..].fill(0);
                     }
-                    vzone.window.submitted(commands);
+                    vzone.reads.submitted(blocks);
                     vzone.reads_gone += 1;
-                    let (width, others) = (vzone.width(), vzone.reads > vzone.reads_gone);
+                    let (groups, others) = (vzone.groups, vzone.reads_asked > vzone.reads_gone);
                     drop(state);
                     if others {
                         tenant.gates[zone].open();
@@ -70,26 +69,41 @@ impl Core {
                     for stretch in stretches(self, &groups, from, to) {
                         self.begin_read(&stretch, &mut data, flights);
                     }
-                    break (commands, width);
+                    break blocks;
                 }
             }
             tenant.gates[zone].wait().await;
         };
-        if commands == 0 {
+        if blocks == 0 {
             return Done::with_data(data);
         }
         let begun_us = self.now_us();
         let result = self.end_read(&mut data, flights).await;
         let latency_us = self.now_us().saturating_sub(begun_us);
         {
-            let window = &mut tenant.state.borrow_mut().vzones[zone].window;
+            let reads = &mut tenant.state.borrow_mut().vzones[zone].reads;
             match result {
-                Ok(()) => window.completed(commands, latency_us, width),
-                Err(_) => window.cancelled(commands),
+                Ok(()) => reads.completed(blocks, latency_us),
+                Err(_) => reads.cancelled(blocks),
             }
         }
         tenant.gates[zone].open();
         Done { result, data, ..Done::ok() }
+    }
+
+    /// Looks who reads how much, if it is time to.
+    pub fn look_at_reads(&self, now_us: u64, tenants: &[Rc<Tenant>]) {
+        let mut window = self.window.get();
+        let Some(since_us) = window.is_due(now_us) else { return };
+        let (mut readers, mut asking) = (Vec::new(), 0);
+        for tenant in tenants {
+            let mut state = tenant.state.borrow_mut();
+            let before = readers.len();
+            readers.extend(state.vzones.iter_mut().filter_map(|vzone| vzone.reads.seen()));
+            asking += (readers.len() > before || state.last_write_us > since_us) as u32;
+        }
+        window.look(now_us, asking > 1, &readers);
+        self.window.set(window);
     }
 
     /// Writes blocks, in the turn of the ticket, and completes when all before it have.
@@ -107,12 +121,12 @@ impl Core {
             vzone.plain_end <= vzone.flushed || !self.device.geometry().volatile_cache
         };
         let turn = (zone, ticket, begins);
-        let submitted = self.submit_write(tenant, turn, from, (&data, through), flights).await;
-        let begun_us = self.now_us();
+        let begun_us = Cell::new(self.admit(tenant, zone, data.blocks()).await);
+        let submitted = self.submit_write(tenant, turn, from, (&data, through), &begun_us, flights).await;
         tenant.state.borrow_mut().vzones[zone].submitted += 1;
         tenant.gates[zone].open();
         let landed = self.end_write(flights).await;
-        let latency_us = self.now_us().saturating_sub(begun_us);
+        let now_us = self.now_us();
         tenant.wait(zone, |vzone| vzone.settled == ticket).await;
         let failed = tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err);
         let mut result = failed.and(submitted).and(landed);
@@ -127,7 +141,7 @@ impl Core {
             self.fail_vzone(tenant, zone, error);
             self.move_later(tenant, zone);
         }
-        self.note_write(tenant, zone, data.blocks(), latency_us);
+        self.note_write(tenant, zone, data.blocks(), (begun_us.get(), now_us));
         let others_begin = {
             let mut state = tenant.state.borrow_mut();
             state.vzones[zone].settled += 1;
@@ -145,17 +159,17 @@ impl Core {
         Done { result, data, lba, tail: to, ..Done::ok() }
     }
 
-    /// Hands the write to the device, opening groups as it goes.
+    /// Hands the write to the device, opening groups as it goes; what is handed over last is `begun_us`.
     async fn submit_write(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
         (zone, ticket, begins): (usize, u64, Option<u64>),
         from: u64,
         (data, fua): (&Buf, bool),
+        begun_us: &Cell<u64>,
         flights: &mut Vec<Flight>,
     ) -> Result<(), DeviceError> {
         let (mut at, to) = (from, from + data.blocks());
-        self.admit(tenant, zone, data.blocks()).await;
         while at < to {
             self.check()?;
             let Vzone { groups, failed, .. } = tenant.state.borrow().vzones[zone];
@@ -184,6 +198,7 @@ impl Core {
             }
             self.open_group(tenant, zone).await?;
             self.begun(tenant, begins);
+            begun_us.set(self.now_us());
         }
         Ok(())
     }
@@ -196,8 +211,8 @@ impl Core {
         }
     }
 
-    /// Waits for tokens.
-    async fn admit(&self, tenant: &Tenant, zone: usize, blocks: u64) {
+    /// Waits for tokens; when there are.
+    async fn admit(&self, tenant: &Tenant, zone: usize, blocks: u64) -> u64 {
         loop {
             {
                 let now_us = self.now_us();
@@ -207,17 +222,18 @@ impl Core {
                 let (pace, width) = (self.pace.get(), vzone.width());
                 vzone.tokens.refill(now_us, &pace, width);
                 if vzone.tokens.admits(blocks) {
-                    return vzone.tokens.submitted(blocks);
+                    vzone.tokens.submitted(blocks);
+                    return now_us;
                 }
             }
             tenant.gates[zone].wait().await;
         }
     }
 
-    fn note_write(&self, tenant: &Tenant, zone: usize, blocks: u64, latency_us: u64) {
+    fn note_write(&self, tenant: &Tenant, zone: usize, blocks: u64, (begun_us, now_us): (u64, u64)) {
         let mut pace = self.pace.get();
-        pace.completed(blocks, latency_us);
-        pace.look(self.now_us());
+        pace.completed(blocks, now_us.saturating_sub(begun_us));
+        pace.look(now_us);
         self.pace.set(pace);
         tenant.state.borrow_mut().vzones[zone].tokens.completed();
     }
@@ -235,15 +251,11 @@ impl Core {
         let most = self.identity.vzone_zones - groups.zones().len() as u32;
         let taken = self.allocate(tenant, Want::Group { most }).await?;
         groups.push(&taken.zones, taken.unit_blocks);
-        let width = taken.zones.len() as u32;
         let (core, owner) = (self.clone(), tenant.clone());
         let apply = move || {
             core.handed(&taken.zones);
             let vzone = &mut owner.state.borrow_mut().vzones[zone];
             (vzone.groups, vzone.active, vzone.spares) = (groups, true, taken.spares);
-            if vzone.window.in_flight() == 0 {
-                vzone.window = Window::new(width);
-            }
         };
         let entry = Entry::Vzone(tenant.id, zone as u32, groups, End::Open);
         self.record(entry, apply).await

@@ -28,16 +28,20 @@ impl Shape {
         self.zone_blocks - self.zone_blocks % self.unit_blocks as u64
     }
 
+    /// The row of units in which block `position` of the group is.
+    fn row(self, position: u64) -> Row {
+        let whole = self.whole() * self.width as u64;
+        if position < whole {
+            let (unit, blocks) = (self.unit_blocks as u64, self.width as u64 * self.unit_blocks as u64);
+            Row { unit, before: position / blocks * unit, rest: position % blocks }
+        } else {
+            Row { unit: self.zone_blocks - self.whole(), before: self.whole(), rest: position - whole }
+        }
+    }
+
     /// How many of the first `blocks` blocks of the group lie in zone `part`.
     pub fn share(self, part: u32, blocks: u64) -> u64 {
-        let whole = self.whole() * self.width as u64;
-        let (unit, before, rest) = if blocks < whole {
-            let (unit, row) = (self.unit_blocks as u64, self.width as u64 * self.unit_blocks as u64);
-            (unit, blocks / row * unit, blocks % row)
-        } else {
-            (self.zone_blocks - self.whole(), self.whole(), blocks - whole)
-        };
-        before + rest.saturating_sub(part as u64 * unit).min(unit)
+        self.row(blocks).share(part)
     }
 
     /// Where block `offset` of zone `part` is in the group; the end of the group for the end of the zone.
@@ -70,6 +74,19 @@ impl Shape {
         self.share(part, range.start)..self.share(part, range.end)
     }
 
+    /// Zones in which a range of the group lies, and the part of it in each.
+    pub fn pieces(self, range: &Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + use<> {
+        let (from, to) = (self.row(range.start), self.row(range.end));
+        let first = from.rest.checked_div(from.unit).unwrap_or(0) as u32;
+        // It may begin and end within units.
+        let units = (range.end - range.start).div_ceil(from.unit.min(to.unit).max(1)) + 1;
+        (0..self.width.min(units.min(self.width as u64) as u32)).filter_map(move |next| {
+            let part = (first + next) % self.width;
+            let piece = from.share(part)..to.share(part);
+            (!piece.is_empty()).then_some((part, piece))
+        })
+    }
+
     /// Where blocks of zone `part` are in the group: for each run of those that follow each other there, where it begins
     /// and how many they are.
     pub fn runs(self, part: u32, blocks: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
@@ -85,6 +102,24 @@ impl Shape {
             offset += run.1;
             Some(run)
         })
+    }
+}
+
+/// A row of units, and a place in it.
+#[derive(Clone, Copy)]
+struct Row {
+    /// Blocks of each unit.
+    unit: u64,
+    /// Blocks of each zone in front of it.
+    before: u64,
+    /// Blocks of it in front of the place.
+    rest: u64,
+}
+
+impl Row {
+    /// Blocks of zone `part` in front of the place.
+    fn share(self, part: u32) -> u64 {
+        self.before + self.rest.saturating_sub(part as u64 * self.unit).min(self.unit)
     }
 }
 
@@ -128,6 +163,10 @@ mod tests {
             for from in 0..shape.blocks() {
                 for to in from + 1..=shape.blocks().min(from + 20) {
                     let mut blocks = BTreeSet::new();
+                    let all = (0..shape.width).map(|part| (part, shape.piece(part, &(from..to))));
+                    let mut found: Vec<_> = shape.pieces(&(from..to)).collect();
+                    found.sort_unstable_by_key(|(part, _)| *part);
+                    assert!(all.filter(|(_, piece)| !piece.is_empty()).eq(found), "{shape:?} {from}..{to}");
                     for part in 0..shape.width {
                         let mut offset = shape.share(part, from);
                         let mut before = None;

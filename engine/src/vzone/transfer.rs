@@ -31,14 +31,8 @@ pub(super) struct Stretch<'z> {
 
 impl Stretch<'_> {
     fn parts(&self) -> impl Iterator<Item = (u32, u32, Range<u64>)> {
-        let pieces =
-            (0..).zip(self.zones).map(|(part, zone)| (part, *zone, self.shape.piece(part, &self.range)));
-        pieces.filter(|(_, _, piece)| !piece.is_empty())
-    }
-
-    /// Commands that it takes.
-    pub fn commands(&self) -> u32 {
-        self.parts().count() as u32
+        let pieces = self.shape.pieces(&self.range);
+        pieces.filter_map(|(part, piece)| Some((part, *self.zones.get(part as usize)?, piece)))
     }
 }
 

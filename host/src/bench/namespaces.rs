@@ -2,7 +2,7 @@
 //!
 //! The namespace lies on a drive shaped like a ZN540 that answers at once and, once the namespace is there, neither
 //! stores anything nor reads it. So this is what the layer's own code costs: tickets, tokens, windows, where blocks
-//! lie, and the executor.
+//! lie, and the executor; beside it is what the same requests cost without a namespace.
 
 use super::{
     begin,
@@ -38,6 +38,8 @@ struct Costs {
     read_4k_alone_ns: f64,
     read_4k_ns: f64,
     read_4k_allocations: f64,
+    /// Requests to the drive itself, 64 of them on the way: the tasks that make them.
+    drive_4k_ns: f64,
 }
 
 /// Measures and prints.
@@ -46,11 +48,14 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     let device = Rc::new(Idle::new(ZONES));
     let runtime = Runtime::new();
     let namespace = make(&runtime, device.clone());
-    let namespace = runtime.block_on(namespace, || false).context("the drive does not answer")??;
+    let namespace: Rc<dyn ZonedDevice> =
+        Rc::new(runtime.block_on(namespace, || false).context("the drive does not answer")??);
     device.idle();
     let of = |writes, depth| medians(rounds, |_| play(&runtime, &namespace, writes, depth));
     let ((write_alone, _), (write, write_allocations)) = (of(true, 1)?, of(true, DEPTH)?);
     let ((read_alone, _), (read, read_allocations)) = (of(false, 1)?, of(false, DEPTH)?);
+    let below: Rc<dyn ZonedDevice> = device;
+    let (drive, _) = medians(rounds, |_| play(&runtime, &below, false, DEPTH))?;
     let costs = Costs {
         write_4k_alone_ns: write_alone,
         write_4k_ns: write,
@@ -58,6 +63,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         read_4k_alone_ns: read_alone,
         read_4k_ns: read,
         read_4k_allocations: read_allocations,
+        drive_4k_ns: drive,
     };
     runtime.clear();
     output.print(&costs, |costs| {
@@ -68,6 +74,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             ("4 KiB read, one on the way", costs.read_4k_alone_ns, "ns"),
             ("4 KiB read, 64 on the way", costs.read_4k_ns, "ns"),
             ("    allocations in it", costs.read_4k_allocations, ""),
+            ("4 KiB read of the drive, 64 on the way", costs.drive_4k_ns, "ns"),
         ];
         let line = |(what, value, unit): (&str, f64, &str)| match unit {
             "" => format!("  {what:<48} {value:>12.3}\n"),
@@ -89,14 +96,14 @@ async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
 }
 
 /// Nanoseconds and allocations of a request, each behind the one before. A round of writes begins with an empty zone.
-fn play(runtime: &Runtime, namespace: &Namespace, writes: bool, depth: u64) -> Result<(f64, f64)> {
+fn play(runtime: &Runtime, device: &Rc<dyn ZonedDevice>, writes: bool, depth: u64) -> Result<(f64, f64)> {
     if writes {
-        let reset = namespace.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
+        let reset = device.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
         runtime.block_on(reset, || false).context("the namespace does not answer")?.result?;
     }
     let nobody = || false;
     idle::play(runtime, (REQUESTS, depth), nobody, |turns| {
-        let namespace = namespace.clone();
+        let device = device.clone();
         async move {
             let mut data = Buf::copy_of(&[0x5a; BLOCK]);
             while let Some(turn) = turns.take() {
@@ -104,7 +111,7 @@ fn play(runtime: &Runtime, namespace: &Namespace, writes: bool, depth: u64) -> R
                     true => Command::write(Lba(turn), data, false),
                     false => Command::read(Lba(turn), data),
                 };
-                let done = namespace.submit(command).await;
+                let done = device.submit(command).await;
                 done.result?;
                 data = done.data;
             }

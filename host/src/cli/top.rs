@@ -50,11 +50,13 @@ struct Shown {
     own_spares: Option<u32>,
     held_spares: Option<u32>,
     borrowed_spares: Option<u32>,
-    reads_in_flight: Option<u32>,
-    read_window: Option<u32>,
+    read_bytes_in_flight: Option<u64>,
+    read_window_bytes: Option<u64>,
     token_bytes: Option<i64>,
     /// What it is held back to for others' sake; nothing if it is not.
     held_to_bytes_per_second: Option<u64>,
+    floors_out_of_reach: Option<bool>,
+    latency_out_of_reach: Option<bool>,
 }
 
 /// A drive.
@@ -124,10 +126,12 @@ impl Top {
                 own_spares: namespace.map(|namespace| namespace.own_spares),
                 held_spares: namespace.map(|namespace| namespace.held_spares),
                 borrowed_spares: namespace.map(|namespace| namespace.borrowed_spares),
-                reads_in_flight: namespace.map(|namespace| namespace.reads_in_flight),
-                read_window: namespace.map(|namespace| namespace.read_window),
+                read_bytes_in_flight: namespace.map(|namespace| namespace.read_bytes_in_flight),
+                read_window_bytes: namespace.and_then(|namespace| namespace.read_window_bytes),
                 token_bytes: namespace.map(|namespace| namespace.token_bytes),
                 held_to_bytes_per_second: namespace.and_then(|namespace| namespace.held_to_bytes_per_second),
+                floors_out_of_reach: namespace.map(|namespace| namespace.floors_out_of_reach),
+                latency_out_of_reach: namespace.map(|namespace| namespace.latency_out_of_reach),
             }
         };
         let drive = |(asked, since): &(&AskedDrive, Counted)| ShownDrive {
@@ -180,10 +184,7 @@ impl Top {
                 _ => "-".into(),
             };
             // What the scheduler of namespaces lets through.
-            let window = match (device.reads_in_flight, device.read_window) {
-                (Some(reads), Some(window)) if window > 0 => format!("{reads} of {window}"),
-                _ => "-".into(),
-            };
+            let window = device.read_window_bytes.map_or("-".into(), |bytes| show(bytes) + " a zone");
             let tokens = match device.token_bytes {
                 Some(owed @ ..0) => format!("-{}", show(owed.unsigned_abs())),
                 Some(tokens) => show(tokens.unsigned_abs()),
@@ -191,7 +192,13 @@ impl Top {
             };
             let held = device.held_to_bytes_per_second.map_or("-".into(), |bytes| show(bytes) + "/s");
             rows.push(row(&name, "reads", &device.reads, [&window, &widths, &spares, &held]));
-            rows.push(row("", "writes", &device.writes, [&tokens, "", "", ""]));
+            let missed = match (device.floors_out_of_reach, device.latency_out_of_reach) {
+                (Some(true), Some(true)) => "floors and latency out of reach",
+                (Some(true), _) => "floors out of reach",
+                (_, Some(true)) => "latency out of reach",
+                _ => "",
+            };
+            rows.push(row("", "writes", &device.writes, [&tokens, "", "", missed]));
         }
         for ShownDrive { drive, role, reads, writes } in &self.drives {
             let role = role.map_or(String::new(), |role| format!("member {role}: "));
@@ -250,10 +257,12 @@ mod tests {
             own_spares: Some(3),
             held_spares: Some(1),
             borrowed_spares: Some(0),
-            reads_in_flight: Some(3),
-            read_window: Some(16),
+            read_bytes_in_flight: Some(3 << 12),
+            read_window_bytes: Some(128 << 10),
             token_bytes: Some(-8192),
             held_to_bytes_per_second: Some(3 << 20),
+            floors_out_of_reach: Some(false),
+            latency_out_of_reach: Some(true),
         };
         let drive = ShownDrive { drive: "/dev/ng0n1".into(), role: Some(2), reads: rates(), writes: rates() };
         let (devices, drives, written_per_byte) = (vec![shown], vec![drive], Some(1.25));
@@ -263,9 +272,10 @@ mod tests {
         let told = [
             "mail",
             "1 held, 3 own",
-            "3 of 16",
+            "128 KiB a zone",
             "-8 KiB",
             "3 MiB/s",
+            "latency out of reach",
             "member 2: /dev/ng0n1",
             "drives write 1.25 bytes",
         ];

@@ -53,13 +53,17 @@ pub struct NamespaceReport {
     pub borrowed_spares: u32,
     /// Over how many zones of the array each zone is spread that is being written.
     pub widths: Vec<u32>,
-    /// Of zones that are being read: commands on their way, and how many may be.
-    pub reads_in_flight: u32,
-    pub read_window: u32,
+    /// What is being read, and how much of that each zone may have on its way for others' sake; nothing if nobody is to
+    /// be spared.
+    pub read_bytes_in_flight: u64,
+    pub read_window_bytes: Option<u64>,
     /// What zones that are being written may write at once; less than nothing if they owe it.
     pub token_bytes: i64,
     /// To how much it is held back for the sake of others; nothing if it is not.
     pub held_to_bytes_per_second: Option<u64>,
+    /// Whether its floors, and its latency, were found to be out of reach: nobody is held back further for them for now.
+    pub floors_out_of_reach: bool,
+    pub latency_out_of_reach: bool,
     /// The volume that it carries. What the array adds to what this writes is not counted there.
     pub volume: Option<VolumeReport>,
 }
@@ -115,10 +119,12 @@ impl NamespaceReport {
             held_spares: *spares,
             borrowed_spares: spares.saturating_sub(*own_spares),
             widths: widths.clone(),
-            reads_in_flight: namespace.reads_in_flight,
-            read_window: namespace.read_window,
+            read_bytes_in_flight: bytes(namespace.read_blocks),
+            read_window_bytes: namespace.read_window_blocks.map(bytes),
             token_bytes: namespace.tokens.saturating_mul(BLOCK as i64),
             held_to_bytes_per_second: namespace.held_to.map(bytes),
+            floors_out_of_reach: namespace.out_of_reach[0],
+            latency_out_of_reach: namespace.out_of_reach[1],
             volume: None,
         }
     }

@@ -33,13 +33,13 @@ anywhere and so are read with 8; compactions read 128 KiB at a time, as Linux re
 From the paper: records, namespaces, v-zones of 16 zones, active ones (16; 11 of six), and static zones, \
 four zones wide, 16 KiB in turn, with no scheduler. Guesses: eight clients for each namespace, which for six \
 is what the server has hardware threads; 5 µs of a processor for an operation; no page cache, whatever memory \
-the server has. The window of reads is not the paper's: that shrinks with each read that is late, ours with the average, \
-which was chosen after these figures had been seen (LAB.md has them by the paper's rule). Latencies \
+the server has. The window of reads is not the paper's: there is one for each group, which shrinks with each read that is late, here one \
+for all, which follows averages; that was chosen after these figures had been seen (LAB.md has them by the paper's rule). Latencies \
 are those of a get or scan, all its reads one after the other.";
 
 const TAILS: &str = "A read waits for a die that programs, for up to 780 µs that the model never interrupts, on v-zones \
 as on static ones. Windows of reads cost little: if they never shrank it would be between 1.0 and 1.4; a window for each \
-group instead of each v-zone changes little. The paper's drive may suspend programs, and its static zones may have been \
+group, or each v-zone, instead of one for all changes little. The paper's drive may suspend programs, and its static zones may have been \
 far slower: it gives no times.";
 
 const SPEEDS: &str = "It follows from the latency of reads, for which clients wait most of the time.";

@@ -219,6 +219,11 @@ struct Found {
 }
 
 impl Standing {
+    /// Whether it comes no nearer to its floors, and whether it is of no use to hold others back for its latency.
+    pub fn out_of_reach(&self) -> [bool; 2] {
+        [self.reach.is_some(), self.hopeless_us > 0]
+    }
+
     fn find(&mut self, qos: Qos, seen: &Demand, held: bool, passed_us: u64) -> Found {
         if let Some(each) = seen.blocks.checked_div(seen.requests) {
             self.each = each;

@@ -128,6 +128,7 @@ fn nobody_stops_whatever_was_promised_and_a_floor_is_no_ceiling() {
     rig.looks(100, &[8000, 8000, 8000, 8000]);
     let mean = rig.looks(100, &[8000; 4]);
     assert!(mean[1] >= 950 && mean[2..].iter().all(|each| *each >= ALL / LEAST / 8), "{mean:?}");
+    assert_eq!([0, 1].map(|party| rig.standings[party].out_of_reach()), [[true, false], [false; 2]]);
     // Nor in the first looks, in which it is not known yet that this is out of reach.
     let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
     for _ in 0..50 {
@@ -155,12 +156,13 @@ fn others_are_held_back_while_a_latency_is_too_long_and_have_nearly_all() {
     let tried = KNOWN as u64 + 2 * TRIES + 2;
     let mean = rig.looks(tried, &[80, 8000, 8000]);
     assert!(!rig.is_held() && mean[1] + mean[2] < ALL * 9 / 10, "{mean:?}");
+    assert_eq!([0, 1].map(|party| rig.standings[party].out_of_reach()), [[false, true], [false; 2]]);
     let mean = rig.looks(BELIEVED_US / LOOK_EVERY_US - 2 * TRIES, &[80, 8000, 8000]);
     assert!(mean[1] + mean[2] > ALL * 98 / 100, "{mean:?}");
     // Then it is tried again, and kept if it helps.
     rig.hopeless = false;
     rig.looks(100, &[80, 8000, 8000]);
-    assert!(rig.is_held());
+    assert!(rig.is_held() && !rig.standings[0].out_of_reach()[1]);
 }
 
 #[test]
