@@ -24,7 +24,7 @@ time, four requests deep; Jain's index of their throughput, and the largest dist
 quiet tenant: 4 KiB random reads one at a time, its p99.9 beside the others, each with four writers, over its p99.9 \
 alone. Goals: 0.98, 5 %, 1.5. \
 Promises: one of four tenants has a floor of 40 % of all that they write without, and writes four zones as the others \
-do, 128 KiB at a time, four requests deep; it is idle from 1 to 1.3 s, and is back when 10 ms have the floor. Or it is of \
+do, 128 or 256 KiB at a time, which is half a stripe of the array or a whole one, four requests deep; it is idle from 1 to 1.3 s, and is back when 10 ms have the floor. Or it is of \
 the class of latency, with 1.5 times its p99.9 alone as the target, writes with 3 times too, and asks for 4 KiB at a \
 time. Nothing was tuned for these figures.";
 
@@ -90,8 +90,8 @@ const QUIET_MS: u64 = 1200;
 /// Four tenants, of which the first one was promised something and three are hungry.
 const FOUR: u32 = 4;
 
-fn hungry(tenant: u32, idle_ms: (u64, u64)) -> impl Iterator<Item = Worker> {
-    let writer = move |zone| Worker::new(tenant as usize, vec![zone], Does::Write, 128, 4);
+fn hungry(tenant: u32, kib: u64, idle_ms: (u64, u64)) -> impl Iterator<Item = Worker> {
+    let writer = move |zone| Worker::new(tenant as usize, vec![zone], Does::Write, kib, 4);
     (0..4).map(move |zone| Worker { idle_ms, ..writer(zone) })
 }
 
@@ -103,11 +103,11 @@ fn promised_to_first(below: Below, qos: Qos) -> anyhow::Result<Tenants> {
 
 /// What comes of a floor of so many MB/s, 0 for none, of one of four tenants that are equal otherwise: what it writes,
 /// and the others; the same of the others while it is idle; after how many ms it has its floor again.
-fn floor(below: Below, mb_s: f64) -> anyhow::Result<[f64; 4]> {
+fn floor(below: Below, kib: u64, mb_s: f64) -> anyhow::Result<[f64; 4]> {
     let floors = Rates { requests: 0, blocks: (mb_s * 1e6 / BLOCK as f64) as u32 };
     let tenants = promised_to_first(below, Qos { floors, ..Qos::default() })?;
-    let workers: Vec<Worker> =
-        (0..FOUR).flat_map(|tenant| hungry(tenant, if tenant == 0 { IDLE_MS } else { (0, 0) })).collect();
+    let all = |tenant| hungry(tenant, kib, if tenant == 0 { IDLE_MS } else { (0, 0) });
+    let workers: Vec<Worker> = (0..FOUR).flat_map(all).collect();
     let work = tenants.run(&workers, FLOORED_MS)?;
     let (own, others) = work.split_at(4);
     let sum = |work: &[Work], from, to| work.iter().map(|work| work.mb_s(from, to)).sum::<f64>();
@@ -118,14 +118,15 @@ fn floor(below: Below, mb_s: f64) -> anyhow::Result<[f64; 4]> {
 }
 
 /// The p99.9 of one that asks for 4 KiB at a time and is of the class of latency, and what three hungry ones write
-/// beside it, if they do.
-fn latency(below: Below, does: Does, latency_us: u32, beside: bool) -> anyhow::Result<[f64; 2]> {
+/// beside it, so many KiB at a time, if they do.
+fn latency(below: Below, does: Does, latency_us: u32, beside: Option<u64>) -> anyhow::Result<[f64; 2]> {
     let tenants = promised_to_first(below, Qos { latency_us, ..Qos::default() })?;
     if does != Does::Write {
         tenants.fill(0, &[0, 1], QUIET_MIB)?;
     }
     let mut workers = vec![Worker::new(0, vec![0, 1], does, 4, 1)];
-    workers.extend((1..if beside { FOUR } else { 1 }).flat_map(|tenant| hungry(tenant, (0, 0))));
+    let others = |kib| (1..FOUR).flat_map(move |tenant| hungry(tenant, kib, (0, 0)));
+    workers.extend(beside.into_iter().flat_map(others));
     // Others get more, until something is late, and less: that takes its time.
     let end_ms = if latency_us > 0 { KEPT_MS } else { QUIET_MS };
     let work = tenants.run(&workers, end_ms)?;
@@ -133,34 +134,36 @@ fn latency(below: Below, does: Does, latency_us: u32, beside: bool) -> anyhow::R
     Ok([work[0].quantile_us(0.999, PROMISED_MS), others])
 }
 
-/// A floor, or latencies of one that does this: names of rows, and which part of all that there is, or how many times the
-/// p99.9 alone.
-type Promise = (Option<Does>, &'static [(&'static str, f64)]);
+/// A floor, or latencies of one that does this, beside some that write so many KiB at a time: names of rows, and which
+/// part of all that there is, or how many times the p99.9 alone.
+type Promise = (Option<Does>, u64, &'static [(&'static str, f64)]);
 
-const PROMISES: [Promise; 3] = [
-    (None, &[("floor", 0.4)]),
-    (Some(Does::Write), &[("writes, 1.5", 1.5), ("writes, 3", 3.0)]),
+const PROMISES: [Promise; 5] = [
+    (None, 128, &[("floor", 0.4)]),
+    (None, 256, &[("floor", 0.4)]),
+    (Some(Does::Write), 128, &[("writes, 1.5", 1.5), ("writes, 3", 3.0)]),
+    (Some(Does::Write), 256, &[("writes, 1.5", 1.5)]),
     // Reads are given up, whatever the target is.
-    (Some(Does::Read(QUIET_MIB)), &[("reads, 1.5", 1.5)]),
+    (Some(Does::Read(QUIET_MIB)), 128, &[("reads, 1.5", 1.5)]),
 ];
 
 /// What comes of each of such promises.
-fn promise(below: Below, (does, parts): Promise) -> anyhow::Result<Vec<Promised>> {
+fn promise(below: Below, (does, kib, parts): Promise) -> anyhow::Result<Vec<Promised>> {
     let Some(does) = does else {
-        let [without, others_without, idle, _] = floor(below, 0.0)?;
+        let [without, others_without, idle, _] = floor(below, kib, 0.0)?;
         let beside = |(_, part): &(&str, f64)| {
             let promised = part * (without + others_without);
-            let [got, others, idle_beside, back_ms] = floor(below, promised)?;
+            let [got, others, idle_beside, back_ms] = floor(below, kib, promised)?;
             let (others_idle, back_ms) = (Some(idle_beside / idle), Some(back_ms));
             Ok(Promised { promised, without, got, others_without, others, others_idle, back_ms })
         };
         return parts.iter().map(beside).collect();
     };
-    let [alone, _] = latency(below, does, 0, false)?;
-    let [without, others_without] = latency(below, does, 0, true)?;
+    let [alone, _] = latency(below, does, 0, None)?;
+    let [without, others_without] = latency(below, does, 0, Some(kib))?;
     let beside = |(_, times): &(&str, f64)| {
         let promised = (alone * times).ceil();
-        let [got, others] = latency(below, does, promised as u32, true)?;
+        let [got, others] = latency(below, does, promised as u32, Some(kib))?;
         Ok(Promised { promised, without, got, others_without, others, others_idle: None, back_ms: None })
     };
     parts.iter().map(beside).collect()
@@ -171,7 +174,7 @@ fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, T
     let points = systems.iter().flat_map(|below| PROMISES.map(|promise| (*below, promise)));
     // What a latency costs is not another thing where a drive is missing.
     let points: Vec<_> =
-        points.filter(|(below, (does, _))| *below != Below::Degraded || does.is_none()).collect();
+        points.filter(|(below, (does, ..))| *below != Below::Degraded || does.is_none()).collect();
     // The longest first, so that none is left for the end.
     let longest: Vec<_> = points.iter().rev().collect();
     let found = work::each(this.name, &longest, |(below, made)| promise(*below, *made))?;
@@ -179,6 +182,7 @@ fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, T
     let heads = [
         "system",
         "promised",
+        "KiB",
         "MB/s or µs",
         "without",
         "with",
@@ -190,15 +194,16 @@ fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, T
     ];
     let mut table = Table::new("A floor, and the class of latency, beside three hungry ones", &heads);
     let mut rows = Vec::new();
-    let found = points.iter().zip(found).flat_map(|((below, (does, parts)), found)| {
-        parts.iter().zip(found).map(move |((load, _), found)| (below, load, does, found))
+    let found = points.iter().zip(found).flat_map(|((below, (does, kib, parts)), found)| {
+        parts.iter().zip(found).map(move |((load, _), found)| (below, load, does, *kib, found))
     });
-    for (below, load, does, found) in found {
+    for (below, load, does, request_kib, found) in found {
         let own = |mb_s: f64| if does.is_none() { mb_s } else { 0.0 };
         let all = (own(found.got) + found.others) / (own(found.without) + found.others_without);
         table.rows.push(vec![
             below.name().into(),
             load.to_string(),
+            request_kib.to_string(),
             format!("{:.0}", found.promised),
             format!("{:.0}", found.without),
             format!("{:.0}", found.got),
@@ -210,7 +215,7 @@ fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, T
         ]);
         let mb_s = own(found.got) + found.others;
         let (system, host) = (below.name().into(), "free".into());
-        let row = Row { seeds: 1, system, host, request_kib: 128, depth: 4, mb_s, ..Row::default() };
+        let row = Row { seeds: 1, system, host, request_kib, depth: 4, mb_s, ..Row::default() };
         rows.push(Row { load: Some(load), promise: Some(found), ..row });
     }
     Ok((rows, table))
