@@ -11,14 +11,13 @@
 //! is held back as well, and who is late for others' reads has its own window shrink. Reads that are late on average are
 //! what counts, not single ones: a die that is programmed keeps one read waiting for longer than that.
 
+use crate::vzone::admission::LOOK_EVERY_US;
+
 /// Reads that take longer than this on average say that dies are congested (Algorithm 1, line 6).
-pub const SLOW_US: u64 = 500;
+const SLOW_US: u64 = 500;
 
 /// A read counts for such a part of the average.
 const COUNTS: u64 = 8;
-
-/// It is looked so often who reads, in microseconds.
-pub const LOOK_EVERY_US: u64 = 10_000;
 
 /// The window is never smaller: 128 KiB. What is larger than the window goes alone, or it would never go.
 const LEAST_BLOCKS: u64 = 32;

@@ -17,16 +17,16 @@ pub const TENANTS: Experiment = Experiment {
     run: tenants,
 };
 
-const METHOD: &str = "PM1731a, one or five of them as RAID-5 with chunks of 64 KiB (policy zrwa); zones of a namespace are \
-16 zones of the drive, or four of the array, each of which is eight of each drive. Equal tenants: each has as many active \
-zones for certain, and writes two of its zones, 64 KiB at a \
-time, four requests deep; Jain's index of their throughput, and the largest distance of one from an equal share. A \
-quiet tenant: 4 KiB random reads one at a time, its p99.9 beside the others, each with four writers, over its p99.9 \
-alone. Goals: 0.98, 5 %, 1.5. \
-Promises: one of four tenants has a floor of 40 % of all that they write without, and writes four zones as the others \
-do, 128 or 256 KiB at a time, which is half a stripe of the array or a whole one, four requests deep; it is idle from 1 to 1.3 s, and is back when 10 ms have the floor. Or it is of \
-the class of latency, with 1.5 times its p99.9 alone as the target, writes with 3 times too, and asks for 4 KiB at a \
-time. Nothing was tuned for these figures.";
+const METHOD: &str = "PM1731a, one or five of them as RAID-5 with chunks of 64 KiB (policy zrwa); zones of a \
+namespace are 16 zones of the drive, or four of the array, each of which is eight of each drive. Equal tenants: \
+each has as many active zones for certain, and writes two of its zones, 64 KiB at a time, four requests deep; \
+Jain's index of their throughput, and the largest distance of one from an equal share. A quiet tenant: 4 KiB random \
+reads one at a time, its p99.9 beside the others, each with four writers, over its p99.9 alone. Goals: 0.98, 5 %, \
+1.5. Promises: one of four tenants has a floor of 40 % of all that they write without, and writes four zones as the \
+others do, 128 or 256 KiB at a time, which is half a stripe of the array or a whole one, four requests deep; it is \
+idle from 1 to 1.3 s, and is back when 10 ms have the floor. Or it is of the class of latency, with 1.5 times its \
+p99.9 alone as the target, writes with 3 times too, and asks for 4 KiB at a time. By how small steps \
+others get more, and that units are stripes on an array, was chosen with these figures in sight.";
 
 /// Milliseconds: caches are full by then, and the end.
 const SETTLED_MS: u64 = 450;

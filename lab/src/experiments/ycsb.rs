@@ -23,24 +23,24 @@ pub const YCSB: Experiment =
     Experiment { name: "ycsb", title: "YCSB on namespaces, by a stand-in (eZNS Fig. 34 to 37)", run: ycsb };
 
 const METHOD: &str = "A stand-in for RocksDB on ZenFS (lab/src/apps/ycsb.rs) in each of four namespaces of a \
-PM1731a, with YCSB's workloads A, B, C and F, or of six, with A to F. Everything is a 32nd of what it is \
-there: zones, what an erase takes, memtables of 64 MiB, levels of 256 MiB and ten times more each, a block \
-cache of 8 MiB, and 500 million records of 1 KiB, of which a level has at most 256 MiB on the drive: a place \
-stands for several. It begins with two files in the first level, after three seconds in which nothing is \
-written. Then flushes and compactions go on as RocksDB's defaults have it: one of each at a time, no Bloom \
-filters, so that a get looks into each sorted run until it finds its record; blocks of 4 KiB that begin \
-anywhere and so are read with 8; compactions read 128 KiB at a time, as Linux reads ahead, and write 1 MiB. \
-From the paper: records, namespaces, v-zones of 16 zones, active ones (16; 11 of six), and static zones, \
-four zones wide, 16 KiB in turn, with no scheduler. Guesses: eight clients for each namespace, which for six \
-is what the server has hardware threads; 5 µs of a processor for an operation; no page cache, whatever memory \
-the server has. The window of reads is not the paper's: there is one for each group, which shrinks with each read that is late, here one \
-for all, which follows averages; that was chosen after these figures had been seen (LAB.md has them by the paper's rule). Latencies \
-are those of a get or scan, all its reads one after the other.";
+PM1731a, with YCSB's workloads A, B, C and F, or of six, with A to F. Everything is a 32nd of what it is there: \
+zones, what an erase takes, memtables of 64 MiB, levels of 256 MiB and ten times more each, a block cache of 8 MiB, \
+and 500 million records of 1 KiB, of which a level has at most 256 MiB on the drive: a place stands for several. It \
+begins with two files in the first level, after three seconds in which nothing is written. Then flushes and \
+compactions go on as RocksDB's defaults have it: one of each at a time, no Bloom filters, so that a get looks into \
+each sorted run until it finds its record; blocks of 4 KiB that begin anywhere and so are read with 8; compactions \
+read 128 KiB at a time, as Linux reads ahead, and write 1 MiB. From the paper: records, namespaces, v-zones of 16 \
+zones, active ones (16; 11 of six), and static zones, four zones wide, 16 KiB in turn, with no scheduler. Guesses: \
+eight clients for each namespace, which for six is what the server has hardware threads; 5 µs of a processor for an \
+operation; no page cache, whatever memory the server has. The window of reads is not the paper's: there is one for \
+each group, which shrinks with each read that is late, here one for all, which follows averages; that was chosen \
+after these figures had been seen (LAB.md has them by the paper's rule). Latencies are those of a get or scan, all \
+its reads one after the other.";
 
-const TAILS: &str = "A read waits for a die that programs, for up to 780 µs that the model never interrupts, on v-zones \
-as on static ones. Windows of reads cost little: if they never shrank it would be between 1.0 and 1.4; a window for each \
-group, or each v-zone, instead of one for all changes little. The paper's drive may suspend programs, and its static zones may have been \
-far slower: it gives no times.";
+const TAILS: &str = "A read waits for a die that programs, for up to 780 µs that the model never interrupts, on \
+v-zones as on static ones. Windows of reads cost little: if they never shrank it would be between 1.0 and 1.4; a \
+window for each group, or each v-zone, instead of one for all changes little. The paper's drive may suspend \
+programs, and its static zones may have been far slower: it gives no times.";
 
 const SPEEDS: &str = "It follows from the latency of reads, for which clients wait most of the time.";
 
