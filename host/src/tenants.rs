@@ -14,7 +14,7 @@ const ACTIVE: u32 = 4;
 
 /// How namespaces behave that this process runs.
 pub fn behaviour() -> Behaviour {
-    Behaviour { clock: clock(), patience_us: PATIENCE_US }
+    Behaviour { clock: clock(), patience_us: PATIENCE_US, admission: true }
 }
 
 /// A namespace that is to be made.

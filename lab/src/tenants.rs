@@ -156,6 +156,19 @@ impl Tenants {
     /// # Errors
     /// When there can be no such ones.
     pub fn new(below: Below, max_active: u32, specs: &[Spec]) -> anyhow::Result<Tenants> {
+        Tenants::regulated(below, max_active, specs, true)
+    }
+
+    /// As [`Tenants::new`], with write admission control or without it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn regulated(
+        below: Below,
+        max_active: u32,
+        specs: &[Spec],
+        admission: bool,
+    ) -> anyhow::Result<Tenants> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
         let inner: Rc<dyn ZonedDevice> = match below {
             Below::Drive => Rc::new(drive(&clock, 1, max_active)),
@@ -164,7 +177,7 @@ impl Tenants {
                 Rc::new(runtime.block_on(made, || clock.advance()).context("making an array never ends")??)
             }
         };
-        Tenants::over(inner, clock, runtime, specs)
+        Tenants::made(inner, (clock, runtime), specs, admission)
     }
 
     /// Namespaces on `inner`, which takes its time from this clock.
@@ -177,14 +190,23 @@ impl Tenants {
         runtime: Runtime,
         specs: &[Spec],
     ) -> anyhow::Result<Tenants> {
+        Tenants::made(inner, (clock, runtime), specs, true)
+    }
+
+    fn made(
+        inner: Rc<dyn ZonedDevice>,
+        (clock, runtime): (Clock, Runtime),
+        specs: &[Spec],
+        admission: bool,
+    ) -> anyhow::Result<Tenants> {
         let (time, tasks, specs) = (clock.clone(), runtime.clone(), specs.to_vec());
         let made = async move {
             let device = Rc::new(Remembering { inner, kept: RefCell::default() });
             let vzone_zones = Namespaces::fitting(device.geometry());
             Namespaces::create(device.clone(), [7; 16], vzone_zones).await?;
             let clock = time.clone();
-            let behaviour =
-                Behaviour { clock: Rc::new(move || clock.now_ns() / 1000), patience_us: PATIENCE_US };
+            let clock = Rc::new(move || clock.now_ns() / 1000);
+            let behaviour = Behaviour { clock, patience_us: PATIENCE_US, admission };
             let namespaces = Namespaces::open(&tasks, device, behaviour).await?;
             for spec in specs {
                 namespaces.add(spec).await?;

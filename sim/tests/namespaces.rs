@@ -168,7 +168,8 @@ fn open(runtime: &Runtime, drive: &Rc<Frail>, clock: &Rc<Cell<u64>>) -> Namespac
 
 fn try_open(runtime: &Runtime, drive: &Rc<Frail>, clock: &Rc<Cell<u64>>) -> Result<Namespaces, VzoneError> {
     let clock = clock.clone();
-    let behaviour = Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US };
+    let behaviour =
+        Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, admission: true };
     runtime.block_on(Namespaces::open(runtime, drive.clone(), behaviour), || false).unwrap()
 }
 
@@ -1228,7 +1229,8 @@ impl Small {
 
     fn open(&self) -> impl Future<Output = Result<Namespaces, VzoneError>> + 'static {
         let (runtime, device, clock) = (self.runtime.clone(), self.device(), self.clock.clone());
-        let behaviour = Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US };
+        let behaviour =
+            Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, admission: true };
         async move { Namespaces::open(&runtime, device, behaviour).await }
     }
 

@@ -1,18 +1,36 @@
-//! Which writes may enter the write cache (eZNS §4.5.2, Algorithm 1, lines 11–27).
+//! Write admission control: which writes may enter the write cache (eZNS §4.5.2, Algorithm 1, lines 11–27).
 //!
-//! The cache of a drive is shared by all zones, and whoever fills it slows down all others. How long blocks
-//! take, on average over all v-zones, says how fast it drains: that is the pace at which each v-zone gets tokens,
-//! one a block, times the width of its group. A v-zone that has no write in flight is always let through, and pays
-//! with tokens that it gets later: so small writers never wait, nothing ever stops, and a drive that
-//! is not congested clocks its writers itself.
+//! The cache of a drive is shared by all zones, and the writer that fills it slows down all others. The time that a
+//! block takes, on average over all v-zones, says how fast the cache drains: at that pace each physical zone of a
+//! v-zone's group brings tokens, one a block. A write goes when its v-zone owes nothing, and takes its tokens, which may
+//! come later: so a writer is held to the pace however few of its writes are in flight, and writers that ask for less
+//! never wait. As long as a single namespace writes, admission control is off: there is nothing to protect.
+//!
+//! Latency is per block of a *physical* zone, as the paper's monitor sees it, which looks at device commands: a stripe
+//! that takes as long as one of its chunks is no reason for a higher rate.
+//!
+//! The average follows the cache late: it drains in less than the time between two looks, and at a pace that is taken
+//! from a full cache alone dies would be idle before the next one. So the pace is never slower than an eighth above what
+//! the device has written of late for each physical zone that was written: together the v-zones are always let ask for
+//! more than it does.
 //!
 //! Moments are in microseconds, from any start; they are handed in.
 
 /// Latencies are looked at so often (Algorithm 1, line 19).
 pub const LOOK_EVERY_US: u64 = 10_000;
 
-/// Tokens that a v-zone may save up or owe, in blocks for each zone of its group: 1 MiB.
-const MOST_BLOCKS: i64 = 256;
+/// Most tokens that a v-zone owes, in blocks for each physical zone of its group: 1 MiB.
+const MOST_OWED: i64 = 256;
+
+/// Most tokens that it saves up, likewise: 128 KiB.
+const MOST_SAVED: i64 = 32;
+
+/// The slowest pace, in nanoseconds for a block: 1 MiB/s for each physical zone, so that a debt is paid within a second
+/// however long some write has taken.
+const SLOWEST_NS: u64 = 1_000_000_000 / 256;
+
+/// The pace is faster than what the device writes by one part of so many.
+const HEADROOM: u64 = 9;
 
 /// One token, in the numbers of [`Tokens`].
 const ONE: i64 = 1000;
@@ -26,27 +44,55 @@ pub struct Pace {
     /// Averages of the last two looks.
     last_ns: u64,
     before_ns: u64,
+    /// Blocks that have been written since the last look.
+    blocks: u64,
+    /// Time in which the device has written a block for each physical zone, as of the last look; 0 if it wrote none.
+    share_ns: u64,
+    /// Several namespaces have written since the look before.
+    shared: bool,
+}
+
+/// Who has written since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writers {
+    /// Namespaces.
+    pub namespaces: u32,
+    /// Physical zones of their groups.
+    pub physical_zones: u64,
 }
 
 impl Pace {
-    /// A write of so many blocks has taken `latency_us`.
-    pub fn completed(&mut self, blocks: u64, latency_us: u64) {
-        self.sum_ns = self.sum_ns.saturating_add(latency_us.saturating_mul(1000) / blocks.max(1));
+    /// A write of so many blocks to a group of `width` physical zones has taken `latency_us`.
+    pub fn completed(&mut self, blocks: u64, width: u32, latency_us: u64) {
+        self.blocks += blocks;
+        let blocks = blocks.div_ceil(width.max(1) as u64).max(1);
+        self.sum_ns = self.sum_ns.saturating_add(latency_us.saturating_mul(1000) / blocks);
         self.writes += 1;
     }
 
-    /// Looks, if it is time to.
-    pub fn look(&mut self, now_us: u64) {
-        if now_us.saturating_sub(self.looked_us) >= LOOK_EVERY_US && self.writes > 0 {
-            self.before_ns = if self.last_ns == 0 { self.sum_ns / self.writes } else { self.last_ns };
-            self.last_ns = self.sum_ns / self.writes;
-            (self.sum_ns, self.writes, self.looked_us) = (0, 0, now_us);
-        }
+    /// When it was last looked, if it is time for the next look.
+    pub fn is_due(&self, now_us: u64) -> Option<u64> {
+        (now_us.saturating_sub(self.looked_us) >= LOOK_EVERY_US).then_some(self.looked_us)
     }
 
-    /// Nanoseconds for a block; 0 as long as nothing is known.
-    pub fn block_ns(&self) -> u64 {
-        (self.last_ns + self.before_ns) / 2
+    /// Looks, if it is time to; these have written since the last look.
+    pub fn look(&mut self, now_us: u64, writers: Writers) {
+        let Some(since_us) = self.is_due(now_us) else { return };
+        if let Some(mean_ns) = self.sum_ns.checked_div(self.writes) {
+            self.before_ns = if self.last_ns == 0 { mean_ns } else { self.last_ns };
+            self.last_ns = mean_ns;
+        }
+        let zones_ns = (now_us - since_us).saturating_mul(1000).saturating_mul(writers.physical_zones);
+        self.share_ns = zones_ns.checked_div(self.blocks).unwrap_or(0);
+        (self.sum_ns, self.writes, self.blocks, self.looked_us) = (0, 0, 0, now_us);
+        self.shared = writers.namespaces > 1;
+    }
+
+    /// Nanoseconds for a block of a physical zone; nothing while admission control is off.
+    pub fn block_ns(&self) -> Option<u64> {
+        let mean_ns = (self.last_ns + self.before_ns) / 2;
+        let share_ns = if self.share_ns == 0 { SLOWEST_NS } else { self.share_ns - self.share_ns / HEADROOM };
+        (self.shared && mean_ns > 0).then_some(mean_ns.min(share_ns).clamp(1, SLOWEST_NS))
     }
 }
 
@@ -55,15 +101,16 @@ impl Pace {
 pub struct Tokens {
     count: i64,
     refilled_us: Option<u64>,
-    in_flight: u32,
+    /// Something was written since the last look.
+    written: bool,
     /// The moment of the first refill, and the time that has brought tokens since: see [`Tokens::is_fair`].
     first_us: u64,
     counted_us: u64,
 }
 
 impl Tokens {
-    /// Adds what has come since the last call. The time that has passed counts once: whoever calls more
-    /// often gets no more.
+    /// Adds the tokens of the time since the last call. Time that has passed counts once: more calls bring no more
+    /// tokens.
     pub fn refill(&mut self, now_us: u64, pace: &Pace, width: u32) {
         let last_us = *self.refilled_us.get_or_insert(now_us);
         if last_us == now_us && self.counted_us == 0 {
@@ -72,30 +119,29 @@ impl Tokens {
         let passed_us = now_us.saturating_sub(last_us);
         self.refilled_us = Some(last_us.max(now_us));
         self.counted_us += passed_us;
-        let most = MOST_BLOCKS * width.max(1) as i64 * ONE;
+        let width = width.max(1) as i64;
+        let (owed, saved) = (MOST_OWED * width * ONE, MOST_SAVED * width * ONE);
         let come = match pace.block_ns() {
-            0 => most,
-            block_ns => {
-                (passed_us.min(1_000_000) * 1000 * ONE as u64 * width.max(1) as u64 / block_ns) as i64
-            }
+            None => owed + saved,
+            Some(block_ns) => (passed_us.min(1_000_000) * 1000 * ONE as u64 * width as u64 / block_ns) as i64,
         };
-        self.count = (self.count + come).clamp(-most, most);
+        self.count = (self.count.max(-owed) + come).min(saved);
     }
 
-    /// Whether a write of so many blocks may go.
-    pub fn admits(&self, blocks: u64) -> bool {
-        self.in_flight == 0 || self.count >= blocks as i64 * ONE
+    /// Whether a write may go: nothing is owed.
+    pub fn admits(&self) -> bool {
+        self.count >= 0
     }
 
-    /// It goes.
+    /// A write of so many blocks goes.
     pub fn submitted(&mut self, blocks: u64) {
         self.count = self.count.saturating_sub(blocks as i64 * ONE);
-        self.in_flight += 1;
+        self.written = true;
     }
 
-    /// It has completed, or failed.
-    pub fn completed(&mut self) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+    /// Whether something was written since the last call.
+    pub fn take_written(&mut self) -> bool {
+        std::mem::take(&mut self.written)
     }
 
     /// Tokens there are; fewer than none if some are owed.
@@ -113,60 +159,107 @@ impl Tokens {
 mod tests {
     use super::*;
 
+    /// Two namespaces have written, each to so many physical zones.
+    fn two(each: u64) -> Writers {
+        Writers { namespaces: 2, physical_zones: 2 * each }
+    }
+
+    /// Two namespaces write, and a block of a physical zone takes so long.
     fn pace(block_us: u64) -> Pace {
         let mut pace = Pace::default();
         for look in 1..3 {
-            pace.completed(4, 4 * block_us);
-            pace.look(look * LOOK_EVERY_US);
+            pace.completed(4, 1, 4 * block_us);
+            pace.look(look * LOOK_EVERY_US, two(1_000_000));
         }
         pace
     }
 
     #[test]
-    fn the_pace_is_the_mean_of_two_looks_and_each_write_counts_once() {
+    fn pace_is_the_mean_of_two_looks_and_counts_each_write_once() {
         let mut pace = Pace::default();
-        pace.completed(128, 1280);
-        pace.completed(1, 30);
-        pace.look(LOOK_EVERY_US - 1);
-        assert_eq!(pace.block_ns(), 0);
-        pace.look(LOOK_EVERY_US);
-        assert_eq!(pace.block_ns(), 20_000);
-        pace.completed(1, 40);
-        pace.look(2 * LOOK_EVERY_US);
-        assert_eq!(pace.block_ns(), 30_000);
-        pace.look(9 * LOOK_EVERY_US);
-        assert_eq!(pace.block_ns(), 30_000);
+        pace.completed(128, 1, 1280);
+        pace.completed(1, 1, 30);
+        pace.look(LOOK_EVERY_US - 1, two(1000));
+        assert_eq!(pace.block_ns(), None);
+        pace.look(LOOK_EVERY_US, two(1000));
+        assert_eq!(pace.block_ns(), Some(20_000));
+        pace.completed(1, 1, 40);
+        pace.look(2 * LOOK_EVERY_US, two(1000));
+        assert_eq!(pace.block_ns(), Some(30_000));
+        pace.look(9 * LOOK_EVERY_US, two(1000));
+        assert_eq!(pace.block_ns(), Some(30_000));
+    }
+
+    #[test]
+    fn pace_of_a_stripe_is_that_of_its_zones() {
+        let (mut narrow, mut wide) = (Pace::default(), Pace::default());
+        narrow.completed(16, 1, 320);
+        wide.completed(128, 8, 320);
+        [&mut narrow, &mut wide].map(|pace| pace.look(LOOK_EVERY_US, two(1000)));
+        assert_eq!((narrow.block_ns(), wide.block_ns()), (Some(20_000), Some(20_000)));
+    }
+
+    #[test]
+    fn pace_is_never_slower_than_what_the_device_writes() {
+        let mut pace = Pace::default();
+        // A full cache: 16 writes of 100 blocks have waited for long, in two zones each.
+        (0..16).for_each(|_| pace.completed(100, 1, 1_000_000));
+        pace.look(LOOK_EVERY_US, two(1));
+        // 1600 blocks in 10 ms, over two zones: 12.5 µs a block and zone, and faster by a ninth of that.
+        assert_eq!(pace.block_ns(), Some(12_500 - 12_500 / 9));
     }
 
     #[test]
     fn tokens_come_with_time_and_width_and_not_with_calls() {
         let pace = pace(10);
         let mut start = Tokens::default();
-        start.refill(0, &Pace::default(), 1);
-        start.submitted(MOST_BLOCKS as u64);
+        start.refill(0, &pace, 1);
+        start.submitted(MOST_OWED as u64);
         let (mut once, mut often, mut wide) = (start, start, start);
         once.refill(1000, &pace, 1);
         (1..=100).for_each(|step| often.refill(step * 10, &pace, 1));
         wide.refill(1000, &pace, 2);
-        assert_eq!((once.blocks(), often.blocks(), wide.blocks()), (100, 100, 200));
+        assert_eq!((once.blocks(), often.blocks(), wide.blocks()), (-156, -156, -56));
         once.refill(1_000_000, &pace, 1);
-        assert_eq!(once.blocks(), MOST_BLOCKS);
+        assert_eq!(once.blocks(), MOST_SAVED);
     }
 
     #[test]
-    fn who_is_alone_goes_and_pays_later() {
-        let mut tokens = Tokens::default();
-        let pace = pace(10);
+    fn synchronous_writer_pays_its_debt_before_the_next_write() {
+        let (mut tokens, pace) = (Tokens::default(), pace(10));
         tokens.refill(0, &pace, 1);
-        assert!(tokens.admits(128));
+        assert!(tokens.admits());
+        // It completes at once: nothing is in flight any more, and 128 blocks are owed.
         tokens.submitted(128);
-        assert!(!tokens.admits(1));
         tokens.refill(1000, &pace, 1);
-        assert!(!tokens.admits(1));
-        tokens.refill(1290, &pace, 1);
-        assert!(tokens.admits(1));
-        tokens.completed();
-        assert!(tokens.admits(128));
+        assert!(!tokens.admits());
+        tokens.refill(1280, &pace, 1);
+        assert!(tokens.admits());
+    }
+
+    #[test]
+    fn small_writer_below_the_pace_never_waits() {
+        let (mut tokens, pace) = (Tokens::default(), pace(10));
+        tokens.refill(0, &pace, 1);
+        for write in 0..1000 {
+            assert!(tokens.admits(), "write {write}");
+            tokens.submitted(8);
+            tokens.refill((write + 1) * 100, &pace, 1);
+        }
+    }
+
+    #[test]
+    fn debt_is_paid_within_a_second_however_slow_a_write_was() {
+        let mut tokens = Tokens::default();
+        let pace = pace(30_000_000);
+        for (zone, width) in [1, 2, 16].into_iter().enumerate() {
+            let now_us = 10_000_000 * zone as u64;
+            tokens.refill(now_us, &pace, width);
+            tokens.submitted(u32::MAX as u64);
+            tokens.refill(now_us + 1_000_000, &pace, width);
+            tokens.refill(now_us + 1_100_000, &pace, width);
+            assert!(tokens.admits(), "width {width}: {tokens:?}");
+        }
     }
 
     #[test]
@@ -183,14 +276,17 @@ mod tests {
             assert!(once.is_fair(now_us));
         }
         assert!(!twice.is_fair(4900));
-        assert_eq!((once.blocks(), twice.blocks()), (256, 256));
+        assert_eq!((once.blocks(), twice.blocks()), (MOST_SAVED, MOST_SAVED));
     }
 
     #[test]
-    fn nothing_is_held_back_before_anything_is_known() {
-        let mut tokens = Tokens::default();
-        tokens.submitted(8);
-        tokens.refill(1, &Pace::default(), 1);
-        assert!(tokens.admits(200));
+    fn single_writing_namespace_never_waits() {
+        let (mut tokens, mut pace) = (Tokens::default(), pace(1000));
+        pace.look(9 * LOOK_EVERY_US, Writers { namespaces: 1, physical_zones: 16 });
+        for now_us in 0..9 {
+            tokens.refill(now_us, &pace, 1);
+            assert!(tokens.admits());
+            tokens.submitted(1 << 20);
+        }
     }
 }

@@ -15,4 +15,6 @@ pub struct Behaviour {
     pub clock: Clock,
     /// See [`PATIENCE_US`].
     pub patience_us: u64,
+    /// Whether there is write admission control; measurements compare it with none.
+    pub admission: bool,
 }

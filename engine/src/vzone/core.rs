@@ -41,6 +41,7 @@ pub(super) struct Core {
     pub pool: RefCell<BufPool>,
     pub idle: RefCell<Vec<Rc<Worker>>>,
     pub pace: Cell<Pace>,
+    pub admission: bool,
     /// How much of each v-zone may be read at once.
     pub window: Cell<Window>,
     /// Whether anything is promised that others may be held back for, and how that is.
@@ -329,6 +330,7 @@ impl Core {
             pool: RefCell::default(),
             idle: RefCell::default(),
             pace: Cell::default(),
+            admission: behaviour.admission,
             window: Cell::default(),
             promised: Cell::default(),
             restraint: Cell::default(),

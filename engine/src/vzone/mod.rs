@@ -285,15 +285,14 @@ impl Namespaces {
     pub fn tick(&self) -> bool {
         let core = &self.core;
         let now_us = core.now_us();
-        let mut pace = core.pace.get();
-        pace.look(now_us);
-        core.pace.set(pace);
         if core.refused.take() {
             core.work.open();
         }
         let tenants = core.tenants();
         core.look_at_reads(now_us, &tenants);
-        let mut busy = core.promised.get() && core.look(now_us, &tenants);
+        // A writer that waits for each answer is seldom at work at the moment of a tick, and needs its tokens in time.
+        let mut busy = core.look_at_writes(now_us, &tenants);
+        busy |= core.promised.get() && core.look(now_us, &tenants);
         for tenant in tenants {
             let frozen = {
                 let state = tenant.state.borrow();

@@ -4,6 +4,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Done},
     vzone::{
+        admission::Writers,
         core::{Core, Tenant, Vzone, Want},
         format::{End, Entry, Groups},
         shape::Shape,
@@ -221,7 +222,7 @@ impl Core {
                 let vzone = &mut state.vzones[zone];
                 let (pace, width) = (self.pace.get(), vzone.width());
                 vzone.tokens.refill(now_us, &pace, width);
-                if vzone.tokens.admits(blocks) {
+                if vzone.tokens.admits() {
                     vzone.tokens.submitted(blocks);
                     return now_us;
                 }
@@ -231,11 +232,29 @@ impl Core {
     }
 
     fn note_write(&self, tenant: &Tenant, zone: usize, blocks: u64, (begun_us, now_us): (u64, u64)) {
+        let width = tenant.state.borrow().vzones[zone].width();
         let mut pace = self.pace.get();
-        pace.completed(blocks, now_us.saturating_sub(begun_us));
-        pace.look(now_us);
+        pace.completed(blocks, width, now_us.saturating_sub(begun_us));
         self.pace.set(pace);
-        tenant.state.borrow_mut().vzones[zone].tokens.completed();
+    }
+
+    /// Updates the pace of admission control, if it is time to; whether it holds writers back from now on.
+    pub fn look_at_writes(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
+        let mut pace = self.pace.get();
+        if let Some(since_us) = pace.is_due(now_us) {
+            let mut writers = Writers::default();
+            for tenant in tenants {
+                let mut state = tenant.state.borrow_mut();
+                writers.namespaces += (state.last_write_us > since_us && self.admission) as u32;
+                for vzone in &mut state.vzones {
+                    let width = vzone.width() as u64;
+                    writers.physical_zones += if vzone.tokens.take_written() { width } else { 0 };
+                }
+            }
+            pace.look(now_us, writers);
+            self.pace.set(pace);
+        }
+        pace.block_ns().is_some()
     }
 
     /// Nothing can be written to a v-zone any more, before the namespaces are opened again.

@@ -88,7 +88,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
 
 async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
     Namespaces::create(device.clone(), [1; 16], 8).await?;
-    let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US };
+    let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US, admission: true };
     let namespaces = Namespaces::open(runtime, device, behaviour).await?;
     let (name, qos) = ("bench".into(), Qos::default());
     let spec = Spec { name, zones: 2, max_active: 2, max_open: 2, essential: 1, weight: 1, qos };

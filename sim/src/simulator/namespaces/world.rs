@@ -433,8 +433,11 @@ impl World {
     fn recover(&mut self, cut_percent: u64) -> Result<(), Failure> {
         loop {
             let clock = self.clock.clone();
-            let behaviour =
-                Behaviour { clock: Rc::new(move || clock.get()), patience_us: self.scenario.patience_us };
+            let behaviour = Behaviour {
+                clock: Rc::new(move || clock.get()),
+                patience_us: self.scenario.patience_us,
+                admission: true,
+            };
             let (runtime, over) = (self.runtime.clone(), self.scenario.over);
             let up = self.start(bring_up(runtime, over, self.drives(), behaviour));
             if self.rng.chance(cut_percent, 100) {
