@@ -1,9 +1,9 @@
 //! A volume by bytes, as NBD clients and block devices with small sectors see it: what does not cover a block whole is
 //! read, changed and written.
 //!
-//! Requests to the same blocks at the same time are nobody's business but their sender's, with one exception:
-//! nobody may know that a block is read and written for the sake of a part of it. So whoever does that waits for
-//! others that write there, and they for him.
+//! Requests that change something hold a [`Claim`] on their blocks, and two that overlap are carried out one after the
+//! other: parts of a block that are written at the same time are all there then, and whoever holds a claim can check
+//! once, right before the first block changes, whether the request still counts (`nbd/mod.rs`).
 
 use engine::{
     buf::{BLOCK, Buf, BufMut, BufPool, Source},
@@ -18,25 +18,22 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 /// A volume by bytes.
 pub struct Bytes {
     volume: Volume,
-    /// Nobody asks for parts of blocks.
+    /// Only whole blocks are asked for, and overlapping requests are their sender's business: nothing is claimed.
     whole: bool,
     pool: RefCell<BufPool>,
-    /// Blocks that are being written, and whether nobody else may write there.
-    writing: RefCell<Vec<(Range<u64>, bool)>>,
-    written: Gate,
+    /// Blocks that are claimed. No two ranges overlap.
+    claimed: RefCell<Vec<Range<u64>>>,
+    released: Gate,
 }
 
-/// Blocks that are being written.
-struct Pass<'b>(Option<&'b Bytes>, Range<u64>, bool);
+/// The blocks of a request that changes them; no other request changes any of them meanwhile.
+pub struct Claim<'b>(Option<&'b Bytes>, Range<u64>);
 
-impl Drop for Pass<'_> {
+impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let Some(bytes) = self.0 else { return };
-        let mut writing = bytes.writing.borrow_mut();
-        let own = writing.iter().position(|(blocks, alone)| (blocks, alone) == (&self.1, &self.2));
-        own.map(|own| writing.swap_remove(own));
-        drop(writing);
-        bytes.written.open();
+        bytes.claimed.borrow_mut().retain(|blocks| *blocks != self.1);
+        bytes.released.open();
     }
 }
 
@@ -51,8 +48,8 @@ impl Bytes {
             volume,
             whole: false,
             pool: RefCell::new(BufPool::fed_by(buffers)),
-            writing: RefCell::default(),
-            written: Gate::default(),
+            claimed: RefCell::default(),
+            released: Gate::default(),
         }
     }
 
@@ -86,11 +83,31 @@ impl Bytes {
         Ok((data, inside))
     }
 
-    /// Writes the bytes at `at` that are in `data`, a [`Bytes::buffer`].
-    pub async fn write(&self, at: u64, bytes: u64, mut data: BufMut, fua: bool) -> Result<(), DeviceError> {
+    /// Waits until no other request changes any block of these bytes, of which there are some.
+    pub async fn claim(&self, at: u64, bytes: u64) -> Claim<'_> {
+        let blocks = covering(at, bytes);
+        if self.whole {
+            return Claim(None, blocks);
+        }
+        let overlaps = |other: &Range<u64>| other.start < blocks.end && blocks.start < other.end;
+        while self.claimed.borrow().iter().any(overlaps) {
+            self.released.wait().await;
+        }
+        self.claimed.borrow_mut().push(blocks.clone());
+        Claim(Some(self), blocks)
+    }
+
+    /// Writes the bytes at `at`, all of them claimed, that are in `data`, a [`Bytes::buffer`].
+    pub async fn write(
+        &self,
+        claim: &Claim<'_>,
+        (at, bytes): (u64, u64),
+        mut data: BufMut,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
         let (blocks, end) = (covering(at, bytes), at + bytes);
+        debug_assert!(claim.1.start <= blocks.start && blocks.end <= claim.1.end);
         let (head, tail) = ((at % BLOCK_BYTES) as usize, (end % BLOCK_BYTES) as usize);
-        let _pass = self.enter(blocks.clone(), head + tail > 0).await;
         if head > 0 {
             let before = self.volume.read(blocks.start, Buf::zeroed(BLOCK)).await?;
             data[..head].copy_from_slice(&before[..head]);
@@ -106,8 +123,8 @@ impl Bytes {
         Ok(())
     }
 
-    /// Makes bytes zeros.
-    pub async fn zero(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
+    /// Makes bytes zeros, all of which are claimed.
+    pub async fn zero(&self, claim: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
         let end = at + bytes;
         let first = at.next_multiple_of(BLOCK_BYTES).min(end);
         let last = (end / BLOCK_BYTES * BLOCK_BYTES).max(first);
@@ -117,14 +134,14 @@ impl Bytes {
                 let bytes = part.end - part.start;
                 let (mut data, inside) = self.buffer(part.start, bytes);
                 data[inside].fill(0);
-                self.write(part.start, bytes, data, false).await?;
+                self.write(claim, (part.start, bytes), data, false).await?;
             }
         }
         Ok(())
     }
 
-    /// Gives up the blocks that lie in these bytes whole.
-    pub async fn trim(&self, at: u64, bytes: u64) -> Result<(), DeviceError> {
+    /// Gives up the blocks that lie in these bytes whole; all are claimed.
+    pub async fn trim(&self, _: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
         let end = (at + bytes) / BLOCK_BYTES * BLOCK_BYTES;
         self.discard(at.next_multiple_of(BLOCK_BYTES)..end).await
     }
@@ -134,7 +151,6 @@ impl Bytes {
             return Ok(());
         }
         let blocks = bytes.start / BLOCK_BYTES..bytes.end / BLOCK_BYTES;
-        let _pass = self.enter(blocks.clone(), false).await;
         self.volume.discard(blocks.start, blocks.end - blocks.start).await
     }
 
@@ -147,21 +163,6 @@ impl Bytes {
         let blocks = covering(at, most);
         let (mapped, alike) = self.volume.extent(blocks.start, blocks.end - blocks.start).await?;
         Ok((((blocks.start + alike) * BLOCK_BYTES - at).min(most), mapped))
-    }
-
-    /// Waits until these blocks may be written; `alone` if nobody else may meanwhile.
-    async fn enter(&self, blocks: Range<u64>, alone: bool) -> Pass<'_> {
-        if self.whole {
-            return Pass(None, blocks, alone);
-        }
-        let in_the_way = |(other, others): &(Range<u64>, bool)| {
-            (alone || *others) && other.start < blocks.end && blocks.start < other.end
-        };
-        while self.writing.borrow().iter().any(in_the_way) {
-            self.written.wait().await;
-        }
-        self.writing.borrow_mut().push((blocks.clone(), alone));
-        Pass(Some(self), blocks, alone)
     }
 }
 
@@ -203,9 +204,13 @@ mod tests {
             let value = round as u8;
             let work = async {
                 match round % 4 {
-                    0 => bytes.zero(at, count).await.map(|()| flat[range.clone()].fill(0)),
+                    0 => {
+                        let claim = bytes.claim(at, count).await;
+                        bytes.zero(&claim, (at, count)).await.map(|()| flat[range.clone()].fill(0))
+                    }
                     1 => {
-                        bytes.trim(at, count).await?;
+                        let claim = bytes.claim(at, count).await;
+                        bytes.trim(&claim, (at, count)).await?;
                         let first = at.next_multiple_of(BLOCK_BYTES) as usize;
                         let end = ((at + count) / BLOCK_BYTES * BLOCK_BYTES) as usize;
                         flat[first.min(end)..end].fill(0);
@@ -214,7 +219,9 @@ mod tests {
                     2 => {
                         let (mut data, inside) = bytes.buffer(at, count);
                         data[inside].fill(value);
-                        bytes.write(at, count, data, false).await.map(|()| flat[range.clone()].fill(value))
+                        let claim = bytes.claim(at, count).await;
+                        let written = bytes.write(&claim, (at, count), data, false).await;
+                        written.map(|()| flat[range.clone()].fill(value))
                     }
                     _ => {
                         let (data, inside) = bytes.read(at, count).await?;
@@ -229,7 +236,7 @@ mod tests {
             };
             runtime.block_on(work, || false).unwrap().unwrap();
         }
-        assert!(bytes.writing.borrow().is_empty());
+        assert!(bytes.claimed.borrow().is_empty());
         runtime.clear();
     }
 
@@ -243,7 +250,8 @@ mod tests {
                 runtime.spawn(async move {
                     let (mut data, inside) = bytes.buffer(part * 512, 512);
                     data[inside].fill(part as u8 + 1);
-                    bytes.write(part * 512, 512, data, false).await.unwrap();
+                    let claim = bytes.claim(part * 512, 512).await;
+                    bytes.write(&claim, (part * 512, 512), data, false).await.unwrap();
                 });
             }
             runtime.run();

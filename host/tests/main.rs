@@ -6,6 +6,7 @@
 mod support;
 
 mod cli;
+mod clients;
 mod completions;
 mod daemon;
 mod demo;

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// A place with an array of five drives that carries a volume of 64 MiB.
-fn with_volume() -> Place {
+pub fn with_volume() -> Place {
     let place = Place::new();
     emulate(&place, 6);
     place.create("tank", "drives", 5).ok();
@@ -31,9 +31,9 @@ fn emulate(place: &Place, count: usize) {
 }
 
 /// A server, once it has said that it is ready.
-struct Server {
-    process: Child,
-    said: String,
+pub struct Server {
+    pub process: Child,
+    pub said: String,
 }
 
 impl Server {
@@ -41,19 +41,19 @@ impl Server {
         format!("process {}", self.process.id())
     }
 
-    fn of(place: &Place, options: &[&str]) -> Server {
+    pub fn of(place: &Place, options: &[&str]) -> Server {
         let args = [&["serve", "drives", "--nbd", "nbd.sock"], options].concat();
         Server::started(place.command(&args))
     }
 
-    fn started(mut command: Command) -> Server {
+    pub fn started(mut command: Command) -> Server {
         let mut process = command.spawn().unwrap();
         let mut said = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
         Server { process, said }
     }
 
-    fn end(mut self, signal: rustix::process::Signal) -> Option<i32> {
+    pub fn end(mut self, signal: rustix::process::Signal) -> Option<i32> {
         self.tell(signal);
         self.process.wait().unwrap().code()
     }
@@ -64,48 +64,60 @@ impl Server {
     }
 }
 
-/// A client that says what it is told to.
-struct Client {
-    socket: UnixStream,
+/// An NBD client that sends what a test says.
+pub struct Client<S = UnixStream> {
+    pub socket: S,
 }
 
-const GO: u32 = 7;
-const STRUCTURED: u32 = 8;
+pub const GO: u32 = 7;
+pub const STRUCTURED: u32 = 8;
 
 impl Client {
-    fn of(place: &Place) -> Client {
-        let mut client = Client { socket: UnixStream::connect(place.path("nbd.sock")).unwrap() };
+    pub fn of(place: &Place) -> Client {
+        Client::on(UnixStream::connect(place.path("nbd.sock")).unwrap())
+    }
+
+    /// One that has come to terms.
+    pub fn ready(place: &Place, structured: bool) -> Client {
+        Client::of(place).agreed(structured)
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// A client that has been greeted on `socket`.
+    pub fn on(socket: S) -> Client<S> {
+        let mut client = Client { socket };
         assert_eq!(client.take(18), b"NBDMAGICIHAVEOPT\0\x03");
         client.say(&[0, 0, 0, 3]);
         client
     }
 
-    /// One that has come to terms.
-    fn ready(place: &Place, structured: bool) -> Client {
-        let mut client = Client::of(place);
+    /// The client, once it has come to terms.
+    pub fn agreed(mut self, structured: bool) -> Client<S> {
+        let client = &mut self;
         if structured {
             assert_eq!(client.option(STRUCTURED, &[]), [(1, vec![])]);
         }
         let said = client.option(GO, &[0; 6]);
         assert_eq!(said.last(), Some(&(1, vec![])));
-        client
+        self
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    pub fn say(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).unwrap();
     }
 
-    fn take(&mut self, bytes: usize) -> Vec<u8> {
+    pub fn take(&mut self, bytes: usize) -> Vec<u8> {
         let mut taken = vec![0; bytes];
         self.socket.read_exact(&mut taken).unwrap();
         taken
     }
 
-    fn number(&mut self) -> u32 {
+    pub fn number(&mut self) -> u32 {
         u32::from_be_bytes(self.take(4).try_into().unwrap())
     }
 
-    fn option(&mut self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    pub fn option(&mut self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.say(b"IHAVEOPT");
         self.say(&number.to_be_bytes());
         self.say(&(data.len() as u32).to_be_bytes());
@@ -124,7 +136,7 @@ impl Client {
         }
     }
 
-    fn request(&mut self, (flags, kind): (u16, u16), cookie: u64, (at, bytes): (u64, u32)) {
+    pub fn request(&mut self, (flags, kind): (u16, u16), cookie: u64, (at, bytes): (u64, u32)) {
         self.say(&0x2560_9513_u32.to_be_bytes());
         self.say(&flags.to_be_bytes());
         self.say(&kind.to_be_bytes());
@@ -134,18 +146,18 @@ impl Client {
     }
 
     /// The error and the cookie of a reply without chunks.
-    fn replied(&mut self) -> (u32, u64) {
+    pub fn replied(&mut self) -> (u32, u64) {
         assert_eq!(self.number(), 0x6744_6698);
         (self.number(), u64::from_be_bytes(self.take(8).try_into().unwrap()))
     }
 
-    fn write(&mut self, at: u64, data: &[u8], fua: bool) -> u32 {
+    pub fn write(&mut self, at: u64, data: &[u8], fua: bool) -> u32 {
         self.request((fua as u16, 1), 1, (at, data.len() as u32));
         self.say(data);
         self.replied().0
     }
 
-    fn read(&mut self, at: u64, bytes: u32) -> Result<Vec<u8>, u32> {
+    pub fn read(&mut self, at: u64, bytes: u32) -> Result<Vec<u8>, u32> {
         self.request((0, 0), 2, (at, bytes));
         match self.replied().0 {
             0 => Ok(self.take(bytes as usize)),

@@ -1,10 +1,23 @@
 //! A volume for NBD clients: on a socket or at an address, without the kernel's help, and without root.
 //!
-//! `wire.rs` is the protocol, `../bytes.rs` the volume by bytes, `place.rs` where clients connect; this is what goes to
-//! and fro. A connection has a few workers, each of which takes a request, carries it out and answers it, so
-//! that so many are on their way and no more memory is taken than theirs. Whoever does not read its answers, or
-//! sends half of a request, keeps its own connection waiting, and nobody else's.
+//! `wire.rs` is the protocol, `../bytes.rs` the volume by bytes, `place.rs` where clients connect, `connection.rs` one
+//! client: a task receives its requests, writes with all of their data, and some workers carry them out and answer. A
+//! client that does not read its answers, or sends half of a request, keeps its own connection waiting, and no other.
+//!
+//! **Ended connections write nothing.** A client that has lost its connection, or given it up, sends what was not
+//! answered again on another one, and goes on from there; a request of the former connection that is carried out after
+//! that would undo acknowledged writes. Therefore a request that changes something
+//!
+//! 1. begins when all of it is here, data included;
+//! 2. waits for others that change the same blocks ([`Bytes::claim`]);
+//! 3. is void if the client has hung up by then, which the kernel is asked right before the first block changes.
+//!
+//! If a later request of the client to the same blocks is here, then the hang-up came before it: the former request is
+//! either void by 3, or it has passed 3 before, and the later one waits for its end by 2. The hang-up is behind all that
+//! the client had sent, so the receiver takes in what there is, up to [`MOST_QUEUED`] requests and [`MOST_HELD_BYTES`]
+//! of data, without waiting for requests to be carried out.
 
+mod connection;
 mod place;
 pub mod wire;
 
@@ -12,19 +25,22 @@ pub use place::{Place, parse_place};
 
 use crate::{
     bytes::Bytes,
-    reactor::{self, Reactor},
+    output::note,
+    reactor::Reactor,
     ring::Ring,
+    traffic::{Counted, Traffic},
 };
 use anyhow::Result;
+use connection::{Connection, Job};
 use engine::{
     device::DeviceError,
-    runtime::{Exclusive, Gate, Held, Runtime},
+    runtime::{Gate, Runtime},
     volume::Volume,
 };
 use rustix::{
     io::Errno,
     net::{
-        Shutdown, SocketFlags, accept_with, shutdown,
+        Shutdown, SocketFlags, accept_with,
         sockopt::{
             set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
         },
@@ -37,23 +53,27 @@ use std::{
     rc::{Rc, Weak},
     time::Duration,
 };
-use wire::{Chunk, Export, Negotiation, Next, Request, Terms, Work};
+use wire::{Chunk, Export, Request, Work};
 
-/// Most connections at a time; more have to wait.
-const MAX_CONNECTIONS: usize = 16;
+/// Most clients at a time; others are refused with a message.
+const MAX_CLIENTS: usize = 32;
 
-/// Requests of a connection that are on their way.
+/// Most clients that are being refused at a time; more wait for their greeting.
+const MAX_REFUSALS: usize = 16;
+
+/// Requests of a client that are carried out at a time.
 const WORKERS: usize = 16;
 
-/// Times that a client is read from before others may go on.
-const READS: u32 = 32;
-
-/// Most bytes that a worker has in memory: longer requests are carried out piece by piece.
+/// Most bytes that are read or written at a time: longer requests are carried out piece by piece.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Most extents in one answer, and most bytes that they cover: looking for them takes time.
-const MOST_EXTENTS: usize = 64;
-const MOST_COVERED_BYTES: u64 = 1 << 30;
+/// Most requests of a client that have been received and not begun, and most bytes of data to be written that are in
+/// memory for it: the longest request, and more than kernels hold of a connection.
+const MOST_QUEUED: usize = 1024;
+const MOST_HELD_BYTES: u64 = wire::MOST_BYTES as u64;
+
+/// Most extents in one answer.
+const MOST_EXTENTS: usize = 1024;
 
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -75,6 +95,12 @@ pub struct Server {
     /// Opened when a connection has ended.
     ended: Gate,
     ending: Cell<bool>,
+    /// Connections that were taken so far.
+    taken: Cell<u64>,
+    /// The log says that clients are refused.
+    told: Cell<bool>,
+    /// What all clients asked for.
+    traffic: Traffic,
 }
 
 impl Server {
@@ -91,6 +117,9 @@ impl Server {
             connections: RefCell::default(),
             ended: Gate::default(),
             ending: Cell::new(false),
+            taken: Cell::new(0),
+            told: Cell::new(false),
+            traffic: Traffic::default(),
         });
         server.runtime.spawn(server.clone().take_connections());
         Ok(server)
@@ -103,30 +132,34 @@ impl Server {
 
     /// How many clients there are.
     pub fn clients(&self) -> usize {
-        self.connections.borrow().iter().filter(|connection| connection.strong_count() > 0).count()
+        self.connected().filter(|connection| !connection.is_refused()).count()
+    }
+
+    /// What was asked for by all clients, and by each that is there, with the number of its connection.
+    pub fn counted(&self) -> (Counted, Vec<(u64, Counted)>) {
+        let clients = self.connected().filter(|connection| !connection.is_refused());
+        (self.traffic.counted(), clients.map(|client| (client.number, client.traffic.counted())).collect())
+    }
+
+    fn connected(&self) -> impl Iterator<Item = Rc<Connection>> {
+        let connections: Vec<_> = self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
+        connections.into_iter()
     }
 
     /// Takes no more requests, and waits until those on their way have been answered.
     pub async fn close(self: &Rc<Self>) {
         self.ending.set(true);
         self.place.close();
-        for connection in self.connections.borrow().iter().filter_map(Weak::upgrade) {
-            connection.end(Shutdown::Read);
-        }
+        self.connected().for_each(|connection| connection.end(Shutdown::Read));
         let (ring, patience) = (self.ring.clone(), Rc::downgrade(self));
         self.runtime.spawn(async move {
             ring.sleep(PATIENCE).await;
             // Those who do not read what they are told.
             if let Some(server) = patience.upgrade() {
-                server
-                    .connections
-                    .borrow()
-                    .iter()
-                    .filter_map(Weak::upgrade)
-                    .for_each(|c| c.end(Shutdown::Both));
+                server.connected().for_each(|connection| connection.end(Shutdown::Both));
             }
         });
-        while self.clients() > 0 {
+        while self.connected().next().is_some() {
             self.ended.wait().await;
         }
     }
@@ -134,7 +167,7 @@ impl Server {
     async fn take_connections(self: Rc<Self>) {
         while !self.ending.get() {
             self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
-            if self.clients() >= MAX_CONNECTIONS {
+            if self.connections.borrow().len() >= MAX_CLIENTS + MAX_REFUSALS {
                 self.ended.wait().await;
                 continue;
             }
@@ -156,101 +189,90 @@ impl Server {
         let _ = set_tcp_keepidle(&socket, VANISHED / 2);
         let _ = set_tcp_keepintvl(&socket, VANISHED / 4);
         let _ = set_tcp_user_timeout(&socket, VANISHED.as_millis() as u32);
-        let connection = Rc::new(Connection {
-            ring: self.ring.clone(),
-            socket: Rc::new(socket),
-            reading: Exclusive::default(),
-            writing: Exclusive::default(),
-            done: Cell::new(false),
-            agreed: Cell::new(false),
-            read: Cell::new(0),
-            server: Rc::downgrade(&self),
-        });
+        let refused = self.clients() >= MAX_CLIENTS;
+        if refused && !self.told.replace(true) {
+            note(&format!("an NBD client is refused: {MAX_CLIENTS} are connected, which is the most"));
+        }
+        let ended = Rc::downgrade(&self);
+        let number = self.taken.replace(self.taken.get() + 1) + 1;
+        let connection = Rc::new(Connection::new(self.ring.clone(), socket, (number, refused), ended));
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
         let (hasty, ring) = (Rc::downgrade(&connection), self.ring.clone());
         self.runtime.spawn(async move {
             ring.sleep(PATIENCE).await;
-            if let Some(slow) = hasty.upgrade().filter(|connection| !connection.agreed.get()) {
+            if let Some(slow) = hasty.upgrade().filter(|connection| !connection.has_agreed()) {
                 slow.end(Shutdown::Both);
             }
         });
         let server = self.clone();
         self.runtime.spawn(async move {
-            // Whoever has gone away, or talks nonsense, is nobody's concern.
+            // The client may have gone away, or talk nonsense: that ends its connection and nothing else.
             let Ok(Some(terms)) = connection.negotiate(&server.export).await else { return };
-            connection.agreed.set(true);
+            server.told.set(false);
             for _ in 0..WORKERS {
                 let (server, connection) = (server.clone(), connection.clone());
                 server.runtime.clone().spawn(async move {
-                    if server.work(&connection, &terms).await.is_err() {
-                        connection.end(Shutdown::Both);
+                    while let Some(job) = connection.next_job().await {
+                        let (bytes, work, begun) = (job.held_bytes(), job.request.work, job.begun);
+                        let carried_out = server.carry_out(&connection, job).await;
+                        connection.release(bytes);
+                        for traffic in [&server.traffic, &connection.traffic] {
+                            let latency = begun.map(|begun| begun.elapsed());
+                            match work {
+                                Ok(Work::Read { bytes, .. }) => traffic.reads.count(bytes as u64, latency),
+                                Ok(Work::Write { bytes, .. }) => traffic.writes.count(bytes as u64, latency),
+                                _ => {}
+                            }
+                        }
+                        if carried_out.is_err() {
+                            connection.end(Shutdown::Both);
+                        }
                     }
                 });
+            }
+            if connection.receive_jobs((&server.bytes, &server.traffic), &terms).await.is_err() {
+                connection.end(Shutdown::Both);
             }
         });
     }
 
-    /// Takes requests and answers them until there are no more.
-    async fn work(&self, connection: &Connection, terms: &Terms) -> io::Result<()> {
-        loop {
-            let reading = connection.reading.take().await;
-            if connection.done.get() {
-                return Ok(());
-            }
-            let mut header = [0; wire::REQUEST_BYTES];
-            let received = connection.receive(&mut header).await;
-            let request = received.and_then(|()| Request::read(&header, terms).ok_or_else(nonsense));
-            let request = match request {
-                Ok(request) if request.work != Ok(Work::Disconnect) => request,
-                end => {
-                    // Others may still have something to answer.
-                    connection.done.set(true);
-                    return end.map(|_| ()).or_else(|error| match error.kind() {
-                        ErrorKind::UnexpectedEof => Ok(()),
-                        _ => Err(error),
-                    });
+    /// Carries out a request, and answers it.
+    async fn carry_out(&self, connection: &Connection, job: Job) -> io::Result<()> {
+        let Job { request, data, .. } = job;
+        let (at, bytes, fua) = match request.work {
+            Ok(
+                Work::Write { at, bytes, fua }
+                | Work::Zero { at, bytes, fua }
+                | Work::Trim { at, bytes, fua },
+            ) => (at, bytes as u64, fua),
+            _ => return self.answer(connection, &request).await,
+        };
+        let claim = self.bytes.claim(at, bytes).await;
+        if connection.has_hung_up() {
+            return Err(ErrorKind::ConnectionAborted.into());
+        }
+        let result = match request.work {
+            Ok(Work::Zero { .. }) => self.bytes.zero(&claim, (at, bytes)).await,
+            Ok(Work::Trim { .. }) => self.bytes.trim(&claim, (at, bytes)).await,
+            _ => {
+                let (mut done, mut result) = (0, Ok(()));
+                for (piece, inside) in data {
+                    let range = (at + done, inside.len() as u64);
+                    done += range.1;
+                    if result.is_ok() {
+                        result = self.bytes.write(&claim, range, piece, fua).await;
+                    }
                 }
-            };
-            if let Ok(Work::Write { at, bytes, fua }) = request.work {
-                let result = self.take_in(connection, (at, bytes as u64), fua, reading).await?;
-                connection.answer(&request, result).await?;
-                continue;
+                result
             }
-            connection.skip(request.payload_bytes).await?;
-            drop(reading);
-            self.answer(connection, &request).await?;
-        }
+        };
+        let writes = matches!(request.work, Ok(Work::Write { .. }));
+        let result = if fua && !writes && result.is_ok() { self.bytes.flush().await } else { result };
+        drop(claim);
+        connection.answer(&request, result).await
     }
 
-    /// Writes what a client sends. The last piece is written while others take requests.
-    async fn take_in(
-        &self,
-        connection: &Connection,
-        (at, bytes): (u64, u64),
-        fua: bool,
-        reading: Held<'_>,
-    ) -> io::Result<Result<(), DeviceError>> {
-        let (mut done, mut result) = (0, Ok(()));
-        let mut reading = Some(reading);
-        while done < bytes {
-            let piece = (bytes - done).min(PIECE_BYTES);
-            let (mut data, inside) = self.bytes.buffer(at + done, piece);
-            if let Err(error) = connection.receive(&mut data[inside]).await {
-                connection.done.set(true);
-                return Err(error);
-            }
-            if done + piece == bytes {
-                reading.take();
-            }
-            if result.is_ok() {
-                result = self.bytes.write(at + done, piece, data, fua).await;
-            }
-            done += piece;
-        }
-        Ok(result)
-    }
-
-    /// Carries out what is no write, and answers.
+    /// Carries out a request that changes nothing, and answers it.
     async fn answer(&self, connection: &Connection, request: &Request) -> io::Result<()> {
         let refused = |error| connection.refuse(request, error);
         let result = match request.work {
@@ -271,25 +293,10 @@ impl Server {
                     }
                 }
             }
-            Ok(Work::Zero { at, bytes, fua }) => {
-                let result = self.bytes.zero(at, bytes as u64).await;
-                self.safe(result, fua).await
-            }
-            Ok(Work::Trim { at, bytes, fua }) => {
-                let result = self.bytes.trim(at, bytes as u64).await;
-                self.safe(result, fua).await
-            }
             Ok(Work::Flush) => self.bytes.flush().await,
-            Ok(Work::Write { .. } | Work::Disconnect) => Ok(()),
+            Ok(Work::Write { .. } | Work::Zero { .. } | Work::Trim { .. } | Work::Disconnect) => Ok(()),
         };
         connection.answer(request, result).await
-    }
-
-    async fn safe(&self, result: Result<(), DeviceError>, fua: bool) -> Result<(), DeviceError> {
-        match (result, fua) {
-            (Ok(()), true) => self.bytes.flush().await,
-            (result, _) => result,
-        }
     }
 
     /// Answers a read, piece by piece.
@@ -318,7 +325,7 @@ impl Server {
                 let head = wire::simple(request.cookie, 0);
                 let head = if done == 0 { &head[..] } else { &[] };
                 if writing.is_none() {
-                    writing = Some(connection.writing.take().await);
+                    writing = Some(connection.take_turn().await);
                 }
                 connection.send_now(head).await?;
                 connection.send_now(&data[inside]).await?;
@@ -331,153 +338,11 @@ impl Server {
 
     async fn extents(&self, at: u64, bytes: u64, most: usize) -> Result<Vec<(u32, bool)>, DeviceError> {
         let (mut extents, mut done) = (Vec::new(), 0);
-        let bytes = bytes.min(MOST_COVERED_BYTES);
         while done < bytes && extents.len() < most {
             let (alike, mapped) = self.bytes.extent(at + done, bytes - done).await?;
             extents.push((alike as u32, mapped));
             done += alike;
         }
         Ok(extents)
-    }
-}
-
-/// One client.
-struct Connection {
-    ring: Ring,
-    socket: Rc<OwnedFd>,
-    /// Who takes a request, and who sends an answer.
-    reading: Exclusive,
-    writing: Exclusive,
-    /// No more requests are taken.
-    done: Cell<bool>,
-    /// It has been agreed on what requests are like.
-    agreed: Cell<bool>,
-    /// Reads since others could go on, whatever the client sends.
-    read: Cell<u32>,
-    server: Weak<Server>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.upgrade() {
-            server.ended.open();
-        }
-    }
-}
-
-fn nonsense() -> io::Error {
-    ErrorKind::InvalidData.into()
-}
-
-impl Connection {
-    /// Comes to terms; `None` if the client has gone.
-    async fn negotiate(&self, export: &Export) -> io::Result<Option<Terms>> {
-        self.send(&[&wire::GREETING]).await?;
-        let mut flags = [0; wire::CLIENT_FLAGS_BYTES];
-        self.receive(&mut flags).await?;
-        let mut negotiation = Negotiation::new(export, flags).ok_or_else(nonsense)?;
-        loop {
-            let mut header = [0; wire::OPTION_BYTES];
-            self.receive(&mut header).await?;
-            let bytes = negotiation.option_bytes(&header).ok_or_else(nonsense)?;
-            let mut data = vec![0; bytes as usize];
-            self.receive(&mut data).await?;
-            let mut replies = Vec::new();
-            let next = negotiation.answer(&header, &data, &mut replies);
-            self.send(&[&replies]).await?;
-            match next {
-                Next::Option => {}
-                Next::Requests => return Ok(Some(negotiation.terms())),
-                Next::End => return Ok(None),
-            }
-        }
-    }
-
-    /// What was asked for has come to this.
-    async fn answer(&self, request: &Request, result: Result<(), DeviceError>) -> io::Result<()> {
-        match result {
-            Ok(()) => self.send(&[&wire::simple(request.cookie, 0)]).await,
-            Err(error) => self.refuse(request, wire::errno(error)).await,
-        }
-    }
-
-    async fn refuse(&self, request: &Request, error: u32) -> io::Result<()> {
-        match request.chunks {
-            true => self.send(&[&wire::chunk(request.cookie, true, Chunk::Error(error))]).await,
-            false => self.send(&[&wire::simple(request.cookie, error)]).await,
-        }
-    }
-
-    /// Sends an answer, and no other one in the middle of it.
-    async fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
-        let _turn = self.writing.take().await;
-        for part in parts {
-            self.send_now(part).await?;
-        }
-        Ok(())
-    }
-
-    /// As [`Connection::send`], for whoever has the turn.
-    async fn send_now(&self, mut left: &[u8]) -> io::Result<()> {
-        while !left.is_empty() {
-            match rustix::net::send(&*self.socket, left, rustix::net::SendFlags::NOSIGNAL) {
-                Ok(count) => left = &left[count..],
-                Err(error) => self.wait(error, libc::POLLOUT).await?,
-            }
-        }
-        Ok(())
-    }
-
-    async fn receive(&self, target: &mut [u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < target.len() {
-            match rustix::io::read(&*self.socket, &mut target[done..]) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(count) => {
-                    done += count;
-                    self.give_way().await;
-                }
-                Err(error) => self.wait(error, libc::POLLIN).await?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets others go on now and then, also if this client always has something more to say.
-    async fn give_way(&self) {
-        self.read.set(self.read.get() % READS + 1);
-        if self.read.get() == READS {
-            reactor::give_way().await;
-        }
-    }
-
-    /// Reads data that nobody wants.
-    async fn skip(&self, bytes: u32) -> io::Result<()> {
-        let mut left = bytes as usize;
-        let mut data = [0; 4096];
-        while left > 0 {
-            let part = left.min(data.len());
-            self.receive(&mut data[..part]).await?;
-            left -= part;
-        }
-        Ok(())
-    }
-
-    async fn wait(&self, error: Errno, events: i16) -> io::Result<()> {
-        match error {
-            Errno::AGAIN => {
-                self.ring.ready(self.socket.clone(), events).await;
-                Ok(())
-            }
-            Errno::INTR => Ok(()),
-            error => Err(error.into()),
-        }
-    }
-
-    /// Ends the connection, or only what the client sends.
-    fn end(&self, which: Shutdown) {
-        self.done.set(true);
-        // The client may have been first.
-        let _ = shutdown(&*self.socket, which);
     }
 }

@@ -40,6 +40,9 @@ const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
+/// What a client is told that is one too many.
+const TOO_MANY: &[u8] = b"zoneraid serves as many clients as it can; end one of them first";
+
 /// Options of clients.
 mod option {
     pub const EXPORT_NAME: u32 = 1;
@@ -59,6 +62,7 @@ mod reply {
     pub const INFO: u32 = 3;
     pub const META_CONTEXT: u32 = 4;
     pub const ERR_UNSUP: u32 = 1 << 31 | 1;
+    pub const ERR_POLICY: u32 = 1 << 31 | 2;
     pub const ERR_INVALID: u32 = 1 << 31 | 3;
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
 }
@@ -237,6 +241,18 @@ impl Negotiation {
             _ => say(reply::ERR_UNSUP, &[]),
         }
         Next::Option
+    }
+
+    /// Refuses whatever an option is about, since there are too many clients: most of these show why.
+    pub fn refuse(&self, header: &[u8; OPTION_BYTES], replies: &mut Vec<u8>) -> Next {
+        let number = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+        match number {
+            // There is no reply to this one but to go.
+            option::EXPORT_NAME => return Next::End,
+            option::ABORT => put_reply(replies, number, reply::ACK, &[]),
+            _ => put_reply(replies, number, reply::ERR_POLICY, &[TOO_MANY]),
+        }
+        if matches!(number, option::ABORT | option::GO) { Next::End } else { Next::Option }
     }
 
     /// The oldest way to end negotiation: there is no way to refuse but to go.

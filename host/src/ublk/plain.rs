@@ -32,13 +32,15 @@ pub(super) async fn perform(
         Operation::Write => {
             let (mut data, inside) = volume.buffer(at, bytes);
             transfer.take_data(place, &mut data[inside])?;
-            volume.write(at, bytes, data, request.fua).await?;
+            let claim = volume.claim(at, bytes).await;
+            volume.write(&claim, (at, bytes), data, request.fua).await?;
             Ok((bytes as i32, 0))
         }
         Operation::Discard | Operation::WriteZeroes => {
+            let claim = volume.claim(at, bytes).await;
             match operation {
-                Operation::Discard => volume.trim(at, bytes).await?,
-                _ => volume.zero(at, bytes).await?,
+                Operation::Discard => volume.trim(&claim, (at, bytes)).await?,
+                _ => volume.zero(&claim, (at, bytes)).await?,
             }
             if request.fua {
                 volume.flush().await?;
