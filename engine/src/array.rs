@@ -25,6 +25,7 @@ pub use crate::raid::{
     create::{CreateOptions, Design},
     error::ArrayError,
     events::{Event, Noted},
+    health::{Cause, Condition, Health, Remedy},
     recover::scan::examine,
     status::{
         ArrayStatus, Examined, Inspected, LeftOut, LostBlocks, MemberState, MemberStatus, OfflineZone,
@@ -238,7 +239,11 @@ impl Array {
     }
 
     /// Takes `member` out of the array: it will not be read or written any more.
+    ///
+    /// # Errors
+    /// It is out already, or needed: nothing has been changed, and an array that holds back has not begun.
     pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
+        self.0.raid().check_fail(member)?;
         self.begin().await?;
         self.0.raid().fail(member).await
     }

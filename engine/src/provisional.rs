@@ -298,6 +298,7 @@ impl Handle {
         status.wait_for(*awaited);
         // Also when the last one has come, until it has begun.
         status.provisional = true;
+        status.most_missing = status.most_missing.saturating_sub(source.returned.len());
         for (role, drive) in &source.returned {
             let member = &mut status.members[*role];
             (member.state, member.drive) = (MemberState::Active, drive.name.clone());

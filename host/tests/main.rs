@@ -16,6 +16,7 @@ mod manual;
 mod names;
 mod namespaces;
 mod owner;
+mod status;
 mod tidy;
 mod trouble;
 mod volume;

@@ -122,6 +122,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::journal",
             "raid::members",
             "raid::membership",
+            "raid::unreadable",
             "raid::holes",
             "raid::catalog",
             "raid::zone::flow",
@@ -132,6 +133,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::parts",
             // What is done with them.
             "raid::status",
+            "raid::health",
             "raid::zone",
             "raid::recover::verdict",
             "raid::policy::run",

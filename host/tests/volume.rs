@@ -23,7 +23,7 @@ pub fn with_volume() -> Place {
 }
 
 /// Drives of 32 zones of 4 MiB.
-fn emulate(place: &Place, count: usize) {
+pub fn emulate(place: &Place, count: usize) {
     let count = count.to_string();
     place
         .run(&["emulate", "create", "drives", "--count", &count, "--zones", "32", "--zone-capacity", "4M"])

@@ -2,7 +2,7 @@
 
 use crate::{
     format::record::{Burned, ZoneRecord},
-    raid::holes::HoleMap,
+    raid::{holes::HoleMap, unreadable::Unreadable},
     zone::ZoneIndex,
 };
 use std::{
@@ -18,11 +18,18 @@ pub struct Catalog {
     burned: RefCell<Vec<Burned>>,
     /// Blocks that a rebuild could not bring back.
     holes: RefCell<HoleMap>,
+    /// Blocks that drives have not been able to read.
+    pub unreadable: Unreadable,
 }
 
 impl Catalog {
     pub fn new(records: Vec<ZoneRecord>, burned: Vec<Burned>, holes: HoleMap) -> Catalog {
-        Catalog { records: records.into(), burned: burned.into(), holes: holes.into() }
+        Catalog {
+            records: records.into(),
+            burned: burned.into(),
+            holes: holes.into(),
+            unreadable: Unreadable::default(),
+        }
     }
 
     /// All zones, in their order.

@@ -5,6 +5,7 @@ pub mod create;
 pub mod error;
 pub mod events;
 pub mod geometry;
+pub mod health;
 pub mod policy;
 pub mod status;
 
@@ -18,6 +19,7 @@ pub(crate) mod parts;
 pub(crate) mod patrol;
 pub(crate) mod recover;
 pub(crate) mod seat;
+pub(crate) mod unreadable;
 pub(crate) mod zone;
 
 use crate::device::ZonedDevice;

@@ -376,8 +376,8 @@ impl Raid {
         others.count_ones() as usize + 1 == self.members.count() && !lacking
     }
 
-    /// As [`crate::array::Array::fail`].
-    pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
+    /// Refuses to take a member out that is out, or that is needed.
+    pub fn check_fail(&self, member: usize) -> Result<(), ArrayError> {
         self.members.check(member)?;
         if !self.members.is_active(member) {
             return Err(BadMember::IsOut(member).into());
@@ -385,6 +385,12 @@ impl Raid {
         if !self.can_spare(member) {
             return Err(BadMember::IsNeeded(member).into());
         }
+        Ok(())
+    }
+
+    /// As [`crate::array::Array::fail`].
+    pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
+        self.check_fail(member)?;
         self.say_out(member, Note::ByOperator);
         self.take_out(member);
         self.membership.settled().await;
@@ -394,6 +400,7 @@ impl Raid {
     /// Removes a member from the set that is used, and has that written down.
     pub fn take_out(&self, member: usize) {
         self.members.take_out(member);
+        self.catalog.unreadable.remove_parts(member, None);
         self.wait_for(member);
         // While a drive takes over, the one before it can have its place again.
         if self.stillness.handing_over() != Some(member) {

@@ -8,6 +8,7 @@ use crate::{
         geometry::each,
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
+        unreadable::{Gap, most_missing},
     },
     zone::{ZoneIndex, ZoneInfo},
 };
@@ -39,6 +40,8 @@ pub struct MemberStatus {
     pub read_errors: u64,
     /// Commands that changed something and failed on its drive.
     pub write_errors: u64,
+    /// Blocks that its drive could not read, and that nobody has read, rebuilt or reset since.
+    pub unreadable_blocks: u64,
     /// Zones on this member that have to be rebuilt.
     pub zones_to_rebuild: u32,
     /// Zones of the drive are read-only or offline, and not in spare zones: without one they can be rebuilt on another
@@ -89,6 +92,12 @@ pub struct ArrayStatus {
     pub lost_blocks: u64,
     /// Whether more members are out than parity can make up for: nothing works any more.
     pub failed: bool,
+    /// How many members the blocks of the array that lack most are without, for any reason.
+    pub most_missing: usize,
+    /// Zones that lack more parts than there are parities, and cannot be written.
+    pub failed_zones: Vec<ZoneIndex>,
+    /// Those of them in which something cannot be read.
+    pub unreadable_zones: Vec<ZoneIndex>,
     /// Zones that are offline, since nobody can tell where they ended.
     pub offline: Vec<OfflineZone>,
     /// Nothing has been written on the drives yet, since members are missing that are not out so far.
@@ -204,6 +213,7 @@ impl Raid {
     pub fn status(&self) -> ArrayStatus {
         let superblock = self.membership.superblock();
         let zones = self.catalog.records();
+        let unreadable = self.catalog.unreadable.count(self.members.count());
         let members = (0..self.members.count()).map(|m| {
             let (active, about) = (self.members.is_active(m), self.members.about(m));
             let zones_to_rebuild = zones.iter().filter(|z| active && z.lost & (1 << m) != 0).count() as u32;
@@ -219,6 +229,7 @@ impl Raid {
                 note: about.note,
                 read_errors: about.read_errors,
                 write_errors: about.write_errors,
+                unreadable_blocks: unreadable[m],
                 zones_to_rebuild,
                 worn: about.worn,
                 moved: self.members.log(m).map(|log| log.moved()).unwrap_or_default(),
@@ -231,7 +242,24 @@ impl Raid {
             refusal: refusal.clone(),
             waits_for: each(zones[zone as usize].waits & !self.members.active()).collect(),
         };
+        // Zones in doubt lack what they lack until they are decided.
+        let missing =
+            |zone: u32| self.members.out() | self.catalog.lost(ZoneIndex(zone)) & self.members.active();
+        let decided = || self.zones.all().filter(|zone| !self.zones.is_offline(*zone));
+        let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).max().unwrap_or(0);
+        let mut gaps: Vec<Gap> = self.catalog.unreadable.gaps();
+        gaps.extend(self.catalog.holes().all().into_iter().map(|hole| Gap {
+            zone: hole.zone,
+            member: hole.member as usize,
+            from: hole.from,
+            to: hole.to,
+        }));
+        let failed = |zone: &ZoneIndex| !self.membership.has_failed() && self.has_failed(*zone);
+        let failed_zones: Vec<ZoneIndex> = decided().filter(failed).collect();
         ArrayStatus {
+            most_missing: parts_missing.max(most_missing(&gaps, missing)),
+            unreadable_zones: failed_zones.iter().copied().filter(|zone| self.is_unreadable(*zone)).collect(),
+            failed_zones,
             name: superblock.name.clone(),
             uuid: superblock.array.0,
             chunk_blocks: self.layout.chunk_blocks,
@@ -250,5 +278,10 @@ impl Raid {
             problem: None,
             offline: self.zones.offline().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
+    }
+
+    /// Whether something in a zone, which has failed, cannot be read since it lacks too many parts.
+    fn is_unreadable(&self, zone: ZoneIndex) -> bool {
+        self.tail(zone) > 0 && !self.members.are_enough(self.live(zone))
     }
 }

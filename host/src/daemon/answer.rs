@@ -118,10 +118,15 @@ impl Daemon {
             Request::Stop => {
                 let status = self.array.status();
                 let result = self.end(false).await;
-                if self.phase.get() == Phase::Ending {
+                let ended = self.phase.get() == Phase::Ending;
+                if ended {
                     self.set_phase(Phase::Stopped);
                 }
-                result?;
+                match result {
+                    // That was known, and stopping it is what helps.
+                    Err(error) if ended && status.failed => log(&format!("{error:#}")),
+                    result => result?,
+                }
                 serde_json::to_value(Stopped { array: status.name, uuid: uuid(&status.uuid) })?
             }
         })

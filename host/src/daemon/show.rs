@@ -19,7 +19,7 @@ use crate::{
     tails::{Left, Noting, TailFile},
     ublk::{self, BlockDevice, Face, Options, Orphan},
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     adapt::overlay::Overlay,
     array::ArrayStatus,
@@ -433,10 +433,20 @@ impl Daemon {
             server.close().await;
         }
         self.set_phase(Phase::Ending);
+        let array = self.array.status();
+        if array.failed {
+            // Nothing can be made safe any more: the next process finds what this one has answered.
+            self.end_namespaces().await;
+            let name = &array.name;
+            return hidden.and(Err(anyhow!(
+                "'{name}' has ended with too many members out; start it again when they are back: what was written is \
+                 there then"
+            )));
+        }
         let stopped = self.end_volumes().await;
         self.end_namespaces().await;
         // Whatever has failed so far: what was answered lies in zones.
-        let flushed = match holds_back(&self.array.status()) {
+        let flushed = match holds_back(&array) {
             // Nothing has been written, and nothing shall be.
             true => Ok(()),
             false => self.array.submit(Command::Flush).await.result.context("the last flush failed"),

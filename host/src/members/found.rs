@@ -382,13 +382,11 @@ impl Found {
         explain(error.into(), self.drives.iter().map(|drive| drive.path.clone()))
     }
 
-    /// Assembles the array, which recovers what a power cut left behind.
+    /// Assembles the array, which recovers what a power cut left behind. If members are missing that are not out so
+    /// far, nothing is written before the first change: a command that is refused makes nobody stale.
     pub fn assemble(&self) -> Result<Session> {
         self.refuse_if_waited_for()?;
-        let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let array = self.reactor.wait(Array::assemble(self.reactor.runtime(), drives))?;
-        let array = array.map_err(|error| self.explain(error))?;
-        Ok(Session::new(self.reactor.clone(), array))
+        self.start(None, Terms::default())
     }
 
     /// Has the array so that it can be read, whoever uses it. Nothing is written on its drives, whoever is

@@ -1,18 +1,19 @@
 //! What there is to say about an array: the objects that `--json` prints. A command that holds the
 //! drives makes them, and so does the daemon of an array, which sends them to the command.
 
+mod health;
 mod namespaces;
 mod volume;
 
 use crate::{
     drive::{Plate, User},
     machine::{self, Owner},
-    output::{DEGRADED, HEALTHY, Shade, UNUSABLE, quoted, shaded, uuid},
+    output::{DEGRADED, HEALTHY, Shade, UNUSABLE, shaded, uuid},
     size::{bytes, show, total},
 };
 use anyhow::{Result, ensure};
 use engine::{
-    array::{self, ArrayStatus, Event, MemberState, MemberStatus, Noted},
+    array::{self, ArrayStatus, Condition, Event, Health, MemberState, MemberStatus, Noted},
     device::Geometry,
     format::superblock::Stage,
     zone::{ZoneIndex, ZoneInfo, ZoneState},
@@ -136,6 +137,8 @@ pub struct Status {
     pub waits_for_daemon: bool,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
+    /// Zones that lack more parts than parity makes up for: nothing can be written there.
+    pub failed_zones: Vec<u32>,
     /// Members are missing, and nothing has been written without them.
     pub provisional: bool,
     pub read_only: bool,
@@ -265,6 +268,8 @@ pub struct StatusMember {
     pub state: String,
     pub read_errors: u64,
     pub write_errors: u64,
+    /// Of its part what its drive could not read, and what has not been read, rebuilt or reset since.
+    pub unreadable_bytes: u64,
     pub zones_to_rebuild: u32,
     /// Zones that have worn out, in whose place spare ones are used.
     pub moved_zones: u32,
@@ -317,65 +322,6 @@ fn member_state(member: &MemberStatus) -> &'static str {
     }
 }
 
-/// Members on which an array cannot count, by role, and what that leaves.
-struct Unfit {
-    /// The array does without them for good.
-    out: Vec<usize>,
-    /// Not there, and nothing has been written without them.
-    missing: Vec<usize>,
-    /// To be rebuilt, wholly or in part.
-    lacking: Vec<usize>,
-    /// How many others may be lost.
-    may_be_lost: usize,
-}
-
-impl Unfit {
-    fn of(array: &ArrayStatus) -> Unfit {
-        let those = |which: fn(&MemberStatus) -> bool| -> Vec<usize> {
-            let roles = array.members.iter().enumerate().filter(|(_, member)| which(member));
-            roles.map(|(role, _)| role).collect()
-        };
-        let missing = those(|member| member.state == MemberState::Out && member.awaited);
-        let out = those(|member| member.state == MemberState::Out && !member.awaited);
-        let lacking = those(|member| member.state == MemberState::Rebuilding);
-        let may_be_lost = array.parities.saturating_sub(out.len() + missing.len() + lacking.len());
-        Unfit { out, missing, lacking, may_be_lost }
-    }
-}
-
-/// What is said of a member that is out.
-fn is_out(array: &ArrayStatus, role: usize) -> String {
-    let why = &array.members[role].note;
-    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-    format!("member {role}{} is out{why}", drive_of(array, role))
-}
-
-/// What is said of a member that does not hold all that it should.
-fn lacks(array: &ArrayStatus, role: usize) -> String {
-    let member = &array.members[role];
-    let zones = so_many_zones(member.zones_to_rebuild as usize);
-    let worn = match member.worn {
-        _ if member.is_worn_out() => ", and zones of its drive cannot be written any more",
-        true => ", in spare zones of its drive",
-        false => "",
-    };
-    format!("member {role} has {zones} to rebuild{worn}")
-}
-
-/// What happens if more members are lost, of which so many may be.
-fn stake(may_be_lost: usize) -> String {
-    match may_be_lost {
-        0 => ", but losing another member would lose it".into(),
-        count => format!(", and {} may be lost", more_members(count)),
-    }
-}
-
-/// So many members beside those that are lost.
-fn more_members(count: usize) -> String {
-    let members = if count == 1 { "member" } else { "members" };
-    format!("{} more {members}", number(count))
-}
-
 /// A small number in words.
 pub fn number(count: usize) -> String {
     match count {
@@ -385,64 +331,22 @@ pub fn number(count: usize) -> String {
     }
 }
 
-/// What there is to say of an array that has held back since members are missing, and what to do.
-fn waiting(called: &str, array: &ArrayStatus, unfit: &Unfit) -> (String, String) {
-    let Unfit { out, missing, may_be_lost, .. } = unfit;
-    let gone = missing.iter().map(|role| format!("member {role}{} is missing", drive_of(array, *role)));
-    let outs = out.iter().map(|role| is_out(array, *role));
-    let what = in_a_row(&gone.chain(outs).collect::<Vec<_>>());
-    let why = array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
-    let (it, its, drives) =
-        if missing.len() == 1 { ("it", "its", "drive") } else { ("them", "their", "drives") };
-    let more = match *may_be_lost {
-        0 => String::new(),
-        count => format!("; {} may be lost", more_members(count)),
-    };
-    let status =
-        format!("{what}; all data is there, and nothing has been written without {it} so far{why}{more}");
-    let replace = replacements(called, missing);
-    (status, format!("bring {its} {drives} back before the first write, or {replace}"))
+impl State {
+    fn of(condition: Condition) -> State {
+        match condition {
+            Condition::Healthy => State::Healthy,
+            Condition::Degraded => State::Degraded,
+            Condition::Unusable => State::Unusable,
+        }
+    }
 }
 
 impl Status {
     /// How an array is that can be assembled; `called` is what the user calls it.
     pub fn of(called: &str, array: &ArrayStatus, geometry: &Geometry) -> Status {
-        let unfit = Unfit::of(array);
-        let Unfit { out, missing, lacking, may_be_lost } = &unfit;
-        let (state, status, action) = if array.failed {
-            let status = "too many members are out; nothing can be read or written".to_string();
-            (State::Unusable, status, Some("bring the missing members back".to_string()))
-        } else if !array.offline.is_empty() {
-            let (status, action) = doubt(called, array);
-            (State::Degraded, status, action)
-        } else if !missing.is_empty() {
-            let (status, action) = waiting(called, array, &unfit);
-            (State::Degraded, status, Some(action))
-        } else if let Some(why) = array.problem.as_ref().filter(|_| array.provisional) {
-            let status = format!("every member is there, but nothing can be written ({why})");
-            (State::Degraded, status, Some("mend that, and start the array again".to_string()))
-        } else if !out.is_empty() || !lacking.is_empty() {
-            let (outs, lacks) =
-                (out.iter().map(|r| is_out(array, *r)), lacking.iter().map(|r| lacks(array, *r)));
-            let what = in_a_row(&outs.chain(lacks).collect::<Vec<_>>());
-            let worn = lacking.iter().filter(|role| array.members[**role].is_worn_out());
-            let need_drives: Vec<usize> = out.iter().chain(worn).copied().collect();
-            let action = match need_drives.is_empty() {
-                true => format!("zoneraid rebuild {}", quoted(called)),
-                false => replacements(called, &need_drives),
-            };
-            (State::Degraded, format!("{what}; all data is there{}", stake(*may_be_lost)), Some(action))
-        } else if array.lost_blocks > 0 {
-            let lost = show(bytes(array.lost_blocks));
-            let status =
-                format!("every member is in sync, but {lost} could not be rebuilt: reads of it may fail");
-            let action = "restore it, or reset its zones".to_string();
-            (State::Degraded, status, Some(action))
-        } else {
-            let status =
-                format!("every member is in sync; any {} of them may be lost", number(array.parities));
-            (State::Healthy, status, None)
-        };
+        let health = Health::of(array);
+        let action = health.remedy.as_ref().map(|remedy| health::advice(called, array, &health, remedy));
+        let (state, status) = (State::of(health.condition), health::sentence(array, &health));
         let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
             role: role as u32,
             drive: member.drive.clone(),
@@ -452,6 +356,7 @@ impl Status {
             state: member_state(member).into(),
             read_errors: member.read_errors,
             write_errors: member.write_errors,
+            unreadable_bytes: bytes(member.unreadable_blocks),
             zones_to_rebuild: member.zones_to_rebuild,
             moved_zones: member.moved.len() as u32,
             spare_zones: member.spare_zones,
@@ -464,7 +369,7 @@ impl Status {
             state,
             status,
             action,
-            may_be_lost: if array.failed { 0 } else { *may_be_lost as u32 },
+            may_be_lost: health.may_be_lost as u32,
             event: array.event,
             chunk_bytes: bytes(array.chunk_blocks),
             policy: array.policy.name_with(array.group_blocks).into(),
@@ -482,6 +387,7 @@ impl Status {
             changing: false,
             waits_for_daemon: false,
             offline_zones: array.offline.iter().map(offline_zone).collect(),
+            failed_zones: array.failed_zones.iter().map(|zone| zone.0).collect(),
             provisional: array.provisional,
             read_only: array.read_only,
             lost_bytes: bytes(array.lost_blocks),
@@ -532,52 +438,9 @@ pub fn host_id(host: &[u8; 16]) -> Option<String> {
     (*host != machine::NOBODY).then(|| uuid(host))
 }
 
-/// The drive of a member, so that nobody pulls another one; nothing if it does not say what it is.
-fn drive_of(array: &ArrayStatus, role: usize) -> String {
-    let plate = Plate::kept(&array.members[role].plate).words();
-    if plate.is_empty() { plate } else { format!("{plate},") }
-}
-
-/// What brings members back whose drives are out, or cannot store all that they should: one after the other.
-fn replacements(called: &str, roles: &[usize]) -> String {
-    let [first, others @ ..] = roles else { return String::new() };
-    let replace = format!("zoneraid replace {} {first} NEW, where NEW is a blank drive", quoted(called));
-    match others {
-        [] => replace,
-        _ => format!("{replace}; then {} in the same way", members_named(others)),
-    }
-}
-
 /// So many zones.
 pub fn so_many_zones(count: usize) -> String {
     if count == 1 { "1 zone".to_string() } else { format!("{count} zones") }
-}
-
-/// What is wrong with an array that has zones in doubt, and what to do.
-fn doubt(called: &str, array: &ArrayStatus) -> (String, Option<String>) {
-    let count = array.offline.len();
-    let mut waited: Vec<usize> = array.offline.iter().flat_map(|zone| zone.waits_for.clone()).collect();
-    waited.sort_unstable();
-    waited.dedup();
-    let wait = match waited.is_empty() {
-        true => String::new(),
-        false => format!(
-            "start it with {} again, and do not replace what may hold the zones' data; or ",
-            members_named(&waited)
-        ),
-    };
-    let zone = array.offline.first().filter(|_| count == 1).map(|zone| zone.zone.0.to_string());
-    let zone = zone.unwrap_or("ZONE".into());
-    let Unfit { out, missing, .. } = Unfit::of(array);
-    let gone = [missing, out].concat();
-    let action = match gone.is_empty() || !waited.is_empty() {
-        false => replacements(called, &gone),
-        true => format!("{wait}give up what was there: zoneraid zone reset {} {zone}", quoted(called)),
-    };
-    let zones = so_many_zones(count);
-    let are = is_or_are(count);
-    let status = format!("{zones} {are} offline: nobody can tell where the data there ends; all others work");
-    (status, Some(action))
 }
 
 fn offline_zone(zone: &array::OfflineZone) -> OfflineZone {
@@ -631,7 +494,7 @@ impl Rebuilt {
         drive: Option<String>,
         done: &array::Rebuilt,
     ) -> Rebuilt {
-        let still_out = Unfit::of(array).out.into_iter().map(|role| role as u32).collect();
+        let still_out = Health::of(array).out.into_iter().map(|role| role as u32).collect();
         let left_out = done.left_out.iter().map(|out| LeftOut {
             zone: out.zone,
             role: out.member as u32,

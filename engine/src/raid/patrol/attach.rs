@@ -49,6 +49,7 @@ impl Raid {
         let log =
             self.new_log(member, drive.device.clone(), (device, BTreeMap::new()), (1, 0), Live::default());
         self.members.forget(member);
+        self.catalog.unreadable.remove_parts(member, None);
         let others = self.members.active();
         self.members.put(member, drive.name.clone(), log.clone());
         // The new member learns last that it is one. If it knew before the others, and they went

@@ -475,6 +475,7 @@ impl Raid {
             }
             let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
             let done = self.members.submit(seat.member, read).await;
+            self.note_read_of(zone, seat.member, at..at + 1, done.result);
             match done.result {
                 Ok(()) => data.block_mut(place).copy_from_slice(&done.data),
                 Err(error) => {
@@ -626,6 +627,7 @@ impl Raid {
         let epoch = self.catalog.change(zone, |record| record.lost &= !(1 << member));
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
         self.check_active(member)?;
+        self.catalog.unreadable.remove_parts(member, Some(zone.0));
         self.parts_back(member, 1);
         Ok(())
     }

@@ -501,6 +501,7 @@ impl Raid {
     ) -> Result<(Buf, Buf), Stopped> {
         let (layout, member) = (&self.layout, copy.seat.member);
         self.read_failed(zone, copy.seat, error);
+        self.note_read_of(zone, member, at..at + 1, Err(error));
         self.check_part(zone, copy)?;
         let row = at / layout.chunk_blocks;
         let mut lost = Lost::default();
@@ -654,6 +655,7 @@ impl Raid {
         let log = self.new_log(member, new.drive.clone(), device, (1, 0), live);
         self.members.end_mirror();
         self.members.forget(member);
+        self.catalog.unreadable.remove_parts(member, None);
         self.members.put(member, new.name.clone(), log.clone());
         log
     }

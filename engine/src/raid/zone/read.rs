@@ -23,7 +23,7 @@ use crate::{
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 impl Raid {
     /// Reads `data.blocks()` blocks from block `at` of a zone.
@@ -35,7 +35,10 @@ impl Raid {
                 let mut completion =
                     self.members.submit(member, Command::read(self.place(zone, member, piece), data));
                 match completion.take() {
-                    Some(done) if done.result.is_ok() => return Completion::ready(done),
+                    Some(done) if done.result.is_ok() => {
+                        self.note_read(zone, member, piece, Ok(()));
+                        return Completion::ready(done);
+                    }
                     Some(done) => {
                         (Buf::default(), Some((self.members.seat(member), Completion::ready(done))))
                     }
@@ -94,6 +97,7 @@ impl Raid {
         let Job { zone, at, blocks, mut data, completer, losses, direct } = job;
         if let Some((seat, completion)) = direct {
             let done = completion.await;
+            self.note_read(zone, seat.member, self.piece(at, blocks), done.result);
             match done.result {
                 Ok(()) if self.members.losses() == losses => return completer.complete(done),
                 Ok(()) => {}
@@ -122,6 +126,29 @@ impl Raid {
             self.member_failed(seat, error, "read");
         } else if error == Status::ZoneIsOffline.into() {
             self.part_failed(zone, seat, error, "read");
+        }
+    }
+
+    /// Takes note of which blocks of a member's part its drive cannot read, and which it can.
+    fn note_read(&self, zone: ZoneIndex, member: usize, piece: Piece, result: Result<(), DeviceError>) {
+        let at = piece.stripe * self.layout.chunk_blocks;
+        self.note_read_of(zone, member, at + piece.from..at + piece.to, result);
+    }
+
+    /// As [`Raid::note_read`], of blocks from the start of the part.
+    pub fn note_read_of(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        blocks: Range<u64>,
+        result: Result<(), DeviceError>,
+    ) {
+        match result {
+            Ok(()) => self.catalog.unreadable.remove(zone.0, member, blocks),
+            Err(error) if is_unreadable(error) && self.members.is_active(member) => {
+                self.catalog.unreadable.add(zone.0, member, blocks);
+            }
+            Err(_) => {}
         }
     }
 
@@ -335,6 +362,7 @@ impl Raid {
 
     /// What a read of `piece` from a member has found.
     fn take_read(&self, zone: ZoneIndex, seat: Seat, piece: Piece, done: Done) -> Result<Buf, DeviceError> {
+        self.note_read(zone, seat.member, piece, done.result);
         match done.result {
             Ok(()) => Ok(self.overlay_piece(zone, seat.member, piece, done.data)),
             Err(error) => {

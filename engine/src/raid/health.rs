@@ -1,0 +1,151 @@
+//! How well an array is, and what helps: decided from its [`ArrayStatus`] alone, so that commands print what the
+//! simulator checks.
+//!
+//! The rule is that nothing here is better than reality: blocks count, not members. A zone that lacks more parts than
+//! there are parities has failed, however few members are out.
+
+use crate::raid::status::{ArrayStatus, MemberState, MemberStatus};
+
+/// How well an array is, from well to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    /// Everything is there, with all of its redundancy.
+    Healthy,
+    /// Something is missing. All that can be read is what was written.
+    Degraded,
+    /// Nothing can be read or written.
+    Unusable,
+}
+
+/// Why an array is not healthy: the first of these that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// More members have gone out at run time than there are parities.
+    ArrayFailed,
+    /// Zones are offline, since nobody can tell where they end.
+    ZonesOffline,
+    /// Zones lack more parts than there are parities.
+    ZonesFailed,
+    /// Members are missing, and nothing has been written without them.
+    MembersMissing,
+    /// An array whose members are all there could not begin to write.
+    NotBegun,
+    /// Members are out, or lack parts of zones.
+    MembersLack,
+    /// Drives have not been able to read some blocks.
+    BlocksUnreadable,
+    /// A rebuild could not bring some blocks back.
+    BlocksLost,
+}
+
+/// What helps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Bring these members back, if any are named, then end the array and assemble it again.
+    AssembleAgain(Vec<usize>),
+    /// Assemble it with these members, which may decide zones; or reset the zones.
+    AssembleWith(Vec<usize>),
+    /// Bring these members back before the first write, or replace them.
+    BringBack(Vec<usize>),
+    /// Replace these members, one after the other.
+    Replace(Vec<usize>),
+    /// Rebuild what members lack.
+    Rebuild,
+    /// Give up what cannot be read: reset the zones that it is in.
+    ResetZones,
+}
+
+/// How well an array is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// In one word.
+    pub condition: Condition,
+    /// Why it is not healthy.
+    pub cause: Option<Cause>,
+    /// What helps.
+    pub remedy: Option<Remedy>,
+    /// How many more members may be lost before data is, whichever they are.
+    pub may_be_lost: usize,
+    /// Members that the array does without for good.
+    pub out: Vec<usize>,
+    /// Members that are not there, and without which nothing has been written.
+    pub missing: Vec<usize>,
+    /// Members that lack parts of zones.
+    pub lacking: Vec<usize>,
+    /// Members whose drives have not been able to read some blocks.
+    pub unreadable: Vec<usize>,
+}
+
+impl Health {
+    /// How well an array with this status is.
+    pub fn of(array: &ArrayStatus) -> Health {
+        let those = |which: &dyn Fn(&MemberStatus) -> bool| -> Vec<usize> {
+            let roles = array.members.iter().enumerate().filter(|(_, member)| which(member));
+            roles.map(|(role, _)| role).collect()
+        };
+        let missing = those(&|member| member.state == MemberState::Out && member.awaited);
+        let out = those(&|member| member.state == MemberState::Out && !member.awaited);
+        let lacking = those(&|member| member.state == MemberState::Rebuilding);
+        let unreadable = those(&|member| member.unreadable_blocks > 0);
+        let most_missing = array.most_missing.max(out.len() + missing.len());
+        let cause = if array.failed {
+            Some(Cause::ArrayFailed)
+        } else if !array.offline.is_empty() {
+            Some(Cause::ZonesOffline)
+        } else if !array.failed_zones.is_empty() {
+            Some(Cause::ZonesFailed)
+        } else if !missing.is_empty() {
+            Some(Cause::MembersMissing)
+        } else if array.provisional && array.problem.is_some() {
+            Some(Cause::NotBegun)
+        } else if !out.is_empty() || !lacking.is_empty() {
+            Some(Cause::MembersLack)
+        } else if !unreadable.is_empty() {
+            Some(Cause::BlocksUnreadable)
+        } else if array.lost_blocks > 0 {
+            Some(Cause::BlocksLost)
+        } else {
+            None
+        };
+        let condition = match cause {
+            Some(Cause::ArrayFailed) => Condition::Unusable,
+            Some(_) => Condition::Degraded,
+            None => Condition::Healthy,
+        };
+        let may_be_lost = if array.failed { 0 } else { array.parities.saturating_sub(most_missing) };
+        let mut health =
+            Health { condition, cause, remedy: None, may_be_lost, out, missing, lacking, unreadable };
+        health.remedy = cause.map(|cause| health.remedy_of(cause, array));
+        health
+    }
+
+    fn remedy_of(&self, cause: Cause, array: &ArrayStatus) -> Remedy {
+        // Members whose drives cannot store what is to be rebuilt.
+        let worn = self.lacking.iter().filter(|role| array.members[**role].is_worn_out());
+        let need_drives: Vec<usize> = self.out.iter().chain(worn).copied().collect();
+        match cause {
+            Cause::ArrayFailed => Remedy::AssembleAgain(self.out.clone()),
+            Cause::ZonesOffline => {
+                let mut waited: Vec<usize> =
+                    array.offline.iter().flat_map(|zone| zone.waits_for.clone()).collect();
+                waited.sort_unstable();
+                waited.dedup();
+                let gone = [self.missing.clone(), self.out.clone()].concat();
+                match waited.is_empty() && !gone.is_empty() {
+                    true => Remedy::Replace(gone),
+                    false => Remedy::AssembleWith(waited),
+                }
+            }
+            Cause::ZonesFailed if array.unreadable_zones.is_empty() && need_drives.is_empty() => {
+                Remedy::Rebuild
+            }
+            Cause::ZonesFailed if array.unreadable_zones.is_empty() => Remedy::Replace(need_drives),
+            Cause::ZonesFailed | Cause::BlocksLost => Remedy::ResetZones,
+            Cause::MembersMissing => Remedy::BringBack(self.missing.clone()),
+            Cause::NotBegun => Remedy::AssembleAgain(Vec::new()),
+            Cause::MembersLack if need_drives.is_empty() => Remedy::Rebuild,
+            Cause::MembersLack => Remedy::Replace(need_drives),
+            Cause::BlocksUnreadable => Remedy::Replace(self.unreadable.clone()),
+        }
+    }
+}

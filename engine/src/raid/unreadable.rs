@@ -1,0 +1,167 @@
+//! Blocks that drives have not been able to read: known from the error of a read until the same block is read,
+//! rebuilt, reset, or on another drive. Kept in memory only.
+//!
+//! The data is there as long as the other members decode it, and there is less redundancy for it: the status of the
+//! array counts such a block like one that its member lacks.
+
+use crate::raid::geometry::each;
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    ops::Range,
+};
+
+/// Most blocks that are remembered: what comes on top says nothing new of the state of the array.
+const MOST: usize = 1 << 16;
+
+/// Unreadable blocks of the parts of all zones.
+#[derive(Default)]
+pub struct Unreadable {
+    /// Members (bits) by zone and block of their parts.
+    blocks: RefCell<BTreeMap<(u32, u64), u32>>,
+    /// Whether there are any: asked with every read.
+    any: Cell<bool>,
+}
+
+impl Unreadable {
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<(u32, u64), u32>)) {
+        let mut blocks = self.blocks.borrow_mut();
+        change(&mut blocks);
+        self.any.set(!blocks.is_empty());
+    }
+
+    /// Adds blocks of a member's part of a zone.
+    pub fn add(&self, zone: u32, member: usize, blocks: Range<u64>) {
+        self.change(|all| {
+            for block in blocks {
+                if all.len() < MOST || all.contains_key(&(zone, block)) {
+                    *all.entry((zone, block)).or_default() |= 1 << member;
+                }
+            }
+        });
+    }
+
+    /// Removes blocks of a member's part of a zone: they can be read.
+    pub fn remove(&self, zone: u32, member: usize, blocks: Range<u64>) {
+        if !self.any.get() {
+            return;
+        }
+        self.change(|all| {
+            for block in blocks {
+                if let Some(members) = all.get_mut(&(zone, block)) {
+                    *members &= !(1 << member);
+                    if *members == 0 {
+                        all.remove(&(zone, block));
+                    }
+                }
+            }
+        });
+    }
+
+    /// Removes all blocks of zones that were reset.
+    pub fn remove_zones(&self, zones: &Range<u32>) {
+        self.change(|all| all.retain(|(zone, _), _| !zones.contains(zone)));
+    }
+
+    /// Removes all blocks of a member: of one zone, or of all of them.
+    pub fn remove_parts(&self, member: usize, of: Option<u32>) {
+        self.change(|all| {
+            all.retain(|(zone, _), members| {
+                if of.is_none_or(|of| of == *zone) {
+                    *members &= !(1 << member);
+                }
+                *members != 0
+            });
+        });
+    }
+
+    /// All of them, as gaps of one block each.
+    pub fn gaps(&self) -> Vec<Gap> {
+        let blocks = self.blocks.borrow();
+        let gaps = blocks.iter().flat_map(|((zone, block), members)| {
+            each(*members).map(move |member| Gap { zone: *zone, member, from: *block, to: block + 1 })
+        });
+        gaps.collect()
+    }
+
+    /// How many blocks of its own each member cannot read.
+    pub fn count(&self, members: usize) -> Vec<u64> {
+        let mut counts = vec![0; members];
+        for bits in self.blocks.borrow().values() {
+            each(*bits).filter(|member| *member < members).for_each(|member| counts[member] += 1);
+        }
+        counts
+    }
+}
+
+/// Blocks `from..to` of a member's part of a zone that cannot be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Gap {
+    /// Zone of the array.
+    pub zone: u32,
+    /// Role of the member.
+    pub member: usize,
+    /// From the start of the member's part.
+    pub from: u64,
+    /// The end, exclusive.
+    pub to: u64,
+}
+
+/// How many members (bits) the blocks with most gaps are without, if their zones are without `missing` members (bits)
+/// anyway: 0 if there are no gaps.
+pub fn most_missing(gaps: &[Gap], missing: impl Fn(u32) -> u32) -> usize {
+    // Ends come before starts, so that neighbours do not overlap.
+    let starts = gaps.iter().map(|gap| (gap.zone, gap.from, true, gap.member));
+    let ends = gaps.iter().map(|gap| (gap.zone, gap.to, false, gap.member));
+    let mut events: Vec<_> = starts.chain(ends).collect();
+    events.sort_unstable();
+    let (mut open, mut most) = ([0u32; u32::BITS as usize], 0);
+    for (zone, _, starts, member) in events {
+        let count = &mut open[member % open.len()];
+        if !starts {
+            *count = count.saturating_sub(1);
+            continue;
+        }
+        *count += 1;
+        let gaps = open.iter().enumerate().fold(0, |all, (m, count)| all | ((*count > 0) as u32) << m);
+        most = most.max((gaps | missing(zone)).count_ones() as usize);
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_blocks_stay_until_read_rebuilt_or_reset() {
+        let unreadable = Unreadable::default();
+        unreadable.add(1, 2, 4..6);
+        unreadable.add(1, 0, 5..6);
+        unreadable.add(3, 2, 0..1);
+        let all =
+            || -> Vec<_> { unreadable.gaps().iter().map(|gap| (gap.zone, gap.from, gap.member)).collect() };
+        assert_eq!(all(), [(1, 4, 2), (1, 5, 0), (1, 5, 2), (3, 0, 2)]);
+        assert_eq!(unreadable.count(3), [1, 0, 3]);
+        unreadable.remove(1, 2, 5..6);
+        assert_eq!(all(), [(1, 4, 2), (1, 5, 0), (3, 0, 2)]);
+        unreadable.remove_parts(2, Some(1));
+        assert_eq!(all(), [(1, 5, 0), (3, 0, 2)]);
+        unreadable.remove_zones(&(1..2));
+        assert_eq!(all(), [(3, 0, 2)]);
+        unreadable.remove_parts(2, None);
+        assert_eq!((all().len(), unreadable.count(3)), (0, vec![0; 3]));
+    }
+
+    #[test]
+    fn gaps_add_up_where_they_overlap() {
+        let gap = |zone, member, from, to| Gap { zone, member, from, to };
+        let gaps = [gap(0, 0, 0, 4), gap(0, 1, 4, 6), gap(1, 0, 0, 4), gap(1, 2, 3, 4)];
+        assert_eq!(most_missing(&[], |_| 0b111), 0);
+        assert_eq!(most_missing(&gaps[..2], |_| 0), 1);
+        assert_eq!(most_missing(&gaps, |_| 0), 2);
+        // A member that is missing anyway counts once.
+        assert_eq!(most_missing(&gaps, |zone| 0b1 << (2 * zone)), 2);
+        assert_eq!(most_missing(&gaps, |_| 0b1000), 3);
+    }
+}

@@ -1,0 +1,186 @@
+//! What is wrong with an array, and what helps, in words: what [`Health`] says.
+
+use super::{in_a_row, is_or_are, members_named, number, so_many_zones};
+use crate::{
+    drive::Plate,
+    output::quoted,
+    size::{bytes, show},
+};
+use engine::{
+    array::{ArrayStatus, Cause, Health, Remedy},
+    zone::ZoneIndex,
+};
+
+/// What is said of a member that is out.
+fn is_out(array: &ArrayStatus, role: usize) -> String {
+    let why = &array.members[role].note;
+    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+    format!("member {role}{} is out{why}", drive_of(array, role))
+}
+
+/// What is said of a member that does not hold all that it should.
+fn lacks(array: &ArrayStatus, role: usize) -> String {
+    let member = &array.members[role];
+    let zones = so_many_zones(member.zones_to_rebuild as usize);
+    let worn = match member.worn {
+        _ if member.is_worn_out() => ", and zones of its drive cannot be written any more",
+        true => ", in spare zones of its drive",
+        false => "",
+    };
+    format!("member {role} has {zones} to rebuild{worn}")
+}
+
+/// What happens if more members are lost, of which so many may be.
+fn stake(may_be_lost: usize) -> String {
+    match may_be_lost {
+        0 => ", but losing another member would lose it".into(),
+        count => format!(", and {} may be lost", more_members(count)),
+    }
+}
+
+/// So many members beside those that are lost.
+fn more_members(count: usize) -> String {
+    let members = if count == 1 { "member" } else { "members" };
+    format!("{} more {members}", number(count))
+}
+
+/// What there is to say of an array that has held back since members are missing.
+fn waiting(array: &ArrayStatus, health: &Health) -> String {
+    let Health { out, missing, may_be_lost, .. } = health;
+    let gone = missing.iter().map(|role| format!("member {role}{} is missing", drive_of(array, *role)));
+    let outs = out.iter().map(|role| is_out(array, *role));
+    let what = in_a_row(&gone.chain(outs).collect::<Vec<_>>());
+    let why = array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
+    let it = if missing.len() == 1 { "it" } else { "them" };
+    let more = match *may_be_lost {
+        0 => String::new(),
+        count => format!("; {} may be lost", more_members(count)),
+    };
+    format!("{what}; all data is there, and nothing has been written without {it} so far{why}{more}")
+}
+
+/// What is wrong with an array, in a sentence.
+pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
+    let Health { out, lacking, .. } = health;
+    let members = || {
+        let (outs, lacks) = (out.iter().map(|r| is_out(array, *r)), lacking.iter().map(|r| lacks(array, *r)));
+        in_a_row(&outs.chain(lacks).collect::<Vec<_>>())
+    };
+    let stake = || stake(health.may_be_lost);
+    match health.cause {
+        Some(Cause::ArrayFailed) => "too many members are out; nothing can be read or written".into(),
+        Some(Cause::ZonesOffline) => {
+            let (zones, are) = (so_many_zones(array.offline.len()), is_or_are(array.offline.len()));
+            format!("{zones} {are} offline: nobody can tell where the data there ends; all others work")
+        }
+        Some(Cause::ZonesFailed) => {
+            let count = array.failed_zones.len();
+            let (which, work) = (zones_named(&array.failed_zones), "all other zones work");
+            let lack = if count == 1 { "lacks" } else { "lack" };
+            let what = match array.unreadable_zones.len() {
+                0 => format!("all data is there, but nothing can be written to {}", it_or_them(count)),
+                unread if unread == count => {
+                    "not all of it can be read, and nothing can be written there".into()
+                }
+                _ => format!(
+                    "not all of {} can be read, and nothing can be written to any of them",
+                    zones_named(&array.unreadable_zones)
+                ),
+            };
+            format!("{which} {lack} more parts than parity makes up for ({}): {what}; {work}", members())
+        }
+        Some(Cause::MembersMissing) => waiting(array, health),
+        Some(Cause::NotBegun) => {
+            let why = array.problem.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+            format!("every member is there, but nothing can be written{why}")
+        }
+        Some(Cause::MembersLack) => format!("{}; {}{}", members(), readable(array), stake()),
+        Some(Cause::BlocksUnreadable) => {
+            let of = |role: &usize| {
+                let size = show(bytes(array.members[*role].unreadable_blocks));
+                format!("the drive of member {role} cannot read up to {size}")
+            };
+            let what = in_a_row(&health.unreadable.iter().map(of).collect::<Vec<_>>());
+            format!("{what}; {}{}", readable(array), stake())
+        }
+        Some(Cause::BlocksLost) => {
+            let lost = show(bytes(array.lost_blocks));
+            format!("every member is in sync, but {lost} could not be rebuilt: reads of it may fail")
+        }
+        None => format!("every member is in sync; any {} of them may be lost", number(array.parities)),
+    }
+}
+
+/// What can be read of an array of which no zone has failed.
+fn readable(array: &ArrayStatus) -> String {
+    match array.most_missing > array.parities || array.lost_blocks > 0 {
+        true => "single blocks cannot be read, and all other data is there".into(),
+        false => "all data is there".into(),
+    }
+}
+
+/// `it` or `them`, for so many.
+fn it_or_them(count: usize) -> &'static str {
+    if count == 1 { "it" } else { "them" }
+}
+
+/// Zones in a sentence: the first ones by their numbers.
+fn zones_named(zones: &[ZoneIndex]) -> String {
+    const MOST: usize = 4;
+    let mut named: Vec<String> = zones.iter().take(MOST).map(|zone| zone.0.to_string()).collect();
+    if zones.len() > MOST {
+        named.push(format!("{} more", zones.len() - MOST));
+    }
+    format!("{} {}", if zones.len() == 1 { "zone" } else { "zones" }, in_a_row(&named))
+}
+
+/// What helps, as a command or in words.
+pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remedy) -> String {
+    match remedy {
+        Remedy::AssembleAgain(_) if health.cause == Some(Cause::NotBegun) => {
+            "mend that, and start the array again".into()
+        }
+        Remedy::AssembleAgain(members) => {
+            let members = match members[..] {
+                [] => "the missing members".into(),
+                _ => members_named(members),
+            };
+            format!("bring {members} back, then stop it and start it again: zoneraid stop {}", quoted(called))
+        }
+        Remedy::AssembleWith(waited) => {
+            let wait = match waited.is_empty() {
+                true => String::new(),
+                false => format!(
+                    "start it with {} again, and do not replace what may hold the zones' data; or ",
+                    members_named(waited)
+                ),
+            };
+            let zone = array.offline.first().filter(|_| array.offline.len() == 1);
+            let zone = zone.map_or("ZONE".into(), |zone| zone.zone.0.to_string());
+            format!("{wait}give up what was there: zoneraid zone reset {} {zone}", quoted(called))
+        }
+        Remedy::BringBack(missing) => {
+            let (its, drives) = if missing.len() == 1 { ("its", "drive") } else { ("their", "drives") };
+            format!("bring {its} {drives} back before the first write, or {}", replacements(called, missing))
+        }
+        Remedy::Replace(members) => replacements(called, members),
+        Remedy::Rebuild => format!("zoneraid rebuild {}", quoted(called)),
+        Remedy::ResetZones => "restore it, or reset its zones".into(),
+    }
+}
+
+/// The drive of a member, so that nobody pulls another one; nothing if it does not say what it is.
+fn drive_of(array: &ArrayStatus, role: usize) -> String {
+    let plate = Plate::kept(&array.members[role].plate).words();
+    if plate.is_empty() { plate } else { format!("{plate},") }
+}
+
+/// What brings members back whose drives are out, or cannot store all that they should: one after the other.
+fn replacements(called: &str, roles: &[usize]) -> String {
+    let [first, others @ ..] = roles else { return String::new() };
+    let replace = format!("zoneraid replace {} {first} NEW, where NEW is a blank drive", quoted(called));
+    match others {
+        [] => replace,
+        _ => format!("{replace}; then {} in the same way", members_named(others)),
+    }
+}
