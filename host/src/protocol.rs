@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;

@@ -114,6 +114,18 @@ impl Spared {
         self.has_moved.set(true);
     }
 
+    /// Starts a command for a zone that is shown in the spare zone `to`, wherever the zone itself is.
+    pub fn submit_to(&self, to: u32, mut command: Command) -> Completion {
+        match &mut command {
+            Command::Write { lba, .. } => {
+                lba.0 = self.geometry.start(ZoneIndex(to)).0 + self.geometry.locate(*lba).1;
+            }
+            Command::Finish { zones } | Command::Reset { zones } => *zones = Zones::One(ZoneIndex(to)),
+            _ => return Completion::failed(Status::InvalidOpcode),
+        }
+        self.device.submit(command)
+    }
+
     /// Whom to give a command: the drive itself, unless that makes a difference. A command is moved once less so, which
     /// is a fifth of a read.
     pub fn that_takes(&self, command: &Command) -> &dyn ZonedDevice {

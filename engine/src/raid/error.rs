@@ -384,6 +384,11 @@ pub enum NoPart {
     Waits,
     #[error("too many other drives lack the same zone")]
     TooFewOthers,
+    #[error("the zone is offline: it is rebuilt when it has been decided where its data ends")]
+    Offline,
+    /// A member that cannot be done without cannot write it.
+    #[error("member {0} cannot write its part of the zone: stop the array and start it again")]
+    Stuck(usize),
     #[error("more blocks are lost than there is room to remember")]
     TooManyHoles,
     #[error("the old drive lacks it")]

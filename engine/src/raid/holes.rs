@@ -6,8 +6,8 @@
 //! again once the other one can be read, or fails. It is never taken for data, nor is anything decoded with
 //! it. Where a zone ends is another question: what is a hole now was written once, and so was what follows.
 //!
-//! A member's holes in a zone are logged on all members before its part counts again, and stay until the
-//! next rebuild of that part, or until the zone is reset. Their number is bounded by the room for them in
+//! A member's holes in a zone are logged on all members before its part counts again, and stay until they are
+//! filled ([`crate::raid::patrol::holes`]), or until the zone is reset. Their number is bounded by the room for them in
 //! checkpoints; a zone that would need more is not rebuilt.
 
 use crate::{
@@ -66,6 +66,11 @@ impl HoleMap {
             each.map(move |Range { start: from, end: to }| Hole { zone, member, epoch, from, to })
         };
         self.0.values().flat_map(of).collect()
+    }
+
+    /// Parts (zone, member) that have any.
+    pub fn parts(&self) -> Vec<(ZoneIndex, usize)> {
+        self.0.keys().map(|(zone, member)| (ZoneIndex(*zone), *member as usize)).collect()
     }
 
     /// How many runs of them there are.

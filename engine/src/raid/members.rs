@@ -299,6 +299,11 @@ impl Members {
         self.places[member].worn.set(worn);
     }
 
+    /// Whether zones of a drive are known to be read-only or offline.
+    pub fn is_worn(&self, member: usize) -> bool {
+        self.places[member].worn.get()
+    }
+
     /// Takes note of an error that says that a zone of a drive cannot be written any more.
     pub fn note_wear(&self, member: usize, error: DeviceError) {
         if [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error) {

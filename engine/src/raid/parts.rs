@@ -329,12 +329,17 @@ impl Raid {
         if self.live(zone) & (1 << member) == 0 || self.members.seat(member) != seat {
             return;
         }
-        if error == Status::UnrecoveredReadError.into() && self.members.are_needed(self.live(zone)) {
-            // Nothing is lost yet: it may be read again, or another member come back.
+        self.members.note_wear(member, error);
+        if self.members.are_needed(self.live(zone)) && self.keeps_data(zone, member, error) {
+            // Too many other members lack the zone. What this one holds can be read still, and may be needed to
+            // rebuild them: to be lost it has to be spared first.
+            if error != Status::UnrecoveredReadError.into() {
+                self.members.count_write_error(member);
+                self.members.say(member, Note::PartLost { zone: zone.0, what, error });
+            }
             self.zones.stick(zone, member);
             return self.zones.wake_one(zone);
         }
-        self.members.note_wear(member, error);
         let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
         if self.members.parts_lost(member) >= most && self.others_are_whole(member) {
             return self.member_failed(seat, error, what);
@@ -343,6 +348,15 @@ impl Raid {
         self.members.count_write_error(member);
         self.members.say(member, Note::PartLost { zone: zone.0, what, error });
         self.part_lost(zone, member, error, what);
+    }
+
+    /// Whether a member that has answered a command for a zone like this holds there what it held before. While an
+    /// assembly still has to carry out what it has decided of a zone, that is not running.
+    fn keeps_data(&self, zone: ZoneIndex, member: usize, error: DeviceError) -> bool {
+        let keeps = [Status::ZoneIsReadOnly, Status::WriteFault].map(DeviceError::from).contains(&error);
+        // What follows such an error has found nothing else.
+        let follows = self.zones.stuck(zone) == Some(member) && error != Status::ZoneIsOffline.into();
+        error == Status::UnrecoveredReadError.into() || (keeps || follows) && self.zones.is_running(zone)
     }
 
     /// Does without a member's part of a zone from now on, after an error, and has that written down.

@@ -628,9 +628,8 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
         None => rebuild_here(output, name)?,
     };
     output.print(&rebuilt, |rebuilt| {
-        let all = rebuilt.left_out.is_empty() && rebuilt.still_out.is_empty();
-        let sync = if all { "; every member is in sync" } else { "" };
-        let next = match rebuilt.left_out.is_empty() {
+        let sync = if rebuilt.is_in_sync() { "; every member is in sync" } else { "" };
+        let next = match rebuilt.left_out.is_empty() && rebuilt.still_lacking.is_empty() {
             true => String::new(),
             false => format!("what to do about that: zoneraid status {}\n", word(name.path())),
         };

@@ -51,7 +51,10 @@ impl Daemon {
             rebuilder.again.set(true);
             return;
         }
-        if !self.array.status().members.iter().any(|m| m.state == MemberState::Rebuilding) {
+        let status = self.array.status();
+        let is_lacking = status.members.iter().any(|m| m.state == MemberState::Rebuilding);
+        // What could not be read once may be now.
+        if !is_lacking && status.lost_blocks == 0 {
             return;
         }
         let started = Instant::now();

@@ -51,6 +51,11 @@ pub fn is_or_are(count: usize) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
+/// `has` or `have`, after so many.
+fn has_or_have(count: usize) -> &'static str {
+    if count == 1 { "has" } else { "have" }
+}
+
 /// How well an array is, from well to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -465,6 +470,8 @@ pub struct Rebuilt {
     pub rebuilt_bytes: u64,
     /// Zones that could not be rebuilt.
     pub left_out: Vec<LeftOut>,
+    /// Roles of members that have zones to be rebuilt all the same.
+    pub still_lacking: Vec<u32>,
     /// What nobody can read any more.
     pub lost: Vec<Lost>,
 }
@@ -506,13 +513,29 @@ impl Rebuilt {
             bytes: bytes(lost.blocks),
         });
         let (left_out, lost) = (left_out.collect(), lost.collect());
+        let still_lacking = Health::of(array).lacking.into_iter().map(|role| role as u32).collect();
         let (array, rebuilt_bytes) = (array.name.clone(), done.bytes);
-        Rebuilt { array, role, drive, still_out, copied_bytes: 0, rebuilt_bytes, left_out, lost }
+        Rebuilt {
+            array,
+            role,
+            drive,
+            still_out,
+            copied_bytes: 0,
+            rebuilt_bytes,
+            left_out,
+            still_lacking,
+            lost,
+        }
     }
 
     /// Whether everything that was lacking is there again.
     pub fn is_whole(&self) -> bool {
-        self.left_out.is_empty() && self.lost.is_empty()
+        self.left_out.is_empty() && self.lost.is_empty() && self.still_lacking.is_empty()
+    }
+
+    /// Whether every member holds all that it should.
+    pub fn is_in_sync(&self) -> bool {
+        self.left_out.is_empty() && self.still_out.is_empty() && self.still_lacking.is_empty()
     }
 
     /// What could not be rebuilt, and who is out all the same, a sentence each; nothing if all is well.
@@ -521,6 +544,16 @@ impl Rebuilt {
         if !self.still_out.is_empty() {
             let out: Vec<usize> = self.still_out.iter().map(|role| *role as usize).collect();
             text += &format!("{} {} still out\n", members_named(&out), is_or_are(out.len()));
+        }
+        let named = |role: &&u32| self.left_out.iter().all(|out| out.role != **role);
+        let lacking: Vec<usize> =
+            self.still_lacking.iter().filter(named).map(|role| *role as usize).collect();
+        if !lacking.is_empty() {
+            text += &format!(
+                "{} still {} zones to rebuild\n",
+                members_named(&lacking),
+                has_or_have(lacking.len())
+            );
         }
         for LeftOut { zone, role, reason } in &self.left_out {
             text += &format!("zone {zone} of member {role} was left out: {reason}\n");

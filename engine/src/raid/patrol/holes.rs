@@ -1,17 +1,31 @@
-//! Writing holes down ([`crate::raid::holes`]), as far as there is room for them.
+//! Writing holes down ([`crate::raid::holes`]), as far as there is room for them; and filling them in.
+//!
+//! A hole is filled when its block can be decoded again, since the other drive can read its own. A zone is not
+//! written twice, so the part is written anew:
+//!
+//! - Of a zone that is full, in a spare zone of the drive, from what the part holds and what is decoded. The part
+//!   counts where it is until the copy is complete, and the member has written down where that is. Holes are crossed
+//!   off after that. So a cut leaves the part as it was, or as it is then with holes that are none.
+//! - Otherwise it is given up and rebuilt as any other part that is lacking. That is done only if all other members
+//!   have theirs, and all of the part, holes too, has just been decoded from them: else it might lose what it has.
 
 use crate::{
-    buf::BLOCK,
+    buf::{BLOCK, Buf, BufMut},
+    device::{Command, DeviceError, Status, Zones},
     format::record::{HOLE_BYTES, Holes, Record},
     raid::{
         error::NoPart,
-        journal::log::{checkpoint_blocks, log_blocks},
+        events::Event,
+        geometry::{Piece, Role, physical},
+        holes::Lost,
+        journal::log::{MetaLog, checkpoint_blocks, log_blocks},
         parts::Raid,
-        patrol::rebuild::Stopped,
+        patrol::rebuild::{Stopped, Work},
+        zone::flow::Parities,
     },
-    zone::ZoneIndex,
+    zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::ops::Range;
+use std::{ops::Range, rc::Rc};
 
 /// Most holes of an array.
 const MOST_HOLES: u64 = 4096;
@@ -57,5 +71,189 @@ impl Raid {
         let logs = devices.map(|device| log_blocks(device.geometry(), superblock.policy));
         let room = logs.min().unwrap_or(0).saturating_sub(checkpoint_blocks(&superblock));
         MOST_HOLES.min(room / 4 * (BLOCK as u64 / HOLE_BYTES as u64))
+    }
+
+    /// Fills in holes that can be decoded now, or does without their parts, which are to be rebuilt then. Gives the bytes
+    /// that it has written.
+    pub(super) async fn fill_holes(self: &Rc<Self>) -> u64 {
+        let parts = self.catalog.holes().parts();
+        let mut bytes = 0;
+        for (zone, member) in parts {
+            let is_live = self.live(zone) & (1 << member) != 0;
+            let is_free = !self.zones.is_busy(zone) && !self.duty.is_clearing(zone);
+            if !is_live || !is_free || self.zones.is_offline(zone) || self.has_failed(zone) {
+                continue;
+            }
+            self.duty.enter(zone);
+            self.duty.work_on(self.members.seat(member));
+            // What cannot be filled now stays a hole.
+            bytes += self.fill_part(zone, member).await.unwrap_or_default();
+            self.duty.leave();
+            self.zones.changed.open();
+        }
+        bytes
+    }
+
+    async fn fill_part(self: &Rc<Self>, zone: ZoneIndex, member: usize) -> Result<u64, Stopped> {
+        self.check_waits(zone)?;
+        let holes = self.catalog.holes_among(zone, member, 0..self.layout.rows * self.layout.chunk_blocks);
+        let mut decoded = 0;
+        for at in &holes {
+            decoded += self.decode_block(zone, member, *at).await?.is_some() as usize;
+            self.check_stop(member)?;
+        }
+        if decoded == 0 {
+            return Ok(0);
+        }
+        let is_full = self.zones.state(zone) == ZoneState::Full && !self.zones.is_running(zone);
+        let log = self.members.log(member).filter(|_| is_full);
+        let place = match &log {
+            Some(log) => log.device.find_free().await,
+            None => None,
+        };
+        if let Some((log, place)) = log.zip(place) {
+            let copied = self.copy_to_spare(zone, member, (&log, place)).await;
+            if copied.is_err() && log.device.places().get(&physical(zone).0) != Some(&place) {
+                // Half a zone would hold resources of the drive.
+                let zones = Zones::One(physical(zone));
+                log.device.submit_to(place, Command::Reset { zones }).await;
+            }
+            return copied;
+        }
+        let can_spare = self.live(zone).count_ones() as usize == self.members.count();
+        if can_spare && decoded == holes.len() && self.decodes_all(zone, member).await? {
+            self.part_lost(zone, member, Status::UnrecoveredReadError.into(), "rebuild of unreadable blocks");
+            self.membership.settled().await;
+        }
+        Ok(0)
+    }
+
+    /// Writes a member's part of a full zone anew in a spare zone, and has it be there.
+    async fn copy_to_spare(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        member: usize,
+        (log, place): (&Rc<MetaLog>, u32),
+    ) -> Result<u64, Stopped> {
+        let seat = self.members.seat(member);
+        let zones = Zones::One(physical(zone));
+        let submit = async |command| {
+            self.check_stop(member)?;
+            log.device.submit_to(place, command).await.result.map_err(Stopped::from)
+        };
+        submit(Command::Reset { zones }).await?;
+        let (layout, tail) = (self.layout, self.finished_tail(zone));
+        let end = tail.div_ceil(layout.stripe_blocks()) * layout.chunk_blocks;
+        let most = self.batch_blocks();
+        let mut report = |_| ();
+        let mut work = Work { report: &mut report, lost: Lost::default() };
+        let mut at = 0;
+        while at < end {
+            let to = (at + most).min((at / layout.chunk_blocks + 1) * layout.chunk_blocks);
+            let data = self.own_or_decoded(zone, member, at..to, &mut work.lost).await?;
+            let content = self.content_of(member, at / layout.chunk_blocks);
+            submit(self.write_of(member, zone, at, data, content, false)).await?;
+            at = to;
+        }
+        submit(Command::Finish { zones }).await?;
+        self.flush_caches(1 << member).await;
+        self.check_stop(member)?;
+        if !self.members.is_seated(seat) {
+            return Err(NoPart::Gone.into());
+        }
+        // What is being read of the old place may be reset when another zone is moved there.
+        log.device.place(physical(zone), place);
+        self.members.note_loss();
+        self.events.note(Event::Moved { member, zone: zone.0, place });
+        log.renew().await.result?;
+        self.rebuilt(zone, member, &work).await?;
+        self.unburn(zone, member);
+        Ok(end * BLOCK as u64)
+    }
+
+    /// Blocks of a member's part of a full zone, all in one row: as it holds them, or as they are decoded where it
+    /// cannot read them or has holes.
+    async fn own_or_decoded(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        member: usize,
+        blocks: Range<u64>,
+        lost: &mut Lost,
+    ) -> Result<Buf, Stopped> {
+        let (start, first) = (self.members.start(member, zone).0, blocks.start);
+        let read = |blocks: Range<u64>| {
+            let buf = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
+            self.members.submit(member, Command::read(Lba(start + blocks.start), buf))
+        };
+        let mut holes = self.catalog.holes_among(zone, member, blocks.clone());
+        holes.retain(|at| !self.is_relocated(zone, member, *at));
+        let done = read(blocks.clone()).await;
+        if done.result.is_ok() && holes.is_empty() {
+            return Ok(self.overlay(zone, member, first, done.data));
+        }
+        let mut whole = BufMut::zeroed((blocks.end - first) as usize * BLOCK);
+        for at in blocks {
+            let own = read(at..at + 1).await;
+            let found = match own.result {
+                Ok(()) if !holes.contains(&at) => Some(self.overlay(zone, member, at, own.data)),
+                // The rest of the last row was never written.
+                Err(DeviceError::Status(Status::DeallocatedBlock)) => continue,
+                _ => self.decode_block(zone, member, at).await?,
+            };
+            self.check_stop(member)?;
+            match found {
+                Some(found) => whole.block_mut(at - first).copy_from_slice(&found),
+                None => lost.add(&self.layout, member, at, []),
+            }
+        }
+        Ok(whole.freeze())
+    }
+
+    /// A block of a member's part of a zone from the other members; `None` if these cannot tell it now.
+    async fn decode_block(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        member: usize,
+        at: u64,
+    ) -> Result<Option<Buf>, Stopped> {
+        let layout = self.layout;
+        let (row, from) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
+        if row < self.tail(zone) / layout.stripe_blocks() {
+            let mut lost = Lost::default();
+            let data = self.other_rows(zone, member, at..at + 1, &mut lost).await?;
+            return Ok(lost.holes.is_empty().then_some(data));
+        }
+        let role = layout.role(member, row);
+        let index = if let Role::Data(index) = role { index } else { 0 };
+        Ok(self.decode_tail(zone, Piece { stripe: row, index, from, to: from + 1 }, role).await.ok())
+    }
+
+    /// What `role` of the stripe that a zone ends in holds at `piece`'s offsets, from the other members.
+    async fn decode_tail(&self, zone: ZoneIndex, piece: Piece, role: Role) -> Result<Buf, DeviceError> {
+        let known = match self.zones.running(zone) {
+            Some(running) => self.running_parities(&running.flow.borrow(), piece),
+            None => Parities::default(),
+        };
+        self.decode(zone, piece, role, self.tail(zone), &known).await
+    }
+
+    /// Whether everything that a member holds of a zone, or should, can be decoded from the others.
+    async fn decodes_all(self: &Rc<Self>, zone: ZoneIndex, member: usize) -> Result<bool, Stopped> {
+        let (layout, tail) = (self.layout, self.tail(zone));
+        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+        let mut lost = Lost::default();
+        let end = stripe * layout.chunk_blocks;
+        let most = self.batch_blocks();
+        for at in (0..end).step_by(most as usize) {
+            self.other_rows(zone, member, at..end.min(at + most), &mut lost).await?;
+            self.check_stop(member)?;
+        }
+        if !lost.holes.is_empty() {
+            return Ok(false);
+        }
+        let Role::Data(index) = layout.role(member, stripe) else { return Ok(true) };
+        let to = covered.saturating_sub(index * layout.chunk_blocks).min(layout.chunk_blocks);
+        let piece = Piece { stripe, index, from: 0, to };
+        Ok(to == 0 || self.decode_tail(zone, piece, Role::Data(index)).await.is_ok())
     }
 }

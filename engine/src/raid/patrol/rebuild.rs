@@ -14,12 +14,12 @@
 //! ([`crate::adapt::spare`]).
 //!
 //! A block that cannot be decoded, because other members cannot read theirs, is lost: the rebuild leaves
-//! a hole there ([`super::holes`]) and goes on. A zone that cannot be rebuilt at all is left out.
+//! a hole there ([`super::holes`]) and goes on. When nothing is lacking any more, holes are tried again. A zone that cannot be rebuilt at all is left out.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
     code::decode,
-    device::{Command, DeviceError, ZonedDevice, Zones},
+    device::{Command, DeviceError, Status, ZonedDevice, Zones},
     format::{
         Origin,
         oob::Content,
@@ -69,10 +69,10 @@ impl From<DeviceError> for Stopped {
 }
 
 /// A member's part of a zone that is being rebuilt.
-struct Work<'a> {
+pub(super) struct Work<'a> {
     /// Takes bytes that are done.
-    report: &'a mut dyn FnMut(u64),
-    lost: Lost,
+    pub(super) report: &'a mut dyn FnMut(u64),
+    pub(super) lost: Lost,
 }
 
 /// Blocks of complete stripes as members hold them, from block `from` of their parts on.
@@ -223,7 +223,7 @@ impl Raid {
     }
 
     async fn rebuild_all(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
-        let (mut done_bytes, mut rebuilt) = (0, Rebuilt::default());
+        let (mut done_bytes, mut rebuilt, mut filled) = (0, Rebuilt::default(), false);
         let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
         self.clear_leftovers().await;
         loop {
@@ -234,7 +234,12 @@ impl Raid {
             progress(Progress { done_bytes, total_bytes });
             let free = |zone: &ZoneIndex| !self.zones.is_busy(*zone) && !self.duty.is_clearing(*zone);
             let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
+                if lacking.is_empty() && !std::mem::replace(&mut filled, true) {
+                    done_bytes += self.fill_holes().await;
+                    continue;
+                }
                 if lacking.is_empty() {
+                    rebuilt.left_out.extend(self.left_offline());
                     return match self.members.active() & under_repair == under_repair {
                         true => Ok(Rebuilt { bytes: done_bytes, ..rebuilt }),
                         false => Err(NoRebuild::Failed.into()),
@@ -294,6 +299,16 @@ impl Raid {
         }
     }
 
+    /// Parts that are lacking of zones that are offline: nothing is done there, but they are no more in sync.
+    fn left_offline(&self) -> Vec<LeftOut> {
+        let active = self.members.active();
+        let zones = self.zones.offline();
+        let lacking = zones.keys().flat_map(|zone| {
+            each(self.catalog.lost(ZoneIndex(*zone)) & active).map(|member| (*zone, member))
+        });
+        lacking.map(|(zone, member)| LeftOut { zone, member, reason: NoPart::Offline }).collect()
+    }
+
     async fn rebuild_zone(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -302,6 +317,7 @@ impl Raid {
     ) -> Result<(), Stopped> {
         let zones = Zones::One(physical(zone));
         self.check_waits(zone)?;
+        self.check_stuck(zone)?;
         self.let_go(zone).await;
         self.check_stop(member)?;
         self.move_part(zone, member).await?;
@@ -380,10 +396,31 @@ impl Raid {
     }
 
     /// Refuses a zone that waits for a drive: nothing is done there before that is back.
-    fn check_waits(&self, zone: ZoneIndex) -> Result<(), Stopped> {
+    pub(super) fn check_waits(&self, zone: ZoneIndex) -> Result<(), Stopped> {
         match self.catalog.record(zone).waits {
             0 => Ok(()),
             _ => Err(NoPart::Waits.into()),
+        }
+    }
+
+    /// Refuses a zone that is being written if a member cannot write it that cannot be done without, and it is not
+    /// known that the others, and this one, hold all of it at rest. The next assembly finds out where it ends.
+    fn check_stuck(&self, zone: ZoneIndex) -> Result<(), Stopped> {
+        let Some((member, running)) = self.zones.stuck(zone).zip(self.zones.running(zone)) else {
+            return Ok(());
+        };
+        match self.layout.policy.uses_zrwa() || running.flow.borrow().is_ahead() {
+            true => Err(NoPart::Stuck(member).into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Does without a member that could not write `zone` and was needed there, if that is not so any more.
+    fn release_stuck(&self, zone: ZoneIndex) {
+        let stuck = self.zones.stuck(zone).filter(|_| !self.members.are_needed(self.live(zone)));
+        if let Some(member) = stuck {
+            self.zones.unstick(&(zone.0..zone.0 + 1));
+            self.part_lost(zone, member, Status::ZoneIsReadOnly.into(), "write");
         }
     }
 
@@ -528,6 +565,13 @@ impl Raid {
         as_found(whole.freeze())
     }
 
+    /// The most blocks that are read from each member at a time.
+    pub(super) fn batch_blocks(&self) -> u64 {
+        let limits = (0..self.members.count()).filter_map(|m| self.members.device(m));
+        let limits = limits.map(|d| d.geometry().max_transfer_blocks as u64);
+        limits.fold(BATCH_BLOCKS, u64::min)
+    }
+
     /// Copies rows `rows` of complete stripes to the member. In a zone with a ZRWA its write pointer
     /// follows, up to the position (half chunks) in `follow`.
     async fn copy_rows(
@@ -540,9 +584,7 @@ impl Raid {
     ) -> Result<(), Stopped> {
         let chunk = self.layout.chunk_blocks;
         let start = self.members.start(member, zone).0;
-        let limits = (0..self.members.count()).filter_map(|m| self.members.device(m));
-        let limits = limits.map(|d| d.geometry().max_transfer_blocks as u64);
-        let most = limits.fold(BATCH_BLOCKS, u64::min);
+        let most = self.batch_blocks();
         let (mut at, end) = (rows.start * chunk, rows.end * chunk);
         while at < end {
             // Row by row in a ZRWA: what is written must stay inside it.
@@ -612,7 +654,12 @@ impl Raid {
     }
 
     /// Writes down that the member has the zone again, and what it lacks of it for good.
-    async fn rebuilt(&self, zone: ZoneIndex, member: usize, work: &Work<'_>) -> Result<(), Stopped> {
+    pub(super) async fn rebuilt(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        work: &Work<'_>,
+    ) -> Result<(), Stopped> {
         self.flush_caches(1 << member).await;
         self.check_stop(member)?;
         self.keep_holes(zone, member, &work.lost.holes).await?;
@@ -629,6 +676,7 @@ impl Raid {
         self.check_active(member)?;
         self.catalog.unreadable.remove_parts(member, Some(zone.0));
         self.parts_back(member, 1);
+        self.release_stuck(zone);
         Ok(())
     }
 
@@ -677,6 +725,7 @@ impl Raid {
             let ends = zone.flow.borrow().has_ended() || self.zones.is_busy(zone.index);
             return Err(if ends { Stopped::Again } else { NoPart::TooFewOthers.into() });
         }
+        self.check_stuck(zone.index)?;
         let tail = zone.flow.borrow().complete();
         self.make_safe(zone, tail).await?;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());

@@ -402,7 +402,7 @@ impl Raid {
     }
 
     /// The most blocks to be copied at once: where a write pointer follows, as many as it may move by.
-    fn batch_blocks(&self, copy: &Copy<'_>) -> u64 {
+    fn copy_batch_blocks(&self, copy: &Copy<'_>) -> u64 {
         let devices = [copy.mirror.geometry(), copy.mirror.second().geometry()];
         let most = devices.iter().fold(BATCH_BLOCKS, |most, d| most.min(d.max_transfer_blocks as u64));
         let window = self.layout.window_blocks();
@@ -424,7 +424,7 @@ impl Raid {
         copy: &Copy<'_>,
     ) -> Result<(), Stopped> {
         let start = self.members.start(copy.seat.member, zone).0;
-        let most = self.batch_blocks(copy);
+        let most = self.copy_batch_blocks(copy);
         let (mut next, mut reads) = (blocks.start, VecDeque::new());
         loop {
             while reads.len() < READS_AHEAD && next < blocks.end {

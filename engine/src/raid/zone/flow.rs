@@ -174,16 +174,18 @@ impl Zone {
         self.flow.borrow_mut().paused += 1;
     }
 
-    /// Waits until everything below `tail_blocks` is complete, or the zone has ended.
-    pub async fn landed(&self, tail_blocks: u64) {
+    /// Waits until everything below `tail_blocks` is complete, or the zone has ended; `false` if it has failed
+    /// before that.
+    pub async fn landed(&self, tail_blocks: u64) -> bool {
         self.flow.borrow_mut().awaited += 1;
         loop {
             let changed = self.changed.wait();
             {
                 let mut flow = self.flow.borrow_mut();
-                if flow.complete >= tail_blocks || flow.ended {
+                let landed = flow.complete >= tail_blocks || flow.ended;
+                if landed || self.failed.get() && flow.flights.is_empty() {
                     flow.awaited -= 1;
-                    return;
+                    return landed;
                 }
             }
             changed.await;
@@ -234,6 +236,11 @@ impl Flow {
     /// Whether the zone is full, reset or finished.
     pub fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Whether something has been submitted that is not complete.
+    pub fn is_ahead(&self) -> bool {
+        self.next > self.complete
     }
 
     /// Whether the zone has ended, or is about to.

@@ -75,6 +75,17 @@ impl Raid {
         let at = piece.stripe * self.layout.chunk_blocks;
         self.live(zone) & (1 << member) != 0
             && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
+            && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to))
+    }
+
+    /// Whether a member that cannot write a zone any more keeps its blocks below `end`: a zone that has become
+    /// read-only may have lost the content of its ZRWA.
+    fn keeps_blocks(&self, zone: ZoneIndex, member: usize, end: u64) -> bool {
+        let running = self.zones.running(zone).filter(|_| self.layout.policy.uses_zrwa());
+        let Some(running) = running.filter(|_| self.members.is_worn(member)) else { return true };
+        let passed =
+            running.flow.borrow().positions()[member] * self.layout.policy.position_blocks(&self.layout);
+        end <= passed
     }
 
     async fn serve_reads(self: Rc<Self>, reader: Rc<Reader>) {
@@ -251,7 +262,7 @@ impl Raid {
     /// `piece` from the other members.
     pub async fn reconstruct(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Result<Buf, DeviceError> {
         let partial = match self.zones.running(zone) {
-            Some(running) => self.partial_stripe(&running, piece).await,
+            Some(running) => self.partial_stripe(&running, piece).await?,
             None => None,
         };
         let (tail, known) = partial.unwrap_or_else(|| (self.tail(zone), Parities::default()));
@@ -262,19 +273,28 @@ impl Raid {
     /// Of a stripe that is being written its tail and its parities, which are in memory, at `piece`'s offsets, once
     /// everything below the tail is on the members: that changes no more, so writers go on meanwhile. `None` of
     /// one that is complete.
-    async fn partial_stripe(&self, zone: &Zone, piece: Piece) -> Option<(u64, Parities)> {
+    ///
+    /// # Errors
+    /// Unrecovered Read Error, if the zone has failed before that: the parities are of more than there is.
+    async fn partial_stripe(
+        &self,
+        zone: &Zone,
+        piece: Piece,
+    ) -> Result<Option<(u64, Parities)>, DeviceError> {
         let end = (piece.stripe + 1) * self.layout.stripe_blocks();
         let (tail, known) = {
             let flow = zone.flow.borrow();
             if flow.complete >= end || flow.ended {
-                return None;
+                return Ok(None);
             }
             // Beyond the end they are those of another stripe.
             let known = (flow.next < end).then(|| self.running_parities(&flow, piece));
             (flow.next.min(end), known)
         };
-        zone.landed(tail).await;
-        known.map(|known| (tail, known))
+        match zone.landed(tail).await {
+            true => Ok(known.map(|known| (tail, known))),
+            false => Err(Status::UnrecoveredReadError.into()),
+        }
     }
 
     /// The parities, at `piece`'s offsets, of the stripe that is being written.

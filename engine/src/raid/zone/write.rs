@@ -469,7 +469,10 @@ impl Raid {
 
     /// The writes of a plan complete together, each with its own answer.
     fn complete(&self, zone: ZoneIndex, flow: &mut Flow, end: u64) {
-        flow.complete = flow.complete.max(end);
+        // What a member did not write that cannot be done without is not there.
+        if self.zones.stuck(zone).is_none() {
+            flow.complete = flow.complete.max(end);
+        }
         if self.safe_when_complete() {
             flow.safe = flow.complete;
         }
