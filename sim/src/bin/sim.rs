@@ -16,6 +16,7 @@ use sim::{
         coverage::Ledger,
         exhaustive::{self, Case},
         layer::Over,
+        layered::{Layer, LayeredMaker},
         namespaces,
         runner::{self, Outcome, Seeds, Summary},
         scenario::{GROUP_BLOCKS, PARITIES, level, parities_of},
@@ -128,7 +129,7 @@ struct Table1 {
     json: bool,
 }
 
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 struct Run {
     /// How many seeds to play
     #[arg(long, default_value_t = 1000)]
@@ -170,6 +171,32 @@ struct Run {
     /// Play namespaces instead: tenants of single drives, and of arrays; with --policy of arrays of that policy alone
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "level"])]
     namespaces: bool,
+    /// Play a layer on arrays instead, with every end and misfortune of arrays: namespaces, volume or
+    /// volume-on-namespace; without a name, as many seeds of each
+    #[arg(
+        long,
+        value_name = "LAYER",
+        num_args = 0..=1,
+        default_missing_value = "all",
+        value_parser = parse_layers,
+        group = "layer",
+        conflicts_with_all = ["learn", "until_failure", "single"],
+    )]
+    stack: Option<Layers>,
+}
+
+/// Layers on arrays.
+#[derive(Clone)]
+struct Layers(Vec<Layer>);
+
+fn parse_layers(name: &str) -> Result<Layers, String> {
+    if name == "all" {
+        return Ok(Layers(Layer::ALL.to_vec()));
+    }
+    let known = Layer::ALL.into_iter().find(|layer| layer.name() == name);
+    known.map(|layer| Layers(vec![layer])).ok_or_else(|| {
+        format!("there is no layer of this name; there are {}", Layer::ALL.map(Layer::name).join(", "))
+    })
 }
 
 /// What users call a policy. Arrays of the policy `append` are those of `log` whose zones are written by appends.
@@ -289,6 +316,9 @@ impl Run {
         let policy = self.policy.map(|named| named.policy);
         let appends = self.policy.is_some_and(|named| named.appends);
         let maker = ArrayMaker { policy, parities: self.level, appends, ..ArrayMaker::default() };
+        if let Some(Layers(layers)) = &self.stack {
+            return self.run_stacks(&maker, layers);
+        }
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
@@ -318,7 +348,7 @@ impl Run {
             std::fs::write(LEDGER, Ledger::learn(&summary.sights_by_seed, LEARNT)).context(LEDGER)?;
         }
         if self.json {
-            self.print_json(&summary, seconds)?
+            print_lines(&[serde_json::to_string_pretty(&self.json_of(&summary, seconds))?])?
         } else {
             self.print_text(&summary, seconds)?
         }
@@ -329,6 +359,50 @@ impl Run {
             }
         }
         Ok(summary.failures.is_empty())
+    }
+
+    /// Plays layers on arrays, as many seeds of each.
+    fn run_stacks(&self, arrays: &ArrayMaker, layers: &[Layer]) -> anyhow::Result<bool> {
+        let (mut sound, mut values) = (true, serde_json::Map::new());
+        for (index, layer) in layers.iter().enumerate() {
+            let maker = LayeredMaker { layer: *layer, arrays: arrays.clone() };
+            if self.trace {
+                let outcome = runner::replay(&maker, self.from, Tracing::All);
+                print_lines(&outcome.trace)?;
+                let failure = outcome.failure.map(|failure| format!("seed {}: {failure}", self.from));
+                print_lines(failure.as_slice())?;
+                sound &= failure.is_none();
+                continue;
+            }
+            let count = (self.seeds + index as u64) / layers.len() as u64;
+            let end = self.from.checked_add(count).context("there are no seeds above 2^64 - 1")?;
+            let progress = Progress::new(count);
+            let jobs = self.jobs.unwrap_or_else(default_jobs);
+            let seeds = Seeds { range: self.from..end, ..Seeds::default() };
+            let summary = runner::play(&maker, &seeds, jobs, &|| progress.advance());
+            let seconds = progress.finish();
+            sound &= summary.failures.is_empty();
+            let one = Run { stack: Some(Layers(vec![*layer])), ..self.clone() };
+            match self.json {
+                true => _ = values.insert(layer.name().into(), one.json_of(&summary, seconds)),
+                false => {
+                    print_lines(&[String::new(), layer.name().into()])?;
+                    one.print_text(&summary, seconds)?;
+                }
+            }
+        }
+        if self.json && !self.trace {
+            let failures = |value: &serde_json::Value| value["failures"].as_u64().unwrap_or(0);
+            let first = values.values().find_map(|value| value["first_failure"].as_str());
+            let value = json!({
+                "output_version": OUTPUT_VERSION,
+                "failures": values.values().map(failures).sum::<u64>(),
+                "first_failure": first,
+                "stacks": values,
+            });
+            print_lines(&[serde_json::to_string_pretty(&value)?])?;
+        }
+        Ok(sound)
     }
 
     /// What all layers lie on, if that was said.
@@ -480,23 +554,28 @@ impl Run {
     fn replay_command(&self, seed: u64) -> String {
         let policy = self.policy.map(|named| format!(" --policy {}", named.name())).unwrap_or_default();
         let level = self.level.map(|parities| format!(" --level {}", level(parities))).unwrap_or_default();
-        format!("sim run --seeds 1 --from {seed}{policy}{level}")
+        let stack = self.stack.as_ref().and_then(|Layers(layers)| layers.first());
+        let stack = stack.map(|layer| format!(" --stack {}", layer.name())).unwrap_or_default();
+        format!("sim run{stack} --seeds 1 --from {seed}{policy}{level}")
     }
 
-    fn print_json(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {
+    fn json_of(&self, summary: &Summary, seconds: f64) -> serde_json::Value {
         let counts = &summary.counts;
         let replay: Vec<String> = summary.failures.iter().map(|f| self.replay_command(f.seed)).collect();
         let kind = |policy: Policy, parities| format!("{} {}", level(parities), policy.name());
         let of_kinds = summary.seconds.iter();
         let seconds_by_kind: BTreeMap<String, f64> =
             of_kinds.map(|((policy, parities), seconds)| (kind(*policy, *parities), *seconds)).collect();
-        let value = json!({
+        json!({
             "output_version": OUTPUT_VERSION,
             "seeds": summary.seeds,
             "operations": counts.operations,
             "power_cuts": counts.power_cuts,
             "kills": counts.kills,
             "shutdowns": counts.shutdowns,
+            "cuts_after_kills": counts.cuts_after_kills,
+            "zrwa_losses": counts.zrwa_losses,
+            "deferred_starts": counts.deferred_starts,
             "member_losses": counts.member_losses,
             "double_losses": counts.double_losses,
             "interrupted_recoveries": counts.interrupted_recoveries,
@@ -517,8 +596,7 @@ impl Run {
             "seconds": seconds,
             "judgements_per_second": counts.judgements as f64 / seconds.max(1e-9),
             "seconds_by_kind": seconds_by_kind,
-        });
-        print_lines(&[serde_json::to_string_pretty(&value)?])
+        })
     }
 
     fn print_text(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {
@@ -529,6 +607,9 @@ impl Run {
             ("power cuts", counts.power_cuts),
             ("processes killed", counts.kills),
             ("orderly shutdowns", counts.shutdowns),
+            ("power cuts after kills", counts.cuts_after_kills),
+            ("lost ZRWAs", counts.zrwa_losses),
+            ("deferred starts", counts.deferred_starts),
             ("member losses", counts.member_losses),
             ("double losses", counts.double_losses),
             ("interrupted recoveries", counts.interrupted_recoveries),

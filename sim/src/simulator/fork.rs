@@ -76,7 +76,7 @@ impl World<'_> {
     /// Strikes what has ended once more: as many members as may be, or one beside as many that are missing.
     fn strike_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
         // What is struck is one drive of a member.
-        if self.members.len() == 1 || self.heir.is_some() {
+        if self.members.len() == 1 || self.heir.is_some() || self.maker.is_layered() {
             return Ok(());
         }
         for beyond in [false, true] {

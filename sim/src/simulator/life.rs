@@ -395,6 +395,7 @@ impl World<'_> {
         match end {
             End::PowerCut => {
                 let caches_next = std::mem::take(&mut course.caches_next);
+                self.counts.cuts_after_kills += u64::from(caches_next);
                 let cache_lost = self.scenario.drive.volatile_cache && (caches_next || self.rng.chance(3, 4));
                 self.cut_power(|bay| Cut { cache_lost, zrwa_lost: zrwa_lost.contains(&bay) })?;
             }
@@ -423,6 +424,7 @@ impl World<'_> {
             return None;
         }
         course.suspects.of(victim).zrwa_lost = true;
+        self.counts.zrwa_losses += 1;
         self.trace.note(|| format!("member {victim} loses its ZRWA"));
         self.drive_of(victim)
     }

@@ -14,6 +14,7 @@ mod hearsay;
 mod heir;
 mod landed;
 pub mod layer;
+pub mod layered;
 mod life;
 mod load;
 pub mod namespaces;

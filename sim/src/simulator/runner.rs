@@ -118,10 +118,15 @@ pub fn kind(message: &str) -> String {
 pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     let started = Instant::now();
     let mut rng = Rng::new(seed);
-    let mut scenario = Scenario::draw(&mut rng, maker.policy(), maker.parities());
-    if scenario.policy == Policy::Log && maker.appends(draw_appends(&rng)) {
-        scenario.append(&mut rng);
-    }
+    let scenario = loop {
+        let mut scenario = Scenario::draw(&mut rng, maker.policy(), maker.parities());
+        if scenario.policy == Policy::Log && maker.appends(draw_appends(&rng)) {
+            scenario.append(&mut rng);
+        }
+        if maker.arrange(&mut scenario) {
+            break scenario;
+        }
+    };
     let (policy, parities) = (scenario.policy, scenario.parities);
     let mut world = World::new(maker, scenario, rng, tracing);
     let failure = failure_of(|| world.run());

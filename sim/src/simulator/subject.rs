@@ -175,6 +175,16 @@ pub trait Subject: ZonedDevice {
         Box::pin(async { Err("nothing can be changed".into()) })
     }
 
+    /// Zones of the array, whatever it shows.
+    fn array_zones(&self) -> u32 {
+        self.geometry().zones
+    }
+
+    /// Ends of zones that its process has noted for the next one, if these are not those of the zones that it shows.
+    fn tails(&self) -> Option<Vec<u64>> {
+        None
+    }
+
     /// Zones that are offline, and why.
     fn offline(&self) -> Vec<(u32, Refusal)> {
         Vec::new()
@@ -197,6 +207,14 @@ pub trait Maker {
     }
     /// Whether zones are written by appends, in a scenario of the policy `log`, for which that was drawn or not.
     fn appends(&self, _drawn: bool) -> bool {
+        false
+    }
+    /// Changes a scenario to what it needs; `false` if another one is to be drawn.
+    fn arrange(&self, _: &mut Scenario) -> bool {
+        true
+    }
+    /// Whether something lies on the array, so that zones are not those of the drives.
+    fn is_layered(&self) -> bool {
         false
     }
     /// The number of parities that scenarios are drawn for; any of [`super::scenario::PARITIES`] if there is none.
@@ -265,8 +283,19 @@ pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptio
 }
 
 impl ArrayMaker {
-    fn behaviour(&self, join: bool) -> Behaviour {
+    pub(super) fn behaviour(&self, join: bool) -> Behaviour {
         Behaviour { consistency: self.consistency, join, ..Behaviour::default() }
+    }
+
+    /// Assembles an array.
+    pub(super) async fn array(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Result<Array, Why> {
+        let How { tails, join, hold_back, force } = how;
+        let behaviour = Behaviour { force, ..self.behaviour(join) };
+        let array = match hold_back {
+            true => Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour).await,
+            false => Array::assemble_with(runtime, drives, tails.as_ref(), behaviour).await,
+        };
+        Ok(array?)
     }
 }
 
@@ -298,15 +327,8 @@ impl Maker for ArrayMaker {
     }
 
     fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>> {
-        let How { tails, join, hold_back, force } = how;
-        let (runtime, behaviour) = (runtime.clone(), Behaviour { force, ..self.behaviour(join) });
-        Box::pin(async move {
-            let array = match hold_back {
-                true => Array::assemble_provisionally(&runtime, drives, tails.as_ref(), behaviour).await,
-                false => Array::assemble_with(&runtime, drives, tails.as_ref(), behaviour).await,
-            };
-            Ok(Rc::new(array?) as Rc<dyn Subject>)
-        })
+        let (maker, runtime) = (self.clone(), runtime.clone());
+        Box::pin(async move { Ok(Rc::new(maker.array(&runtime, drives, how).await?) as Rc<dyn Subject>) })
     }
 
     fn change(&self, runtime: &Runtime, drives: Vec<Drive>, change: Change) -> Work<()> {

@@ -79,6 +79,8 @@ impl World<'_> {
 
     /// Whether there is something of the array in a place, or may be.
     fn holds(&self, places: &Places, place: u32) -> bool {
-        places.zone_at(place).is_none_or(|zone| (zone as usize) < self.oracle.zones.len())
+        let shown = self.oracle.zones.len() as u32;
+        let zones = self.subject.as_ref().map_or(shown, |subject| subject.array_zones());
+        places.zone_at(place).is_none_or(|zone| zone < zones)
     }
 }

@@ -59,6 +59,11 @@ pub struct Counts {
     pub kills: u64,
     /// Orderly shutdowns of all drives after the process had ended, at any moment of its.
     pub shutdowns: u64,
+    /// Power cuts that cost what a killed process had left in volatile caches.
+    pub cuts_after_kills: u64,
+    pub zrwa_losses: u64,
+    /// Assemblies that had written nothing when they were taken.
+    pub deferred_starts: u64,
     pub member_losses: u64,
     /// Those of the `judgements` in which two members or more were out.
     pub double_losses: u64,
@@ -90,6 +95,9 @@ impl Counts {
         self.power_cuts += other.power_cuts;
         self.kills += other.kills;
         self.shutdowns += other.shutdowns;
+        self.cuts_after_kills += other.cuts_after_kills;
+        self.zrwa_losses += other.zrwa_losses;
+        self.deferred_starts += other.deferred_starts;
         self.member_losses += other.member_losses;
         self.double_losses += other.double_losses;
         self.interrupted_recoveries += other.interrupted_recoveries;
@@ -390,6 +398,7 @@ impl<'m> World<'m> {
         self.hear_said(&*subject)?;
         self.before = subject.is_provisional().then(|| self.oracle.clone());
         self.begins = subject.is_provisional();
+        self.counts.deferred_starts += u64::from(self.begins);
         self.subject = Some(subject);
         self.heard = Heard::default();
         Ok(())
@@ -634,7 +643,8 @@ impl<'m> World<'m> {
         self.coverage.end = "kill";
         self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
         if let Some(subject) = self.subject.as_ref().filter(|subject| !subject.is_provisional()) {
-            let blocks = self.oracle.killed(&mut self.rng);
+            let noted = subject.tails();
+            let blocks = noted.unwrap_or(self.oracle.killed(&mut self.rng));
             self.tails = Some(Tails { assembly: subject.assembly(), blocks });
         }
         self.end_process();

@@ -12,6 +12,7 @@ mod stack;
 pub mod world;
 
 pub use super::layer::Over;
+pub(super) use stack::Noted;
 
 use super::{
     layer,

@@ -11,11 +11,21 @@ use engine::{
 use std::{cell::RefCell, rc::Rc};
 
 /// An array, and what its process leaves to the next one: it is noted before anybody learns of a completion.
-struct Noted {
+pub(in crate::simulator) struct Noted {
     array: Array,
     runtime: Runtime,
     slots: Rc<Slots>,
     tails: Rc<RefCell<Tails>>,
+}
+
+impl Noted {
+    /// An array whose process has noted nothing yet, and what it will.
+    pub(in crate::simulator) fn over(runtime: &Runtime, array: Array) -> (Noted, Rc<RefCell<Tails>>) {
+        let blocks = vec![0; array.geometry().zones as usize];
+        let tails = Rc::new(RefCell::new(Tails { assembly: array.assembly(), blocks }));
+        let (runtime, slots) = (runtime.clone(), Rc::default());
+        (Noted { array, runtime, slots, tails: tails.clone() }, tails)
+    }
 }
 
 impl ZonedDevice for Noted {

@@ -1,0 +1,312 @@
+//! Layers on arrays as subjects of the world of arrays: namespaces, a volume, and a volume on a namespace.
+//!
+//! The world of arrays knows every end and misfortune there is: power cuts, kills, orderly shutdowns, kills that are
+//! followed by a power cut, lost ZRWAs, faults, rebuilds, replacements, deferred starts, two lost members. It plays
+//! anything that is a zoned device made of drives ([`Subject`]). So a layer is put on the array and shown as such a
+//! device: namespaces one behind the other ([`divided`]), a volume as zones that are written in order ([`zoned`]).
+//! Everything that concerns members goes to the array below; what is judged is the promise of the layer.
+//!
+//! The shape of a stack follows from its UUID, which is drawn.
+
+mod divided;
+mod zoned;
+
+use super::{
+    scenario::Scenario,
+    subject::{ArrayMaker, How, Maker, Subject, Why, Work},
+    volume::Noted,
+};
+use crate::rng::Rng;
+use divided::Divided;
+use engine::{
+    array::{Array, CreateOptions, Drive, MemberState, Tails},
+    device::{Command, Completion, Geometry, ZonedDevice},
+    raid::{events, policy::Policy},
+    runtime::Runtime,
+    volume::{self, Choice, Codec, Level, Plan, Unit, Volume},
+    vzone::{self, Namespaces, PATIENCE_US},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+use zoned::Zoned;
+
+/// What lies on the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    Namespaces,
+    Volume,
+    /// A volume on one of two namespaces.
+    VolumeOnNamespace,
+}
+
+impl Layer {
+    pub const ALL: [Layer; 3] = [Layer::Namespaces, Layer::Volume, Layer::VolumeOnNamespace];
+
+    /// Zones that a member has more for its sake, and active zones.
+    fn more(self) -> (u32, u32) {
+        if self == Layer::VolumeOnNamespace { (28, 9) } else { (16, 6) }
+    }
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Layer::Namespaces => "namespaces",
+            Layer::Volume => "volume",
+            Layer::VolumeOnNamespace => "volume-on-namespace",
+        }
+    }
+}
+
+/// The largest stripe of an array with a layer, in blocks of all members together.
+const MOST_STRIPE: u64 = 40;
+
+/// Makes arrays with a layer on them.
+#[derive(Clone)]
+pub struct LayeredMaker {
+    pub layer: Layer,
+    pub arrays: ArrayMaker,
+}
+
+/// What a stack is like: it follows from its UUID.
+struct Shape {
+    vzone_zones: u32,
+    namespaces: u32,
+    size_percent: u64,
+    codec: Option<Codec>,
+    unit: Unit,
+    behaviour: volume::Behaviour,
+}
+
+impl Shape {
+    fn of(uuid: &[u8; 16]) -> Shape {
+        let mut seed = [0; 8];
+        seed.copy_from_slice(&uuid[..8]);
+        let mut rng = Rng::new(u64::from_le_bytes(seed));
+        Shape {
+            vzone_zones: 1 + rng.below(2) as u32,
+            namespaces: 1 + rng.below(3) as u32,
+            size_percent: 30 + rng.below(65),
+            codec: match rng.below(4) {
+                0 => Some(Codec::Lz4),
+                1 => Level::new(1).map(Codec::Zstd),
+                _ => None,
+            },
+            unit: Unit::default(),
+            behaviour: volume::Behaviour {
+                choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
+                map_pages: Some(2 + rng.below(3) as usize),
+                changed_pages: Some(1 + rng.below(2) as usize),
+                ..volume::Behaviour::default()
+            },
+        }
+    }
+}
+
+fn other(error: impl ToString) -> Why {
+    Why::Other(error.to_string())
+}
+
+/// The array below, what its process leaves, and the device that the layer shows.
+struct Layered {
+    array: Array,
+    tails: Rc<RefCell<Tails>>,
+    shown: Rc<dyn ZonedDevice>,
+}
+
+/// Namespaces on `device`, at this time.
+async fn namespaces_on(
+    runtime: &Runtime,
+    device: Rc<dyn ZonedDevice>,
+    clock: &Rc<Cell<u64>>,
+) -> Result<Namespaces, Why> {
+    let time = clock.clone();
+    let clock: vzone::Clock = Rc::new(move || time.get());
+    let behaviour = vzone::Behaviour { clock, patience_us: PATIENCE_US, admission: false };
+    Namespaces::open(runtime, device, behaviour).await.map_err(other)
+}
+
+impl LayeredMaker {
+    /// Prepares the layer on a new array.
+    async fn prepare(self, runtime: Runtime, device: Rc<dyn ZonedDevice>, uuid: [u8; 16]) -> Result<(), Why> {
+        let shape = Shape::of(&uuid);
+        let (mut below, mut divided) = (device.clone(), None);
+        if self.layer != Layer::Volume {
+            let vzone_zones = if self.layer == Layer::Namespaces { shape.vzone_zones } else { 1 };
+            Namespaces::create(device.clone(), uuid, vzone_zones).await.map_err(other)?;
+            let clock = Rc::new(Cell::new(1_000_000));
+            let max_active = device.geometry().max_active;
+            let namespaces = namespaces_on(&runtime, device, &clock).await?;
+            let one_large = self.layer == Layer::VolumeOnNamespace;
+            let count = if one_large { 2 } else { shape.namespaces };
+            divided::fill(&namespaces, (count, one_large), max_active).await?;
+            if let Some(first) = namespaces.list().into_iter().next() {
+                below = Rc::new(first);
+            }
+            divided = Some(namespaces);
+        }
+        if self.layer != Layer::Namespaces {
+            let plan = Plan::of(below.geometry(), None).map_err(other)?;
+            let blocks = Some((plan.usable * shape.size_percent / 100).max(1));
+            let Shape { codec, unit, .. } = shape;
+            let options = volume::CreateOptions { uuid, blocks, codec, unit, ..Default::default() };
+            Volume::create(below, options).await.map_err(other)?;
+        }
+        if let Some(namespaces) = divided {
+            namespaces.close().await;
+        }
+        Ok(())
+    }
+
+    /// Brings up the layer on an array that has been assembled.
+    async fn bring_up(self, runtime: Runtime, array: Array) -> Result<Rc<dyn Subject>, Why> {
+        let (noted, tails) = Noted::over(&runtime, array.clone());
+        let shape = Shape::of(&array.status().uuid);
+        let mut device: Rc<dyn ZonedDevice> = Rc::new(noted);
+        let clock = Rc::new(Cell::new(1_000_000));
+        let mut namespaces = None;
+        if self.layer != Layer::Volume {
+            let found = namespaces_on(&runtime, device.clone(), &clock).await?;
+            if let Some(first) = found.list().into_iter().next() {
+                device = Rc::new(first);
+            }
+            namespaces = Some(found);
+        }
+        let shown: Rc<dyn ZonedDevice> = match (self.layer, namespaces) {
+            (Layer::Namespaces, Some(namespaces)) => Rc::new(
+                Divided::new(&runtime, namespaces, clock).ok_or_else(|| other("all namespaces are gone"))?,
+            ),
+            _ => {
+                let volume = Volume::open(&runtime, device, shape.behaviour).await.map_err(other)?;
+                Rc::new(Zoned::open(&runtime, volume).await?)
+            }
+        };
+        Ok(Rc::new(Layered { array, tails, shown }))
+    }
+}
+
+impl Maker for LayeredMaker {
+    fn policy(&self) -> Option<Policy> {
+        self.arrays.policy()
+    }
+
+    fn parities(&self) -> Option<usize> {
+        self.arrays.parities()
+    }
+
+    fn appends(&self, drawn: bool) -> bool {
+        self.arrays.appends(drawn)
+    }
+
+    fn arrange(&self, scenario: &mut Scenario) -> bool {
+        let small = scenario.members as u64 * scenario.chunk_blocks <= MOST_STRIPE;
+        if !small || scenario.aggregate > 1 || scenario.cramped {
+            return false;
+        }
+        let (drive, chunk) = (&mut scenario.drive, scenario.chunk_blocks);
+        let (more_zones, more_active) = self.layer.more();
+        drive.zones += more_zones;
+        let more = |limit: &mut u32| *limit += if *limit > 0 { more_active } else { 0 };
+        [&mut drive.max_open, &mut drive.max_active].into_iter().for_each(more);
+        drive.zrwa.iter_mut().for_each(|zrwa| more(&mut zrwa.max_zones));
+        // Checkpoints of metadata have the partial parity of these zones, too.
+        let records = scenario.parities as u64 * 4 * more_active as u64 * (chunk + 4);
+        drive.zone_capacity_blocks += records.next_multiple_of(chunk);
+        drive.zone_size_blocks = drive.zone_size_blocks.max(drive.zone_capacity_blocks);
+        scenario.zone_size_blocks = None;
+        let misfortune = &mut scenario.misfortune;
+        (misfortune.change, misfortune.change_percent, misfortune.destroy_percent) = (0, 0, 0);
+        scenario.forks = scenario.forks.min(3);
+        scenario.rounds = scenario.rounds.min(5);
+        true
+    }
+
+    fn is_layered(&self) -> bool {
+        true
+    }
+
+    fn may_lose_completed(&self, policy: Policy, members: bool) -> bool {
+        self.layer != Layer::Namespaces || self.arrays.may_lose_completed(policy, members)
+    }
+
+    fn create(
+        &self,
+        runtime: &Runtime,
+        options: CreateOptions,
+        drives: Vec<Drive>,
+        join: bool,
+    ) -> Work<Rc<dyn Subject>> {
+        let (maker, runtime) = (self.clone(), runtime.clone());
+        Box::pin(async move {
+            let uuid = options.uuid;
+            let array = Array::create_with(&runtime, options, drives, maker.arrays.behaviour(join)).await?;
+            maker.clone().prepare(runtime.clone(), Rc::new(array.clone()), uuid).await?;
+            maker.bring_up(runtime, array).await
+        })
+    }
+
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>> {
+        let (maker, runtime) = (self.clone(), runtime.clone());
+        Box::pin(async move {
+            let array = maker.arrays.array(&runtime, drives, how).await?;
+            maker.bring_up(runtime, array).await
+        })
+    }
+}
+
+impl ZonedDevice for Layered {
+    fn geometry(&self) -> &Geometry {
+        self.shown.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        self.shown.submit(command)
+    }
+}
+
+impl Subject for Layered {
+    fn attach(&self, member: usize, drive: Drive) -> Work<()> {
+        Subject::attach(&self.array, member, drive)
+    }
+
+    fn replace(&self, member: usize, drive: Drive) -> Work<()> {
+        Subject::replace(&self.array, member, drive)
+    }
+
+    fn rebuild(&self) -> Work<u64> {
+        Subject::rebuild(&self.array)
+    }
+
+    fn fail(&self, member: usize) -> Work<()> {
+        Subject::fail(&self.array, member)
+    }
+
+    fn members(&self) -> Vec<(MemberState, String)> {
+        Subject::members(&self.array)
+    }
+
+    fn assembly(&self) -> u64 {
+        Subject::assembly(&self.array)
+    }
+
+    fn events(&self, since: u64) -> Option<events::Noted> {
+        Subject::events(&self.array, since)
+    }
+
+    fn is_provisional(&self) -> bool {
+        Subject::is_provisional(&self.array)
+    }
+
+    fn complete(&self, drive: Drive) -> Work<()> {
+        Subject::complete(&self.array, drive)
+    }
+
+    fn array_zones(&self) -> u32 {
+        self.array.geometry().zones
+    }
+
+    fn tails(&self) -> Option<Vec<u64>> {
+        Some(self.tails.borrow().blocks.clone())
+    }
+}
