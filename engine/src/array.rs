@@ -238,6 +238,13 @@ impl Array {
         self.0.raid().rebuild(progress).await
     }
 
+    /// Asks each member for the report of a zone, so that a drive that is gone is noticed while nothing is read or
+    /// written. A member that the array cannot do without stays: the array has not failed before a command has.
+    pub async fn probe(&self) {
+        let raid = self.0.raid();
+        raid.probe().await;
+    }
+
     /// Takes `member` out of the array: it will not be read or written any more.
     ///
     /// # Errors

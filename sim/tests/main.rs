@@ -22,6 +22,7 @@ mod moments;
 mod namespaces;
 mod owner;
 mod power;
+mod probe;
 mod raid6;
 mod regressions;
 mod regressions_log;

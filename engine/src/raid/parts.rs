@@ -411,6 +411,27 @@ impl Raid {
         Ok(())
     }
 
+    /// As [`crate::array::Array::probe`]. One error may be passing: only a member that answers two reports with
+    /// errors goes out.
+    pub async fn probe(&self) {
+        let report = || Command::Report { first: physical(ZoneIndex(0)), count: 1 };
+        let ask = |member| (self.members.seat(member), self.members.submit(member, report()));
+        let asked: Vec<_> = each(self.members.active()).map(ask).collect();
+        for (seat, first) in asked {
+            let first = first.await.result;
+            if first.is_ok() || !self.members.is_seated(seat) {
+                continue;
+            }
+            let again = self.members.submit(seat.member, report()).await.result;
+            if let Err(error) = again
+                && !is_of_zone(error)
+                && self.can_spare(seat.member)
+            {
+                self.member_failed(seat, error, "zone report");
+            }
+        }
+    }
+
     /// Removes a member from the set that is used, and has that written down.
     pub fn take_out(&self, member: usize) {
         self.members.take_out(member);

@@ -41,7 +41,11 @@ use std::{
     os::unix::net::UnixStream,
     path::Path,
     rc::Rc,
+    time::Duration,
 };
+
+/// How often members are asked whether they are there.
+const PROBE_EVERY: Duration = Duration::from_secs(3);
 
 /// The signals that tell a daemon to end, from when this was made on.
 pub struct Signals(Rc<UnixStream>);
@@ -50,7 +54,7 @@ impl Signals {
     pub fn new() -> Result<Signals> {
         let problem = "signals cannot be watched";
         let (signalled, sender) = UnixStream::pair().context(problem)?;
-        let hangup = (!ignores_hangup()).then_some(libc::SIGHUP);
+        let hangup = (!ignores(libc::SIGHUP)).then_some(libc::SIGHUP);
         for signal in [libc::SIGTERM, libc::SIGINT].into_iter().chain(hangup) {
             let sender = sender.try_clone().context(problem)?;
             signal_hook::low_level::pipe::register(signal, sender).context(problem)?;
@@ -59,9 +63,9 @@ impl Signals {
     }
 }
 
-/// Whether this process is to survive its terminal, as `nohup` has it.
-fn ignores_hangup() -> bool {
-    has_bit(&own_status(), "SigIgn:", libc::SIGHUP as u32 - 1)
+/// Whether this process is to survive a signal; its terminal's end, as `nohup` has it.
+pub fn ignores(signal: i32) -> bool {
+    has_bit(&own_status(), "SigIgn:", signal as u32 - 1)
 }
 
 /// The text of /proc/self/status.
@@ -123,6 +127,7 @@ impl Daemon {
         let runtime = daemon.reactor.runtime().clone();
         runtime.spawn(daemon.clone().take_connections(ring));
         runtime.spawn(daemon.clone().watch());
+        runtime.spawn(daemon.clone().probe());
         if status.provisional {
             runtime.spawn(daemon.clone().await_missing(place, others));
         }
@@ -169,6 +174,18 @@ impl Daemon {
             daemon.set_phase(Phase::Ended);
         });
         Ok(())
+    }
+
+    /// Asks all members for a report now and then, so that a drive that is gone is noticed while nothing is read or
+    /// written. An array that waits for members notices by itself.
+    async fn probe(self: Rc<Self>) {
+        let Ok(ring) = self.reactor.ring().cloned() else { return };
+        while self.phase.get() == Phase::Running {
+            ring.sleep(PROBE_EVERY).await;
+            if !self.array.is_provisional() {
+                self.array.probe().await;
+            }
+        }
     }
 
     /// Says when members come and go, and has what is lacking rebuilt once the array writes, and what wears out when it

@@ -17,7 +17,8 @@
 //! locked the image, not this file: a drive looks at it when it is opened, and with a command when the last
 //! look was [`LOOK_EVERY`] ago. That is one `stat`; the file is read again, all of it, if it is another file
 //! or has grown, for lines are only ever added. A line that says nothing is passed over, the file of
-//! another drive too: images get the names of others that were removed. What is no file is an error, and so is
+//! another drive too: images get the names of others that were removed. An image that is removed while it is driven is
+//! a drive that is pulled: it is gone from the next look on. What is no file is an error, and so is
 //! a link to one: somebody else may have put it there.
 
 use super::{ImageError, ImageMedia, image::open_file};
@@ -131,6 +132,8 @@ pub struct AilmentFile {
     looked: Option<Instant>,
     /// What was read last: device, number and length. Held open, so that no other file gets that number.
     read: Option<(File, [u64; 3])>,
+    /// The image, if it had a name when it was opened: one without is a drive that has been pulled.
+    image: Option<File>,
 }
 
 impl AilmentFile {
@@ -151,7 +154,13 @@ impl AilmentFile {
         let mut name = path.canonicalize()?.into_os_string();
         name.push(".faults");
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(AilmentFile { path: name.into(), uuid, looked: None, read: None })
+        Ok(AilmentFile { path: name.into(), uuid, looked: None, read: None, image: None })
+    }
+
+    /// Has the drive be gone once its `image` has been removed.
+    pub(super) fn watch(self, image: File) -> io::Result<AilmentFile> {
+        let is_named = image.metadata()?.nlink() > 0;
+        Ok(AilmentFile { image: Some(image).filter(|_| is_named), ..self })
     }
 
     /// Adds a fault; the drive notices, whoever runs it.
@@ -203,6 +212,13 @@ impl AilmentFile {
             return Ok(None);
         }
         self.looked = Some(Instant::now());
+        if self
+            .image
+            .as_ref()
+            .map_or(Ok(false), |image| Ok::<_, io::Error>(image.metadata()?.nlink() == 0))?
+        {
+            return Ok(Some(Ailments { gone: true, ..Ailments::default() }));
+        }
         self.read_again()
     }
 

@@ -41,6 +41,14 @@ impl EmulatedDrive {
         EmulatedDrive::in_file(path, ImageMedia::open(path)?)
     }
 
+    /// As [`EmulatedDrive::open_image`], but to be read alone. Whatever would change the image fails.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, of another version, or in use.
+    pub fn open_image_to_read(path: &Path) -> Result<EmulatedDrive, ImageError> {
+        EmulatedDrive::in_file(path, ImageMedia::open_to_read(path)?)
+    }
+
     /// As [`EmulatedDrive::open_image`], but to be read alone, while somebody else may drive it. Whatever would
     /// change the image fails.
     ///
@@ -51,14 +59,13 @@ impl EmulatedDrive {
     }
 
     fn in_file(path: &Path, image: ImageMedia) -> Result<EmulatedDrive, ImageError> {
-        let uuid = *image.uuid();
+        let (uuid, file) = (*image.uuid(), image.file());
         let drive = EmulatedDrive::from_image(image);
-        AilmentFile::beside(path, &uuid).and_then(|file| drive.ssd.borrow_mut().suffer_from(file)).map_err(
-            |e| ImageError {
-                path: path.display().to_string(),
-                problem: format!("its file of faults cannot be read: {e}"),
-            },
-        )?;
+        let ailing = AilmentFile::beside(path, &uuid).and_then(|ailments| ailments.watch(file?));
+        ailing.and_then(|file| drive.ssd.borrow_mut().suffer_from(file)).map_err(|e| ImageError {
+            path: path.display().to_string(),
+            problem: format!("its file of faults cannot be read: {e}"),
+        })?;
         Ok(drive)
     }
 

@@ -101,6 +101,8 @@ struct Pending {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
     Use,
+    /// To be read by its only user.
+    Read,
     Look,
 }
 
@@ -160,11 +162,25 @@ impl ImageMedia {
         ImageMedia::open_for(path, For::Look)
     }
 
+    /// As [`ImageMedia::look`], and keeps others from driving the image, which may lie in a file system that cannot be
+    /// written.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged, of another version, or in use.
+    pub fn open_to_read(path: &Path) -> Result<ImageMedia, ImageError> {
+        ImageMedia::open_for(path, For::Read)
+    }
+
+    /// The file, for whoever watches over it.
+    pub(super) fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
     fn open_for(path: &Path, purpose: For) -> Result<ImageMedia, ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
         let file = open_file(OpenOptions::new().read(true).write(purpose == For::Use), path, true);
         let file = file.map_err(|e| failed(format!("cannot be opened: {}", cause(&e))))?;
-        if purpose == For::Use {
+        if purpose != For::Look {
             lock(&file).map_err(failed)?;
         }
         let (model, uuid) = read_header(&file).map_err(failed)?;
@@ -224,7 +240,9 @@ impl ImageMedia {
         let mut media = ImageMedia { file, model, uuid, layout, zones, written, redo, pending: None };
         let finished = match purpose {
             For::Use => media.finish(resetting).map_err(|e| format!("cannot be repaired: {}", cause(&e))),
-            For::Look => media.foresee(resetting).map_err(|e| format!("cannot be read: {}", cause(&e))),
+            For::Read | For::Look => {
+                media.foresee(resetting).map_err(|e| format!("cannot be read: {}", cause(&e)))
+            }
         };
         finished.map(|()| media)
     }
