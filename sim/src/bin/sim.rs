@@ -816,7 +816,7 @@ impl Mutants {
             learned.into_inner().unwrap_or_else(PoisonError::into_inner).write(&workspace)?;
         }
         if let Some(path) = &self.write_score {
-            score.write(path)?;
+            score.write(path, mutants::load(&workspace)?.len())?;
         }
         Ok(score.unexpected.is_empty())
     }

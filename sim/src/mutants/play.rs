@@ -249,6 +249,9 @@ pub struct Score {
 const BEGIN: &str = "<!-- mutants: written by `sim mutants --write-score` -->\n";
 const END: &str = "<!-- mutants: end -->\n";
 
+/// What a written score says before the length of the list.
+const LISTED: &str = "The list (`sim/mutants.txt`) has ";
+
 impl Score {
     pub fn of(played: &[Played]) -> Score {
         let mut score = Score {
@@ -305,19 +308,59 @@ impl Score {
         )
     }
 
-    /// Writes the score between the markers in the file at `path`.
-    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+    /// Writes the score between the markers in the file at `path`; `listed` is how many mutants the list has.
+    pub fn write(&self, path: &Path, listed: usize) -> anyhow::Result<()> {
         let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let place = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) = place.with_context(|| format!("{} has no place for it", path.display()))?;
         let killed_percent = 100 * self.killed / (self.mutants - self.equivalent).max(1);
-        let mut score =
-            format!("{}, that is {killed_percent} % of those that are not equivalent.\n", self.text());
+        let mut score = format!(
+            "{}, that is {killed_percent} % of those that are not equivalent. {LISTED}{listed} mutants.\n",
+            self.text()
+        );
         if !self.survived.is_empty() {
             score += "Not found yet, each a hole in the tests:\n";
             score.extend(self.survived.iter().map(|name| format!("`{name}`\n")));
         }
         fs::write(path, [before, BEGIN, &score, END, after].concat())?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutants::{load, workspace};
+
+    /// The numbers of mutants that were played and that were listed, as a document says; `None` of a score that was
+    /// written before the length of the list was.
+    fn counts(text: &str) -> Option<(usize, usize)> {
+        let score = text.split_once(BEGIN)?.1.split_once(END)?.0;
+        let listed = score.split_once(LISTED)?.1.split_once(' ')?.0;
+        Some((score.split_once(' ')?.0.parse().ok()?, listed.parse().ok()?))
+    }
+
+    #[test]
+    fn score_in_the_documents_is_of_the_whole_list() {
+        let workspace = workspace();
+        let text = fs::read_to_string(workspace.join("docs/GUARANTEES.md")).unwrap();
+        let Some((played, listed)) = counts(&text) else {
+            assert!(!text.contains(LISTED), "the score in docs/GUARANTEES.md cannot be read");
+            return;
+        };
+        let now = load(&workspace).unwrap().len();
+        assert_eq!((played, listed), (now, now), "renew it: sim mutants --write-score docs/GUARANTEES.md");
+    }
+
+    #[test]
+    fn written_score_says_how_long_the_list_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("doc.md");
+        fs::write(&path, format!("before\n{BEGIN}7 mutants: 7 killed\n{END}after\n")).unwrap();
+        assert_eq!(counts(&fs::read_to_string(&path).unwrap()), None);
+        Score::of(&[]).write(&path, 9).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(counts(&text), Some((0, 9)), "{text}");
+        assert!(text.starts_with("before\n") && text.ends_with("after\n"), "{text}");
     }
 }
