@@ -1,7 +1,7 @@
 # Installed, with udev and systemd: arrays start by themselves, on NVMe namespaces and on SMR disks, and the unit's hardening is in nobody's way.
 # guest: --drives 6 --systemd --memory 3G
 
-make install CARGO=true >/run/install || { cat /run/install; fail "make install"; }
+make install-built TARGET="$GUEST_BIN" >/run/install 2>&1 || { cat /run/install; fail "make install-built"; }
 systemctl daemon-reload
 udevadm control --reload
 

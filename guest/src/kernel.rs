@@ -13,7 +13,7 @@ use std::{
 const OLDEST: [u32; 2] = [6, 6];
 
 /// What the runner and the tests call, and the Debian packages that have it.
-const TOOLS: [(&str, &str); 24] = [
+const TOOLS: [(&str, &str); 26] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("modprobe", "kmod"),
@@ -29,6 +29,8 @@ const TOOLS: [(&str, &str); 24] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("sfdisk", "fdisk"),
+    ("lvm", "lvm2"),
     ("sqlite3", "sqlite3"),
     ("nbd-client", "nbd-client"),
     ("nbdinfo", "libnbd-bin"),
@@ -49,20 +51,61 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Its image: in `/boot`, or beside its modules in packages of Debian's from 7.x on.
     pub fn image(&self) -> PathBuf {
-        self.root.join("boot").join(format!("vmlinuz-{}", self.release))
+        let beside = self.modules().join("vmlinuz");
+        if beside.exists() {
+            beside
+        } else {
+            self.root.join("boot").join(format!("vmlinuz-{}", self.release))
+        }
     }
 
-    /// The newest kernel in the cache; if there is none, the newest one that apt offers.
-    pub fn newest() -> Result<Self> {
+    /// The directory of its modules.
+    fn modules(&self) -> PathBuf {
+        self.root.join("lib/modules").join(&self.release)
+    }
+
+    /// The kernel that `wanted` names: a directory with an unpacked one, or the beginning of a release. Without it the
+    /// newest kernel in the cache; if there is none, the newest one that apt offers.
+    pub fn find(wanted: Option<&str>) -> Result<Self> {
         need_tools()?;
-        let cache = cache()?.join("kernels");
-        if let Some(kernel) = newest_unpacked(&cache)? {
+        if let Some(path) = wanted.filter(|wanted| wanted.contains('/')) {
+            return unpacked_at(Path::new(path));
+        }
+        let (cache, prefix) = (cache()?.join("kernels"), wanted.unwrap_or_default());
+        if let Some(kernel) = newest_unpacked(&cache, prefix)? {
             return Ok(kernel);
         }
-        fetch(&cache)?;
-        newest_unpacked(&cache)?.with_context(|| format!("no kernel in {}", cache.display()))
+        fetch(&cache, prefix)?;
+        newest_unpacked(&cache, prefix)?.with_context(|| format!("no kernel in {}", cache.display()))
     }
+}
+
+/// The only kernel below a directory.
+fn unpacked_at(root: &Path) -> Result<Kernel> {
+    let modules = root.join("lib/modules");
+    let problem = || format!("{} cannot be listed", modules.display());
+    let entries = fs::read_dir(&modules).with_context(problem)?;
+    let names: std::io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+    let mut releases = names.with_context(problem)?.into_iter();
+    match (releases.next(), releases.next()) {
+        (Some(release), None) => {
+            let (root, release) = (root.canonicalize()?, release.to_string_lossy().into_owned());
+            let kernel = Kernel { root, release };
+            ensure!(kernel.image().exists(), "{} is not there", kernel.image().display());
+            Ok(kernel)
+        }
+        (None, _) => bail!("there is no kernel in {}", modules.display()),
+        (Some(_), Some(_)) => bail!("there are several kernels in {}", modules.display()),
+    }
+}
+
+/// Whether a release is meant by what was typed: 7.3 means 7.3.4+deb13-amd64, and not 7.30.
+fn is_meant(release: &str, prefix: &str) -> bool {
+    release.strip_prefix(prefix).is_some_and(|rest| {
+        prefix.is_empty() || !rest.starts_with(|c: char| c.is_ascii_digit() || c.is_ascii_alphabetic())
+    })
 }
 
 /// Where kernels are kept, which are large, slow to get and the same for all checkouts.
@@ -136,28 +179,32 @@ fn release_of(package: &str) -> Option<&str> {
     (general.starts_with(|c: char| c.is_ascii_digit()) && full && !special).then_some(release)
 }
 
-fn fetch(cache: &Path) -> Result<()> {
+/// The packages of a kernel, by their beginnings. Ubuntu keeps modules in packages of their own; Debian does from 7.x on,
+/// where the image is in linux-binary, lists of modules in linux-base, and linux-image has nothing.
+const PACKAGES: [&str; 5] =
+    ["linux-image", "linux-binary", "linux-base", "linux-modules", "linux-modules-extra"];
+
+fn fetch(cache: &Path, prefix: &str) -> Result<()> {
     let listed = output("apt-cache", &["pkgnames".as_ref(), "linux-image-".as_ref()], Path::new("/"))?;
     let new_enough = |release: &&str| numbers(release).as_slice() >= OLDEST.as_slice();
-    let release =
-        listed.lines().filter_map(release_of).filter(new_enough).max_by_key(|release| numbers(release));
-    let release = release.context(
-        "apt offers no kernel from 6.6 on: run apt-get update, or add the distribution's newer kernels \
-         (backports, or hardware enablement) to its sources",
-    )?;
+    let meant = |release: &&str| is_meant(release, prefix);
+    let offered = listed.lines().filter_map(release_of).filter(new_enough).filter(meant);
+    let release = offered.max_by_key(|release| numbers(release)).with_context(|| {
+        let wanted = if prefix.is_empty() { "from 6.6 on" } else { prefix };
+        format!(
+            "apt offers no kernel {wanted}: run apt-get update, or add the distribution's newer kernels (backports, or \
+             hardware enablement) to its sources; $APT_CONFIG may name a configuration with others"
+        )
+    })?;
     let room = cache.join(format!("{release}.new"));
     if room.exists() {
         fs::remove_dir_all(&room).with_context(|| format!("cannot remove {}", room.display()))?;
     }
     fs::create_dir_all(&room).with_context(|| format!("cannot create {}", room.display()))?;
     eprintln!("guest: fetching the kernel {release} into {} (once)", cache.display());
-    // Ubuntu keeps a kernel's modules in packages of their own.
-    let candidates =
-        ["linux-image", "linux-modules", "linux-modules-extra"].map(|p| format!("{p}-{release}"));
-    let prefix = |package: &String| package.starts_with("linux-image");
-    let known = output("apt-cache", &["pkgnames".as_ref(), "linux-modules-".as_ref()], Path::new("/"))?;
-    let offered = |package: &String| known.lines().any(|line| line == package);
-    for package in candidates.iter().filter(|package| prefix(package) || offered(package)) {
+    let known = output("apt-cache", &["pkgnames".as_ref(), "linux-".as_ref()], Path::new("/"))?;
+    let packages = PACKAGES.map(|package| format!("{package}-{release}"));
+    for package in packages.iter().filter(|package| known.lines().any(|line| line == **package)) {
         output("apt-get", &["download".as_ref(), package.as_ref()], &room)?;
     }
     for entry in fs::read_dir(&room)? {
@@ -175,12 +222,12 @@ fn fetch(cache: &Path) -> Result<()> {
     Ok(())
 }
 
-fn newest_unpacked(cache: &Path) -> Result<Option<Kernel>> {
+fn newest_unpacked(cache: &Path, prefix: &str) -> Result<Option<Kernel>> {
     let Ok(entries) = fs::read_dir(cache) else { return Ok(None) };
     let mut releases = Vec::new();
     for entry in entries {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if !name.ends_with(".new") {
+        if !name.ends_with(".new") && is_meant(&name, prefix) {
             releases.push(name);
         }
     }
@@ -207,6 +254,33 @@ mod tests {
         ] {
             assert_eq!(release_of(package), None, "{package}");
         }
+    }
+
+    #[test]
+    fn kernels_are_named_by_the_beginning_of_a_release() {
+        for prefix in ["", "7", "7.3", "7.3.4", "7.3.4+deb13", "7.3.4+deb13-amd64"] {
+            assert!(is_meant("7.3.4+deb13-amd64", prefix), "{prefix}");
+        }
+        assert!(!is_meant("7.30.1+deb13-amd64", "7.3") && !is_meant("6.12.1-amd64", "7"));
+    }
+
+    #[test]
+    fn image_is_found_in_boot_and_beside_modules() {
+        let dir = tempfile::tempdir().unwrap();
+        let modules = dir.path().join("lib/modules/7.3.4-amd64");
+        assert!(unpacked_at(dir.path()).is_err());
+        fs::create_dir_all(&modules).unwrap();
+        assert!(unpacked_at(dir.path()).is_err());
+        fs::create_dir(dir.path().join("boot")).unwrap();
+        fs::write(dir.path().join("boot/vmlinuz-7.3.4-amd64"), "").unwrap();
+        assert!(unpacked_at(dir.path()).unwrap().image().ends_with("boot/vmlinuz-7.3.4-amd64"));
+        fs::write(modules.join("vmlinuz"), "").unwrap();
+        let kernel = unpacked_at(dir.path()).unwrap();
+        assert!(
+            kernel.image().ends_with("lib/modules/7.3.4-amd64/vmlinuz") && kernel.release == "7.3.4-amd64"
+        );
+        fs::create_dir(dir.path().join("lib/modules/7.2-amd64")).unwrap();
+        assert!(unpacked_at(dir.path()).is_err());
     }
 
     #[test]

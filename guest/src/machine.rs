@@ -24,6 +24,10 @@ pub struct Machine {
     /// are drive0, drive1, ...
     #[arg(long = "drives", value_name = "SPEC", default_values = ["5"])]
     pub drives: Vec<Drives>,
+    /// Kernel: the beginning of a release, like 7.3, or a directory with an unpacked one; the newest in the cache, or
+    /// that apt offers, by default
+    #[arg(long, value_name = "VERSION|PATH")]
+    pub kernel: Option<String>,
     /// Memory of the guest; its copies of changed files are in it too
     #[arg(long, value_name = "SIZE", default_value = "2G")]
     pub memory: String,
@@ -211,8 +215,9 @@ fn qemu(accelerator: &str, kernel: &Kernel, initramfs: &Path, serial: &Path) -> 
         "kvm" => command.args(["kvm", "-cpu", "host"]),
         // Newer vector instructions cost more to emulate than they save. A thread for each processor costs more
         // than it saves, too, while several guests run: half of the time one waits for a lock whose holder does not
-        // run. And now and then one of them executes what the kernel has just patched away, and the guest dies.
-        _ => command.args(["tcg,thread=single,tb-size=1024", "-cpu", "Nehalem"]),
+        // run. And now and then one of them executes what the kernel has just patched away, and the guest dies. A
+        // reset throws all translations away, which takes minutes if there is a GiB of them.
+        _ => command.args(["tcg,thread=single,tb-size=192", "-cpu", "Nehalem"]),
     };
     command.args(["-nodefaults", "-display", "none", "-serial", &format!("file:{}", serial.display())]);
     command.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(initramfs).stdin(Stdio::null());

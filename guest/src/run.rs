@@ -106,7 +106,7 @@ impl End {
 
 /// Runs `command` in a guest; what it prints goes to `sink` and to `log` in `out`.
 pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut dyn Write) -> Result<End> {
-    let kernel = Kernel::newest()?;
+    let kernel = Kernel::find(machine.kernel.as_deref())?;
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let out = out.canonicalize()?;
     let notes = Notes::new(&out)?;

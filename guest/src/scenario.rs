@@ -31,6 +31,9 @@ pub struct Test {
     /// Decides when guests crash and which drives are lost; random by default
     #[arg(long)]
     seed: Option<u64>,
+    /// Kernel for all tests, as `guest run` takes it
+    #[arg(long, value_name = "VERSION|PATH")]
+    kernel: Option<String>,
     /// Guests at a time [default: three, if there are two processors for them]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
@@ -104,6 +107,7 @@ impl Scenario {
         let started = Instant::now();
         let mut machine = self.machine.clone();
         machine.time_limit *= if options.long { 6 } else { 1 };
+        machine.kernel = options.kernel.clone().or(machine.kernel);
         let end = if options.verbose {
             run::live(&machine, &command, seed, &out, &mut std::io::stdout())?
         } else {
@@ -181,7 +185,7 @@ impl Test {
             None => (thread::available_parallelism().map_or(1, NonZero::get) * 3 / 2).min(3),
         };
         // They share the kernel, which is fetched once.
-        Kernel::newest()?;
+        Kernel::find(self.kernel.as_deref())?;
         let queue = Mutex::new(scenarios.iter());
         let work = || {
             let mut failed = Vec::new();
