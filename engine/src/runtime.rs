@@ -13,7 +13,7 @@ use std::{
     rc::Rc,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
@@ -36,7 +36,13 @@ struct Inner {
     ready: Arc<Ready>,
     /// State of the generator that picks the next task; `None` for first in, first out.
     random: Option<Cell<u64>>,
+    /// What ids are made of: entropy, and how many there are so far.
+    entropy: Cell<[u64; 2]>,
+    ids: Cell<u64>,
 }
+
+/// Entropy of runtimes that are given none: another one for each of a process, which is enough for tests.
+static RUNTIMES: AtomicU64 = AtomicU64::new(1);
 
 /// Task numbers to poll, each at most once. Wakers have to be `Send`, hence the lock; it is
 /// never contended.
@@ -121,7 +127,27 @@ impl Runtime {
             free: RefCell::default(),
             ready: Arc::default(),
             random,
+            entropy: Cell::new([0, RUNTIMES.fetch_add(1, Ordering::Relaxed)]),
+            ids: Cell::default(),
         }))
+    }
+
+    /// Has ids be drawn from these random bits. Where drives outlive the process, every process needs others.
+    pub fn set_entropy(&self, bits: [u8; 16]) {
+        let bits = u128::from_le_bytes(bits);
+        self.0.entropy.set([bits as u64, (bits >> 64) as u64]);
+    }
+
+    /// Draws 128 bits that are drawn once only, by whatever runtime.
+    pub fn draw_id(&self) -> [u8; 16] {
+        let Inner { entropy, ids, .. } = &*self.0;
+        ids.set(ids.get() + 1);
+        let half = |entropy: u64| {
+            let drawn = split_mix(&Cell::new(entropy));
+            split_mix(&Cell::new(drawn.wrapping_add(ids.get()))).to_le_bytes()
+        };
+        let [low, high] = entropy.get().map(half);
+        std::array::from_fn(|at| if at < 8 { low[at] } else { high[at - 8] })
     }
 
     /// Starts a task. It runs when [`Runtime::run`] is called, and is dropped with the runtime.

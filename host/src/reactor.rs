@@ -6,23 +6,43 @@ use engine::{buf::Source, runtime::Runtime};
 use std::{
     cell::OnceCell,
     future::{Future, poll_fn},
+    hash::{BuildHasher, RandomState},
     os::unix::net::UnixStream,
     pin::pin,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError},
     task::Poll,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// Tasks and their I/O, on one thread. Clones are the same reactor.
 #[derive(Clone, Default)]
 pub struct Reactor(Rc<Inner>);
 
-#[derive(Default)]
 struct Inner {
     runtime: Runtime,
     /// Made when first needed: emulated drives do without.
     ring: OnceCell<Ring>,
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        let runtime = Runtime::new();
+        runtime.set_entropy(entropy());
+        Inner { runtime, ring: OnceCell::new() }
+    }
+}
+
+/// Bits that no other process has.
+fn entropy() -> [u8; 16] {
+    let mut bits = [0; 16];
+    if getrandom::fill(&mut bits).is_err() {
+        // The kernel has none, which is so at most while it starts: the keys of hash tables come from elsewhere then.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let half = || RandomState::new().hash_one((now, std::process::id()));
+        bits = ((half() as u128) << 64 | half() as u128).to_le_bytes();
+    }
+    bits
 }
 
 impl Reactor {

@@ -1,6 +1,6 @@
 //! Makes golden images of the present format version:
 //!
-//!     cargo run -p zoneraid-sim --example golden -- fixtures/v8
+//!     cargo run -p zoneraid-sim --example golden -- fixtures/v9
 //!
 //! Only for a new version, into a new directory: images of a version are never made again, since
 //! they stand for what that version's code has written.

@@ -1,6 +1,6 @@
 //! Arrays that earlier code has written are read as it left them.
 //!
-//! `fixtures/v8` holds the members of two arrays of the present version, a RAID-5 and a RAID-6, made once by
+//! `fixtures/v9` holds the members of two arrays of the present version, a RAID-5 and a RAID-6, made once by
 //! `sim/examples/golden.rs`; what is in their zones is said in `support/golden.rs`. They are unpacked, assembled with
 //! all members and with each set of them missing that parity makes up for, compared, and written on.
 
@@ -10,7 +10,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Done, Geometry, Plate, ZonedDevice, Zones},
     format::{
-        VERSION,
+        OLDEST_VERSION, VERSION,
         record::{Header, Record},
     },
     runtime::Runtime,
@@ -48,9 +48,9 @@ fn unpack_of(golden: &Golden, version: u16, member: usize, dir: &Path) -> Drive 
     Drive { name: format!("member {member}"), device: Rc::new(EmulatedDrive::open_image(&path).unwrap()) }
 }
 
-fn unpack(golden: &Golden, missing: &[usize], dir: &Path) -> Vec<Drive> {
+fn unpack(golden: &Golden, version: u16, missing: &[usize], dir: &Path) -> Vec<Drive> {
     let there = (0..golden.members).filter(|member| !missing.contains(member));
-    there.map(|member| unpack_of(golden, VERSION, member, dir)).collect()
+    there.map(|member| unpack_of(golden, version, member, dir)).collect()
 }
 
 /// What is on the drives in `dir`, those of `members`.
@@ -117,9 +117,12 @@ fn write_on(runtime: &Runtime, array: &Array) {
 }
 
 fn read_whoever_is_missing(golden: &Golden) {
-    for missing in losses(golden) {
+    let versions = OLDEST_VERSION..=VERSION;
+    for (version, missing) in
+        versions.flat_map(|version| losses(golden).into_iter().map(move |set| (version, set)))
+    {
         let dir = tempfile::tempdir().unwrap();
-        let drives = unpack(golden, &missing, dir.path());
+        let drives = unpack(golden, version, &missing, dir.path());
         // Twice: what the first assembly repairs, the second one has to find as it was.
         for again in [false, true] {
             let runtime = Runtime::new();
@@ -146,19 +149,19 @@ fn read_whoever_is_missing(golden: &Golden) {
 }
 
 #[test]
-fn an_array_of_version_7_is_read_whoever_is_missing() {
+fn arrays_of_supported_versions_are_read_without_any_member() {
     read_whoever_is_missing(&RAID5);
 }
 
 #[test]
-fn a_raid6_array_of_version_7_is_read_whichever_two_are_missing() {
+fn raid6_arrays_of_supported_versions_are_read_without_any_two() {
     assert_eq!(losses(&RAID6).len(), 16);
     read_whoever_is_missing(&RAID6);
 }
 
 #[test]
 fn arrays_of_older_versions_are_refused_by_number_and_nothing_is_written() {
-    for version in 3..VERSION {
+    for version in 3..OLDEST_VERSION {
         let dir = tempfile::tempdir().unwrap();
         let drives =
             (0..RAID5.members).map(|member| unpack_of(&RAID5, version, member, dir.path())).collect();
@@ -166,7 +169,7 @@ fn arrays_of_older_versions_are_refused_by_number_and_nothing_is_written() {
         let runtime = Runtime::new();
         let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
         let said = format!(
-            "has format version {version}, this zoneraid knows only version {VERSION}: use an older one"
+            "has format version {version}, this zoneraid knows versions {OLDEST_VERSION} to {VERSION}: use an older one"
         );
         assert!(refused.to_string().contains(&said), "{refused}");
         assert!(content(&RAID5, &[0, 1, 2, 3], dir.path()) == before);
@@ -179,7 +182,7 @@ fn with_one_member_too_few_the_array_is_refused_and_nothing_is_written() {
         let missing: Vec<usize> = (0..golden.members).filter(|member| !there.contains(member)).collect();
         assert_eq!(missing.len(), golden.parities + 1);
         let dir = tempfile::tempdir().unwrap();
-        let drives = unpack(&golden, &missing, dir.path());
+        let drives = unpack(&golden, VERSION, &missing, dir.path());
         let before = content(&golden, there, dir.path());
         let runtime = Runtime::new();
         let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
@@ -191,13 +194,13 @@ fn with_one_member_too_few_the_array_is_refused_and_nothing_is_written() {
 /// Without this the images would prove less than they seem to.
 #[test]
 fn the_images_hold_every_kind_of_record() {
-    assert_eq!(VERSION, 8, "a new version needs images of its own");
+    assert_eq!(VERSION, 9, "a new version needs images of its own");
     [RAID5, RAID6].iter().for_each(holds_every_kind_of_record);
 }
 
 fn holds_every_kind_of_record(golden: &Golden) {
     let dir = tempfile::tempdir().unwrap();
-    let drives = unpack(golden, &[], dir.path());
+    let drives = unpack(golden, VERSION, &[], dir.path());
     let runtime = Runtime::new();
     let (mut in_log, mut in_data) = (BTreeSet::new(), BTreeSet::new());
     let (mut logged_lives, mut checkpointed, mut parities) = (BTreeSet::new(), (0, 0), BTreeSet::new());

@@ -11,6 +11,7 @@ mod array;
 mod closing;
 mod conformance;
 mod crafted;
+mod diverged;
 mod doubt;
 mod events;
 mod evidence;

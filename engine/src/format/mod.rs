@@ -5,6 +5,7 @@
 //! is believed.
 
 pub mod codec;
+pub mod lineage;
 pub mod oob;
 pub mod record;
 pub mod superblock;
@@ -13,11 +14,21 @@ pub mod superblock;
 pub(crate) mod tests;
 
 /// Version of everything in here. A change of any layout raises it.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
+
+/// The oldest version that can be read.
+pub const OLDEST_VERSION: u16 = 8;
 
 /// 128 random bits that name an array or a member.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
+
+impl Uuid {
+    /// A number that tells it from others, within the bounds of numbers on drives.
+    pub fn number(&self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|at| self.0[at])) & (codec::MOST_NUMBER - 1)
+    }
+}
 
 /// Who wrote a record or a mark, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

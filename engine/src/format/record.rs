@@ -7,7 +7,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     format::{
-        Origin, Uuid, VERSION,
+        OLDEST_VERSION, Origin, Uuid, VERSION,
         codec::{Absurd, Decoder, Encoder, MOST_NUMBER, TooShort, Unreadable, expect},
         superblock::Superblock,
     },
@@ -279,10 +279,10 @@ impl Record {
         }
     }
 
-    fn decode(kind: u16, from: &mut Decoder<'_>) -> Result<Record, Unreadable> {
-        Ok(match kind {
-            1 => Record::Checkpoint(Box::new(Checkpoint::decode(from)?)),
-            2 => Record::Superblock(Box::new(Superblock::decode(from)?)),
+    fn decode(header: &Header, from: &mut Decoder<'_>) -> Result<Record, Unreadable> {
+        Ok(match header.kind {
+            1 => Record::Checkpoint(Box::new(Checkpoint::decode(from, header.version)?)),
+            2 => Record::Superblock(Box::new(Superblock::decode(from, header.version)?)),
             3 => Record::Reset { first: from.u32()?, count: from.u32()? },
             4 => Record::ResetDone { first: from.u32()?, count: from.u32()?, epoch: from.u64()? },
             5 => {
@@ -381,14 +381,14 @@ impl Record {
             return Err(Unreadable::Damaged);
         }
         // In every version the header looks like this, and the checksum covers as much.
-        if header.version != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&header.version) {
             return Err(Unreadable::Version(header.version));
         }
         if header.origin != origin {
             return Err(Unreadable::Foreign(header.origin));
         }
         let mut payload = Decoder(&covered[HEADER_BYTES..]);
-        let record = Record::decode(header.kind, &mut payload)?;
+        let record = Record::decode(&header, &mut payload)?;
         // A payload of another length has another layout.
         if !payload.0.is_empty() {
             return Err(Unreadable::Damaged);
@@ -470,9 +470,9 @@ impl Checkpoint {
         }
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Result<Checkpoint, Unreadable> {
+    fn decode(from: &mut Decoder<'_>, version: u16) -> Result<Checkpoint, Unreadable> {
         let generation = from.u64()?;
-        let superblock = Superblock::decode(from)?;
+        let superblock = Superblock::decode(from, version)?;
         let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
         let holes = from.u32()?;
         expect(zones == superblock.zones, "zone records", zones)?;
@@ -684,11 +684,11 @@ mod tests {
         assert_eq!(at(|o| o.member = 4), Unreadable::Foreign(origin()));
         assert_eq!(at(|o| o.array = Uuid([8; 16])), Unreadable::Foreign(origin()));
         let mut newer = bytes.to_vec();
-        newer[8] = 9;
+        newer[8] = VERSION as u8 + 1;
         newer[CRC_AT..CRC_AT + 4].fill(0);
         let crc = crc32c::crc32c(&newer[..HEADER_BYTES + 8]);
         newer[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Record::read(&newer, origin()).map(|_| ()), Err(Unreadable::Version(9)));
+        assert_eq!(Record::read(&newer, origin()).map(|_| ()), Err(Unreadable::Version(VERSION + 1)));
         assert_eq!(Record::read(&[0; BLOCK], origin()).map(|_| ()), Err(Unreadable::NoRecord));
     }
 }

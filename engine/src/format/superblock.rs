@@ -10,6 +10,7 @@ use crate::{
     format::{
         Uuid,
         codec::{Absurd, Decoder, Encoder, MOST_NUMBER, Unreadable, expect},
+        lineage::Lineage,
     },
     raid::{
         geometry::{Layout, MAX_MEMBERS, MAX_PARITIES},
@@ -159,6 +160,8 @@ pub struct Superblock {
     pub stage: Stage,
     /// In the order of their roles.
     pub members: Vec<SuperblockMember>,
+    /// Which assemblies have written to it.
+    pub lineage: Lineage,
 }
 
 /// How the zones of members are written.
@@ -274,17 +277,19 @@ impl Superblock {
         out.u32(self.policy as u32).u32(self.aggregate);
         out.bytes(&self.host.0).u32(self.autostart as u32).u32(self.stage as u32);
         out.u32(self.parities).u32(self.group_blocks);
+        out.u32(self.lineage.assemblies.len() as u32).u32(self.lineage.attempts.len() as u32);
         for member in &self.members {
             member.encode(out);
         }
+        self.lineage.encode(out);
     }
 
-    /// Reads a superblock. Its features come first, so that one of a later zoneraid, whose other fields may
-    /// mean something else, is told from a damaged one.
+    /// Reads a superblock of a format version that can be read. Its features come first, so that one of a later
+    /// zoneraid, whose other fields may mean something else, is told from a damaged one.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn decode(from: &mut Decoder<'_>) -> Result<Superblock, Unreadable> {
+    pub fn decode(from: &mut Decoder<'_>, version: u16) -> Result<Superblock, Unreadable> {
         let (compatible, read_only_compatible, incompatible) = (from.u64()?, from.u64()?, from.u64()?);
         let unknown =
             (incompatible & !KNOWN_INCOMPATIBLE) | (read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE);
@@ -305,9 +310,12 @@ impl Superblock {
         let (parities, group_blocks) = (from.u32()?, from.u32()?);
         // Without the feature it is a reserved field.
         let group_blocks = if incompatible & GROUPS != 0 { group_blocks } else { 0 };
+        // Version 8 knows no lineage.
+        let (assemblies, attempts) = if version > 8 { (from.u32()?, from.u32()?) } else { (0, 0) };
         expect(count as usize <= MAX_MEMBERS, "members", count)?;
         let members =
             (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, Unreadable>>()?;
+        let lineage = Lineage::decode(from, assemblies, attempts)?;
         let superblock = Superblock {
             compatible,
             read_only_compatible,
@@ -332,6 +340,7 @@ impl Superblock {
             autostart: autostart == 1,
             stage,
             members,
+            lineage,
         };
         superblock.check()?;
         Ok(superblock)
@@ -363,6 +372,7 @@ impl Superblock {
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;
         expect(self.assembly <= MOST_NUMBER, "assembly", self.assembly)?;
+        self.lineage.check(self.members.len(), self.event)?;
         for (role, member) in self.members.iter().enumerate() {
             let another = self.members[..role].iter().any(|other| other.uuid == member.uuid);
             expect(!another, "member with the uuid of another", role as u64)?;

@@ -10,6 +10,7 @@ use crate::{
     device::{Geometry, Plate},
     format::{
         codec::{Absurd, Unreadable},
+        lineage::{Attempt, Lineage},
         oob::{Content, Mark, OOB_BYTES},
         record::*,
         superblock::{self, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},
@@ -151,6 +152,10 @@ fn superblock() -> Superblock {
         autostart: true,
         stage: Stage::Ending,
         members: (0..3).map(|i| member(uuid_of(8 + i as u8), i)).collect(),
+        lineage: Lineage {
+            assemblies: vec![uuid_of(11), uuid_of(12)],
+            attempts: vec![Attempt { event: u64_of(25), id: uuid_of(13) }],
+        },
     }
 }
 
@@ -180,6 +185,10 @@ pub fn sane(members: usize) -> Superblock {
         parities: 1,
         group_blocks: 0,
         members: (0..members).map(|i| member(Uuid([i as u8; 16]), i % 4)).collect(),
+        lineage: Lineage {
+            assemblies: vec![uuid_of(11), uuid_of(12)],
+            attempts: vec![Attempt { event: 9, id: uuid_of(13) }],
+        },
         ..superblock()
     }
 }
@@ -211,7 +220,8 @@ fn take_superblock(bytes: &mut &[u8]) {
         ("parities", &u32_of(7).to_le_bytes()),
         ("group blocks", &u32_of(4).to_le_bytes()),
     ];
-    let expected: Vec<_> = expected.into_iter().chain([("members", &[3, 0, 0, 0][..])]).collect();
+    let counts = [("members", &[3, 0, 0, 0][..]), ("assemblies", &[2, 0, 0, 0]), ("attempts", &[1, 0, 0, 0])];
+    let expected: Vec<_> = expected.into_iter().chain(counts).collect();
     take(bytes, "Superblock head", &expected);
     for i in 0..3 {
         let (flags, size) = ([1, 0, 3][i as usize], u64_of(24 + i) >> 1);
@@ -232,6 +242,11 @@ fn take_superblock(bytes: &mut &[u8]) {
         ];
         take(bytes, "Superblock member", &expected);
     }
+    for number in [11, 12] {
+        take(bytes, "Superblock assembly", &[("id", &uuid_of(number).0)]);
+    }
+    let attempt: [(&str, &[u8]); 2] = [("event", &u64_of(25).to_le_bytes()), ("id", &uuid_of(13).0)];
+    take(bytes, "Superblock attempt", &attempt);
 }
 
 fn parity(number: u8) -> ParityRecord {
@@ -513,7 +528,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
             }
             "superblock head" => take_superblock(&mut rest),
             // Taken together with the head.
-            "superblock member" => {}
+            "superblock member" | "superblock assembly" | "superblock attempt" => {}
             "checkpoint counts" => {
                 let count = |n: u8| [n, 0, 0, 0];
                 let expected: [(&str, &[u8]); 5] = [
@@ -705,7 +720,10 @@ fn write_pointers_say_what_the_document_says() {
 
 #[test]
 fn the_largest_superblock_fits_in_one_block() {
-    let bytes = Record::Superblock(Box::new(sane(MAX_MEMBERS))).encode(origin(), 10);
+    let mut superblock = sane(MAX_MEMBERS);
+    (0..100).for_each(|number| superblock.lineage.commit(Uuid([number; 16]), MAX_MEMBERS));
+    (0..9).for_each(|number| superblock.lineage.attempt(Attempt { event: 9, id: Uuid([200 + number; 16]) }));
+    let bytes = Record::Superblock(Box::new(superblock)).encode(origin(), 10);
     assert_eq!(bytes.blocks(), 1);
     assert!(Record::read(&bytes, origin()).is_ok());
 }

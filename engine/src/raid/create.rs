@@ -5,6 +5,7 @@ use crate::{
     device::{Geometry, Plate, ZonedDevice},
     format::{
         Uuid,
+        lineage::Lineage,
         oob::OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
@@ -247,6 +248,8 @@ fn plan(
         members: (0..drives.len())
             .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, Plate::default()))
             .collect(),
+        // As random as any.
+        lineage: Lineage::new(array),
     };
     // Partial parity of all active zones has to fit in a log; if there is much, beside what is written to it.
     let share = if policy.writes_much_to_logs() { 2 } else { 1 };

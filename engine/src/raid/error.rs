@@ -9,7 +9,7 @@ use crate::{
     buf::BLOCK,
     device::{DeviceError, Status},
     format::{
-        Uuid, VERSION,
+        OLDEST_VERSION, Uuid, VERSION,
         codec::Absurd,
         superblock::{level_name, members_of},
     },
@@ -114,7 +114,7 @@ pub enum DriveFault {
     #[error("its metadata cannot be read: {0}")]
     Unreadable(DeviceError),
     #[error(
-        "has format version {0}, this zoneraid knows only version {VERSION}: {advice}",
+        "has format version {0}, this zoneraid knows versions {OLDEST_VERSION} to {VERSION}: {advice}",
         advice = if *.0 > VERSION { "use a newer one" } else { "use an older one, or make the array anew" }
     )]
     Version(u16),
@@ -419,6 +419,11 @@ pub enum Note {
     WasDestroyed { drive: String },
     #[error("{drive} is stale: it is of event {event}, the array of {newest}")]
     Stale { drive: String, event: u64, newest: u64 },
+    #[error(
+        "{drive} is from another copy of the array, which has been written to by itself: give the drives of one copy \
+         only, or rebuild it"
+    )]
+    Diverged { drive: String },
     /// It is a member again, where nobody else has what it has.
     #[error(
         "was away: it has been taken back for {}",

@@ -70,6 +70,7 @@ impl World<'_> {
             }
         }
         self.strike_fork(&ended, &losses, &mut rng)
+            .and_then(|()| self.mix_fork(&ended, &losses, &mut rng))
             .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))
     }
 
@@ -98,7 +99,7 @@ impl World<'_> {
     }
 
     /// Takes over what a copy has judged and shown.
-    fn take_from(&mut self, copy: &mut Self) {
+    pub(super) fn take_from(&mut self, copy: &mut Self) {
         self.counts.judgements += copy.counts.judgements;
         self.counts.beyond += copy.counts.beyond;
         self.counts.double_losses += copy.counts.double_losses;
@@ -106,7 +107,7 @@ impl World<'_> {
     }
 
     /// Another world with the same drives, promises and commands in flight. Nothing runs in it.
-    fn copy(&self, rng: Rng) -> Result<Self, Failure> {
+    pub(super) fn copy(&self, rng: Rng) -> Result<Self, Failure> {
         let wire = self.wire.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
         Ok(World {
             maker: self.maker,

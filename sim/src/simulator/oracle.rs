@@ -119,6 +119,11 @@ impl Oracle {
         *self = Oracle { next_write: self.next_write, ..before };
     }
 
+    /// Writes of a copy of the array are told from those of the others.
+    pub fn set_apart(&mut self) {
+        self.next_write += 1 << 32;
+    }
+
     /// A new array: every zone is empty.
     pub fn new(zones: u32, capacity_blocks: u64, volatile_cache: bool) -> Oracle {
         let zones = vec![Zone::default(); zones as usize];

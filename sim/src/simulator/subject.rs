@@ -48,6 +48,7 @@ impl Why {
                 Note::Replaced { drive }
                 | Note::WasTakenOut { drive }
                 | Note::WasDestroyed { drive }
+                | Note::Diverged { drive }
                 | Note::Stale { drive, .. } => Some(drive),
                 _ => None,
             }

@@ -2,7 +2,7 @@
 
 use crate::{
     device::Command,
-    format::record::Record,
+    format::{Uuid, lineage::Attempt, record::Record},
     raid::{
         Behaviour, Drive, Tails,
         catalog::Catalog,
@@ -160,10 +160,10 @@ impl Look {
         self.keep_what_counts()?;
         self.load();
         let told = self.raid.members.active();
-        self.raid.renew(self.floor, self.late).await?;
+        self.raid.renew(self.floor, self.late, None).await?;
         self.raid.membership.skip_ahead();
         self.raid.membership.change(|superblock| change.apply(superblock))?;
-        self.raid.renew(self.floor, self.late).await?;
+        self.raid.renew(self.floor, self.late, None).await?;
         match told & !self.raid.members.active() {
             0 => Ok(()),
             failed => Err(ArrayError::NotTold(self.raid.members.notes(failed))),
@@ -189,9 +189,10 @@ impl Look {
         self.load();
         let Look { raid, verdicts, floor, late } = self;
         let awaited = raid.may_wait_for();
-        raid.renew(floor, late).await?;
+        let id = Uuid(raid.runtime.draw_id());
+        raid.renew(floor, late, Some(id)).await?;
         raid.start_members();
-        raid.expel_absent().await?;
+        raid.commit(id).await?;
         for (zone, verdict) in verdicts {
             raid.repair(zone, verdict, awaited).await?;
         }
@@ -319,11 +320,15 @@ impl Raid {
 
     /// Writes the superblock of this assembly to all members, as a checkpoint. Who is absent is not out yet:
     /// this may come to nothing. Those that are `late` learn last that they are members: if one of
-    /// them knew before the others, and they went on without it, its superblock would be the newest.
-    async fn renew(self: &Rc<Self>, floor: u64, late: u32) -> Result<(), ArrayError> {
+    /// them knew before the others, and they went on without it, its superblock would be the newest. `attempt` is the
+    /// id of an assembly that is to go on from there.
+    async fn renew(self: &Rc<Self>, floor: u64, late: u32, attempt: Option<Uuid>) -> Result<(), ArrayError> {
         let event = self.membership.next_sequence();
         self.membership.change(|superblock| {
             (superblock.event, superblock.floor) = (event, floor);
+            if let Some(id) = attempt {
+                superblock.lineage.attempt(Attempt { event, id });
+            }
             for (m, member) in superblock.members.iter_mut().enumerate() {
                 member.active |= self.members.is_active(m);
                 if late & self.members.active() & (1 << m) != 0 {
@@ -349,21 +354,14 @@ impl Raid {
         Ok(())
     }
 
-    /// Has all members know that those are out which are not there, before anything is done without them:
-    /// one that was taking over, too, and the one before it.
-    async fn expel_absent(&self) -> Result<(), ArrayError> {
-        let is_out = |member: usize| !self.members.is_active(member);
-        let listed = self.membership.change(|superblock| {
-            let members = superblock.members.iter_mut().enumerate();
-            members.fold(false, |listed, (m, member)| {
-                let undecided = member.taking_over.take();
-                listed || undecided.is_some() || member.active && is_out(m)
-            })
+    /// Has all members know that the assembly with this id writes from now on, and that those are out which are not
+    /// there, before anything is done without them: one that was taking over, too, and the one before it.
+    async fn commit(&self, id: Uuid) -> Result<(), ArrayError> {
+        self.membership.change(|superblock| {
+            superblock.members.iter_mut().for_each(|member| member.taking_over = None);
+            superblock.lineage.commit(id, superblock.members.len());
         });
-        if listed {
-            self.membership.announce();
-        }
-        self.membership.settled().await;
+        self.membership.settle().await;
         self.check_members()
     }
 
@@ -381,8 +379,7 @@ impl Raid {
             let sequence = self.membership.next_sequence();
             self.broadcast(Record::Decided { zone, epoch }, sequence).await;
         }
-        let assembly = self.membership.next_sequence();
-        self.membership.change(|superblock| superblock.assembly = assembly);
+        self.membership.change(|superblock| superblock.assembly = superblock.lineage.id().number());
         self.membership.settle().await;
         self.check_members()
     }

@@ -10,7 +10,10 @@ use crate::{
         error::{BadDrive, DriveFault, NoArray, Note},
         holes::HoleMap,
         patrol::replace::SKIPPED,
-        recover::scan::Candidate,
+        recover::{
+            lineage::{continues, have_diverged},
+            scan::Candidate,
+        },
     },
 };
 use std::collections::BTreeMap;
@@ -43,11 +46,15 @@ pub struct Found {
 /// counts only once all members have it. So a superblock whose writer is out according to one of
 /// its own members was written in an assembly that came to nothing. So was one whose writer has another drive
 /// in its place by what one of its own members says, or one that has replaced such a member: numbers alone do
-/// not tell that for ever, as an assembly may have left out many ([`SKIPPED`]).
+/// not tell that for ever, as an assembly may have left out many ([`SKIPPED`]). Members of a copy that has been
+/// written to independently are not asked.
 pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
-    newest_first.sort_by_key(|(_, superblock)| std::cmp::Reverse(superblock.event));
-    let found = newest_first.iter().find(|(writer, superblock)| {
+    newest_first.sort_by_key(|(writer, superblock)| {
+        let role = writer.log.origin.member;
+        (std::cmp::Reverse((superblock.event, superblock.lineage.id())), role)
+    });
+    newest_first.retain(|(writer, superblock)| {
         let role = writer.log.origin.member as usize;
         let Some(own) = superblock.members.get(role) else { return false };
         let mut denied = candidates.iter().filter_map(|other| {
@@ -57,11 +64,25 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
             let counted = known.active && known.uuid == there.uuid;
             let is_out = said.since == own.since && !said.active;
             let is_replaced = other_role != role && said.since > own.since;
-            Some((counted || there.since > known.since) && (is_out || is_replaced))
+            let denies = (counted || there.since > known.since) && (is_out || is_replaced);
+            Some(denies && !have_diverged(superblock, opinion))
         });
         !denied.any(|denied| denied)
     });
-    found.map(|(_, superblock)| *superblock)
+    let newest = newest_first.first()?.1;
+    // Members that one would have, whatever their notes.
+    let has_enough = |superblock: &Superblock| {
+        let is_there = |c: &&Candidate| {
+            let own = c.superblock();
+            c.is_member_by(superblock) && own.event >= superblock.floor && continues(own, superblock)
+        };
+        let there = candidates.iter().filter(is_there).fold(0, |all, c| all | 1u64 << c.log.origin.member);
+        there.count_ones() as usize >= superblock.layout().fewest_members()
+    };
+    let another = newest_first.iter().find(|(writer, superblock)| {
+        have_diverged(superblock, newest) && writer.is_member_by(newest) && has_enough(superblock)
+    });
+    another.filter(|_| !has_enough(newest)).map_or(Some(newest), |(_, superblock)| Some(superblock))
 }
 
 /// Decides who belongs to the array, and what the metadata says; `force` takes stale members where there are
@@ -106,17 +127,27 @@ pub fn decide_members(
         if !same {
             notes[role] = Note::Replaced { drive: name };
             let is_before = |m: &SuperblockMember| m.active && expected.taking_over == Some(m.since);
-            let complete = own.event >= superblock.floor && own.members.get(role).is_some_and(is_before);
+            let complete = own.event >= superblock.floor
+                && continues(own, &superblock)
+                && own.members.get(role).is_some_and(is_before);
             before.extend(complete.then_some(candidate));
         } else if !expected.active {
             notes[role] = Note::WasTakenOut { drive: name };
-            stale.push(candidate);
+            if superblock.lineage.has(own.lineage.id()) || continues(own, &superblock) {
+                stale.push(candidate);
+            }
         } else if own.stage == Stage::Ending {
             // What it holds may be gone.
             notes[role] = Note::WasDestroyed { drive: name };
+        } else if have_diverged(own, &superblock)
+            || own.event >= superblock.floor && !continues(own, &superblock)
+        {
+            notes[role] = Note::Diverged { drive: name };
         } else if own.event < superblock.floor {
             notes[role] = Note::Stale { drive: name, event: own.event, newest: superblock.event };
-            stale.push(candidate);
+            if superblock.lineage.has(own.lineage.id()) || continues(own, &superblock) {
+                stale.push(candidate);
+            }
         } else if let Some(other) = &members[role] {
             let drives = (name, other.drive.name.clone());
             return Err(NoArray::SameMember { drives, member: role });
@@ -147,6 +178,9 @@ pub fn decide_members(
     for (member, found) in superblock.members.iter_mut().zip(&members) {
         member.taking_over.take_if(|_| found.is_some());
     }
+    // Members that are away may have the commit of any of these.
+    let attempts = members.iter().flatten().flat_map(|c| &c.superblock().lineage.attempts);
+    attempts.for_each(|attempt| superblock.lineage.attempt(*attempt));
     let (present, fewest) = (members.iter().flatten().count(), superblock.layout().fewest_members());
     stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
     let mut forced = Vec::new();

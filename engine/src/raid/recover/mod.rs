@@ -23,6 +23,8 @@
 //! - If the power goes in between, some say that it is out and others do not. Whichever counts, nothing has
 //!   been done without it, nor without anybody else.
 //!
+//! *Copies.* Which of them continue each other is argued at the head of [`lineage`].
+//!
 //! *Doubt.* A zone that cannot be decided is offline: nothing of it is touched, on any member or in any
 //! log, and it waits for the members that were away. One of these that comes back later is stale, but for
 //! the zones that wait for it: it is taken as a member again that lacks everything else.
@@ -36,6 +38,7 @@
 
 pub mod assemble;
 pub mod judge;
+pub mod lineage;
 pub mod membership;
 pub mod repair;
 pub mod revive;

@@ -1,0 +1,178 @@
+//! Copies of an array that are written to independently, and whose drives are mixed then.
+//!
+//! What a fork has ended with is there twice. Each copy is assembled, written to and ended by itself, some members
+//! being away all the time or an assembly being cut off; then some drives of one are put in the places of those of the
+//! other. What is assembled of such a mixture has to be one of the two copies, with all that was promised there, or to
+//! be refused. It must not be refused if enough members of a copy are there that have seen everything.
+
+use super::{
+    fork::Losses,
+    subject::Why,
+    suspects::named,
+    wire::Bay,
+    world::{End, Failure, World},
+};
+use crate::rng::Rng;
+use engine::array::MemberState;
+
+/// A copy that has come to its end.
+struct Copy<'m> {
+    world: World<'m>,
+    /// Members that have seen everything.
+    sound: Vec<usize>,
+}
+
+impl<'m> World<'m> {
+    /// Mixes copies of what has `ended`, half of the time, if no member is suspect.
+    ///
+    /// # Errors
+    /// What was assembled is neither of the copies.
+    pub(super) fn mix_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
+        let plain = self.members.len() > 1 && self.heir.is_none() && self.foreign.is_empty();
+        let whole = losses.suspects.is_empty() && self.members.iter().all(Option::is_some);
+        if !plain || !whole || self.scenario.cramped || !rng.chance(1, 2) {
+            return Ok(());
+        }
+        let (one, other) = (ended.copy(rng.fork())?, ended.copy(rng.fork())?);
+        let (Some(mut one), Some(mut other)) = (one.live_on(false)?, other.live_on(true)?) else {
+            return Ok(());
+        };
+        let mut result = Ok(());
+        for _ in 0..3 {
+            let mixed = one.world.copy(rng.fork())?.judge_mixture(&one, &other);
+            result = result.and(mixed);
+        }
+        for world in [&mut one.world, &mut other.world] {
+            if result.is_err() {
+                self.trace.extend(std::mem::take(&mut world.trace));
+            }
+            self.take_from(world);
+        }
+        result
+    }
+
+    /// Assembles this copy without some members, writes to it, and ends it. `None` if there is no telling what has
+    /// become of it.
+    fn live_on(mut self, apart: bool) -> Result<Option<Copy<'m>>, Failure> {
+        if apart {
+            self.oracle.set_apart();
+        }
+        let mut roles: Vec<usize> = (0..self.members.len()).collect();
+        self.rng.shuffle(&mut roles);
+        let away = match self.rng.chance(1, 2) {
+            true => 0,
+            false => self.rng.below(self.scenario.parities as u64 + 1) as usize,
+        };
+        let lost = roles[..away].to_vec();
+        let mut sound = roles[away..].to_vec();
+        for life in 0..1 + self.rng.below(3) {
+            self.trace.note(|| format!("copy {}: life {life} without {}", apart as u8, named(&lost)));
+            self.assemble_without(&lost)?;
+            self.check_recovery()?;
+            let unsound: Vec<usize> = self.unsound_members().collect();
+            sound.retain(|member| !unsound.contains(member));
+            self.write_on()?;
+            self.end_by(End::PowerCut, self.scenario.drive.volatile_cache)?;
+        }
+        if self.rng.chance(1, 3) {
+            self.trace.note(|| format!("copy {}: an assembly that is cut off", apart as u8));
+            let drives = self.kept(&lost).into_iter().map(|bay| self.drive(bay)).collect();
+            let how = self.how();
+            let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
+            for _ in 0..self.rng.below(40) {
+                if pending.borrow().is_some() {
+                    break;
+                }
+                self.advance_in_order()?;
+            }
+            self.end_by(End::PowerCut, self.scenario.drive.volatile_cache)?;
+        }
+        Ok((sound.len() + self.scenario.parities >= self.members.len())
+            .then_some(Copy { world: self, sound }))
+    }
+
+    /// Puts drives of the other copy in the places of some members, and judges what is assembled.
+    fn judge_mixture(mut self, one: &Copy<'m>, other: &Copy<'m>) -> Result<(), Failure> {
+        let count = self.members.len();
+        let exchanged = 1 + self.rng.below(count as u64 - 1) as usize;
+        let mut roles: Vec<usize> = (0..count).collect();
+        self.rng.shuffle(&mut roles);
+        let exchanged = roles[..exchanged].to_vec();
+        for role in &exchanged {
+            let Some(bay) = other.world.members[*role] else { return Ok(()) };
+            let ssd = other.world.wire.ssd(bay).copy();
+            let bay = self.wire.insert(ssd.map_err(|error| Failure(format!("copying a drive: {error}")))?);
+            self.members[*role] = Some(bay);
+        }
+        let places = self.members.clone();
+        let is_of_other = |bay: Bay| exchanged.iter().any(|role| places[*role] == Some(bay));
+        let judged = self.assemble_mixture(one, other, &exchanged, is_of_other);
+        judged.map_err(|failure| {
+            let mut lines = self.trace.lines();
+            lines.drain(..lines.len().saturating_sub(20));
+            Failure(format!("with {} of another copy: {failure}\n{}", named(&exchanged), lines.join("\n")))
+        })
+    }
+
+    fn assemble_mixture(
+        &mut self,
+        one: &Copy<'m>,
+        other: &Copy<'m>,
+        exchanged: &[usize],
+        is_of_other: impl Fn(Bay) -> bool,
+    ) -> Result<(), Failure> {
+        let mut chosen = None;
+        for again in [false, true] {
+            let mut drives: Vec<_> = self.kept(&[]).into_iter().map(|bay| self.drive(bay)).collect();
+            self.rng.shuffle(&mut drives);
+            let how = self.how();
+            let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
+            let subject = match self.wait_in_order(&pending)? {
+                Ok(subject) => subject,
+                Err(why) if !again => return self.may_refuse(&why, one, other, exchanged),
+                Err(why) => return Err(Failure(format!("a mixture does not assemble again: {why}"))),
+            };
+            let used: Vec<Bay> = subject
+                .members()
+                .into_iter()
+                .filter(|(state, _)| *state != MemberState::Out)
+                .filter_map(|(_, name)| name.strip_prefix("drive")?.parse().ok())
+                .collect();
+            let of_other = used.iter().filter(|bay| is_of_other(**bay)).count();
+            self.trace.note(|| format!("fork: a mixture uses {used:?}, {of_other} of the other copy"));
+            if of_other != 0 && of_other != used.len() {
+                return Err(Failure(format!("drives of both copies are used: {used:?}")));
+            }
+            let of_other = of_other > 0;
+            if *chosen.get_or_insert(of_other) != of_other {
+                return Err(Failure("the other copy is used when it is assembled again".into()));
+            }
+            if !again {
+                self.oracle = if of_other { &other.world } else { &one.world }.oracle.clone();
+            }
+            self.take_subject(subject)?;
+            self.check_recovery()?;
+            self.write_on()?;
+            self.end_by(End::PowerCut, self.scenario.drive.volatile_cache)?;
+        }
+        Ok(())
+    }
+
+    /// A mixture may be refused if no copy has enough members in it that have seen everything.
+    fn may_refuse(
+        &mut self,
+        why: &Why,
+        one: &Copy<'m>,
+        other: &Copy<'m>,
+        exchanged: &[usize],
+    ) -> Result<(), Failure> {
+        let enough = self.members.len() - self.scenario.parities;
+        let of_one = one.sound.iter().filter(|member| !exchanged.contains(member)).count();
+        let of_other = other.sound.iter().filter(|member| exchanged.contains(member)).count();
+        self.trace.note(|| format!("fork: a mixture is refused: {why}"));
+        match of_one >= enough || of_other >= enough {
+            true => Err(Failure(format!("a mixture with a whole copy in it does not assemble: {why}"))),
+            false => Ok(()),
+        }
+    }
+}
