@@ -15,6 +15,9 @@ use std::{cell::RefCell, ops::Range};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
+/// Most zeros that are written at once.
+const ZEROS_BYTES: u64 = 1 << 18;
+
 /// A volume by bytes.
 pub struct Bytes {
     volume: Volume,
@@ -121,6 +124,32 @@ impl Bytes {
         self.volume.write(blocks.start, &data, fua).await?;
         self.give(data);
         Ok(())
+    }
+
+    /// Makes bytes zeros that keep their room, all of which are claimed: they are written where the volume has promised
+    /// more room than it has, so that what is zeroed to be overwritten, like a journal, can be.
+    pub async fn zero_in_place(
+        &self,
+        claim: &Claim<'_>,
+        (at, bytes): (u64, u64),
+    ) -> Result<(), DeviceError> {
+        if !self.volume.is_over_committed() {
+            return self.zero(claim, (at, bytes)).await;
+        }
+        let (mut from, end) = (at, at + bytes);
+        while from < end {
+            let to = end.min((from / ZEROS_BYTES + 1) * ZEROS_BYTES);
+            let (mut data, inside) = self.buffer(from, to - from);
+            data[inside].fill(0);
+            self.write(claim, (from, to - from), data, false).await?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Whether zeros that keep their room have to be written.
+    pub fn writes_zeros(&self) -> bool {
+        self.volume.is_over_committed()
     }
 
     /// Makes bytes zeros, all of which are claimed.

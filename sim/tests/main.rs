@@ -16,6 +16,7 @@ mod doubt;
 mod events;
 mod evidence;
 mod faults;
+mod full_volume;
 mod golden;
 mod join;
 mod mirror;

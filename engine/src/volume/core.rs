@@ -253,9 +253,15 @@ impl State {
     /// is known.
     pub fn has_room(&mut self, block: u64, (unit, grains): (Unit, u32)) -> bool {
         let more = place::charge(grains, unit.blocks());
-        self.space.has_room(more) || {
-            let freed = self.freed(block, unit);
-            self.space.has_room(more.saturating_sub(freed))
+        if self.space.has_room_for_new(more) {
+            return true;
+        }
+        let more = more.saturating_sub(self.freed(block, unit));
+        // What is overwritten may take the reserve: a journal, or the metadata of a file system that is full.
+        let mut blocks = block..block + unit.blocks() as u64;
+        match blocks.all(|block| self.map.get(block).is_some_and(|place| place != 0)) {
+            true => self.space.has_room(more),
+            false => self.space.has_room_for_new(more),
         }
     }
 
@@ -359,8 +365,9 @@ pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
 
 impl Core {
     pub fn new(device: Rc<dyn ZonedDevice>, identity: Identity, behaviour: Behaviour, start: Start) -> Core {
-        let Start { map, space, directory, head, generation, next_number, lifespan, codec, unit } = start;
+        let Start { map, mut space, directory, head, generation, next_number, lifespan, codec, unit } = start;
         let unit = unit.min(space.plan().unit);
+        space.lend_reserve();
         let state = State {
             map,
             space,
@@ -664,7 +671,9 @@ impl Core {
         VolumeStatus {
             blocks: self.identity.blocks,
             sector: self.identity.sector,
-            usable: state.space.usable(),
+            usable: state.space.usable_for_new(),
+            reserve: plan.reserve,
+            refused: state.refused,
             mapped: state.space.mapped(),
             held_bytes: state.space.held() * GRAIN as u64,
             codec: state.codec,

@@ -113,7 +113,8 @@ impl Volume {
     ///
     /// # Errors
     /// Those of the device, after which nothing can be written any more; LBA Out of Range; Capacity Exceeded
-    /// where that would take more room than there is, which overwriting never does unless blocks are compressed.
+    /// where that would take more room than there is, which overwriting never does unless blocks are compressed. Of a
+    /// volume that is larger than its room a sixteenth of that is kept for overwriting.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
         self.0.write(at, data, fua).await
     }
@@ -177,6 +178,11 @@ impl Volume {
     /// Where they differ.
     pub async fn audit(&self) -> Result<(), String> {
         self.0.audit().await
+    }
+
+    /// Whether it is larger than its room, so that what is mapped may be more than what there is room for.
+    pub fn is_over_committed(&self) -> bool {
+        self.0.state.borrow().space.plan().reserve > 0
     }
 
     /// How it is.

@@ -41,6 +41,9 @@ const LEAST_STREAMS: u32 = 2;
 /// Most blocks of a group of moved ones: what writers wait behind.
 const MOST_MOVED: u64 = 80;
 
+/// Of the room of a volume that is larger, this part is for overwriting alone: one in so many.
+const RESERVE_SHARE: u64 = 16;
+
 /// So many units fit into a group, at least, of the largest that there are.
 const UNITS_IN_GROUP: u64 = 4;
 
@@ -67,6 +70,9 @@ pub struct Plan {
     pub spare: u32,
     /// Logical blocks that may be mapped at once if they are not compressed.
     pub usable: u64,
+    /// How many of them only blocks may take that are mapped already, since the volume is larger than its room: 0 if it
+    /// is not.
+    pub reserve: u64,
 }
 
 impl Plan {
@@ -121,6 +127,7 @@ impl Plan {
             map_share,
             spare,
             usable,
+            reserve: blocks.map_or(0, |blocks| blocks.saturating_sub(usable)).min(usable / RESERVE_SHARE),
         })
     }
 
@@ -193,6 +200,8 @@ pub struct Space {
     /// Logical blocks that are mapped, and what they count for, in grains.
     mapped: u64,
     held: u64,
+    /// What new blocks may take of the reserve until the next start.
+    lent: u64,
     pub next_segment: u64,
 }
 
@@ -208,6 +217,7 @@ impl Space {
             unreadable: BTreeMap::new(),
             mapped,
             held: 0,
+            lent: 0,
             next_segment,
         };
         for (zone, record) in (0..).zip(records).skip(HEAD_ZONES as usize) {
@@ -258,6 +268,26 @@ impl Space {
     /// Whether there is room for what counts for so many grains.
     pub fn has_room(&self, more: u32) -> bool {
         more == 0 || self.held + more as u64 <= self.usable() * GRAINS as u64
+    }
+
+    /// Whether there is room for what counts for so many grains, beside the reserve, for blocks that are not mapped yet.
+    pub fn has_room_for_new(&self, more: u32) -> bool {
+        more == 0 || self.held + more as u64 <= self.usable_for_new() * GRAINS as u64
+    }
+
+    /// Logical blocks that may be mapped at once, if they are not compressed, before blocks that are not mapped are
+    /// refused.
+    pub fn usable_for_new(&self) -> u64 {
+        self.usable().saturating_sub(self.plan.reserve.saturating_sub(self.lent))
+    }
+
+    /// Lends new blocks half of the reserve until the next start, if there is little room without: what uses the volume
+    /// may have to replay a journal before it can discard anything.
+    pub fn lend_reserve(&mut self) {
+        let used = self.held.div_ceil(GRAINS as u64);
+        if used + self.plan.reserve >= self.usable_for_new() {
+            self.lent = self.plan.reserve / 2;
+        }
     }
 
     /// Logical blocks that may be mapped at once if they are not compressed: zones that are lost hold none, and those

@@ -46,6 +46,10 @@ pub struct VolumeStatus {
     pub sector: SectorSize,
     /// How many of them may be mapped at once if they are not compressed.
     pub usable: u64,
+    /// How many blocks there is room for beside these, for overwriting alone: 0 if the volume is not larger than its room.
+    pub reserve: u64,
+    /// Writes and discards that were refused since the start, for want of room.
+    pub refused: u64,
     /// How many are mapped.
     pub mapped: u64,
     /// What these count for, in bytes, with what headers of short pieces take.

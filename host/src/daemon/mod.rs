@@ -22,6 +22,7 @@ pub use state::Daemon;
 
 use crate::{
     members::{Found, OpenDrive, Session, Terms, directory_of},
+    report::Space,
     run,
     tails::Left,
 };
@@ -120,6 +121,7 @@ impl Daemon {
             nbd: RefCell::default(),
             failure: RefCell::default(),
             told: RefCell::default(),
+            told_space: Cell::new(Space::Enough),
             phase: Cell::new(Phase::Running),
             ending: Cell::new(false),
             phase_changed: Gate::default(),
@@ -128,6 +130,7 @@ impl Daemon {
         runtime.spawn(daemon.clone().take_connections(ring));
         runtime.spawn(daemon.clone().watch());
         runtime.spawn(daemon.clone().probe());
+        runtime.spawn(daemon.clone().watch_space());
         if status.provisional {
             runtime.spawn(daemon.clone().await_missing(place, others));
         }

@@ -9,7 +9,7 @@ use crate::{
     packers::Packers,
     protocol::{About, Asked, AskedDevice, AskedDrive},
     reactor::Reactor,
-    report::{Happened, Status, VolumeReport, level},
+    report::{Happened, Space, State, Status, VolumeReport, level},
     tails::TailFile,
 };
 use engine::{
@@ -26,6 +26,7 @@ use std::{
     io::Write,
     path::PathBuf,
     rc::{Rc, Weak},
+    time::Duration,
 };
 
 /// Says something to whoever reads the daemon's standard error: the journal, usually.
@@ -93,6 +94,8 @@ pub struct Daemon {
     pub(super) failure: RefCell<Option<anyhow::Error>>,
     /// Members as they were when somebody was told last.
     pub(super) told: RefCell<Vec<MemberState>>,
+    /// How scarce room was in the volume when that was told last.
+    pub(super) told_space: Cell<Space>,
     pub(super) phase: Cell<Phase>,
     /// Whether somebody wants the end and it is being looked whether that can be.
     pub(super) ending: Cell<bool>,
@@ -128,6 +131,21 @@ impl Daemon {
         notify(&[NotifyState::Status(&format!("{}: {}", status.state, status.status))]);
     }
 
+    /// Tells the journal when room in the volume becomes scarcer, for ever.
+    pub(super) async fn watch_space(self: Rc<Self>) {
+        while let Ok(ring) = self.reactor.ring().cloned() {
+            ring.sleep(Duration::from_secs(1)).await;
+            let status = self.volume.borrow().as_ref().map(|volume| VolumeReport::of(&volume.status(), 0));
+            let Some(report) = status else { continue };
+            let before = self.told_space.replace(report.space);
+            if report.space > before
+                && let Some((what, action)) = report.shortage()
+            {
+                log(&format!("'{}': {what}; {action}", self.array.status().name));
+            }
+        }
+    }
+
     /// How the array is.
     pub fn status(&self) -> Status {
         let array = self.array.status();
@@ -147,6 +165,13 @@ impl Daemon {
             VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64)
         });
         status.namespaces = self.division();
+        if let Some((what, action)) = status.volume.as_ref().and_then(VolumeReport::shortage) {
+            if status.volume.as_ref().is_some_and(|volume| volume.space.is_alarming()) {
+                status.state = status.state.max(State::Degraded);
+            }
+            status.status += &format!("; {what}");
+            status.action.get_or_insert(action);
+        }
         status.events = Happened::lately(self.array.events(0));
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {

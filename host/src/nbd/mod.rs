@@ -240,9 +240,12 @@ impl Server {
     async fn carry_out(&self, connection: &Connection, job: Job) -> io::Result<()> {
         let Job { request, data, .. } = job;
         let (at, bytes, fua) = match request.work {
+            Ok(Work::Zero { keep: true, fast: true, .. }) if self.bytes.writes_zeros() => {
+                return connection.refuse(&request, wire::NOT_FAST).await;
+            }
             Ok(
                 Work::Write { at, bytes, fua }
-                | Work::Zero { at, bytes, fua }
+                | Work::Zero { at, bytes, fua, .. }
                 | Work::Trim { at, bytes, fua },
             ) => (at, bytes as u64, fua),
             _ => return self.answer(connection, &request).await,
@@ -252,6 +255,7 @@ impl Server {
             return Err(ErrorKind::ConnectionAborted.into());
         }
         let result = match request.work {
+            Ok(Work::Zero { keep: true, .. }) => self.bytes.zero_in_place(&claim, (at, bytes)).await,
             Ok(Work::Zero { .. }) => self.bytes.zero(&claim, (at, bytes)).await,
             Ok(Work::Trim { .. }) => self.bytes.trim(&claim, (at, bytes)).await,
             _ => {

@@ -74,7 +74,11 @@ mod errno {
     pub const EINVAL: u32 = 22;
     pub const ENOSPC: u32 = 28;
     pub const EOVERFLOW: u32 = 75;
+    pub const ENOTSUP: u32 = 95;
 }
+
+/// It would take as long as to write zeros.
+pub const NOT_FAST: u32 = errno::ENOTSUP;
 
 /// What clients are offered.
 #[derive(Clone, Debug)]
@@ -320,10 +324,13 @@ pub enum Work {
         fua: bool,
     },
     /// What it covers reads as zeros from then on.
+    /// `keep`: and keeps its room; `fast`: only if that is not slower than to write zeros.
     Zero {
         at: u64,
         bytes: u32,
         fua: bool,
+        keep: bool,
+        fast: bool,
     },
     /// What it covers may read as zeros.
     Trim {
@@ -389,7 +396,10 @@ fn work(terms: &Terms, (kind, flags): (u16, u16), (at, bytes): (u64, u32)) -> Re
         2 => return Ok(Work::Disconnect),
         3 => return if flags & !FUA == 0 { Ok(Work::Flush) } else { Err(errno::EINVAL) },
         4 => (Work::Trim { at, bytes, fua }, FUA, true),
-        6 => (Work::Zero { at, bytes, fua }, FUA | NO_HOLE | FAST_ZERO, true),
+        6 => {
+            let (keep, fast) = (flags & NO_HOLE != 0, flags & FAST_ZERO != 0);
+            (Work::Zero { at, bytes, fua, keep, fast }, FUA | NO_HOLE | FAST_ZERO, true)
+        }
         7 if terms.allocation => (Work::Status { at, bytes, one }, FUA | REQ_ONE, false),
         _ => return Err(errno::EINVAL),
     };
@@ -581,7 +591,10 @@ mod tests {
         assert_eq!(read(&plain, 4, 0, 0, 9).work, Err(22));
         assert_eq!(read(&plain, 0, 7, 0, 9).work, Err(22));
         assert!(read(&all, 8, 7, 0, u32::MAX / 8).work.is_ok());
-        assert_eq!(read(&plain, 0b10011, 6, 0, 9).work, Ok(Work::Zero { at: 0, bytes: 9, fua: true }));
+        assert_eq!(
+            read(&plain, 0b10011, 6, 0, 9).work,
+            Ok(Work::Zero { at: 0, bytes: 9, fua: true, keep: true, fast: true })
+        );
         assert_eq!(read(&plain, 0, 3, 0, 0).work, Ok(Work::Flush));
         assert_eq!(read(&plain, 0, 2, 0, 0).work, Ok(Work::Disconnect));
         assert_eq!(read(&plain, 0, 0, 0, 0).work, Err(22));

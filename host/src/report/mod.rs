@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
 pub use namespaces::{Division, NamespaceReport, RatesReport, latency_words};
-pub use volume::{Compression, VolumeReport, VolumeSet, WrittenBytes, given_up, no_start, no_volume};
+pub use volume::{Compression, Space, VolumeReport, VolumeSet, WrittenBytes, given_up, no_start, no_volume};
 
 /// What an array with so many parities is called where it is typed, and in JSON; in sentences it has its
 /// [`level_name`](engine::format::superblock::level_name).

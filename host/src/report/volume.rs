@@ -18,6 +18,10 @@ pub struct VolumeReport {
     pub used_bytes: u64,
     /// How much more may be written if none of it compresses.
     pub free_bytes: u64,
+    /// What is kept for overwriting beside the usable bytes, of a volume that is larger than its room.
+    pub reserve_bytes: u64,
+    /// How scarce room is: always `enough` where there is room for all of the volume.
+    pub space: Space,
     /// How new data is compressed.
     pub compression: Compression,
     /// How much of it is compressed together, at most.
@@ -100,6 +104,64 @@ impl Compression {
             Some(Unit::BLOCK) => with,
             _ => format!("{with}, in units of {}", show(unit_bytes)),
         }
+    }
+}
+
+/// How scarce room is in a volume that is larger than its room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Space {
+    /// Less than 80 % is used, or all of the volume has room.
+    Enough,
+    /// 80 % or more is used.
+    Low,
+    /// 90 % or more is used.
+    Short,
+    /// 95 % or more is used.
+    Critical,
+    /// Blocks that are not mapped are refused.
+    Full,
+}
+
+impl Space {
+    /// Less room than this takes no more writes of a common size.
+    const LEAST_BYTES: u64 = 1 << 20;
+
+    fn of(volume: &VolumeStatus) -> Space {
+        if volume.reserve == 0 {
+            return Space::Enough;
+        }
+        let (held, room) = (volume.held_bytes, bytes(volume.usable));
+        let percent = held.saturating_mul(100) / room.max(1);
+        match percent {
+            _ if held + Space::LEAST_BYTES > room => Space::Full,
+            0..80 => Space::Enough,
+            80..90 => Space::Low,
+            90..95 => Space::Short,
+            _ => Space::Critical,
+        }
+    }
+
+    /// Whether the array is not to be called healthy.
+    pub fn is_alarming(self) -> bool {
+        self >= Space::Short
+    }
+}
+
+impl VolumeReport {
+    /// What there is to say of scarce room, and what helps; nothing if there is enough.
+    pub fn shortage(&self) -> Option<(String, String)> {
+        let used = self.physical_bytes.saturating_mul(100) / self.usable_bytes.max(1);
+        let what = match self.space {
+            Space::Enough => return None,
+            Space::Full => format!(
+                "the volume is full: only what is written already can be overwritten, with {} kept for that",
+                show(self.reserve_bytes)
+            ),
+            _ => format!("the volume uses {used} % of its room, and {} are free", show(self.free_bytes)),
+        };
+        let action = "delete what is not needed and have the file system discard it (fstrim)";
+        Some((what, action.into()))
     }
 }
 
@@ -198,6 +260,8 @@ impl VolumeReport {
             sector_bytes: volume.sector as u32,
             used_bytes: bytes(volume.mapped),
             free_bytes: room.min(bytes(volume.blocks - volume.mapped)),
+            reserve_bytes: bytes(volume.reserve),
+            space: Space::of(volume),
             compression: Compression(volume.codec),
             unit_bytes: volume.unit.bytes() as u64,
             physical_bytes: volume.held_bytes,

@@ -225,6 +225,8 @@ pub(super) struct Request {
     /// `None` for an operation that was never offered.
     pub operation: Option<Operation>,
     pub fua: bool,
+    /// Of a write of zeros: the sectors must not be discarded.
+    pub keeps_room: bool,
     /// Sectors to transfer, or zones to report.
     pub count: u32,
     pub sector: u64,
@@ -275,7 +277,8 @@ impl Request {
             _ => None,
         };
         let count = u32::from_ne_bytes(get(&bytes, 4));
-        Request { operation, fua: flags & 1 << 13 != 0, count, sector: second }
+        let (fua, keeps_room) = (flags & 1 << 13 != 0, flags & 1 << 15 != 0);
+        Request { operation, fua, keeps_room, count, sector: second }
     }
 }
 
@@ -452,12 +455,19 @@ mod tests {
     #[test]
     fn requests_are_read_from_their_descriptors() {
         let request = |flags: u32, count: u32| Request::from_words(flags as u64 | (count as u64) << 32, 4096);
-        let expected = Request { operation: Some(Operation::Write), fua: true, count: 24, sector: 4096 };
+        let expected = Request {
+            operation: Some(Operation::Write),
+            fua: true,
+            keeps_room: false,
+            count: 24,
+            sector: 4096,
+        };
         assert_eq!(request(1 | 1 << 13 | 1 << 11, 24), expected);
         assert_eq!((expected.bytes(), expected.blocks()), (24 * 512, 3));
         assert_eq!(request(18, 7).operation, Some(Operation::Report));
         let zeroes = [request(3, 8).operation, request(5 | 1 << 15, 8).operation];
         assert_eq!(zeroes, [Some(Operation::Discard), Some(Operation::WriteZeroes)]);
+        assert!(request(5 | 1 << 15, 8).keeps_room && !request(5, 8).keeps_room);
         // Secure erase.
         assert_eq!(request(4, 8).operation, None);
     }

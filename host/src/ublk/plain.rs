@@ -40,6 +40,7 @@ pub(super) async fn perform(
             let claim = volume.claim(at, bytes).await;
             match operation {
                 Operation::Discard => volume.trim(&claim, (at, bytes)).await?,
+                _ if request.keeps_room => volume.zero_in_place(&claim, (at, bytes)).await?,
                 _ => volume.zero(&claim, (at, bytes)).await?,
             }
             if request.fua {

@@ -81,6 +81,15 @@ impl Oracle {
         self.blocks.iter().filter(|versions| versions.iter().any(|v| v.write > 0)).count() as u64
     }
 
+    /// Whether all of these blocks hold data, whatever the order of what is on its way.
+    pub fn are_mapped(&self, at: u64, blocks: u64) -> bool {
+        let mut versions = self.blocks[at as usize..(at + blocks) as usize].iter();
+        versions.all(|versions| {
+            let is_there = |v: &Version| v.write > 0 && v.ended.is_some() && !v.refused;
+            versions.iter().any(is_there) && versions.iter().all(|v| v.write > 0)
+        })
+    }
+
     /// A moment that nothing else happens in.
     pub fn tick(&mut self) -> u64 {
         self.now += 1;

@@ -449,6 +449,11 @@ impl World {
             (Ok(data), _) => data,
             (Err(DeviceError::Status(Status::CapacityExceeded)), Kind::Write { at, blocks, .. }) => {
                 self.counts.refusals += 1;
+                // Blocks that compress less than what they overwrite, and zones that are lost, may take the room.
+                let may_be_refused = self.scenario.codec.is_some() || self.scenario.fault_rarity != 0;
+                if !may_be_refused && self.oracle.are_mapped(at, blocks) {
+                    return Err(Failure(format!("{kind:?} is refused, and only overwrites")));
+                }
                 self.oracle.refuse(at, blocks, begun);
                 let usable = self.status().map_or(0, |status| status.usable);
                 return match mapped >= usable {

@@ -1,0 +1,107 @@
+//! Volumes that are larger than their room, when that is used up.
+
+use crate::support::volume::{block, geometry};
+use engine::{
+    buf::Buf,
+    device::{DeviceError, Status, ZonedDevice},
+    runtime::Runtime,
+    volume::{Behaviour, CreateOptions, Volume},
+};
+use sim::{rng::Rng, ssd::EmulatedDrive};
+use std::{future::Future, rc::Rc};
+
+const FULL: DeviceError = DeviceError::Status(Status::CapacityExceeded);
+
+fn wait<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
+    runtime.block_on(work, || false).expect("it hangs")
+}
+
+fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
+    let runtime = Runtime::new();
+    let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+    let volume = wait(&runtime, Volume::open(&runtime, device, Behaviour::default())).unwrap();
+    (runtime, volume)
+}
+
+fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
+    let drive = EmulatedDrive::in_memory(&geometry());
+    let options = CreateOptions { uuid: [1; 16], blocks, ..CreateOptions::default() };
+    wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
+    let (runtime, volume) = open(&drive);
+    (drive, runtime, volume)
+}
+
+/// Writes new blocks from `at` on until one is refused; gives which.
+fn fill(runtime: &Runtime, volume: &Volume, mut at: u64) -> u64 {
+    loop {
+        match wait(runtime, volume.write(at, &block(at as u8), false)) {
+            Ok(()) => at += 1,
+            Err(error) => {
+                assert_eq!(error, FULL);
+                return at;
+            }
+        }
+    }
+}
+
+#[test]
+fn full_volume_takes_overwrites_and_discards_and_then_new_blocks() {
+    let (mut drive, mut runtime, mut volume) = made(Some(8000));
+    let end = fill(&runtime, &volume, 0);
+    let status = volume.status();
+    assert!(status.reserve > 0 && status.usable == end && status.mapped == end, "{status:?}");
+    let mut rng = Rng::new(3);
+    for round in 0..4 {
+        // Whatever is overwritten or discarded, in whatever order, nothing of that is refused.
+        for _ in 0..2 * end {
+            let at = rng.below(end);
+            wait(&runtime, volume.write(at, &block(at as u8), rng.below(8) == 0)).unwrap();
+        }
+        let (at, blocks) = (rng.below(end - 64), 1 + rng.below(63));
+        wait(&runtime, volume.discard(at, blocks)).unwrap();
+        for block_at in at..at + blocks {
+            wait(&runtime, volume.write(block_at, &block(block_at as u8), false)).unwrap();
+        }
+        wait(&runtime, volume.audit()).unwrap();
+        if round % 2 == 1 {
+            runtime.clear();
+            (runtime, volume) = open(&drive);
+        }
+    }
+    for at in (0..end).step_by(7) {
+        assert_eq!(wait(&runtime, volume.read(at, Buf::zeroed(4096))).unwrap()[0], at as u8);
+    }
+    _ = &mut drive;
+}
+
+/// A file system replays its journal to blocks that were never written before it can discard any.
+#[test]
+fn start_of_full_volume_lends_half_of_its_reserve() {
+    let (drive, runtime, volume) = made(Some(8000));
+    let end = fill(&runtime, &volume, 0);
+    let reserve = volume.status().reserve;
+    wait(&runtime, volume.stop()).unwrap();
+    runtime.clear();
+    let (runtime, volume) = open(&drive);
+    let lent = fill(&runtime, &volume, end) - end;
+    assert_eq!(lent, reserve / 2);
+    // The other half is for overwriting, whatever is started again.
+    wait(&runtime, volume.stop()).unwrap();
+    runtime.clear();
+    let (runtime, volume) = open(&drive);
+    assert_eq!(fill(&runtime, &volume, end + lent), end + lent);
+    for at in 0..2 * end {
+        wait(&runtime, volume.write(at % end, &block(at as u8), false)).unwrap();
+    }
+    wait(&runtime, volume.audit()).unwrap();
+}
+
+#[test]
+fn volume_with_room_for_all_of_it_keeps_no_reserve() {
+    let (_, runtime, volume) = made(None);
+    let status = volume.status();
+    assert_eq!((status.reserve, status.usable, volume.is_over_committed()), (0, status.blocks, false));
+    for at in 0..status.blocks {
+        wait(&runtime, volume.write(at, &block(at as u8), false)).unwrap();
+    }
+}
