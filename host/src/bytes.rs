@@ -128,11 +128,7 @@ impl Bytes {
 
     /// Makes bytes zeros that keep their room, all of which are claimed: they are written where the volume has promised
     /// more room than it has, so that what is zeroed to be overwritten, like a journal, can be.
-    pub async fn zero_in_place(
-        &self,
-        claim: &Claim<'_>,
-        (at, bytes): (u64, u64),
-    ) -> Result<(), DeviceError> {
+    pub async fn zero_in_place(&self, claim: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
         if !self.volume.is_over_committed() {
             return self.zero(claim, (at, bytes)).await;
         }

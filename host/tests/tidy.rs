@@ -123,6 +123,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::members",
             "raid::membership",
             "raid::unreadable",
+            "raid::readable",
             "raid::holes",
             "raid::catalog",
             "raid::zone::flow",

@@ -2,7 +2,7 @@
 
 use crate::{
     format::record::{Burned, ZoneRecord},
-    raid::{holes::HoleMap, unreadable::Unreadable},
+    raid::{holes::HoleMap, readable::ReadableParts, unreadable::Unreadable},
     zone::ZoneIndex,
 };
 use std::{
@@ -20,6 +20,8 @@ pub struct Catalog {
     holes: RefCell<HoleMap>,
     /// Blocks that drives have not been able to read.
     pub unreadable: Unreadable,
+    /// Parts that are lost for writing and can be read.
+    pub readable: ReadableParts,
 }
 
 impl Catalog {
@@ -29,6 +31,7 @@ impl Catalog {
             burned: burned.into(),
             holes: holes.into(),
             unreadable: Unreadable::default(),
+            readable: ReadableParts::default(),
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod members;
 pub(crate) mod membership;
 pub(crate) mod parts;
 pub(crate) mod patrol;
+pub(crate) mod readable;
 pub(crate) mod recover;
 pub(crate) mod seat;
 pub(crate) mod unreadable;

@@ -71,11 +71,14 @@ impl Raid {
     }
 
     /// Whether `member` has its blocks of the stripe's row at `piece`'s offsets, as far as is known.
-    fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
+    pub fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
         let at = piece.stripe * self.layout.chunk_blocks;
-        self.live(zone) & (1 << member) != 0
-            && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
-            && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to))
+        let is_live = self.live(zone) & (1 << member) != 0
+            && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to));
+        let is_there = is_live
+            || self.members.is_active(member)
+                && self.catalog.readable.has_piece(&self.layout, zone.0, member, piece);
+        is_there && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
     }
 
     /// Whether a member that cannot write a zone any more keeps its blocks below `end`: a zone that has become
