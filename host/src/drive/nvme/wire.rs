@@ -174,6 +174,26 @@ impl Pages {
         if namespace[29] & 7 != 0 {
             return Err("it is formatted with protection information, which is not supported".into());
         }
+        // ZOC, which the kernel wants to be zero as well.
+        match u16_at(zoned_namespace, 0) {
+            0 => {}
+            zoc if zoc & 1 != 0 => {
+                return Err(
+                    "the capacity of its zones changes with resets (ZOC: variable zone capacity), which is not \
+                     supported"
+                        .into(),
+                );
+            }
+            zoc if zoc & 2 != 0 => {
+                return Err(
+                    "it finishes zones on its own (ZOC: zone active excursions), which is not supported"
+                        .into(),
+                );
+            }
+            zoc => {
+                return Err(format!("its zone operation characteristics (ZOC {zoc:#x}) are not supported"));
+            }
+        }
         let lbas_per_block = (BLOCK / lba_bytes) as u64;
         let Some(most_whole) = self.most_whole(lbas_per_block) else {
             let advice = match self.format_of_whole_blocks(metadata) {
@@ -437,6 +457,18 @@ mod tests {
         assert_eq!(decode(|p| (p.namespace[26], p.zoned_namespace[2816 + 33]) = (2, 32)), Ok(1));
         assert!(decode(|p| p.namespace[130] = 11).unwrap_err().contains("blocks of 2048 bytes"));
         assert_eq!(decode(|p| (p.namespace[130], p.controller[528]) = (11, 1)), Ok(2));
+    }
+
+    #[test]
+    fn zones_that_change_on_their_own_are_refused_by_name() {
+        for (zoc, name) in
+            [(1, "variable zone capacity"), (2, "zone active excursions"), (3, "variable"), (4, "ZOC 0x4")]
+        {
+            let mut pages = pages();
+            put(&mut pages.zoned_namespace, 0, &[zoc, 0]);
+            let refused = pages.decode(1, 1 << 20).unwrap_err();
+            assert!(refused.contains(name), "{zoc}: {refused}");
+        }
     }
 
     #[test]
