@@ -16,6 +16,7 @@ pub mod daemon;
 pub mod demo;
 pub mod drive;
 pub mod export;
+mod interrupt;
 pub mod label;
 pub mod machine;
 pub mod map;

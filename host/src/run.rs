@@ -99,7 +99,9 @@ impl Lock {
         let path = lock_path(directory, array);
         let begun = Instant::now();
         loop {
-            if let Some(file) = lock(&path).with_context(|| format!("{} cannot be locked", path.display()))? {
+            let problem =
+                || format!("{} cannot be locked; ${RUN_VARIABLE} may name another directory", path.display());
+            if let Some(file) = lock(&path).with_context(problem)? {
                 return Ok(Some(Lock { path, _file: file }));
             }
             if begun.elapsed() >= PATIENCE {

@@ -48,6 +48,22 @@ const ZONES: usize = HEADER + SLOTS * SLOT;
 /// Bytes of the largest file.
 const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64) * 8;
 
+/// Most bytes that are read of the note of an NBD server.
+const MOST_PLACE_BYTES: u64 = 8 << 10;
+
+/// The file beside the tails at `tails` in which an NBD server notes where its clients connect.
+fn server_note(tails: &Path) -> PathBuf {
+    tails.with_extension("nbd")
+}
+
+/// Where the NBD server that wrote the tails at `tails` was told to listen, as `serve --nbd` takes it; `None` if the
+/// process served block devices.
+pub fn served_at(tails: &Path) -> Option<String> {
+    let mut place = String::new();
+    File::open(server_note(tails)).ok()?.take(MOST_PLACE_BYTES).read_to_string(&mut place).ok()?;
+    Some(place.trim_end().to_string()).filter(|place| !place.is_empty())
+}
+
 /// The ends of zones as this process knows them, in blocks from their starts.
 pub struct TailFile {
     path: PathBuf,
@@ -246,6 +262,19 @@ impl TailFile {
         }
         // Left behind it does no harm: the next assembly has another number.
         let _ = fs::remove_file(&self.path);
+        self.note_block_devices();
+    }
+
+    /// Notes that an NBD server listens at `place`, so that its death is not taken for that of block devices.
+    pub fn note_server(&self, place: &str) -> Result<()> {
+        let note = server_note(&self.path);
+        fs::write(&note, format!("{place}\n"))
+            .with_context(|| format!("{} cannot be written", note.display()))
+    }
+
+    /// Notes that block devices are served, and not NBD clients.
+    pub fn note_block_devices(&self) {
+        let _ = fs::remove_file(server_note(&self.path));
     }
 }
 

@@ -541,7 +541,11 @@ fn create_destroys_nothing_without_being_told_to() {
     place.run(&["create", "x", &drives[0], &drives[0], &drives[1]]).fails_with(&["named twice"]);
     args.retain(|arg| *arg != "--dry-run");
     let made = place.run(&args).ok().text();
-    assert!(made.ends_with("run it with: zoneraid start drives\n"), "{made}");
+    assert!(made.ends_with("the kernel module ublk_drv: zoneraid start drives\n"), "{made}");
+    assert!(
+        made.contains("zoneraid volume create drives, and then zoneraid serve drives --nbd SOCKET"),
+        "{made}"
+    );
     assert_eq!(place.json(&["status", "drives"])["name"], "new");
     assert!(place.read_zone("drives", 0).is_empty());
 }

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod advice;
 mod cli;
 mod clients;
 mod completions;

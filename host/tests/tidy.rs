@@ -191,6 +191,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "daemon::state",
             "daemon",
             // What is typed by people.
+            "interrupt",
             "bench",
             "demo",
             "cli::args",

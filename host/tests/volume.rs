@@ -214,7 +214,7 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     // What was answered and not flushed survives the process.
     assert_eq!(client.write(9 << 20, &data[..4096], false), 0);
     assert_eq!(server.end(rustix::process::Signal::KILL), None);
-    place.run(&["zone", "reset", "drives", "0"]).fails_with(&["zoneraid start"]);
+    place.run(&["zone", "reset", "drives", "0"]).fails_with(&["zoneraid serve drives --nbd"]);
     place.remove(&drive("drives", 2));
     let server = Server::of(&place, &[]);
     assert!(server.said.contains("degraded: member 2"), "{}", server.said);
@@ -468,7 +468,7 @@ fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     assert_eq!(client.write(8 << 20, &data, false), 0);
     assert_eq!(bytes(&volume(), "physical_bytes"), quarter + (2 << 20));
     assert_eq!(server.end(rustix::process::Signal::KILL), None);
-    set("lz4").fails_with(&["zoneraid start"]);
+    set("lz4").fails_with(&["zoneraid serve drives --nbd"]);
     let server = Server::of(&place, &[]);
     assert_eq!(volume()["compression"], "off");
     let mut client = Client::ready(&place, false);
@@ -673,6 +673,26 @@ fn the_tools_of_others_understand_it() {
     }
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
     assert!(!Path::new(&place.path("nbd.sock")).exists());
+}
+
+#[test]
+fn what_a_rebuild_writes_is_no_parity() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    assert_eq!(client.write(0, &vec![5; 1 << 20], true), 0);
+    let written = || place.json(&["status", "drives"])["volume"]["written"].clone();
+    let before = written();
+    assert_eq!(before["rebuild_bytes"], 0);
+    place.run(&["replace", "--now", "drives", "1", &drive("drives", 5)]).ok();
+    let after = written();
+    assert!(after["rebuild_bytes"].as_u64() >= Some(256 << 10), "{before} {after}");
+    let grown =
+        after["parity_bytes"].as_u64().unwrap() as i64 - before["parity_bytes"].as_u64().unwrap() as i64;
+    assert!(grown < 256 << 10, "{before} {after}");
+    assert!(place.run(&["status", "drives"]).ok().text().contains(" rebuilt\n"));
+    drop(client);
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
 }
 
 #[test]

@@ -103,10 +103,11 @@ pub enum Verb {
     },
     /// Say how an array is, what is wrong and what to do
     ///
-    /// Without ARRAY: all arrays, a line each.
+    /// Without ARRAY: all arrays, a line each. With several: a line for each of these.
     Status {
         /// Name, UUID or path of the array
-        array: Option<ArrayName>,
+        #[arg(id = "array", value_name = "ARRAY")]
+        arrays: Vec<ArrayName>,
     },
     /// Watch what block devices of a running array are asked for, and how long it takes
     ///
@@ -125,8 +126,9 @@ pub enum Verb {
     },
     /// List arrays and blank drives
     List {
-        /// Directory to look in; the current one and the drives of this machine by default
-        dir: Option<PathBuf>,
+        /// Directories to look in; the current one and the drives of this machine by default
+        #[arg(id = "dir", value_name = "DIR")]
+        dirs: Vec<PathBuf>,
     },
     /// Work on the zones of an array
     #[command(subcommand)]
@@ -258,7 +260,6 @@ pub enum Verb {
         shell: Shell,
     },
     /// Write manual pages to a directory
-    #[command(hide = true)]
     Man {
         /// Directory, made if it is not there
         dir: PathBuf,

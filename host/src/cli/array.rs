@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     drive::{self, Plate, same_file},
+    interrupt,
     machine::{self, Owner},
     members::{
         self, Erasing, Found, OpenDrive, Session, directory_of, explain, find_running, listed, places,
@@ -18,8 +19,8 @@ use crate::{
     reactor::Reactor,
     repair::{self, Members},
     report::{
-        Compression, Division, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes, latency_words,
-        level, so_many_zones,
+        self, Compression, Division, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes,
+        latency_words, level, so_many_zones,
     },
     size::{bytes, show},
     ublk,
@@ -27,6 +28,7 @@ use crate::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     array::{Array, CreateOptions, Design, Drive, MemberState, Progress},
+    volume::{NoVolume, Plan},
     zone::MOST_BLOCKS,
 };
 use indicatif::{HumanDuration, ProgressBar};
@@ -50,6 +52,8 @@ struct Created {
     zones: u32,
     zone_size_bytes: u64,
     zone_capacity_bytes: u64,
+    /// 0 if there is no limit.
+    max_active_zones: u32,
     /// What the array holds when all zones are full.
     capacity_bytes: u64,
     parity_bytes: u64,
@@ -64,6 +68,9 @@ struct Created {
     /// How it is found from here.
     #[serde(skip)]
     called: String,
+    /// Whether its drives are image files.
+    #[serde(skip)]
+    emulated: bool,
 }
 
 #[derive(Serialize)]
@@ -127,6 +134,12 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     if created.lost_to_rounding_bytes + created.lost_to_shapes_bytes > created.capacity_bytes {
         output.note("more of the drives is of no use than the array holds");
     }
+    if let Err(NoVolume::FewActive { active, least }) = Plan::of(&design.geometry, None) {
+        output.note(&format!(
+            "the array can have {active} active zones, and a volume needs {least}; {}",
+            report::MORE_ACTIVE
+        ));
+    }
     if 2 * create.parities >= drives.len() {
         output.note(TWO_HALVES);
     }
@@ -135,6 +148,11 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
             .note(&format!("{}; the array is nobody's, and does not start by itself", machine::NO_IDENTITY));
     }
     if !options.dry_run {
+        interrupt::explain(|| {
+            "there is no array before all members are written: the same command begins again, and zoneraid list names \
+             drives that are not blank any more"
+                .into()
+        });
         let made = reactor.wait(Array::create(reactor.runtime(), create, members))?;
         made.map_err(|error| explain(error.into(), drives.iter().map(|drive| drive.path.clone())))?;
     }
@@ -200,6 +218,7 @@ impl Created {
             zones: geometry.zones,
             zone_size_bytes: bytes(geometry.zone_size_blocks),
             zone_capacity_bytes: bytes(geometry.zone_capacity_blocks),
+            max_active_zones: geometry.max_active,
             capacity_bytes,
             parity_bytes,
             metadata_bytes,
@@ -208,6 +227,7 @@ impl Created {
             lost_to_shapes_bytes: all - common,
             drives: from,
             called: called_from_here(&options.name, &options.drives),
+            emulated: options.drives.iter().any(|path| path.is_file()),
         }
     }
 }
@@ -268,10 +288,25 @@ fn created_text(created: &Created) -> String {
     for (lost, why) in losses.iter().filter(|(lost, _)| *lost > 0) {
         text += &format!("; {} of no use {why}", show(*lost));
     }
+    if created.max_active_zones > 0 {
+        text += &format!("; {} zones can be active at once", created.max_active_zones);
+    }
     text += "\n";
     match created.dry_run {
         true => text + "nothing was written (dry run)\n",
-        false => text + &format!("run it with: zoneraid start {}\n", quoted(&created.called)),
+        false => text + &how_to_run(&quoted(&created.called), created.emulated),
+    }
+}
+
+/// What to type next. Image files stand for drives where people try zoneraid, mostly without root.
+fn how_to_run(called: &str, emulated: bool) -> String {
+    let nbd = format!("zoneraid volume create {called}, and then zoneraid serve {called} --nbd SOCKET");
+    match emulated {
+        true => format!(
+            "use it without root, by NBD: {nbd}\nor as a block device, by root and the kernel module ublk_drv: zoneraid \
+             start {called}\n"
+        ),
+        false => format!("run it with: zoneraid start {called}\n"),
     }
 }
 
@@ -280,8 +315,8 @@ pub fn as_one(aggregate: u32) -> String {
     if aggregate > 1 { format!(", {aggregate} zones of a drive as one") } else { String::new() }
 }
 
-pub fn status(output: Output, name: Option<&ArrayName>) -> Result<u8> {
-    let Some(name) = name else { return overview::status(output) };
+pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
+    let [name] = names else { return overview::status(output, names) };
     let status = status_of(output, name)?;
     output.print(&status, status_text)?;
     Ok(status.state.code())
@@ -462,26 +497,7 @@ fn volume_text(volume: &VolumeReport) -> String {
             show(volume.effective_bytes),
         );
     }
-    let WrittenBytes {
-        user_bytes,
-        gc_bytes,
-        saved_bytes,
-        header_bytes,
-        map_bytes,
-        padding_bytes,
-        parity_bytes,
-    } = written;
-    let saved = if compresses { format!(", {} saved", show(*saved_bytes)) } else { String::new() };
-    text += &format!(
-        "written: {} for users, {} moved{saved}, {} of headers, {} of map, {} of padding, {} of parity: {:.2} times as much\n",
-        show(*user_bytes),
-        show(*gc_bytes),
-        show(*header_bytes),
-        show(*map_bytes),
-        show(*padding_bytes),
-        show(*parity_bytes),
-        volume.write_amplification,
-    );
+    text += &written_text(written, compresses, volume.write_amplification);
     let active = if collection.active { "is collecting" } else { "rests" };
     let unreadable = match collection.unreadable_zones {
         0 => String::new(),
@@ -495,6 +511,30 @@ fn volume_text(volume: &VolumeReport) -> String {
         text += &format!("         nothing is written any more: {}\n", output::in_one_line(why));
     }
     text
+}
+
+/// What was written to the drives, in rows that a terminal has room for.
+fn written_text(written: &WrittenBytes, compresses: bool, amplification: f64) -> String {
+    let first = match written.user_bytes {
+        0 => "nothing for users yet".to_string(),
+        bytes => {
+            format!("{} for users; {amplification:.2} times as much in all, without rebuilds", show(bytes))
+        }
+    };
+    let saved = Some((written.saved_bytes, "saved by compression")).filter(|_| compresses);
+    let rebuilt = Some((written.rebuild_bytes, "rebuilt")).filter(|(bytes, _)| *bytes > 0);
+    let row = |parts: &[Option<(u64, &str)>]| {
+        let parts = parts.iter().flatten().map(|(bytes, what)| format!("{} {what}", show(*bytes)));
+        parts.collect::<Vec<_>>().join(", ")
+    };
+    let volume = [Some((written.gc_bytes, "moved")), saved, Some((written.header_bytes, "of headers"))];
+    let others = [
+        Some((written.map_bytes, "of map")),
+        Some((written.padding_bytes, "of padding")),
+        Some((written.parity_bytes, "of parity")),
+        rebuilt,
+    ];
+    format!("written: {first}\n         {},\n         {}\n", row(&volume), row(&others))
 }
 
 fn rebuild_text(rebuild: &Rebuild) -> String {
@@ -551,6 +591,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
             let drive = real_path(&new)?;
             // A daemon that asked who runs would ask itself.
             OpenDrive::look(&Reactor::default(), &drive::resolve(&drive))?.refuse_if_waited_for()?;
+            explain_daemon(&name);
             ask(output, &mut client, &Request::Replace { member: member.clone(), drive, now, yes })?
         }
         None => replace_here(output, &name, &member, &new, (now, yes))?,
@@ -601,10 +642,17 @@ fn replace_here(
     let progress = show_on(&bar);
     let note = |note: &str| bar.suspend(|| output.note(note));
     let work = repair::replace(&session.array, role, drive.drive(), now, &progress, &note);
+    let called = quoted(&name.to_string());
+    interrupt::explain(move || {
+        format!(
+            "the drive was not copied to its end; zoneraid status {called} says which drives are members, and the same \
+             command with --yes goes on"
+        )
+    });
     let replaced = session.wait(work);
     bar.finish_and_clear();
     let copied_bytes = repair::copied_bytes(replaced??);
-    let done = run_rebuild(output, &session)?;
+    let done = run_rebuild(output, &session, name)?;
     let drive = Some(new.display().to_string());
     Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&session.array.status(), Some(role as u32), drive, &done) })
 }
@@ -624,7 +672,10 @@ fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
 
 pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
     let rebuilt = match find_running(name)? {
-        Some(mut client) => ask(output, &mut client, &Request::Rebuild)?,
+        Some(mut client) => {
+            explain_daemon(name);
+            ask(output, &mut client, &Request::Rebuild)?
+        }
         None => rebuild_here(output, name)?,
     };
     output.print(&rebuilt, |rebuilt| {
@@ -642,7 +693,7 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
 fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     let session = members::assembled(name)?;
     repair::refuse_if_only_out(&output::quoted(&name.to_string()), &session.array.status())?;
-    let done = run_rebuild(output, &session)?;
+    let done = run_rebuild(output, &session, name)?;
     Ok(Rebuilt::of(&session.array.status(), None, None, &done))
 }
 
@@ -654,15 +705,31 @@ fn show_on(bar: &ProgressBar) -> impl Fn(Progress) {
     }
 }
 
-fn run_rebuild(output: Output, session: &Session) -> Result<engine::array::Rebuilt> {
+fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<engine::array::Rebuilt> {
     let bar = output.bar("rebuild", 0);
+    let (told, called) = (bar.clone(), quoted(&name.to_string()));
+    interrupt::explain(move || {
+        let (done, all) = (show(told.position()), show(told.length().unwrap_or_default()));
+        format!("{done} of {all} are rebuilt and stay so; the rest: zoneraid rebuild {called}")
+    });
     let rebuilt = session.wait(session.array.rebuild(&show_on(&bar)));
+    interrupt::forget();
     bar.finish_and_clear();
     Ok(rebuilt??)
 }
 
+/// Says on a signal that the daemon goes on with what it was asked for.
+fn explain_daemon(name: &ArrayName) {
+    let called = quoted(&name.to_string());
+    interrupt::explain(move || {
+        format!("the daemon of the array goes on with it; how far it is: zoneraid status {called}")
+    });
+}
+
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
     let member = MemberName::new(member)?;
+    let called = quoted(&name.to_string());
+    interrupt::explain(move || format!("whether the member is out: zoneraid status {called}"));
     let failed: Failed = match find_running(name)? {
         Some(mut client) => ask(output, &mut client, &Request::Fail { member })?,
         None => {

@@ -71,7 +71,7 @@ struct Ready {
 fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let name = &options.array;
     refuse_if_running(name)?;
-    let found = find(output, name, Duration::from_secs(options.wait.into()))?;
+    let found = find(output, options)?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; done without it", path.display()));
     }
@@ -259,12 +259,13 @@ fn lock(directory: &Path, label: &Label) -> Result<Lock> {
 }
 
 /// Finds the members of an array; waits for those that are missing, and claims none before.
-fn find(output: Output, name: &ArrayName, wait: Duration) -> Result<Found> {
+fn find(output: Output, options: &Start) -> Result<Found> {
+    let wait = Duration::from_secs(options.wait.into());
     let deadline = Instant::now() + wait;
     let mut said = false;
     loop {
         let early = Instant::now() < deadline;
-        let problem = match find_now(name, early) {
+        let problem = match find_now(options, early) {
             Err(error) if early => error,
             found => return found,
         };
@@ -277,10 +278,11 @@ fn find(output: Output, name: &ArrayName, wait: Duration) -> Result<Found> {
 }
 
 /// Finds and claims the members of an array; it is an error if some are missing and it is `early`.
-fn find_now(name: &ArrayName, early: bool) -> Result<Found> {
-    let found = Found::to_read(name)?.absolute()?;
+fn find_now(options: &Start, early: bool) -> Result<Found> {
+    let found = Found::to_read(&options.array)?.absolute()?;
     match missing(&found).filter(|_| early) {
         Some(missing) => bail!(missing),
+        None if options.read_only => found.claim_to_read(),
         None => found.claim(),
     }
 }

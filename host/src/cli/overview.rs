@@ -10,7 +10,8 @@ use crate::{
     drive::{self, Plate, User, same_file},
     label::{Content, Label},
     machine::Owner,
-    members::{Found, Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, listed, places},
+    members::{Found, Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, find_running, listed, places},
+    name::ArrayName,
     output::{FAILED, HEALTHY, Output, shaded_state, table, uuid},
     protocol::Request,
     reactor::Reactor,
@@ -107,11 +108,16 @@ struct ArrayLine {
     used_by: Vec<User>,
     /// Whether they change the array all the time, so that what is said of it is of different moments.
     changing: bool,
-    /// The block device is there, and waits until somebody starts the array again.
+    /// A daemon was killed, and what uses its block device, or its NBD clients, wait for the next one.
     waits_for_daemon: bool,
     /// Nothing if nobody runs the array.
     pid: Option<u32>,
     block_device: Option<String>,
+    /// Where NBD clients connect, if they can.
+    nbd: Option<String>,
+    /// Of the volume that it carries, as its daemon tells.
+    volume_size_bytes: Option<u64>,
+    volume_used_bytes: Option<u64>,
     host: Owner,
     /// Whether it starts by itself where it belongs.
     autostart: bool,
@@ -149,13 +155,13 @@ impl Silent {
 }
 
 /// That there are no `things`, and where they are not; whoever could not look everywhere does not say so.
-fn none_of(things: &str, dir: Option<&Path>, blind: bool) -> String {
-    let places = places();
-    let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-    match dir {
+fn none_of(things: &str, dirs: &[PathBuf], blind: bool) -> String {
+    let named =
+        |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" or ");
+    match dirs {
         _ if blind => format!("no {things} among what could be looked at\n"),
-        Some(dir) => format!("no {things} in {}\n", dir.display()),
-        None => format!("no {things} in {}; to look elsewhere, name a directory\n", places.join(" or ")),
+        [] => format!("no {things} in {}; to look elsewhere, name a directory\n", named(&places())),
+        dirs => format!("no {things} in {}\n", named(dirs)),
     }
 }
 
@@ -181,6 +187,9 @@ impl ArrayLine {
             waits_for_daemon: status.waits_for_daemon,
             pid: status.pid,
             block_device: status.block_device,
+            nbd: status.nbd,
+            volume_size_bytes: status.volume.as_ref().map(|volume| volume.size_bytes),
+            volume_used_bytes: status.volume.as_ref().map(|volume| volume.used_bytes),
             host: status.host,
             autostart: status.autostart,
             stage: status.stage,
@@ -189,7 +198,10 @@ impl ArrayLine {
 
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or("-".into());
-        let zones = self.used_zones.zip(self.zones).map(|(used, zones)| format!("{used} of {zones}"));
+        let zones = self.used_zones.zip(self.zones).map(|(used, zones)| format!("{used} of {zones} zones"));
+        // Of a volume all zones are used, sooner or later.
+        let volume = self.volume_used_bytes.zip(self.volume_size_bytes);
+        let used = volume.map(|(used, size)| format!("{} of {}", show(used), show(size))).or(zones);
         let doing = match (&self.rebuild, self.pid) {
             (Some(rebuild), _) => format!("{}, {}", rebuild.kind(), rebuild.percent()),
             (None, Some(pid)) => format!("runs (process {pid})"),
@@ -203,10 +215,10 @@ impl ArrayLine {
             self.level.clone(),
             shaded_as(self.stage, self.state),
             or_dash(self.size_bytes.map(show)),
-            or_dash(zones),
+            or_dash(used),
             format!("{} of {}", self.members_active, self.members),
             doing,
-            or_dash(self.block_device.clone()),
+            or_dash(self.block_device.clone().or(self.nbd.clone())),
             self.host.words(self.autostart).to_string(),
             self.uuid.clone(),
         ]
@@ -218,32 +230,36 @@ fn shaded_as(stage: Life, state: State) -> String {
     stage.shaded().filter(|_| state != State::Changing).unwrap_or_else(|| state.shaded())
 }
 
-/// Says how all arrays are, a line each.
-pub fn status(output: Output) -> Result<u8> {
+/// The arrays that are called so.
+fn named(output: Output, names: &[ArrayName]) -> Result<Vec<Seen>> {
+    let seen = |name| match find_running(name)? {
+        Some(mut client) => seen_by_daemon(output, &mut client),
+        None => Ok(seen_on_drives(&Found::to_look(name)?)),
+    };
+    names.iter().map(seen).collect()
+}
+
+/// Says how all arrays are, or those with these names, a line each.
+pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
     let reactor = Reactor::default();
-    let running = client::running()?;
-    let scans = Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?;
-    let unseen = unseen(&scans, &running);
-    let seen = arrays(output, &reactor, &scans, running);
+    let (seen, unseen) = match names {
+        [] => {
+            let running = client::running()?;
+            let scans = Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?;
+            let unseen = unseen(&scans, &running);
+            (arrays(output, &reactor, &scans, running), unseen)
+        }
+        names => (named(output, names)?, Vec::new()),
+    };
     let arrays = seen.into_iter().map(ArrayLine::new).collect();
     let overview = Overview { arrays, unseen, silent: Silent::all() };
     output.print(&overview, |overview| {
-        let heads = [
-            "ARRAY",
-            "LEVEL",
-            "STATE",
-            "SIZE",
-            "USED ZONES",
-            "MEMBERS",
-            "ACTIVITY",
-            "DEVICE",
-            "HOST",
-            "UUID",
-        ];
+        let heads =
+            ["ARRAY", "LEVEL", "STATE", "SIZE", "USED", "MEMBERS", "ACTIVITY", "DEVICE", "HOST", "UUID"];
         let mut rows = vec![heads.map(String::from).to_vec()];
         rows.extend(overview.arrays.iter().map(ArrayLine::cells));
         let blind = !overview.unseen.is_empty() || !overview.silent.is_empty();
-        let mut text = if rows.len() == 1 { none_of("arrays", None, blind) } else { table(&rows) };
+        let mut text = if rows.len() == 1 { none_of("arrays", &[], blind) } else { table(&rows) };
         for drive in &overview.unseen {
             text += &format!("not looked at: {} {}\n", drive.drive, drive.error);
         }
@@ -338,19 +354,19 @@ struct Blank {
     serial: Option<String>,
 }
 
-pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
+pub fn list(output: Output, dirs: &[PathBuf]) -> Result<u8> {
     let reactor = Reactor::default();
     let running = client::running()?;
-    let scans = match dir {
-        Some(dir) => vec![Scan::of(&reactor, dir, PATIENCE_TO_LOOK)?],
-        None => Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?,
+    let scans = match dirs {
+        [] => Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?,
+        dirs => dirs.iter().map(|dir| Scan::of(&reactor, dir, PATIENCE_TO_LOOK)).collect::<Result<_>>()?,
     };
     let unseen = unseen(&scans, &running);
     // In a directory, arrays that run on drives elsewhere are none of its business.
     let drives = || scans.iter().flat_map(|scan| &scan.drives);
     let here = |client: &Client| {
         let lies_here = |drive: &PathBuf| drives().any(|other| same_file(drive, &other.path));
-        dir.is_none() || client.about.drives.iter().any(lies_here)
+        dirs.is_empty() || client.about.drives.iter().any(lies_here)
     };
     let seen = arrays(output, &reactor, &scans, running.into_iter().filter(here).collect());
     let stale = |uuid: &str| {
@@ -371,7 +387,7 @@ pub fn list(output: Output, dir: Option<&Path>) -> Result<u8> {
         silent: Silent::all(),
     };
     output.print(&listed, |listed| match listed_text(listed) {
-        text if text.is_empty() => none_of("drives", dir, !listed.silent.is_empty()),
+        text if text.is_empty() => none_of("drives", dirs, !listed.silent.is_empty()),
         text => text,
     })?;
     Ok(HEALTHY)

@@ -8,6 +8,7 @@ use super::daemon::ask;
 use crate::{
     client,
     drive::{self, Plate, same_file},
+    interrupt,
     label::{Content, Label},
     machine,
     members::{Erasing, Found, OpenDrive, PATIENCE_TO_LOOK, Scan, explain, find_running},
@@ -146,7 +147,14 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
         uuid: uuid(&found.label.uuid),
         drives: found.drives.iter().map(Wiped::of).collect(),
     };
+    let again = quoted(&name.to_string());
+    interrupt::explain(move || {
+        format!(
+            "the array is there as before, or half destroyed and good for nothing else: zoneraid destroy --yes {again}"
+        )
+    });
     let gone = found.reactor.wait(Array::destroy(found.reactor.runtime(), drives))?;
+    interrupt::forget();
     drop(erasing);
     gone.map_err(|error| found.explain(error))?;
     output.print(&destroyed, |destroyed| {

@@ -3,7 +3,7 @@
 use super::daemon::ask;
 use crate::{
     client::Client,
-    members::find_running,
+    members::{Found, find_running},
     name::ArrayName,
     output::{HEALTHY, Output, quoted, table},
     protocol::{Asked, AskedDevice, AskedDrive, Request},
@@ -11,7 +11,8 @@ use crate::{
     size::{show, total},
     traffic::{Counted, Counts},
 };
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use std::{
     io::{IsTerminal, stdout},
@@ -161,6 +162,9 @@ impl Top {
     }
 
     fn text(&self) -> String {
+        let names =
+            self.drives.iter().map(|drive| drive.drive.file_name().unwrap_or(drive.drive.as_os_str()));
+        let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
         let head = [
             "DEVICE",
             "",
@@ -200,10 +204,14 @@ impl Top {
             };
             rows.push(row("", "writes", &device.writes, [&tokens, "", "", missed]));
         }
-        for ShownDrive { drive, role, reads, writes } in &self.drives {
+        for (ShownDrive { role, reads, writes, .. }, name) in self.drives.iter().zip(names) {
             let role = role.map_or(String::new(), |role| format!("member {role}: "));
-            rows.push(row(&(role + &drive.display().to_string()), "reads", reads, ["", "", "", ""]));
+            rows.push(row(&(role + &name), "reads", reads, ["", "", "", ""]));
             rows.push(row("", "writes", writes, ["", "", "", ""]));
+        }
+        if self.devices.iter().all(|device| device.namespace.is_none()) {
+            // What the scheduler of namespaces says is said of nothing else.
+            rows.iter_mut().for_each(|row| row.truncate(head.len() - 4));
         }
         let of_each = |bytes| format!("drives write {bytes:.2} bytes for each that they are given\n");
         let written = self.written_per_byte.map(of_each).unwrap_or_default();
@@ -212,9 +220,16 @@ impl Top {
 }
 
 pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
-    let client = find_running(name)?;
-    let not_running = || format!("'{name}' does not run; zoneraid start {}", quoted(&name.to_string()));
-    let mut client = client.with_context(not_running)?;
+    let Some(mut client) = find_running(name)? else {
+        // A daemon may be there and not answer, or have been killed.
+        if let Ok(found) = Found::to_look(name) {
+            found.refuse_if_waited_for()?;
+        }
+        bail!(
+            "'{name}' does not run; zoneraid start {0}, or zoneraid serve {0} --nbd SOCKET",
+            quoted(&name.to_string())
+        );
+    };
     let mut before = asked(output, &mut client)?;
     let watches = !output.json && stdout().is_terminal();
     loop {
@@ -227,12 +242,19 @@ pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
         if watches {
             output.raw(CLEAR)?;
         }
-        output.print(&top, Top::text)?;
+        let columns = tcgetwinsize(stdout()).map_or(0, |size| size.ws_col.into());
+        output.print(&top, |top| if watches { clipped(&top.text(), columns) } else { top.text() })?;
         if !watches {
             return Ok(HEALTHY);
         }
         before = now;
     }
+}
+
+/// Lines no longer than a terminal's, so that none is broken; `columns` is 0 if nobody knows how long these are.
+fn clipped(text: &str, columns: usize) -> String {
+    let columns = if columns == 0 { usize::MAX } else { columns };
+    text.lines().map(|line| line.chars().take(columns).collect::<String>() + "\n").collect()
 }
 
 fn asked(output: Output, client: &mut Client) -> Result<Asked> {
@@ -276,10 +298,20 @@ mod tests {
             "-8 KiB",
             "3 MiB/s",
             "latency out of reach",
-            "member 2: /dev/ng0n1",
+            "member 2: ng0n1",
             "drives write 1.25 bytes",
         ];
         assert!(told.iter().all(|words| text.contains(words)), "{text}");
+        // Without namespaces there is nothing to say of their scheduler, and a terminal of 80 columns is wide enough.
+        let long = "/a/directory/with/a/long/name/that/does/not/matter/drive0.img".into();
+        let (namespace, role) = (None, Some(0));
+        let drives = vec![ShownDrive { drive: long, role, reads: rates(), writes: rates() }];
+        let devices = top.devices.into_iter().map(|device| Shown { namespace: namespace.clone(), ..device });
+        let narrow = Top { devices: devices.collect(), drives, ..top };
+        let text = narrow.text();
+        assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains("SPARES"), "{text}");
+        assert!(text.contains("member 0: drive0.img"), "{text}");
+        assert_eq!(clipped("abc\nde\n", 2), "ab\nde\n");
         assert_eq!((rates().p50_us, rates().p99_9_us), (Some(1), Some(2)));
     }
 }

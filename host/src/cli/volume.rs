@@ -2,14 +2,15 @@
 
 use super::{args::Volume as Verb, daemon::ask, namespace};
 use crate::{
+    interrupt,
     members::{Found, Session, find_running},
     name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
     protocol::Request,
-    report::{Compression, VolumeSet, no_start, no_volume},
+    report::{Compression, MORE_ACTIVE, VolumeSet, no_start, no_volume},
     size::{bytes, show},
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
     volume::{Behaviour, CreateOptions, NoVolume, Plan, Unit, Volume, VolumeError},
@@ -25,6 +26,10 @@ struct Created {
     size_bytes: u64,
     /// How much of it may be used at once, if nothing of it compresses.
     usable_bytes: u64,
+    /// Of the array or namespace, and those of them that are set aside.
+    zones: u32,
+    collection_zones: u32,
+    map_zones: u32,
     compression: Compression,
     /// How much of it is compressed together, at most.
     unit_bytes: u64,
@@ -88,6 +93,12 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
     let array: Rc<dyn ZonedDevice> = session.device.clone();
     let called = namespace::name_of(&session, below.as_ref());
     let problem = || format!("'{called}' gets no volume");
+    let again = quoted(&name.to_string());
+    interrupt::explain(move || {
+        format!(
+            "a volume that was not made to its end is made by the same command: zoneraid volume create {again}"
+        )
+    });
     let created = session.wait(Volume::create(array.clone(), options))?;
     if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), Some(below)) = (&created, &below)
     {
@@ -96,13 +107,21 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
              it again with --active {least}"
         );
     }
+    if let Err(VolumeError::Design(NoVolume::FewActive { .. })) = &created {
+        return Err(Error::from(created.err().context("there is no volume")?))
+            .with_context(|| format!("{}; {MORE_ACTIVE} to zoneraid create", problem()));
+    }
     created.with_context(problem)?;
     let plan = Plan::of(array.geometry(), options.blocks).with_context(problem)?;
+    let data_zones = (plan.usable / plan.in_full_zone().max(1)) as u32;
     let created = Created {
         array: called,
         uuid: uuid(&options.uuid),
         size_bytes: bytes(plan.blocks),
         usable_bytes: bytes(plan.usable.min(plan.blocks)),
+        zones: plan.zones,
+        collection_zones: plan.spare,
+        map_zones: plan.zones - plan.spare - data_zones,
         compression: Compression(options.codec),
         unit_bytes: options.unit.min(plan.unit).bytes() as u64,
         sector_bytes: options.sector as u32,
@@ -129,8 +148,12 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
             4096 => String::new(),
             bytes => format!(" in sectors of {bytes} bytes"),
         };
+        let Created { zones, collection_zones, map_zones, .. } = created;
+        let capacity = show(bytes(plan.capacity.into()));
         format!(
-            "'{}' carries a volume of {size}{sectors}{thin}; as a block device: {start}{serve}\n",
+            "'{}' carries a volume of {size}{sectors}{thin}; as a block device: {start}{serve}\n\
+             of {zones} zones of {capacity} {data_zones} are for data, {collection_zones} are set aside for garbage \
+             collection and {map_zones} for the map; with more zones the share of these is smaller\n",
             created.array
         )
     })?;
@@ -169,6 +192,9 @@ mod tests {
             uuid: String::new(),
             size_bytes: 0,
             usable_bytes: 0,
+            zones: 0,
+            collection_zones: 0,
+            map_zones: 0,
             compression: Compression(None),
             unit_bytes: 4096,
             sector_bytes: 4096,

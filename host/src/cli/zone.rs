@@ -14,6 +14,7 @@ use super::{
     volume::refuse_if_there,
 };
 use crate::{
+    interrupt,
     members::{Found, Session, find_running, listed},
     name::ArrayName,
     output::{HEALTHY, Output, Transfer, quoted, table},
@@ -35,6 +36,10 @@ use std::{
     os::{
         fd::AsFd,
         unix::fs::{FileExt, OpenOptionsExt},
+    },
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -187,6 +192,12 @@ fn manage(
     let (session, below) = namespace::session(array)?;
     refuse_if_there(&session, array, below.as_ref())?;
     let before = condition(zone_info(&session, zone)?.state);
+    let called = quoted(&array.to_string());
+    interrupt::explain(move || {
+        format!(
+            "zone {zone} is as it was before, {before}, or as it was to be: zoneraid zone report {called} {zone}"
+        )
+    });
     session
         .run(command(device::Zones::One(ZoneIndex(zone))))
         .with_context(|| format!("zone {zone}, which is {before}"))?;
@@ -307,6 +318,12 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
     ensure!(offset <= end, "zone {zone} holds {end} bytes, which is less than --offset {offset}");
     let end = length.and_then(|length| offset.checked_add(length)).map_or(end, |wanted| wanted.min(end));
     let progress = output.transfer("read", Some(end - offset));
+    let told = Arc::new(AtomicU64::new(offset));
+    let read_so_far = told.clone();
+    interrupt::explain(move || {
+        let at = read_so_far.load(Ordering::Relaxed);
+        format!("zone {zone} was read up to byte {at}; --offset {at} goes on from there")
+    });
     let mut at = offset;
     while at < end {
         let first = at / BLOCK as u64;
@@ -320,6 +337,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
             result => result.context("standard output cannot be written")?,
         }
         at = until;
+        told.store(at, Ordering::Relaxed);
         progress.set_position(at - offset);
     }
     crate::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")?;
@@ -360,6 +378,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
         submitted: bytes(info.wp_blocks),
         completed: bytes(info.wp_blocks),
         durable: bytes(info.wp_blocks),
+        told: Arc::new(AtomicU64::new(bytes(info.wp_blocks))),
         start: bytes(info.wp_blocks),
         progress: output.transfer("write", input_bytes()),
     };
@@ -367,8 +386,18 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     if input.stdin.is_terminal() {
         output.note("standard input is a terminal: what is typed is written, until Ctrl-D ends it");
     }
+    let (told, start, called) = (writer.told.clone(), writer.start, quoted(&options.array.to_string()));
+    interrupt::explain(move || {
+        let durable = told.load(Ordering::Relaxed);
+        format!(
+            "{} bytes of the input are stored safely in zone {zone}, up to byte {durable}; its wp, where the next write \
+             goes, may be further on: zoneraid zone report {called} {zone}",
+            durable - start
+        )
+    });
     let result = writer.copy(&mut input, bytes(options.block_size), bytes(info.capacity_blocks));
     let (start, durable) = (writer.start, writer.durable);
+    interrupt::forget();
     // Takes the progress off the screen before anything is said.
     drop(writer);
     if input.padded > 0 {
@@ -454,6 +483,8 @@ struct Writer<'a> {
     submitted: u64,
     completed: u64,
     durable: u64,
+    /// `durable`, for whoever ends this process.
+    told: Arc<AtomicU64>,
     /// Where the first write went.
     start: u64,
     progress: Transfer,
@@ -528,6 +559,7 @@ impl Writer<'_> {
     /// Everything that has completed is durable: says so in the log.
     fn promise(&mut self) -> Result<()> {
         self.durable = self.completed;
+        self.told.store(self.durable, Ordering::Relaxed);
         match &mut self.log {
             // One call for the line, so that a kill leaves all of it or nothing.
             Some(log) => log

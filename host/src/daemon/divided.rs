@@ -194,7 +194,7 @@ impl Daemon {
             NamespaceReport {
                 block_device: block.map(|block| block.path.display().to_string()),
                 link: block.and_then(|block| Some(block.link.as_ref()?.display().to_string())),
-                volume: volume.map(|volume| VolumeReport::of(&volume.status(), 0)),
+                volume: volume.map(|volume| VolumeReport::of(&volume.status(), 0, 0)),
                 ..NamespaceReport::of(&namespace.status(), capacity)
             }
         });

@@ -48,12 +48,13 @@ impl Daemon {
         let beside = self.reactor.offload(move || lies_beside(&file, &members)).await?;
         ensure!(
             beside.unwrap_or(Ok(true)).with_context(|| format!("{} cannot be opened", path.display()))?,
-            "{} might lie on the array itself; an image has to lie in a file system that holds another one",
+            "{} might lie on the array itself; an image has to lie in memory, on disks of this machine, or in a file \
+             system that holds another one",
             path.display()
         );
         let held = self.held(path);
         // The same name may mean another drive by now. If it does not, the drive is still held here.
-        match (OpenDrive::open_beside(&self.reactor, path).await, held) {
+        match (OpenDrive::open_beside(&self.reactor, path, false).await, held) {
             (Err(_), Some(held)) => Ok(held),
             (opened, _) => opened,
         }
@@ -75,5 +76,69 @@ fn lies_beside(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> {
     let same = |member: &PathBuf| {
         member.metadata().is_ok_and(|other| other.is_file() && other.dev() == metadata.dev())
     };
-    Ok(!metadata.is_file() || members.iter().any(same))
+    Ok(!metadata.is_file() || members.iter().any(same) || lies_apart(path, metadata.dev()))
+}
+
+/// Whether the file system of the file at `path`, of this device number, lies in memory or on nothing but disks that
+/// no array of ours can be behind.
+fn lies_apart(path: &Path, device: u64) -> bool {
+    const TMPFS: u64 = 0x0102_1994;
+    let is_in_memory = rustix::fs::statfs(path).is_ok_and(|system| system.f_type as u64 == TMPFS);
+    let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    is_in_memory || Path::new(&node).canonicalize().is_ok_and(|node| rests_on_disks(&node))
+}
+
+/// Whether the block device that /sys has at `node` consists of disks alone; what others serve, of whom this array may
+/// be one, does not count.
+fn rests_on_disks(node: &Path) -> bool {
+    const SERVED: [&str; 4] = ["ublkb", "nbd", "loop", "zram"];
+    // A partition lies in the directory of its disk.
+    let disk = if node.join("partition").exists() { node.parent().unwrap_or(node) } else { node };
+    let name = disk.file_name().unwrap_or_default().to_string_lossy();
+    let below: Vec<PathBuf> = match std::fs::read_dir(node.join("slaves")) {
+        Ok(slaves) => slaves.filter_map(|slave| slave.ok()?.path().canonicalize().ok()).collect(),
+        Err(_) => Vec::new(),
+    };
+    // An NVMe drive over a network may be served by this very machine.
+    let transport = std::fs::read_to_string(disk.join("device/transport")).unwrap_or_default();
+    let is_local = !name.starts_with("nvme") || transport.trim() == "pcie";
+    !SERVED.iter().any(|served| name.starts_with(served))
+        && is_local
+        && below.iter().all(|node| rests_on_disks(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn image_on_disks_lies_apart_and_on_served_devices_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = |name: &str, slaves: &[&str]| {
+            let node = dir.path().join(name);
+            fs::create_dir_all(node.join("slaves")).unwrap();
+            for slave in slaves {
+                std::os::unix::fs::symlink(dir.path().join(slave), node.join("slaves").join(slave)).unwrap();
+            }
+            node
+        };
+        let (disk, served) = (device("sda", &[]), device("ublkb0", &[]));
+        fs::create_dir_all(disk.join("sda1")).unwrap();
+        fs::create_dir_all(served.join("ublkb0p1")).unwrap();
+        for partition in ["sda/sda1", "ublkb0/ublkb0p1"] {
+            fs::write(dir.path().join(partition).join("partition"), "1").unwrap();
+        }
+        assert!(rests_on_disks(&disk) && rests_on_disks(&disk.join("sda1")));
+        assert!(!rests_on_disks(&served) && !rests_on_disks(&served.join("ublkb0p1")));
+        assert!(rests_on_disks(&device("dm-0", &["sda"])));
+        assert!(!rests_on_disks(&device("dm-1", &["sda", "ublkb0"])));
+        assert!(!rests_on_disks(&device("dm-2", &["dm-1"])) && !rests_on_disks(&device("nbd3", &[])));
+        let fabric = device("nvme3n1", &[]);
+        fs::create_dir(fabric.join("device")).unwrap();
+        for (transport, apart) in [("tcp", false), ("loop", false), ("pcie", true)] {
+            fs::write(fabric.join("device/transport"), transport).unwrap();
+            assert_eq!(rests_on_disks(&fabric), apart, "{transport}");
+        }
+    }
 }

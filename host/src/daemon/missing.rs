@@ -108,7 +108,7 @@ impl Daemon {
         if !is_member(looked?)? {
             return Ok(());
         }
-        let drive = OpenDrive::open_beside(&self.reactor, path).await?;
+        let drive = OpenDrive::open_beside(&self.reactor, path, status.read_only).await?;
         if is_member(drive.content.clone())? {
             self.array.complete(drive.drive()).await?;
             log(&format!("'{}': {} is there, and has missed nothing", status.name, path.display()));

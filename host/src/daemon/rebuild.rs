@@ -80,6 +80,7 @@ impl Daemon {
                 Err(error) => log(&format!("'{name}': the rebuild stopped: {error}")),
             }
             rebuilder.running.set(None);
+            rebuilder.count(result.as_ref().map_or(0, |done| done.bytes));
             *rebuilder.last.borrow_mut() = Some(result);
             if rebuilder.again.take() {
                 daemon.start_rebuild();
@@ -185,7 +186,9 @@ impl Daemon {
         let mut drives = self.drives.borrow_mut();
         drives.retain(|held| held.path != path && !is_given_back(held));
         drives.push(drive);
-        Ok(repair::copied_bytes(replaced))
+        let copied_bytes = repair::copied_bytes(replaced);
+        rebuilder.count(copied_bytes);
+        Ok(copied_bytes)
     }
 
     /// Waits until a drive is in its place, and tells the client how far that is.

@@ -20,11 +20,24 @@ pub struct Rebuilder {
     pub(super) changed: Gate,
     /// Whether there may be more to rebuild than when the rebuild began.
     pub(super) again: Cell<bool>,
+    /// Bytes that rebuilds and copies have written that are done.
+    pub(super) written: Cell<u64>,
     /// Whether a drive is being put in a place.
     pub(super) replacing: Cell<bool>,
 }
 
 impl Rebuilder {
+    /// A rebuild or a copy has written so many bytes.
+    pub(super) fn count(&self, bytes: u64) {
+        self.written.set(self.written.get() + bytes);
+    }
+
+    /// What rebuilds have written to members so far. The drive that is copied to is none before the copy is done.
+    pub fn written_bytes(&self) -> u64 {
+        let rebuilt = self.running.get().filter(|_| self.copied.borrow().is_none());
+        self.written.get() + rebuilt.map_or(0, |(_, progress)| progress.done_bytes)
+    }
+
     /// How far the rebuild is; `None` if there is none.
     pub fn progress(&self) -> Option<Rebuild> {
         let (started, progress) = self.running.get()?;

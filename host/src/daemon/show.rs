@@ -62,7 +62,9 @@ impl Daemon {
             let server = volume.and_then(|volume| {
                 let called = &status.name;
                 let volume = volume.with_context(|| no_volume(called))?;
-                nbd::Server::start(&self.reactor, volume.clone(), place, export(&volume))
+                let server = nbd::Server::start(&self.reactor, volume.clone(), place, export(&volume))?;
+                tails.note_server(&server.place().argument())?;
+                Ok(server)
             });
             // Otherwise there is nobody who has been answered anything.
             server.inspect_err(|_| tails.remove())
@@ -132,10 +134,8 @@ impl Daemon {
     /// Serves block devices from now on.
     fn look_after(self: &Rc<Self>, served: Vec<(Rc<Block>, BlockDevice)>) {
         for (block, device) in served {
-            // Has udev ask again for the name, which nobody knew when the device appeared.
-            let name = block.path.file_name().unwrap_or_default();
             self.blocks.borrow_mut().push(block.clone());
-            let _ = fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change");
+            announce(&block.path);
             self.reactor.runtime().spawn(self.clone().keep(block, device));
         }
         self.blocks.borrow_mut().sort_by_key(|block| block.namespace.as_ref().map(Namespace::number));
@@ -207,6 +207,7 @@ impl Daemon {
         let status = self.array.status();
         let tails =
             self.note_tails(&status, left.as_ref(), found.iter().any(|orphan| orphan.front == 0)).await?;
+        tails.note_block_devices();
         let mut served = Vec::new();
         let Err(error) = self.serve_all(&status, found, (&tails, left), &mut served).await else {
             return Ok(served);
@@ -495,6 +496,19 @@ impl Daemon {
     /// Whether block devices are left to the next daemon.
     pub(super) fn is_left(&self) -> bool {
         self.blocks.borrow().iter().any(|block| !block.stop.get())
+    }
+}
+
+/// Has udev look again at a block device and its partitions: when they appeared the name of the array was not known, and
+/// LVM only takes devices that are added.
+fn announce(device: &Path) {
+    let directory = Path::new("/sys/class/block").join(device.file_name().unwrap_or_default());
+    let entries = fs::read_dir(&directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut partitions: Vec<_> = entries.filter(|path| path.join("partition").exists()).collect();
+    partitions.sort();
+    for directory in [directory].into_iter().chain(partitions) {
+        // Without udev nobody misses it.
+        let _ = fs::write(directory.join("uevent"), "add");
     }
 }
 

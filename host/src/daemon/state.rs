@@ -9,7 +9,7 @@ use crate::{
     packers::Packers,
     protocol::{About, Asked, AskedDevice, AskedDrive},
     reactor::Reactor,
-    report::{Happened, Space, State, Status, VolumeReport, level},
+    report::{Carried, Happened, Space, State, Status, VolumeReport, level},
     tails::TailFile,
 };
 use engine::{
@@ -135,7 +135,7 @@ impl Daemon {
     pub(super) async fn watch_space(self: Rc<Self>) {
         while let Ok(ring) = self.reactor.ring().cloned() {
             ring.sleep(Duration::from_secs(1)).await;
-            let status = self.volume.borrow().as_ref().map(|volume| VolumeReport::of(&volume.status(), 0));
+            let status = self.volume.borrow().as_ref().map(|volume| VolumeReport::of(&volume.status(), 0, 0));
             let Some(report) = status else { continue };
             let before = self.told_space.replace(report.space);
             if report.space > before
@@ -162,9 +162,15 @@ impl Daemon {
         status.volume = self.volume.borrow().as_ref().map(|volume| {
             let drives = self.drives.borrow();
             let drives_bytes: u64 = drives.iter().map(|drive| drive.traffic.writes.bytes()).sum();
-            VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64)
+            let rebuilt_bytes = self.rebuilder.written_bytes();
+            VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64, rebuilt_bytes / BLOCK as u64)
         });
         status.namespaces = self.division();
+        match (&status.volume, &status.namespaces) {
+            (Some(_), _) => status.respect(Carried::Volume),
+            (None, Some(_)) => status.respect(Carried::Namespaces),
+            (None, None) => {}
+        }
         if let Some((what, action)) = status.volume.as_ref().and_then(VolumeReport::shortage) {
             if status.volume.as_ref().is_some_and(|volume| volume.space.is_alarming()) {
                 status.state = status.state.max(State::Degraded);

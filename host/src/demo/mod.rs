@@ -12,6 +12,7 @@ mod source;
 mod stream;
 
 use crate::{
+    interrupt,
     members::full,
     output::{self, FAILED, HEALTHY, Output, Shade, quoted, shaded},
     size::show,
@@ -98,6 +99,7 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
     };
     let again =
         path.as_deref().map(|path| format!(" {}", quoted(&path.to_string_lossy()))).unwrap_or_default();
+    interrupt::explain(|| "nothing of the demo is left: its drives were files without names".into());
     let told = pack(output, path).and_then(|source| {
         let mut story = Story::new(output, source, seed, Behaviour::default())?;
         story.tell()?;

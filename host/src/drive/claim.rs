@@ -33,6 +33,8 @@ const COMMAND_CHARS: usize = 100;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum For {
     Use,
+    /// To be read by its only user.
+    Read,
     Look,
 }
 
@@ -48,7 +50,7 @@ impl For {
     /// Claims the drive that is open as `file` and whose block device the kernel calls `block`, if it is used.
     pub fn claim(self, path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
         match self {
-            For::Use => Claim::of(path, file, block),
+            For::Use | For::Read => Claim::of(path, file, block),
             For::Look => Ok(Claim::none()),
         }
     }

@@ -29,6 +29,11 @@ impl ImageDrive {
         Ok(ImageDrive::of(reactor, EmulatedDrive::open_image(path)?))
     }
 
+    /// Opens and locks the image at `path` to be read alone.
+    pub fn open_to_read(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
+        Ok(ImageDrive::of(reactor, EmulatedDrive::open_image_to_read(path)?))
+    }
+
     /// Opens the image at `path` to be read alone, whoever drives it.
     pub fn look(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
         Ok(ImageDrive::of(reactor, EmulatedDrive::look_at_image(path)?))

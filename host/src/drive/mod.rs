@@ -45,6 +45,14 @@ pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenE
     open_for(reactor, path, For::Use)
 }
 
+/// As [`open`], but to be read alone, so that a drive will do that cannot be written. Whatever would change it fails.
+///
+/// # Errors
+/// As those of [`open`].
+pub fn open_to_read(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+    open_for(reactor, path, For::Read)
+}
+
 /// Opens the drive at `path` to look at it, whoever uses it. Whatever would change it fails.
 ///
 /// # Errors
@@ -58,6 +66,7 @@ fn open_for(reactor: &Reactor, path: &Path, purpose: For) -> Result<Rc<dyn Zoned
     match Node::at(path).map_err(|error| cannot_open(path, &error))? {
         Node::File => Ok(Rc::new(match purpose {
             For::Use => ImageDrive::open(reactor, path)?,
+            For::Read => ImageDrive::open_to_read(reactor, path)?,
             For::Look => ImageDrive::look(reactor, path)?,
         })),
         // The block device of an ordinary disk is not even claimed for a moment: that would get in the
@@ -108,6 +117,13 @@ pub fn is_drive(path: &Path) -> io::Result<bool> {
         }
         Node::Other => false,
     })
+}
+
+/// The block device that the partition at `path` is a part of, and the number of the partition; `None` if it is none.
+pub fn whole_of(path: &Path) -> Option<(PathBuf, u32)> {
+    let Ok(Node::Block(name)) = Node::at(path) else { return None };
+    let (whole, number) = sysfs::whole_of(&name)?;
+    Some((Path::new("/dev").join(whole), number))
 }
 
 /// What tells the drive at `path` from all others, whatever it is called there.

@@ -51,6 +51,13 @@ pub fn twin(namespace: &str) -> String {
     namespace.replacen("ng", "nvme", 1)
 }
 
+/// The block device that a partition is a part of, and its number there; `None` if `block` is no partition.
+pub fn whole_of(block: &str) -> Option<(String, u32)> {
+    let part = class("block", block).canonicalize().ok()?;
+    let number = attribute(&part.join("partition"))?.parse().ok()?;
+    Some((part.parent()?.file_name()?.to_string_lossy().into_owned(), number))
+}
+
 /// The namespace of a block device, if it is one: `ng0n1` of `nvme0n1`.
 pub fn namespace(block: &str) -> Option<String> {
     let name = format!("ng{}", block.strip_prefix("nvme")?);

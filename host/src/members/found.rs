@@ -12,11 +12,18 @@ use crate::{
     name::ArrayName,
     output::{quoted, uuid},
     reactor::Reactor,
+    report::Carried,
     run,
-    tails::Left,
+    tails::{self, Left},
 };
 use anyhow::{Context, Result, bail, ensure};
-use engine::array::{Array, ArrayError, Behaviour, Drive, Inspected};
+use engine::{
+    array::{Array, ArrayError, Behaviour, Drive, Inspected},
+    device::Command,
+    volume::Volume,
+    vzone::Namespaces,
+    zone::{ZoneIndex, ZoneState},
+};
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
@@ -147,14 +154,18 @@ impl Found {
         }
         let names: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         let unseen = Scan::blind_spots(&scans);
+        let below = if meant.is_empty() { one_directory_down(reactor, name) } else { None };
+        let advice = match &below {
+            Some(dir) => {
+                format!("there is one in {0}: name that directory, or set $ZONERAID_DIR to it", dir.display())
+            }
+            None => "name its directory or one of its members".into(),
+        };
         let found = meant
             .first()
             .and_then(|(uuid, place)| Found::pick(reactor, &scans[*place], |label| label.uuid == *uuid));
         found.with_context(|| {
-            format!(
-                "no array called '{name}' among the drives in {}; name its directory or one of its members{unseen}",
-                names.join(" and ")
-            )
+            format!("no array called '{name}' among the drives in {}; {advice}{unseen}", names.join(" and "))
         })
     }
 
@@ -197,12 +208,21 @@ impl Found {
     }
 
     /// Claims the drives, and reads again what is on them.
-    pub fn claim(mut self) -> Result<Found> {
+    pub fn claim(self) -> Result<Found> {
+        self.claim_for(false)
+    }
+
+    /// As [`Found::claim`], if nothing will be written: then the drives need not be writable.
+    pub fn claim_to_read(self) -> Result<Found> {
+        self.claim_for(true)
+    }
+
+    fn claim_for(mut self, read_only: bool) -> Result<Found> {
         let mut late = std::mem::take(&mut self.drives);
         while !late.is_empty() {
             let start = Instant::now();
             for drive in late {
-                self.take(drive, start)?;
+                self.take(drive, start, read_only)?;
             }
             late = self.latecomers()?;
         }
@@ -217,8 +237,8 @@ impl Found {
     }
 
     /// Claims a drive that was found.
-    fn take(&mut self, found: OpenDrive, start: Instant) -> Result<()> {
-        let device = open_patiently(&self.reactor, &found.path, start)?;
+    fn take(&mut self, found: OpenDrive, start: Instant, read_only: bool) -> Result<()> {
+        let device = open_patiently(&self.reactor, &found.path, start, read_only)?;
         let drive = OpenDrive::read(&self.reactor, &found.path, device, PATIENCE_TO_USE)?;
         match drive.label() {
             Some(label) if label.uuid == self.label.uuid => {
@@ -354,6 +374,13 @@ impl Found {
         self.drives.iter().find_map(|drive| run::left_by_owner(&drive.path, &self.label.uuid))
     }
 
+    /// Where NBD clients wait for the next server, as `serve --nbd` takes it; `None` if a block device waits.
+    pub fn served_at(&self) -> Option<String> {
+        let uuid = &self.label.uuid;
+        let own = || run::tails_path(&run::directory(uuid), uuid);
+        tails::served_at(&self.left_by_owner().unwrap_or_else(own))
+    }
+
     /// Whether a process that has died has left what it had answered.
     pub fn is_waited_for(&self) -> Result<bool> {
         Ok(self.is_relied_on()? && runner(&self.label.uuid).is_none())
@@ -368,6 +395,15 @@ impl Found {
             let why =
                 client::silence_of(&uuid(&self.label.uuid)).map(|(_, silence)| format!("; {}", silence.why));
             bail!("'{}', or a copy of it, is run by {user}{}", self.label.name, why.unwrap_or_default());
+        }
+        if let Some(place) = self.served_at() {
+            bail!(
+                "the NBD server of '{}' was killed, and its clients wait for the next one; go on with: zoneraid serve {} \
+                 --nbd {}",
+                self.label.name,
+                quoted(&self.called),
+                quoted(&place)
+            );
         }
         bail!(
             "the daemon of '{0}' has ended while what it shows was in use; go on with: zoneraid start {1}, or as before \
@@ -414,6 +450,27 @@ impl Found {
         }
     }
 
+    /// What its zones belong to; `None` if they are the user's.
+    pub fn carries(&self) -> Option<Carried> {
+        let Ok(session) = self.read_only() else { return Some(Carried::Unknown) };
+        let device = session.device.clone();
+        // Volumes and namespaces have their heads in the first two zones, and in the first one alone at the beginning.
+        let offline = session.array.status().offline;
+        let is_offline = |zone: u32| offline.iter().any(|other| other.zone.0 == zone);
+        let second = session.run(Command::Report { first: ZoneIndex(1), count: 1 });
+        let is_empty = second.is_ok_and(|done| done.zones.iter().all(|zone| zone.state == ZoneState::Empty));
+        let hidden = is_offline(0) && (is_offline(1) || is_empty);
+        let carried = async {
+            match (Namespaces::are_on(device.clone()).await, Volume::is_on(device).await) {
+                (Ok(true), _) => Some(Carried::Namespaces),
+                (_, Ok(true)) => Some(Carried::Volume),
+                (Ok(false), Ok(false)) if !hidden => None,
+                _ => Some(Carried::Unknown),
+            }
+        };
+        session.wait(carried).unwrap_or(Some(Carried::Unknown))
+    }
+
     /// Has the array for use, from where a process that has died has `left` it. If members are missing that are
     /// not out so far, nothing is written before somebody changes something.
     pub fn start(&self, left: Option<&Left>, terms: Terms) -> Result<Session> {
@@ -428,6 +485,21 @@ impl Found {
         let array = array.map_err(|error| self.explain(error))?;
         Ok(Session::new(reactor.clone(), array))
     }
+}
+
+/// Directories of the current one that are looked into for an array that was not found.
+const MOST_DIRECTORIES: usize = 64;
+
+/// A directory in the current one that holds the array called `name`, for advice.
+fn one_directory_down(reactor: &Reactor, name: &ArrayName) -> Option<PathBuf> {
+    let entries =
+        std::fs::read_dir(".").ok()?.filter_map(|entry| Some(PathBuf::from(entry.ok()?.file_name())));
+    let mut dirs: Vec<PathBuf> = entries.filter(|path| path.is_dir()).take(MOST_DIRECTORIES).collect();
+    dirs.sort();
+    dirs.into_iter().filter(|dir| drive::holds_drive(dir)).find(|dir| {
+        let scan = Scan::of(reactor, dir, PATIENCE_TO_LOOK);
+        scan.is_ok_and(|scan| scan.arrays().into_iter().any(|label| name.means(label)))
+    })
 }
 
 /// The daemon that runs the array which the user calls `name`; `None` if none does. The directory of two arrays means

@@ -8,7 +8,7 @@ use crate::{
     report::Life,
     run,
     size::show,
-    tails::Left,
+    tails::{self, Left},
     traffic::Traffic,
 };
 use anyhow::{Result, ensure};
@@ -100,7 +100,7 @@ impl OpenDrive {
     /// Opens and claims the drive at `path` and looks what is on it.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let used = used(path);
-        let device = open_patiently(reactor, &used, Instant::now())?;
+        let device = open_patiently(reactor, &used, Instant::now(), false)?;
         OpenDrive::read(reactor, &used, device, PATIENCE_TO_USE)
     }
 
@@ -137,11 +137,11 @@ impl OpenDrive {
         }
     }
 
-    /// As [`OpenDrive::open`], while other tasks go on.
-    pub async fn open_beside(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
+    /// As [`OpenDrive::open`], while other tasks go on; `read_only` if nothing will be written.
+    pub async fn open_beside(reactor: &Reactor, path: &Path, read_only: bool) -> Result<OpenDrive> {
         let start = Instant::now();
         let device = loop {
-            let error = match drive::open(reactor, path) {
+            let error = match open_once(reactor, path, read_only) {
                 Ok(device) => break device,
                 Err(error) => error,
             };
@@ -185,15 +185,20 @@ impl OpenDrive {
     /// the block device is still there.
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         let Some(label) = self.label() else { return Ok(()) };
+        let left = run::left_by_owner(&self.path, &label.uuid);
+        let tails = left.unwrap_or_else(|| run::tails_path(&run::directory(&label.uuid), &label.uuid));
+        let path = quoted(&self.path.to_string_lossy());
+        let (waits, go_on) = match tails::served_at(&tails) {
+            Some(place) => ("NBD clients wait", format!("zoneraid serve {path} --nbd {}", quoted(&place))),
+            None => ("block device waits", format!("zoneraid start {path}")),
+        };
         ensure!(
             run::left_by_owner(&self.path, &label.uuid).is_none()
                 && (Left::of(&label.uuid)?.is_none() || runner(&label.uuid).is_some()),
-            "{} is member {} of '{}', whose block device waits for its daemon; end that first: zoneraid start \
-             {path} and zoneraid stop {path}",
+            "{} is member {} of '{}', whose {waits} for its daemon; end that first: {go_on} and zoneraid stop {path}",
             self.path.display(),
             label.role,
-            label.name,
-            path = quoted(&self.path.to_string_lossy())
+            label.name
         );
         Ok(())
     }
@@ -247,15 +252,20 @@ fn used(path: &Path) -> PathBuf {
     used
 }
 
+fn open_once(reactor: &Reactor, path: &Path, read_only: bool) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+    if read_only { drive::open_to_read(reactor, path) } else { drive::open(reactor, path) }
+}
+
 /// Opens a drive; one that is locked is tried again, for as long since `start` as may help.
 pub(super) fn open_patiently(
     reactor: &Reactor,
     path: &Path,
     start: Instant,
+    read_only: bool,
 ) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     let mut said = false;
     loop {
-        let error = match drive::open(reactor, path) {
+        let error = match open_once(reactor, path, read_only) {
             Ok(device) => return Ok(device),
             Err(error) => error,
         };

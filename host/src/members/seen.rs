@@ -37,6 +37,13 @@ impl Status {
             }
             Err(why) => Status::unusable(found, why),
         };
+        // Only then is there such advice, and finding out takes an assembly.
+        if !changing
+            && (!status.offline_zones.is_empty() || status.lost_bytes > 0)
+            && let Some(carried) = found.carries()
+        {
+            status.respect(carried);
+        }
         if changing && status.state != State::Healthy && !found.is_short() {
             // Parts of different moments do not fit together, and each may be as it should.
             status.state = State::Changing;
@@ -46,8 +53,19 @@ impl Status {
         }
         if found.is_waited_for().unwrap_or(false) {
             status.waits_for_daemon = true;
-            status.status += "; its block device waits for a daemon, and so does whoever uses it";
-            status.action = Some(format!("zoneraid start {}", quoted(&found.called)));
+            let called = quoted(&found.called);
+            let (waits, action) = match found.served_at() {
+                Some(place) => (
+                    "its NBD server was killed, and its clients wait for the next one",
+                    format!("zoneraid serve {called} --nbd {}", quoted(&place)),
+                ),
+                None => (
+                    "its block device waits for a daemon, and so does whoever uses it",
+                    format!("zoneraid start {called}"),
+                ),
+            };
+            status.status += &format!("; {waits}");
+            status.action = Some(action);
         }
         if !users.is_empty() {
             // They may be about to do it.

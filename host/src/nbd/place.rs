@@ -60,6 +60,9 @@ pub fn parse_place(text: &str) -> Result<Place, String> {
             "an address is one by number, like 127.0.0.1:10809; a path with a ':' has a '/', too".into()
         );
     }
+    if text.contains('.') && text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()) {
+        return Err(format!("it is no address; a socket of that name is ./{text}"));
+    }
     match std::path::absolute(text) {
         Ok(path) => Ok(Place::Socket(path)),
         Err(error) => Err(error.to_string()),
@@ -67,6 +70,14 @@ pub fn parse_place(text: &str) -> Result<Place, String> {
 }
 
 impl Place {
+    /// What `serve --nbd` takes for it.
+    pub fn argument(&self) -> String {
+        match self {
+            Place::Socket(path) => path.display().to_string(),
+            Place::Address(address) => address.to_string(),
+        }
+    }
+
     /// Listens. Only its own user may connect to a socket; whoever reaches an address may.
     pub(super) fn listen(&self) -> Result<(OwnedFd, Place)> {
         match self {
@@ -127,6 +138,11 @@ mod tests {
         assert_eq!(said("/run/a b/x-1.sock"), "nbd+unix:///?socket=/run/a%20b/x-1.sock");
         assert!(said("tank.sock").ends_with("/tank.sock"));
         assert!(parse_place("localhost:5").is_err() && parse_place("").is_err());
+        // A typing error in an address makes no socket.
+        for text in ["999.1.1.1", "127.0.0", "1.2"] {
+            assert!(parse_place(text).unwrap_err().ends_with(&format!("is ./{text}")), "{text}");
+        }
+        assert!(said("./999.1.1.1").ends_with("/999.1.1.1") && said("10809").ends_with("/10809"));
     }
 
     #[test]

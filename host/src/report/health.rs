@@ -11,6 +11,12 @@ use engine::{
     zone::ZoneIndex,
 };
 
+/// Advice about zones in doubt, before the name of the array.
+pub(super) const GIVE_UP_ZONE: &str = "give up what was there: zoneraid zone reset";
+
+/// Advice about blocks that cannot be read any more.
+pub(super) const RESTORE: &str = "restore it, or reset its zones";
+
 /// What is said of a member that is out.
 fn is_out(array: &ArrayStatus, role: usize) -> String {
     let why = &array.members[role].note;
@@ -157,7 +163,7 @@ pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remed
             };
             let zone = array.offline.first().filter(|_| array.offline.len() == 1);
             let zone = zone.map_or("ZONE".into(), |zone| zone.zone.0.to_string());
-            format!("{wait}give up what was there: zoneraid zone reset {} {zone}", quoted(called))
+            format!("{wait}{GIVE_UP_ZONE} {} {zone}", quoted(called))
         }
         Remedy::BringBack(missing) => {
             let (its, drives) = if missing.len() == 1 { ("its", "drive") } else { ("their", "drives") };
@@ -165,7 +171,7 @@ pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remed
         }
         Remedy::Replace(members) => replacements(called, members),
         Remedy::Rebuild => format!("zoneraid rebuild {}", quoted(called)),
-        Remedy::ResetZones => "restore it, or reset its zones".into(),
+        Remedy::ResetZones => RESTORE.into(),
     }
 }
 

@@ -31,6 +31,9 @@ pub fn level(parities: usize) -> String {
     format!("raid{}", 4 + parities)
 }
 
+/// What gives an array more active zones: the records of each have to fit into a zone of metadata.
+pub const MORE_ACTIVE: &str = "a smaller --chunk, or fewer zones by a larger --zone-size, allow more";
+
 /// Members in a sentence: `member 3`, `members 0, 2 and 5`.
 pub fn members_named(roles: &[usize]) -> String {
     let roles: Vec<String> = roles.iter().map(usize::to_string).collect();
@@ -99,6 +102,15 @@ impl State {
     }
 }
 
+/// What the zones of an array belong to, if users do not manage them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    Volume,
+    Namespaces,
+    /// What tells cannot be read.
+    Unknown,
+}
+
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Status {
     pub name: String,
@@ -138,7 +150,7 @@ pub struct Status {
     pub used_by: Vec<User>,
     /// Whether they change the array all the time, so that what is said of it is of different moments.
     pub changing: bool,
-    /// The block device is there, and what is on it waits until somebody starts the array again.
+    /// A daemon was killed, and what uses its block device, or its NBD clients, wait for the next one.
     pub waits_for_daemon: bool,
     /// Zones of which nobody can tell where they ended. Everything else works.
     pub offline_zones: Vec<OfflineZone>,
@@ -402,6 +414,35 @@ impl Status {
             stage: Life::Whole,
             events: Vec::new(),
             members: members.collect(),
+        }
+    }
+
+    /// Takes back the advice to reset zones of the array, which is refused where they are those of `carried`.
+    pub fn respect(&mut self, carried: Carried) {
+        let Some(action) = &mut self.action else { return };
+        if let Some(at) = action.find(health::GIVE_UP_ZONE) {
+            action.truncate(at);
+            *action += match carried {
+                Carried::Volume => {
+                    "give up what the volume has lost there: start or serve the array with --give-up"
+                }
+                Carried::Namespaces => {
+                    "give up what there was: zoneraid zone reset ARRAY/NAME ZONE, or start the array with --give-up \
+                     where the namespace carries a volume"
+                }
+                Carried::Unknown => {
+                    "find the drives that held these zones; nothing else tells whether they are those of a volume or \
+                     of namespaces, which are not reset"
+                }
+            };
+        }
+        if action == health::RESTORE {
+            *action = match carried {
+                Carried::Volume | Carried::Unknown => "restore it: what is written again can be read".into(),
+                Carried::Namespaces => {
+                    "restore it, or reset zones of the namespaces: zoneraid zone reset ARRAY/NAME ZONE".into()
+                }
+            };
         }
     }
 

@@ -235,18 +235,20 @@ pub struct WrittenBytes {
     /// Pages and directory of the map, and roots.
     pub map_bytes: u64,
     pub padding_bytes: u64,
-    /// All that is not the volume's: parity, also where it is written anew in a ZRWA, metadata of the array,
-    /// rebuilds.
+    /// All that is not the volume's: parity, also where it is written anew in a ZRWA, and metadata of the array.
     pub parity_bytes: u64,
+    /// Written by rebuilds, and by copies to drives that are members now.
+    pub rebuild_bytes: u64,
 }
 
 impl VolumeReport {
-    /// `drives_blocks` is how many blocks were written to the drives of its array.
-    pub fn of(volume: &VolumeStatus, drives_blocks: u64) -> VolumeReport {
+    /// `drives_blocks` is how many blocks were written to the drives of its array, `rebuilt_blocks` how many of them by
+    /// rebuilds.
+    pub fn of(volume: &VolumeStatus, drives_blocks: u64, rebuilt_blocks: u64) -> VolumeReport {
         let usable = volume.usable.min(volume.blocks);
         let written = volume.written.blocks();
         // Drives that were replaced have taken what they know with them.
-        let all = drives_blocks.max(written);
+        let all = drives_blocks.saturating_sub(rebuilt_blocks).max(written);
         let user_blocks = volume.written.user;
         let Written { user, moved, data, headers, map, roots, padding } = volume.written;
         let room = bytes(volume.usable).saturating_sub(volume.held_bytes);
@@ -282,6 +284,7 @@ impl VolumeReport {
                 map_bytes: bytes(map + roots),
                 padding_bytes: bytes(padding),
                 parity_bytes: bytes(all - written),
+                rebuild_bytes: bytes(rebuilt_blocks.min(drives_blocks)),
             },
             write_amplification: if user_blocks == 0 { 1.0 } else { all as f64 / user_blocks as f64 },
             failed: volume.failed.map(|error| error.to_string()),
