@@ -11,20 +11,41 @@ use std::{
 /// Where the kernel's NVMe target is configured.
 const NVMET: &str = "/sys/kernel/config/nvmet/subsystems";
 
-/// Who uses the block device at `path`, each in a few words; empty if nobody does. May block for as
-/// long as the device does. Other processes of this kind are seen only with the right to look at them.
+/// Who uses the block device at `path` or one of its partitions, each in a few words; empty if nobody does. May block
+/// for as long as the device does. Other processes of this kind are seen only with the right to look at them.
 pub fn of(path: &Path) -> Result<Vec<String>> {
     let metadata = path.metadata().with_context(|| format!("{} is not there", path.display()))?;
-    let device = Device(metadata.rdev());
-    let mut users = mounts(&read("/proc/self/mountinfo"), device);
-    users.extend(swaps(&read("/proc/swaps"), device));
-    users.extend(names_in(&Path::new("/sys/dev/block").join(device.number()).join("holders"), "held by"));
-    users.extend(targets(Path::new(NVMET), device));
-    users.extend(openers(Path::new("/proc"), device));
+    let (whole, mountinfo, list) =
+        (Device(metadata.rdev()), read("/proc/self/mountinfo"), read("/proc/swaps"));
+    let mut users = Vec::new();
+    for device in [vec![whole], partitions(&whole.directory())].concat() {
+        users.extend(mounts(&mountinfo, device));
+        users.extend(swaps(&list, device));
+        users.extend(holders(&device.directory().join("holders"), &mountinfo));
+        users.extend(targets(Path::new(NVMET), device));
+        users.extend(openers(Path::new("/proc"), device));
+    }
     if users.is_empty() && is_held(path) {
         users.push("a file system of several devices, or one mounted elsewhere".into());
     }
     Ok(users)
+}
+
+/// The partitions of the block device that /sys has in `directory`.
+fn partitions(directory: &Path) -> Vec<Device> {
+    let parts = entries(directory).into_iter().filter(|part| part.join("partition").exists());
+    parts.filter_map(|part| Device::in_directory(&part)).collect()
+}
+
+/// What holds a device, and where that is mounted.
+fn holders(directory: &Path, mountinfo: &str) -> Vec<String> {
+    let describe = |holder: &PathBuf| {
+        let mounted =
+            Device::in_directory(holder).map(|device| mounts(mountinfo, device)).unwrap_or_default();
+        let mounted: String = mounted.iter().map(|place| format!(", {place}")).collect();
+        format!("held by {}{mounted}", name(holder))
+    };
+    entries(directory).iter().map(describe).collect()
 }
 
 /// A device by its number: it may have several names, and a name may be another device's by now.
@@ -34,6 +55,18 @@ struct Device(u64);
 impl Device {
     fn number(self) -> String {
         format!("{}:{}", rustix::fs::major(self.0), rustix::fs::minor(self.0))
+    }
+
+    /// The device that /sys has in a directory.
+    fn in_directory(directory: &Path) -> Option<Device> {
+        let text = fs::read_to_string(directory.join("dev")).ok()?;
+        let (major, minor) = text.trim().split_once(':')?;
+        Some(Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)))
+    }
+
+    /// Where /sys has it.
+    fn directory(self) -> PathBuf {
+        Path::new("/sys/dev/block").join(self.number())
     }
 
     /// Whether `path` leads to this device.
@@ -83,10 +116,6 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or(OsStr::new("?")).to_string_lossy().into_owned()
-}
-
-fn names_in(directory: &Path, what: &str) -> Vec<String> {
-    entries(directory).iter().map(|path| format!("{what} {}", name(path))).collect()
 }
 
 /// Subsystems of the kernel's NVMe target that export the device.
@@ -143,6 +172,25 @@ mod tests {
         assert_eq!(mounts(info, device("/dev/zero")), ["mounted on /mnt/a b"]);
         assert_eq!(mounts(info, device("/dev/null")), ["mounted on /mnt/c"]);
         assert!(mounts(info, device("/dev/full")).is_empty());
+    }
+
+    #[test]
+    fn partitions_and_what_is_mounted_on_holders_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        for (part, dev) in [("ublkb0p1", "1:5"), ("ublkb0p2", "1:7"), ("queue", "")] {
+            fs::create_dir_all(dir.path().join(part).join("holders/dm-3")).unwrap();
+            fs::write(dir.path().join(part).join("dev"), dev).unwrap();
+        }
+        for part in ["ublkb0p1", "ublkb0p2"] {
+            fs::write(dir.path().join(part).join("partition"), "1").unwrap();
+        }
+        let found: Vec<u64> = partitions(dir.path()).iter().map(|device| device.0).collect();
+        assert_eq!(found, [device("/dev/zero").0, device("/dev/full").0]);
+        let directory = dir.path().join("ublkb0p2/holders");
+        fs::write(directory.join("dm-3/dev"), "1:5\n").unwrap();
+        let info = "36 35 1:5 / /mnt/a rw,noatime shared:1 - ext4 /dev/other rw\n";
+        assert_eq!(holders(&directory, info), ["held by dm-3, mounted on /mnt/a"]);
+        assert_eq!(holders(&directory, ""), ["held by dm-3"]);
     }
 
     #[test]

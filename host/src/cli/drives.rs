@@ -131,11 +131,17 @@ pub fn export(output: Output, path: &Path) -> Result<u8> {
 impl Exported {
     fn of(path: &Path) -> Result<Exported> {
         let running = client::running()?;
-        if let Some((_, link)) = running.iter().find_map(|client| client.about.device(path)) {
-            let link = link.and_then(|link| link.strip_prefix("/dev").ok()?.to_str());
+        // A partition has the name of its device and a number behind that, as udev names others.
+        let (whole, part) = match drive::whole_of(path) {
+            Some((whole, number)) => (whole, format!("-part{number}")),
+            None => (path.to_path_buf(), String::new()),
+        };
+        if let Some((_, link)) = running.iter().find_map(|client| client.about.device(&whole)) {
+            let link =
+                link.and_then(|link| Some(link.strip_prefix("/dev").ok()?.to_str()?.to_string() + &part));
             // Other names would be several to udev; the daemon has made the link itself.
             let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-            let link = link.filter(|link| link.chars().all(plain)).map(String::from);
+            let link = link.filter(|link| link.chars().all(plain));
             return Ok(Exported { link, uuid: None });
         }
         // udev asks about every disk, also while it is mounted: nothing is opened that has no zones, and
