@@ -21,8 +21,50 @@ use std::{
 /// A future, and what wakes it.
 type Task = (Pin<Box<dyn Future<Output = ()>>>, Waker);
 
-/// Steps after which a device has its turn though some task is ready.
-const STEPS: u32 = 256;
+/// Steps after which a device has its turn though some task is ready, and units of work after which it has it.
+const STEPS: u32 = 64;
+const TURN: u32 = 4 * SLICE;
+
+/// Units of work after which a task lets others go on ([`give_way`]). A unit is one entry of a map that is looked up or
+/// changed, which takes 25 to 50 ns with its share of cache misses: a slice is 25 to 50 microseconds.
+pub const SLICE: u32 = 1024;
+
+/// Units that the copy of a block takes, 0.5 microseconds.
+pub const COPY: u32 = 16;
+
+/// Most units of one poll: the longest stretch that cannot be interrupted, begun at the end of a slice, when all blocks
+/// of a page of the map are discarded, each of them of a compressed unit of 16, whose neighbours are looked up as well.
+/// Simulations fail that exceed it.
+pub const MOST_WORK: u32 = 24 * SLICE;
+
+thread_local! {
+    /// Units of work in the poll that is going on.
+    static WORK: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts work of the task that is running.
+pub fn work(units: u32) {
+    WORK.set(WORK.get().saturating_add(units));
+}
+
+/// Whether the task that is running has done its share, and should let others go on.
+pub fn is_spent() -> bool {
+    WORK.get() >= SLICE
+}
+
+/// Lets all others go on that are ready, once, if this task has done its share. Every loop over blocks, pages, zones or
+/// entries calls it; there is no clock here, so that work is counted instead of time.
+pub async fn give_way() {
+    let mut given = !is_spent();
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
 
 /// Runs tasks on the calling thread. Clones share the same tasks.
 #[derive(Clone)]
@@ -39,6 +81,9 @@ struct Inner {
     /// What ids are made of: entropy, and how many there are so far.
     entropy: Cell<[u64; 2]>,
     ids: Cell<u64>,
+    /// Units of work since a device had its turn, and most units of one poll.
+    worked: Cell<u32>,
+    most_worked: Cell<u32>,
 }
 
 /// Entropy of runtimes that are given none: another one for each of a process, which is enough for tests.
@@ -129,6 +174,8 @@ impl Runtime {
             random,
             entropy: Cell::new([0, RUNTIMES.fetch_add(1, Ordering::Relaxed)]),
             ids: Cell::default(),
+            worked: Cell::new(0),
+            most_worked: Cell::new(0),
         }))
     }
 
@@ -150,6 +197,21 @@ impl Runtime {
         std::array::from_fn(|at| if at < 8 { low[at] } else { high[at - 8] })
     }
 
+    /// Most units of work that one poll of a task has taken so far.
+    pub fn most_worked(&self) -> u32 {
+        self.0.most_worked.get()
+    }
+
+    /// Polls, and counts the work of it. A simulation may run another runtime inside.
+    fn count<T>(&self, poll: impl FnOnce() -> T) -> T {
+        let outer = WORK.replace(0);
+        let value = poll();
+        let work = WORK.replace(outer);
+        self.0.worked.set(self.0.worked.get().saturating_add(work));
+        self.0.most_worked.set(self.0.most_worked.get().max(work));
+        value
+    }
+
     /// Starts a task. It runs when [`Runtime::run`] is called, and is dropped with the runtime.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         let inner = &self.0;
@@ -168,7 +230,7 @@ impl Runtime {
         let inner = &self.0;
         let Some(task) = inner.ready.pop(inner.random.as_ref()) else { return false };
         let Some((mut future, waker)) = inner.tasks.borrow_mut()[task].take() else { return true };
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        match self.count(|| future.as_mut().poll(&mut Context::from_waker(&waker))) {
             Poll::Ready(()) => inner.free.borrow_mut().push((task, waker)),
             Poll::Pending => inner.tasks.borrow_mut()[task] = Some((future, waker)),
         }
@@ -188,8 +250,8 @@ impl Runtime {
     }
 
     /// As [`Runtime::block_on`], for devices that have to have their turn also where some task is ready all the time:
-    /// `turn` is called with `false` whenever nothing is ready, and with `true` after so many steps without that, when
-    /// it must not wait.
+    /// `turn` is called with `false` whenever nothing is ready, and with `true` after so many steps, or so much work,
+    /// without that, when it must not wait.
     pub fn block_on_fairly<T>(
         &self,
         future: impl Future<Output = T>,
@@ -201,14 +263,16 @@ impl Runtime {
         loop {
             // Asked at every step, and nearly always not so.
             let woken = flag.0.load(Ordering::Relaxed) && flag.0.swap(false, Ordering::Acquire);
-            if woken && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            let mut poll = || future.as_mut().poll(&mut Context::from_waker(&waker));
+            if woken && let Poll::Ready(value) = self.count(&mut poll) {
                 return Some(value);
             }
             let busy = self.step();
             steps = if busy { (steps + 1) % STEPS } else { 0 };
-            if steps > 0 {
+            if steps > 0 && self.0.worked.get() < TURN {
                 continue;
             }
+            (steps, _) = (0, self.0.worked.replace(0));
             if (busy || !flag.0.load(Ordering::Relaxed)) && !turn(busy) {
                 return None;
             }

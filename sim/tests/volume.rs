@@ -8,7 +8,7 @@ use engine::{
         Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
     },
     raid::policy::Policy,
-    runtime::Runtime,
+    runtime::{COPY, MOST_WORK, Runtime, SLICE},
     volume::{Behaviour, Codec, CreateOptions, Unit, Volume, VolumeError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -20,6 +20,7 @@ use std::{
     cell::{Cell, RefCell},
     future::Future,
     rc::Rc,
+    task::Poll,
 };
 
 fn play(over: Option<Over>, from: u64, to: u64) -> Summary {
@@ -177,6 +178,55 @@ fn extents_tell_what_takes_room() {
     assert_eq!(wait(&runtime, volume.extent(3, 1)), Ok((true, 1)));
     let beyond = Err(DeviceError::Status(Status::LbaOutOfRange));
     assert_eq!(wait(&runtime, volume.extent(4999, 2)), beyond);
+    runtime.clear();
+}
+
+/// Others that are ready go on at least after each slice, and pages that are not there are skipped as a whole.
+#[test]
+fn long_requests_give_way_to_other_tasks() {
+    let large = Geometry {
+        zones: 40,
+        zone_size_blocks: 1024,
+        zone_capacity_blocks: 1024,
+        max_transfer_blocks: 128,
+        ..geometry()
+    };
+    let (_, runtime, volume) = made_on(&large, Some(1 << 20));
+    let turns = Rc::new(Cell::new(0));
+    let (counted, counter) = (turns.clone(), runtime.clone());
+    runtime.spawn(async move {
+        // Ready all the time, as another client that has something to do.
+        loop {
+            counted.set(counted.get() + 1);
+            let mut given = false;
+            std::future::poll_fn(|context| {
+                context.waker().wake_by_ref();
+                if std::mem::replace(&mut given, true) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+    });
+    let taken = |what: &str, least: u32| {
+        let (turns, most) = (turns.replace(0), counter.most_worked());
+        assert!(turns >= least, "{what}: others had {turns} turns");
+        assert!(most <= MOST_WORK, "{what}: {most} units of work in one turn");
+    };
+    assert_eq!(wait(&runtime, volume.extent(0, 1 << 20)), Ok((false, 1 << 20)));
+    taken("an extent of 4 GiB without a page", 0);
+    let data: Vec<u8> = (0..1500).flat_map(noise).collect();
+    let data = Buf::copy_of(&data);
+    wait(&runtime, volume.write(100, &data, false)).unwrap();
+    taken("a write of 1,500 blocks", 1500 * COPY / SLICE);
+    let mut read = Buf::zeroed(1500 * BLOCK);
+    read = wait(&runtime, volume.read(100, read)).unwrap();
+    assert!(read[..] == data[..]);
+    taken("a read of 1,500 blocks", 1);
+    assert_eq!(wait(&runtime, volume.extent(100, 64 << 10)), Ok((true, 1500)));
+    taken("an extent of 1,500 blocks", 1);
+    wait(&runtime, volume.discard(0, 1 << 20)).unwrap();
+    taken("a discard of 4 GiB", 2);
+    assert_eq!(wait(&runtime, volume.extent(0, 1 << 20)), Ok((false, 1 << 20)));
+    taken("an extent of 4 GiB with three pages", 1);
     runtime.clear();
 }
 

@@ -1,9 +1,12 @@
 //! The audit: whether the books agree with the map.
 
-use crate::volume::{
-    core::{Core, Need},
-    format::{FANOUT, ZoneUse},
-    place::{GRAINS, share, unit},
+use crate::{
+    runtime::give_way,
+    volume::{
+        core::{Core, Need},
+        format::{FANOUT, ZoneUse},
+        place::{GRAINS, share, unit},
+    },
 };
 
 impl Core {
@@ -33,6 +36,7 @@ impl Core {
         let (mut live, mut mapped) = (vec![0; zones], 0);
         let mut block = 0;
         while block < self.identity.blocks {
+            give_way().await;
             let page = (block / FANOUT) as u32;
             let end = self.identity.blocks.min((block / FANOUT + 1) * FANOUT);
             self.hold(page, Need::Pressing)

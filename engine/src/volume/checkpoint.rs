@@ -6,6 +6,7 @@
 use crate::{
     buf::BLOCK,
     device::{Command, Completion, DeviceError, Status, Zones},
+    runtime::{COPY, give_way, work},
     volume::{
         core::{Core, MOST_LOADS, Need, State, leave},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
@@ -16,6 +17,9 @@ use crate::{
     zone::ZoneIndex,
 };
 use std::{collections::VecDeque, rc::Rc};
+
+/// Pages of the directory that are looked at before others go on.
+const PAGES_LOOKED_AT: usize = 4096;
 
 /// Writes of the map on their way.
 const MOST_WRITES: usize = 4;
@@ -82,11 +86,17 @@ impl Core {
         }
         let lies_there =
             |state: &State, place: Place| place != 0 && zones.contains(&state.space.locate(place).0);
-        let pages: Vec<u32> = {
+        let all = self.state.borrow().map.directory().len();
+        let mut pages: Vec<u32> = Vec::new();
+        for from in (0..all).step_by(PAGES_LOOKED_AT) {
             let state = self.state.borrow();
-            let places = (0..).zip(state.map.directory());
-            places.filter(|(_, place)| lies_there(&state, **place)).map(|(page, _)| page).collect()
-        };
+            let places = (from as u32..).zip(&state.map.directory()[from..all.min(from + PAGES_LOOKED_AT)]);
+            let places = places.filter(|(_, place)| lies_there(&state, **place));
+            pages.extend(places.map(|(page, _)| page));
+            drop(state);
+            work(PAGES_LOOKED_AT as u32 / 4);
+            give_way().await;
+        }
         for some in pages.chunks(MOST_LOADS) {
             self.fetch(some.iter().copied(), Need::Pressing).await;
             for page in some {
@@ -174,7 +184,7 @@ impl Core {
             let count = rest.iter().take(most).take_while(|laid| Some(zone_of(laid)) == zone).count();
             let (now, later) = rest.split_at(count);
             rest = later;
-            flights.push_back(self.write_pages(now, cut.root.generation));
+            flights.push_back(self.write_pages(now, cut.root.generation).await);
             if flights.len() > MOST_WRITES
                 && let Some(flight) = flights.pop_front()
             {
@@ -193,10 +203,13 @@ impl Core {
         self.must(done).map(drop)
     }
 
-    fn write_pages(&self, laid: &[Laid], generation: u64) -> Completion {
-        let mut state = self.state.borrow_mut();
-        let mut bytes = state.pool.take(laid.len() as u64);
+    /// What the cut has frozen stays as it is while others go on.
+    async fn write_pages(&self, laid: &[Laid], generation: u64) -> Completion {
+        let mut bytes = self.state.borrow_mut().pool.take(laid.len() as u64);
         for (at, Laid { kind, index, .. }) in (0..).zip(laid) {
+            work(FANOUT as u32 / 16 + COPY);
+            give_way().await;
+            let state = self.state.borrow();
             let block = bytes.block_mut(at);
             let (volume, kind, index) = (self.mark, *kind, *index);
             match kind {
@@ -209,6 +222,7 @@ impl Core {
             }
             seal(block, Seal { volume, generation, kind, last: false, index });
         }
+        let mut state = self.state.borrow_mut();
         state.written.map += laid.len() as u64;
         let lba = state.lba(&*self.device, laid[0].place);
         drop(state);

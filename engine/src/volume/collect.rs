@@ -9,6 +9,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status},
+    runtime::give_way,
     volume::{
         core::{Core, Need, Piece, State},
         format::{FANOUT, GroupHeader, What, read_group},
@@ -172,6 +173,7 @@ impl Core {
             self.fetch(there.map(|block| block / FANOUT as u32), Need::Write).await;
             let mut from = 0;
             for entry in entries {
+                give_way().await;
                 let (unit, grains) = (entry.what.unit(), entry.what.grains());
                 let place = self.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
                 let offset = at + 1 + from / GRAINS;

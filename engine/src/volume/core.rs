@@ -6,7 +6,7 @@
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
-    runtime::{Combined, Gate},
+    runtime::{COPY, Combined, Gate, give_way, work},
     volume::{
         behaviour::Behaviour,
         error::VolumeError,
@@ -14,7 +14,7 @@ use crate::{
         map::Paged,
         pack::{Codec, Crew, Packer, Patience, Unpacker},
         place::{self, GRAIN, GRAINS, Place, Unit},
-        space::{Space, Who},
+        space::{Space, Who, bytes_in},
         status::{VolumeStatus, Written},
         stream::{COLD, Common, HOT, MOVED, Stream, Ticket},
         victim::Lifespan,
@@ -180,6 +180,7 @@ impl State {
         let what = What::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
         let entry = Entry { number, block: block as u32, what };
         let (place, blocks) = stream.put(entry, piece.bytes, fua, space)?;
+        work(piece.grains().div_ceil(GRAINS) * COPY);
         self.apply(block, what, place);
         self.next_number += 1;
         self.behind_cut += piece.grains().div_ceil(GRAINS) as u64 + headers;
@@ -581,6 +582,7 @@ impl Core {
             for (loading, read) in reads.drain(..) {
                 // He asks again.
                 _ = self.take_page(loading, read.await);
+                give_way().await;
             }
         }
     }
@@ -687,6 +689,8 @@ impl Core {
             collected_zones: state.collected_zones,
             discarded: state.discarded,
             checkpoints: state.done,
+            map_bytes: bytes_in(state.map.directory().len()),
+            map_memory_bytes: bytes_in(state.map.most_in_memory()),
             pages_read: state.pages_read,
             written: state.written,
             failed: state.failed,

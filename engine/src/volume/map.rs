@@ -7,9 +7,12 @@
 //! A block at a random place costs a miss of the processor's caches, or two, so what pages say takes as little memory
 //! as it can: 4 bytes for each block, and 2 more beside where there are pieces that are no whole blocks.
 
-use crate::volume::{
-    format::FANOUT,
-    place::{self, Place},
+use crate::{
+    runtime::work,
+    volume::{
+        format::FANOUT,
+        place::{self, Place},
+    },
 };
 use std::collections::BTreeMap;
 
@@ -35,6 +38,10 @@ struct Tables {
     /// What there is to be said beside of the pages that are shaped; empty if none ever was.
     shapes: Box<[u16]>,
 }
+
+/// Pages that are not there: how many are skipped at a time, and for a unit of work.
+const MOST_SKIPPED: u32 = 1 << 14;
+const SKIPPED_PER_UNIT: u32 = 16;
 
 /// A checkpoint is due when all pages in memory are changed but one in so many: the more there are, the more often pages
 /// that are used all the time are changed before they are written once. The others are for what is read meanwhile.
@@ -102,6 +109,7 @@ impl Paged {
 
     /// Where `block` is; `None` if that has to be read from the device first.
     pub fn get(&mut self, block: u64) -> Option<Place> {
+        work(1);
         let (page, index) = (block / FANOUT, block % FANOUT);
         if let Some(slot) = self.slot(page as u32) {
             return Some(self.entry(slot, index as usize));
@@ -113,6 +121,7 @@ impl Paged {
     /// Says that `block` is at `place` now; gives where it was. `None` if that has to be read from the device
     /// first: then nothing has changed.
     pub fn set(&mut self, block: u64, place: Place) -> Option<Place> {
+        work(1);
         let (page, index) = (block / FANOUT, block % FANOUT);
         if !self.is_here(page as u32) {
             if self.directory[page as usize] != 0 {
@@ -192,6 +201,21 @@ impl Paged {
         self.directory[page as usize]
     }
 
+    /// The first page from `page` on, before `end`, that there is; `end` if there is none, or a page before it: it is not
+    /// looked for among more than some thousands.
+    pub fn next_page(&self, page: u32, end: u32) -> u32 {
+        let end = end.min(page.saturating_add(MOST_SKIPPED));
+        let there = |page: &u32| self.is_here(*page) || self.directory[*page as usize] != 0;
+        let next = (page..end).find(there).unwrap_or(end);
+        work((next - page) / SKIPPED_PER_UNIT);
+        next
+    }
+
+    /// Most pages that may be in memory.
+    pub fn most_in_memory(&self) -> usize {
+        self.most.min(self.directory.len())
+    }
+
     /// Where the pages are.
     pub fn directory(&self) -> &[Place] {
         &self.directory
@@ -213,6 +237,7 @@ impl Paged {
     /// beyond the budget if there is none.
     pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Place>) {
         debug_assert!(!self.is_here(page));
+        work(FANOUT as u32 / 4);
         let slot = Slot { page, shaped: false, changed: false, frozen: false, used: true };
         self.last = (u32::MAX, 0);
         let at = match self.victim() {
@@ -282,6 +307,7 @@ impl Paged {
 
     /// A page lies there from now on; gives where it lay.
     pub fn lay(&mut self, page: u32, place: Place) -> Place {
+        work(1);
         std::mem::replace(&mut self.directory[page as usize], place)
     }
 

@@ -6,6 +6,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
+    runtime::give_way,
     volume::{
         behaviour::{Behaviour, CreateOptions},
         core::{Core, MOST_LOADS, Need, Start, leave, read_some},
@@ -649,6 +650,8 @@ async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
     let (blocks, mut lost) = (core.identity.blocks, BTreeSet::<u32>::new());
     let found = std::mem::take(&mut seen.found);
     for (index, Found { block, what, place, .. }) in found.iter().enumerate() {
+        // A namespace may carry this volume, and others be served meanwhile.
+        give_way().await;
         if index % AT_ONCE == 0 {
             let ahead: BTreeSet<u32> =
                 found[index..].iter().take(AT_ONCE).map(|e| e.block / FANOUT as u32).collect();

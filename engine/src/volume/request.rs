@@ -3,6 +3,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status},
+    runtime::{COPY, SLICE, give_way, is_spent, work},
     volume::{
         core::{Core, Need, Piece, State},
         format::FANOUT,
@@ -13,6 +14,9 @@ use crate::{
         stream::Ticket,
     },
 };
+
+/// Pages of the map that are read ahead where it is asked for neighbouring ones.
+const PAGES_AHEAD: u64 = 15;
 
 /// Somebody reads from a zone, which is not reset meanwhile.
 struct Reader<'c> {
@@ -133,6 +137,7 @@ impl Core {
                 self.hold(page, Need::Read).await?;
             }
             from += self.start_run(at, from, blocks, bytes, &mut runs)?;
+            give_way().await;
         }
         self.end_runs(&mut runs, bytes).await?;
         Ok(data)
@@ -143,6 +148,8 @@ impl Core {
         for Run { from, first_grain, pieces, completion, _reader } in runs.drain(..) {
             let Done { result, data: read, .. } = completion.await;
             result?;
+            work(read.blocks() as u32 * COPY);
+            give_way().await;
             let target = &mut bytes[from as usize * BLOCK..];
             if pieces.is_empty() {
                 target[..read.len()].copy_from_slice(&read);
@@ -189,12 +196,14 @@ impl Core {
         let first = state.map.get(at + from).unwrap_or(0);
         if first == 0 {
             target[..BLOCK].fill(0);
+            work(COPY / 2);
             return Ok(1);
         }
         let of_first = state.run_of(at + from, blocks - from, first);
         if let Some(source) = state.in_memory(first) {
             let Wanted { unit, index, blocks, .. } = Wanted::of(first, at + from, of_first);
             let some = &mut target[..blocks * BLOCK];
+            work(blocks as u32 * COPY);
             let made = self.unpacker.borrow_mut().unpack_some(source, (unit, index), some);
             return made.map(|()| of_first).ok_or(Status::UnrecoveredReadError.into());
         }
@@ -250,10 +259,13 @@ impl Core {
                 end = part_end(at, first, data);
                 if !self.passes(end - first, &parts) {
                     packed = Some(self.pack(at, data, first..end, how, &mut parts).await);
+                    // Some 100 microseconds, or more.
+                    work(SLICE);
                 }
             }
             let pieces = (first, packed.as_ref());
             while from < end && result.is_ok() {
+                give_way().await;
                 self.hold(((at + from) / FANOUT) as u32, Need::Write).await?;
                 let before = from;
                 result =
@@ -334,6 +346,9 @@ impl Core {
             let Some(ticket) = state.place(self, block, piece, (stream, fua)) else { break };
             landings.add(ticket);
             *from += piece.unit.blocks() as u64;
+            if is_spent() {
+                break;
+            }
         }
         Ok(())
     }
@@ -347,26 +362,26 @@ impl Core {
         let (mut landings, mut block, end) = (Landings::default(), at, at + blocks);
         let mut who = Who::Writer;
         while block < end {
+            give_way().await;
+            let next = self.next_page(block, end);
+            if next > block {
+                block = next;
+                continue;
+            }
             let page = block / FANOUT;
             let part_end = end.min((page + 1) * FANOUT);
-            let nothing = {
-                let state = self.state.borrow();
-                !state.map.is_here(page as u32) && state.map.place(page as u32) == 0
-            };
-            if !nothing {
-                self.hold(page as u32, Need::Write).await?;
-                if !self.discard_part((block, part_end), who, &mut landings) {
-                    landings.launch(self);
-                    self.few.open();
-                    match self.wait_for_room().await {
-                        // A discard is what makes room where nothing else does.
-                        Err(DeviceError::Status(Status::CapacityExceeded)) if who == Who::Writer => {
-                            who = Who::Discard;
-                        }
-                        result => result?,
+            self.hold(page as u32, Need::Write).await?;
+            if !self.discard_part((block, part_end), who, &mut landings) {
+                landings.launch(self);
+                self.few.open();
+                match self.wait_for_room().await {
+                    // A discard is what makes room where nothing else does.
+                    Err(DeviceError::Status(Status::CapacityExceeded)) if who == Who::Writer => {
+                        who = Who::Discard;
                     }
-                    continue;
+                    result => result?,
                 }
+                continue;
             }
             block = part_end;
         }
@@ -394,14 +409,34 @@ impl Core {
         })
     }
 
+    /// The first block from `block` on, before `end`, of whose page there is anything to be said; `end` if there is none,
+    /// or a block before it.
+    fn next_page(&self, block: u64, end: u64) -> u64 {
+        let (page, end_page) = (block / FANOUT, end.div_ceil(FANOUT));
+        let next = self.state.borrow().map.next_page(page as u32, end_page as u32) as u64;
+        if next == page { block } else { end.min(next * FANOUT) }
+    }
+
     /// Whether the block at `at` takes room, and how many from there on are alike, `most` at most.
     pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
         self.check_range(at, most)?;
         let (mut block, end, mut first) = (at, at + most, None);
         while block < end {
+            give_way().await;
+            let next = self.next_page(block, end);
+            if next > block {
+                // No page, no data.
+                if first.replace(false) == Some(true) {
+                    return Ok((true, block - at));
+                }
+                block = next;
+                continue;
+            }
             let page = block / FANOUT;
             let part_end = end.min((page + 1) * FANOUT);
             if !self.state.borrow().map.is_known(page as u32) {
+                let last = ((end - 1) / FANOUT).min(page + PAGES_AHEAD);
+                self.fetch((page as u32)..=(last as u32), Need::Read).await;
                 self.hold(page as u32, Need::Read).await?;
             }
             let mut state = self.state.borrow_mut();

@@ -157,6 +157,11 @@ pub fn pages_in(bytes: u64) -> usize {
     (bytes / (6 * FANOUT)).max(16) as usize
 }
 
+/// Bytes of memory that so many pages of the map take.
+pub fn bytes_in(pages: usize) -> u64 {
+    6 * FANOUT * pages as u64
+}
+
 /// Blocks of data in a zone of full groups of moved blocks, the smallest there are, if all pieces are as long as there are
 /// any: each group has a header, and may lack a part of a block at its end; it is closed where the next piece has no room
 /// in it, and so is the zone.

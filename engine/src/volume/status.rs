@@ -76,6 +76,10 @@ pub struct VolumeStatus {
     pub discarded: u64,
     /// Checkpoints since the start.
     pub checkpoints: u64,
+    /// Bytes that the whole map takes in memory.
+    pub map_bytes: u64,
+    /// How many of these may be in memory at a time.
+    pub map_memory_bytes: u64,
     /// Pages of the map that were read because they were not in memory.
     pub pages_read: u64,
     /// What was written since the start.

@@ -3,6 +3,7 @@
 use crate::{
     buf::Buf,
     device::{Command, Completion, DeviceError, Status, Zones},
+    runtime::{COPY, give_way, work},
     vzone::{
         balloon::floor_power,
         core::{Core, Tenant, Want},
@@ -375,6 +376,8 @@ impl Core {
             }
             // Those that have begun are waited for whatever happens: they keep zones from being reset.
             let Some((range, mut data, mut parts)) = reads.pop_front() else { break };
+            work(data.blocks() as u32 * COPY);
+            give_way().await;
             result = result.and(self.end_read(&mut data, &mut parts).await);
             result = result.and(self.end_write(flights).await);
             if result.is_ok() {

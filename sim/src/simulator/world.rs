@@ -30,7 +30,7 @@ use engine::{
     buf::BufPool,
     device::{Command, Completion, Done, Geometry},
     raid::events::Event,
-    runtime::Runtime,
+    runtime::{MOST_WORK, Runtime},
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
@@ -501,6 +501,12 @@ impl<'m> World<'m> {
             1 => self.deliver(executed),
             2 => {
                 self.ready = self.runtime.step();
+                let most = self.runtime.most_worked();
+                if most > MOST_WORK {
+                    return Err(Failure(format!(
+                        "a task did {most} units of work before others could go on"
+                    )));
+                }
                 self.collect()?;
             }
             _ => {

@@ -41,6 +41,7 @@ use crate::{
         status::{LeftOut, LostBlocks, Progress, Rebuilt},
         zone::flow::{Parities, Zone},
     },
+    runtime::{self, COPY, give_way},
     zone::{Lba, ZoneIndex, ZoneState, is_worn},
 };
 use std::{collections::BTreeMap, ops::Range, rc::Rc};
@@ -488,6 +489,7 @@ impl Raid {
             return Err(Stopped::Again);
         }
         let (layout, mut result) = (&self.layout, self.pool.borrow_mut().take(to - from));
+        runtime::work((to - from) as u32 * COPY);
         let mut at = from;
         while at < to {
             let end = to.min((at / layout.chunk_blocks + 1) * layout.chunk_blocks);
@@ -602,6 +604,7 @@ impl Raid {
         let most = self.batch_blocks();
         let (mut at, end) = (rows.start * chunk, rows.end * chunk);
         while at < end {
+            give_way().await;
             // Row by row in a ZRWA: what is written must stay inside it.
             let row_end = if follow.is_some() { (at / chunk + 1) * chunk } else { end };
             let to = (at + most).min(row_end);

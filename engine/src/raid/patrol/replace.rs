@@ -74,6 +74,7 @@ use crate::{
         status::Progress,
         zone::flow::Zone,
     },
+    runtime::{self, COPY, give_way},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
@@ -440,6 +441,9 @@ impl Raid {
             };
             self.check_stop(copy.seat.member)?;
             (copy.report)(found.data.len() as u64);
+            runtime::work(found.data.blocks() as u32 * COPY);
+            give_way().await;
+            self.check_stop(copy.seat.member)?;
             self.write_new(Lba(start + part.start), found, way, copy).await?;
             if way == Way::Passed {
                 self.on_new(copy.mirror, Command::FlushZrwa { last: Lba(start + part.end - 1) }).await?;

@@ -21,7 +21,7 @@ use crate::{
 use engine::{
     array::Drive,
     device::ZonedDevice,
-    runtime::Runtime,
+    runtime::{MOST_WORK, Runtime},
     vzone::{Behaviour, Namespace, Namespaces, VzoneError},
 };
 use load::{Kind, Limited, Op, Reshape};
@@ -321,6 +321,10 @@ impl World {
             2 => self.ready = self.runtime.step(),
             3 => self.issue(),
             _ => self.tick(),
+        }
+        let most = self.runtime.most_worked();
+        if most > MOST_WORK {
+            return Err(Failure(format!("a task did {most} units of work before others could go on")));
         }
         self.collect()?;
         if self.trace.event.is_multiple_of(AUDIT_EVERY) {

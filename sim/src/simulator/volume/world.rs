@@ -22,7 +22,7 @@ use engine::{
     array::{Drive, Tails},
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
-    runtime::Runtime,
+    runtime::{MOST_WORK, Runtime},
     volume::{Codec, Unit, Volume, VolumeStatus},
     zone::ZoneIndex,
 };
@@ -246,6 +246,10 @@ impl World {
             2 if self.rng.chance(1, 100) => self.settle()?,
             2 => self.ready = self.runtime.step(),
             _ => self.issue(),
+        }
+        let most = self.runtime.most_worked();
+        if most > MOST_WORK {
+            return Err(Failure(format!("a task did {most} units of work before others could go on")));
         }
         self.collect()?;
         Ok(true)
