@@ -25,7 +25,7 @@ pub struct Behaviour {
     /// Blocks whose last version lived short have a stream of their own: for comparison. It costs more headers than it
     /// saves moves.
     pub apart: bool,
-    /// Pages of the map that are kept in memory; 128 MiB a TiB if there is no number.
+    /// Pages of the map that are kept in memory; 128 MiB a TiB and no less than 64 MiB if there is no number.
     pub map_pages: Option<usize>,
     /// Pages of the map that may change between two checkpoints, all of which a start reads; 350,000, which takes it some
     /// three seconds, if there is no number.

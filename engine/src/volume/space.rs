@@ -131,9 +131,10 @@ impl Plan {
         })
     }
 
-    /// Pages of the map in memory, if nobody says how many: 128 MiB a TiB, and no fewer than 16.
+    /// Pages of the map in memory, unless another number is given: 128 MiB a TiB, and no less than 64 MiB or the whole
+    /// map, whichever is smaller.
     pub fn default_pages(&self) -> usize {
-        pages_in(self.blocks * BLOCK as u64 / 8192)
+        pages_in((self.blocks * BLOCK as u64 / 8192).max(LEAST_MAP_BYTES))
     }
 
     /// Most blocks of a group that `who` writes.
@@ -151,6 +152,10 @@ impl Plan {
         if self.streams == 3 { stream } else { stream.saturating_sub(1) }
     }
 }
+
+/// Least memory for a map that has as much: a volume of 512 GiB would have it without a floor. With less, small writes
+/// in a small volume write as much map as data.
+const LEAST_MAP_BYTES: u64 = 64 << 20;
 
 /// Pages of the map that so many bytes of memory hold.
 pub fn pages_in(bytes: u64) -> usize {

@@ -59,7 +59,7 @@ pub struct Start {
     /// are written again. Use it with --read-only first.
     #[arg(long)]
     pub give_up: bool,
-    /// Memory for the map of each volume; 128 MiB a TiB of its size by default
+    /// Memory for the map of each volume; 128 MiB a TiB of its size by default, and no less than 64 MiB
     ///
     /// A volume that is written at random places all over is many times faster if all of its map is in memory, which takes
     /// 1 GiB a TiB, and half as much again if it compresses.

@@ -498,6 +498,12 @@ fn volume_text(volume: &VolumeReport) -> String {
         );
     }
     text += &written_text(written, compresses, volume.write_amplification);
+    text += &format!(
+        "    map: {} % in memory, {} of {}\n",
+        100 * volume.map_memory_bytes / volume.map_bytes.max(1),
+        show(volume.map_memory_bytes),
+        show(volume.map_bytes),
+    );
     let active = if collection.active { "is collecting" } else { "rests" };
     let unreadable = match collection.unreadable_zones {
         0 => String::new(),

@@ -36,6 +36,9 @@ pub struct VolumeReport {
     pub free_zones: u32,
     /// What is in use of each zone of the array.
     pub valid_bytes: Vec<u64>,
+    /// The map of where blocks are, and how much of it may be in memory.
+    pub map_bytes: u64,
+    pub map_memory_bytes: u64,
     pub collection: Collection,
     pub written: WrittenBytes,
     /// Bytes written to the drives for each byte of users.
@@ -271,6 +274,8 @@ impl VolumeReport {
             effective_bytes: bytes(volume.blocks).min((bytes(volume.usable) as f64 * ratio) as u64),
             free_zones: volume.free_zones,
             valid_bytes: volume.live_bytes.clone(),
+            map_bytes: volume.map_bytes,
+            map_memory_bytes: volume.map_memory_bytes,
             collection: Collection {
                 active: volume.collects,
                 collected_zones: volume.collected_zones,

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use engine::{
     buf::{BLOCK, Buf},
     runtime::Gate,
-    volume::{Behaviour, Choice, CreateOptions, Volume, Written},
+    volume::{Behaviour, Choice, CreateOptions, Volume, Written, pages_in},
 };
 use sim::{clock::Clock, rng::Rng, ssd::Model, timing::Timing};
 use std::{
@@ -266,7 +266,10 @@ fn fill(bed: &Bed, volume: &Volume, blocks: u64, spread: u64) -> Result<()> {
 fn one(case: &Case) -> Result<Found> {
     let bed = Bed::new(&setup(case.system, case.group_blocks, ZONES))?;
     let blocks = bed.array.geometry().zone_capacity_blocks * ZONES as u64 * 4 / 5 * case.spread;
-    let volume = open(&bed, (case.spread > 1).then_some(blocks), case.behaviour)?;
+    // Without the floor that small volumes have.
+    let map_pages = case.behaviour.map_pages.or(Some(pages_in(blocks * BLOCK as u64 / 8192)));
+    let behaviour = Behaviour { map_pages, ..case.behaviour };
+    let volume = open(&bed, (case.spread > 1).then_some(blocks), behaviour)?;
     let room = volume.status().usable;
     let used = room * case.used_percent / 100;
     fill(&bed, &volume, used, case.spread)?;
