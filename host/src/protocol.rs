@@ -6,7 +6,7 @@ use crate::{
     name::MemberName,
     report::{Compression, Rebuild},
     tenants::{Wanted, WantedQos},
-    traffic::Counted,
+    traffic::{Counted, Counts},
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -115,6 +115,8 @@ pub struct About {
 pub struct Asked {
     pub devices: Vec<AskedDevice>,
     pub drives: Vec<AskedDrive>,
+    /// Turns of the daemon's event loop, and how long each took.
+    pub turns: Counts,
 }
 
 /// A block device.
@@ -122,6 +124,8 @@ pub struct Asked {
 pub struct AskedDevice {
     /// Of a namespace; nothing of the array.
     pub namespace: Option<String>,
+    /// The number of an NBD client, of whose requests this is a part of those of the volume.
+    pub client: Option<u64>,
     pub counted: Counted,
 }
 

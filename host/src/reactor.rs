@@ -1,6 +1,6 @@
 //! What everything in this process runs on: the tasks, and the ring that their I/O goes through.
 
-use crate::ring::Ring;
+use crate::{ring::Ring, traffic::Counter};
 use anyhow::{Context, Result, bail};
 use engine::{buf::Source, runtime::Runtime};
 use std::{
@@ -12,7 +12,7 @@ use std::{
     rc::Rc,
     sync::{Arc, Mutex, PoisonError},
     task::Poll,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Tasks and their I/O, on one thread. Clones are the same reactor.
@@ -23,13 +23,15 @@ struct Inner {
     runtime: Runtime,
     /// Made when first needed: emulated drives do without.
     ring: OnceCell<Ring>,
+    /// Turns of the event loop: how long tasks ran between two looks at the ring.
+    turns: Counter,
 }
 
 impl Default for Inner {
     fn default() -> Inner {
         let runtime = Runtime::new();
         runtime.set_entropy(entropy());
-        Inner { runtime, ring: OnceCell::new() }
+        Inner { runtime, ring: OnceCell::new(), turns: Counter::default() }
     }
 }
 
@@ -57,6 +59,11 @@ impl Reactor {
         let ring = Ring::new()
             .context("the kernel gives no io_uring, which real drives need (Linux 6.1 or newer)")?;
         Ok(self.0.ring.get_or_init(|| ring))
+    }
+
+    /// The turns of the event loop so far, as requests whose latency is how long the ring had to wait for its turn.
+    pub fn turns(&self) -> &Counter {
+        &self.0.turns
     }
 
     /// Where buffers for I/O come from: memory that the kernel knows, where there is a ring and it
@@ -89,11 +96,13 @@ impl Reactor {
 
     /// Runs tasks until `future` is done; an error if nothing can happen any more.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        let mut broken = None;
+        let (mut broken, mut begun) = (None, Instant::now());
         // Clients who ask without a pause for what needs no drive would keep all others waiting.
         let value = self.0.runtime.block_on_fairly(future, |busy| {
             let Some(ring) = self.0.ring.get() else { return busy };
+            self.0.turns.count(0, Some(begun.elapsed()));
             let turned = if busy { ring.pass().map(|()| true) } else { ring.wait() };
+            begun = Instant::now();
             turned.unwrap_or_else(|error| {
                 broken = Some(error);
                 false

@@ -61,12 +61,18 @@ impl Counter {
         }
     }
 
+    /// The longest latency so far, at most a quarter too much, in microseconds.
+    pub fn longest_us(&self) -> u64 {
+        let longest = self.classes.iter().rposition(|count| count.get() > 0);
+        longest.map_or(0, longest_us)
+    }
+
     /// Bytes of all requests so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
 
-    fn counts(&self) -> Counts {
+    pub fn counts(&self) -> Counts {
         let classes = self.classes.iter().map(Cell::get).collect();
         Counts { requests: self.requests.get(), bytes: self.bytes.get(), classes }
     }

@@ -2,10 +2,14 @@
 
 use crate::{
     support::{Place, Random, drive},
-    volume::{Client, Server, with_volume},
+    volume::{Client, GO, STRUCTURED, Server, emulate, with_volume},
 };
 use rustix::process::Signal;
-use std::{net::TcpStream, time::Duration};
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::TcpStream,
+    time::Duration,
+};
 
 /// A server at a free port of this machine, and its address.
 fn at_address(place: &Place) -> (Server, String) {
@@ -54,5 +58,89 @@ fn a_write_of_an_ended_connection_undoes_no_later_one() {
         std::thread::sleep(Duration::from_millis(500));
         assert!(client.read(last, 4096).unwrap() == new, "requests of {bytes} bytes: written later");
     }
+    server.end(Signal::TERM);
+}
+
+/// As many as there may be are served, the next one is told why not, and in the log.
+#[test]
+fn a_client_too_many_is_refused_with_a_message() {
+    let place = with_volume();
+    let mut server = Server::of(&place, &[]);
+    let mut clients: Vec<_> = (0..32).map(|_| Client::ready(&place, false)).collect();
+    let mut refused = Client::of(&place);
+    for option in [STRUCTURED, GO] {
+        let said = refused.option(option, if option == GO { &[0; 6] } else { &[] });
+        assert_eq!(said.len(), 1);
+        assert_eq!(said[0].0, 1 << 31 | 2);
+        let message = String::from_utf8(said[0].1.clone()).unwrap();
+        assert!(message.contains("as many clients as it can"), "{message}");
+    }
+    assert_eq!(refused.socket.read(&mut [0]).unwrap(), 0);
+    let mut log = String::new();
+    BufReader::new(server.process.stderr.as_mut().unwrap()).read_line(&mut log).unwrap();
+    assert!(log.contains("an NBD client is refused: 32 are connected"), "{log}");
+    assert!(clients.iter_mut().all(|client| client.read(0, 4096).is_ok()));
+    clients.pop();
+    // The end of a connection is noticed by its receiver.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(Client::ready(&place, false).read(0, 4096).is_ok());
+    server.end(Signal::TERM);
+}
+
+/// Nothing is there to be found: one request is answered at once for as much as it can ask for.
+#[test]
+fn block_status_of_a_thin_volume_is_one_extent() {
+    let place = Place::new();
+    emulate(&place, 5);
+    place.create("tank", "drives", 5).ok();
+    place.run(&["volume", "create", "drives", "--size", "16G"]).ok();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::of(&place);
+    assert_eq!(client.option(STRUCTURED, &[]), [(1, vec![])]);
+    let name = b"base:allocation";
+    let query = [&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, name.len() as u8], &name[..]].concat();
+    assert_eq!(client.option(10, &query).last(), Some(&(1, vec![])));
+    assert_eq!(client.option(GO, &[0; 6]).last(), Some(&(1, vec![])));
+    client.request((0, 7), 5, (4096, u32::MAX));
+    // Magic, the last chunk, of extents.
+    assert_eq!((client.number(), client.number()), (0x668e_33ef, 1 << 16 | 5));
+    assert_eq!(client.take(8), 5_u64.to_be_bytes());
+    let numbers = [client.number(), client.number(), client.number(), client.number()];
+    assert_eq!(numbers, [12, 1, u32::MAX, 3]);
+    drop(client);
+    server.end(Signal::TERM);
+}
+
+#[test]
+fn top_shows_the_volume_and_each_nbd_client() {
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    let mut idle = Client::ready(&place, false);
+    let mut busy = Client::ready(&place, false);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let top = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(busy.write(0, &[7; 8192], false), 0);
+            }
+        });
+        let top = place.json(&["top", "drives"]);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        top
+    });
+    let devices = top["devices"].as_array().unwrap();
+    let clients: Vec<_> = devices.iter().map(|device| device["client"].as_u64()).collect();
+    assert_eq!(clients, [None, Some(1), Some(2)], "{top}");
+    let written = |index: usize| devices[index]["writes"]["bytes_per_second"].as_f64().unwrap();
+    assert!(written(0) > 0.0 && written(1) == 0.0 && written(2) == written(0), "{top}");
+    assert!(devices[0]["writes"]["p50_us"].is_u64() && top["longest_turn_us"].is_u64(), "{top}");
+    assert!(top["written_per_byte"].as_f64().unwrap() > 1.0, "{top}");
+    let text = place.run(&["top", "drives"]).ok().text();
+    assert!(text.contains("client 2") && text.contains("event loop: longest turn"), "{text}");
+    let status = place.json(&["status", "drives"]);
+    assert!(status["longest_turn_us"].is_u64() && status["volume"]["map_bytes"].is_u64(), "{status}");
+    let text = place.run(&["status", "drives"]).ok().text();
+    assert!(text.contains("    map: 100 % in memory"), "{text}");
+    assert!(idle.read(0, 4096).is_ok());
     server.end(Signal::TERM);
 }

@@ -908,7 +908,7 @@ fn answers() -> Vec<Vec<u8>> {
     traffic.begin();
     traffic.counted();
     traffic.reads.count(4096, traffic.begin().map(|_| Duration::from_millis(1)));
-    let device = AskedDevice { namespace: None, counted: traffic.counted() };
+    let device = AskedDevice { namespace: None, client: Some(1), counted: traffic.counted() };
     let drive = AskedDrive { drive: "x".into(), role: Some(1), counted: traffic.counted() };
     let mut status = place.json(&["status", "drives"]);
     status["rebuild"] = progress.clone();
@@ -921,7 +921,12 @@ fn answers() -> Vec<Vec<u8>> {
         rebuilt,
         json!({"array": "tank", "role": 1, "drive": "x"}),
         json!({"array": "tank", "uuid": uuid}),
-        serde_json::to_value(Asked { devices: vec![device], drives: vec![drive] }).unwrap(),
+        serde_json::to_value(Asked {
+            devices: vec![device],
+            drives: vec![drive],
+            turns: traffic.reads.counts(),
+        })
+        .unwrap(),
     ];
     let mut lines: Vec<Vec<u8>> = done.into_iter().map(|value| line(Answer::Done(value))).collect();
     lines.push(line(Answer::Note("a note".into())));

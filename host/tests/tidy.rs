@@ -159,6 +159,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "map",
             "arena",
             "size",
+            "traffic",
             "clock",
             "output",
             "users",
@@ -169,7 +170,6 @@ const ROOMS: [(&str, &[&str]); 2] = [
             // What lies on drives and in files, and what kernels understand.
             "label",
             "tails",
-            "traffic",
             "bytes",
             "packers",
             "export",

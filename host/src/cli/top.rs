@@ -33,6 +33,9 @@ struct Top {
     seconds: f64,
     devices: Vec<Shown>,
     drives: Vec<ShownDrive>,
+    /// The longest turn of the daemon's event loop, and what 99 % took at most.
+    longest_turn_us: Option<u64>,
+    p99_turn_us: Option<u64>,
     /// Bytes that were written on drives for each that was written to block devices; nothing if none was.
     written_per_byte: Option<f64>,
 }
@@ -42,6 +45,8 @@ struct Top {
 struct Shown {
     /// Of which namespace; nothing of the array.
     namespace: Option<String>,
+    /// The number of an NBD client, of whose requests this is a part of those of the volume.
+    client: Option<u64>,
     reads: Rates,
     writes: Rates,
     /// See `status`; nothing of the array.
@@ -119,6 +124,7 @@ impl Top {
             let namespace = list.into_iter().find(named);
             Shown {
                 namespace: asked.namespace.clone(),
+                client: asked.client,
                 reads: Rates::of(&since.reads, seconds),
                 writes: Rates::of(&since.writes, seconds),
                 active_zones: namespace.map(|namespace| namespace.active_zones),
@@ -142,7 +148,9 @@ impl Top {
             writes: Rates::of(&since.writes, seconds),
         };
         let devices = now.devices.iter().map(|asked| {
-            let then = before.devices.iter().find(|then| then.namespace == asked.namespace);
+            let same =
+                |then: &&AskedDevice| (&then.namespace, then.client) == (&asked.namespace, asked.client);
+            let then = before.devices.iter().find(same);
             (asked, asked.counted.since(then.map(|then| &then.counted)))
         });
         let drives = now.drives.iter().map(|asked| {
@@ -150,9 +158,14 @@ impl Top {
             (asked, asked.counted.since(then.map(|then| &then.counted)))
         });
         let (devices, drives): (Vec<_>, Vec<_>) = (devices.collect(), drives.collect());
-        let of_devices = total(devices.iter().map(|(_, since)| since.writes.bytes));
+        // Requests of clients are among those of the volume.
+        let all = devices.iter().filter(|(asked, _)| asked.client.is_none());
+        let of_devices = total(all.map(|(_, since)| since.writes.bytes));
         let of_drives = total(drives.iter().map(|(_, since)| since.writes.bytes));
+        let turns = now.turns.since(&before.turns);
         Top {
+            longest_turn_us: turns.all_but_one_in_us(u64::MAX),
+            p99_turn_us: turns.all_but_one_in_us(100),
             array: status.name.clone(),
             seconds,
             devices: devices.iter().map(device).collect(),
@@ -180,7 +193,10 @@ impl Top {
         ];
         let mut rows = vec![head.map(String::from).to_vec()];
         for device in &self.devices {
-            let name = device.namespace.clone().unwrap_or(self.array.clone());
+            let name = match device.client {
+                Some(client) => format!("client {client}"),
+                None => device.namespace.clone().unwrap_or(self.array.clone()),
+            };
             let widths: Vec<String> = device.widths.iter().map(u32::to_string).collect();
             let widths = if widths.is_empty() { "-".into() } else { widths.join(" ") };
             let spares = match (device.held_spares, device.own_spares) {
@@ -215,7 +231,13 @@ impl Top {
         }
         let of_each = |bytes| format!("drives write {bytes:.2} bytes for each that they are given\n");
         let written = self.written_per_byte.map(of_each).unwrap_or_default();
-        format!("{}, in {:.1} seconds\n", self.array, self.seconds) + &table(&rows) + &written
+        let turns = match (self.longest_turn_us, self.p99_turn_us) {
+            (Some(longest), Some(most)) => {
+                format!("event loop: longest turn {longest} us, 99 % at most {most} us\n")
+            }
+            _ => String::new(),
+        };
+        format!("{}, in {:.1} seconds\n", self.array, self.seconds) + &table(&rows) + &written + &turns
     }
 }
 
@@ -271,6 +293,7 @@ mod tests {
         let rates = || Rates::of(&counts, 1.5);
         let shown = Shown {
             namespace: Some("mail".into()),
+            client: Some(3),
             reads: rates(),
             writes: rates(),
             active_zones: Some(1),
@@ -288,11 +311,19 @@ mod tests {
         };
         let drive = ShownDrive { drive: "/dev/ng0n1".into(), role: Some(2), reads: rates(), writes: rates() };
         let (devices, drives, written_per_byte) = (vec![shown], vec![drive], Some(1.25));
-        let top = Top { array: "tank".into(), seconds: 1.5, devices, drives, written_per_byte };
+        let top = Top {
+            array: "tank".into(),
+            seconds: 1.5,
+            devices,
+            drives,
+            longest_turn_us: Some(319),
+            p99_turn_us: Some(95),
+            written_per_byte,
+        };
         assert_eq!(crate::output::undescribed(&top, "top.json"), [""; 0]);
         let text = top.text();
         let told = [
-            "mail",
+            "client 3",
             "1 held, 3 own",
             "128 KiB a zone",
             "-8 KiB",
@@ -300,6 +331,7 @@ mod tests {
             "latency out of reach",
             "member 2: ng0n1",
             "drives write 1.25 bytes",
+            "longest turn 319 us",
         ];
         assert!(told.iter().all(|words| text.contains(words)), "{text}");
         // Without namespaces there is nothing to say of their scheduler, and a terminal of 80 columns is wide enough.

@@ -154,6 +154,7 @@ impl Daemon {
             member.drive = absolute(&member.drive).display().to_string();
         }
         status.pid = Some(std::process::id());
+        status.longest_turn_us = Some(self.reactor.turns().longest_us());
         if let Some(block) = self.own_block() {
             status.block_device = Some(block.path.display().to_string());
             status.link = block.link.as_ref().map(|link| link.display().to_string());
@@ -191,7 +192,14 @@ impl Daemon {
         let (blocks, drives, status) = (self.blocks.borrow(), self.drives.borrow(), self.array.status());
         let devices = blocks.iter().map(|block| AskedDevice {
             namespace: block.namespace.as_ref().map(|namespace| namespace.name().into()),
+            client: None,
             counted: block.traffic.counted(),
+        });
+        let of_nbd = self.nbd.borrow().as_ref().map(|server| server.counted());
+        let of_nbd = of_nbd.into_iter().flat_map(|(all, clients)| {
+            let clients = clients.into_iter().map(|(number, counted)| (Some(number), counted));
+            let lines = [(None, all)].into_iter().chain(clients);
+            lines.map(|(client, counted)| AskedDevice { namespace: None, client, counted })
         });
         let drives = drives.iter().map(|drive| {
             let name = drive.path.display().to_string();
@@ -202,7 +210,11 @@ impl Daemon {
                 counted: drive.traffic.counted(),
             }
         });
-        Asked { devices: devices.collect(), drives: drives.collect() }
+        Asked {
+            devices: devices.chain(of_nbd).collect(),
+            drives: drives.collect(),
+            turns: self.reactor.turns().counts(),
+        }
     }
 
     /// The block device of the array itself.

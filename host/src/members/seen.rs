@@ -149,6 +149,7 @@ impl Status {
             zones: None,
             zone_capacity_bytes: None,
             pid: None,
+            longest_turn_us: None,
             block_device: None,
             link: None,
             nbd: None,

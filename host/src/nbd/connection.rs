@@ -1,7 +1,7 @@
 //! One NBD client: what it sends is received, queued and answered here.
 
 use super::{
-    MOST_HELD_BYTES, MOST_QUEUED, PIECE_BYTES, Server,
+    ACTIVE, MOST_HELD_BYTES, MOST_QUEUED, PIECE_BYTES, Server,
     wire::{self, Chunk, Export, Negotiation, Next, Request, Terms, Work},
 };
 use crate::{bytes::Bytes, reactor, ring::Ring, traffic::Traffic};
@@ -56,6 +56,10 @@ pub(super) struct Connection {
     jobs: RefCell<VecDeque<Job>>,
     /// Workers that have nothing to do.
     idle: RefCell<Vec<Waker>>,
+    /// Requests that are being carried out.
+    running: Cell<usize>,
+    /// The number of the last request, among those of all clients.
+    last: Cell<u64>,
     /// Bytes of data that are in memory.
     held_bytes: Cell<u64>,
     /// Opened when a request has been carried out.
@@ -104,6 +108,8 @@ impl Connection {
             writing: Exclusive::default(),
             jobs: RefCell::default(),
             idle: RefCell::default(),
+            running: Cell::new(0),
+            last: Cell::new(0),
             held_bytes: Cell::new(0),
             room: Gate::default(),
             done: Cell::new(false),
@@ -120,6 +126,11 @@ impl Connection {
 
     pub fn is_refused(&self) -> bool {
         self.refused
+    }
+
+    /// Whether it is one of those that share what may be on the way, when so many requests were received of all.
+    pub fn is_active(&self, received: u64) -> bool {
+        self.running.get() > 0 || self.last.get() > 0 && received - self.last.get() < ACTIVE
     }
 
     pub fn has_agreed(&self) -> bool {
@@ -181,8 +192,9 @@ impl Connection {
                     let (mut at, end) = (at, at + length as u64);
                     self.wait_for_room(length as u64).await;
                     self.held_bytes.set(self.held_bytes.get() + length as u64);
+                    let most = self.server.upgrade().map_or(PIECE_BYTES, |server| server.piece_bytes());
                     while at < end {
-                        let piece = (end - at).min(PIECE_BYTES);
+                        let piece = (end - at).min(most);
                         let (mut buffer, inside) = bytes.buffer(at, piece);
                         self.receive(&mut buffer[inside.clone()]).await?;
                         data.push((buffer, inside));
@@ -194,9 +206,9 @@ impl Connection {
                     self.skip(request.payload_bytes).await?;
                 }
             }
+            self.last.set(self.server.upgrade().map_or(0, |server| server.count_request()));
             self.jobs.borrow_mut().push_back(Job { request, data, begun });
-            let worker = self.idle.borrow_mut().pop();
-            worker.into_iter().for_each(Waker::wake);
+            self.wake_worker();
         }
         Ok(())
     }
@@ -215,7 +227,16 @@ impl Connection {
     /// A request has been carried out that had so many bytes of data.
     pub fn release(&self, bytes: u64) {
         self.held_bytes.set(self.held_bytes.get() - bytes);
+        self.running.set(self.running.get() - 1);
         self.room.open();
+        if self.done.get() {
+            self.idle.borrow_mut().drain(..).for_each(Waker::wake);
+        }
+    }
+
+    fn wake_worker(&self) {
+        let worker = self.idle.borrow_mut().pop();
+        worker.into_iter().for_each(Waker::wake);
     }
 
     /// The next request to be carried out; `None` once there will be no more.
@@ -224,10 +245,18 @@ impl Connection {
             // A worker that is busy must not be the one that is woken for the next request.
             let mut idle = self.idle.borrow_mut();
             idle.retain(|worker| !worker.will_wake(context.waker()));
-            if let Some(job) = self.jobs.borrow_mut().pop_front() {
+            let share = self.server.upgrade().map_or(1, |server| server.share());
+            let next = || self.jobs.borrow_mut().pop_front();
+            if self.running.get() < share
+                && let Some(job) = next()
+            {
+                self.running.set(self.running.get() + 1);
+                if !self.jobs.borrow().is_empty() {
+                    idle.pop().into_iter().for_each(Waker::wake);
+                }
                 return Poll::Ready(Some(job));
             }
-            if self.done.get() {
+            if self.done.get() && self.jobs.borrow().is_empty() {
                 return Poll::Ready(None);
             }
             idle.push(context.waker().clone());

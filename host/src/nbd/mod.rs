@@ -61,11 +61,18 @@ const MAX_CLIENTS: usize = 32;
 /// Most clients that are being refused at a time; more wait for their greeting.
 const MAX_REFUSALS: usize = 16;
 
-/// Requests of a client that are carried out at a time.
+/// Requests of a client that are carried out at a time, and those of all clients that are active: each of these has an
+/// equal share, and one request at least, so that one that asks for little does not wait behind all that others want.
 const WORKERS: usize = 16;
+const SHARED: usize = 32;
 
-/// Most bytes that are read or written at a time: longer requests are carried out piece by piece.
+/// A client is active as long as there were no more requests of others since its last one.
+const ACTIVE: u64 = 256;
+
+/// Most bytes that are read or written at a time, and while several clients are active: longer requests are carried out
+/// piece by piece.
 const PIECE_BYTES: u64 = 1 << 20;
+const SHARED_PIECE_BYTES: u64 = 128 << 10;
 
 /// Most requests of a client that have been received and not begun, and most bytes of data to be written that are in
 /// memory for it: the longest request, and more than kernels hold of a connection.
@@ -95,6 +102,8 @@ pub struct Server {
     /// Opened when a connection has ended.
     ended: Gate,
     ending: Cell<bool>,
+    /// Requests that were received so far.
+    received: Cell<u64>,
     /// Connections that were taken so far.
     taken: Cell<u64>,
     /// The log says that clients are refused.
@@ -117,6 +126,7 @@ impl Server {
             connections: RefCell::default(),
             ended: Gate::default(),
             ending: Cell::new(false),
+            received: Cell::new(0),
             taken: Cell::new(0),
             told: Cell::new(false),
             traffic: Traffic::default(),
@@ -133,6 +143,28 @@ impl Server {
     /// How many clients there are.
     pub fn clients(&self) -> usize {
         self.connected().filter(|connection| !connection.is_refused()).count()
+    }
+
+    /// A request of a client has been received; gives its number.
+    fn count_request(&self) -> u64 {
+        self.received.set(self.received.get() + 1);
+        self.received.get()
+    }
+
+    /// Clients that are active.
+    fn active(&self) -> usize {
+        let active = |connection: &Rc<Connection>| connection.is_active(self.received.get());
+        self.connections.borrow().iter().filter_map(Weak::upgrade).filter(active).count()
+    }
+
+    /// How many requests of an active client may be carried out at a time.
+    fn share(&self) -> usize {
+        (SHARED / self.active().max(1)).clamp(1, WORKERS)
+    }
+
+    /// How many bytes are read or written at a time.
+    fn piece_bytes(&self) -> u64 {
+        if self.active() > 1 { SHARED_PIECE_BYTES } else { PIECE_BYTES }
     }
 
     /// What was asked for by all clients, and by each that is there, with the number of its connection.
@@ -284,8 +316,8 @@ impl Server {
             Ok(Work::Read { bytes, whole: true, .. }) if bytes as u64 > PIECE_BYTES => {
                 return refused(wire::TOO_LONG).await;
             }
-            Ok(Work::Read { at, bytes, .. }) => {
-                return self.read(connection, request, (at, bytes as u64)).await;
+            Ok(Work::Read { at, bytes, whole }) => {
+                return self.read(connection, request, (at, bytes as u64), whole).await;
             }
             Ok(Work::Status { at, bytes, one }) => {
                 let most = if one { 1 } else { MOST_EXTENTS };
@@ -309,11 +341,14 @@ impl Server {
         connection: &Connection,
         request: &Request,
         (at, bytes): (u64, u64),
+        is_whole: bool,
     ) -> io::Result<()> {
         let mut done = 0;
         let mut writing = None;
+        // One that has to be in one piece is no longer than one.
+        let most = if is_whole { PIECE_BYTES } else { self.piece_bytes() };
         while done < bytes {
-            let piece = (bytes - done).min(PIECE_BYTES);
+            let piece = (bytes - done).min(most);
             let last = done + piece == bytes;
             let (data, inside) = match self.bytes.read(at + done, piece).await {
                 Ok(read) => read,

@@ -134,6 +134,8 @@ pub struct Status {
     pub zone_capacity_bytes: Option<u64>,
     /// Process that runs the array; nothing if none does.
     pub pid: Option<u32>,
+    /// The longest turn of its event loop since it was started: nobody was served meanwhile.
+    pub longest_turn_us: Option<u64>,
     /// What file systems use, if there is a block device.
     pub block_device: Option<String>,
     /// The block device by the name of its array.
@@ -397,6 +399,7 @@ impl Status {
             block_device: None,
             link: None,
             nbd: None,
+            longest_turn_us: None,
             volume: None,
             namespaces: None,
             rebuild: None,
