@@ -358,6 +358,11 @@ fn uuid_words(uuid: &[u8; 16]) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::{
+        buf::{BLOCK, Buf},
+        device::DeviceError,
+        zone::Lba,
+    };
 
     #[test]
     fn the_next_process_finds_what_was_stored_and_only_for_the_same_array() {
@@ -404,5 +409,44 @@ mod tests {
         next.remove();
         assert_eq!(Left::read(&path, &uuid).unwrap(), None);
         assert!(!path.exists());
+    }
+
+    /// A device of one zone, which answers in the end as it is told.
+    struct Failing(Geometry, Result<(), DeviceError>);
+
+    impl ZonedDevice for Failing {
+        fn geometry(&self) -> &Geometry {
+            &self.0
+        }
+
+        fn submit(&self, _: Command) -> Completion {
+            Completion::ready(Done { result: self.1, tail: 3, ..Done::ok() })
+        }
+    }
+
+    #[test]
+    fn only_writes_that_succeed_are_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let geometry = Geometry {
+            zones: 1,
+            zone_size_blocks: 8,
+            zone_capacity_blocks: 8,
+            max_open: 0,
+            max_active: 0,
+            zrwa: None,
+            oob_bytes: 0,
+            max_transfer_blocks: 8,
+            max_append_blocks: 0,
+            volatile_cache: false,
+        };
+        for (result, end) in [(Err(DeviceError::Gone), 0), (Ok(()), 3)] {
+            let path = dir.path().join(format!("{end}.tails"));
+            let tails = Rc::new(TailFile::create(&path, &[7; 16], 1, &[0], &[]).unwrap());
+            let device = Rc::new(Failing(geometry.clone(), result));
+            let noting = Noting::of(&Runtime::new(), device, tails);
+            let data = Buf::zeroed(2 * BLOCK);
+            assert_eq!(noting.submit(Command::write(Lba(0), data, true)).take().unwrap().result, result);
+            assert_eq!(Left::read(&path, &[7; 16]).unwrap().unwrap().complete, [end]);
+        }
     }
 }

@@ -14,6 +14,7 @@ mod check;
 pub mod finders;
 pub mod list;
 pub mod play;
+pub mod random;
 
 use anyhow::{Context, bail};
 use list::Mutant;
@@ -22,7 +23,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
 };
 
 /// What says which mutant is on, and where it is noted which ones are reached.
@@ -57,6 +58,10 @@ const TESTS: [&str; 22] = [
     "volume",
     "namespaces",
 ];
+
+/// What names of the host's test programs begin with, and the parts of its program of tests that judge.
+const HOST_TESTS: &str = "host-";
+const OF_HOST: [&str; 5] = ["daemon", "trouble", "volume", "namespaces", "owner"];
 
 /// The module that the copy of the engine has more than the original.
 const SWITCH: &str = "\
@@ -105,15 +110,20 @@ pub fn load(workspace: &Path) -> anyhow::Result<Vec<Mutant>> {
     list::parse(&text).with_context(|| path.display().to_string())
 }
 
-/// The engine's sources that the list changes, by their path below `engine/src`.
-pub fn sources(workspace: &Path) -> anyhow::Result<BTreeMap<String, String>> {
-    let mutants = load(workspace)?;
+/// The directory of a crate's sources, and a file's path below it.
+fn place_of(file: &str) -> (&'static str, &str) {
+    file.strip_prefix(list::HOST).map_or(("engine/src", file), |file| ("host/src", file))
+}
+
+/// The sources that `mutants` change, by crate and path below its sources.
+pub fn sources(workspace: &Path, mutants: &[Mutant]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut sources = BTreeMap::new();
-    for mutant in &mutants {
+    for mutant in mutants {
         if sources.contains_key(&mutant.file) {
             continue;
         }
-        let path = workspace.join("engine/src").join(&mutant.file);
+        let (directory, file) = place_of(&mutant.file);
+        let path = workspace.join(directory).join(file);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let own: Vec<&Mutant> = mutants.iter().filter(|other| other.file == mutant.file).collect();
         sources.insert(mutant.file.clone(), list::apply(&text, &own)?);
@@ -133,18 +143,79 @@ pub enum Judges {
 pub struct Build {
     directory: PathBuf,
     simulator: PathBuf,
-    /// Test programs, with their names.
+    /// Test programs, with their names; those of the host begin with `host`.
     tests: Vec<(String, PathBuf)>,
+    has_host: bool,
 }
 
 impl Build {
-    /// Copies the sources in `workspace` to `target/mutants` there, with the list's changes, and builds them:
-    /// all judges, or the simulator alone, which takes a small part of the time.
-    pub fn make(workspace: &Path, judges: Judges, jobs: usize) -> anyhow::Result<Build> {
-        let directory = workspace.join("target/mutants");
-        let changed = sources(workspace)?;
-        for part in ["engine", "sim"] {
+    /// Copies the sources in `workspace` to `target/mutants` there, with the changes of `mutants`, and builds them:
+    /// all judges, or the simulator alone, which takes a small part of the time. The host is built if one of `chosen` is
+    /// in it.
+    pub fn make(workspace: &Path, mutants: &[Mutant], judges: Judges, jobs: usize) -> anyhow::Result<Build> {
+        let has_host = judges == Judges::All && mutants.iter().any(Mutant::is_of_host);
+        let mut build = Build {
+            simulator: PathBuf::new(),
+            tests: Vec::new(),
+            directory: workspace.join("target/mutants"),
+            has_host,
+        };
+        build.copy_sources(workspace, mutants)?;
+        if judges == Judges::Lives {
+            build.cargo(&["build", "--package", "zoneraid-sim", "--bin", "sim"], jobs)?;
+            return Ok(build);
+        }
+        // One command for all, or what they depend on would be built more than once.
+        let packages = ["--package", "zoneraid-engine", "--package", "zoneraid-sim"];
+        let host: &[&str] = if has_host { &["--package", "zoneraid"] } else { &[] };
+        let tests = ["test", "--no-run", "--lib", "--test", SCRIPTS];
+        build.cargo(&[tests.as_slice(), &packages, host].concat(), jobs)?;
+        if build.simulator.as_os_str().is_empty() {
+            build.cargo(&["build", "--package", "zoneraid-sim", "--bin", "sim"], jobs)?;
+        }
+        Ok(build)
+    }
+
+    /// As [`Build::make`], of those of `drawn` that compile; gives these, too.
+    pub fn random(
+        workspace: &Path,
+        mut drawn: Vec<Mutant>,
+        jobs: usize,
+    ) -> anyhow::Result<(Build, Vec<Mutant>)> {
+        let checked = Build {
+            simulator: PathBuf::new(),
+            tests: Vec::new(),
+            directory: workspace.join("target/mutants"),
+            has_host: drawn.iter().any(Mutant::is_of_host),
+        };
+        loop {
+            checked.copy_sources(workspace, &drawn)?;
+            let bad = checked.errors(jobs)?;
+            if bad.is_empty() {
+                break;
+            }
+            let before = drawn.len();
+            drawn.retain(|mutant| {
+                !bad.iter().any(|(file, lines)| {
+                    let (directory, own) = place_of(&mutant.file);
+                    *file == format!("{directory}/{own}") && lines.contains(&mutant.line())
+                })
+            });
+            if drawn.len() == before {
+                bail!("what does not compile is no mutation: {bad:?}");
+            }
+        }
+        Ok((Build::make(workspace, &drawn, Judges::All, jobs)?, drawn))
+    }
+
+    fn copy_sources(&self, workspace: &Path, mutants: &[Mutant]) -> anyhow::Result<()> {
+        let (directory, changed) = (&self.directory, sources(workspace, mutants)?);
+        let parts: &[&str] = if self.has_host { &["engine", "sim", "host"] } else { &["engine", "sim"] };
+        for part in parts {
             copy(&workspace.join(part), &directory.join(part), &|path| {
+                if let Ok(path) = path.strip_prefix(workspace.join("host/src")) {
+                    return changed.get(&format!("{}{}", list::HOST, path.to_str()?)).cloned();
+                }
                 let path = path.strip_prefix(workspace.join("engine/src")).ok()?;
                 let text = changed.get(path.to_str()?).cloned();
                 if path == Path::new("lib.rs") {
@@ -154,32 +225,25 @@ impl Build {
                 text
             })?;
         }
-        for part in ["fixtures", "docs"] {
+        for part in ["fixtures", "docs", "dist", "schemas"] {
             copy(&workspace.join(part), &directory.join(part), &|_| None)?;
         }
-        write(&directory.join("Cargo.lock"), &fs::read(workspace.join("Cargo.lock"))?)?;
+        for file in ["Cargo.lock", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"] {
+            write(&directory.join(file), &fs::read(workspace.join(file))?)?;
+        }
         let manifest = fs::read_to_string(workspace.join("Cargo.toml"))?;
+        let list: Vec<String> = parts.iter().map(|part| format!("\"{part}\"")).collect();
         let members = |line: &str| match line.starts_with("members = ") {
-            true => "members = [\"engine\", \"sim\"]\n".to_string(),
+            true => format!("members = [{}]\n", list.join(", ")),
             false => format!("{line}\n"),
         };
-        write(&directory.join("Cargo.toml"), manifest.lines().map(members).collect::<String>().as_bytes())?;
-        let mut build = Build { simulator: PathBuf::new(), tests: Vec::new(), directory };
-        if judges == Judges::Lives {
-            build.cargo(&["build", "--package", "zoneraid-sim", "--bin", "sim"], jobs)?;
-            return Ok(build);
-        }
-        // One command for all, or what they depend on would be built more than once.
-        let packages = ["--package", "zoneraid-engine", "--package", "zoneraid-sim"];
-        let tests = ["test", "--no-run", "--lib", "--test", SCRIPTS];
-        build.cargo(&[tests.as_slice(), &packages].concat(), jobs)?;
-        Ok(build)
+        write(&directory.join("Cargo.toml"), manifest.lines().map(members).collect::<String>().as_bytes())
     }
 
-    /// Builds something of the copy, and notes which programs came of it.
-    fn cargo(&mut self, arguments: &[&str], jobs: usize) -> anyhow::Result<()> {
+    /// Runs cargo in the copy.
+    fn run_cargo(&self, arguments: &[&str], jobs: usize) -> anyhow::Result<Output> {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        let output = cargo
+        let cargo = cargo
             .args(arguments)
             .args(["--release", "--message-format", "json-render-diagnostics", "--jobs"])
             .arg(jobs.to_string())
@@ -190,10 +254,36 @@ impl Build {
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
             // Whatever a switch does to the style is no matter.
-            .env("RUSTFLAGS", "--allow warnings")
-            .stdin(Stdio::null())
-            .output()
-            .context("cargo cannot be run")?;
+            .env("RUSTFLAGS", "--cap-lints allow")
+            .stdin(Stdio::null());
+        cargo.output().context("cargo cannot be run")
+    }
+
+    /// Files of the copy that do not compile, each with the lines that errors speak of.
+    fn errors(&self, jobs: usize) -> anyhow::Result<Vec<(String, Vec<usize>)>> {
+        let host: &[&str] = if self.has_host { &["--package", "zoneraid"] } else { &[] };
+        let arguments = [&["check", "--keep-going", "--lib", "--package", "zoneraid-engine"], host].concat();
+        let output = self.run_cargo(&arguments, jobs)?;
+        if output.status.success() {
+            return Ok(Vec::new());
+        }
+        // Errors are rendered: the line behind an arrow is the place of each.
+        let text = String::from_utf8_lossy(&output.stderr);
+        let place = |line: &str| {
+            let mut parts = line.trim().strip_prefix("--> ")?.split(':');
+            let (file, line) = (parts.next()?, parts.next()?.parse().ok()?);
+            Some((file.trim_start_matches("./").to_string(), vec![line]))
+        };
+        let places: Vec<_> = text.lines().filter_map(place).collect();
+        match places.is_empty() {
+            true => bail!("the copy in {} cannot be checked:\n{text}", self.directory.display()),
+            false => Ok(places),
+        }
+    }
+
+    /// Builds something of the copy, and notes which programs came of it.
+    fn cargo(&mut self, arguments: &[&str], jobs: usize) -> anyhow::Result<()> {
+        let output = self.run_cargo(arguments, jobs)?;
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr);
             bail!("the copy in {} cannot be built:\n{why}", self.directory.display());
@@ -202,7 +292,11 @@ impl Build {
             let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
             let Some(program) = message["executable"].as_str() else { continue };
             let name = message["target"]["name"].as_str().unwrap_or_default();
+            let manifest = message["manifest_path"].as_str().unwrap_or_default();
             match message["profile"]["test"] == Value::Bool(true) {
+                true if manifest.ends_with("host/Cargo.toml") => {
+                    self.tests.push((format!("{HOST_TESTS}{name}"), program.into()));
+                }
                 true if [ENGINE, SCRIPTS].contains(&name) => {
                     self.tests.push((name.to_string(), program.into()));
                 }

@@ -19,6 +19,7 @@ mod faults;
 mod full_volume;
 mod golden;
 mod join;
+mod layered;
 mod mirror;
 mod moments;
 mod namespaces;

@@ -20,6 +20,7 @@ use sim::{
         namespaces,
         runner::{self, Outcome, Seeds, Summary},
         scenario::{GROUP_BLOCKS, PARITIES, level, parities_of},
+        silent::Came,
         subject::ArrayMaker,
         table1, volume,
         world::Tracing,
@@ -28,7 +29,7 @@ use sim::{
 use std::{
     collections::BTreeMap,
     io::{IsTerminal, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
@@ -68,6 +69,12 @@ struct Mutants {
     /// Only so many of them, drawn from those that a few seeds show, and nothing but seeds [default: all]
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
+    /// Instead of the list, so many changes of single lines of the engine and the host, drawn at random by --from
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["sample", "only", "learn", "write_score"])]
+    random: Option<usize>,
+    /// With --random, of these files alone: their paths below engine/src, or below host/src behind `host/`, begin so
+    #[arg(long, value_name = "PATH", requires = "random")]
+    below: Option<String>,
     /// Only those of these names
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -183,6 +190,10 @@ struct Run {
         conflicts_with_all = ["learn", "until_failure", "single"],
     )]
     stack: Option<Layers>,
+    /// Have a drive of each life lose a write, misplace one or bring an old one back without an error, and count what
+    /// lives come to: none of that is promised to be survived
+    #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "single"])]
+    silent: bool,
 }
 
 /// Layers on arrays.
@@ -316,6 +327,9 @@ impl Run {
         let policy = self.policy.map(|named| named.policy);
         let appends = self.policy.is_some_and(|named| named.appends);
         let maker = ArrayMaker { policy, parities: self.level, appends, ..ArrayMaker::default() };
+        if self.silent {
+            return self.run_silent(ArrayMaker { silent: true, ..maker });
+        }
         if let Some(Layers(layers)) = &self.stack {
             return self.run_stacks(&maker, layers);
         }
@@ -359,6 +373,46 @@ impl Run {
             }
         }
         Ok(summary.failures.is_empty())
+    }
+
+    /// Plays arrays with silent faults, and counts what becomes of them by policy and level.
+    fn run_silent(&self, arrays: ArrayMaker) -> anyhow::Result<bool> {
+        let policies = arrays.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
+        let levels = arrays.parities.map_or(PARITIES.to_vec(), |parities| vec![parities]);
+        let kinds: Vec<(Policy, usize)> =
+            policies.iter().flat_map(|policy| levels.iter().map(|level| (*policy, *level))).collect();
+        let (mut value, mut panics) = (serde_json::Map::new(), Vec::new());
+        for (policy, parities) in &kinds {
+            let maker = ArrayMaker { policy: Some(*policy), parities: Some(*parities), ..arrays.clone() };
+            let range = self.from..self.from + (self.seeds / kinds.len() as u64).max(1);
+            let jobs = self.jobs.unwrap_or_else(default_jobs);
+            let summary = runner::play(&maker, &Seeds { range, ..Seeds::default() }, jobs, &|| ());
+            let mut counts = BTreeMap::from([(Came::Intact, summary.seeds - summary.failures.len() as u64)]);
+            for failure in &summary.failures {
+                let came = Came::of(failure.failure.as_deref());
+                *counts.entry(came).or_insert(0) += 1;
+                if came == Came::Panic {
+                    let (why, policy) = (failure.failure.as_deref().unwrap_or_default(), policy.name());
+                    let options = format!("--policy {policy} --level {}", level(*parities));
+                    panics.push(format!("seed {} with {options}: {why}", failure.seed));
+                }
+            }
+            let line = Came::ALL.map(|came| (came.name(), counts.get(&came).copied().unwrap_or(0)));
+            let name = format!("{} {}", level(*parities), policy.name());
+            if !self.json {
+                let cells: String =
+                    line.iter().map(|(name, count)| format!("{name:>15}{count:>6}")).collect();
+                print_lines(&[format!("{name:<16}{cells}")])?;
+            }
+            value.insert(name, line.into_iter().map(|(name, count)| (name, json!(count))).collect());
+        }
+        if self.json {
+            let value = json!({"output_version": OUTPUT_VERSION, "kinds": value, "panics": panics});
+            print_lines(&[serde_json::to_string_pretty(&value)?])?;
+        } else {
+            print_lines(&panics)?;
+        }
+        Ok(panics.is_empty())
     }
 
     /// Plays layers on arrays, as many seeds of each.
@@ -755,6 +809,9 @@ impl Table1 {
 impl Mutants {
     fn run(&self) -> anyhow::Result<bool> {
         let workspace = self.source.clone().unwrap_or_else(mutants::workspace);
+        if let Some(count) = self.random {
+            return self.run_random(&workspace, count);
+        }
         let mut chosen = mutants::load(&workspace)?;
         let mut finders = Finders::load(&workspace)?;
         finders.retain(|name| chosen.iter().any(|mutant| mutant.name == name));
@@ -772,7 +829,12 @@ impl Mutants {
             Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
         let started = Instant::now();
         let judges = if self.sample.is_some() { Judges::Lives } else { Judges::All };
-        let build = Build::make(&workspace, judges, jobs)?;
+        let mut made = mutants::load(&workspace)?;
+        if !chosen.iter().any(|mutant| mutant.is_of_host()) {
+            // Then the host need not be built.
+            made.retain(|mutant| !mutant.is_of_host());
+        }
+        let build = Build::make(&workspace, &made, judges, jobs)?;
         let build_seconds = started.elapsed().as_secs_f64();
         let learned = Mutex::new(finders.clone());
         let told = |played: &Played| {
@@ -819,6 +881,44 @@ impl Mutants {
             score.write(path, mutants::load(&workspace)?.len())?;
         }
         Ok(score.unexpected.is_empty())
+    }
+}
+
+impl Mutants {
+    /// Changes single lines at random, and says which changes nothing finds.
+    fn run_random(&self, workspace: &Path, count: usize) -> anyhow::Result<bool> {
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let below = self.below.as_deref().unwrap_or_default();
+        // As many again, for those that do not compile.
+        let drawn = mutants::random::draw(workspace, below, 2 * count, self.from)?;
+        let (build, mut chosen) = Build::random(workspace, drawn, jobs)?;
+        chosen.truncate(count);
+        let options =
+            Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
+        let told = |played: &Played| {
+            if !self.json {
+                _ = print_lines(&[format!("{}  {}", line_of(played), played.mutant.rule)]);
+            }
+        };
+        let result = build.play(&chosen, &Finders::default(), &options, &told)?;
+        let score = Score::of(&result);
+        let survived = |played: &&Played| played.by.is_none();
+        let line = |played: &Played| {
+            format!("{}: {} ({} checks come to it)", played.mutant.name, played.mutant.rule, played.reached)
+        };
+        let survivors: Vec<String> = result.iter().filter(survived).map(line).collect();
+        let lines = match self.json {
+            true => vec![serde_json::to_string_pretty(&json!({
+                "output_version": OUTPUT_VERSION,
+                "mutants": score.mutants,
+                "killed": score.killed,
+                "survivors": survivors,
+                "by_judge": score.by_judge,
+            }))?],
+            false => [vec![String::new(), score.text()], survivors].concat(),
+        };
+        print_lines(&lines)?;
+        Ok(true)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Checks: one random life, one scripted test, one part of the systematic search.
 
-use super::{Build, MUTANT, REACHED, SCRIPTS, TESTS, finders::Finder};
+use super::{Build, HOST_TESTS, MUTANT, OF_HOST, REACHED, SCRIPTS, TESTS, finders::Finder, list::Mutant};
 use crate::simulator::scenario::{PARITIES, level};
 use anyhow::{Context, bail};
 use engine::raid::policy::Policy;
@@ -29,16 +29,22 @@ const POLL: Duration = Duration::from_millis(2);
 /// Signals that end a process which has had its time.
 const ENDED: [i32; 2] = [9, 24];
 
-/// Kinds of lives: whose mutants they are asked about, and what `sim run` is told.
-const LIVES: [(&str, &str); 3] = [("", ""), ("volume/", " --volume"), ("vzone/", " --namespaces")];
+/// Kinds of lives, as `sim run` is told. Each is asked about every mutant that it comes to: volumes and namespaces run
+/// the code of arrays, and layers on arrays all of it.
+const LIVES: [&str; 6] = [
+    "",
+    " --volume",
+    " --namespaces",
+    " --stack=namespaces",
+    " --stack=volume",
+    " --stack=volume-on-namespace",
+];
 
 /// Something that may find a mutant.
 #[derive(Clone, Debug)]
 pub(super) struct Check {
     /// What is known of it by which it can be found again.
     pub finder: Finder,
-    /// The directory below `engine/src` whose mutants it is asked about; all if it is empty.
-    pub of: &'static str,
     program: PathBuf,
 }
 
@@ -58,14 +64,31 @@ struct Ran {
     took: Duration,
 }
 
+impl Check {
+    /// Whether it is one of the host's tests.
+    fn is_of_host(&self) -> bool {
+        self.finder.judge.strip_prefix("test ").is_some_and(|name| name.starts_with(HOST_TESTS))
+    }
+
+    /// Whether it is asked about a mutant: tests of the host are about the host, which nothing else runs.
+    pub(super) fn is_about(&self, mutant: &Mutant) -> bool {
+        self.is_of_host() == mutant.is_of_host()
+    }
+
+    /// Whether it may fail without a mutant, since the computer lacks something that it needs.
+    pub(super) fn may_fail(&self) -> bool {
+        self.is_of_host()
+    }
+}
+
 impl Build {
-    /// Lives: those with the seeds `range`, counted from `from` on, and for mutants of other layers lives of these.
+    /// Lives: those with the seeds `range`, counted from `from` on, of every kind.
     pub(super) fn lives(&self, from: u64, range: Range<u64>) -> Vec<Check> {
-        let life = |index: u64, (of, kind): (&'static str, &str)| {
+        let life = |index: u64, kind: &str| {
             let seed = from.wrapping_add(index);
             let arguments = words(&format!("run{kind} --json --jobs=1 --seeds=1 --from={seed}"));
             let finder = Finder { judge: "run".into(), seeds: Some(index + 1), arguments };
-            Check { finder, of, program: self.simulator.clone() }
+            Check { finder, program: self.simulator.clone() }
         };
         range.flat_map(|index| LIVES.map(|kind| life(index, kind))).collect()
     }
@@ -78,13 +101,18 @@ impl Build {
             let output = output.with_context(|| program.display().to_string())?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let is_judge = |name: &&str| {
-                judge != SCRIPTS || name.split_once("::").is_some_and(|(file, _)| TESTS.contains(&file))
+                let file = name.split_once("::").map_or("", |(file, _)| file);
+                match judge.strip_prefix(HOST_TESTS) {
+                    Some(SCRIPTS) => OF_HOST.contains(&file),
+                    None if judge == SCRIPTS => TESTS.contains(&file),
+                    _ => true,
+                }
             };
             let names = text.lines().filter_map(|line| line.strip_suffix(": test")).filter(is_judge);
             checks.extend(names.map(|name| {
                 let arguments = words(&format!("--test-threads=1 --exact {name}"));
                 let finder = Finder { judge: format!("test {judge}"), seeds: None, arguments };
-                Check { finder, of: "", program: program.clone() }
+                Check { finder, program: program.clone() }
             }));
         }
         Ok(checks)
@@ -98,7 +126,7 @@ impl Build {
             let arguments =
                 words(&format!("exhaustive --json --jobs=1 --delays=0 --policy={policy} --level={level}"));
             let finder = Finder { judge: "exhaustive".into(), seeds: None, arguments };
-            Check { finder, of: "", program: self.simulator.clone() }
+            Check { finder, program: self.simulator.clone() }
         };
         kinds.map(search).collect()
     }
@@ -110,7 +138,7 @@ impl Build {
             Some(name) => test(name)?,
             None => &self.simulator,
         };
-        Some(Check { finder: finder.clone(), of: "", program: program.clone() })
+        Some(Check { finder: finder.clone(), program: program.clone() })
     }
 
     /// Makes a check without any mutant: it has to pass.
@@ -150,7 +178,7 @@ impl Build {
             .args(["-c", &limited, "sh"])
             .arg(&check.program)
             .args(&check.finder.arguments)
-            .current_dir(self.directory.join("sim"))
+            .current_dir(self.directory.join(if check.is_of_host() { "host" } else { "sim" }))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -19,7 +19,7 @@ pub struct Mutant {
     pub name: String,
     /// The only policy that it concerns, if it is one.
     pub policy: Option<Policy>,
-    /// Below `engine/src`.
+    /// Below `engine/src`; behind `host/` below `host/src`.
     pub file: String,
     /// The function that it is in; anywhere in the file if there is none.
     pub function: Option<String>,
@@ -27,6 +27,8 @@ pub struct Mutant {
     old: String,
     changed: Range<usize>,
     new: String,
+    /// Where it is if it was drawn at random: its line, and which bytes of the source.
+    place: Option<(usize, Range<usize>)>,
     /// The rule that it breaks.
     pub rule: String,
     pub fate: Fate,
@@ -43,6 +45,9 @@ pub enum Fate {
     /// It is not found, and should be: this would have to happen.
     Survives(String),
 }
+
+/// Files of the host, as opposed to those of the engine.
+pub(super) const HOST: &str = "host/";
 
 const OPEN: char = '«';
 const CLOSE: char = '»';
@@ -113,12 +118,49 @@ fn parse_entry(entry: &str, number: u32) -> anyhow::Result<Mutant> {
     let range = before.len()..before.len() + changed.len();
     let old = [before, changed, after].concat();
     let new = new.trim().to_string();
-    Ok(Mutant { number, name, policy, file, function, old, changed: range, new, rule, fate })
+    Ok(Mutant { number, name, policy, file, function, old, changed: range, new, place: None, rule, fate })
 }
 
 impl Mutant {
+    /// One that has its place by number.
+    pub(super) fn at(
+        file: &str,
+        line: usize,
+        range: Range<usize>,
+        new: String,
+        rule: String,
+        fate: Fate,
+    ) -> Mutant {
+        Mutant {
+            number: 0,
+            name: format!("{file}:{line}"),
+            policy: None,
+            file: file.into(),
+            function: None,
+            old: String::new(),
+            changed: 0..0,
+            new,
+            place: Some((line, range)),
+            rule,
+            fate,
+        }
+    }
+
+    /// The line of one that has its place by number.
+    pub(super) fn line(&self) -> usize {
+        self.place.as_ref().map_or(0, |(line, _)| *line)
+    }
+
+    /// Whether it is one of the host.
+    pub fn is_of_host(&self) -> bool {
+        self.file.starts_with(HOST)
+    }
+
     /// The bytes of `source` that it changes.
     fn locate(&self, source: &str) -> anyhow::Result<Range<usize>> {
+        if let Some((_, range)) = &self.place {
+            return Ok(range.clone());
+        }
         let code = source.find("#[cfg(test)]\nmod tests").map_or(source, |end| &source[..end]);
         let (from, scope) = match &self.function {
             Some(name) => function(code, name).with_context(|| {
@@ -145,12 +187,13 @@ impl Mutant {
     /// What stands instead of `old`.
     fn switched(&self, old: &str) -> String {
         let (number, new) = (self.number, &self.new);
+        let on = format!("{}::mutant::on({number})", if self.is_of_host() { "engine" } else { "crate" });
         if !old.trim_end().ends_with([';', '}']) {
-            return format!("(if crate::mutant::on({number}) {{ {new} }} else {{ {old} }})");
+            return format!("(if {on} {{ {new} }} else {{ {old} }})");
         }
         match new.is_empty() {
-            true => format!("if !crate::mutant::on({number}) {{ {old} }}"),
-            false => format!("if crate::mutant::on({number}) {{ {new} }} else {{ {old} }}"),
+            true => format!("if !{on} {{ {old} }}"),
+            false => format!("if {on} {{ {new} }} else {{ {old} }}"),
         }
     }
 }
@@ -276,6 +319,6 @@ wrong-part
     #[test]
     fn every_mutant_of_the_list_has_its_place_in_the_engine() {
         let workspace = super::super::workspace();
-        super::super::sources(&workspace).unwrap();
+        super::super::sources(&workspace, &super::super::load(&workspace).unwrap()).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! What a life remembers between its parts: who may be struck, what goes on beside the load, and drives that
 //! lie about.
 
-use super::{shelf::Shelf, subject::Said, suspects::Suspects, wire::Bay, world::Pending};
+use super::{shelf::Shelf, silent::Old, subject::Said, suspects::Suspects, wire::Bay, world::Pending};
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
@@ -71,6 +71,9 @@ pub(super) struct Course {
     /// The drives were shut down and no recovery has ended since: it gives zones their ZRWAs again.
     pub reopening: bool,
     pub shelf: Shelf,
+    /// A drive has failed silently in this life; and what a block held that may come back.
+    pub failed_silently: bool,
+    pub old: Option<Old>,
 }
 
 impl Course {
@@ -96,6 +99,8 @@ impl Course {
             caches_next: false,
             reopening: false,
             shelf: Shelf::default(),
+            failed_silently: false,
+            old: None,
         }
     }
 

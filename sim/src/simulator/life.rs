@@ -105,6 +105,7 @@ impl World<'_> {
                 self.copy_somebody(course)?;
             }
             self.misfortune(course);
+            self.fail_silently(course);
             self.repair(course, &mut budget, done)?;
             self.replace_somebody(course)?;
             self.change_somehow(course);

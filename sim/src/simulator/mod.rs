@@ -28,6 +28,7 @@ pub mod scenario;
 mod schedule;
 mod scripted;
 mod shelf;
+pub mod silent;
 pub mod stamp;
 pub mod subject;
 mod suspects;

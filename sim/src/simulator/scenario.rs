@@ -100,6 +100,8 @@ pub struct Misfortune {
     pub fail: u64,
     /// A command of any kind fails, or takes effect when the host has given up on it.
     pub command: u64,
+    /// A drive fails silently: never drawn, only where that is asked for.
+    pub silent: u64,
     pub repair: u64,
     /// A drive that works is replaced.
     pub replace: u64,
@@ -469,6 +471,7 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         dead_zone: rate(rng, on(25), 60),
         fail: rate(rng, on(25), 60),
         command: rate(rng, on(40), 60),
+        silent: 0,
         repair: 200 + rng.below(3000),
         replace: rate(rng, 60, 600),
         change: rate(&mut owner, 40, 600),

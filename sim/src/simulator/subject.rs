@@ -162,6 +162,10 @@ pub trait Subject: ZonedDevice {
     fn is_provisional(&self) -> bool {
         false
     }
+    /// Whether it had written nothing before anything was laid on it.
+    fn began_deferred(&self) -> bool {
+        self.is_provisional()
+    }
     /// As [`Array::complete`].
     fn complete(&self, _: Drive) -> Work<()> {
         Box::pin(async { Ok(()) })
@@ -261,6 +265,8 @@ pub struct ArrayMaker {
     pub parities: Option<usize>,
     /// Zones are written by appends. The policy is `log` then. If all policies are drawn, so is this.
     pub appends: bool,
+    /// A drive fails silently in each life.
+    pub silent: bool,
 }
 
 /// How the subject of a scenario is made.
@@ -303,6 +309,13 @@ impl ArrayMaker {
 impl Maker for ArrayMaker {
     fn policy(&self) -> Option<Policy> {
         self.policy
+    }
+
+    fn arrange(&self, scenario: &mut Scenario) -> bool {
+        if self.silent {
+            scenario.misfortune.silent = 1000;
+        }
+        true
     }
 
     fn appends(&self, drawn: bool) -> bool {

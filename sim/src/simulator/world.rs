@@ -62,7 +62,7 @@ pub struct Counts {
     /// Power cuts that cost what a killed process had left in volatile caches.
     pub cuts_after_kills: u64,
     pub zrwa_losses: u64,
-    /// Assemblies that had written nothing when they were taken.
+    /// Assemblies that had written nothing when they were taken, or when a layer was brought up on them.
     pub deferred_starts: u64,
     pub member_losses: u64,
     /// Those of the `judgements` in which two members or more were out.
@@ -398,7 +398,7 @@ impl<'m> World<'m> {
         self.hear_said(&*subject)?;
         self.before = subject.is_provisional().then(|| self.oracle.clone());
         self.begins = subject.is_provisional();
-        self.counts.deferred_starts += u64::from(self.begins);
+        self.counts.deferred_starts += u64::from(subject.began_deferred());
         self.subject = Some(subject);
         self.heard = Heard::default();
         Ok(())

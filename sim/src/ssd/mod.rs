@@ -155,6 +155,18 @@ impl Ssd {
         cache::read_block(&mut *self.media, &self.geometry, lba)
     }
 
+    /// Has a block hold these bytes, data and metadata, or nothing, whatever was written there: what a lost, misdirected or
+    /// stale write leaves.
+    ///
+    /// # Errors
+    /// Those of the media.
+    pub fn forge(&mut self, lba: Lba, bytes: Option<&[u8]>) -> io::Result<()> {
+        match bytes.and_then(|bytes| bytes.split_at_checked(BLOCK)) {
+            Some((data, oob)) => self.media.write(lba, data, oob),
+            None => self.media.forget(lba),
+        }
+    }
+
     /// What is on the flash of a drive that compresses, and what reads came to.
     pub fn space(&self) -> Option<(Space, Reads)> {
         self.media.space()

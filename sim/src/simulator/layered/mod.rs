@@ -113,6 +113,8 @@ struct Layered {
     array: Array,
     tails: Rc<RefCell<Tails>>,
     shown: Rc<dyn ZonedDevice>,
+    /// The array had written nothing when the layer was brought up.
+    deferred: bool,
 }
 
 /// Namespaces on `device`, at this time.
@@ -161,6 +163,7 @@ impl LayeredMaker {
 
     /// Brings up the layer on an array that has been assembled.
     async fn bring_up(self, runtime: Runtime, array: Array) -> Result<Rc<dyn Subject>, Why> {
+        let deferred = array.is_provisional();
         let (noted, tails) = Noted::over(&runtime, array.clone());
         let shape = Shape::of(&array.status().uuid);
         let mut device: Rc<dyn ZonedDevice> = Rc::new(noted);
@@ -182,7 +185,7 @@ impl LayeredMaker {
                 Rc::new(Zoned::open(&runtime, volume).await?)
             }
         };
-        Ok(Rc::new(Layered { array, tails, shown }))
+        Ok(Rc::new(Layered { array, tails, shown, deferred }))
     }
 }
 
@@ -296,6 +299,10 @@ impl Subject for Layered {
 
     fn is_provisional(&self) -> bool {
         Subject::is_provisional(&self.array)
+    }
+
+    fn began_deferred(&self) -> bool {
+        self.deferred
     }
 
     fn complete(&self, drive: Drive) -> Work<()> {

@@ -61,7 +61,7 @@ impl Scenario {
         let stripe = chunk_blocks * (members as u64 - 1).max(1);
         let weight = |rng: &mut Rng| 1 << rng.below(4);
         let vzone_zones = 1 + rng.below(if single { 8 } else { 4 }) as u32;
-        Scenario {
+        let mut scenario = Scenario {
             over,
             members,
             drive: if single {
@@ -91,7 +91,35 @@ impl Scenario {
             most_forks: if single { 60 } else { 10 },
             cut_in_recovery_percent: [0, 40, 80][rng.below(3) as usize],
             kill_percent: if single && rng.chance(1, 2) { 40 } else { 0 },
+        };
+        // By numbers of its own, so that all else of a life stays what it is.
+        let mut own = Rng::new(rng.clone().next_u64() ^ 2);
+        if single && own.chance(1, 8) {
+            scenario.crowd(&mut own);
         }
+        scenario
+    }
+
+    /// Has so many namespaces be there, of so many zones, that a checkpoint of the journal takes several blocks, on a
+    /// drive that takes few at a time.
+    fn crowd(&mut self, rng: &mut Rng) {
+        self.vzone_zones = 1;
+        self.drive.zones = 130 + rng.below(60) as u32;
+        self.drive.zone_capacity_blocks = 12 + rng.below(8);
+        self.drive.zone_size_blocks = self.drive.zone_capacity_blocks + rng.below(4);
+        (self.drive.max_open, self.drive.max_active) = (0, 0);
+        self.drive.max_transfer_blocks = 1 + rng.below(3) as u32;
+        let large = |index| {
+            let zones = 8 + rng.below(5) as u32;
+            let name = format!("tenant-of-many-zones-{index}");
+            Spec { name, zones, max_active: 4, max_open: 4, ..draw_spec(rng, index, 1) }
+        };
+        self.namespaces = (0..10).map(large).collect();
+        self.reshapes = false;
+        // Each recovery reads all of it.
+        self.rounds = 2;
+        (self.most_forks, self.fork_rarity) = (8, 400);
+        self.work_events = self.work_events.max(1 << 12);
     }
 }
 

@@ -124,10 +124,29 @@ impl Scenario {
         if scenario.codec.is_some() && rng.chance(1, 2) {
             scenario.size_percent *= 2;
         }
-        if scenario.codec.is_some() {
+        // By numbers of its own, so that all else of a life stays what it is.
+        let mut own = Rng::new(rng.clone().next_u64() ^ 2);
+        if single && shape > MANY_PAGES && own.chance(1, 8) {
+            scenario.draw_large_root(&mut own);
+        } else if scenario.codec.is_some() {
             scenario.draw_unit(&mut Rng::new(rng.clone().next_u64()), single && shape > MANY_PAGES);
         }
         scenario
+    }
+
+    /// Has a root take several blocks, on a drive of very many zones that takes few blocks at a time.
+    fn draw_large_root(&mut self, rng: &mut Rng) {
+        let zone_capacity_blocks = 16 + rng.below(8);
+        self.drive = Geometry {
+            zones: 400 + rng.below(400) as u32,
+            zone_size_blocks: zone_capacity_blocks + rng.below(5),
+            zone_capacity_blocks,
+            max_transfer_blocks: 1 + rng.below(3) as u32,
+            ..self.drive.clone()
+        };
+        self.size_percent = 4 + rng.below(8);
+        self.filled = false;
+        self.most_forks = 20;
     }
 
     /// Draws a unit. A drive that may be any has zones in which large ones have room, but few of them.

@@ -1,0 +1,136 @@
+//! Silent faults of a drive: a write that was lost, went to another place, or was overwritten by an older one.
+//!
+//! No array promises to survive them, since its blocks have no checksums of their own: what a drive gives without an error
+//! is believed. So these are a class that is asked for (`sim run --silent`), one fault in each life, and what lives come to
+//! is counted, not judged. That nothing panics is judged here, too.
+
+use super::{course::Course, wire::Bay, world::World};
+use engine::zone::{Lba, ZoneIndex};
+
+/// A silent fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silent {
+    Lost,
+    Misdirected,
+    Stale,
+}
+
+/// What a block held once: it may again.
+pub(super) struct Old {
+    bay: Bay,
+    lba: Lba,
+    bytes: Vec<u8>,
+}
+
+/// What a life with a silent fault came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Came {
+    /// Everything was as promised.
+    Intact,
+    /// Wrong data or zeros were read.
+    WrongData,
+    /// The array refused to assemble.
+    Refused,
+    /// Another promise was broken: a zone ended early, a member went out, a rebuild failed.
+    OtherPromise,
+    Panic,
+}
+
+impl Came {
+    pub const ALL: [Came; 5] =
+        [Came::Intact, Came::WrongData, Came::Refused, Came::OtherPromise, Came::Panic];
+
+    /// What the failure of a life says of it.
+    pub fn of(failure: Option<&str>) -> Came {
+        match failure {
+            None => Came::Intact,
+            Some(text) if text.starts_with("panic") => Came::Panic,
+            Some(text) if text.contains("should hold") => Came::WrongData,
+            Some(text) if text.contains("does not assemble") => Came::Refused,
+            Some(_) => Came::OtherPromise,
+        }
+    }
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Came::Intact => "intact",
+            Came::WrongData => "wrong_data",
+            Came::Refused => "refused",
+            Came::OtherPromise => "other_promise",
+            Came::Panic => "panic",
+        }
+    }
+}
+
+impl World<'_> {
+    /// A block of a member that has been written, near the end of a zone more often than not.
+    fn draw_written(&mut self, bay: Bay) -> Option<Lba> {
+        let geometry = self.wire.geometry(bay).clone();
+        for _ in 0..20 {
+            let zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
+            let end = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
+            let window = geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
+            let to = (end + window).min(geometry.zone_capacity_blocks);
+            let from = if self.rng.chance(1, 2) { end.saturating_sub(24) } else { 0 };
+            if from < to {
+                let lba = Lba(geometry.start(zone).0 + from + self.rng.below(to - from));
+                if matches!(self.wire.ssd(bay).stored(lba), Ok(Some(_))) {
+                    return Some(lba);
+                }
+            }
+        }
+        None
+    }
+
+    /// One silent fault in a life, once in a while.
+    pub(super) fn fail_silently(&mut self, course: &mut Course) {
+        let rate = self.scenario.misfortune.silent;
+        if rate == 0 || course.failed_silently || !self.rng.chance(rate, 100_000) {
+            return;
+        }
+        let member = self.rng.below(self.members.len() as u64) as usize;
+        let Some(bay) = self.members[member] else { return };
+        let kind = *self.rng.pick(&[Silent::Lost, Silent::Misdirected, Silent::Stale]);
+        let (Some(lba), Some(other)) = (self.draw_written(bay), self.draw_written(bay)) else { return };
+        let stored = |lba: Lba| self.wire.ssd(bay).stored(lba).ok().flatten();
+        let (Some(bytes), Some(theirs)) = (stored(lba), stored(other)) else { return };
+        let left = match kind {
+            Silent::Lost => self.wire.ssd(bay).forge(lba, None),
+            Silent::Misdirected => {
+                let away = self.wire.ssd(bay).forge(other, None);
+                away.and_then(|()| self.wire.ssd(bay).forge(lba, Some(&theirs)))
+            }
+            Silent::Stale => match course.old.take() {
+                Some(old) => self.wire.ssd(old.bay).forge(old.lba, Some(&old.bytes)),
+                None => {
+                    // It comes back later.
+                    course.old = Some(Old { bay, lba, bytes });
+                    return;
+                }
+            },
+        };
+        course.failed_silently = left.is_ok();
+        self.trace.note(|| format!("member {member} (drive{bay}): {kind:?} write of block {}", lba.0));
+        self.counts.faults += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_apart() {
+        let wrong = "zone 1 block 3 should hold the data of write 7, but holds zeros";
+        for (failure, came) in [
+            (None, Came::Intact),
+            (Some(wrong), Came::WrongData),
+            (Some("the array does not assemble: too few"), Came::Refused),
+            (Some("zone 3: durable 4"), Came::OtherPromise),
+            (Some("panic: index out of bounds; should hold"), Came::Panic),
+        ] {
+            assert_eq!(Came::of(failure), came);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Namespaces and volumes on arrays, with all ends and misfortunes that the world of arrays knows.
+
+use engine::raid::{Consistency, policy::Policy};
+use sim::simulator::{
+    layered::{Layer, LayeredMaker},
+    runner::{self, Seeds},
+    subject::ArrayMaker,
+};
+
+fn play(layer: Layer, arrays: &ArrayMaker, range: std::ops::Range<u64>) -> runner::Summary {
+    let maker = LayeredMaker { layer, arrays: arrays.clone() };
+    runner::play(&maker, &Seeds { range, ..Seeds::default() }, 2, &|| ())
+}
+
+#[test]
+fn layers_on_arrays_keep_promises_through_every_end() {
+    let mut all = sim::simulator::world::Counts::default();
+    for layer in Layer::ALL {
+        let summary = play(layer, &ArrayMaker::default(), 0..40);
+        let failures: Vec<_> = summary.failures.iter().map(|f| (f.seed, f.failure.as_deref())).collect();
+        assert!(failures.is_empty(), "{}: {failures:?}", layer.name());
+        let counts = summary.counts;
+        assert!(counts.refusals < 8 && counts.judgements > 200, "{}: {counts:?}", layer.name());
+        all.add(&counts);
+    }
+    let seen = [
+        ("power cuts", all.power_cuts),
+        ("kills", all.kills),
+        ("shutdowns", all.shutdowns),
+        ("power cuts after kills", all.cuts_after_kills),
+        ("lost ZRWAs", all.zrwa_losses),
+        ("deferred starts", all.deferred_starts),
+        ("lost members", all.member_losses),
+        ("two lost members", all.double_losses),
+        ("interrupted recoveries", all.interrupted_recoveries),
+        ("rebuilds", all.rebuilds),
+        ("replacements", all.replacements),
+        ("faults", all.faults),
+    ];
+    let unseen: Vec<_> = seen.into_iter().filter(|(_, count)| *count == 0).collect();
+    assert!(unseen.is_empty(), "{unseen:?}");
+}
+
+/// An array that promises a write by its write pointer alone loses the end of chunks: every layer shows it.
+#[test]
+fn array_without_logged_write_pointers_is_found_through_each_layer() {
+    let consistency = Consistency::Stripe;
+    let arrays = ArrayMaker { consistency, policy: Some(Policy::Zrwa), ..ArrayMaker::default() };
+    for layer in Layer::ALL {
+        let found = (0..10).any(|part| !play(layer, &arrays, 20 * part..20 * (part + 1)).failures.is_empty());
+        assert!(found, "{}", layer.name());
+    }
+}
+
+/// A defect of the array, policy `zrwa`: a zone in which nothing is lost goes offline. Two power cuts and an orderly
+/// shutdown interrupt assemblies in a row, the last one without member 0; then zone 4 is offline, since member 2, which
+/// nothing has struck, 'has lost or cannot read what it should hold'. After that a rebuild ends with its member still
+/// rebuilding. `sim run --stack volume-on-namespace --seeds 1 --from 5312 --trace` shows it.
+#[test]
+#[ignore = "zrwa: a zone goes offline with one member missing after an assembly that a shutdown cut off"]
+fn zone_goes_offline_after_shutdown_in_degraded_assembly() {
+    let summary = play(Layer::VolumeOnNamespace, &ArrayMaker::default(), 5312..5313);
+    let failures: Vec<_> = summary.failures.iter().map(|f| f.failure.as_deref()).collect();
+    assert!(failures.is_empty(), "{failures:?}");
+}
