@@ -195,7 +195,8 @@ mod tests {
         let (mut narrow, mut wide) = (Pace::default(), Pace::default());
         narrow.completed(16, 1, 320);
         wide.completed(128, 8, 320);
-        [&mut narrow, &mut wide].map(|pace| pace.look(LOOK_EVERY_US, two(1000)));
+        narrow.look(LOOK_EVERY_US, two(1000));
+        wide.look(LOOK_EVERY_US, two(1000));
         assert_eq!((narrow.block_ns(), wide.block_ns()), (Some(20_000), Some(20_000)));
     }
 
