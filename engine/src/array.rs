@@ -21,7 +21,7 @@ use crate::{
 use std::rc::Rc;
 
 pub use crate::raid::{
-    Behaviour, Drive, Tails,
+    Behaviour, Drive, PowerMark, Tails,
     create::{CreateOptions, Design},
     error::ArrayError,
     events::{Event, Noted},
@@ -142,6 +142,19 @@ impl Array {
     /// A number that every assembly sets anew, and that stays while the array runs.
     pub fn assembly(&self) -> u64 {
         self.0.assembly()
+    }
+
+    /// The power epochs of the members' drives, as far as these give any evidence of power cycles. Kept for
+    /// [`Tails::power`], and to be read again after each change of the membership ([`Array::changed`]).
+    pub fn power_marks(&self) -> Vec<PowerMark> {
+        self.0.raid().power_marks()
+    }
+
+    /// Checks whether drives have lost power or were reset, by their power epochs and by the zones that they report, and
+    /// waits until the members' logs name the parts of zones that were lost. Reads and writes compare power epochs
+    /// themselves; the host calls this periodically, for idle arrays and for drives without such evidence.
+    pub async fn check_power(&self) {
+        self.0.raid().look_for_lost_zrwas().await;
     }
 
     /// Has an array that has held back write from now on: the members that are missing are out then.

@@ -30,11 +30,22 @@ pub trait ZonedDevice {
         1
     }
 
+    /// Count of power cycles and controller resets of the device: each may have cost completed writes that were not
+    /// safe, or the contents of a ZRWA. The bits of [`LASTING_EPOCH`] are the same for every process that opens the
+    /// device; the others count from its opening. `None` if the device gives no such evidence. Must be cheap: it is
+    /// compared with every read.
+    fn power_epoch(&self) -> Option<u64> {
+        None
+    }
+
     /// What is written on the device, as far as it says so.
     fn plate(&self) -> Plate {
         Plate { size_bytes: self.geometry().size_bytes(), ..Plate::default() }
     }
 }
+
+/// Bits of [`ZonedDevice::power_epoch`] that do not depend on the process that asks.
+pub const LASTING_EPOCH: u64 = (1 << 48) - 1;
 
 /// What tells a drive from others to somebody who stands before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -266,6 +277,9 @@ pub enum DeviceError {
     /// The device is not there any more.
     #[error("the drive is gone")]
     Gone,
+    /// The device has lost power or was reset, and completed writes with that.
+    #[error("the drive has lost power or was reset")]
+    PowerLost,
     /// The operating system failed the request; the number is its errno.
     #[error("I/O error {0}{meaning}", meaning = meaning(*.0))]
     Os(i32),

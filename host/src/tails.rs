@@ -9,8 +9,9 @@
 use crate::{map::SharedMap, run};
 use anyhow::{Context, Result};
 use engine::{
-    array::Tails,
+    array::{PowerMark, Tails},
     device::{Command, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
+    raid::geometry::MAX_MEMBERS,
     runtime::Runtime,
     zone::{MOST_ZONES, ZoneIndex},
 };
@@ -24,8 +25,11 @@ use std::{
     rc::Rc,
 };
 
-/// `zrtails2`, as it lies in the file.
-const MAGIC: u64 = u64::from_ne_bytes(*b"zrtails2");
+/// `zrtails3`, as it lies in the file.
+const MAGIC: u64 = u64::from_ne_bytes(*b"zrtails3");
+
+/// The same of an earlier version, which has no power marks.
+const MAGIC_WITHOUT_POWER: u64 = u64::from_ne_bytes(*b"zrtails2");
 
 /// Words before all others: magic, UUID (2), assembly, number of zones, boot (2), and room.
 const HEADER: usize = 8;
@@ -45,8 +49,11 @@ const SLOT: usize = 2;
 /// Words before those of the zones.
 const ZONES: usize = HEADER + SLOTS * SLOT;
 
+/// Words behind those of the zones: for each member's drive its number and its power epoch plus 1, or zeros.
+const POWER: usize = 2 * MAX_MEMBERS;
+
 /// Bytes of the largest file.
-const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64) * 8;
+const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64 + POWER as u64) * 8;
 
 /// Most bytes that are read of the note of an NBD server.
 const MOST_PLACE_BYTES: u64 = 8 << 10;
@@ -81,6 +88,8 @@ pub struct Left {
     pub complete: Vec<u64>,
     /// Appends that the kernel may not have an answer for, each in its slot.
     pub appends: Vec<Option<Extent>>,
+    /// As [`Tails::power`].
+    pub power: Vec<PowerMark>,
 }
 
 /// Where an append goes.
@@ -133,7 +142,7 @@ impl Left {
 
     /// What of it the array wants to know.
     pub fn into_tails(self) -> Tails {
-        Tails { assembly: self.assembly, blocks: self.complete }
+        Tails { assembly: self.assembly, blocks: self.complete, power: self.power }
     }
 
     fn parse(bytes: &[u8], uuid: &[u8; 16]) -> Option<Left> {
@@ -144,25 +153,33 @@ impl Left {
         let (header, rest) = words.split_at_checked(HEADER)?;
         let (slots, zones) = rest.split_at_checked(SLOTS * SLOT)?;
         let [magic, a, b, assembly, count, ..] = *header else { return None };
-        if magic != MAGIC || [a, b] != uuid_words(uuid) || zones.len() as u64 != count {
+        let power_words = match magic {
+            MAGIC => POWER,
+            MAGIC_WITHOUT_POWER => 0,
+            _ => return None,
+        };
+        let (zones, power) = zones.split_at_checked(zones.len().checked_sub(power_words)?)?;
+        if [a, b] != uuid_words(uuid) || zones.len() as u64 != count {
             return None;
         }
         let mut appends: Vec<_> = slots.chunks(SLOT).map(Extent::from_words).collect();
         // Out of the way of new ones: each of them may come again until it has, also if the next process dies as well.
         appends.sort_by_key(Option::is_some);
-        Some(Left { assembly, complete: zones.to_vec(), appends })
+        Some(Left { assembly, complete: zones.to_vec(), appends, power: power_marks(power) })
     }
 }
 
 impl TailFile {
     /// Replaces the file at `path` by one for this assembly of the array, which has found zones to
-    /// end at `complete`. `appends` are those that the process before this one has left.
+    /// end at `complete`. `appends` are those that the process before this one has left; `power` is as
+    /// [`Tails::power`].
     pub fn create(
         path: &Path,
         uuid: &[u8; 16],
         assembly: u64,
         complete: &[u64],
         appends: &[Option<Extent>],
+        power: &[PowerMark],
     ) -> Result<TailFile> {
         let [a, b] = uuid_words(uuid);
         let [c, d] = uuid_words(&boot_id());
@@ -170,6 +187,7 @@ impl TailFile {
         let append = |slot: usize| appends.get(slot).copied().flatten();
         words.extend((0..SLOTS).flat_map(|slot| append(slot).map_or([0; SLOT], Extent::to_words)));
         words.extend(complete);
+        words.extend(power_words(power));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let new = path.with_extension("tails.new");
         let map = || -> std::io::Result<SharedMap> {
@@ -192,6 +210,17 @@ impl TailFile {
     pub fn begin(&self, assembly: u64) {
         self.map.store(ASSEMBLY, assembly);
         self.inherited.set(false);
+    }
+
+    /// Notes the power marks of the members: everything that a change of them has cost is written down on the members.
+    pub fn note_power(&self, power: &[PowerMark]) {
+        let first = self.map.len() - POWER;
+        for (place, word) in (first..).zip(power_words(power)) {
+            // Most of the time nothing has changed, and no other process may find half of a mark.
+            if self.map.load(place) != word {
+                self.map.store(place, word);
+            }
+        }
     }
 
     /// It says what the process before this one had answered, and nobody else does until the array begins to
@@ -343,6 +372,17 @@ impl ZonedDevice for Noting {
     }
 }
 
+fn power_words(power: &[PowerMark]) -> impl Iterator<Item = u64> {
+    let words = power.iter().flat_map(|mark| [mark.drive, mark.epoch + 1]);
+    words.chain(std::iter::repeat(0)).take(POWER)
+}
+
+fn power_marks(words: &[u64]) -> Vec<PowerMark> {
+    let marks = words.chunks_exact(2);
+    let marks = marks.filter_map(|mark| Some(PowerMark { drive: mark[0], epoch: mark[1].checked_sub(1)? }));
+    marks.collect()
+}
+
 /// The number of this boot: a directory that outlives it holds what nobody should believe any more.
 fn boot_id() -> [u8; 16] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -370,7 +410,8 @@ mod tests {
         let path = dir.path().join("run/array.tails");
         let (uuid, other) = ([7; 16], [8; 16]);
         assert_eq!(Left::read(&path, &uuid).unwrap(), None);
-        let tails = TailFile::create(&path, &uuid, 5, &[0, 3, 0], &[]).unwrap();
+        let mark = |drive, epoch| PowerMark { drive, epoch };
+        let tails = TailFile::create(&path, &uuid, 5, &[0, 3, 0], &[], &[mark(7, 0)]).unwrap();
         tails.complete(ZoneIndex(1), 12);
         tails.complete(ZoneIndex(1), 9);
         tails.complete(ZoneIndex(2), 4);
@@ -389,15 +430,25 @@ mod tests {
         // Behind all that come.
         assert_eq!(left.appends[..SLOTS - 2], [None; SLOTS - 2]);
         assert_eq!(left.appends[SLOTS - 2..], [Some(extent(0, 1 << 40)), Some(extent(1, 12))]);
+        assert_eq!(left.power, [mark(7, 0)]);
+        // An earlier version wrote the same without power marks.
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[..8].copy_from_slice(b"zrtails2");
+        bytes.truncate(bytes.len() - POWER * 8);
+        let old = dir.path().join("old.tails");
+        fs::write(&old, bytes).unwrap();
+        assert_eq!(Left::read(&old, &uuid).unwrap(), Some(Left { power: vec![], ..left.clone() }));
         assert!(Left::read(&path, &other).unwrap_err().to_string().contains("damaged"));
 
-        let next = TailFile::create(&path, &uuid, 6, &left.complete, &left.appends).unwrap();
+        let next = TailFile::create(&path, &uuid, 6, &left.complete, &left.appends, &left.power).unwrap();
         assert_eq!(Left::read(&path, &uuid).unwrap(), Some(Left { assembly: 6, ..left }));
         // Until the array begins to write, what was known of it counts.
         next.inherit();
         next.remove();
         next.begin(7);
         assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().assembly, 7);
+        next.note_power(&[mark(8, 3), mark(9, 0)]);
+        assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().power, [mark(8, 3), mark(9, 0)]);
         // The process before may still have its file mapped: nobody reads that one any more.
         tails.complete(ZoneIndex(0), 100);
         next.complete(ZoneIndex(0), 1);

@@ -722,7 +722,7 @@ fn files_of_tails() {
     let append = Some(Extent { zone: ZoneIndex(1), at: 64, blocks: 8 });
     let mut complete = vec![0; found.zones as usize];
     (complete[0], complete[1]) = (11, 64);
-    drop(TailFile::create(&path, &uuid, found.assembly, &complete, &[append]).unwrap());
+    drop(TailFile::create(&path, &uuid, found.assembly, &complete, &[append], &[]).unwrap());
     let seed = fs::read(&path).unwrap();
     Target {
         name: "tails",

@@ -415,7 +415,7 @@ fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
         });
         // Within a chunk, over chunks, exactly a stripe, into the fourth one.
         let plan: [&[u64]; 5] = [&[1], &[3, 2], &[5, 6, 1], &[12, 12, 12, 2], &[9, 9, 9, 9, 5]];
-        let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; 8] };
+        let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; 8], power: vec![] };
         for (zone, sizes) in (0..).zip(plan) {
             for blocks in sizes {
                 write(&runtime, &array, zone, tails.blocks[zone as usize], *blocks, false);
@@ -460,7 +460,7 @@ fn tails_that_cannot_be_are_not_believed() {
     let all = drives(4);
     let array = run(&runtime, Array::create(&runtime, options(4), all.clone())).unwrap();
     write(&runtime, &array, 0, 0, 5, true);
-    let sound = Tails { assembly: array.assembly(), blocks: vec![0; 8] };
+    let sound = Tails { assembly: array.assembly(), blocks: vec![0; 8], power: vec![] };
     drop(array);
     runtime.clear();
     let take_over = |tails: &Tails| {

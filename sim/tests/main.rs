@@ -25,6 +25,7 @@ mod moments;
 mod namespaces;
 mod owner;
 mod power;
+mod power_loss;
 mod probe;
 mod raid6;
 mod regressions;

@@ -997,7 +997,8 @@ fn tails_of_an_earlier_process_do_not_count() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 8);
-        let mut tails = Tails { assembly: scene.array.assembly(), blocks: vec![0; ZONES as usize] };
+        let mut tails =
+            Tails { assembly: scene.array.assembly(), blocks: vec![0; ZONES as usize], power: vec![] };
         tails.blocks[0] = 8;
         scene.stop();
         scene.assemble(None);

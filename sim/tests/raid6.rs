@@ -331,7 +331,8 @@ fn what_a_process_answered_before_it_died_is_there_whichever_two_are_missing() {
             let stripe = scene.stripe();
             let sizes =
                 [&[1][..], &[3, 2], &[5, 6, 1], &[stripe, stripe, 2], &[stripe - 1, 2 * stripe - 3, 5]];
-            let mut tails = Tails { assembly: scene.array.assembly(), blocks: vec![0; scene.tails.len()] };
+            let mut tails =
+                Tails { assembly: scene.array.assembly(), blocks: vec![0; scene.tails.len()], power: vec![] };
             for (zone, sizes) in sizes.into_iter().enumerate() {
                 for blocks in sizes {
                     write(&scene.runtime, &scene.array, zone as u32, tails.blocks[zone], *blocks, false);

@@ -569,7 +569,8 @@ fn zeros_that_parity_confirms_are_believed() {
 fn tails_count_after_a_shutdown_of_the_drives_too() {
     let runtime = Runtime::new();
     let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 8));
-    let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; array.geometry().zones as usize] };
+    let mut tails =
+        Tails { assembly: array.assembly(), blocks: vec![0; array.geometry().zones as usize], power: vec![] };
     write(&runtime, &array, 0, 0, 3, false);
     // That of zone 1 is from before a reset.
     (tails.blocks[0], tails.blocks[1]) = (3, 3);
@@ -595,7 +596,7 @@ fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
         write(&runtime, &array, 0, promised - 1, 1, true);
         rig.rule(|_, command| Act::hold_if(matches!(command, Command::FlushZrwa { .. })));
         write(&runtime, &array, 0, promised, STRIPE, false);
-        let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; 8] };
+        let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; 8], power: vec![] };
         tails.blocks[0] = promised + STRIPE;
         drop(array);
         runtime.clear();

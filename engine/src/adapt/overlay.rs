@@ -185,6 +185,10 @@ impl ZonedDevice for Overlay {
         self.device.geometry()
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.device.power_epoch()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let geometry = self.device.geometry();
         let oob_bytes = geometry.oob_bytes as usize;

@@ -71,6 +71,10 @@ impl ZonedDevice for Sequencer {
         self.0.device.geometry()
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.0.device.power_epoch()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let inner = &self.0;
         let zone = match &command {

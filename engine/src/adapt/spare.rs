@@ -181,6 +181,10 @@ impl ZonedDevice for Spared {
         &self.geometry
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.device.power_epoch()
+    }
+
     fn plate(&self) -> Plate {
         self.device.plate()
     }

@@ -39,6 +39,10 @@ struct Member {
     parts_lost: Cell<u32>,
     /// Zones of the drive are read-only or offline.
     worn: Cell<bool>,
+    /// Power epoch of the drive for which its parts of zones have been checked.
+    power_epoch: Cell<Option<u64>>,
+    /// Power epoch of the drive for which the members' logs name the lost parts.
+    settled_epoch: Cell<Option<u64>>,
 }
 
 /// What there is to say of the drive in a place.
@@ -60,6 +64,8 @@ pub struct Members {
     active: Cell<u32>,
     /// A drive that is or was here may lose completed writes in a power cut.
     volatile: Cell<bool>,
+    /// Members (bits) whose drives have lost power and whose parts of zones have not been checked yet.
+    suspects: Cell<u32>,
     /// How often a part of a zone was lost: what was read meanwhile may be of what was written anew there.
     losses: Cell<u64>,
     /// A drive that is being replaced, and the one that gets what is written to it.
@@ -100,6 +106,7 @@ impl Members {
             fewest,
             active: Cell::default(),
             volatile: Cell::default(),
+            suspects: Cell::default(),
             losses: Cell::default(),
             mirror: RefCell::default(),
         }
@@ -193,6 +200,9 @@ impl Members {
         self.note_loss();
         place.parts_lost.set(0);
         place.worn.set(false);
+        place.power_epoch.set(log.device.power_epoch());
+        place.settled_epoch.set(place.power_epoch.get());
+        self.suspects.set(self.suspects.get() & !(1 << member));
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
         self.volatile.set(self.volatile.get() || log.device.geometry().volatile_cache);
         *place.log.borrow_mut() = Some(log);
@@ -225,6 +235,43 @@ impl Members {
 
     pub fn note_loss(&self) {
         self.losses.set(self.losses.get() + 1);
+    }
+
+    /// Power epoch of a member's drive for which the logs name the lost parts.
+    pub fn settled_epoch(&self, member: usize) -> Option<u64> {
+        self.places[member].settled_epoch.get()
+    }
+
+    /// The logs name the parts that all checks so far have found lost.
+    pub fn settle_epochs(&self) {
+        self.places.iter().for_each(|place| place.settled_epoch.set(place.power_epoch.get()));
+    }
+
+    /// Active members (bits) whose drives have lost power since their last check.
+    pub fn lost_power(&self, among: u32) -> u32 {
+        let is_changed = |member: &usize| {
+            let place = &self.places[*member];
+            let now = place.log.borrow().as_ref().and_then(|log| log.device.power_epoch());
+            now.zip(place.power_epoch.get()).is_some_and(|(now, known)| now != known)
+        };
+        each(among & self.active()).filter(is_changed).fold(0, |lost, member| lost | 1 << member)
+    }
+
+    /// Members (bits) whose parts of zones are to be checked after a power loss.
+    pub fn suspects(&self) -> u32 {
+        self.suspects.get()
+    }
+
+    /// Makes members (bits) suspect until [`Members::end_suspicion`]; reads in flight are repeated.
+    pub fn suspect(&self, members: u32) {
+        self.suspects.set(self.suspects.get() | members);
+        self.note_loss();
+    }
+
+    /// The parts of a member have been checked for this power epoch of its drive.
+    pub fn end_suspicion(&self, member: usize, power_epoch: Option<u64>) {
+        self.places[member].power_epoch.set(power_epoch);
+        self.suspects.set(self.suspects.get() & !(1 << member));
     }
 
     /// Has the drive of a seat mirrored, until [`Members::end_mirror`].

@@ -17,6 +17,7 @@ pub(crate) mod members;
 pub(crate) mod membership;
 pub(crate) mod parts;
 pub(crate) mod patrol;
+pub(crate) mod power;
 pub(crate) mod readable;
 pub(crate) mod recover;
 pub(crate) mod seat;
@@ -45,6 +46,17 @@ pub struct Tails {
     /// raised before anybody is told of the completion, and set to 0 with a reset before anybody is
     /// told of that.
     pub blocks: Vec<u64>,
+    /// [`crate::array::Array::power_marks`] of the array that the process ran; a drive without one gives no evidence.
+    pub power: Vec<PowerMark>,
+}
+
+/// The power epoch of a member's drive while a process ran the array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PowerMark {
+    /// The first 64 bits of the drive's UUID as a member.
+    pub drive: u64,
+    /// Its power epoch, of the bits of [`crate::device::LASTING_EPOCH`].
+    pub epoch: u64,
 }
 
 /// How an array shall be assembled and behave: the default but for experiments, tests, and where an operator

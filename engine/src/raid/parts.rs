@@ -287,6 +287,7 @@ impl Raid {
     /// on the way may hold things in its cache only, so the others must know first that it is out.
     pub async fn barrier(&self, mask: u32) {
         self.flush_caches(mask).await;
+        self.notices_power_loss(mask);
         self.membership.settled().await;
     }
 
@@ -580,6 +581,7 @@ impl Raid {
             let announced = self.membership.announced();
             let mut lost = Vec::new();
             while self.membership.is_pending() {
+                self.check_power().await;
                 let (begun, active) = (self.membership.begin(), self.members.active());
                 for lacks in self.membership.take_lacks() {
                     lost.push(lacks);
@@ -600,6 +602,7 @@ impl Raid {
                     false => self.append_to(active, Record::Superblock(Box::new(superblock)), event).await,
                 }
                 if self.membership.end(event, begun) {
+                    self.members.settle_epochs();
                     self.events.note(Event::Settled { event, active });
                 }
             }

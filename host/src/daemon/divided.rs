@@ -77,7 +77,7 @@ impl Daemon {
         done.result?;
         let complete: Vec<u64> = done.zones.iter().map(|zone| zone.wp_blocks).collect();
         let appends = left.as_ref().map_or(&[][..], |left| &left.appends);
-        let tails = TailFile::create(&path, &array.uuid, self.array.assembly(), &complete, appends)?;
+        let tails = TailFile::create(&path, &array.uuid, self.array.assembly(), &complete, appends, &[])?;
         Ok((Rc::new(tails), left))
     }
 

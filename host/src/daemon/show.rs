@@ -192,12 +192,17 @@ impl Daemon {
         };
         let path = run::tails_path(&self.directory, &status.uuid);
         let appends = left.filter(|_| goes_on).map_or(&[][..], |left| &left.appends);
-        let tails = Rc::new(TailFile::create(&path, &status.uuid, assembly, &complete, appends)?);
-        if holds_back(status) && left.is_some() {
+        let inherited = left.filter(|_| holds_back(status));
+        let power = inherited.map_or_else(|| self.array.power_marks(), |left| left.power.clone());
+        let tails = Rc::new(TailFile::create(&path, &status.uuid, assembly, &complete, appends, &power)?);
+        if inherited.is_some() {
             tails.inherit();
         }
         let (begun, noted) = (self.array.clone(), tails.clone());
-        self.array.on_begin(Box::new(move || noted.begin(begun.assembly())));
+        self.array.on_begin(Box::new(move || {
+            noted.note_power(&begun.power_marks());
+            noted.begin(begun.assembly());
+        }));
         *self.tails.borrow_mut() = Some(tails.clone());
         Ok(tails)
     }

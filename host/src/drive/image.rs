@@ -63,6 +63,10 @@ impl ZonedDevice for ImageDrive {
         self.drive.geometry()
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.drive.power_epoch()
+    }
+
     fn plate(&self) -> Plate {
         self.drive.plate()
     }

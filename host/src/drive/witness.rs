@@ -87,6 +87,10 @@ impl ZonedDevice for Witness {
         self.device.geometry()
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.device.power_epoch()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let Some(asked) = Asked::of(&command).filter(|_| self.heard.get()) else {
             return self.device.submit(command);

@@ -55,6 +55,10 @@ impl ZonedDevice for Watched {
         self.device.geometry()
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.device.power_epoch()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let Command::Reset { zones } = command else { return self.device.submit(command) };
         let all = u64::from(self.geometry().zones);

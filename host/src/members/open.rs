@@ -60,6 +60,10 @@ impl ZonedDevice for Metered {
         self.device.geometry()
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.device.power_epoch()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let (is_read, data) = match &command {
             Command::Read { data, .. } => (true, data),

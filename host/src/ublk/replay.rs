@@ -229,7 +229,7 @@ mod tests {
 
     fn replay(device: &Memory, appends: &[Extent]) -> Replay {
         let appends = appends.iter().copied().map(Some).collect();
-        let left = Left { assembly: 1, complete: vec![0, 0], appends };
+        let left = Left { assembly: 1, complete: vec![0, 0], appends, power: vec![] };
         let built = Replay::after(device, Some(&left));
         Runtime::new().block_on(built, || false).unwrap().unwrap()
     }
@@ -284,7 +284,8 @@ mod tests {
     #[test]
     fn an_append_is_cut_short_wherever_something_has_completed() {
         for complete in 0..=6 {
-            let left = Left { assembly: 1, complete: vec![0, complete], appends: vec![Some(extent(3, 4))] };
+            let appends = vec![Some(extent(3, 4))];
+            let left = Left { assembly: 1, complete: vec![0, complete], appends, power: vec![] };
             let device = memory(6);
             let again = Runtime::new().block_on(Replay::after(&device, Some(&left)), || false);
             assert!(again.unwrap().unwrap().has_partial_append(Z), "{complete}");

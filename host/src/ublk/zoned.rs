@@ -320,9 +320,10 @@ mod tests {
             drive.ssd().borrow_mut().execute(write).result.unwrap();
         }
         let appends = vec![Some(Extent { zone: ZONE, at: 0, blocks: data.blocks() })];
-        let left = Left { assembly: 1, complete: vec![0; 4], appends };
+        let left = Left { assembly: 1, complete: vec![0; 4], appends, power: vec![] };
         let replay = runtime.block_on(Replay::after(&drive, Some(&left)), || false).unwrap().unwrap();
-        let tails = TailFile::create(&directory.join("tails"), &[7; 16], 2, &[0; 4], &left.appends).unwrap();
+        let tails =
+            TailFile::create(&directory.join("tails"), &[7; 16], 2, &[0; 4], &left.appends, &[]).unwrap();
         (drive.clone(), Zoned::new(Rc::new(drive), Rc::new(tails), replay))
     }
 

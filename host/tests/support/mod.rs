@@ -127,7 +127,7 @@ impl Place {
         let uuid = parse_uuid(id).unwrap();
         fs::create_dir_all(self.path("run")).unwrap();
         let tails = self.path(&format!("run/{id}.tails"));
-        drop(TailFile::create(&tails, &uuid, 1, &[0; 14], &[]).unwrap());
+        drop(TailFile::create(&tails, &uuid, 1, &[0; 14], &[], &[]).unwrap());
         tails
     }
 

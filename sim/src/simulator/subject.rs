@@ -6,7 +6,8 @@
 use super::scenario::Scenario;
 use engine::{
     array::{
-        Array, ArrayError, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState, Tails, examine,
+        Array, ArrayError, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState, PowerMark,
+        Tails, examine,
     },
     device::ZonedDevice,
     owner::Change,
@@ -148,6 +149,11 @@ pub trait Subject: ZonedDevice {
     fn members(&self) -> Vec<(MemberState, String)>;
     /// As [`Array::assembly`].
     fn assembly(&self) -> u64;
+    /// As [`Array::power_marks`].
+    fn power_marks(&self) -> Vec<PowerMark> {
+        Vec::new()
+    }
+
     /// As [`Array::layout`]; `None` where what lies on the drives is nobody's business.
     fn layout(&self) -> Option<Layout> {
         None
@@ -404,6 +410,10 @@ impl Subject for Array {
 
     fn assembly(&self) -> u64 {
         Array::assembly(self)
+    }
+
+    fn power_marks(&self) -> Vec<PowerMark> {
+        Array::power_marks(self)
     }
 
     fn layout(&self) -> Option<Layout> {

@@ -649,9 +649,9 @@ impl<'m> World<'m> {
         self.coverage.end = "kill";
         self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
         if let Some(subject) = self.subject.as_ref().filter(|subject| !subject.is_provisional()) {
-            let noted = subject.tails();
-            let blocks = noted.unwrap_or(self.oracle.killed(&mut self.rng));
-            self.tails = Some(Tails { assembly: subject.assembly(), blocks });
+            let blocks = subject.tails().unwrap_or(self.oracle.killed(&mut self.rng));
+            let (assembly, power) = (subject.assembly(), subject.power_marks());
+            self.tails = Some(Tails { assembly, blocks, power });
         }
         self.end_process();
         self.wire.kill(&mut self.rng);

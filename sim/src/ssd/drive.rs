@@ -94,6 +94,10 @@ impl ZonedDevice for EmulatedDrive {
         &self.geometry
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.ssd.borrow().power_epoch()
+    }
+
     fn plate(&self) -> Plate {
         self.plate.clone()
     }

@@ -61,6 +61,10 @@ pub struct Ssd {
     finish_drops: bool,
     /// A power cut may leave some sectors of a block old and some new.
     sectors_tear: bool,
+    /// Number of power cuts and shutdowns so far.
+    power_epoch: u64,
+    /// The drive does not report the number.
+    hides_power: bool,
 }
 
 type Outcome = Result<(), DeviceError>;
@@ -84,6 +88,8 @@ impl Ssd {
             unwritten_fails: false,
             finish_drops: false,
             sectors_tear: false,
+            power_epoch: 0,
+            hides_power: false,
         }
     }
 
@@ -107,6 +113,16 @@ impl Ssd {
             residue: self.residue.clone(),
             ..*self
         })
+    }
+
+    /// Number of power cuts and shutdowns since the drive was made; `None` if it does not report it.
+    pub fn power_epoch(&self) -> Option<u64> {
+        (!self.hides_power).then_some(self.power_epoch)
+    }
+
+    /// Makes it a drive that gives no evidence of power cuts and resets.
+    pub fn hide_power_epoch(&mut self) {
+        self.hides_power = true;
     }
 
     /// Makes it a drive that fails reads of unwritten blocks, as a namespace may be set to.

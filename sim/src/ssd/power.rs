@@ -40,6 +40,7 @@ impl Ssd {
     /// # Errors
     /// Those of the media; the drive is not to be used any more then.
     pub fn power_cut(&mut self, in_flight: &[Command], rng: &mut Rng, cut: Cut) -> io::Result<()> {
+        self.power_epoch += 1;
         self.cut_short(in_flight, rng)?;
         if cut.cache_lost {
             self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, None, Loss::Drawn(rng))?;
@@ -81,6 +82,7 @@ impl Ssd {
     /// # Errors
     /// Those of the media; the drive is not to be used any more then.
     pub fn shut_down(&mut self) -> io::Result<()> {
+        self.power_epoch += 1;
         self.cache.flush();
         for zone in (0..self.geometry.zones).map(ZoneIndex) {
             let info = self.table.info(zone);

@@ -63,6 +63,10 @@ impl ZonedDevice for RigDrive {
         &self.geometry
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.ssd.borrow().power_epoch()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let act = (self.rig.rule.borrow())(self.number, &command);
         match act {
@@ -228,6 +232,16 @@ impl Rig {
     /// Shuts all drives down in good order and starts them again.
     pub fn shut_down(&self) {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().shut_down().unwrap());
+    }
+
+    /// Makes all drives give no evidence of power cuts and resets.
+    pub fn hide_power_epochs(&self) {
+        self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().hide_power_epoch());
+    }
+
+    /// Cuts the power of one drive and brings it back, while the host and the other drives go on.
+    pub fn cut_power_of(&self, drive: usize, cut: Cut) {
+        self.ssds.borrow()[drive].borrow_mut().power_cut(&[], &mut Rng::new(1), cut).unwrap();
     }
 
     /// Cuts the power of all drives and brings it back, each with the `cut` for its number. What was

@@ -206,6 +206,10 @@ impl ZonedDevice for Appended {
         &self.0.geometry
     }
 
+    fn power_epoch(&self) -> Option<u64> {
+        self.0.device.power_epoch()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         self.0.submit(command)
     }

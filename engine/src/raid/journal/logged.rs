@@ -154,7 +154,12 @@ impl Live {
                 self.add(parity, chunk_blocks);
             }
             Record::Tail(tail) => {
-                if tail.generation > 0 {
+                // The record of a promise raises the tail of its generation, while writes beyond it are in flight.
+                let is_raised = self.tails.get(&tail.zone).is_some_and(|known| {
+                    (known.epoch, known.generation) == (tail.epoch, tail.generation)
+                        && known.tail_blocks < tail.tail_blocks
+                });
+                if tail.generation > 0 && !is_raised {
                     self.parity.forget_beyond(tail, layout);
                 }
                 self.add_tail(*tail);
@@ -262,6 +267,13 @@ pub(crate) mod tests {
             assert_eq!(logged(&live), kept, "{policy:?}");
             live.apply(&Record::Tail(tail(3, 1, 5)), &layout);
             assert_eq!(logged(&live), [before, &[(0, 3), (1, 0)]].concat(), "{policy:?}");
+            // A promise raises the tail while parity beyond it is logged; the same record again is that of a rebuild.
+            live.apply(&record(1, 0, 4), &layout);
+            let kept = logged(&live);
+            live.apply(&Record::Tail(tail(3, 1, 6)), &layout);
+            assert_eq!(logged(&live), kept, "{policy:?}");
+            live.apply(&Record::Tail(tail(3, 1, 6)), &layout);
+            assert_ne!(logged(&live), kept, "{policy:?}");
         }
     }
 }

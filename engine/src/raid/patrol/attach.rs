@@ -89,6 +89,7 @@ impl Raid {
         let uuid = self.new_uuid(member);
         let device = self.prepare(drive, uuid)?;
         let Drive { name, device: drive } = drive.clone();
-        Ok(Newcomer { name, uuid, drive, device })
+        let power_epoch = device.power_epoch();
+        Ok(Newcomer { name, uuid, drive, device, power_epoch })
     }
 }

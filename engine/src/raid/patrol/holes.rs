@@ -147,7 +147,8 @@ impl Raid {
         let end = tail.div_ceil(layout.stripe_blocks()) * layout.chunk_blocks;
         let most = self.batch_blocks();
         let mut report = |_| ();
-        let mut work = Work { report: &mut report, lost: Lost::default() };
+        let (lost, power_epoch) = (Lost::default(), self.drive_epoch(member));
+        let mut work = Work { report: &mut report, lost, power_epoch };
         let mut at = 0;
         while at < end {
             let to = (at + most).min((at / layout.chunk_blocks + 1) * layout.chunk_blocks);

@@ -74,6 +74,8 @@ pub(super) struct Work<'a> {
     /// Takes bytes that are done.
     pub(super) report: &'a mut dyn FnMut(u64),
     pub(super) lost: Lost,
+    /// Power epoch of the member's drive when the rebuild of its part began.
+    pub(super) power_epoch: Option<u64>,
 }
 
 /// Blocks of complete stripes as members hold them, from block `from` of their parts on.
@@ -261,7 +263,8 @@ impl Raid {
                     done_bytes += bytes;
                     progress(Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) });
                 };
-                let mut work = Work { report: &mut report, lost: Lost::default() };
+                let (lost, power_epoch) = (Lost::default(), self.drive_epoch(member));
+                let mut work = Work { report: &mut report, lost, power_epoch };
                 (self.rebuild_zone(zone, member, &mut work).await, work.lost)
             };
             // It may count again already: only what came after has failed.
@@ -442,7 +445,7 @@ impl Raid {
     /// read it.
     fn check_others(&self, zone: ZoneIndex, member: usize, to: u64) -> Result<u32, Stopped> {
         let others = self.sources(zone, to) & !(1 << member);
-        match self.members.are_enough(others) {
+        match self.members.are_enough(others) && !self.zones.is_cut(zone) {
             true => Ok(others),
             false => Err(NoPart::TooFewOthers.into()),
         }
@@ -457,6 +460,7 @@ impl Raid {
         Range { start: from, end: to }: Range<u64>,
         lost: &mut Lost,
     ) -> Result<Buf, Stopped> {
+        self.power_checked().await;
         let (others, losses) = (self.check_others(zone, member, to)?, self.members.losses());
         let pending: Vec<_> = each(others)
             .map(|other| {
@@ -471,6 +475,7 @@ impl Raid {
         let mut other_error = None;
         for (seat, completion) in pending {
             let done = completion.await;
+            self.notices_power_loss(1 << seat.member);
             let (data, mut blocks) = match done.result {
                 Ok(()) => (done.data, Vec::new()),
                 Err(error) => {
@@ -680,6 +685,10 @@ impl Raid {
     ) -> Result<(), Stopped> {
         self.flush_caches(1 << member).await;
         self.check_stop(member)?;
+        if self.drive_epoch(member) != work.power_epoch {
+            // The drive has lost power since: blocks written by this rebuild may be gone.
+            return Err(Stopped::Again);
+        }
         self.keep_holes(zone, member, &work.lost.holes).await?;
         // That the part was lost is not to be written down after it was rebuilt.
         self.membership.settled().await;

@@ -99,6 +99,8 @@ pub struct Newcomer {
     /// The drive itself, and as the array uses it.
     pub drive: Rc<dyn ZonedDevice>,
     pub device: Rc<dyn ZonedDevice>,
+    /// Its power epoch before anything is written to it.
+    pub power_epoch: Option<u64>,
 }
 
 /// How blocks get into a zone of the new drive.
@@ -572,6 +574,11 @@ impl Raid {
             && let Err(error) = new.device.submit(Command::Flush).await.result
         {
             mirror.let_go(error);
+        }
+        // Parts that the old drive has lost were copied as it reads them.
+        self.notices_power_loss(1 << seat.member);
+        if new.device.power_epoch() != new.power_epoch {
+            mirror.let_go(DeviceError::PowerLost);
         }
         self.membership.settled().await;
         self.check_new(mirror)?;

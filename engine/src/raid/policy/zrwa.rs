@@ -285,6 +285,11 @@ pub enum Refusal {
     Beyond(u64),
     #[error("there is data in it, but no record of its beginning")]
     Unrecorded,
+    #[error(
+        "it has lost data: writes up to block {promised_blocks} had been made safe, and nothing of them is there: \
+         the drives have lost their ZRWAs; reset the zone to use it again"
+    )]
+    PromiseLost { promised_blocks: u64 },
 }
 
 impl Refusal {
@@ -300,7 +305,8 @@ impl Refusal {
             | Refusal::Contradiction
             | Refusal::Lacking { .. }
             | Refusal::Log { .. }
-            | Refusal::Short { .. } => false,
+            | Refusal::Short { .. }
+            | Refusal::PromiseLost { .. } => false,
         }
     }
 }

@@ -248,6 +248,7 @@ impl Raid {
             self.say_out(role, note);
         }
         let awaited = self.may_wait_for();
+        let cut_off = tails.map_or(0, |tails| self.cut_off_since(tails));
         let mut verdicts = Vec::new();
         for index in 0..self.geometry.zones {
             let zone = ZoneIndex(index);
@@ -259,7 +260,20 @@ impl Raid {
                 record.lost |= unproven;
                 self.forget_logs_of(unproven, index);
             }
-            let answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
+            let mut answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
+            if answered_blocks > 0 {
+                // A member that was cut off may have lost answered blocks that were not safe, in parts not yet full.
+                let is_open = |m: &usize| {
+                    let part = reports[*m].as_ref().map(|zones| zones[index as usize].state);
+                    part.is_some_and(|state| state != ZoneState::Full)
+                };
+                let lost = each(cut_off & !record.lost).filter(is_open).fold(0, |lost, m| lost | 1 << m);
+                match self.members.are_enough(self.members.active() & !record.lost & !lost) {
+                    true => record.lost |= lost,
+                    // More than parity covers: judged as after a power cut.
+                    false => answered_blocks = 0,
+                }
+            }
             let told_end = ends.get(index as usize).copied().flatten();
             let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end };
             let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);

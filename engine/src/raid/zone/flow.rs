@@ -22,6 +22,8 @@ pub struct Zone {
     /// The zone has failed and refused what was queued: whatever is rebuilt, it goes on only with a reset or
     /// in the next assembly.
     pub failed: Cell<bool>,
+    /// The first promise has been recorded, or needs no record (`Raid::record_promise`).
+    pub promised: Cell<bool>,
     pub flow: RefCell<Flow>,
     /// Something was queued, or more may be submitted.
     pub(super) queued: Gate,
@@ -161,6 +163,7 @@ impl Zone {
         Zone {
             index,
             failed: Cell::default(),
+            promised: Cell::default(),
             flow: RefCell::new(flow),
             queued: Gate::default(),
             submitted: Gate::default(),
@@ -246,6 +249,16 @@ impl Flow {
     /// Whether the zone has ended, or is about to.
     pub fn is_over(&self) -> bool {
         self.ended || self.frozen
+    }
+
+    /// Whether nothing of the zone has been submitted.
+    pub fn is_unwritten(&self) -> bool {
+        self.next == 0
+    }
+
+    /// Whether everything that has been submitted survives a power cut and the loss of a member.
+    pub fn is_all_safe(&self) -> bool {
+        self.safe == self.next
     }
 
     /// Policy `inplace`: the tail in the zone's last tail record.

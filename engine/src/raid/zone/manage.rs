@@ -291,6 +291,7 @@ impl Raid {
         let zones = Zones::One(physical(index));
         self.on_parts(index, self.live(index), "finish zone", |_| Command::Finish { zones }).await;
         self.clear_lost(index).await;
+        self.notices_power_loss(self.live(index));
         self.membership.settled().await;
         self.check_zone(index)
     }

@@ -35,7 +35,7 @@ impl Raid {
                 let mut completion =
                     self.members.submit(member, Command::read(self.place(zone, member, piece), data));
                 match completion.take() {
-                    Some(done) if done.result.is_ok() => {
+                    Some(done) if done.result.is_ok() && !self.notices_power_loss(1 << member) => {
                         self.note_read(zone, member, piece, Ok(()));
                         return Completion::ready(done);
                     }
@@ -73,10 +73,14 @@ impl Raid {
     /// Whether `member` has its blocks of the stripe's row at `piece`'s offsets, as far as is known.
     pub fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
         let at = piece.stripe * self.layout.chunk_blocks;
+        let is_suspect = self.members.suspects() & (1 << member) != 0;
         let is_live = self.live(zone) & (1 << member) != 0
+            && (!is_suspect || !self.zones.is_running(zone))
+            && self.zones.is_uncut(zone, member, at + piece.to)
             && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to));
         let is_there = is_live
             || self.members.is_active(member)
+                && !is_suspect
                 && self.catalog.readable.has_piece(&self.layout, zone.0, member, piece);
         is_there && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
     }
@@ -112,6 +116,7 @@ impl Raid {
         if let Some((seat, completion)) = direct {
             let done = completion.await;
             self.note_read(zone, seat.member, self.piece(at, blocks), done.result);
+            self.notices_power_loss(1 << seat.member);
             match done.result {
                 Ok(()) if self.members.losses() == losses => return completer.complete(done),
                 Ok(()) => {}
@@ -124,6 +129,7 @@ impl Raid {
             data = Buf::zeroed(blocks as usize * BLOCK);
         }
         let result = loop {
+            self.power_checked().await;
             let losses = self.members.losses();
             let result = self.read_pieces(zone, at, &mut data).await;
             if self.members.losses() == losses {
@@ -216,7 +222,7 @@ impl Raid {
         for (block, piece, seat, completion) in pending {
             let mut found = None;
             if let Some(completion) = completion {
-                found = self.take_read(zone, seat, piece, completion.await).ok();
+                found = self.take_read(zone, seat, piece, completion.await).await.ok();
             }
             let bytes = match found {
                 Some(bytes) => bytes,
@@ -243,8 +249,12 @@ impl Raid {
             return None;
         }
         let buf = self.pool.borrow_mut().take(piece.to - piece.from).freeze();
+        let seat = self.members.seat(member);
         let done = self.members.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
-        done.result.ok().map(|()| self.overlay_piece(zone, member, piece, done.data))
+        match done.result {
+            Ok(()) => self.take_read(zone, seat, piece, done).await.ok(),
+            Err(_) => None,
+        }
     }
 
     /// `piece` block by block, each from its own member, which may have been rebuilt since the read began, or
@@ -364,7 +374,7 @@ impl Raid {
             for (index, seat, part, read) in pending {
                 let found = match read {
                     Ok(parity) => Ok(parity),
-                    Err(completion) => self.take_read(zone, seat, part, completion.await),
+                    Err(completion) => self.take_read(zone, seat, part, completion.await).await,
                 };
                 match found {
                     Ok(data) => blocks.push(padded(data, piece.to - piece.from)),
@@ -384,9 +394,20 @@ impl Raid {
     }
 
     /// What a read of `piece` from a member has found.
-    fn take_read(&self, zone: ZoneIndex, seat: Seat, piece: Piece, done: Done) -> Result<Buf, DeviceError> {
+    async fn take_read(
+        &self,
+        zone: ZoneIndex,
+        seat: Seat,
+        piece: Piece,
+        done: Done,
+    ) -> Result<Buf, DeviceError> {
         self.note_read(zone, seat.member, piece, done.result);
+        if self.notices_power_loss(1 << seat.member) {
+            self.power_checked().await;
+        }
         match done.result {
+            // The part may have been lost while it was read.
+            Ok(()) if !self.has_piece(zone, seat.member, piece) => Err(Status::UnrecoveredReadError.into()),
             Ok(()) => Ok(self.overlay_piece(zone, seat.member, piece, done.data)),
             Err(error) => {
                 self.read_failed(zone, seat, error);
@@ -408,7 +429,7 @@ impl Raid {
         let (buf, seat) =
             (self.pool.borrow_mut().take(piece.to - piece.from).freeze(), self.members.seat(member));
         let done = self.members.submit(member, Command::read(self.place(zone, member, piece), buf)).await;
-        self.take_read(zone, seat, piece, done)
+        self.take_read(zone, seat, piece, done).await
     }
 }
 

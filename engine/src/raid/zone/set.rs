@@ -32,6 +32,9 @@ pub struct ZoneSet {
     /// Zones that a member cannot write for now, though it holds its part, and that cannot do without it; and
     /// which member.
     stuck: RefCell<BTreeMap<u32, usize>>,
+    /// By zone and member, the exclusive end in blocks of the part that survived a power loss, in zones that have lost
+    /// more than parity covers.
+    cut_parts: RefCell<BTreeMap<(u32, usize), u64>>,
     /// Of the plans of all zones.
     traffic: Cell<Traffic>,
     /// Flushes that have begun.
@@ -50,6 +53,7 @@ impl ZoneSet {
             offline: RefCell::default(),
             holding: RefCell::default(),
             stuck: RefCell::default(),
+            cut_parts: RefCell::default(),
             traffic: Cell::default(),
             flushes: Cell::default(),
             changed: Gate::default(),
@@ -235,5 +239,23 @@ impl ZoneSet {
 
     pub fn unstick(&self, zones: &Range<u32>) {
         self.stuck.borrow_mut().retain(|zone, _| !zones.contains(zone));
+        self.cut_parts.borrow_mut().retain(|(zone, _), _| !zones.contains(zone));
+    }
+
+    /// Limits a member's part of a zone to the blocks below `end_blocks`; the zone fails, as parity does not cover it.
+    pub fn cut_part(&self, zone: ZoneIndex, member: usize, end_blocks: u64) {
+        self.cut_parts.borrow_mut().insert((zone.0, member), end_blocks);
+        self.stick(zone, member);
+    }
+
+    /// Whether a power loss has cost a zone more than parity covers.
+    pub fn is_cut(&self, zone: ZoneIndex) -> bool {
+        self.cut_parts.borrow().range((zone.0, 0)..(zone.0 + 1, 0)).next().is_some()
+    }
+
+    /// Whether [`ZoneSet::cut_part`] leaves a member all blocks below `end_blocks` of its part of a zone.
+    pub fn is_uncut(&self, zone: ZoneIndex, member: usize, end_blocks: u64) -> bool {
+        let cut_parts = self.cut_parts.borrow();
+        cut_parts.is_empty() || cut_parts.get(&(zone.0, member)).is_none_or(|cut| end_blocks <= *cut)
     }
 }

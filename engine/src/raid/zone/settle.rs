@@ -3,7 +3,9 @@
 
 use crate::{
     device::{Command, DeviceError, Done, Status, Zones},
+    format::record::Record,
     raid::{
+        Consistency,
         events::Event,
         geometry::{MAX_MEMBERS, each, physical},
         parts::Raid,
@@ -43,13 +45,41 @@ impl Raid {
             Round { complete, wanted, chunks: self.chunks_to_claim(&flow), claimed: flow.claimed }
         };
         let safe = self.layout.policy.settle(self, zone, &round).await;
+        if safe > 0 {
+            self.record_promise(zone, safe).await;
+        }
         let full = round.complete == self.layout.capacity_blocks();
         if full {
             self.fill_zones(zone).await;
         }
+        self.notices_power_loss(self.live(zone.index));
         self.membership.settled().await;
         self.settled(zone, round.chunks, if full { round.complete } else { safe }, full);
         !self.has_failed(zone.index)
+    }
+
+    /// Records in the members' logs, before the first acknowledged FUA write or flush of a zone, that everything below
+    /// `tail_blocks` is promised. Without the record, a zone whose ZRWAs are all lost before the write pointers have
+    /// moved would be empty after a crash. It is written after the other evidence of the tail (log blocks, write
+    /// pointers), so that a record without such evidence proves a loss.
+    pub async fn record_promise(&self, zone: &Zone, tail_blocks: u64) {
+        if zone.promised.replace(true) || !self.layout.policy.uses_zrwa() {
+            return;
+        }
+        // The other consistency levels, for experiments, log no tails.
+        if self.behaviour.consistency != Consistency::WpLog || self.has_failed(zone.index) {
+            return;
+        }
+        let live = self.live(zone.index);
+        let unmoved = each(live).filter(|m| zone.flow.borrow().positions[*m] == 0);
+        // A part whose write pointer has moved is not empty after the loss of its ZRWA; without enough others the
+        // zone is offline anyway.
+        if !self.members.are_enough(unmoved.fold(0, |mask, m| mask | 1 << m)) {
+            return;
+        }
+        let record = self.layout.policy.promise_record(self, zone, tail_blocks);
+        let sequence = self.membership.next_sequence();
+        self.append_to(live, Record::Tail(record), sequence).await;
     }
 
     /// Whole chunks that are to count as settled.

@@ -41,6 +41,8 @@ enum Reaped {
     Ended,
     Wait(Sub),
     Membership,
+    /// The first promise is about to be given, of everything below this block.
+    Promise(u64),
 }
 
 impl Raid {
@@ -401,6 +403,7 @@ impl Raid {
                 Reaped::Ended => return,
                 Reaped::Idle => submitted.await,
                 Reaped::Membership => self.membership.settled().await,
+                Reaped::Promise(end) => self.record_promise(&zone, end).await,
                 Reaped::Wait(sub) => {
                     let done = sub.completion.await;
                     self.finish_sub(zone.index, sub.seat, done);
@@ -441,6 +444,12 @@ impl Raid {
                     None => break Reaped::Wait(sub),
                 }
                 continue;
+            }
+            if self.safe_when_complete() {
+                if !zone.promised.get() {
+                    break Reaped::Promise(flight.end);
+                }
+                self.notices_power_loss(self.live(zone.index));
             }
             // What a lost member does not have may count only when the others know that it is lost.
             if self.membership.is_pending() {

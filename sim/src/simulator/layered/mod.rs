@@ -19,7 +19,7 @@ use super::{
 use crate::rng::Rng;
 use divided::Divided;
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState, Tails},
+    array::{Array, CreateOptions, Drive, MemberState, PowerMark, Tails},
     device::{Command, Completion, Geometry, ZonedDevice},
     raid::{events, policy::Policy},
     runtime::Runtime,
@@ -291,6 +291,10 @@ impl Subject for Layered {
 
     fn assembly(&self) -> u64 {
         Subject::assembly(&self.array)
+    }
+
+    fn power_marks(&self) -> Vec<PowerMark> {
+        Subject::power_marks(&self.array)
     }
 
     fn events(&self, since: u64) -> Option<events::Noted> {

@@ -22,7 +22,8 @@ impl Noted {
     /// An array whose process has noted nothing yet, and what it will.
     pub(in crate::simulator) fn over(runtime: &Runtime, array: Array) -> (Noted, Rc<RefCell<Tails>>) {
         let blocks = vec![0; array.geometry().zones as usize];
-        let tails = Rc::new(RefCell::new(Tails { assembly: array.assembly(), blocks }));
+        let (assembly, power) = (array.assembly(), array.power_marks());
+        let tails = Rc::new(RefCell::new(Tails { assembly, blocks, power }));
         let (runtime, slots) = (runtime.clone(), Rc::default());
         (Noted { array, runtime, slots, tails: tails.clone() }, tails)
     }
@@ -87,7 +88,7 @@ pub(super) async fn bring_up(
             };
             let array = array.map_err(|e| e.to_string())?;
             let blocks = vec![0; array.geometry().zones as usize];
-            *tails.borrow_mut() = Tails { assembly: array.assembly(), blocks };
+            *tails.borrow_mut() = Tails { assembly: array.assembly(), blocks, power: array.power_marks() };
             Rc::new(Noted { array, runtime: runtime.clone(), slots: Rc::default(), tails })
         }
     };

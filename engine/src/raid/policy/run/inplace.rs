@@ -392,6 +392,7 @@ impl Raid {
             return;
         }
         self.begin_generation(zone, tail).await;
+        zone.promised.set(true);
         self.forget_logged(zone.index, stripe);
         let mut flow = zone.flow.borrow_mut();
         flow.secure(tail, stripe * layout.data_chunks());

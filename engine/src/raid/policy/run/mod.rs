@@ -95,6 +95,16 @@ impl Policy {
         }
     }
 
+    /// The record that everything below `tail_blocks` of a zone is promised. Asked before the first promise.
+    pub fn promise_record(self, raid: &Raid, zone: &Zone, tail_blocks: u64) -> TailRecord {
+        if self == Policy::InPlace {
+            // Blocks of earlier generations below this tail have been overwritten.
+            zone.flow.borrow_mut().tell(tail_blocks);
+            return raid.generation_record(zone);
+        }
+        TailRecord { zone: zone.index.0, generation: 0, epoch: zone.flow.borrow().epoch(), tail_blocks }
+    }
+
     /// The record of a tail that a member has to have before it counts again: in its metadata log if it has a
     /// generation, otherwise where the layout has tails of its stripe.
     pub fn tail_record(self, raid: &Raid, zone: &Zone, tail_blocks: u64) -> Option<TailRecord> {

@@ -11,7 +11,7 @@ use crate::{
     },
     raid::{
         Consistency,
-        geometry::{MAX_MEMBERS, MAX_PARITIES, Place, each},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place, each},
         parts::Raid,
         policy::{
             inplace,
@@ -28,6 +28,10 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 struct Logged {
     tail: Option<u64>,
+    /// The tail that the metadata logs record.
+    promised: Option<u64>,
+    /// A log block in the zone itself records a tail.
+    in_zone: bool,
     /// There may be something else in the log blocks, which must not be believed later.
     leftovers: bool,
     /// Below this block a tail may have been logged where it can be read no more, on this member.
@@ -41,6 +45,21 @@ impl Logged {
             Some((end_blocks, member)) if tail_blocks < end_blocks => Err(Refusal::Log { member }),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a zone that has lost its promised data: there is a record of the promise ([`Raid::record_promise`]), all
+    /// known write pointers are at the start, and the log block of the tail is gone. The log block was safe before the
+    /// record, on one member more than may be lost, so it vanished with the ZRWAs, and so did the data: zeros are not
+    /// the data written, even where they agree with parity.
+    fn check_promise(&self, layout: &Layout, wps: &[Option<u64>]) -> Result<(), Refusal> {
+        let Some(promised_blocks) = self.promised.filter(|_| !self.in_zone) else { return Ok(()) };
+        let (_, place) = layout.log((promised_blocks - 1) / layout.stripe_blocks());
+        if !wps.iter().flatten().all(|wp| *wp == 0) || !matches!(place, Place::Row(_)) {
+            return Ok(());
+        }
+        // It may be there and unreadable.
+        self.check(promised_blocks)?;
+        Err(Refusal::PromiseLost { promised_blocks })
     }
 }
 
@@ -127,6 +146,7 @@ impl Raid {
             });
             return Ok(if leftovers || logged.leftovers { Verdict::Reset } else { Verdict::Empty });
         }
+        logged.check_promise(&self.layout, &wps)?;
         let told = logged.tail.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
         let lost = view.present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
         let mut evidence = Evidence { wp_blocks: wps, told_blocks: told };
@@ -195,6 +215,7 @@ impl Raid {
                 found.tail = found.tail.max(Some(tail.tail_blocks));
             }
         }
+        found.promised = found.tail.filter(|tail| *tail > 0);
         let passed = wps.iter().flatten().min().copied().unwrap_or(0) / layout.chunk_blocks;
         let last = if all_empty { 1 } else { passed + 2 * layout.distance + 1 };
         let mut pending = Vec::new();
@@ -244,6 +265,7 @@ impl Raid {
                 && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
             {
                 found.tail = found.tail.max(Some(tail.tail_blocks));
+                found.in_zone = true;
             } else {
                 found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
             }

@@ -1,0 +1,185 @@
+//! Power loss and resets of member drives while the array runs.
+//!
+//! A drive may return from a power cycle without completed writes: those of its volatile cache, or the contents of its
+//! ZRWAs. It answers reads of these blocks all the same. So every read, barrier and round of settling compares the power
+//! epoch of the members' drives ([`crate::device::ZonedDevice::power_epoch`]) with the epoch for which their parts of
+//! zones are known to be present. A member whose epoch has changed is *suspect*: the membership is pending, so no write
+//! is acknowledged, and reads wait, until the member's zones have been reported. A part of an open zone that has lost
+//! blocks is marked as lost, decoded and rebuilt, like after any other failure of that part.
+//!
+//! Where more parts have lost blocks than parity covers, the zone fails. These parts are not marked as lost: the blocks
+//! below their write pointers are still read, those above are read errors, and the next assembly judges the zone as
+//! after a power cut.
+
+use crate::{
+    device::{Command, DeviceError, LASTING_EPOCH},
+    raid::{
+        PowerMark, Tails,
+        geometry::{each, physical},
+        parts::Raid,
+        readable::Readable,
+        zone::flow::Zone,
+    },
+    zone::{ZoneIndex, ZoneInfo, ZoneState},
+};
+
+/// The operation in messages and events.
+const WHAT: &str = "power loss";
+
+impl Raid {
+    /// Compares the power epochs of `members` (bits); true if one of them is suspect, so that data read from it is valid
+    /// only after [`Raid::power_checked`].
+    pub fn notices_power_loss(&self, members: u32) -> bool {
+        let lost = self.members.lost_power(members & !self.members.suspects());
+        if lost != 0 {
+            self.members.suspect(lost);
+            self.membership.announce();
+        }
+        self.members.suspects() & members != 0
+    }
+
+    /// See [`crate::array::Array::check_power`].
+    pub async fn look_for_lost_zrwas(&self) {
+        self.notices_power_loss(self.members.active());
+        for member in each(self.members.active()).filter(|_| self.layout.policy.uses_zrwa()) {
+            let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
+            let zones = self.members.submit(member, report).await.zones;
+            // A zone may have been opened since the drive listed it: the check asks again.
+            if self.zones.all().zip(&zones).any(|(zone, info)| self.lacks_zrwa(zone, member, info)) {
+                self.members.suspect(1 << member);
+                self.membership.announce();
+            }
+        }
+        self.membership.settled().await;
+    }
+
+    /// Whether a member's part of an open zone has no ZRWA any more.
+    fn lacks_zrwa(&self, zone: ZoneIndex, member: usize, info: &ZoneInfo) -> bool {
+        let is_held = self.live(zone) & (1 << member) != 0 && self.zones.is_uncut(zone, member, u64::MAX);
+        let running = self.zones.running(zone).filter(|_| is_held && !self.catalog.record(zone).resetting);
+        let is_open = |zone: &Zone| !zone.flow.borrow().is_unwritten() && !zone.flow.borrow().is_over();
+        running.is_some_and(|zone| is_open(&zone)) && !info.zrwa && info.state != ZoneState::Full
+    }
+
+    /// Waits until no member is suspect, or the array has failed.
+    pub async fn power_checked(&self) {
+        while self.members.suspects() != 0 && !self.membership.has_failed() {
+            self.membership.changed().await;
+        }
+    }
+
+    /// See [`crate::array::Array::power_marks`]. A new epoch shows only when the logs say what was lost with the old
+    /// one: a process that takes over before has to find out itself.
+    pub fn power_marks(&self) -> Vec<PowerMark> {
+        each(self.members.active()).filter_map(|member| self.power_mark(member)).collect()
+    }
+
+    /// Members (bits) whose drives have a volatile cache and have lost power since a process left `tails`: writes
+    /// that this process had answered may be gone there. A drive that gives no evidence has kept power.
+    pub fn cut_off_since(&self, tails: &Tails) -> u32 {
+        let is_cut_off = |member: &usize| {
+            let volatile =
+                self.members.device(*member).is_some_and(|device| device.geometry().volatile_cache);
+            let mark = self.power_mark(*member).filter(|_| volatile);
+            let before = mark.and_then(|mark| tails.power.iter().find(|then| then.drive == mark.drive));
+            mark.zip(before).is_some_and(|(now, then)| now.epoch != then.epoch)
+        };
+        each(self.members.active()).filter(is_cut_off).fold(0, |cut_off, member| cut_off | 1 << member)
+    }
+
+    fn power_mark(&self, member: usize) -> Option<PowerMark> {
+        let superblock = self.membership.superblock();
+        let drive = u128::from_le_bytes(superblock.members.get(member)?.uuid.0) as u64;
+        Some(PowerMark { drive, epoch: self.members.settled_epoch(member)? & LASTING_EPOCH })
+    }
+
+    /// The power epoch of a member's drive now.
+    pub fn drive_epoch(&self, member: usize) -> Option<u64> {
+        self.members.device(member).and_then(|device| device.power_epoch())
+    }
+
+    /// Has suspect members report their zones, and marks the parts that have lost blocks. Called by the task that logs
+    /// changes of the membership.
+    pub async fn check_power(&self) {
+        let suspects = self.members.suspects();
+        let mut checked = Vec::new();
+        for member in each(suspects) {
+            let seat = self.members.seat(member);
+            // Read first: if the drive loses power again on the way, the epoch differs and there is another check.
+            let epoch = self.drive_epoch(member);
+            let count = self.geometry.zones;
+            let report = Command::Report { first: physical(ZoneIndex(0)), count };
+            let done = self.members.submit(member, report).await;
+            let result = done.result.map_err(Some).and_then(|()| match done.zones.len() >= count as usize {
+                true => Ok(done.zones),
+                false => Err(None),
+            });
+            match result {
+                Ok(zones) if self.members.is_seated(seat) => checked.push((seat, epoch, zones)),
+                Ok(_) => {}
+                // Its parts are unknown.
+                Err(error) => self.member_failed(seat, error.unwrap_or(DeviceError::PowerLost), WHAT),
+            }
+        }
+        // All suspects together: parity may cover the first one alone and not all of them.
+        for zone in self.zones.all() {
+            let parts = || checked.iter().map(|(seat, _, zones)| (seat.member, &zones[zone.0 as usize]));
+            // The ZRWA of a part that could only be read may be gone, too: what is below the write pointer stays.
+            for (member, _) in parts() {
+                if let Some(part) = self.catalog.readable.get(zone.0, member) {
+                    let tail_blocks = part.tail_blocks.min(part.passed_blocks(&self.layout));
+                    self.catalog.readable.set(zone.0, member, Readable { tail_blocks, ..part });
+                }
+            }
+            let lost: Vec<_> =
+                parts().filter(|(member, info)| self.lacks_part(zone, *member, info)).collect();
+            let mask = lost.iter().fold(0, |mask, (member, _)| mask | 1 << member);
+            if lost.is_empty() {
+                continue;
+            }
+            let enough = self.members.are_enough(self.live(zone) & !mask);
+            for (member, info) in lost {
+                match enough {
+                    true => {
+                        self.members.count_part_lost(member);
+                        self.part_lost(zone, member, DeviceError::PowerLost, WHAT);
+                    }
+                    false => self.zones.cut_part(zone, member, info.wp_blocks),
+                }
+            }
+            self.zones.wake_one(zone);
+        }
+        for member in each(suspects) {
+            match checked.iter().find(|(seat, _, _)| seat.member == member) {
+                Some((seat, epoch, _)) if self.members.is_seated(*seat) => {
+                    self.members.end_suspicion(member, *epoch);
+                }
+                // The member is out, or has another drive.
+                _ => self.members.end_suspicion(member, self.drive_epoch(member)),
+            }
+        }
+    }
+
+    /// Whether a member has lost blocks of its part of a zone, for which its drive reports `info` after a power loss.
+    fn lacks_part(&self, zone: ZoneIndex, member: usize, info: &ZoneInfo) -> bool {
+        if self.live(zone) & (1 << member) == 0 || self.catalog.record(zone).resetting {
+            return false;
+        }
+        let Some(running) = self.zones.running(zone) else {
+            // A full zone whose last blocks were in a volatile cache.
+            let begun = info.state.is_active() || info.state == ZoneState::Empty;
+            return begun && self.zones.state(zone) == ZoneState::Full && !self.zones.is_busy(zone);
+        };
+        let flow = running.flow.borrow();
+        if flow.is_unwritten() {
+            return false;
+        }
+        if flow.is_over() {
+            // A finish in between fills the zone and hides the missing blocks.
+            return true;
+        }
+        let volatile = self.members.device(member).is_some_and(|device| device.geometry().volatile_cache);
+        volatile && !flow.is_all_safe()
+            || self.layout.policy.uses_zrwa() && self.lacks_zrwa(zone, member, info)
+    }
+}

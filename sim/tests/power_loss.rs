@@ -1,0 +1,404 @@
+//! Drives that lose power or are reset without a crash of the host: lost blocks are never returned as data.
+
+use crate::support::{
+    array::{geometry, options, pattern, run, wp, write, write_command},
+    rig::{Act, Rig},
+};
+use engine::{
+    array::{Array, CreateOptions, Drive, MemberState, Tails},
+    buf::{BLOCK, Buf},
+    device::{Command, Geometry, ZonedDevice},
+    raid::policy::Policy,
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use sim::{rng::Rng, ssd::Cut};
+use std::{cell::Cell, ops::Range, rc::Rc};
+
+const CHUNK: u64 = 4;
+const ZRWA_LOST: Cut = Cut { cache_lost: false, zrwa_lost: true };
+const CACHE_LOST: Cut = Cut { cache_lost: true, zrwa_lost: false };
+/// Policies with a ZRWA, and numbers of parities.
+const WITH_ZRWA: [(Policy, usize); 4] =
+    [(Policy::Zrwa, 1), (Policy::Zrwa, 2), (Policy::InPlace, 1), (Policy::InPlace, 2)];
+
+struct Scene {
+    runtime: Runtime,
+    rig: Rc<Rig>,
+    drives: Vec<Drive>,
+    array: Array,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
+impl Scene {
+    fn new(policy: Policy, parities: usize, shape: &Geometry) -> Scene {
+        let (runtime, rig) = (Runtime::new(), Rig::new());
+        let drives: Vec<_> = (0..3 + parities).map(|_| rig.drive(shape)).collect();
+        let options = CreateOptions { policy: Some(policy), parities, ..options(CHUNK) };
+        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
+        Scene { runtime, rig, drives, array }
+    }
+
+    fn write(&self, at: u64, blocks: u64, fua: bool) {
+        write(&self.runtime, &self.array, 0, at, blocks, fua);
+    }
+
+    fn try_write(&self, at: u64, blocks: u64) -> bool {
+        run(&self.runtime, self.array.submit(write_command(&self.array, 0, at, blocks, true))).result.is_ok()
+    }
+
+    /// Reads blocks of the first zone one by one and compares those that can be read with the pattern. Returns the
+    /// unreadable ones.
+    fn check(&self, blocks: Range<u64>, what: &str) -> Vec<u64> {
+        let mut unreadable = Vec::new();
+        for at in blocks {
+            let done = run(&self.runtime, self.array.submit(Command::read(Lba(at), Buf::zeroed(BLOCK))));
+            match done.result {
+                Ok(()) => {
+                    assert!(done.data[..] == pattern(at, 1), "{what}: block {at} is not what was written")
+                }
+                Err(_) => unreadable.push(at),
+            }
+        }
+        unreadable
+    }
+
+    fn tails(&self, tail: u64) -> Tails {
+        let mut blocks = vec![0; self.array.geometry().zones as usize];
+        blocks[0] = tail;
+        Tails { assembly: self.array.assembly(), blocks, power: self.array.power_marks() }
+    }
+
+    fn assemble(&mut self, missing: Option<usize>, tails: Option<&Tails>) -> Result<(), String> {
+        self.runtime.clear();
+        let there = self.drives.iter().enumerate().filter(|(member, _)| Some(*member) != missing);
+        let there = there.map(|(_, drive)| drive.clone()).collect();
+        let assembly = Array::assemble_with(&self.runtime, there, tails, Default::default());
+        self.array = run(&self.runtime, assembly).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    fn is_whole(&self) -> bool {
+        let whole =
+            |m: &engine::array::MemberStatus| (m.state, m.zones_to_rebuild) == (MemberState::Active, 0);
+        self.array.status().members.iter().all(whole)
+    }
+
+    fn rebuild(&self) {
+        run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
+        assert!(self.is_whole());
+    }
+}
+
+/// The process dies, then all drives lose power and their volatile caches: the recorded tails are ignored, and the array
+/// holds the flushed data.
+#[test]
+fn take_over_after_common_power_loss_ignores_tails() {
+    let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+    for (policy, parities) in [(Policy::Log, 1), (Policy::Log, 2)].into_iter().chain(WITH_ZRWA) {
+        for blocks in 1..60 {
+            let mut scene = Scene::new(policy, parities, &shape);
+            scene.write(0, blocks, true);
+            scene.write(blocks, 13, false);
+            let tails = scene.tails(blocks + 13);
+            scene.rig.cut_power(&mut Rng::new(blocks), |_| CACHE_LOST);
+            scene.assemble(None, Some(&tails)).unwrap();
+            let tail = wp(&scene.runtime, &scene.array, 0).1;
+            assert!(tail >= blocks, "{policy:?}: {blocks} were flushed, {tail} are there");
+            assert!(scene.check(0..tail, "all").is_empty());
+        }
+    }
+}
+
+/// One drive loses power after the process died: no answered write is lost, and its part is rebuilt.
+#[test]
+fn take_over_after_single_power_loss_keeps_tails() {
+    let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+    for (policy, parities) in [(Policy::Log, 1), (Policy::Log, 2)].into_iter().chain(WITH_ZRWA) {
+        for blocks in (1..60).step_by(3) {
+            for lost in 0..3 + parities {
+                let mut scene = Scene::new(policy, parities, &shape);
+                scene.write(0, blocks, true);
+                scene.write(blocks, 13, false);
+                let tails = scene.tails(blocks + 13);
+                let what = format!("{policy:?} {parities} {blocks} without the cache of {lost}");
+                scene.rig.cut_power_of(lost, CACHE_LOST);
+                scene.assemble(None, Some(&tails)).unwrap();
+                assert_eq!(wp(&scene.runtime, &scene.array, 0).1, blocks + 13, "{what}");
+                assert!(scene.check(0..blocks + 13, &what).is_empty());
+                scene.rebuild();
+                scene.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+                scene.assemble(Some((lost + 1) % 3), None).unwrap();
+                assert_eq!(wp(&scene.runtime, &scene.array, 0).1, blocks + 13, "{what}");
+                assert!(scene.check(0..blocks + 13, &what).is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn power_marks_name_drive_and_settled_epoch() {
+    let scene = Scene::new(Policy::Zrwa, 1, &geometry(8, 240, 8));
+    let marks = scene.array.power_marks();
+    assert_eq!(marks.len(), 4);
+    run(&scene.runtime, scene.array.fail(2)).unwrap();
+    assert_eq!(scene.array.power_marks(), [marks[0], marks[1], marks[3]]);
+    run(&scene.runtime, scene.array.attach(2, scene.rig.drive(&geometry(8, 240, 8)))).unwrap();
+    let later = scene.array.power_marks();
+    assert_ne!(later[2].drive, marks[2].drive);
+    assert_eq!([later[0], later[1], later[3]], [marks[0], marks[1], marks[3]]);
+    scene.rig.cut_power_of(0, Cut::default());
+    // Not before the logs name the lost parts.
+    assert_eq!(scene.array.power_marks(), later);
+    run(&scene.runtime, scene.array.check_power());
+    assert_eq!(scene.array.power_marks()[0].epoch, later[0].epoch + 1);
+    assert_eq!(scene.array.status().members[0].zones_to_rebuild, 0);
+    scene.rig.hide_power_epochs();
+    let mut blind = scene;
+    blind.assemble(None, None).unwrap();
+    assert_eq!(blind.array.power_marks(), []);
+}
+
+/// One drive loses its ZRWA while the array runs: the next read returns the data written, and so do reads after more
+/// writes, a rebuild and the loss of another drive.
+#[test]
+fn read_after_zrwa_loss_decodes_and_rebuild_restores() {
+    for (policy, parities) in WITH_ZRWA {
+        for blocks in 1..60 {
+            for drive in 0..3 + parities {
+                let what = format!("{policy:?} {parities} {blocks} without the ZRWA of {drive}");
+                let mut scene = Scene::new(policy, parities, &geometry(8, 240, 8));
+                scene.write(0, blocks, true);
+                scene.rig.cut_power_of(drive, ZRWA_LOST);
+                assert!(scene.check(0..blocks, &what).is_empty(), "{what}");
+                let mut tail = blocks;
+                for more in [1, 3, 9, 20] {
+                    scene.write(tail, more, true);
+                    tail += more;
+                }
+                assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+                if blocks % 2 == 0 {
+                    scene.rebuild();
+                    scene.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+                    scene.assemble(Some((drive + 1) % 4), None).unwrap();
+                    assert_eq!(wp(&scene.runtime, &scene.array, 0).1, tail, "{what}");
+                    assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+                } else if parities == 1 {
+                    scene.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+                    // One loss more than the parity covers: a refusal is right, wrong data is not.
+                    if scene.assemble(Some((drive + 1) % 4), None).is_ok() {
+                        let (state, end) = wp(&scene.runtime, &scene.array, 0);
+                        assert!(state == ZoneState::Offline || end == tail, "{what}: {state:?} {end}");
+                        if state != ZoneState::Offline {
+                            scene.check(0..tail, &what);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Without any read, a write or the periodic check marks the part as lost.
+#[test]
+fn write_or_check_detects_zrwa_loss() {
+    for (policy, parities) in WITH_ZRWA {
+        for blocks in 1..40 {
+            for asks in [false, true] {
+                let what = format!("{policy:?} {parities} {blocks} {asks}");
+                let scene = Scene::new(policy, parities, &geometry(8, 240, 8));
+                scene.write(0, blocks, true);
+                scene.rig.cut_power_of(1, ZRWA_LOST);
+                match asks {
+                    true => {
+                        // The zones that the drive reports are evidence enough.
+                        scene.rig.hide_power_epochs();
+                        run(&scene.runtime, scene.array.check_power());
+                    }
+                    false => scene.write(blocks, 1, true),
+                }
+                let lacking = scene.array.status().members[1].zones_to_rebuild;
+                assert_eq!(lacking, 1, "{what}");
+                scene.rebuild();
+            }
+        }
+    }
+}
+
+/// A finish commits the blocks that are there, and the drive reports the zone full as if no block were missing.
+#[test]
+fn finish_after_zrwa_loss_keeps_data() {
+    for (policy, parities) in WITH_ZRWA {
+        for blocks in 1..40 {
+            for drive in 0..3 + parities {
+                let what = format!("{policy:?} {parities} {blocks} {drive}");
+                let scene = Scene::new(policy, parities, &geometry(8, 240, 8));
+                scene.write(0, blocks, true);
+                scene.rig.cut_power_of(drive, ZRWA_LOST);
+                let zones = engine::device::Zones::One(ZoneIndex(0));
+                let done = run(&scene.runtime, scene.array.submit(Command::Finish { zones }));
+                assert_eq!(done.result, Ok(()), "{what}");
+                assert!(scene.check(0..blocks, &what).is_empty(), "{what}");
+            }
+        }
+    }
+}
+
+/// All drives lose their ZRWAs at once: reads return the data written or an error.
+#[test]
+fn common_zrwa_loss_at_run_time_returns_errors() {
+    for (policy, parities) in WITH_ZRWA {
+        for blocks in 1..60 {
+            let what = format!("{policy:?} {parities} {blocks}");
+            let mut scene = Scene::new(policy, parities, &geometry(8, 240, 8));
+            scene.write(0, blocks, true);
+            (0..3 + parities).for_each(|drive| scene.rig.cut_power_of(drive, ZRWA_LOST));
+            scene.check(0..blocks, &what);
+            scene.check(0..blocks, &what);
+            let tail = if scene.try_write(blocks, 5) { blocks + 5 } else { blocks };
+            scene.check(0..tail, &what);
+            scene.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+            scene.assemble(None, None).unwrap();
+            let (state, end) = wp(&scene.runtime, &scene.array, 0);
+            assert!(state == ZoneState::Offline || end >= tail, "{what}: {state:?} {end}");
+            if state != ZoneState::Offline {
+                scene.check(0..tail, &what);
+            }
+        }
+    }
+}
+
+/// A zone with acknowledged data is never silently empty, also if the data were zeros.
+#[test]
+fn common_zrwa_loss_takes_promised_zones_offline() {
+    for (policy, parities) in WITH_ZRWA {
+        for blocks in 1..120 {
+            for (step, zeros) in [(5, false), (1, false), (64, false), (5, true)] {
+                let what = format!("{policy:?} {parities} {blocks} by {step}, zeros: {zeros}");
+                let mut scene = Scene::new(policy, parities, &geometry(8, 240, 8));
+                for at in (0..blocks).step_by(step) {
+                    let count = (blocks - at).min(step as u64);
+                    let data = match zeros {
+                        true => Buf::zeroed(count as usize * BLOCK),
+                        false => Buf::copy_of(&pattern(at, count)),
+                    };
+                    let done = run(&scene.runtime, scene.array.submit(Command::write(Lba(at), data, true)));
+                    assert_eq!(done.result, Ok(()));
+                }
+                scene.runtime.clear();
+                scene.rig.cut_power(&mut Rng::new(1), |_| ZRWA_LOST);
+                scene.assemble(None, None).unwrap();
+                let (state, end) = wp(&scene.runtime, &scene.array, 0);
+                assert!(state == ZoneState::Offline || end >= blocks, "{what}: {state:?} {end}");
+            }
+        }
+    }
+}
+
+/// One drive loses its volatile cache while the array runs: blocks that were not flushed are decoded, and rebuilt.
+#[test]
+fn read_after_cache_loss_decodes_and_rebuild_restores() {
+    let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+    for (policy, parities) in [(Policy::Log, 1), (Policy::Log, 2)].into_iter().chain(WITH_ZRWA) {
+        for blocks in (1..60).step_by(2) {
+            for (drive, reads) in (0..3 + parities).flat_map(|drive| [(drive, true), (drive, false)]) {
+                let what =
+                    format!("{policy:?} {parities} {blocks} without the cache of {drive}, reads: {reads}");
+                let mut scene = Scene::new(policy, parities, &shape);
+                scene.write(0, blocks, true);
+                scene.write(blocks, 17, false);
+                scene.rig.cut_power_of(drive, CACHE_LOST);
+                if reads {
+                    assert!(scene.check(0..blocks + 17, &what).is_empty(), "{what}");
+                }
+                let tail = blocks + 17 + 3;
+                scene.write(blocks + 17, 3, true);
+                assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+                if scene.array.status().members[drive].state == MemberState::Out {
+                    // Its metadata log has lost records, as with the policy `log`.
+                    scene.drives[drive] = scene.rig.drive(&shape);
+                    let replacement = scene.drives[drive].clone();
+                    run(&scene.runtime, scene.array.attach(drive, replacement)).unwrap();
+                }
+                scene.rebuild();
+                scene.rig.cut_power(&mut Rng::new(1), |_| CACHE_LOST);
+                scene.assemble(Some((drive + 1) % 3), None).unwrap();
+                assert_eq!(wp(&scene.runtime, &scene.array, 0).1, tail, "{what}");
+                assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+            }
+        }
+    }
+}
+
+/// The drive under repair loses power at any write of the rebuild: the part counts only when all of it is there.
+#[test]
+fn rebuild_repeats_zone_after_power_loss_of_target() {
+    let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+    for (policy, full) in
+        [(Policy::Log, false), (Policy::Zrwa, false), (Policy::InPlace, false), (Policy::Zrwa, true)]
+    {
+        for at in 0..40 {
+            let what = format!("{policy:?}, full: {full}, power loss at write {at}");
+            let mut scene = Scene::new(policy, 1, &shape);
+            let tail = if full { scene.array.layout().capacity_blocks() } else { 50 };
+            for from in (0..tail).step_by(50) {
+                scene.write(from, 50.min(tail - from), true);
+            }
+            run(&scene.runtime, scene.array.fail(2)).unwrap();
+            scene.drives[2] = scene.rig.drive(&shape);
+            run(&scene.runtime, scene.array.attach(2, scene.drives[2].clone())).unwrap();
+            let (rig, left) = (scene.rig.clone(), Cell::new(Some(at)));
+            scene.rig.rule(move |drive, command| {
+                if drive == 4 && matches!(command, Command::Write { .. }) {
+                    match left.get() {
+                        Some(0) => {
+                            left.set(None);
+                            rig.cut_power_of(4, CACHE_LOST);
+                        }
+                        some => left.set(some.map(|left| left - 1)),
+                    }
+                }
+                Act::Pass
+            });
+            run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+            run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+            scene.rig.rule(|_, _| Act::Pass);
+            assert!(scene.is_whole(), "{what}");
+            scene.rig.cut_power(&mut Rng::new(1), |_| CACHE_LOST);
+            scene.assemble(Some(0), None).unwrap();
+            assert_eq!(wp(&scene.runtime, &scene.array, 0).1, tail, "{what}");
+            assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+        }
+    }
+}
+
+/// The record of a promise costs one log block on each member, once for each zone, and nothing after writes that move
+/// enough write pointers.
+#[test]
+fn promise_costs_one_log_block_per_member_and_zone() {
+    // With `inplace` the opening of a zone is recorded as well.
+    for (policy, opening) in [(Policy::Zrwa, 0), (Policy::InPlace, 4)] {
+        let shape = geometry(8, 240, 8);
+        let (scene, logged) = (Scene::new(policy, 1, &shape), Rc::new(Cell::new(0)));
+        let (counted, log_end) = (logged.clone(), 2 * shape.zone_size_blocks);
+        scene.rig.rule(move |_, command| {
+            if matches!(command, Command::Write { lba, .. } if lba.0 < log_end) {
+                counted.set(counted.get() + 1);
+            }
+            Act::Pass
+        });
+        let count = |zone: u32, at, blocks| {
+            write(&scene.runtime, &scene.array, zone, at, blocks, true);
+            logged.replace(0)
+        };
+        assert_eq!([count(0, 0, 1), count(0, 1, 1), count(0, 2, 40)], [opening + 4, 0, 0], "{policy:?}");
+        if policy == Policy::Zrwa {
+            assert_eq!(count(1, 0, 36), 0, "three stripes move all write pointers");
+        }
+    }
+}
