@@ -69,6 +69,15 @@ impl World<'_> {
                 return Err(Failure(format!("forked here, after {end}, {}{failure}", without(lost))));
             }
         }
+        if losses.suspects.is_empty() && losses.offered && self.heir.is_none() && rng.chance(1, 4) {
+            let mut copy = ended.copy(rng.fork())?;
+            let result = copy.judge_common_loss();
+            self.take_from(&mut copy);
+            if let Err(failure) = result {
+                self.trace.extend(std::mem::take(&mut copy.trace));
+                return Err(Failure(format!("forked here, after {end}, all ZRWAs lost: {failure}")));
+            }
+        }
         self.strike_fork(&ended, &losses, &mut rng)
             .and_then(|()| self.mix_fork(&ended, &losses, &mut rng))
             .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))

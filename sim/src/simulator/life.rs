@@ -201,8 +201,18 @@ impl World<'_> {
             }
         }
         let m = &self.scenario.misfortune;
-        let rates =
-            [m.write_fault, m.read_fault, m.silence, m.vanish, m.dead_block, m.dead_zone, m.command, m.fail];
+        let power = if self.members.len() > 1 { m.power } else { 0 };
+        let rates = [
+            m.write_fault,
+            m.read_fault,
+            m.silence,
+            m.vanish,
+            m.dead_block,
+            m.dead_zone,
+            m.command,
+            m.fail,
+            power,
+        ];
         let total: u64 = rates.iter().sum();
         if total == 0 || !self.rng.chance(total, 100_000) {
             return;
@@ -223,6 +233,10 @@ impl World<'_> {
             3 => self.wire.set_gone(bay, true),
             4 | 5 => self.damage(course, bay, kind == 5),
             6 => self.fail_command(bay),
+            8 => {
+                let cut = self.draw_cut();
+                self.lose_power(course, member, cut);
+            }
             _ => {
                 let Some(subject) = &self.subject else { return };
                 if self.member_state(member) == Some(MemberState::Active) && course.failing.is_none() {
@@ -232,7 +246,7 @@ impl World<'_> {
             }
         }
         self.counts.faults += 1;
-        const NAMES: [&str; 8] = [
+        const NAMES: [&str; 9] = [
             "write fault",
             "read fault",
             "silence",
@@ -241,6 +255,7 @@ impl World<'_> {
             "dead zone",
             "command fails",
             "failed by hand",
+            "loses power",
         ];
         self.trace.note(|| format!("member {member} (drive{bay}): {}", NAMES[kind]));
         self.coverage.struck = NAMES[kind];
@@ -250,6 +265,45 @@ impl World<'_> {
         }
         if let Some(heir) = self.heir.as_mut().filter(|heir| heir.bay == bay) {
             heir.struck = true;
+        }
+    }
+
+    /// What a power loss of one drive costs.
+    fn draw_cut(&mut self) -> Cut {
+        let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
+        Cut { cache_lost, zrwa_lost: self.rng.chance(1, 2) }
+    }
+
+    /// The drive of a member loses power while the others keep it.
+    fn lose_power(&mut self, course: &mut Course, member: usize, cut: Cut) {
+        let Some(bay) = self.drive_of(member) else { return };
+        self.trace.note(|| format!("member {member} (drive{bay}) loses power: {cut:?}"));
+        course.suspects.of(member).zrwa_lost |= cut.zrwa_lost;
+        self.wire.power_cycle(bay, &mut self.rng, cut);
+    }
+
+    /// All drives, or as many as may be struck, lose power after the process was killed. The next process is given the
+    /// tails of the killed one all the same.
+    fn lose_power_after_kill(&mut self, course: &mut Course) {
+        let is_volatile = |bay: &&Bay| self.wire.geometry(**bay).volatile_cache;
+        let volatile = self.members.iter().flatten().filter(is_volatile).count();
+        // Otherwise these members lack parts of zones, and are no suspects.
+        let is_cut = volatile == 0 || volatile > self.scenario.parities;
+        if is_cut && self.rng.chance(1, 2) {
+            let cache_lost = volatile > 0;
+            self.trace.note(|| format!("all drives lose power; caches lost: {cache_lost}"));
+            if cache_lost {
+                self.coverage.end = "kill and power loss";
+                self.oracle.power_cut();
+                course.caches_next = false;
+            }
+            for bay in 0..self.wire.count() {
+                self.wire.power_cycle(bay, &mut self.rng, Cut { cache_lost, zrwa_lost: false });
+            }
+        } else if self.members.len() > 1 {
+            let victim = self.victim(course);
+            let cut = self.draw_cut();
+            self.lose_power(course, victim, cut);
         }
     }
 
@@ -403,6 +457,10 @@ impl World<'_> {
             End::Kill => {
                 self.kill_process();
                 course.caches_next = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
+                let percent = self.scenario.misfortune.power_after_kill_percent;
+                if percent > 0 && self.rng.chance(percent, 100) {
+                    self.lose_power_after_kill(course);
+                }
             }
             End::Shutdown => self.shut_down()?,
         }

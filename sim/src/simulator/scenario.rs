@@ -102,6 +102,12 @@ pub struct Misfortune {
     pub command: u64,
     /// A drive fails silently: never drawn, only where that is asked for.
     pub silent: u64,
+    /// A drive loses power or is reset while the host goes on.
+    pub power: u64,
+    /// Out of 100 kills, after so many drives lose power before the next process.
+    pub power_after_kill_percent: u64,
+    /// Drives report no power epoch; neither of the two happens then.
+    pub power_hidden: bool,
     pub repair: u64,
     /// A drive that works is replaced.
     pub replace: u64,
@@ -450,7 +456,13 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
     let on = |percent: u64| if faults { percent } else { 0 };
     // By numbers of its own: nothing else that is drawn goes with it.
     let mut owner = Rng::new(rng.clone().next_u64());
+    let mut losses = Rng::new(rng.clone().next_u64() ^ 2);
+    let power_hidden = losses.chance(1, 4);
+    let with_power = |rate: u64| if power_hidden { 0 } else { rate };
     Misfortune {
+        power: with_power(rate(&mut losses, on(40), 60)),
+        power_after_kill_percent: with_power(rate(&mut losses, 50, 50)),
+        power_hidden,
         kill_percent: rate(rng, 50, 50),
         shutdown_percent: rate(rng, 50, 50),
         member_lost_percent: [70, 90, 100][rng.below(3) as usize],

@@ -136,6 +136,27 @@ impl World<'_> {
         judged.map_err(|failure| Failure(format!("beyond the promise ({what}): {failure}")))
     }
 
+    /// All drives lose their ZRWAs at once, which is not promised to be survived: zones may be offline and reads may
+    /// fail, but no zone may end before its promised data, and no read may return anything else.
+    ///
+    /// # Errors
+    /// Lost or wrong data without an error.
+    pub(super) fn judge_common_loss(&mut self) -> Result<(), Failure> {
+        if !self.scenario.policy.uses_zrwa() || self.members.len() == 1 {
+            return Ok(());
+        }
+        self.trace.note(|| "fork: all drives lose their ZRWAs".into());
+        self.lenient = true;
+        self.cut_power(|_| Cut { cache_lost: false, zrwa_lost: true })?;
+        if self.assemble_from(|_| true)?.is_err() {
+            return Ok(());
+        }
+        let report = self.take_report(|_| true)?;
+        self.verify_where(&report, |_| true)?;
+        self.counts.beyond += 1;
+        Ok(())
+    }
+
     /// The first half: some are missing, another one is struck.
     fn suffer(&mut self, books: &mut Books) -> Result<(), Failure> {
         self.strike_with(books.struck, &books.blow)?;

@@ -178,6 +178,17 @@ impl Wire {
         self.slots.borrow_mut()[bay].fault = None;
     }
 
+    /// Number of bays.
+    pub fn count(&self) -> usize {
+        self.slots.borrow().len()
+    }
+
+    /// The drive alone loses power and comes back. Commands that are queued for it reach it afterwards.
+    pub fn power_cycle(&self, bay: Bay, rng: &mut Rng, cut: Cut) {
+        // Drives in memory have no media errors.
+        _ = self.slots.borrow_mut()[bay].ssd.power_cut(&[], rng, cut);
+    }
+
     /// All commands of the drive are delayed for so many events.
     pub fn slow_down(&self, bay: Bay, events: u64) {
         let now = self.state.borrow().now;
@@ -399,6 +410,10 @@ pub struct QueuedDrive {
 impl ZonedDevice for QueuedDrive {
     fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    fn power_epoch(&self) -> Option<u64> {
+        self.wire.slots.borrow()[self.bay].ssd.power_epoch()
     }
 
     fn submit(&self, command: Command) -> Completion {

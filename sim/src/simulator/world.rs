@@ -368,6 +368,9 @@ impl<'m> World<'m> {
         if self.scenario.unwritten_fails {
             ssd.fail_unwritten();
         }
+        if self.scenario.misfortune.power_hidden {
+            ssd.hide_power_epoch();
+        }
         if self.scenario.finish_drops {
             ssd.drop_at_finish();
         }
