@@ -47,6 +47,8 @@ use std::{
 
 /// How often members are asked whether they are there.
 const PROBE_EVERY: Duration = Duration::from_secs(3);
+/// Time between two checks of the drives for power losses and resets.
+const CHECK_POWER_EVERY: Duration = Duration::from_secs(10);
 
 /// The signals that tell a daemon to end, from when this was made on.
 pub struct Signals(Rc<UnixStream>);
@@ -131,6 +133,7 @@ impl Daemon {
         runtime.spawn(daemon.clone().watch());
         runtime.spawn(daemon.clone().probe());
         runtime.spawn(daemon.clone().watch_space());
+        runtime.spawn(daemon.clone().watch_power());
         if status.provisional {
             runtime.spawn(daemon.clone().await_missing(place, others));
         }
@@ -191,6 +194,14 @@ impl Daemon {
         }
     }
 
+    /// Compares the drives' power cycles and zones with those that the array knows, as nothing else does while it is idle.
+    async fn watch_power(self: Rc<Self>) {
+        while let Ok(ring) = self.reactor.ring() {
+            ring.sleep(CHECK_POWER_EVERY).await;
+            self.array.check_power().await;
+        }
+    }
+
     /// Says when members come and go, and has what is lacking rebuilt once the array writes, and what wears out when it
     /// does, as long as there are spare zones.
     async fn watch(self: Rc<Self>) {
@@ -199,6 +210,9 @@ impl Daemon {
             let changed = self.array.changed();
             self.tell();
             let status = self.array.status();
+            if let Some(tails) = self.tails.borrow().as_ref().filter(|_| !holds_back(&status)) {
+                tails.note_power(&self.array.power_marks());
+            }
             let heals = |member: &MemberStatus| {
                 member.state == MemberState::Rebuilding && member.worn && !member.is_worn_out()
             };

@@ -7,6 +7,7 @@
 //! geometry says how much that is.
 #![allow(unsafe_code)]
 
+mod power;
 mod wire;
 
 use super::{
@@ -25,6 +26,7 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use io_uring::{opcode, types::Fd};
+use power::PowerCycles;
 use std::{
     cell::Cell,
     fs::File,
@@ -63,6 +65,7 @@ struct Namespace {
     format: Format,
     geometry: Geometry,
     plate: Plate,
+    power: PowerCycles,
     ring: Ring,
     slots: Rc<Slots>,
     in_flight: InFlight<Operation>,
@@ -120,6 +123,11 @@ impl NvmeDrive {
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
             plate: plate(path).keep(&geometry),
+            power: match purpose {
+                // By a file of its own: the lock goes with the one of the commands.
+                For::Use => File::open(path).map_or_else(|_| PowerCycles::unknown(), watch_power),
+                _ => PowerCycles::unknown(),
+            },
             geometry,
             ring: ring.clone(),
             slots: Rc::default(),
@@ -154,6 +162,10 @@ impl ZonedDevice for NvmeDrive {
 
     fn plate(&self) -> Plate {
         self.0.plate.clone()
+    }
+
+    fn power_epoch(&self) -> Option<u64> {
+        self.0.power.epoch()
     }
 
     fn submit(&self, command: Command) -> Completion {
@@ -444,6 +456,15 @@ fn identify(file: &File, name: &str) -> Result<(Format, Geometry), String> {
     Ok((format, geometry))
 }
 
+/// Keeps the power cycles of the drive behind `file`.
+fn watch_power(file: File) -> PowerCycles {
+    PowerCycles::watch(move || {
+        let mut page = [0; wire::SMART_BYTES];
+        run(&file, ADMIN_COMMAND, Passthrough::smart(), &mut page).ok()?;
+        power::parse(&page)
+    })
+}
+
 /// The capacity of the smallest zone.
 fn zone_capacity(file: &File, format: &Format, geometry: &Geometry) -> Result<u64, String> {
     let mut page = vec![0; REPORT_BYTES.min(geometry.max_transfer_blocks as usize * BLOCK)];
@@ -520,6 +541,7 @@ mod tests {
             device: sysfs.path().to_path_buf(),
             format: Format { nsid: 1, lbas_per_block: 1, metadata_bytes: 0 },
             plate: Plate::default(),
+            power: PowerCycles::unknown(),
             geometry,
             ring: ring.clone(),
             slots: Rc::default(),

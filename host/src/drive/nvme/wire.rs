@@ -76,6 +76,13 @@ impl Passthrough {
         command
     }
 
+    /// Get Log Page of the SMART log of the controller, an admin command.
+    pub fn smart() -> Passthrough {
+        const SMART: u32 = 0x02;
+        let words = SMART_BYTES as u32 / 4 - 1;
+        Passthrough { opcode: 0x02, nsid: !0, cdw: [words << 16 | SMART, 0, 0, 0], ..Passthrough::default() }
+    }
+
     /// Identify, an admin command.
     pub fn identify(page: Identify, nsid: u32) -> Passthrough {
         let (cns, set, nsid) = match page {
@@ -87,6 +94,9 @@ impl Passthrough {
         Passthrough { opcode: 0x06, nsid, cdw: [cns, set << 24, 0, 0], ..Passthrough::default() }
     }
 }
+
+/// Bytes of a SMART log page.
+pub const SMART_BYTES: usize = 512;
 
 /// The identifier of the Zoned Namespace Command Set.
 const ZONED: u32 = 0x02;
