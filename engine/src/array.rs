@@ -17,6 +17,7 @@ use crate::{
         recover::assemble::{Told, assemble, look},
     },
     runtime::Runtime,
+    zone::Lba,
 };
 use std::rc::Rc;
 
@@ -316,5 +317,9 @@ impl ZonedDevice for Array {
 
     fn submit(&self, command: Command) -> Completion {
         self.0.submit(command)
+    }
+
+    fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
+        self.0.reread(lba, attempt)
     }
 }

@@ -25,6 +25,13 @@ pub trait ZonedDevice {
     /// Starts `command`. Never blocks, never fails: errors are in the completion.
     fn submit(&self, command: Command) -> Completion;
 
+    /// Reads the block at `lba` in another way than [`Command::Read`] does: from redundancy, as if what is read
+    /// otherwise were wrong. `attempt` counts the ways from 0; `None` if there are no more. What it finds need not be
+    /// right: a checksum of the caller decides.
+    fn reread(&self, _lba: Lba, _attempt: u32) -> Option<Completion> {
+        None
+    }
+
     /// Writes of so many blocks, that far apart from the start of a zone on, cost least; 1 where it is all the same.
     fn optimal_write_blocks(&self) -> u64 {
         1

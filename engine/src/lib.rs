@@ -49,6 +49,7 @@ pub mod array;
 pub mod buf;
 pub mod code;
 pub mod device;
+pub mod evidence;
 pub mod format;
 pub mod owner;
 mod provisional;

@@ -26,6 +26,7 @@ use crate::{
         zone::stillness::changes,
     },
     runtime::{Gate, Runtime},
+    zone::Lba,
 };
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
@@ -328,6 +329,14 @@ impl Handle {
                 self.hold_back(command)
             }
             _ => self.raid.borrow().submit_command(command),
+        }
+    }
+
+    /// See [`crate::device::ZonedDevice::reread`].
+    pub fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
+        match &*self.held.borrow() {
+            Some(Held { closed: true, .. }) => None,
+            _ => self.raid.borrow().reread(lba, attempt),
         }
     }
 

@@ -104,6 +104,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "device",
             "table",
             "adapt",
+            "evidence",
             // What is on media, and a block device on any device.
             "format",
             "volume",

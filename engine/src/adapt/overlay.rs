@@ -189,6 +189,13 @@ impl ZonedDevice for Overlay {
         self.device.power_epoch()
     }
 
+    fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
+        let written = self.written.borrow();
+        let is_below = !written.blocks.contains_key(&lba)
+            && !written.reset.contains(&self.device.geometry().locate(lba).0);
+        is_below.then(|| self.device.reread(lba, attempt)).flatten()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let geometry = self.device.geometry();
         let oob_bytes = geometry.oob_bytes as usize;

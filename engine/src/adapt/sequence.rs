@@ -75,6 +75,10 @@ impl ZonedDevice for Sequencer {
         self.0.device.power_epoch()
     }
 
+    fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
+        self.0.device.reread(lba, attempt)
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let inner = &self.0;
         let zone = match &command {

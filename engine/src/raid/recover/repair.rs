@@ -64,7 +64,8 @@ impl Raid {
     /// since a member that cannot be done without still holds something else.
     async fn go_on(self: &Rc<Self>, zone: ZoneIndex, mut tail: Tail, awaited: Awaited) -> Option<Zone> {
         let running = Zone::new(&self.layout, zone, self.catalog.epoch(zone));
-        running.flow.borrow_mut().restore(tail.blocks, tail.positions, std::mem::take(&mut tail.parities));
+        let parities = (std::mem::take(&mut tail.parities), std::mem::take(&mut tail.found));
+        running.flow.borrow_mut().restore(tail.blocks, tail.positions, parities);
         self.layout.policy.write_back(self, &running, &tail).await;
         let Some(member) = self.zones.stuck(zone) else { return Some(running) };
         let refusal = Refusal::Lacking { member };

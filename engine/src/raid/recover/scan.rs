@@ -108,14 +108,16 @@ pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedD
     Err(reason)
 }
 
-/// Whether there is nothing behind the metadata zones of a drive that could be read.
+/// Whether there is nothing behind the metadata zones of a drive that could be read. A drive that does not say how its
+/// zones are may hold something.
 async fn has_empty_data_zones(device: &dyn ZonedDevice) -> bool {
     let count = device.geometry().zones.saturating_sub(META_ZONES);
     if count == 0 {
         return true;
     }
     let report = device.submit(Command::Report { first: ZoneIndex(META_ZONES), count }).await;
-    report.zones.iter().all(|zone| matches!(zone.state, ZoneState::Empty | ZoneState::Offline))
+    report.result.is_ok()
+        && report.zones.iter().all(|zone| matches!(zone.state, ZoneState::Empty | ZoneState::Offline))
 }
 
 /// Reads the logs of `drives`; refuses what another version has written. Also tells which drives have no

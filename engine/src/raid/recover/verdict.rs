@@ -6,6 +6,7 @@ use crate::{
     raid::{
         geometry::{MAX_MEMBERS, MAX_PARITIES},
         policy::zrwa::Refusal,
+        zone::flow::Found,
     },
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
@@ -31,6 +32,7 @@ pub struct Tail {
     pub positions: [u64; MAX_MEMBERS],
     /// The running parities of its stripe.
     pub parities: [BufMut; MAX_PARITIES],
+    pub found: Found,
     /// Members (bits) whose zones are empty although they hold their part.
     pub revived: u32,
     /// What has to be written back where write pointers have not moved, by member; with the policy

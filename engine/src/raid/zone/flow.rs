@@ -13,7 +13,7 @@ use crate::{
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::VecDeque,
+    collections::{BTreeMap, BTreeSet, VecDeque},
 };
 
 /// A zone with something going on.
@@ -76,6 +76,8 @@ pub struct Flow {
     /// One chunk for each parity, of the stripe of `next`: below the tail's offset with its chunk, above
     /// without.
     pub(super) parities: [BufMut; MAX_PARITIES],
+    /// Parities of the partial stripe that assembly has found on the members, and that contradict the data.
+    pub(super) found: Found,
     /// Writes that have not been submitted to their end; they start where `sent` ends.
     pub(super) queue: VecDeque<Write>,
     /// Writes that have been, and are not complete.
@@ -109,6 +111,34 @@ impl Write {
 
 /// P and Q of some blocks, as far as they are to be written.
 pub type Parities = [Option<Buf>; MAX_PARITIES];
+
+/// Blocks of the parities of a partial stripe as the members had them at assembly, where the data says something else:
+/// one of the two is damaged. By parity and offset in the chunk.
+#[derive(Default)]
+pub struct Found {
+    /// The tail of the zone that they belong to.
+    pub tail: u64,
+    pub blocks: BTreeMap<(usize, u64), Buf>,
+    /// Offsets at which one of the parities differs: the others are needed with it.
+    differing: BTreeSet<u64>,
+}
+
+impl Found {
+    /// Notes what was found of block `at` of parity `which`, and whether the data says something else.
+    pub fn compare(&mut self, (which, at): (usize, u64), found: Option<&[u8]>, said: &[u8]) {
+        let Some(found) = found else { return };
+        self.blocks.insert((which, at), Buf::copy_of(found));
+        if found != said {
+            self.differing.insert(at);
+        }
+    }
+
+    /// Forgets what agrees with the data.
+    fn keep_differing(&mut self) {
+        let differing = &self.differing;
+        self.blocks.retain(|(_, at), _| differing.contains(at));
+    }
+}
 
 /// A chunk of zeros for each parity.
 pub fn blank_parities(layout: &Layout) -> [BufMut; MAX_PARITIES] {
@@ -325,12 +355,19 @@ impl Flow {
     }
 
     /// Sets what recovery found.
-    pub fn restore(&mut self, tail: u64, positions: [u64; MAX_MEMBERS], parities: [BufMut; MAX_PARITIES]) {
+    pub fn restore(
+        &mut self,
+        tail: u64,
+        positions: [u64; MAX_MEMBERS],
+        (parities, found): ([BufMut; MAX_PARITIES], Found),
+    ) {
         self.open = true;
         self.next = tail;
         self.complete = tail;
         self.positions = positions;
         self.parities = parities;
+        self.found = Found { tail, ..found };
+        self.found.keep_differing();
     }
 
     /// Nothing goes on, and everything that is there is safe.

@@ -5,6 +5,7 @@ pub mod flow;
 pub mod manage;
 pub mod read;
 pub mod reader;
+mod reread;
 pub mod set;
 pub mod settle;
 pub mod stillness;

@@ -186,7 +186,7 @@ impl Raid {
         self.catalog.record(zone).finished.unwrap_or(self.layout.capacity_blocks())
     }
 
-    fn piece(&self, at: u64, blocks: u64) -> Piece {
+    pub(super) fn piece(&self, at: u64, blocks: u64) -> Piece {
         let layout = &self.layout;
         let ((chunk, from), k) = (layout.chunk_of(at), layout.data_chunks());
         let stripe = chunk / k;
@@ -289,7 +289,7 @@ impl Raid {
     ///
     /// # Errors
     /// Unrecovered Read Error, if the zone has failed before that: the parities are of more than there is.
-    async fn partial_stripe(
+    pub(super) async fn partial_stripe(
         &self,
         zone: &Zone,
         piece: Piece,
@@ -330,6 +330,18 @@ impl Raid {
         tail: u64,
         known: &Parities,
     ) -> Result<Buf, DeviceError> {
+        self.decode_without(zone, piece, role, (tail, known), 0).await
+    }
+
+    /// As [`Raid::decode`], with nothing that the members `avoided` (bits) hold.
+    pub(super) async fn decode_without(
+        &self,
+        zone: ZoneIndex,
+        piece: Piece,
+        role: Role,
+        (tail, known): (u64, &Parities),
+        avoided: u32,
+    ) -> Result<Buf, DeviceError> {
         let layout = &self.layout;
         let k = layout.data_chunks();
         let covered = tail.saturating_sub(piece.stripe * layout.stripe_blocks()).min(layout.stripe_blocks());
@@ -350,7 +362,8 @@ impl Raid {
             false => piece,
         };
         let is_there = |index: &u64| {
-            let has = || self.has_piece(zone, layout.member(piece.stripe, *index), part(*index));
+            let member = layout.member(piece.stripe, *index);
+            let has = || avoided >> member & 1 == 0 && self.has_piece(zone, member, part(*index));
             *index != own && (*index < chunks || *index >= k) && (in_memory(*index).is_some() || has())
         };
         let mut error = Status::UnrecoveredReadError.into();

@@ -17,7 +17,7 @@ use crate::{
             zrwa::{Refusal, tail_slots},
         },
         recover::verdict::{Held, Tail, Verdict, ZoneView},
-        zone::flow::{Round, Zone, blank_parities},
+        zone::flow::{Found, Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -131,13 +131,15 @@ impl Raid {
             return Ok(Verdict::Reset);
         }
         let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
-        let mut parities = blank_parities(layout);
+        let (mut parities, mut found) = (blank_parities(layout), Found::default());
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = chunks_at(layout, covered, block) as usize;
             for (which, parity) in parities.iter_mut().enumerate().take(layout.parities) {
-                let found = rows.sum(layout, stripe, block, Sum::parity(which, chunks));
-                let found = found.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
-                parity.block_mut(block).copy_from_slice(&found);
+                let said = rows.sum(layout, stripe, block, Sum::parity(which, chunks));
+                let said = said.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
+                parity.block_mut(block).copy_from_slice(&said);
+                let version = rows.version(layout, (stripe, block), (which, chunks as u64));
+                found.compare((which, block), version, &said);
             }
         }
         let held = self.to_write_back(&rows, view.zone, &told, blocks);
@@ -152,7 +154,7 @@ impl Raid {
         for (position, wp) in positions.iter_mut().zip(wps) {
             *position = wp.unwrap_or(0) / half;
         }
-        let tail = Tail { blocks, positions, parities, revived, held };
+        let tail = Tail { blocks, positions, parities, found, revived, held };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
@@ -405,6 +407,23 @@ impl Rows {
     fn block(&self, layout: &Layout, member: usize, row: u64, block: u64) -> Option<&Buf> {
         let at = row.checked_sub(self.evidence.base_row)? * layout.chunk_blocks + block;
         self.blocks[member].get(at as usize).filter(|block| !block.is_empty())
+    }
+
+    /// Parity number `which` of the first chunks of a stripe at an offset, as the members have it.
+    fn version(
+        &self,
+        layout: &Layout,
+        (stripe, block): (u64, u64),
+        (which, covers): (usize, u64),
+    ) -> Option<&[u8]> {
+        let versions = self.evidence.column(layout, stripe, block).versions;
+        let version =
+            versions.into_iter().find(|version| (version.which, version.covers) == (which, covers))?;
+        let found = match version.place {
+            Place::Row(row) => self.block(layout, layout.parity_member(stripe, which), row, block),
+            Place::MetaLog => self.logged.get(&(stripe, block, covers, which)),
+        };
+        found.map(|found| &found[..])
     }
 
     /// A sum of the data at offset `block` of a stripe, if what was read tells it.

@@ -17,7 +17,7 @@ use crate::{
             zrwa::{Refusal, tail_slots},
         },
         recover::verdict::{Held, Tail, Verdict, ZoneView},
-        zone::flow::{Round, Zone, blank_parities},
+        zone::flow::{Found, Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -100,7 +100,7 @@ impl Raid {
                 return Err(Refusal::TooFew { present, members: layout.members, needed });
             }
         }
-        let (held, running) = loop {
+        let (held, (running, found)) = loop {
             match self.gather(view, &mut evidence, blocks).await {
                 Ok(found) => break found,
                 Err(refusal) if record.finished.is_some() => return Err(refusal),
@@ -128,7 +128,7 @@ impl Raid {
         if all_full && blocks == layout.capacity_blocks() && held.is_empty() {
             return Ok(Verdict::Full);
         }
-        let tail = Tail { blocks, positions, parities: running, revived: 0, held };
+        let tail = Tail { blocks, positions, parities: running, found, revived: 0, held };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
@@ -139,7 +139,7 @@ impl Raid {
         view: &ZoneView<'_>,
         evidence: &mut Evidence,
         tail_blocks: u64,
-    ) -> Result<(Vec<Held>, [BufMut; MAX_PARITIES]), Refusal> {
+    ) -> Result<(Vec<Held>, ([BufMut; MAX_PARITIES], Found)), Refusal> {
         let layout = &self.layout;
         let mut held = Vec::new();
         // As it was: blocks that turn out to be unreadable on the way are not lacking.
@@ -157,17 +157,19 @@ impl Raid {
                 held.push(Held { member, lba, data, oob: Buf::default() });
             }
         }
-        let mut running = blank_parities(layout);
+        let (mut running, mut differing) = (blank_parities(layout), Found::default());
         let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = (covered - block).div_ceil(layout.chunk_blocks);
             for (which, running) in running.iter_mut().enumerate().take(layout.parities) {
                 let wanted = Sum::parity(which, chunks as usize);
-                let found = self.sum_of(view, evidence, (stripe, block), wanted).await?;
-                running.block_mut(block).copy_from_slice(&found);
+                let said = self.sum_of(view, evidence, (stripe, block), wanted).await?;
+                running.block_mut(block).copy_from_slice(&said);
+                let logged = self.logged(view, (stripe, chunks - 1, which), block);
+                differing.compare((which, block), logged.as_deref(), &said);
             }
         }
-        Ok((held, running))
+        Ok((held, (running, differing)))
     }
 
     /// Whether something that the log of `member` had of `zone` could not be read.

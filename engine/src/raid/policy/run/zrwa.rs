@@ -18,7 +18,7 @@ use crate::{
             zrwa::{Evidence, Refusal, decide, needed, next_round, tail_slots, witness_count},
         },
         recover::verdict::{Tail, Verdict, ZoneView},
-        zone::flow::{Round, Zone, blank_parities},
+        zone::flow::{Found, Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -171,8 +171,9 @@ impl Raid {
         for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
             *position = wp.unwrap_or(0) / half;
         }
-        let parities = self.load_parities(view, blocks, &evidence).await?;
-        let tail = Tail { blocks, positions, parities, revived: empty & !held.gone, held: held.pieces };
+        let (parities, found) = self.load_parities(view, blocks, &evidence).await?;
+        let tail =
+            Tail { blocks, positions, parities, found, revived: empty & !held.gone, held: held.pieces };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
@@ -288,10 +289,10 @@ impl Raid {
         view: &ZoneView<'_>,
         tail: u64,
         evidence: &Evidence,
-    ) -> Result<[BufMut; MAX_PARITIES], Refusal> {
+    ) -> Result<([BufMut; MAX_PARITIES], Found), Refusal> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
-        let mut result = blank_parities(layout);
+        let (mut result, mut differing) = (blank_parities(layout), Found::default());
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         let offset = (covered + chunk - 1) % chunk + 1;
         for whole in [0..offset.min(covered), offset..chunk.min(covered)] {
@@ -302,7 +303,15 @@ impl Raid {
                 for (which, parity) in result.iter_mut().enumerate().take(layout.parities) {
                     let bytes = blocks.start as usize * BLOCK..blocks.end as usize * BLOCK;
                     match column.decode(Sum::parity(which, chunks as usize), layout.data_chunks()) {
-                        Some(found) => parity[bytes].copy_from_slice(&found),
+                        Some(said) => {
+                            parity[bytes].copy_from_slice(&said);
+                            let slot = column.found[layout.data_chunks() as usize + which].as_deref();
+                            for (index, at) in blocks.clone().enumerate() {
+                                let block = index * BLOCK..(index + 1) * BLOCK;
+                                let slot = slot.map(|slot| &slot[block.clone()]);
+                                differing.compare((which, at), slot, &said[block]);
+                            }
+                        }
                         // What cannot be read is block by block not the same.
                         None if blocks.end - blocks.start > 1 => {
                             pieces.extend(blocks.clone().map(|block| block..block + 1));
@@ -317,7 +326,7 @@ impl Raid {
                 }
             }
         }
-        Ok(result)
+        Ok((result, differing))
     }
 
     /// Moves write pointers, round by round, so that they say `chunks` (§4.4).

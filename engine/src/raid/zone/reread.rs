@@ -1,0 +1,85 @@
+//! Reads of blocks that are not right: from redundancy, as if the member that holds one were wrong.
+//!
+//! Who reads such a block has a checksum of its own. With one parity there is one other way to have it: from all other
+//! members. With two, one more of these may be wrong, so each of them is left out in turn. While a stripe is partial its
+//! parities are in memory, made of the data at the last assembly, whatever was wrong with it then: so what assembly has
+//! found on the members, and differs, is tried as well.
+
+use crate::{
+    buf::Buf,
+    device::{Completion, DeviceError, Done, Status},
+    raid::{
+        geometry::{Piece, Role},
+        parts::Raid,
+        zone::flow::Parities,
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::rc::Rc;
+
+impl Raid {
+    /// See [`crate::device::ZonedDevice::reread`].
+    pub fn reread(self: &Rc<Self>, lba: Lba, attempt: u32) -> Option<Completion> {
+        let (zone, at) = self.geometry.locate(lba);
+        if zone.0 >= self.geometry.zones || at >= self.tail(zone) {
+            return None;
+        }
+        let piece = self.piece(at, 1);
+        let own = self.layout.member(piece.stripe, piece.index);
+        let mut ways = vec![1 << own];
+        if self.layout.parities > 1 {
+            let others = (0..self.layout.members).filter(|member| *member != own);
+            ways.extend(others.map(|member| 1 << own | 1 << member));
+        }
+        let (found, way) = (attempt as usize / ways.len(), attempt as usize % ways.len());
+        if found > 1 || found == 1 && self.found_parities(zone, piece).is_none() {
+            return None;
+        }
+        let (completer, completion) = self.slots.pair();
+        let (raid, avoided) = (self.clone(), ways[way]);
+        self.runtime.spawn(async move {
+            let read = match found {
+                0 => raid.read_without(zone, piece, avoided).await,
+                _ => raid.read_with_found(zone, piece, avoided).await,
+            };
+            completer.complete(read.map_or_else(Done::error, Done::with_data));
+        });
+        Some(completion)
+    }
+
+    async fn read_without(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        piece: Piece,
+        avoided: u32,
+    ) -> Result<Buf, DeviceError> {
+        let partial = match self.zones.running(zone) {
+            Some(running) => self.partial_stripe(&running, piece).await?,
+            None => None,
+        };
+        let (tail, known) = partial.unwrap_or_else(|| (self.tail(zone), Parities::default()));
+        self.decode_without(zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
+    }
+
+    /// `piece`, which is one block, with the parities that assembly has found instead of those that the data says.
+    async fn read_with_found(&self, zone: ZoneIndex, piece: Piece, avoided: u32) -> Result<Buf, DeviceError> {
+        let found = self.found_parities(zone, piece);
+        let (tail, known) = found.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
+        // In place of a parity that was not found the members have that of another stripe, or nothing.
+        let lacking = (0..self.layout.parities).filter(|which| known[*which].is_none());
+        let avoided =
+            lacking.fold(avoided, |all, which| all | 1 << self.layout.parity_member(piece.stripe, which));
+        self.decode_without(zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
+    }
+
+    /// What assembly has found of the parities at `piece`'s offset, and that the data contradicts, with the tail that
+    /// they belong to: of a stripe that is partial still. `None` if there is no such thing.
+    fn found_parities(&self, zone: ZoneIndex, piece: Piece) -> Option<(u64, Parities)> {
+        let running = self.zones.running(zone)?;
+        let flow = running.flow.borrow();
+        let of_stripe = flow.found.tail / self.layout.stripe_blocks() == piece.stripe;
+        let known: Parities =
+            std::array::from_fn(|which| flow.found.blocks.get(&(which, piece.from)).cloned());
+        (of_stripe && known.iter().any(Option::is_some)).then_some((flow.found.tail, known))
+    }
+}
