@@ -13,7 +13,7 @@ use engine::{
     device::{Command, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
     raid::geometry::MAX_MEMBERS,
     runtime::Runtime,
-    zone::{MOST_ZONES, ZoneIndex},
+    zone::{Lba, MOST_ZONES, ZoneIndex},
 };
 use std::{
     cell::Cell,
@@ -344,6 +344,10 @@ impl ZonedDevice for Noting {
         self.device.geometry()
     }
 
+    fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
+        self.device.reread(lba, attempt)
+    }
+
     fn submit(&self, command: Command) -> Completion {
         match &command {
             Command::Write { lba, data, .. } => {
@@ -492,7 +496,7 @@ mod tests {
         };
         for (result, end) in [(Err(DeviceError::Gone), 0), (Ok(()), 3)] {
             let path = dir.path().join(format!("{end}.tails"));
-            let tails = Rc::new(TailFile::create(&path, &[7; 16], 1, &[0], &[]).unwrap());
+            let tails = Rc::new(TailFile::create(&path, &[7; 16], 1, &[0], &[], &[]).unwrap());
             let device = Rc::new(Failing(geometry.clone(), result));
             let noting = Noting::of(&Runtime::new(), device, tails);
             let data = Buf::zeroed(2 * BLOCK);

@@ -3,6 +3,7 @@
 use crate::{clock::clock, output::quoted, size::show_blocks};
 use anyhow::{Context, Result, anyhow, ensure};
 use engine::{
+    evidence::Presence,
     volume::Volume,
     vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
 };
@@ -87,8 +88,8 @@ impl Tenants {
     pub async fn resizable(&self, name: &str, blocks: u64) -> Result<(Namespace, u32)> {
         let (found, zones) = (self.find(name)?, self.zones_for(blocks)?);
         ensure!(
-            !Volume::is_on(Rc::new(found.clone())).await?,
-            "'{}/{name}' carries a volume, which is as large as it was made; copy it to one on another namespace",
+            Volume::is_on(Rc::new(found.clone())).await? == Presence::No,
+            "'{}/{name}' carries a volume, or may, which is as large as it was made; copy it to one on another namespace",
             self.array
         );
         Ok((found, zones))

@@ -7,6 +7,7 @@ use engine::{
     device::{
         Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
     },
+    evidence::Presence,
     raid::policy::Policy,
     runtime::{COPY, MOST_WORK, Runtime, SLICE},
     volume::{Behaviour, Codec, CreateOptions, Unit, Volume, VolumeError},
@@ -105,7 +106,7 @@ fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
     let drive = EmulatedDrive::in_memory(&geometry());
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     let runtime = Runtime::new();
-    let is_on = || wait(&runtime, Volume::is_on(device.clone())).unwrap();
+    let is_on = || wait(&runtime, Volume::is_on(device.clone())).unwrap() == Presence::Yes;
     let create = |blocks| {
         wait(
             &runtime,
@@ -149,11 +150,12 @@ fn a_volume_whose_head_is_away_is_still_seen_and_nobody_elses_data_is_one() {
     };
     let (drive, runtime, volume) = made(Some(5000));
     wait(&runtime, volume.write(1, &block(1), true)).unwrap();
-    assert!(is_on(&drive));
+    assert_eq!(is_on(&drive), Presence::Yes);
+    // There may be one, and there is something else.
     let drive = EmulatedDrive::in_memory(&geometry());
-    assert!(!is_on(&drive));
+    assert_eq!(is_on(&drive), Presence::Unknown(vec![0, 1]));
     fill(&drive, 7);
-    assert!(!is_on(&drive));
+    assert_eq!(is_on(&drive), Presence::No);
 }
 
 #[test]
@@ -965,8 +967,17 @@ fn a_zone_whose_life_would_be_the_last_one_is_none_of_the_volume() {
     let data = Buf::copy_of(&[group, vec![7; BLOCK]].concat());
     let other = drive.geometry().start(ZoneIndex(20));
     wait(&Runtime::new(), drive.submit(Command::write(other, data, true))).result.unwrap();
-    for _ in 0..2 {
-        let (runtime, volume) = open(&drive);
+    let try_open = |give_up| {
+        let runtime = Runtime::new();
+        let behaviour = Behaviour { give_up, ..Behaviour::default() };
+        let opened = wait(&runtime, Volume::open(&runtime, Rc::new(drive.clone()), behaviour));
+        opened.map(|volume| (runtime, volume))
+    };
+    // Nothing proves that it is not needed.
+    let refused = VolumeError::GroupUnreadable { zone: 20, block: 0 };
+    assert_eq!(try_open(false).err(), Some(refused));
+    for gives_up in [true, false] {
+        let (runtime, volume) = try_open(gives_up).unwrap();
         (0..20).for_each(|at| assert_eq!(read(&runtime, &volume, at), at as u8 + 1));
         wait(&runtime, volume.write(100, &block(1), true)).unwrap();
         runtime.clear();

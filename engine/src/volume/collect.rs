@@ -9,6 +9,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status},
+    evidence::reread_verified,
     runtime::give_way,
     volume::{
         core::{Core, Need, Piece, State},
@@ -163,10 +164,19 @@ impl Core {
         let mut earned = yields / IN_ADVANCE;
         self.earn(earned);
         while at < end && self.state.borrow().live_in(zone, segment) > 0 {
-            let header =
-                victim.read(at, 1).await?.first_chunk::<BLOCK>().and_then(|block| read_group(block)).filter(
-                    |header| header.place.segment == segment && header.is_at(self.mark, at, capacity),
-                );
+            let verify = |block: &[u8]| {
+                read_group(block)
+                    .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, capacity))
+            };
+            let read = victim.read(at, 1).await.map(verify);
+            if read == Err(DeviceError::Gone) {
+                return Err(DeviceError::Gone);
+            }
+            let mut header = read.ok().flatten();
+            if header.is_none() {
+                header = reread_verified(&*self.device, victim.lba(at), verify).await;
+                self.reread.set(self.reread.get() + header.is_some() as u64);
+            }
             let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
             let GroupHeader { blocks, entries, .. } = header;
             let there = entries.iter().map(|entry| entry.block).filter(|block| self.has(*block));
@@ -419,8 +429,11 @@ impl<'c> Victim<'c> {
         }
     }
 
+    fn lba(&self, offset: u32) -> Lba {
+        Lba(self.core.device.geometry().start(ZoneIndex(self.zone)).0 + offset as u64)
+    }
+
     fn command(&self, offset: u32, blocks: u32) -> Command {
-        let lba = Lba(self.core.device.geometry().start(ZoneIndex(self.zone)).0 + offset as u64);
-        Command::read(lba, self.core.state.borrow_mut().pool.take(blocks as u64).freeze())
+        Command::read(self.lba(offset), self.core.state.borrow_mut().pool.take(blocks as u64).freeze())
     }
 }

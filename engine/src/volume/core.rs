@@ -6,6 +6,7 @@
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
+    evidence::reread_verified,
     runtime::{COPY, Combined, Gate, give_way, work},
     volume::{
         behaviour::Behaviour,
@@ -45,6 +46,8 @@ pub struct Core {
     /// Who packs blocks besides whoever writes them.
     pub crew: RefCell<Option<Rc<dyn Crew>>>,
     pub unpacker: RefCell<Unpacker>,
+    /// Blocks that were wrong, and right when the device read them in another way.
+    pub reread: Cell<u64>,
     /// Writes that have begun and not ended.
     pub writers: Cell<u32>,
     /// Somebody has written, or discarded, since the start.
@@ -331,6 +334,7 @@ impl State {
 struct Loading<'c> {
     core: &'c Core,
     page: u32,
+    place: Place,
 }
 
 impl Drop for Loading<'_> {
@@ -411,6 +415,7 @@ impl Core {
             state: RefCell::new(state),
             crew: RefCell::default(),
             unpacker: RefCell::default(),
+            reread: Cell::new(0),
             writers: Cell::new(0),
             is_used: Cell::new(false),
             closed: Default::default(),
@@ -562,7 +567,7 @@ impl Core {
             match place {
                 Some(place) => {
                     let (loading, read) = self.read_page(page, place);
-                    self.take_page(loading, read.await)?;
+                    self.take_page(loading, read.await).await?;
                 }
                 None => {
                     self.wanted.open();
@@ -581,7 +586,7 @@ impl Core {
             reads.extend(pages.by_ref().filter_map(|page| self.begin_load(page, need)).take(MOST_LOADS));
             for (loading, read) in reads.drain(..) {
                 // He asks again.
-                _ = self.take_page(loading, read.await);
+                _ = self.take_page(loading, read.await).await;
                 give_way().await;
             }
         }
@@ -601,27 +606,43 @@ impl Core {
 
     fn read_page(&self, page: u32, place: Place) -> (Loading<'_>, Completion) {
         let lba = self.state.borrow().lba(&*self.device, place);
-        (Loading { core: self, page }, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
+        (Loading { core: self, page, place }, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
     }
 
     /// Takes a page that was read.
-    fn take_page(&self, loading: Loading<'_>, done: Done) -> Result<(), DeviceError> {
+    async fn take_page(&self, loading: Loading<'_>, done: Done) -> Result<(), DeviceError> {
         let page = loading.page;
-        done.result?;
-        let right = unseal(&done.data)
-            .is_ok_and(|(seal, _)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));
-        if !right {
-            return Err(Status::UnrecoveredReadError.into());
+        let verify = |block: &[u8]| self.page_of(page, block);
+        let mut found = done.result.is_ok().then(|| verify(&done.data)).flatten();
+        if found.is_none() && done.result != Err(DeviceError::Gone) {
+            let lba = self.state.borrow().lba(&*self.device, loading.place);
+            found = reread_verified(&*self.device, lba, verify).await;
+            self.reread.set(self.reread.get() + found.is_some() as u64);
         }
+        let Some(addresses) = found else {
+            done.result?;
+            return Err(Status::UnrecoveredReadError.into());
+        };
         let mut state = self.state.borrow_mut();
-        if addresses(&done.data).any(|place| !state.space.may_be_live(place)) {
-            return Err(Status::UnrecoveredReadError.into());
-        }
         state.pages_read += 1;
-        state.map.insert(page, addresses(&done.data));
+        state.map.insert(page, addresses.into_iter());
         drop(state);
         drop(loading);
         Ok(())
+    }
+
+    /// The addresses of a page of the map, if a block is that page.
+    fn page_of(&self, page: u32, block: &[u8]) -> Option<Vec<Place>> {
+        let right = unseal(block)
+            .is_ok_and(|(seal, _)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));
+        if !right {
+            return None;
+        }
+        let state = self.state.borrow();
+        if addresses(block).any(|place| !state.space.may_be_live(place)) {
+            return None;
+        }
+        Some(addresses(block).collect())
     }
 
     /// Somebody writes or discards: zones may be collected from now on.

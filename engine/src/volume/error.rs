@@ -30,6 +30,16 @@ pub enum VolumeError {
     OfAnotherDevice { zones: u32, capacity_blocks: u64 },
     #[error("zone {zone} of the device, where a root of the volume may be, cannot be read: {error}")]
     RootUnreadable { zone: u32, error: DeviceError },
+    #[error(
+        "block {block} of zone {zone} of the device, where the newest root of the volume may be, is damaged"
+    )]
+    RootDamaged { zone: u32, block: u32 },
+    /// Zones that would tell whether there is a volume do not.
+    #[error(
+        "there may be a volume on the device: {zones} cannot be read",
+        zones = list(.zones)
+    )]
+    Hidden { zones: Vec<u32> },
     #[error("the root of the volume makes no sense")]
     Absurd,
     #[error("the root of the volume does not say where zone {zone} ends")]
@@ -37,10 +47,11 @@ pub enum VolumeError {
     #[error("the device has lost blocks of zone {zone}: {there} of {written} are there")]
     LostBlocks { zone: u32, there: u32, written: u32 },
     #[error(
-        "the map of the volume is damaged: where blocks {from} and following are is not known",
+        "the map of the volume is damaged in block {block} of zone {zone} of the device: where blocks {from} and following \
+         are is not known",
         from = *.directory_block as u64 * FANOUT * FANOUT
     )]
-    MapDamaged { directory_block: usize },
+    MapDamaged { directory_block: usize, zone: u32, block: u32 },
     #[error("there is no block {block} in the volume, and it was written")]
     NoSuchBlock { block: u64 },
     #[error(
@@ -48,8 +59,8 @@ pub enum VolumeError {
     )]
     ZoneOffline { zone: u32 },
     #[error(
-        "block {block} of zone {zone} of the device cannot be read, and there may be something behind it that the \
-         volume has promised"
+        "block {block} of zone {zone} of the device is damaged or cannot be read, and there may be something in that zone \
+         that the volume has promised"
     )]
     GroupUnreadable { zone: u32, block: u32 },
     #[error(
@@ -76,4 +87,12 @@ pub enum NoVolume {
          the least for so many logical blocks"
     )]
     DeviceTooSmall { zones: u32, capacity_blocks: u64, least: u32 },
+}
+
+/// Zones by their numbers, the first of them.
+fn list(zones: &[u32]) -> String {
+    let first: Vec<String> = zones.iter().take(8).map(u32::to_string).collect();
+    let (what, more) =
+        (if zones.len() == 1 { "zone" } else { "zones" }, if zones.len() > 8 { " and others" } else { "" });
+    format!("{what} {}{more}", first.join(", "))
 }

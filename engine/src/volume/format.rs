@@ -6,6 +6,7 @@
 
 use crate::{
     buf::BLOCK,
+    evidence::is_nearly,
     format::codec::{Decoder, Encoder},
     volume::{
         pack::Codec,
@@ -189,6 +190,11 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     sane.then_some(GroupHeader { place, blocks, entries })
 }
 
+/// Whether a block is the header of a group, or was before a bit of it was changed.
+pub fn looks_like_group(block: &[u8]) -> bool {
+    read_group(block).is_some() || block.starts_with(&GROUP.to_le_bytes())
+}
+
 /// What a sealed block is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -252,6 +258,13 @@ pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), Unsealed> {
     let seal =
         Seal { volume: number(8), generation: number(16), kind, last: block[27] == 1, index: word(28) };
     Ok((seal, &block[SEAL..]))
+}
+
+/// Whether a block is a sealed one, of whatever version, or was before a bit of it was changed.
+pub fn looks_sealed(block: &[u8]) -> bool {
+    let Some((head, rest)) = block.split_first_chunk::<8>() else { return false };
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    word(0) == SEALED || is_nearly(word(0), SEALED) && word(SUM.start) == crc32c::crc32c(rest)
 }
 
 /// The addresses of a page, or of a block of the directory.

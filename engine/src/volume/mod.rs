@@ -12,6 +12,7 @@ mod core;
 mod error;
 mod format;
 mod landing;
+mod look;
 mod map;
 mod pack;
 mod packing;
@@ -38,6 +39,7 @@ use self::core::Core;
 use crate::{
     buf::Buf,
     device::{DeviceError, ZonedDevice},
+    evidence::Presence,
     runtime::Runtime,
 };
 use std::rc::Rc;
@@ -57,11 +59,11 @@ impl Volume {
     }
 
     /// Whether there is a volume on `device`, of whatever version: its head says so, and nobody else has to know.
-    /// Nothing is written.
+    /// Nothing is written. Where the answer is [`Presence::Unknown`], nothing may be written by others either.
     ///
     /// # Errors
     /// When the device does not say how its zones are, or is gone.
-    pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<bool, DeviceError> {
+    pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError> {
         recover::is_on(device).await
     }
 

@@ -5,323 +5,36 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
+    device::{Command, DeviceError, ZonedDevice, Zones},
+    evidence::Presence,
     runtime::give_way,
     volume::{
         behaviour::{Behaviour, CreateOptions},
-        core::{Core, MOST_LOADS, Need, Start, leave, read_some},
+        core::{Core, Need, Start, leave},
         error::VolumeError,
-        format::{
-            CutRecord, FANOUT, GroupHeader, Identity, Kind, Root, Unsealed, What, ZoneUse, addresses,
-            read_group, unseal,
-        },
+        format::{CutRecord, FANOUT, Identity, Root, What, ZoneUse},
+        look::{Found, Look, Newest, Seen, Walked},
         map::Paged,
-        place::{self, GRAINS, Place},
+        place::{GRAINS, Place},
         space::{HEAD_ZONES, Plan, Space},
         stream::{MAP, Open},
         victim::Lifespan,
     },
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{collections::BTreeSet, rc::Rc};
 
 /// Entries whose pages are read together.
 const AT_ONCE: usize = 1024;
 
-/// What a device says of itself.
-struct Look {
-    device: Rc<dyn ZonedDevice>,
-    zones: Vec<ZoneInfo>,
-}
-
-/// An entry that was found behind the cut.
-struct Found {
-    number: u64,
-    block: u32,
-    what: What,
-    place: Place,
-}
-
 /// Pages that may be changed between two checkpoints, if nobody says anything else.
 const MOST_CHANGED: usize = 350_000;
-
-/// From where on everything is newer than the root.
-struct Newest<'r> {
-    identity: &'r Identity,
-    segment: u64,
-    number: u64,
-}
-
-/// What was found behind the cut in one zone.
-struct Walked {
-    stream: u8,
-    open: Open,
-}
-
-impl Look {
-    async fn at(device: Rc<dyn ZonedDevice>) -> Result<Look, DeviceError> {
-        let count = device.geometry().zones;
-        let done = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
-        done.result?;
-        let whole = done.zones.len() == count as usize;
-        if whole { Ok(Look { device, zones: done.zones }) } else { Err(Status::InternalError.into()) }
-    }
-
-    /// Blocks below the write pointer.
-    fn written(&self, zone: u32) -> u32 {
-        let info = &self.zones[zone as usize];
-        match info.state {
-            ZoneState::Empty => 0,
-            ZoneState::Full => self.device.geometry().zone_capacity_blocks as u32,
-            _ => info.wp_blocks as u32,
-        }
-    }
-
-    fn is_lost(&self, zone: u32) -> bool {
-        matches!(self.zones[zone as usize].state, ZoneState::Offline | ZoneState::ReadOnly)
-    }
-
-    /// Drives do not say how far a zone is written that can only be read. It counts as written as far as there is
-    /// something else than zeros, and to `least`.
-    async fn find_end(&mut self, zone: u32, least: u32) -> Result<(), DeviceError> {
-        let capacity = self.device.geometry().zone_capacity_blocks;
-        let mut end = self.zones[zone as usize].wp_blocks.min(capacity) as u32;
-        let is_known = (end as u64) < capacity;
-        while end > least && !is_known {
-            match self.read(zone, end - 1, 1).await {
-                Ok(block) if block.iter().any(|byte| *byte != 0) => break,
-                // Something is there.
-                Err(DeviceError::Status(Status::UnrecoveredReadError)) => break,
-                Ok(_) | Err(DeviceError::Status(Status::DeallocatedBlock)) => end -= 1,
-                Err(error) => return Err(error),
-            }
-        }
-        self.zones[zone as usize].wp_blocks = end as u64;
-        Ok(())
-    }
-
-    /// Reads so many blocks, or the first alone where others cannot be read.
-    async fn read(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
-        let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
-        read_some(&*self.device, lba, Buf::zeroed(blocks as usize * BLOCK), 1).await
-    }
-
-    /// Whether a zone of the head begins, or ends, with a block of a root: every life of such a zone has one at
-    /// its start, and one that is damaged hides no volume. If that cannot be read, the first zone with a group says so.
-    async fn has_volume(&self) -> Result<bool, DeviceError> {
-        let mut hidden = false;
-        for (zone, info) in (0..).zip(&self.zones) {
-            let is_head = zone < HEAD_ZONES;
-            if !is_head && !hidden {
-                break;
-            }
-            hidden |= info.state == ZoneState::Offline;
-            let written = self.written(zone);
-            let last = written.checked_sub(1).filter(|_| is_head);
-            for offset in [Some(0), last].into_iter().flatten().filter(|at| *at < written) {
-                match self.read(zone, offset, 1).await {
-                    Ok(block) => match unseal(&block) {
-                        Ok((seal, _)) if seal.kind == Kind::Root => return Ok(true),
-                        Err(Unsealed::Version(_)) => return Ok(true),
-                        _ if !is_head && read_group(&block).is_some() => return Ok(true),
-                        _ => (),
-                    },
-                    Err(DeviceError::Gone) => return Err(DeviceError::Gone),
-                    Err(_) => hidden = true,
-                }
-            }
-        }
-        Ok(false)
-    }
-
-    /// The newest whole root in a zone of the head.
-    async fn newest_in(&self, zone: u32) -> Result<Option<Root>, VolumeError> {
-        let mut end = self.written(zone);
-        while end > 0 {
-            let block = self.read(zone, end - 1, 1).await?;
-            match unseal(&block) {
-                Ok((seal, _)) if seal.kind == Kind::Root && seal.last && seal.index < end => {
-                    if let Some(root) = self.root_at(zone, end - 1 - seal.index, seal.index + 1).await? {
-                        return Ok(Some(root));
-                    }
-                }
-                Err(Unsealed::Version(version)) => {
-                    return Err(VolumeError::Version(version));
-                }
-                // A root that was cut off.
-                _ => (),
-            }
-            end -= 1;
-        }
-        Ok(None)
-    }
-
-    async fn root_at(&self, zone: u32, offset: u32, blocks: u32) -> Result<Option<Root>, DeviceError> {
-        let (mut payload, mut first) = (Vec::new(), None);
-        for index in 0..blocks {
-            let block = self.read(zone, offset + index, 1).await?;
-            let Ok((seal, part)) = unseal(&block) else { return Ok(None) };
-            let same = (seal.volume, seal.generation, seal.kind);
-            if seal.index != index || *first.get_or_insert(same) != same {
-                return Ok(None);
-            }
-            payload.extend_from_slice(part);
-        }
-        let root = Root::decode(&payload);
-        Ok(root.filter(|root| first == Some((root.identity.mark(), root.generation, Kind::Root))))
-    }
-
-    /// The newest root, and where the next one goes.
-    async fn newest(&self) -> Result<(Root, (u32, u32)), VolumeError> {
-        let mut newest: Option<(Root, (u32, u32))> = None;
-        for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
-            // An older root says nothing of zones that have been freed and begun anew since.
-            let unreadable = |error| VolumeError::RootUnreadable { zone, error };
-            if self.zones[zone as usize].state == ZoneState::Offline {
-                // Nobody knows where it ends.
-                return Err(unreadable(Status::ZoneIsOffline.into()));
-            }
-            let root = self.newest_in(zone).await.map_err(|error| match error {
-                VolumeError::Device(error @ DeviceError::Status(_)) => unreadable(error),
-                error => error,
-            })?;
-            let newer = |root: &Root| newest.as_ref().is_none_or(|(n, _)| n.generation < root.generation);
-            if let Some(root) = root.filter(newer) {
-                newest = Some((root, (zone, self.written(zone))));
-            }
-        }
-        newest.ok_or(VolumeError::NotThere)
-    }
-
-    /// Whether there is a head, without a whole root, and nothing else: so it is when a creation was cut off.
-    async fn was_cut_off(&self) -> Result<bool, VolumeError> {
-        let mut others = self.zones.iter().skip(HEAD_ZONES as usize);
-        if !others.all(|info| info.state == ZoneState::Empty) {
-            return Ok(false);
-        }
-        match self.newest().await {
-            Err(VolumeError::NotThere) => Ok(true),
-            found => found.map(|_| false),
-        }
-    }
-
-    /// Where the pages of the map are.
-    async fn directory(&self, root: &Root, space: &Space) -> Result<Vec<Place>, VolumeError> {
-        let pages = Paged::pages(root.identity.blocks) as usize;
-        let mut directory = vec![0; pages];
-        let blocks: Vec<(usize, Place)> =
-            root.directory.iter().copied().enumerate().filter(|(_, place)| *place != 0).collect();
-        let damaged = |directory_block: usize| VolumeError::MapDamaged { directory_block };
-        if let Some((index, _)) = blocks.iter().find(|(_, place)| !space.may_be_live(*place)) {
-            return Err(damaged(*index));
-        }
-        for some in blocks.chunks(MOST_LOADS) {
-            let submit = |(index, place): &(usize, Place)| {
-                let (zone, offset) = space.locate(*place);
-                let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
-                (*index, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
-            };
-            let reads: Vec<(usize, Completion)> = some.iter().map(submit).collect();
-            for (index, read) in reads {
-                let done = read.await;
-                done.result?;
-                let block = done.data;
-                let right = unseal(&block).is_ok_and(|(seal, _)| {
-                    (seal.kind, seal.index, seal.volume)
-                        == (Kind::Directory, index as u32, root.identity.mark())
-                });
-                if !right || addresses(&block).any(|place| !space.may_be_live(place)) {
-                    return Err(damaged(index));
-                }
-                let pages = directory.iter_mut().skip(index * FANOUT as usize);
-                addresses(&block).zip(pages).for_each(|(place, page)| *page = place);
-            }
-        }
-        Ok(directory)
-    }
-
-    /// Reads the groups of a zone from `from` on, as far as it is written. `segment` is the life of the zone
-    /// they have to be of; if there is none, that of the first, if it is `new`.
-    ///
-    /// # Errors
-    /// Where a group begins that cannot be read, unless what is lost is given up: then it is what follows in the zone.
-    async fn walk(
-        &self,
-        new: &Newest<'_>,
-        zone: u32,
-        (from, segment): (u32, Option<u64>),
-        seen: &mut Seen,
-    ) -> Result<Option<Walked>, VolumeError> {
-        let (written, most) = (self.written(zone), self.device.geometry().max_transfer_blocks);
-        let (mark, capacity) = (new.identity.mark(), new.identity.zone_capacity_blocks as u32);
-        let (mut piece, mut piece_at) = (Buf::default(), 0);
-        let (mut at, mut walked, mut segment) = (from, None, segment);
-        while at < written {
-            if !(piece_at..piece_at + piece.blocks() as u32).contains(&at) {
-                // Of a zone that may be of an older life one block tells, and others may not be written.
-                let count = if segment.is_some() { most.min(written - at) } else { 1 };
-                piece_at = at;
-                piece = match self.read(zone, at, count).await {
-                    Err(DeviceError::Status(Status::DeallocatedBlock)) if segment.is_none() => {
-                        return Ok(None);
-                    }
-                    Err(DeviceError::Status(Status::UnrecoveredReadError)) => Buf::default(),
-                    read => read?,
-                };
-            }
-            let block = piece[(at - piece_at) as usize * BLOCK..].first_chunk::<BLOCK>();
-            let header = block.and_then(|block| read_group(block));
-            let is_right = |header: &GroupHeader| {
-                let of = header.place.segment;
-                let is_of_segment = segment.map_or(of >= new.segment, |segment| of == segment);
-                let are_new = header.entries.iter().all(|entry| entry.number >= new.number);
-                header.is_at(mark, at, capacity) && is_of_segment && are_new
-            };
-            let header = match header.filter(is_right) {
-                Some(header) => header,
-                // An older life of the zone, or pages that belong to no root.
-                None if segment.is_none() && block.is_some() => return Ok(None),
-                None => {
-                    seen.give_up(VolumeError::GroupUnreadable { zone, block: at })?;
-                    // Nothing is written behind it.
-                    let (next, torn_at) = (capacity, Some(written));
-                    let stream = walked.map_or(0, |walked: Walked| walked.stream);
-                    return Ok(
-                        segment.map(|segment| Walked { stream, open: Open { zone, segment, next, torn_at } })
-                    );
-                }
-            };
-            segment = Some(header.place.segment);
-            let mut from = 0;
-            for entry in header.entries {
-                let (first, grains) = (at + 1 + from / GRAINS, entry.what.grains());
-                let place = place::place(zone * capacity + first, from % GRAINS, (entry.what.unit(), grains));
-                from += grains;
-                // All of a piece has to be there.
-                let end = first + place::blocks(place);
-                if grains == 0 || end <= written {
-                    seen.found.push(Found {
-                        number: entry.number,
-                        block: entry.block,
-                        what: entry.what,
-                        place,
-                    });
-                }
-            }
-            at += header.blocks;
-            let torn_at = (at > written).then_some(written);
-            let open = Open { zone, segment: header.place.segment, next: at, torn_at };
-            walked = Some(Walked { stream: header.place.stream, open });
-        }
-        Ok(walked)
-    }
-}
 
 /// Whether there is a volume on a device; writes nothing, not even what is in caches.
 ///
 /// # Errors
 /// When the device does not say how its zones are, or is gone.
-pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<bool, DeviceError> {
+pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError> {
     Look::at(device).await?.has_volume().await
 }
 
@@ -337,8 +50,10 @@ pub async fn create(
     let look = Look::at(device.clone()).await?;
     if let Some(info) = look.zones.iter().find(|info| info.state != ZoneState::Empty) {
         let zone = info.zone.0;
-        if !look.has_volume().await? {
-            return Err(VolumeError::NotEmpty { zone });
+        match look.has_volume().await? {
+            Presence::No => return Err(VolumeError::NotEmpty { zone }),
+            Presence::Unknown(zones) => return Err(VolumeError::Hidden { zones }),
+            Presence::Yes => (),
         }
         if !look.was_cut_off().await? {
             return Err(VolumeError::IsThere);
@@ -471,33 +186,6 @@ fn are_sane(root: &Root) -> bool {
             && root.zones[cut.zone as usize].state == written
             && others.all(|other| other.stream != cut.stream && other.zone != cut.zone)
     })
-}
-
-/// What was found in zones.
-#[derive(Default)]
-struct Seen {
-    /// Entries behind the cut, and zones that they are in.
-    found: Vec<Found>,
-    walked: Vec<Walked>,
-    /// Zones that are free and not empty.
-    resets: Vec<u32>,
-    /// What is to be filled up: zone, from and to.
-    torn: Vec<(u32, u32, u32)>,
-    /// Zones that can only be read, and where they end.
-    ends: Vec<(u32, u32)>,
-    /// The next root has to be safe before anything is written to some zone: this one calls it lost.
-    is_new: bool,
-    /// What may have been promised and cannot be read is given up; and why that was done.
-    gives_up: bool,
-    given_up: Vec<VolumeError>,
-}
-
-impl Seen {
-    /// Does without what is `lost`, if that was asked for.
-    fn give_up(&mut self, lost: VolumeError) -> Result<(), VolumeError> {
-        self.given_up.push(lost.clone());
-        if self.gives_up { Ok(()) } else { Err(lost) }
-    }
 }
 
 /// Looks at all zones. Afterwards `root` says of all of them what they are.

@@ -22,6 +22,16 @@ pub enum VzoneError {
         /// From its start.
         block: u64,
     },
+    /// A block of the journal cannot be read.
+    #[error("block {block} of zone {zone}, a part of the journal of the namespaces, cannot be read: {error}")]
+    Unreadable {
+        /// Zone 0 or 1.
+        zone: u32,
+        /// From its start.
+        block: u64,
+        /// Why not.
+        error: DeviceError,
+    },
     /// The journal is as it was written, and cannot be true.
     #[error("the journal of the namespaces does not fit the device, or contradicts itself")]
     Absurd,

@@ -6,6 +6,7 @@
 
 use crate::{
     buf::BLOCK,
+    evidence::is_nearly,
     format::codec::{Decoder, Encoder, TooShort},
     vzone::qos::{Qos, Rates},
 };
@@ -261,6 +262,13 @@ pub fn read(block: &[u8]) -> Option<(Head, Vec<Entry>)> {
     let mut from = Decoder(block.get(HEADER..)?);
     let entries = (0..count).map(|_| decode(&mut from).ok().flatten()).collect::<Option<Vec<Entry>>>();
     right.then_some((Head { mark, generation, serial, offset, kind }, entries?))
+}
+
+/// Whether a block is one of the journal, of whatever version, or was before a bit of it was changed.
+pub fn looks_like_journal(block: &[u8]) -> bool {
+    let Some((head, rest)) = block.split_first_chunk::<8>() else { return false };
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    word(0) == JOURNAL || is_nearly(word(0), JOURNAL) && word(SUM.start) == crc32c::crc32c(rest)
 }
 
 fn encode(entry: &Entry, to: &mut Encoder) {

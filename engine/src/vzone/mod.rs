@@ -42,9 +42,10 @@ use self::{
 use crate::{
     buf::Buf,
     device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
+    evidence::Presence,
     runtime::Runtime,
     table::WriteEffect,
-    zone::ZoneIndex,
+    zone::{Lba, ZoneIndex},
 };
 use std::rc::Rc;
 
@@ -102,10 +103,11 @@ impl Namespaces {
     }
 
     /// Whether there are namespaces on `device`, as far as its first blocks say, or others where these cannot be read.
+    /// Where the answer is [`Presence::Unknown`], nothing may be written by others.
     ///
     /// # Errors
     /// When the device does not say how its zones are, or is gone.
-    pub async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<bool, VzoneError> {
+    pub async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, VzoneError> {
         recover::are_on(device).await
     }
 
@@ -530,6 +532,11 @@ fn done() -> Completion {
 impl ZonedDevice for Namespace {
     fn geometry(&self) -> &Geometry {
         &self.tenant.geometry
+    }
+
+    fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
+        let (zone, from) = self.tenant.geometry.locate(lba);
+        self.core.reread(&self.tenant, zone, from, attempt)
     }
 
     fn submit(&self, command: Command) -> Completion {

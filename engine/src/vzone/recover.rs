@@ -7,6 +7,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
+    evidence::{Presence, presence, read_verified},
     runtime::Runtime,
     vzone::{
         arbiter::{Arbiter, Owner},
@@ -16,7 +17,7 @@ use crate::{
         error::VzoneError,
         format::{
             End, Entry, Filler, Groups, Head, Identity, Layout, MOST_NAME, MOST_NAMESPACES, MOST_ZONES, Spec,
-            is_reservation, mark, read,
+            is_reservation, looks_like_journal, mark, read,
         },
         manage::is_out,
         shape::Shape,
@@ -145,52 +146,84 @@ async fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneInfo>, DeviceError> 
     done.result.map(|()| done.zones)
 }
 
-/// What the journal in a zone says, if there is a whole checkpoint.
+/// What the journal in a zone says.
+#[derive(Default)]
 struct Said {
     zone: u32,
-    mark: u64,
-    generation: u64,
+    /// Mark and generation of its blocks, if one of them is right.
+    of: Option<(u64, u64)>,
     serial: u64,
     entries: Vec<Entry>,
+    /// Whether its checkpoint is whole, and whether there are records behind.
+    whole: bool,
+    records: bool,
+    /// The first block that is not as it was written.
+    damaged: Option<VzoneError>,
 }
 
-async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Option<Said>, VzoneError> {
+async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Said, VzoneError> {
     if zone.state == ZoneState::Offline {
         // Nobody knows where it ends.
         return Err(DeviceError::from(Status::ZoneIsOffline).into());
     }
-    let mut said: Option<Said> = None;
-    let (mut whole, mut at) = (false, 0);
+    let mut said = Said { zone: zone.zone.0, ..Said::default() };
     let end = if zone.state == ZoneState::Full { zone.capacity_blocks } else { zone.wp_blocks };
     let most = READ_BLOCKS.min(device.geometry().max_transfer_blocks as u64);
-    while at < end {
-        let count = most.min(end - at);
-        let lba = Lba(device.geometry().start(zone.zone).0 + at);
-        let done = device.submit(Command::read(lba, Buf::zeroed(count as usize * BLOCK))).await;
-        done.result?;
-        for (offset, block) in (at..).zip(done.data.chunks_exact(BLOCK)) {
-            let Some((head, entries)) = read(block) else {
-                return Err(VzoneError::Damaged { zone: zone.zone.0, block: offset });
+    for from in (0..end).step_by(most as usize) {
+        let count = most.min(end - from);
+        let start = device.geometry().start(zone.zone).0;
+        let done = device.submit(Command::read(Lba(start + from), Buf::zeroed(count as usize * BLOCK))).await;
+        for (index, at) in (from..from + count).enumerate() {
+            let verify = |block: &[u8]| {
+                let found = read(block)?;
+                let of = (found.0.mark, found.0.generation);
+                (found.0.offset as u64 == at && said.of.is_none_or(|known| known == of)).then_some(found)
             };
-            let before = said.get_or_insert(Said {
-                zone: zone.zone.0,
-                mark: head.mark,
-                generation: head.generation,
-                serial: 0,
-                entries: Vec::new(),
-            });
-            let expected = (head.kind == 0) == whole;
-            let same = (head.mark, head.generation) == (before.mark, before.generation);
-            if head.offset as u64 != offset || !same || !expected {
-                return Err(VzoneError::Damaged { zone: zone.zone.0, block: offset });
+            let block = done.data.get(index * BLOCK..(index + 1) * BLOCK).filter(|_| done.result.is_ok());
+            let found = match block.and_then(verify) {
+                Some(found) => Ok(Some(found)),
+                None => read_verified(device, Lba(start + at), verify).await,
+            };
+            let (zone, block) = (zone.zone.0, at);
+            match found {
+                Ok(Some((head, entries))) => said.add(head, entries, at),
+                Ok(None) => _ = said.damaged.get_or_insert(VzoneError::Damaged { zone, block }),
+                Err(DeviceError::Gone) => return Err(DeviceError::Gone.into()),
+                Err(error) => _ = said.damaged.get_or_insert(VzoneError::Unreadable { zone, block, error }),
             }
-            whole |= head.kind == 2;
-            before.serial = head.serial;
-            before.entries.extend(entries);
         }
-        at += count;
     }
-    Ok(said.filter(|_| whole))
+    Ok(said)
+}
+
+impl Said {
+    /// Adds what block `block` says.
+    fn add(&mut self, head: Head, entries: Vec<Entry>, block: u64) {
+        self.of = Some((head.mark, head.generation));
+        self.records |= head.kind == 0;
+        // A record is behind a whole checkpoint, and nothing else is.
+        if (head.kind == 0) != self.whole && self.damaged.is_none() {
+            self.damaged = Some(VzoneError::Damaged { zone: self.zone, block });
+        }
+        self.whole |= head.kind == 2;
+        self.serial = head.serial;
+        self.entries.extend(entries);
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.of.map(|(_, generation)| generation)
+    }
+
+    /// Whether all is there.
+    fn is_good(&self) -> bool {
+        self.whole && self.damaged.is_none()
+    }
+
+    /// Whether nothing is lost with what is damaged in it, since `other` is there: a checkpoint says the same as the
+    /// journal before it, which is emptied before a record follows.
+    fn is_covered_by(&self, other: &Said) -> bool {
+        self.zone != other.zone && !(self.records && self.generation() > other.generation())
+    }
 }
 
 /// What the journal says, all entries applied.
@@ -344,13 +377,19 @@ struct Found {
 
 async fn find(device: &dyn ZonedDevice) -> Result<Found, VzoneError> {
     let zones = report(device).await?;
-    let mut newest: Option<Said> = None;
+    let mut journals = Vec::new();
     for zone in zones.iter().take(2) {
-        let said = read_journal(device, zone).await?;
-        let newer = |said: &Said| newest.as_ref().is_none_or(|newest| newest.generation < said.generation);
-        newest = said.filter(newer).or(newest);
+        journals.push(read_journal(device, zone).await?);
     }
-    let Said { zone, mark, generation, serial, entries } = newest.ok_or(VzoneError::None)?;
+    let newest = journals.iter().filter(|said| said.is_good()).max_by_key(|said| said.generation());
+    for said in &journals {
+        let is_covered = newest.is_some_and(|newest| said.is_covered_by(newest));
+        said.damaged.filter(|_| !is_covered).map_or(Ok(()), Err)?;
+    }
+    let zone = newest.ok_or(VzoneError::None)?.zone;
+    let newest = journals.into_iter().find(|said| said.zone == zone).ok_or(VzoneError::None)?;
+    let Said { serial, entries, of, .. } = newest;
+    let (mark, generation) = of.ok_or(VzoneError::None)?;
     let is_own = |books: &Books| mark == books.identity.mark() && generation.max(serial) < MOST_COUNTED;
     let books = replay(entries).filter(|books| is_own(books) && books.are_sane(device.geometry()));
     Ok(Found { zone, generation, serial, books: books.ok_or(VzoneError::Absurd)?, zones })
@@ -384,24 +423,12 @@ pub(super) async fn open(
     Ok(core)
 }
 
-/// Whether one of the zones of the journal begins with a block of one. If that cannot be read, the first zone that is
-/// bound says so.
-pub(super) async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<bool, VzoneError> {
-    let mut hidden = false;
-    for info in report(&*device).await?.iter().filter(|info| info.state != ZoneState::Empty) {
-        if info.zone.0 >= 2 && !hidden {
-            break;
-        }
-        let lba = device.geometry().start(info.zone);
-        let done = device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
-        match done.result {
-            Ok(()) if read(&done.data).is_some() || is_reservation(&done.data) => return Ok(true),
-            Err(error @ DeviceError::Gone) => return Err(error.into()),
-            Err(_) => hidden = true,
-            Ok(()) => (),
-        }
-    }
-    Ok(false)
+/// Whether one of the zones of the journal begins with a block of one. Where one of these hides, the first block of a
+/// zone that is bound says so.
+pub(super) async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, VzoneError> {
+    let zones = report(&*device).await?;
+    let is_own = |_: bool, block: &[u8]| looks_like_journal(block) || is_reservation(block);
+    Ok(presence(&*device, &zones, false, is_own).await?)
 }
 
 /// Says what namespaces there are on a device, which is not changed.

@@ -2,7 +2,7 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{DeviceError, Done},
+    device::{Completion, DeviceError, Done},
     vzone::{
         admission::Writers,
         core::{Core, Tenant, Vzone, Want},
@@ -90,6 +90,16 @@ impl Core {
         }
         tenant.gates[zone].open();
         Done { result, data, ..Done::ok() }
+    }
+
+    /// See [`crate::device::ZonedDevice::reread`]: of a block of a v-zone.
+    pub fn reread(&self, tenant: &Tenant, zone: ZoneIndex, from: u64, attempt: u32) -> Option<Completion> {
+        let state = tenant.state.borrow();
+        let vzone = state.vzones.get(zone.0 as usize).filter(|vzone| from < vzone.tail && !state.removed)?;
+        let groups = vzone.groups;
+        let stretch = stretches(self, &groups, from, from + 1).next()?;
+        let (physical, at) = stretch.first()?;
+        self.device.reread(self.lba(physical, at), attempt)
     }
 
     /// Looks who reads how much, if it is time to.

@@ -30,6 +30,12 @@ pub(super) struct Stretch<'z> {
 }
 
 impl Stretch<'_> {
+    /// The physical zone in which it begins, and the block of data there.
+    pub fn first(&self) -> Option<(u32, u64)> {
+        let (_, zone, piece) = self.parts().next()?;
+        Some((zone, piece.start))
+    }
+
     fn parts(&self) -> impl Iterator<Item = (u32, u32, Range<u64>)> {
         let pieces = self.shape.pieces(&self.range);
         pieces.filter_map(|(part, piece)| Some((part, *self.zones.get(part as usize)?, piece)))

@@ -13,7 +13,7 @@ use crate::{
     name::{ArrayName, NamespaceName},
     output::{self, HEALTHY, Output, quoted, table},
     protocol::Request,
-    report::{Division, NamespaceReport, RatesReport, Status, latency_words},
+    report::{Division, NamespaceReport, RatesReport, Status, is_there, latency_words},
     size::{bytes, show, show_blocks},
     tenants::{self, Tenants, Wanted},
 };
@@ -120,7 +120,9 @@ impl Divided {
 
 /// Whether the zones of an array belong to namespaces.
 fn is_divided(session: &Session) -> Result<bool> {
-    Ok(session.wait(Namespaces::are_on(Rc::new(session.array.clone())))??)
+    let divided = session.wait(Namespaces::are_on(Rc::new(session.array.clone())))??;
+    let status = session.array.status();
+    is_there(divided, "namespaces", &status.name, &status)
 }
 
 /// The array that the user calls so, or the namespace ARRAY/NAME, run by this process; with its name if it is one.

@@ -7,7 +7,7 @@ use crate::{
     name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
     protocol::Request,
-    report::{Compression, MORE_ACTIVE, VolumeSet, no_start, no_volume},
+    report::{Compression, MORE_ACTIVE, VolumeSet, hidden, is_there, no_start, no_volume},
     size::{bytes, show},
 };
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -78,7 +78,8 @@ fn set(
     let runtime = session.reactor.runtime();
     session.wait(async {
         let device = session.device.clone();
-        if !Volume::is_on(device.clone()).await? {
+        let volume = Volume::is_on(device.clone()).await?;
+        if !is_there(volume, "a volume", &called, &session.array.status())? {
             bail!(no_volume(&called));
         }
         let volume = Volume::open(runtime, device, Behaviour::default()).await;
@@ -100,6 +101,9 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
         )
     });
     let created = session.wait(Volume::create(array.clone(), options))?;
+    if let Err(VolumeError::Hidden { zones }) = created {
+        return Err(hidden(&zones, "a volume", &called, &session.array.status()));
+    }
     if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), Some(below)) = (&created, &below)
     {
         bail!(
@@ -163,7 +167,8 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
 /// Refuses to touch the zones of an array, or of the namespace `below`, that carries a volume: they are the volume's own.
 pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&NamespaceName>) -> Result<()> {
     let called = namespace::name_of(session, below);
-    let is_on = session.wait(Volume::is_on(session.device.clone()))?;
+    let volume = session.wait(Volume::is_on(session.device.clone()))??;
+    let is_on = is_there(volume, "a volume", &called, &session.array.status())?;
     let (how, end) = match below {
         Some(_) => ("removes the namespace", "zoneraid namespace remove --yes"),
         None => ("makes the drives blank", "zoneraid destroy"),
@@ -173,7 +178,7 @@ pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&Names
         false => "to give up what it has lost, start or serve the array with --give-up; ",
     };
     ensure!(
-        !is_on.unwrap_or(false),
+        !is_on,
         "'{called}' carries a volume, whose zones are its own; {mend}whoever does not want it any more {how}: {end} {}",
         quoted(&name.to_string())
     );

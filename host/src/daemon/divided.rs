@@ -7,7 +7,7 @@ use super::{
 use crate::{
     output::{quoted, uuid},
     protocol::NamespaceDevice,
-    report::{Division, NamespaceReport, VolumeReport},
+    report::{Division, NamespaceReport, VolumeReport, is_there},
     ring::Ring,
     run,
     size::bytes,
@@ -37,7 +37,8 @@ impl Daemon {
         tails: &Rc<TailFile>,
     ) -> Result<Option<Vec<Namespace>>> {
         let problem = || format!("the namespaces of '{}' cannot be opened", status.name);
-        if !Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)? {
+        let divided = Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)?;
+        if !is_there(divided, "namespaces", &status.name, status)? {
             return Ok(None);
         }
         let runtime = self.reactor.runtime();

@@ -13,7 +13,7 @@ use crate::{
     nbd::{self, wire::Export},
     output::{quoted, uuid},
     packers::Packers,
-    report::{given_up, no_start, no_volume},
+    report::{given_up, is_there, no_start, no_volume},
     run,
     size::bytes,
     tails::{Left, Noting, TailFile},
@@ -47,8 +47,9 @@ impl Daemon {
         let status = self.array.status();
         let problem = || format!("nobody can tell what '{}' carries", status.name);
         let shared = async {
+            let divided = Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)?;
             ensure!(
-                !Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)?,
+                !is_there(divided, "namespaces", &status.name, &status)?,
                 "'{}' is divided among namespaces, which have block devices; zoneraid start shows these",
                 status.name
             );
@@ -85,7 +86,8 @@ impl Daemon {
     /// Opens the volume that a device carries, if it does.
     async fn volume_on(&self, device: Rc<dyn ZonedDevice>, called: &str) -> Result<Option<Volume>> {
         let problem = || format!("the volume on '{called}' cannot be started");
-        if !Volume::is_on(device.clone()).await.with_context(problem)? {
+        let volume = Volume::is_on(device.clone()).await.with_context(problem)?;
+        if !is_there(volume, "a volume", called, &self.array.status())? {
             return Ok(None);
         }
         let opened = Volume::open(self.reactor.runtime(), device, self.behaviour).await;

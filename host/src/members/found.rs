@@ -19,10 +19,9 @@ use crate::{
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{Array, ArrayError, Behaviour, Drive, Inspected},
-    device::Command,
+    evidence::Presence,
     volume::Volume,
     vzone::Namespaces,
-    zone::{ZoneIndex, ZoneState},
 };
 use std::{
     collections::BTreeSet,
@@ -454,17 +453,11 @@ impl Found {
     pub fn carries(&self) -> Option<Carried> {
         let Ok(session) = self.read_only() else { return Some(Carried::Unknown) };
         let device = session.device.clone();
-        // Volumes and namespaces have their heads in the first two zones, and in the first one alone at the beginning.
-        let offline = session.array.status().offline;
-        let is_offline = |zone: u32| offline.iter().any(|other| other.zone.0 == zone);
-        let second = session.run(Command::Report { first: ZoneIndex(1), count: 1 });
-        let is_empty = second.is_ok_and(|done| done.zones.iter().all(|zone| zone.state == ZoneState::Empty));
-        let hidden = is_offline(0) && (is_offline(1) || is_empty);
         let carried = async {
             match (Namespaces::are_on(device.clone()).await, Volume::is_on(device).await) {
-                (Ok(true), _) => Some(Carried::Namespaces),
-                (_, Ok(true)) => Some(Carried::Volume),
-                (Ok(false), Ok(false)) if !hidden => None,
+                (Ok(Presence::Yes), _) => Some(Carried::Namespaces),
+                (_, Ok(Presence::Yes)) => Some(Carried::Volume),
+                (Ok(Presence::No), Ok(Presence::No)) => None,
                 _ => Some(Carried::Unknown),
             }
         };

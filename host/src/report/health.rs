@@ -154,16 +154,16 @@ pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remed
             format!("bring {members} back, then stop it and start it again: zoneraid stop {}", quoted(called))
         }
         Remedy::AssembleWith(waited) => {
-            let wait = match waited.is_empty() {
-                true => String::new(),
-                false => format!(
-                    "start it with {} again, and do not replace what may hold the zones' data; or ",
+            // What waits is not given up: it may tell that there is a volume.
+            if !waited.is_empty() {
+                return format!(
+                    "start it with {} again, and do not replace what may hold the zones' data",
                     members_named(waited)
-                ),
-            };
+                );
+            }
             let zone = array.offline.first().filter(|_| array.offline.len() == 1);
             let zone = zone.map_or("ZONE".into(), |zone| zone.zone.0.to_string());
-            format!("{wait}{GIVE_UP_ZONE} {} {zone}", quoted(called))
+            format!("{GIVE_UP_ZONE} {} {zone}", quoted(called))
         }
         Remedy::BringBack(missing) => {
             let (its, drives) = if missing.len() == 1 { ("its", "drive") } else { ("their", "drives") };

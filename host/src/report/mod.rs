@@ -3,6 +3,7 @@
 
 mod health;
 mod namespaces;
+mod presence;
 mod volume;
 
 use crate::{
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
 pub use namespaces::{Division, NamespaceReport, RatesReport, latency_words};
+pub use presence::{hidden, is_there};
 pub use volume::{Compression, Space, VolumeReport, VolumeSet, WrittenBytes, given_up, no_start, no_volume};
 
 /// What an array with so many parities is called where it is typed, and in JSON; in sentences it has its

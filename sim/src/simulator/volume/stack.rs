@@ -7,6 +7,7 @@ use engine::{
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
     volume::{self, Behaviour, Plan, Volume},
+    zone::Lba,
 };
 use std::{cell::RefCell, rc::Rc};
 
@@ -32,6 +33,10 @@ impl Noted {
 impl ZonedDevice for Noted {
     fn geometry(&self) -> &Geometry {
         self.array.geometry()
+    }
+
+    fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
+        self.array.reread(lba, attempt)
     }
 
     fn submit(&self, command: Command) -> Completion {

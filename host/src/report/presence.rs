@@ -1,0 +1,41 @@
+//! Whether an array carries a volume or namespaces, where that may not be known.
+
+use super::{in_a_row, is_or_are, members_named};
+use anyhow::{Error, Result, anyhow};
+use engine::{array::ArrayStatus, evidence::Presence};
+
+/// Zones that are named, at most.
+const MOST_NAMED: usize = 6;
+
+/// Whether `what` is on the array or the namespace that is `called` so.
+///
+/// # Errors
+/// When zones that would tell are offline or cannot be read: it may be there, so nothing is written.
+pub fn is_there(presence: Presence, what: &str, called: &str, array: &ArrayStatus) -> Result<bool> {
+    match presence {
+        Presence::Yes => Ok(true),
+        Presence::No => Ok(false),
+        Presence::Unknown(zones) => Err(hidden(&zones, what, called, array)),
+    }
+}
+
+/// Why it is not known whether `what` is on what is `called` so: these zones are offline or cannot be read. Names the
+/// members of `array` that they wait for. The zones of a namespace are not those of its array: all of these count then.
+pub fn hidden(zones: &[u32], what: &str, called: &str, array: &ArrayStatus) -> Error {
+    let is_array = called == array.name;
+    let hiding = array.offline.iter().filter(|offline| !is_array || zones.contains(&offline.zone.0));
+    let mut waits: Vec<usize> = hiding.flat_map(|offline| offline.waits_for.clone()).collect();
+    waits.sort_unstable();
+    waits.dedup();
+    let action = match waits.is_empty() {
+        true => "nothing is written there before they can be read".to_string(),
+        false => format!("start it with {} again", members_named(&waits)),
+    };
+    let mut named: Vec<String> = zones.iter().take(MOST_NAMED).map(u32::to_string).collect();
+    if zones.len() > MOST_NAMED {
+        named.push("others".into());
+    }
+    let word = if zones.len() == 1 { "zone" } else { "zones" };
+    let (named, are) = (in_a_row(&named), is_or_are(zones.len()));
+    anyhow!("'{called}' may carry {what}: {word} {named} {are} offline or cannot be read; {action}")
+}
