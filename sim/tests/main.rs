@@ -12,6 +12,7 @@ mod closing;
 mod conformance;
 mod crafted;
 mod diverged;
+mod damage;
 mod doubt;
 mod events;
 mod evidence;

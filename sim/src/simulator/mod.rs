@@ -13,6 +13,7 @@ pub mod exhaustive;
 mod fork;
 mod hearsay;
 mod heir;
+mod hidden;
 mod landed;
 pub mod layer;
 pub mod layered;

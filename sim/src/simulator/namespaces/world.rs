@@ -13,6 +13,7 @@ use super::{
 use crate::{
     rng::Rng,
     simulator::{
+        hidden::{Wanted, ask, attach, flip},
         wire::{Bay, Wire},
         world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
     },
@@ -550,8 +551,60 @@ impl World {
         })
     }
 
-    fn end_and_judge(&mut self) -> Result<(), Failure> {
+    /// Cuts the power once all is answered, and flips a bit of the journal on one member: nobody notices.
+    fn end_damaged(&mut self, rng: &mut Rng) -> Result<(), Failure> {
         self.end_somehow()?;
+        self.recover(0)?;
+        self.judge()?;
+        for _ in 0..rng.below(200) {
+            self.event(true)?;
+        }
+        self.drain()?;
+        self.cut_power()?;
+        if let Some(flipped) = flip(&self.wire, &self.bays, rng) {
+            self.trace.note(|| flipped.clone());
+            let judged = self.recover(0).and_then(|()| self.judge());
+            return judged.map_err(|failure| Failure(format!("{flipped}: {}", failure.0)));
+        }
+        Ok(())
+    }
+
+    /// Has members be away, and maybe another one be a new drive that holds nothing yet: namespaces are not denied.
+    fn end_hidden(&mut self, rng: &mut Rng) -> Result<(), Failure> {
+        let members = self.scenario.members;
+        if rng.chance(2, 3) {
+            let member = rng.below(members as u64) as usize;
+            let bay = self.wire.insert(Ssd::in_memory(&self.scenario.drive));
+            let new = Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) };
+            self.lost = Some(member);
+            let attached = self.start(attach(self.runtime.clone(), (self.drives(), None), member, new));
+            self.lost = None;
+            self.wait_in_order(&attached)?.map_err(Failure)?;
+            self.bays[member] = bay;
+            self.end_process();
+            self.wire.kill(&mut self.rng);
+        }
+        let mut drives = self.drives();
+        for _ in 0..1 + rng.below(2) {
+            drives.remove(rng.below(drives.len() as u64) as usize);
+        }
+        self.counts.member_losses += 1;
+        let names: Vec<String> = drives.iter().map(|drive| drive.name.clone()).collect();
+        let asked = self.start(ask(self.runtime.clone(), drives, None, Wanted::Namespaces));
+        let asked = self.wait_in_order(&asked)?;
+        asked.map_err(|why| Failure(format!("with {names:?}: {why}")))
+    }
+
+    fn end_and_judge(&mut self) -> Result<(), Failure> {
+        // By itself, so that all else of a life stays what it is.
+        let mut rng = Rng::new(self.rng.clone().next_u64());
+        if self.scenario.members > 1 && rng.chance(1, 4) {
+            return self.end_damaged(&mut rng);
+        }
+        self.end_somehow()?;
+        if self.scenario.members > 1 && rng.chance(1, 3) {
+            return self.end_hidden(&mut rng);
+        }
         if self.scenario.members > 1 && self.rng.chance(3, 4) {
             self.lost = Some(self.rng.below(self.scenario.members as u64) as usize);
             self.counts.member_losses += 1;

@@ -36,6 +36,8 @@ pub struct Counts {
     /// Recoveries of which every block was checked.
     pub judgements: u64,
     pub forks: u64,
+    /// Bits of metadata on single members.
+    pub flips: u64,
     /// Of the volumes.
     pub collected_zones: u64,
     pub checkpoints: u64,
@@ -53,6 +55,7 @@ impl Counts {
         self.member_losses += other.member_losses;
         self.judgements += other.judgements;
         self.forks += other.forks;
+        self.flips += other.flips;
         self.collected_zones += other.collected_zones;
         self.checkpoints += other.checkpoints;
         self.discarded += other.discarded;

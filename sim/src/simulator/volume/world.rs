@@ -13,6 +13,7 @@ use super::{
 use crate::{
     rng::Rng,
     simulator::{
+        hidden::{Wanted, ask, attach, flip},
         wire::{Bay, Fault, Wire},
         world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
     },
@@ -42,6 +43,9 @@ const PAGE_BLOCKS: u64 = 672;
 
 /// Zones of a drive that wear out in a life: fewer than are spare.
 const MOST_WORN: u64 = 2;
+
+/// Events after which nothing is on its way any more.
+const QUIET_EVENTS: u64 = 20_000;
 
 /// Events of a recovery that is cut off, at most.
 const RECOVERY_EVENTS: u64 = 300;
@@ -697,8 +701,70 @@ impl World {
         self.lost.map(|member| format!("without member {member}: ")).unwrap_or_default()
     }
 
-    fn end_and_judge(&mut self) -> Result<(), Failure> {
+    /// Ends the process once nothing is on its way, and flips a bit of the volume's metadata on one member: nobody
+    /// notices.
+    fn end_damaged(&mut self, rng: &mut Rng) -> Result<(), Failure> {
         self.end_somehow()?;
+        self.recover(0)?;
+        self.judge()?;
+        for _ in 0..rng.below(200) {
+            self.event(true)?;
+        }
+        for _ in 0..QUIET_EVENTS {
+            if !self.event(false)? {
+                break;
+            }
+        }
+        self.end_process();
+        self.left = Some(self.tails.borrow().clone());
+        self.wire.kill(&mut self.rng);
+        if let Some(flipped) = flip(&self.wire, &self.bays, rng) {
+            self.trace.note(|| flipped.clone());
+            self.counts.flips += 1;
+            let judged = self.recover(0).and_then(|()| self.judge());
+            return judged.map_err(|failure| Failure(format!("{flipped}: {}", failure.0)));
+        }
+        Ok(())
+    }
+
+    /// Has members be away, and maybe another one be a new drive that holds nothing yet: the volume is not denied.
+    fn end_hidden(&mut self, rng: &mut Rng) -> Result<(), Failure> {
+        let members = self.scenario.members;
+        if rng.chance(2, 3) {
+            let member = rng.below(members as u64) as usize;
+            let bay = self.wire.insert(Ssd::in_memory(&self.scenario.drive));
+            let new = Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) };
+            self.lost = Some(member);
+            let found = (self.drives(), self.left.take());
+            let attached = self.start(attach(self.runtime.clone(), found, member, new));
+            self.lost = None;
+            self.wait_in_order(&attached)?.map_err(Failure)?;
+            self.bays[member] = bay;
+            self.end_process();
+            self.wire.kill(&mut self.rng);
+        }
+        let mut drives = self.drives();
+        for _ in 0..1 + rng.below(2) {
+            drives.remove(rng.below(drives.len() as u64) as usize);
+        }
+        self.counts.member_losses += 1;
+        let names: Vec<String> = drives.iter().map(|drive| drive.name.clone()).collect();
+        let asked = ask(self.runtime.clone(), drives, self.left.clone(), Wanted::Volume);
+        let asked = self.start(asked);
+        let asked = self.wait_in_order(&asked)?;
+        asked.map_err(|why| Failure(format!("with {names:?}: {why}")))
+    }
+
+    fn end_and_judge(&mut self) -> Result<(), Failure> {
+        // By itself, so that all else of a life stays what it is.
+        let mut rng = Rng::new(self.rng.clone().next_u64());
+        if self.scenario.members > 1 && rng.chance(1, 4) {
+            return self.end_damaged(&mut rng);
+        }
+        self.end_somehow()?;
+        if self.scenario.members > 1 && rng.chance(1, 3) {
+            return self.end_hidden(&mut rng);
+        }
         if self.scenario.members > 1 && self.rng.chance(3, 4) {
             self.lost = Some(self.rng.below(self.scenario.members as u64) as usize);
             self.counts.member_losses += 1;

@@ -1,0 +1,112 @@
+//! What is said of a volume, or of namespaces, on an array in any state: with members away, or replaced by drives that
+//! have got nothing yet. Nobody may say that there is none. And single bits of their metadata that flip.
+
+use super::wire::{Bay, Wire};
+use crate::{
+    rng::Rng,
+    ssd::{Fault, Ssd},
+};
+use engine::{
+    array::{Array, Drive, Tails},
+    buf::BLOCK,
+    device::{Command, ZonedDevice},
+    evidence::Presence,
+    runtime::Runtime,
+    volume::Volume,
+    vzone::Namespaces,
+    zone::{Lba, ZoneIndex},
+};
+use std::rc::Rc;
+
+/// Zones of a member that hold the metadata of the array.
+const META_ZONES: u32 = 2;
+
+/// How blocks begin that are looked for: of roots and the map, of groups, and of the journal of namespaces.
+const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj1"];
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted {
+    Volume,
+    Namespaces,
+}
+
+/// Assembles an array without some of its members, and asks what it carries. An array that is refused says nothing.
+///
+/// # Errors
+/// When what is there is denied.
+pub async fn ask(
+    runtime: Runtime,
+    drives: Vec<Drive>,
+    left: Option<Tails>,
+    wanted: Wanted,
+) -> Result<(), String> {
+    let array = match &left {
+        Some(left) => Array::take_over(&runtime, drives, left).await,
+        None => Array::assemble(&runtime, drives).await,
+    };
+    let Ok(array) = array else { return Ok(()) };
+    let offline = array.status().offline.len();
+    let device: Rc<dyn ZonedDevice> = Rc::new(array);
+    let presence = match wanted {
+        Wanted::Volume => Volume::is_on(device).await.map_err(|error| error.to_string())?,
+        Wanted::Namespaces => Namespaces::are_on(device).await.map_err(|error| error.to_string())?,
+    };
+    match presence {
+        Presence::No => Err(format!("what is there is denied ({wanted:?}), and {offline} zones are offline")),
+        Presence::Unknown(zones) if offline == 0 => {
+            Err(format!("zones {zones:?} are said to hide something ({wanted:?}), and none is offline"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Puts a new drive in the place of a member that is not among `drives`, and rebuilds nothing of it.
+///
+/// # Errors
+/// When the array does not come up, or does not take it.
+pub async fn attach(
+    runtime: Runtime,
+    (drives, left): (Vec<Drive>, Option<Tails>),
+    member: usize,
+    new: Drive,
+) -> Result<(), String> {
+    let array = match &left {
+        Some(left) => Array::take_over(&runtime, drives, left).await,
+        None => Array::assemble(&runtime, drives).await,
+    };
+    let array = array.map_err(|error| error.to_string())?;
+    array.attach(member, new).await.map_err(|error| error.to_string())
+}
+
+/// Flips a bit of a block of metadata on one of the drives, none of which is at work; says which one.
+pub fn flip(wire: &Rc<Wire>, bays: &[Bay], rng: &mut Rng) -> Option<String> {
+    let bay = *rng.pick(bays);
+    let mut ssd = wire.ssd(bay);
+    let found = metadata(&mut ssd);
+    let lba = *found.get(rng.below(found.len().max(1) as u64) as usize)?;
+    let bit = rng.below(8 * BLOCK as u64) as u32;
+    ssd.faults().after(0, Fault::Corrupt { lba, bit });
+    drop(ssd);
+    // Faults come with commands.
+    let report = Command::Report { first: ZoneIndex(0), count: 1 };
+    let reported = wire.drive(bay).submit(report);
+    wire.run_all();
+    drop(reported);
+    Some(format!("bit {bit} of block {} of drive{bay} flips", lba.0))
+}
+
+fn metadata(ssd: &mut Ssd) -> Vec<Lba> {
+    let geometry = ssd.geometry().clone();
+    let mut found = Vec::new();
+    for zone in (META_ZONES..geometry.zones).map(ZoneIndex) {
+        let start = geometry.start(zone).0;
+        for lba in (start..start + geometry.zone_capacity_blocks).map(Lba) {
+            let block = ssd.stored(lba).ok().flatten();
+            if block.is_some_and(|block| MAGICS.iter().any(|magic| block.starts_with(&magic[..]))) {
+                found.push(lba);
+            }
+        }
+    }
+    found
+}
