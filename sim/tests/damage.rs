@@ -311,7 +311,7 @@ fn spec(name: &str) -> Spec {
 }
 
 fn quick() -> vzone::Behaviour {
-    vzone::Behaviour { clock: Rc::new(|| 0), patience_us: PATIENCE_US }
+    vzone::Behaviour { clock: Rc::new(|| 0), patience_us: PATIENCE_US, admission: true }
 }
 
 /// Prepares a device for namespaces, and adds one with three blocks in it.

@@ -45,6 +45,11 @@ pub enum ArrayError {
     /// More members are out than parity makes up for; what there is to say of all members.
     #[error("too many drives have failed{}", Because(": ", .0))]
     Failed(Notes),
+    #[error(
+        "another host has assembled this array, so that nothing more is written here: stop it on one of the hosts, \
+         and start it on the other"
+    )]
+    Fenced,
     /// A member has gone out while the array was made.
     #[error("a member is out: {0}")]
     Incomplete(Notes),
@@ -424,6 +429,10 @@ pub enum Note {
          only, or rebuild it"
     )]
     Diverged { drive: String },
+    #[error("has been taken by another host")]
+    Fenced,
+    #[error("{drive} is an older copy: its metadata lacks what all members had recorded; rebuild it")]
+    Outdated { drive: String },
     /// It is a member again, where nobody else has what it has.
     #[error(
         "was away: it has been taken back for {}",

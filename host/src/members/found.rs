@@ -18,7 +18,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, Behaviour, Drive, Inspected},
+    array::{Array, ArrayError, Behaviour, Drive, Inspected, Tails},
     evidence::Presence,
     volume::Volume,
     vzone::Namespaces,
@@ -311,7 +311,8 @@ impl Found {
     /// Finds out how the array is that this process holds; writes nothing.
     pub fn inspect(&self) -> Result<Inspected> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
-        let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives, None));
+        let tails = self.tails_of_dead();
+        let found = self.reactor.wait(Array::inspect(self.reactor.runtime(), drives, tails.as_ref()));
         Ok(found??)
     }
 
@@ -320,7 +321,8 @@ impl Found {
         let begun = Instant::now();
         loop {
             let (witnesses, drives) = self.look_again(&self.reactor)?;
-            let inspect = Array::inspect(self.reactor.runtime(), drives, None);
+            let tails = self.tails_of_dead();
+            let inspect = Array::inspect(self.reactor.runtime(), drives, tails.as_ref());
             let inspected = match self.reactor.wait_for(patience, inspect)? {
                 Some(inspected) => inspected.map_err(|error| error.to_string()),
                 None => Err(format!("its drives do not answer within {} seconds", patience.as_secs())),
@@ -336,6 +338,13 @@ impl Found {
                 return Ok(Looked { inspected, users, changing });
             }
         }
+    }
+
+    /// Where a process that ran the array and has died has left its zones, since a start would go on there. What cannot
+    /// be read of that is a matter for the start.
+    fn tails_of_dead(&self) -> Option<Tails> {
+        let left = runner(&self.label.uuid).is_none().then(|| Left::of(&self.label.uuid).ok());
+        left.flatten().flatten().map(Left::into_tails)
     }
 
     /// The drives as they are now, and what tells whether they stay so.

@@ -50,6 +50,7 @@ impl Why {
                 | Note::WasTakenOut { drive }
                 | Note::WasDestroyed { drive }
                 | Note::Diverged { drive }
+                | Note::Outdated { drive }
                 | Note::Stale { drive, .. } => Some(drive),
                 _ => None,
             }

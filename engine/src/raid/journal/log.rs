@@ -39,7 +39,7 @@ use std::{
 /// Blocks of a metadata zone that are used: reading the log back at assembly must not take long.
 /// With the policy `log`, which writes much to it, the whole zone is: to finish a zone early takes as
 /// long as to write the rest.
-const LOG_BLOCKS: u64 = 16384;
+pub const LOG_BLOCKS: u64 = 16384;
 /// Records written together at most.
 const BATCH: usize = 32;
 

@@ -5,15 +5,18 @@ use crate::{
     device::{Command, DeviceError, Geometry, Status, ZonedDevice},
     format::{
         Origin, VERSION,
-        codec::{Absurd, Unreadable, expect},
-        record::{Header, Record},
+        codec::{Absurd, FAR, Unreadable, expect},
+        record::{HEADER_BYTES, Header, Record},
         superblock::Superblock,
     },
     raid::{
         geometry::META_ZONES,
-        journal::{log::log_blocks, logged::Live},
+        journal::{
+            log::{LOG_BLOCKS, log_blocks},
+            logged::Live,
+        },
     },
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -98,6 +101,80 @@ pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<Re
     let (mut log, mut rest) = best.ok_or(reason)?;
     log.read_on(&mut rest).await?;
     Ok(log)
+}
+
+/// What there is of a log whose checkpoint is damaged. What a checkpoint says of the array is in those of other members;
+/// what it says of this member alone is lost, as if the log had a hole. Which member of which array this is, a superblock
+/// behind the checkpoint says. `None` if there is none, or if parts of zones may be in spare zones, which the checkpoint
+/// alone would say.
+pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option<ReadLog> {
+    let geometry = device.geometry();
+    for zone in 0..META_ZONES.min(geometry.zones) {
+        let report = device.submit(Command::Report { first: ZoneIndex(zone), count: 1 }).await;
+        let info = *report.zones.first()?;
+        let written = match info.state {
+            ZoneState::Empty => continue,
+            ZoneState::Full | ZoneState::ReadOnly => geometry.zone_capacity_blocks,
+            _ => info.wp_blocks.min(geometry.zone_capacity_blocks),
+        };
+        let (start, written) = (geometry.start(ZoneIndex(zone)).0, written.min(LOG_BLOCKS));
+        let mut reader =
+            Reader { device, start, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
+        // The superblock of the log, by which everything else in it is checked.
+        let (origin, superblock) = loop {
+            if reader.at >= reader.written {
+                break None;
+            }
+            let header = Header::read(reader.ahead(1).await.ok()?);
+            if let Some(header) = header.filter(|header| header.origin.lba == start + reader.at)
+                && let Ok((Record::Superblock(superblock), sequence, _)) = reader.record(header.origin).await
+                && header.origin.array == superblock.array
+                && (header.origin.member as usize) < superblock.members.len()
+                && superblock.aggregate == aggregate
+                && fits(&superblock, geometry).is_ok()
+                && superblock.event <= sequence
+            {
+                break Some((header.origin, *superblock));
+            }
+            reader.pass(1);
+        }?;
+        let spare = META_ZONES + superblock.zones;
+        let count = geometry.zones - spare;
+        if count > 0 {
+            let report = device.submit(Command::Report { first: ZoneIndex(spare), count }).await;
+            let is_unused = |info: &ZoneInfo| matches!(info.state, ZoneState::Empty | ZoneState::Offline);
+            if report.result.is_err() || !report.zones.iter().all(is_unused) {
+                return None;
+            }
+        }
+        let generation = reader_generation(device, start).await;
+        let mut log = ReadLog {
+            origin,
+            zone,
+            generation,
+            records: Vec::new(),
+            parities: 0,
+            live: Live::default(),
+            moved: BTreeMap::new(),
+            sequence: 0,
+            damaged: 0,
+        };
+        // From the start on: nothing is believed of the checkpoint.
+        let mut reader =
+            Reader { device, start, written, at: 1, bytes: Vec::new(), passed: 0, unreadable: 0 };
+        log.read_records(&mut reader, &superblock).await.ok()?;
+        log.live.holes = true;
+        return Some(log);
+    }
+    None
+}
+
+/// The generation in a head that may be damaged: the next one is larger than whatever is there.
+async fn reader_generation(device: &Rc<dyn ZonedDevice>, start: u64) -> u64 {
+    let done = device.submit(Command::read(Lba(start), Buf::zeroed(BLOCK))).await;
+    let bytes = done.data.get(HEADER_BYTES..).and_then(|bytes| bytes.first_chunk());
+    let generation = bytes.map_or(1, |bytes| u64::from_le_bytes(*bytes));
+    if done.result.is_ok() && (1..FAR).contains(&generation) { generation } else { 1 }
 }
 
 /// Goes through the blocks of a metadata zone.
@@ -286,6 +363,11 @@ impl ReadLog {
     async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
         let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
         let superblock = checkpoint.superblock.clone();
+        self.read_records(reader, &superblock).await
+    }
+
+    /// Reads what lies ahead in a log with this superblock.
+    async fn read_records(&mut self, reader: &mut Reader<'_>, superblock: &Superblock) -> Result<(), NoLog> {
         let layout = superblock.layout();
         // Nothing is given back here.
         let mut pool = BufPool::default();
@@ -295,7 +377,7 @@ impl ReadLog {
             let origin = Origin { lba: reader.start + reader.at, ..self.origin };
             match reader.record(origin).await {
                 Ok((record, sequence, blocks)) => {
-                    record.check(sequence, &superblock).map_err(NoLog::Absurd)?;
+                    record.check(sequence, superblock).map_err(NoLog::Absurd)?;
                     self.live.apply(&record, &layout);
                     self.sequence = self.sequence.max(sequence);
                     holes |= gap;

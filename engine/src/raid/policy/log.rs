@@ -161,7 +161,8 @@ impl Column {
 pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     let parts = || evidence.parts.iter().flatten();
     let (present, needed) = (parts().count(), layout.fewest_members());
-    let begun = parts().any(|part| part.wp_blocks > 0);
+    // Slots are of the present life of the zone: of the only block there is, if its member does not hold it.
+    let begun = parts().any(|part| part.wp_blocks > 0) || !evidence.slots.is_empty();
     if present < needed {
         // Also if nothing shows that the zone was begun: the others may have all there is.
         return Err(Refusal::TooFew { present, members: layout.members, needed });

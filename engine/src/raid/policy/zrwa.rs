@@ -300,12 +300,12 @@ impl Refusal {
             | Refusal::Behind { .. }
             | Refusal::Ahead { .. }
             | Refusal::Beyond(_)
+            | Refusal::Short { .. }
             | Refusal::Unrecorded => true,
             Refusal::TooFew { .. }
             | Refusal::Contradiction
             | Refusal::Lacking { .. }
             | Refusal::Log { .. }
-            | Refusal::Short { .. }
             | Refusal::PromiseLost { .. } => false,
         }
     }

@@ -40,8 +40,7 @@ pub async fn look(
     Told { tails, ends }: Told<'_>,
     behaviour: Behaviour,
 ) -> Result<Look, ArrayError> {
-    let (candidates, damaged) = scan(runtime, drives).await?;
-    let found = decide_members(candidates, &damaged, behaviour.force)?;
+    let found = decide_members(scan(runtime, drives).await?, behaviour.force)?;
     for candidate in found.members.iter().flatten() {
         check_drive(&candidate.drive.name, &*candidate.device, &found.superblock)?;
     }

@@ -34,6 +34,15 @@ impl Raid {
             self.catalog.set_burned(burned.clone());
         }
         let refusal = match self.judge_as_found(view).await {
+            Ok(Verdict::Open(tail)) if view.answered_blocks > 0 => {
+                let outdated = self.layout.policy.outdated(self, view, &tail).await?;
+                if outdated == 0 {
+                    return Ok(Verdict::Open(tail));
+                }
+                view.record.lost |= outdated;
+                self.catalog.set_burned(burned);
+                return self.judge_as_found(view).await;
+            }
             Ok(verdict) => return Ok(verdict),
             Err(refusal) => refusal,
         };

@@ -20,6 +20,8 @@
 //!   have the commit. Later assemblies keep the attempts of whoever they take, so that this stays so until one of them
 //!   commits, which takes out members with other last ids that it has not taken.
 //! - A drive that is attached, or takes over, gets its superblock from the array that runs: it has the last id.
+//! - A stale member that is taken back, for zones that wait for it or by force, has an older last id until it is told,
+//!   last of all: that is among the attempts as well.
 //! - A change of a name is no assembly and writes the last id as it is.
 //! - Members of an array of version 8 have no id; the first assembly of a newer version makes an attempt on all of
 //!   them like any other.

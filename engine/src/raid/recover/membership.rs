@@ -3,6 +3,7 @@
 use crate::{
     format::{
         codec::{Absurd, FAR, MOST_NUMBER},
+        lineage::Attempt,
         record::{Burned, Lacks, Record, ZoneRecord},
         superblock::{Stage, Superblock, SuperblockMember},
     },
@@ -12,7 +13,7 @@ use crate::{
         patrol::replace::SKIPPED,
         recover::{
             lineage::{continues, have_diverged},
-            scan::Candidate,
+            scan::{Candidate, Scanned},
         },
     },
 };
@@ -80,18 +81,18 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
         there.count_ones() as usize >= superblock.layout().fewest_members()
     };
     let another = newest_first.iter().find(|(writer, superblock)| {
-        have_diverged(superblock, newest) && writer.is_member_by(newest) && has_enough(superblock)
+        // A set from before has nothing to say of what has been written since.
+        let is_older = newest.lineage.has(superblock.lineage.id());
+        !is_older && !continues(superblock, newest) && writer.is_member_by(newest) && has_enough(superblock)
     });
     another.filter(|_| !has_enough(newest)).map_or(Some(newest), |(_, superblock)| Some(superblock))
 }
 
 /// Decides who belongs to the array, and what the metadata says; `force` takes stale members where there are
-/// too few others.
-pub fn decide_members(
-    candidates: Vec<Candidate>,
-    damaged: &[BadDrive],
-    force: bool,
-) -> Result<Found, NoArray> {
+/// too few others. Where there are, members whose checkpoint is damaged are taken first: what it says of the array the
+/// others say as well.
+pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
+    let Scanned { candidates, damaged, salvaged } = scanned;
     let Some(first) = candidates.first() else {
         return Err(damaged.first().cloned().map_or(NoArray::NoDrives, NoArray::NoMember));
     };
@@ -175,6 +176,30 @@ pub fn decide_members(
             }
         }
     }
+    for role in 0..count {
+        if members[role].as_ref().is_some_and(|member| is_outdated(member, &members, superblock.zones))
+            && let Some(candidate) = members[role].take()
+        {
+            notes[role] = Note::Outdated { drive: candidate.drive.name };
+        }
+    }
+    for candidate in salvaged {
+        let (role, own) = (candidate.log.origin.member as usize, candidate.superblock());
+        let present = members.iter().flatten().count();
+        let is_current = own.array == superblock.array
+            && own.agree(&superblock).is_ok()
+            && own.event >= superblock.floor
+            && own.stage == Stage::Whole
+            && continues(own, &superblock);
+        if (1..superblock.layout().fewest_members()).contains(&present)
+            && is_current
+            && members[role].is_none()
+            && candidate.is_member_by(&superblock)
+        {
+            notes[role] = Note::Nothing;
+            members[role] = Some(candidate);
+        }
+    }
     for (member, found) in superblock.members.iter_mut().zip(&members) {
         member.taking_over.take_if(|_| found.is_some());
     }
@@ -221,6 +246,7 @@ pub fn decide_members(
     for mut candidate in forced {
         let role = candidate.log.origin.member as usize;
         back = back.max(candidate.superblock().event);
+        superblock.lineage.attempt(candidate.last_assembly());
         candidate.return_by_force(&mut zones);
         notes[role] = Note::Nothing;
         by_force |= 1 << role;
@@ -231,6 +257,7 @@ pub fn decide_members(
         if members[role].is_none() && candidate.come_back(&mut zones) {
             notes[role] = Note::Nothing;
             back = back.max(candidate.superblock().event);
+            superblock.lineage.attempt(candidate.last_assembly());
             returned |= 1 << role;
             members[role] = Some(candidate);
         }
@@ -259,7 +286,33 @@ pub fn decide_members(
     })
 }
 
+/// Whether the drive of a member is a copy from before something that all members had recorded: the end of a reset is
+/// recorded only when all have its beginning, so that a log with nothing missing in it knows of that.
+fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32) -> bool {
+    if candidate.log.live.holes {
+        return false;
+    }
+    let (own, ..) = replay(candidate.log.records.iter(), zones);
+    let others = members.iter().flatten().flat_map(|other| &other.log.records);
+    let known = |first: &u32, epoch: &u64| own.get(*first as usize).is_none_or(|zone| zone.epoch >= *epoch);
+    others.into_iter().any(|(record, _)| match record {
+        Record::ResetDone { first, epoch, .. } => !known(first, epoch),
+        Record::Checkpoint(checkpoint) => {
+            let mut zones = (0..).zip(&checkpoint.zones).filter(|(_, zone)| !zone.resetting);
+            zones.any(|(index, zone)| !known(&index, &zone.epoch))
+        }
+        _ => false,
+    })
+}
+
 impl Candidate {
+    /// The last assembly that a member knows of, as an attempt by which it goes on as a member that is taken back: it
+    /// has another id until it is told, and the assembly that takes it may be cut off before.
+    fn last_assembly(&self) -> Attempt {
+        let Superblock { floor, lineage, .. } = self.superblock();
+        Attempt { event: *floor, id: lineage.id() }
+    }
+
     /// Whether a zone waits for this member.
     fn is_awaited(&self, zone: &ZoneRecord) -> bool {
         zone.waits & (1 << self.log.origin.member) != 0 && self.superblock().event >= zone.since

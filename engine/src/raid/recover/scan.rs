@@ -17,7 +17,7 @@ use crate::{
         Drive,
         error::{ArrayError, BadDrive, DriveFault, NoArray},
         geometry::META_ZONES,
-        journal::read::{NoLog, ReadLog, read_log},
+        journal::read::{NoLog, ReadLog, read_log, salvage_log},
         status::Examined,
     },
     runtime::Runtime,
@@ -37,7 +37,7 @@ impl Candidate {
     /// The drive's own newest superblock.
     pub fn superblock(&self) -> &Superblock {
         let newest = self.log.records.iter().filter_map(|(record, _)| superblock_of(record));
-        // The first record is a checkpoint, or the log would not have been read.
+        // There is a checkpoint or a superblock, or the log would not have been read.
         newest.max_by_key(|s| s.event).unwrap_or_else(|| unreachable!("a log begins with a checkpoint"))
     }
 
@@ -91,14 +91,7 @@ pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedD
             break;
         }
         match read_log(&device, aggregate).await {
-            Ok(log) => {
-                let order = superblock_of(&log.records[0].0).map_or(Order::Any, |superblock| {
-                    let member = superblock.members.get(log.origin.member as usize);
-                    superblock.order(member.map_or(Uuid::default(), |member| member.uuid))
-                });
-                let device = prepare(runtime, drive.device.clone(), order, aggregate);
-                return device.map(|device| (device, log)).ok_or(NoLog::Damaged);
-            }
+            Ok(log) => return prepared(runtime, drive, log, aggregate).ok_or(NoLog::Damaged),
             Err(error) => reason = reason.max(error),
         }
     }
@@ -106,6 +99,33 @@ pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedD
         reason = NoLog::Foreign;
     }
     Err(reason)
+}
+
+/// The drive of a log, as the array uses it.
+fn prepared(
+    runtime: &Runtime,
+    drive: &Drive,
+    log: ReadLog,
+    aggregate: u32,
+) -> Option<(Rc<dyn ZonedDevice>, ReadLog)> {
+    let superblock = log.records.iter().find_map(|(record, _)| superblock_of(record));
+    let order = superblock.map_or(Order::Any, |superblock| {
+        let member = superblock.members.get(log.origin.member as usize);
+        superblock.order(member.map_or(Uuid::default(), |member| member.uuid))
+    });
+    prepare(runtime, drive.device.clone(), order, aggregate).map(|device| (device, log))
+}
+
+/// What there is of the log of a drive, whose checkpoint is damaged.
+async fn salvage(runtime: &Runtime, drive: &Drive) -> Option<Candidate> {
+    for aggregate in AGGREGATES {
+        let Some(device) = prepare(runtime, drive.device.clone(), Order::Any, aggregate) else { continue };
+        if let Some(log) = salvage_log(&device, aggregate).await {
+            let (device, log) = prepared(runtime, drive, log, aggregate)?;
+            return Some(Candidate { drive: drive.clone(), device, log });
+        }
+    }
+    None
 }
 
 /// Whether there is nothing behind the metadata zones of a drive that could be read. A drive that does not say how its
@@ -120,14 +140,18 @@ async fn has_empty_data_zones(device: &dyn ZonedDevice) -> bool {
         && report.zones.iter().all(|zone| matches!(zone.state, ZoneState::Empty | ZoneState::Offline))
 }
 
-/// Reads the logs of `drives`; refuses what another version has written. Also tells which drives have no
-/// readable log, and why.
-pub async fn scan(
-    runtime: &Runtime,
-    drives: Vec<Drive>,
-) -> Result<(Vec<Candidate>, Vec<BadDrive>), ArrayError> {
-    let mut candidates = Vec::new();
-    let mut damaged = Vec::new();
+/// What the logs of drives say.
+pub struct Scanned {
+    pub candidates: Vec<Candidate>,
+    /// Drives that have no readable log, and why.
+    pub damaged: Vec<BadDrive>,
+    /// What there is of the logs of some of these.
+    pub salvaged: Vec<Candidate>,
+}
+
+/// Reads the logs of `drives`; refuses what another version has written.
+pub async fn scan(runtime: &Runtime, drives: Vec<Drive>) -> Result<Scanned, ArrayError> {
+    let (mut candidates, mut damaged, mut salvaged) = (Vec::new(), Vec::new(), Vec::new());
     for drive in drives {
         let name = &drive.name;
         match find_log(runtime, &drive).await {
@@ -137,12 +161,15 @@ pub async fn scan(
                 if matches!(reason, NoLog::Version(_) | NoLog::Features(_)) {
                     return Err(bad.into());
                 }
+                if matches!(reason, NoLog::Damaged | NoLog::Foreign) {
+                    salvaged.extend(salvage(runtime, &drive).await);
+                }
                 damaged.push(bad);
             }
         }
     }
     outvote(&mut candidates, &mut damaged)?;
-    Ok((candidates, damaged))
+    Ok(Scanned { candidates, damaged, salvaged })
 }
 
 /// What is wrong with a drive that has no readable log.
@@ -196,7 +223,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Resu
 
 /// Reads what zoneraid has written on a drive; writes nothing.
 pub async fn examine(runtime: &Runtime, drive: &Drive) -> Result<Examined, ArrayError> {
-    let (candidates, damaged) = scan(runtime, vec![drive.clone()]).await?;
+    let Scanned { candidates, damaged, .. } = scan(runtime, vec![drive.clone()]).await?;
     let Some(candidate) = candidates.first() else {
         return Err(damaged.into_iter().next().map_or(NoArray::NoDrives.into(), ArrayError::Drive));
     };

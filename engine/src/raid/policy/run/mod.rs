@@ -58,6 +58,16 @@ impl Policy {
         }
     }
 
+    /// Members (bits) that do not hold what a process that died had completed below a tail, though they are said to
+    /// hold their part: the drive is a copy from before. Asked of a zone that goes on; only reads.
+    pub async fn outdated(self, raid: &Raid, view: &ZoneView<'_>, tail: &Tail) -> Result<u32, Refusal> {
+        match self {
+            // What is lacking is told by write pointers or marks.
+            Policy::Log | Policy::InPlace => Ok(0),
+            Policy::Zrwa => raid.outdated_zrwa(view, tail).await,
+        }
+    }
+
     /// Drops what is in logs and does not count any more, now that every zone has its verdict.
     pub fn keep_what_counts(self, raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
         match self {

@@ -329,6 +329,70 @@ impl Raid {
         Ok((result, differing))
     }
 
+    /// See `Policy::outdated`. Members are asked block by block in the stripes that some write pointer has not passed:
+    /// below its write pointer a member holds what was written, also in an older copy of its drive. So the member that
+    /// lacks something is one whose write pointer is not behind any stripe that parity contradicts.
+    pub async fn outdated_zrwa(&self, view: &ZoneView<'_>, tail: &Tail) -> Result<u32, Refusal> {
+        let (layout, chunk) = (&self.layout, self.layout.chunk_blocks);
+        let evidence = Evidence { wp_blocks: self.trusted_wps(view), told_blocks: None };
+        if evidence.wp_blocks.iter().flatten().count() <= layout.fewest_members() || tail.revived != 0 {
+            // Nothing is redundant, or what was kept in memory is not on the drives.
+            return Ok(0);
+        }
+        let wp_blocks = |member: usize| evidence.wp_blocks[member].unwrap_or(u64::MAX);
+        let passed = (0..layout.members).map(wp_blocks).min().unwrap_or(0) / chunk;
+        let (mut suspects, mut blank) = (u32::MAX, u32::MAX);
+        for stripe in passed..tail.blocks.div_ceil(layout.stripe_blocks()) {
+            let covered = (tail.blocks - stripe * layout.stripe_blocks()).min(layout.stripe_blocks());
+            // Below the offset of the tail one chunk more is covered than above it.
+            let offset = (covered + chunk - 1) % chunk + 1;
+            let mut doubtful = Vec::new();
+            for blocks in [0..offset.min(covered), offset..chunk.min(covered)] {
+                let chunks = covered.saturating_sub(blocks.start).div_ceil(chunk);
+                if !blocks.is_empty()
+                    && self.read_column(view, stripe, chunks, blocks.clone(), &evidence).await.agrees()
+                        == Some(false)
+                {
+                    doubtful.extend(blocks);
+                }
+            }
+            for block in doubtful {
+                let chunks = (covered - block).div_ceil(chunk);
+                let mut column = self.read_column(view, stripe, chunks, block..block + 1, &evidence).await;
+                if column.agrees() != Some(false) {
+                    continue;
+                }
+                let (mut there, mut zeros) = (0, 0);
+                for index in 0..layout.members as u64 {
+                    let which = index.checked_sub(layout.data_chunks()).map(|which| which as usize);
+                    let (member, place) = match which {
+                        None => (layout.member(stripe, index), Place::Row(stripe)),
+                        Some(which) => layout.slot(stripe, chunks - 1, which),
+                    };
+                    let Some(data) = column.found[index as usize].take() else { continue };
+                    let is_sure = matches!(place, Place::Row(row) if wp_blocks(member) > row * chunk + block);
+                    // With two parities the others agree without it.
+                    if !is_sure && column.agrees() != Some(false) {
+                        there |= 1 << member;
+                        zeros |= (is_uniform(&data) as u32) << member;
+                    }
+                    column.found[index as usize] = Some(data);
+                }
+                (suspects, blank) = (suspects & there, blank & zeros);
+            }
+        }
+        if suspects == u32::MAX {
+            return Ok(0);
+        }
+        let hindmost = each(suspects).map(wp_blocks).min();
+        let last = |member: &usize| Some(wp_blocks(*member)) == hindmost;
+        let behind = each(suspects).filter(last).fold(0, |all, member| all | 1u32 << member);
+        match [suspects, suspects & blank, behind].into_iter().find(|members| members.count_ones() == 1) {
+            Some(member) => Ok(member),
+            None => Err(Refusal::Contradiction),
+        }
+    }
+
     /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
     async fn show_chunks(&self, zone: &Zone, chunks: u64) {
         self.barrier(self.live(zone.index)).await;
