@@ -296,10 +296,24 @@ impl Array {
         self.0.raid().events.since(since)
     }
 
+    /// Looks whether another host has assembled the array, which then has failed here: what has not been answered
+    /// fails, and nothing more is written. Has to be asked every few seconds: a host that assembles an array which
+    /// another one may run waits for that before it writes anything that counts.
+    ///
+    /// # Errors
+    /// [`ArrayError::Fenced`].
+    pub async fn check_fence(&self) -> Result<(), ArrayError> {
+        match self.is_provisional() || self.is_read_only() {
+            true => Ok(()),
+            false => self.0.raid().check_fence().await,
+        }
+    }
+
     /// How the array is.
     pub fn status(&self) -> ArrayStatus {
-        let (read_only, problem) = (self.is_read_only(), self.0.problem());
-        let mut status = ArrayStatus { read_only, problem, ..self.0.raid().status() };
+        let status = self.0.raid().status();
+        let problem = self.0.problem().or(status.problem.clone());
+        let mut status = ArrayStatus { read_only: self.is_read_only(), problem, ..status };
         self.0.say_who_is_awaited(&mut status);
         status
     }

@@ -16,12 +16,13 @@
 use crate::{
     adapt::overlay::Overlay,
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, Zones},
+    format::Uuid,
     raid::{
         Behaviour, Drive, Tails,
         error::{ArrayError, BadDrive, DriveFault, Note},
         geometry::Layout,
         parts::Raid,
-        recover::assemble::{Look, Told, assemble, look},
+        recover::assemble::{Look, Told, look},
         status::{ArrayStatus, MemberState},
         zone::stillness::changes,
     },
@@ -89,7 +90,11 @@ impl Source {
 
     /// Assembles on the drives.
     async fn assemble(&self) -> Result<Rc<Raid>, ArrayError> {
-        let without = self.look().await;
+        let mut without = self.look().await;
+        if without.as_ref().is_ok_and(Look::may_run_elsewhere) {
+            without?.claim().await?;
+            without = self.look().await;
+        }
         if self.returned.is_empty() {
             return without?.carry_out().await;
         }
@@ -134,6 +139,9 @@ impl Handle {
         let mut source = Source { runtime, drives, returned: Vec::new(), tails, ends: Vec::new(), behaviour };
         let found = source.look().await?;
         let awaited = found.awaited();
+        if awaited == 0 && found.may_run_elsewhere() {
+            return Ok(Handle::new(source.assemble().await?));
+        }
         if awaited == 0 {
             return Ok(Handle::new(found.carry_out().await?));
         }
@@ -141,7 +149,8 @@ impl Handle {
         // Those that the array does without may be put to other uses.
         source.drives.retain(|drive| found.uses(drive));
         let Source { runtime, drives, tails, .. } = &source;
-        let raid = assemble(runtime, overlaid(runtime, drives).await, tails.as_ref(), behaviour).await?;
+        let told = Told { tails: tails.as_ref(), ..Told::default() };
+        let raid = look(runtime, overlaid(runtime, drives).await, told, behaviour).await?.carry_out().await?;
         source.ends = raid.ends();
         Ok(Handle::with(raid, Some(Held::new(Some(source), assembly, awaited))))
     }
@@ -353,6 +362,10 @@ impl Handle {
         let mut result = Ok(());
         if has_begun {
             result = raid.come_to_rest().await;
+            if result.is_ok() && raid.membership.superblock().runner != Uuid::default() {
+                raid.membership.change(|superblock| superblock.runner = Uuid::default());
+                raid.membership.settle().await;
+            }
         }
         raid.end().await;
         result.map_err(ArrayError::NotSafe)

@@ -84,6 +84,19 @@ struct Inner {
     /// Units of work since a device had its turn, and most units of one poll.
     worked: Cell<u32>,
     most_worked: Cell<u32>,
+    host: RefCell<Host>,
+}
+
+/// Waits as long as another host takes to notice that its array has been assembled here.
+pub type Pause = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// The host on which a runtime runs.
+#[derive(Clone, Default)]
+pub struct Host {
+    /// Its id; zeros if it has none.
+    pub id: [u8; 16],
+    /// Asked when another host may still run an array.
+    pub pause: Option<Pause>,
 }
 
 /// Entropy of runtimes that are given none: another one for each of a process, which is enough for tests.
@@ -176,6 +189,7 @@ impl Runtime {
             ids: Cell::default(),
             worked: Cell::new(0),
             most_worked: Cell::new(0),
+            host: RefCell::default(),
         }))
     }
 
@@ -183,6 +197,16 @@ impl Runtime {
     pub fn set_entropy(&self, bits: [u8; 16]) {
         let bits = u128::from_le_bytes(bits);
         self.0.entropy.set([bits as u64, (bits >> 64) as u64]);
+    }
+
+    /// Says on which host this is.
+    pub fn set_host(&self, host: Host) {
+        *self.0.host.borrow_mut() = host;
+    }
+
+    /// The host on which this is.
+    pub fn host(&self) -> Host {
+        self.0.host.borrow().clone()
     }
 
     /// Draws 128 bits that are drawn once only, by whatever runtime.

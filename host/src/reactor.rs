@@ -1,14 +1,17 @@
 //! What everything in this process runs on: the tasks, and the ring that their I/O goes through.
 
-use crate::{ring::Ring, traffic::Counter};
+use crate::{machine, output::note, ring::Ring, traffic::Counter};
 use anyhow::{Context, Result, bail};
-use engine::{buf::Source, runtime::Runtime};
+use engine::{
+    buf::Source,
+    runtime::{Host, Runtime},
+};
 use std::{
     cell::OnceCell,
     future::{Future, poll_fn},
     hash::{BuildHasher, RandomState},
     os::unix::net::UnixStream,
-    pin::pin,
+    pin::{Pin, pin},
     rc::Rc,
     sync::{Arc, Mutex, PoisonError},
     task::Poll,
@@ -31,9 +34,26 @@ impl Default for Inner {
     fn default() -> Inner {
         let runtime = Runtime::new();
         runtime.set_entropy(entropy());
+        runtime.set_host(Host { id: machine::id().unwrap_or_default(), pause: Some(Rc::new(pause)) });
         Inner { runtime, ring: OnceCell::new(), turns: Counter::default() }
     }
 }
+
+/// Has another host that may run an array notice that it is being started here.
+fn pause() -> Pin<Box<dyn Future<Output = ()>>> {
+    note(&format!(
+        "the array was not stopped on the host that ran it last: waiting for {} seconds, so that one that still \
+         runs it there lets go",
+        FENCE_PAUSE.as_secs()
+    ));
+    // Nothing else goes on here while an array is being started.
+    std::thread::sleep(FENCE_PAUSE);
+    Box::pin(std::future::ready(()))
+}
+
+/// How often a host looks whether another one has started its array, and how long that one waits for it.
+pub const FENCE_CHECK: Duration = Duration::from_secs(1);
+const FENCE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Bits that no other process has.
 fn entropy() -> [u8; 16] {

@@ -1,19 +1,22 @@
 //! Copies of an array that are written to independently, and whose drives are mixed then.
 
 use crate::support::{
-    array::{check, geometry, options, run, wp, write},
+    array::{check, geometry, options, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
 use engine::{
-    array::{Array, ArrayError, CreateOptions, Drive, MemberState},
+    array::{Array, ArrayError, CreateOptions, Drive, Event, MemberState, Tails},
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, Geometry, ZonedDevice, Zones},
     raid::{
         error::{NoArray, Note},
         policy::Policy,
     },
-    runtime::Runtime,
-    zone::ZoneState,
+    runtime::{Host, Pause, Runtime},
+    zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::rc::Rc;
+use sim::{rng::Rng, ssd::Cut};
+use std::{cell::Cell, rc::Rc};
 
 const MEMBERS: usize = 5;
 
@@ -210,5 +213,255 @@ fn a_copy_of_a_running_array_is_not_mixed_with_it() {
             check(&runtime, &array, 0, tail);
             runtime.clear();
         }
+    }
+}
+
+/// A drive is put back from a copy that was made while the array ran, after the process was killed: it costs no more
+/// than a drive that is missing.
+#[test]
+fn a_member_from_a_copy_made_at_work_is_no_worse_than_a_missing_one() {
+    for options in kinds() {
+        for (member, before) in (0..MEMBERS).flat_map(|member| [0, 3, 17, 40].map(|before| (member, before)))
+        {
+            let what = format!("{:?}, {} parities, {member} at {before}", options.policy, options.parities);
+            let rig = Rig::new();
+            let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+            let runtime = Runtime::new();
+            let array = run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
+            // One zone goes on as it is, and one has another life.
+            if before > 0 {
+                write(&runtime, &array, 0, 0, before, true);
+                write(&runtime, &array, 1, 0, before, true);
+            }
+            let copy = rig.copy(member);
+            let mut tail = before;
+            for length in [1, 2, 5, 1, 9, 3] {
+                write(&runtime, &array, 0, tail, length, true);
+                tail += length;
+            }
+            submit(&runtime, &array, Command::Reset { zones: Zones::One(ZoneIndex(1)) });
+            write(&runtime, &array, 1, 0, 7, true);
+            let blocks = (0..array.geometry().zones).map(|zone| wp(&runtime, &array, zone).1).collect();
+            let tails = Tails { assembly: array.assembly(), blocks, power: array.power_marks() };
+            runtime.clear();
+            let mut mixed = drives;
+            mixed[member] = copy;
+            let runtime = Runtime::new();
+            let array = run(&runtime, Array::take_over(&runtime, mixed, &tails)).unwrap();
+            for (zone, tail) in [(0, tail), (1, 7)] {
+                assert_eq!(wp(&runtime, &array, zone), (ZoneState::Closed, tail), "{what}, zone {zone}");
+                check(&runtime, &array, zone, tail);
+            }
+            runtime.clear();
+        }
+    }
+}
+
+/// As before, without a reset: only what is in zones tells the copy from the member.
+#[test]
+fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
+    for options in kinds() {
+        for (member, before) in
+            (0..MEMBERS).flat_map(|member| [0, 1, 3, 17, 40].map(|before| (member, before)))
+        {
+            let what = format!("{:?}, {} parities, {member} at {before}", options.policy, options.parities);
+            let rig = Rig::new();
+            let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+            let runtime = Runtime::new();
+            let array = run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
+            if before > 0 {
+                write(&runtime, &array, 0, 0, before, true);
+            }
+            let copy = rig.copy(member);
+            let mut tail = before;
+            for length in [1, 2, 5, 1, 9, 3, 20] {
+                write(&runtime, &array, 0, tail, length, true);
+                tail += length;
+                let blocks = (0..array.geometry().zones).map(|zone| wp(&runtime, &array, zone).1).collect();
+                let tails = Tails { assembly: array.assembly(), blocks, power: array.power_marks() };
+                let mut mixed: Vec<Drive> = (0..MEMBERS).map(|drive| rig.copy(drive)).collect();
+                mixed[member] = copy.clone();
+                let other = Runtime::new();
+                let found = Array::assemble_read_only(&other, mixed, Some(&tails), Default::default());
+                let array = run(&other, found).unwrap();
+                let found = wp(&other, &array, 0);
+                if found.0 != ZoneState::Offline {
+                    assert_eq!(found, (ZoneState::Closed, tail), "{what}, {tail} blocks");
+                    check(&other, &array, 0, tail);
+                } else {
+                    println!("{what}, {tail} blocks: offline: {:?}", array.status().offline);
+                }
+                other.clear();
+            }
+            runtime.clear();
+        }
+    }
+}
+
+/// Two hosts on the same drives: the second one has the first one let go before it looks, so that nothing is lost that
+/// the first one has acknowledged.
+#[test]
+fn a_host_lets_go_of_an_array_that_another_one_assembles() {
+    for options in kinds() {
+        let what = format!("{:?}, {} parities", options.policy, options.parities);
+        let rig = Rig::new();
+        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (one, other) = (Runtime::new(), Runtime::new());
+        let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
+        one.set_host(Host { id: [1; 16], pause: Some(pause) });
+        let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
+        write(&one, &first, 0, 0, BEFORE, true);
+        let acknowledged = Rc::new(Cell::new([BEFORE, 0]));
+        let goes_on = {
+            let (one, first, acknowledged) = (one.clone(), first.clone(), acknowledged.clone());
+            move || {
+                let mut tails = acknowledged.get();
+                for zone in [0, 1, 0, 0, 1] {
+                    let at = tails[zone as usize];
+                    if run(&one, first.submit(write_command(&first, zone, at, 7, true))).result.is_ok() {
+                        tails[zone as usize] += 7;
+                    }
+                }
+                acknowledged.set(tails);
+            }
+        };
+        let pause: Pause = {
+            let (one, first, goes_on) = (one.clone(), first.clone(), goes_on.clone());
+            Rc::new(move || {
+                goes_on();
+                assert_eq!(run(&one, first.check_fence()), Err(ArrayError::Fenced));
+                Box::pin(std::future::ready(()))
+            })
+        };
+        other.set_host(Host { id: [2; 16], pause: Some(pause) });
+        let second = run(&other, Array::assemble(&other, drives.clone())).unwrap();
+        let told = acknowledged.get();
+        let mut tails = [0, 1].map(|zone| wp(&other, &second, zone).1);
+        // What was under way when the first one let go may be there.
+        assert!(
+            (0..2).all(|zone| (told[zone]..=told[zone] + 35).contains(&tails[zone])),
+            "{what}: {told:?}, {tails:?}"
+        );
+        for round in 0..3 {
+            goes_on();
+            assert_eq!(acknowledged.get(), told, "{what}: the first host goes on");
+            write(&other, &second, round % 2, tails[round as usize % 2], 5, true);
+            tails[round as usize % 2] += 5;
+        }
+        assert_eq!(first.status().problem, Some(ArrayError::Fenced), "{what}");
+        assert_eq!(run(&other, second.check_fence()), Ok(()), "{what}");
+        assert!(used(&second).1.is_empty(), "{what}: {:?}", used(&second));
+        one.clear();
+        other.clear();
+        rig.cut_power(&mut Rng::new(1), |_| Cut::default());
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::assemble(&runtime, drives)).unwrap();
+        for zone in 0..2 {
+            assert_eq!(wp(&runtime, &array, zone as u32).1, tails[zone], "{what}, zone {zone}");
+            check(&runtime, &array, zone as u32, told[zone]);
+        }
+        runtime.clear();
+    }
+}
+
+/// The same, where the other host does not wait: as soon as anything fails, or somebody looks, the first one stops.
+#[test]
+fn a_host_notices_that_its_log_was_written_by_another_one() {
+    for options in kinds() {
+        let rig = Rig::new();
+        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (one, other) = (Runtime::new(), Runtime::new());
+        let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
+        write(&one, &first, 0, 0, BEFORE, true);
+        assert_eq!(run(&one, first.check_fence()), Ok(()));
+        let second = run(&other, Array::assemble(&other, drives.clone())).unwrap();
+        // A change of membership is written down by whoever the members are.
+        assert!(run(&one, first.fail(0)).is_err() || first.status().failed, "{:?}", options.policy);
+        assert_eq!(run(&one, first.check_fence()), Err(ArrayError::Fenced), "{:?}", options.policy);
+        assert!(first.events(0).events.contains(&Event::Fenced), "{:?}", options.policy);
+        write(&other, &second, 0, BEFORE, 9, true);
+        assert_eq!(run(&other, second.check_fence()), Ok(()));
+        one.clear();
+        other.clear();
+    }
+}
+
+/// A drive in which a bit of a block is another one than was written.
+struct Flipped {
+    drive: Rc<dyn ZonedDevice>,
+    block: u64,
+    bit: usize,
+}
+
+impl ZonedDevice for Flipped {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let Command::Read { lba, ref data, .. } = command else { return self.drive.submit(command) };
+        let blocks = lba.0..lba.0 + data.blocks();
+        let mut done = self.drive.submit(command).take().unwrap();
+        if blocks.contains(&self.block) && done.result.is_ok() {
+            let mut bytes = done.data.to_vec();
+            bytes[(self.block - blocks.start) as usize * BLOCK + self.bit / 8] ^= 1 << (self.bit % 8);
+            done.data = Buf::copy_of(&bytes);
+        }
+        Completion::ready(done)
+    }
+}
+
+/// One flipped bit in the metadata log of a member, while as many others are missing as may be: what the log says of the
+/// array, the others say as well.
+#[test]
+fn a_flipped_bit_in_a_log_refuses_no_array_that_lacks_others() {
+    for options in kinds() {
+        let rig = Rig::new();
+        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (mut runtime, mut offline) = (Runtime::new(), 0);
+        run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
+        let tails = [30, 17, 240, 0];
+        for zone in 0..3 {
+            runtime.clear();
+            runtime = Runtime::new();
+            let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
+            write(&runtime, &array, zone, 0, tails[zone as usize], true);
+        }
+        runtime.clear();
+        let log: Vec<u64> = (0..2 * 256)
+            .filter(|block| {
+                let read = Command::read(Lba(*block), Buf::zeroed(BLOCK));
+                run(&runtime, drives[1].device.submit(read)).data.iter().any(|byte| *byte != 0)
+            })
+            .collect();
+        assert!(log.len() > 2, "{log:?}");
+        for (block, bit) in log.iter().flat_map(|block| {
+            [0, 83, 8 * 20, 8 * 53, 8 * 64, 8 * 100, 8 * 290, 8 * 900].map(|bit| (*block, bit))
+        }) {
+            let mut there = drives.clone();
+            there[1].device = Rc::new(Flipped { drive: drives[1].device.clone(), block, bit });
+            there.drain(MEMBERS - options.parities..);
+            let runtime = Runtime::new();
+            let found = Array::assemble_read_only(&runtime, there, None, Default::default());
+            let array = run(&runtime, found)
+                .unwrap_or_else(|why| panic!("{:?}, block {block}, bit {bit}: {why}", options.policy));
+            for (zone, tail) in (0..).zip(tails) {
+                let (state, found) = wp(&runtime, &array, zone);
+                match state {
+                    ZoneState::Offline => offline += 1,
+                    ZoneState::Full => check(&runtime, &array, zone, tail),
+                    _ => {
+                        assert_eq!(
+                            found, tail,
+                            "{:?}, block {block}, bit {bit}, zone {zone}",
+                            options.policy
+                        );
+                        check(&runtime, &array, zone, tail);
+                    }
+                }
+            }
+            runtime.clear();
+        }
+        println!("{:?}, {} parities: {offline} zones offline", options.policy, options.parities);
     }
 }

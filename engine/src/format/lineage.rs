@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Bytes of a superblock head, of a member in it, and of an assembly and an attempt behind these.
-const HEAD_BYTES: usize = 216;
+const HEAD_BYTES: usize = 232;
 const MEMBER_BYTES: usize = 112;
 const ASSEMBLY_BYTES: usize = 16;
 const ATTEMPT_BYTES: usize = 24;

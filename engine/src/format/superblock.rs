@@ -158,6 +158,8 @@ pub struct Superblock {
     pub autostart: bool,
     /// Whether it is there as yet, or no longer.
     pub stage: Stage,
+    /// The host that runs it; zeros if it has been stopped, or that host has no id.
+    pub runner: Uuid,
     /// In the order of their roles.
     pub members: Vec<SuperblockMember>,
     /// Which assemblies have written to it.
@@ -278,6 +280,7 @@ impl Superblock {
         out.bytes(&self.host.0).u32(self.autostart as u32).u32(self.stage as u32);
         out.u32(self.parities).u32(self.group_blocks);
         out.u32(self.lineage.assemblies.len() as u32).u32(self.lineage.attempts.len() as u32);
+        out.bytes(&self.runner.0);
         for member in &self.members {
             member.encode(out);
         }
@@ -310,8 +313,9 @@ impl Superblock {
         let (parities, group_blocks) = (from.u32()?, from.u32()?);
         // Without the feature it is a reserved field.
         let group_blocks = if incompatible & GROUPS != 0 { group_blocks } else { 0 };
-        // Version 8 knows no lineage.
+        // Version 8 knows no lineage, and not which host runs an array.
         let (assemblies, attempts) = if version > 8 { (from.u32()?, from.u32()?) } else { (0, 0) };
+        let runner = if version > 8 { Uuid(from.array()?) } else { Uuid::default() };
         expect(count as usize <= MAX_MEMBERS, "members", count)?;
         let members =
             (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, Unreadable>>()?;
@@ -339,6 +343,7 @@ impl Superblock {
             host,
             autostart: autostart == 1,
             stage,
+            runner,
             members,
             lineage,
         };

@@ -151,6 +151,7 @@ fn superblock() -> Superblock {
         host: uuid_of(6),
         autostart: true,
         stage: Stage::Ending,
+        runner: uuid_of(14),
         members: (0..3).map(|i| member(uuid_of(8 + i as u8), i)).collect(),
         lineage: Lineage {
             assemblies: vec![uuid_of(11), uuid_of(12)],
@@ -222,6 +223,8 @@ fn take_superblock(bytes: &mut &[u8]) {
     ];
     let counts = [("members", &[3, 0, 0, 0][..]), ("assemblies", &[2, 0, 0, 0]), ("attempts", &[1, 0, 0, 0])];
     let expected: Vec<_> = expected.into_iter().chain(counts).collect();
+    let runner = uuid_of(14);
+    let expected = [&expected[..], &[("runner", &runner.0)]].concat();
     take(bytes, "Superblock head", &expected);
     for i in 0..3 {
         let (flags, size) = ([1, 0, 3][i as usize], u64_of(24 + i) >> 1);

@@ -112,7 +112,8 @@ pub async fn create(
     drives: Vec<Drive>,
     behaviour: Behaviour,
 ) -> Result<Rc<Raid>, ArrayError> {
-    let Draft { superblock, geometry, members } = draft(runtime, options, &drives, behaviour)?;
+    let Draft { mut superblock, geometry, members } = draft(runtime, options, &drives, behaviour)?;
+    superblock.runner = Uuid(runtime.host().id);
     let records = vec![ZoneRecord::default(); superblock.zones as usize];
     let catalog = Catalog::new(records, Vec::new(), HoleMap::default());
     let raid = Raid::new(runtime, superblock, geometry, catalog, 1, behaviour);
@@ -245,6 +246,7 @@ fn plan(
         host: Uuid(options.host),
         autostart: options.autostart,
         stage: Stage::Making,
+        runner: Uuid::default(),
         members: (0..drives.len())
             .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, Plate::default()))
             .collect(),

@@ -44,6 +44,9 @@ pub enum Event {
     /// More members are out than parity makes up for.
     #[error("the array has failed")]
     ArrayFailed,
+    /// Another process has written to the metadata logs of members.
+    #[error("another host has assembled this array: nothing more is written here")]
+    Fenced,
     /// All that are left know who the members are (bits), by the superblock with this event.
     #[error("all members that are left know who they are, as of event {event}")]
     Settled { event: u64, active: u32 },

@@ -27,6 +27,8 @@ pub struct Membership {
     generation: u32,
     /// More members are out than parity makes up for.
     failed: Cell<bool>,
+    /// Another host has assembled the array.
+    fenced: Cell<bool>,
     pending: Cell<bool>,
     /// How often something was announced.
     announced: Cell<u64>,
@@ -47,6 +49,7 @@ impl Membership {
             superblock: superblock.into(),
             sequence: sequence.into(),
             failed: Cell::default(),
+            fenced: Cell::default(),
             pending: Cell::default(),
             announced: Cell::default(),
             lacks: RefCell::default(),
@@ -91,6 +94,17 @@ impl Membership {
     /// Nothing works any more.
     pub fn fail(&self) {
         self.failed.set(true);
+    }
+
+    /// Nothing works any more, since another host has assembled the array; says whether that is new.
+    pub fn fence(&self) -> bool {
+        self.fail();
+        !self.fenced.replace(true)
+    }
+
+    /// Whether another host has assembled the array.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.get()
     }
 
     /// Whether something that was announced is not settled yet, and will be.

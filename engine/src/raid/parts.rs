@@ -533,7 +533,36 @@ impl Raid {
 
     /// Why nothing works any more.
     pub fn too_many_failed(&self) -> ArrayError {
-        ArrayError::Failed(self.members.notes(u32::MAX))
+        match self.membership.is_fenced() {
+            true => ArrayError::Fenced,
+            false => ArrayError::Failed(self.members.notes(u32::MAX)),
+        }
+    }
+
+    /// As [`crate::array::Array::check_fence`].
+    pub async fn check_fence(&self) -> Result<(), ArrayError> {
+        let logs: Vec<_> = self.members.logs().collect();
+        for log in logs {
+            // One that has been let go meanwhile says nothing.
+            if log.is_foreign().await && self.members.logs().any(|other| Rc::ptr_eq(&other, &log)) {
+                self.fence();
+            }
+        }
+        if self.membership.is_fenced() { Err(ArrayError::Fenced) } else { Ok(()) }
+    }
+
+    /// Lets go of all members: they are another host's. What has not been answered fails.
+    fn fence(&self) {
+        if self.membership.fence() {
+            self.events.note(Event::Fenced);
+            for member in each(self.members.active()) {
+                self.say_out(member, Note::Fenced);
+                self.members.take_out(member);
+            }
+            self.membership.announce();
+            self.zones.changed.open();
+            self.zones.wake();
+        }
     }
 
     /// Has zones of which there are not enough parts without it wait for a member that has just gone out:
@@ -581,6 +610,10 @@ impl Raid {
             let announced = self.membership.announced();
             let mut lost = Vec::new();
             while self.membership.is_pending() {
+                // What has failed may be the work of another host, whose members these are then.
+                if self.check_fence().await.is_err() {
+                    break;
+                }
                 self.check_power().await;
                 let (begun, active) = (self.membership.begin(), self.members.active());
                 for lacks in self.membership.take_lacks() {

@@ -275,7 +275,7 @@ impl Raid {
             failed: self.membership.has_failed(),
             provisional: false,
             read_only: false,
-            problem: None,
+            problem: self.membership.is_fenced().then_some(ArrayError::Fenced),
             offline: self.zones.offline().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
     }

@@ -22,7 +22,9 @@ pub use state::Daemon;
 
 use crate::{
     members::{Found, OpenDrive, Session, Terms, directory_of},
+    reactor::FENCE_CHECK,
     report::Space,
+    ring::Ring,
     run,
     tails::Left,
 };
@@ -36,7 +38,7 @@ use missing::Others;
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
 use socket::Control;
-use state::{Phase, holds_back, notify};
+use state::{Phase, holds_back, log, notify};
 use std::{
     cell::{Cell, RefCell},
     os::unix::net::UnixStream,
@@ -129,7 +131,8 @@ impl Daemon {
             phase_changed: Gate::default(),
         });
         let runtime = daemon.reactor.runtime().clone();
-        runtime.spawn(daemon.clone().take_connections(ring));
+        runtime.spawn(daemon.clone().take_connections(ring.clone()));
+        runtime.spawn(daemon.clone().watch_fence(ring));
         runtime.spawn(daemon.clone().watch());
         runtime.spawn(daemon.clone().probe());
         runtime.spawn(daemon.clone().watch_space());
@@ -200,6 +203,14 @@ impl Daemon {
             ring.sleep(CHECK_POWER_EVERY).await;
             self.array.check_power().await;
         }
+    }
+
+    /// Looks every second whether another host has started the array, which has failed here then.
+    async fn watch_fence(self: Rc<Self>, ring: Ring) {
+        while self.array.check_fence().await.is_ok() {
+            ring.sleep(FENCE_CHECK).await;
+        }
+        log("another host has started the array: nothing more is written here; end this daemon");
     }
 
     /// Says when members come and go, and has what is lacking rebuilt once the array writes, and what wears out when it

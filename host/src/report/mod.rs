@@ -219,6 +219,7 @@ fn kind(event: &Event) -> &'static str {
         Event::ZoneOffline { .. } => "zone-offline",
         Event::ZoneFailed { .. } => "zone-failed",
         Event::ArrayFailed => "array-failed",
+        Event::Fenced => "fenced",
         Event::Settled { .. } => "settled",
         Event::Attached { .. } => "attached",
         Event::Replaced { .. } => "replaced",

@@ -38,7 +38,7 @@ fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
     let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
     // Where the tables put them; the second member.
     let (host, autostart, stage) = (176, 192, 196);
-    let (size, model, serial) = (216 + 112 + 40, 216 + 112 + 48, 216 + 112 + 88);
+    let (size, model, serial) = (232 + 112 + 40, 232 + 112 + 48, 232 + 112 + 88);
     assert_eq!(read(host, &[0xff; 16]).host, Uuid([0xff; 16]));
     assert!(!read(autostart, &[0]).autostart);
     for (value, known) in [(1, Stage::Making), (2, Stage::Whole), (3, Stage::Ending)] {

@@ -11,13 +11,13 @@
 
 use crate::{
     adapt::spare::Spared,
-    buf::{BLOCK, BufPool},
+    buf::{BLOCK, Buf, BufPool},
     device::{
         Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
     },
     format::{
         Origin, Uuid,
-        record::{Checkpoint, Record, ZONE_BYTES},
+        record::{Checkpoint, HEADER_BYTES, Header, Record, ZONE_BYTES},
         superblock::Superblock,
     },
     raid::{
@@ -83,6 +83,8 @@ pub struct MetaLog {
     zone: Cell<u32>,
     wp_blocks: Cell<u64>,
     generation: Cell<u64>,
+    /// Checksum of the checkpoint with which this log begins, once it is written.
+    head: Cell<Option<u32>>,
     /// The reset of the zone that is not written, if it has been asked for.
     cleared: Cell<Option<Completion>>,
     queue: RefCell<VecDeque<Queued>>,
@@ -114,6 +116,7 @@ impl MetaLog {
             // Nothing is appended to what was read: the log starts with a checkpoint elsewhere.
             wp_blocks: Cell::new((generation > 0) as u64),
             generation: Cell::new(generation),
+            head: Cell::default(),
             cleared: Cell::default(),
             bytes: Cell::default(),
             queue: RefCell::default(),
@@ -257,6 +260,7 @@ impl MetaLog {
         self.zone.set(new.0);
         self.wp_blocks.set(0);
         self.generation.set(generation);
+        self.head.set(Header::read(&bytes).map(|header| header.crc));
         self.write(&bytes, true).await?;
         self.device.keep(places);
         let mut cleared = submit(Command::Reset { zones: Zones::One(old) });
@@ -265,6 +269,24 @@ impl MetaLog {
         }
         self.cleared.set(Some(cleared));
         Ok(())
+    }
+
+    /// Whether there is a checkpoint in the metadata zones that this log has not written, and that counts: another
+    /// process has assembled the array. What cannot be read says nothing.
+    pub async fn is_foreign(&self) -> bool {
+        for zone in 0..META_ZONES {
+            let lba = self.lba(zone);
+            let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
+            let header = done.result.ok().and_then(|()| Header::read(&done.data));
+            let Some(header) = header.filter(|header| header.origin == self.origin(lba.0)) else { continue };
+            let generation = done.data.get(HEADER_BYTES..).and_then(|bytes| bytes.first_chunk());
+            let generation = generation.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            let (own, head) = (self.generation.get(), self.head.get());
+            if generation > own || generation == own && head.is_some_and(|head| head != header.crc) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Appends whole blocks, if need be durably.

@@ -169,6 +169,29 @@ impl Look {
         }
     }
 
+    /// Whether another host has run the array last and not stopped it, so that it may still run there.
+    pub fn may_run_elsewhere(&self) -> bool {
+        let (runner, host) = (self.raid.membership.superblock().runner, self.raid.runtime.host());
+        host.pause.is_some() && ![Uuid::default(), Uuid(host.id)].contains(&runner)
+    }
+
+    /// Has another host let go of the array, which finds the checkpoints of this one: see
+    /// [`crate::array::Array::check_fence`]. What there is has to be looked at again then. Nobody is stale afterwards.
+    ///
+    /// # Errors
+    /// The other host has written its own checkpoints meanwhile.
+    pub async fn claim(self) -> Result<(), ArrayError> {
+        let host = self.raid.runtime.host();
+        self.keep_what_counts()?;
+        self.load();
+        self.raid.membership.change(|superblock| superblock.runner = Uuid(host.id));
+        self.raid.renew(self.floor, self.late, None).await?;
+        if let Some(pause) = host.pause {
+            pause().await;
+        }
+        self.raid.check_fence().await
+    }
+
     /// How the array and its zones would be after assembly.
     pub fn inspected(self) -> Result<Inspected, ArrayError> {
         self.keep_what_counts()?;
@@ -188,7 +211,8 @@ impl Look {
         self.load();
         let Look { raid, verdicts, floor, late } = self;
         let awaited = raid.may_wait_for();
-        let id = Uuid(raid.runtime.draw_id());
+        let (id, host) = (Uuid(raid.runtime.draw_id()), Uuid(raid.runtime.host().id));
+        raid.membership.change(|superblock| superblock.runner = host);
         raid.renew(floor, late, Some(id)).await?;
         raid.start_members();
         raid.commit(id).await?;
@@ -209,7 +233,13 @@ pub async fn assemble(
     tails: Option<&Tails>,
     behaviour: Behaviour,
 ) -> Result<Rc<Raid>, ArrayError> {
-    look(runtime, drives, Told { tails, ..Told::default() }, behaviour).await?.carry_out().await
+    let told = Told { tails, ..Told::default() };
+    let found = look(runtime, drives.clone(), told, behaviour).await?;
+    if !found.may_run_elsewhere() {
+        return found.carry_out().await;
+    }
+    found.claim().await?;
+    look(runtime, drives, told, behaviour).await?.carry_out().await
 }
 
 impl Raid {
