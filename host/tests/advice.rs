@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
+    ops::{Deref, DerefMut},
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     process::{Child, Command, Stdio},
     thread::sleep,
@@ -22,18 +23,42 @@ fn with_volume() -> Place {
     place
 }
 
+/// A server that does not outlive its test.
+struct Served(Child);
+
+impl Deref for Served {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Served {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Starts a server and waits for its first line.
-fn served(mut command: Command) -> Child {
+fn served(mut command: Command) -> Served {
     let mut server = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
     BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
     if !said.contains(" serves ") {
         panic!("{said}: {}", Ran::new(server.wait_with_output().unwrap()).stderr);
     }
-    server
+    Served(server)
 }
 
-fn serve(place: &Place) -> Child {
+fn serve(place: &Place) -> Served {
     served(place.command(&["serve", "drives", "--nbd", "nbd.sock"]))
 }
 
