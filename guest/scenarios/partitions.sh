@@ -27,7 +27,7 @@ printf 'label: gpt\nsize=128MiB, name=first\nsize=256MiB, name=second\n' | udeva
 udevadm settle
 wait_for 30 test -b "${DEVICE}p2"
 mkfs.ext4 -q -L files "${DEVICE}p1"
-pvcreate -q "${DEVICE}p2" >/run/lvm && vgcreate -q pool "${DEVICE}p2" >>/run/lvm && lvcreate -q -L 64M -n data pool >>/run/lvm
+pvcreate -q "${DEVICE}p2" >/run/made && vgcreate -q pool "${DEVICE}p2" >>/run/made && lvcreate -q -L 64M -n data pool >>/run/made
 mkfs.ext4 -q /dev/pool/data
 uuid=$(blkid -p -s UUID -o value "${DEVICE}p1")
 partuuid=$(blkid -p -s PART_ENTRY_UUID -o value "${DEVICE}p1")
@@ -53,7 +53,7 @@ mount /dev/pool/data /run/data
 if zoneraid stop tank 2>/run/refused; then fail "it stopped under a mounted logical volume"; fi
 grep -q 'held by dm-.*mounted on /run/data' /run/refused || { cat /run/refused; fail "the mounted logical volume is not named"; }
 umount /run/data
-vgchange -q -an pool >/run/lvm
+vgchange -q -an pool >/run/made
 
 step "after a restart all of it is there again, and nobody has asked LVM"
 systemctl stop "$tank"
@@ -67,6 +67,6 @@ wait_for 60 links
 wait_for 60 test -e /dev/pool/data
 mount /dev/pool/data /run/data
 umount /run/data
-vgchange -q -an pool >/run/lvm
+vgchange -q -an pool >/run/made
 systemctl stop "$tank"
 ! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
