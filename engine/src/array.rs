@@ -66,6 +66,21 @@ impl Array {
         create::design(runtime, options, drives)
     }
 
+    /// The options, if they do not say how many zones are spare, with one for each zone that is worn of the drive that
+    /// has most of these, if that is more than the default: as [`Array::create`] does.
+    pub async fn spares_for(
+        runtime: &Runtime,
+        options: &CreateOptions,
+        drives: &[Drive],
+    ) -> Result<CreateOptions, ArrayError> {
+        create::with_spares(runtime, options, drives, Behaviour::default()).await
+    }
+
+    /// Zones of a drive that are read-only or offline.
+    pub async fn worn_zones(drive: &Drive) -> Vec<u32> {
+        create::worn_zones(&*drive.device).await
+    }
+
     /// As [`Array::create`], for experiments.
     pub async fn create_with(
         runtime: &Runtime,
@@ -207,6 +222,14 @@ impl Array {
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
         let raid = self.0.raid();
         raid.mirror_with(member, &raid.newcomer(member, drive)?).map(|_| ())
+    }
+
+    /// Calls off what [`Array::replace`] is doing: it ends with an error, when the new drive has been made blank.
+    ///
+    /// # Errors
+    /// Nothing is being copied, or the new drive is taking over already.
+    pub fn cancel_replacement(&self) -> Result<(), ArrayError> {
+        self.0.raid().cancel_replacement()
     }
 
     /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the

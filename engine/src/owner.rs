@@ -131,9 +131,10 @@ async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Resul
     let (drive, device) = (drive.device.clone(), device.clone());
     let log =
         raid.new_log(role, drive, (device, log.moved.clone()), (log.zone, log.generation), Live::default());
+    log.resume_at(candidate.log.wp_blocks, candidate.log.place);
     raid.members.put(role, candidate.drive.name.clone(), log.clone());
     log.checkpoint(&*raid, true).await?;
-    candidate.log.zone = log.zone();
+    candidate.log.place = Some(log.place());
     Ok(())
 }
 
@@ -147,9 +148,11 @@ async fn empty(candidate: &Candidate) -> Result<(), DeviceError> {
     report.result?;
     // A zone may be empty and still let be read what was in its ZRWA.
     let used = report.zones.iter().filter(|info| info.state != ZoneState::Empty || has_zrwa);
-    reset_each(device, used.map(|info| info.zone.0).filter(|zone| *zone >= logs)).await?;
-    let last = candidate.log.zone * aggregate;
-    reset_each(device, (0..logs).filter(|zone| !(last..last + aggregate).contains(zone))).await?;
+    let last = candidate.log.place.unwrap_or(candidate.log.zone) * aggregate;
+    let is_last = |zone: &u32| (last..last + aggregate).contains(zone);
+    let data = used.map(|info| info.zone.0).filter(|zone| *zone >= logs && !is_last(zone));
+    reset_each(device, data).await?;
+    reset_each(device, (0..logs).filter(|zone| !is_last(zone))).await?;
     for zone in (last..last + aggregate).rev() {
         reset_each(device, [zone].into_iter()).await?;
     }

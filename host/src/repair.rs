@@ -75,7 +75,7 @@ pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
         false => array.fail(role).await?,
     }
     let drive = before.members.get(role).map(|member| member.drive.clone()).unwrap_or_default();
-    Ok(Failed { array: before.name, role: role as u32, drive })
+    Ok(Failed { array: before.name, role: role as u32, drive, called_off: false })
 }
 
 /// Refuses to rebuild where there is nothing to be rebuilt on: members are out, and no drive is in their places.

@@ -41,4 +41,5 @@ mod steps;
 mod timed;
 mod volume;
 mod volume_moments;
+mod worn_logs;
 mod zone_faults;

@@ -684,3 +684,73 @@ fn what_one_drive_alone_was_told_is_outdone() {
         }
     }
 }
+
+#[test]
+fn copy_that_is_called_off_leaves_new_drive_blank() {
+    for policy in POLICIES {
+        let mut scene = Scene::new(policy, false);
+        assert!(scene.array.cancel_replacement().is_err());
+        let outcome = scene.start_all_but_one();
+        // What is written meanwhile goes to both.
+        let tail = TAILS[3];
+        assert_eq!(run(&scene.runtime, scene.submit_write(3, tail, 5)).result, Ok(()));
+        assert_eq!(scene.array.cancel_replacement(), Ok(()));
+        scene.release();
+        assert!(outcome.take().is_some_and(|result| result.is_err()), "{policy:?}");
+        let report = Command::Report { first: ZoneIndex(0), count: shape().zones };
+        let zones = run(&scene.runtime, scene.drives[NEW].device.submit(report)).zones;
+        assert!(zones.iter().all(|info| info.state == ZoneState::Empty), "{policy:?} {zones:?}");
+        // The old drive is the member as before, and another copy may begin.
+        assert!(scene.array.status().members.iter().all(|member| member.state == MemberState::Active));
+        assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?}");
+        let there = (0..=MEMBERS).filter(|drive| ![OLD, 3].contains(drive));
+        let there = there.map(|drive| scene.drives[drive].clone()).collect();
+        scene.runtime.clear();
+        scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, there)).unwrap();
+        check(&scene.runtime, &scene.array, 3, tail + 5);
+        check(&scene.runtime, &scene.array, 0, TAILS[0]);
+    }
+}
+
+/// Full zones that have been copied are not copied again, whatever has become of others meanwhile.
+#[test]
+fn copy_goes_on_after_cut_or_kill_with_what_is_complete() {
+    for policy in POLICIES {
+        for (volatile, power) in [(false, false), (false, true), (true, true)] {
+            let mut scene = Scene::new(policy, volatile);
+            let outcome = scene.start_all_but_one();
+            assert!(outcome.borrow().is_none());
+            scene.runtime.clear();
+            scene.rig.drop_held();
+            scene.rig.rule(|_, _| Act::Pass);
+            if power {
+                scene.rig.cut_power(&mut Rng::new(1), |_| Cut { cache_lost: true, zrwa_lost: false });
+            }
+            let members = scene.drives[..MEMBERS].to_vec();
+            scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, members)).unwrap();
+            // One of the zones gets another content meanwhile.
+            submit(&scene.runtime, &scene.array, reset(FINISHED));
+            write(&scene.runtime, &scene.array, FINISHED, 0, 30, true);
+            submit(&scene.runtime, &scene.array, Command::Finish { zones: Zones::One(ZoneIndex(FINISHED)) });
+            let written = Rc::new(RefCell::new(Vec::new()));
+            let seen = written.clone();
+            scene.rig.rule(move |drive, command| {
+                if let (NEW, Command::Write { lba, .. }) = (drive, command) {
+                    seen.borrow_mut().push(lba.0 / shape().zone_size_blocks);
+                }
+                Act::Pass
+            });
+            assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?}");
+            let zones = written.take();
+            assert!(!zones.contains(&part(0).0.into()), "{policy:?} {volatile} {power}: {zones:?}");
+            assert!(zones.contains(&part(FINISHED).0.into()), "{policy:?}");
+            let there = (0..=MEMBERS).filter(|drive| ![OLD, 3].contains(drive));
+            let there = there.map(|drive| scene.drives[drive].clone()).collect();
+            scene.runtime.clear();
+            scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, there)).unwrap();
+            for (zone, tail) in (0..).zip(TAILS) {
+                check(&scene.runtime, &scene.array, zone, tail);
+            }
+        }
+    }
+}

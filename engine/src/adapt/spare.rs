@@ -33,6 +33,14 @@ pub struct Spared {
     worn: RefCell<BTreeSet<u32>>,
 }
 
+/// Zones of a drive with so many that may take the place of a metadata zone that is worn, if they are spare ones.
+pub fn reserves(zones: u32) -> Range<u32> {
+    zones.saturating_sub(RESERVES)..zones
+}
+
+/// Few enough to be looked at whenever a log is looked for.
+const RESERVES: u32 = 4;
+
 impl Spared {
     /// Shows `zones` zones of a drive that has no fewer, with those that have been moved in their `places`.
     pub fn new(
@@ -93,6 +101,20 @@ impl Spared {
     pub async fn find_free(&self) -> Option<u32> {
         let sound = self.look_at_spares().await;
         self.free().find(|spare| sound.iter().any(|info| info.zone.0 == *spare))
+    }
+
+    /// As [`Spared::find_free`], one of the last zones of the drive: a log is looked for there.
+    pub async fn find_reserve(&self) -> Option<u32> {
+        let sound = self.look_at_spares().await;
+        let last = reserves(self.device.geometry().zones);
+        let usable = |spare: &u32| last.contains(spare) && sound.iter().any(|info| info.zone.0 == *spare);
+        self.free().filter(usable).last()
+    }
+
+    /// Whether there is a zone for a log, as far as is known.
+    pub fn has_reserve(&self) -> bool {
+        let last = reserves(self.device.geometry().zones);
+        self.free().any(|spare| last.contains(&spare))
     }
 
     /// Resets what is in zones that are nobody's place, as far as that can be done: it would take resources of the

@@ -2,7 +2,7 @@
 
 use crate::{
     adapt::{aggregate::Aggregated, append::mark::MARK_BYTES},
-    device::{Geometry, Plate, ZonedDevice},
+    device::{Command, Geometry, Plate, ZonedDevice},
     format::{
         Uuid,
         lineage::Lineage,
@@ -26,9 +26,10 @@ use crate::{
         },
         parts::Raid,
         policy::{Policy, log},
-        recover::scan::prepare,
+        recover::scan::{find_log, prepare},
     },
     runtime::Runtime,
+    zone::{ZoneIndex, is_worn},
 };
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -112,17 +113,26 @@ pub async fn create(
     drives: Vec<Drive>,
     behaviour: Behaviour,
 ) -> Result<Rc<Raid>, ArrayError> {
+    let options = &with_spares(runtime, options, &drives, behaviour).await?;
     let Draft { mut superblock, geometry, members } = draft(runtime, options, &drives, behaviour)?;
     superblock.runner = Uuid(runtime.host().id);
-    let records = vec![ZoneRecord::default(); superblock.zones as usize];
+    let records = without_worn(&superblock, &members).await?;
     let catalog = Catalog::new(records, Vec::new(), HoleMap::default());
     let raid = Raid::new(runtime, superblock, geometry, catalog, 1, behaviour);
     for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
         let wiped = wipe(&*device).await;
         wiped.map_err(|error| BadDrive::new(&name, DriveFault::Reset(error)))?;
+        check_forgotten(runtime, &drive).await?;
         // The other zone than the one before the first.
         let log = raid.new_log(member, drive.device, (device, BTreeMap::new()), (1, 0), Live::default());
         raid.members.put(member, name.clone(), log.clone());
+        for zone in worn_zones(&*log.device).await.into_iter().filter(|zone| *zone >= META_ZONES) {
+            if raid.catalog.lost(ZoneIndex(zone - META_ZONES)) & (1 << member) == 0
+                && let Some(place) = log.device.find_free().await
+            {
+                log.device.place(ZoneIndex(zone), place);
+            }
+        }
         let written = log.checkpoint(&*raid, true).await;
         written.map_err(|error| BadDrive::new(&name, DriveFault::Unwritable(error)))?;
     }
@@ -130,6 +140,69 @@ pub async fn create(
     raid.end_making().await?;
     raid.runtime.spawn(raid.clone().keep_membership());
     Ok(raid)
+}
+
+/// Zones of a device that are worn.
+pub async fn worn_zones(device: &dyn ZonedDevice) -> Vec<u32> {
+    let count = device.geometry().zones;
+    let report = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
+    let worn = report.zones.iter().filter(|info| is_worn(info.state));
+    worn.map(|info| info.zone.0).collect()
+}
+
+/// The options with as many spare zones as worn ones of a drive need, if the number is not chosen: see
+/// [`crate::array::Array::spares_for`].
+pub async fn with_spares(
+    runtime: &Runtime,
+    options: &CreateOptions,
+    drives: &[Drive],
+    behaviour: Behaviour,
+) -> Result<CreateOptions, ArrayError> {
+    let mut options = options.clone();
+    if options.spare_zones.is_none() {
+        let Draft { superblock, members, .. } = draft(runtime, &options, drives, behaviour)?;
+        let mut most = 0;
+        for member in &members {
+            most = most.max(worn_zones(&*member.device).await.len() as u32);
+        }
+        let zones = members.iter().map(|member| member.device.geometry().zones).min().unwrap_or(0);
+        let spare = zones.saturating_sub(META_ZONES + superblock.zones);
+        options.spare_zones = (most > spare).then_some(most);
+    }
+    Ok(options)
+}
+
+/// The records of the zones of a new array: of parts that are worn, for which there is no spare zone, members are done
+/// without. Refuses zones that lack too many.
+async fn without_worn(superblock: &Superblock, members: &[Drive]) -> Result<Vec<ZoneRecord>, ArrayError> {
+    let mut records = vec![ZoneRecord::default(); superblock.zones as usize];
+    for (member, drive) in members.iter().enumerate() {
+        let (shown, zones) = (META_ZONES + superblock.zones, drive.device.geometry().zones);
+        let worn = worn_zones(&*drive.device).await;
+        let spare = (shown..zones).filter(|zone| !worn.contains(zone)).count();
+        // A metadata zone takes one of the last ones first.
+        let logs = worn.iter().filter(|zone| **zone < META_ZONES).count();
+        let parts = worn.iter().filter(|zone| (META_ZONES..shown).contains(*zone));
+        for zone in parts.skip(spare.saturating_sub(logs)) {
+            records[(zone - META_ZONES) as usize].lost |= 1 << member;
+        }
+    }
+    match records.iter().position(|record| record.lost.count_ones() > superblock.parities) {
+        Some(zone) => {
+            let drives = records[zone].lost.count_ones() as usize;
+            Err(NoDesign::Worn { zone: zone as u32, drives }.into())
+        }
+        None => Ok(records),
+    }
+}
+
+/// Refuses a drive that still says that it is a member of an array after it has been emptied: its metadata zone cannot
+/// be written any more.
+pub async fn check_forgotten(runtime: &Runtime, drive: &Drive) -> Result<(), BadDrive> {
+    match find_log(runtime, drive).await {
+        Ok(_) => Err(BadDrive::new(&drive.name, DriveFault::HoldsLog)),
+        Err(_) => Ok(()),
+    }
 }
 
 /// A new array before anything is written.

@@ -128,6 +128,9 @@ pub enum DriveFault {
     Features(u64),
     #[error("says it is member {role} of an array of {members}: its metadata is damaged")]
     NoSuchRole { role: usize, members: usize },
+    /// It is filled with a copy of a member.
+    #[error("holds a part of a copy of member {member} of array {array}: zoneraid replace goes on with it")]
+    Target { array: Uuid, member: usize },
     #[error("is of no array")]
     OfNoArray,
     #[error("is of another array")]
@@ -142,6 +145,12 @@ pub enum DriveFault {
     Reset(DeviceError),
     #[error("its metadata cannot be written: {0}")]
     Unwritable(DeviceError),
+    /// It would be found again.
+    #[error(
+        "a metadata zone of it cannot be written any more and still says that it is a member of an array: take \
+         another drive"
+    )]
+    HoldsLog,
     #[error("it failed while it was added")]
     FailedWhenAdded,
     #[error("is a member of this array already")]
@@ -162,6 +171,7 @@ impl DriveFault {
                 | Foreign
                 | Version(_)
                 | NoSuchRole { .. }
+                | Target { .. }
                 | OfNoArray
                 | OfAnotherArray
                 | IsMember
@@ -261,6 +271,11 @@ pub enum NoDesign {
     Zones { chunk_blocks: u64, stripe_blocks: u64 },
     #[error("of the {zones} zones that a drive has for data, {spare} cannot be spare: fewer can")]
     Spares { spare: u32, zones: u32 },
+    #[error(
+        "zone {zone} is read-only or offline on {} drives, and they have no spare zones left for it: make the array \
+         with more spare zones (--spare-zones), or of other drives", .drives
+    )]
+    Worn { zone: u32, drives: usize },
     #[error("the drives allow too few open zones: three are the least")]
     OpenZones,
     #[error("there can be no such array: {0}")]
@@ -352,6 +367,10 @@ pub enum NoReplacement {
     Offline(u32),
     #[error("the old drive is gone")]
     OldGone,
+    #[error("no member is being copied to another drive")]
+    NoneUnderWay,
+    #[error("the copy is complete and the new drive is taking over: it cannot be called off any more")]
+    TakesOver,
     #[error("{drive} has not replaced member {member}: {why}")]
     Failed { drive: String, member: usize, why: NotTaken },
 }
@@ -359,6 +378,8 @@ pub enum NoReplacement {
 /// Why a drive that was to take over was let go.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotTaken {
+    #[error("the copy was called off; the new drive is blank")]
+    CalledOff,
     #[error("it failed: {0}")]
     NewFailed(DeviceError),
     #[error("the old drive is gone")]

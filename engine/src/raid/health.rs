@@ -32,6 +32,8 @@ pub enum Cause {
     NotBegun,
     /// Members are out, or lack parts of zones.
     MembersLack,
+    /// Metadata zones of members are worn, and have no spare zone in their place.
+    LogsConfined,
     /// Drives have not been able to read some blocks.
     BlocksUnreadable,
     /// A rebuild could not bring some blocks back.
@@ -74,6 +76,8 @@ pub struct Health {
     pub lacking: Vec<usize>,
     /// Members whose drives have not been able to read some blocks.
     pub unreadable: Vec<usize>,
+    /// Members whose metadata log cannot move to another zone any more, and that are out when it is full.
+    pub confined: Vec<usize>,
 }
 
 impl Health {
@@ -87,6 +91,7 @@ impl Health {
         let out = those(&|member| member.state == MemberState::Out && !member.awaited);
         let lacking = those(&|member| member.state == MemberState::Rebuilding);
         let unreadable = those(&|member| member.unreadable_blocks > 0);
+        let confined = those(&|member| member.log_confined);
         let most_missing = array.most_missing.max(out.len() + missing.len());
         let cause = if array.failed {
             Some(Cause::ArrayFailed)
@@ -100,6 +105,8 @@ impl Health {
             Some(Cause::NotBegun)
         } else if !out.is_empty() || !lacking.is_empty() {
             Some(Cause::MembersLack)
+        } else if !confined.is_empty() {
+            Some(Cause::LogsConfined)
         } else if !unreadable.is_empty() {
             Some(Cause::BlocksUnreadable)
         } else if array.lost_blocks > 0 {
@@ -113,8 +120,17 @@ impl Health {
             None => Condition::Healthy,
         };
         let may_be_lost = if array.failed { 0 } else { array.parities.saturating_sub(most_missing) };
-        let mut health =
-            Health { condition, cause, remedy: None, may_be_lost, out, missing, lacking, unreadable };
+        let mut health = Health {
+            condition,
+            cause,
+            remedy: None,
+            may_be_lost,
+            out,
+            missing,
+            lacking,
+            unreadable,
+            confined,
+        };
         health.remedy = cause.map(|cause| health.remedy_of(cause, array));
         health
     }
@@ -141,6 +157,7 @@ impl Health {
             Cause::NotBegun => Remedy::AssembleAgain(Vec::new()),
             Cause::MembersLack if need_drives.is_empty() => Remedy::Rebuild,
             Cause::MembersLack => Remedy::Replace(need_drives),
+            Cause::LogsConfined => Remedy::Replace(self.confined.clone()),
             Cause::BlocksUnreadable => Remedy::Replace(self.unreadable.clone()),
         }
     }

@@ -283,6 +283,15 @@ impl Members {
         self.mirror.take();
     }
 
+    /// Lets the drive go that gets what is written to another one; `false` if there is none.
+    pub fn let_mirror_go(&self) -> bool {
+        let mirror = self.mirror.borrow();
+        mirror.as_ref().is_some_and(|(_, mirror)| {
+            mirror.let_go(DeviceError::Gone);
+            true
+        })
+    }
+
     /// The member that is mirrored.
     pub fn mirrored(&self) -> Option<usize> {
         self.mirror.borrow().as_ref().map(|(seat, _)| seat.member)

@@ -51,6 +51,10 @@ pub struct MemberStatus {
     pub moved: BTreeMap<u32, u32>,
     /// Spare zones of the drive that nothing has been moved to.
     pub spare_zones: u32,
+    /// Metadata zones of the drive that are worn: spare ones are used in their place, if there are any.
+    pub worn_log: Vec<u32>,
+    /// The log of the drive can only be written as long as there is room in one zone, since the other one is worn.
+    pub log_confined: bool,
     /// What was written on the drive when it became the member, whether it is there or not.
     pub plate: Plate,
 }
@@ -234,6 +238,8 @@ impl Raid {
                 worn: about.worn,
                 moved: self.members.log(m).map(|log| log.moved()).unwrap_or_default(),
                 spare_zones: self.members.log(m).map_or(0, |log| log.device.free().count() as u32),
+                worn_log: self.members.log(m).map(|log| log.worn().collect()).unwrap_or_default(),
+                log_confined: active && self.members.log(m).is_some_and(|log| log.is_confined()),
                 plate: superblock.members[m].plate.clone(),
             }
         });

@@ -124,6 +124,13 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         "--zone-size has to be a power of two below 2 TiB: no block device could show the array otherwise"
     );
     // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
+    let create = reactor.wait(Array::spares_for(reactor.runtime(), &create, &members))??;
+    for member in &members {
+        let worn = reactor.wait(Array::worn_zones(member))?;
+        if !worn.is_empty() {
+            output.note(&worn_note(&member.name, &worn));
+        }
+    }
     let design = Array::design(reactor.runtime(), &create, &members)?;
     ensure!(
         options.yes || used.is_empty(),
@@ -159,6 +166,18 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     drop(erasing);
     output.print(&created, created_text)?;
     Ok(HEALTHY)
+}
+
+/// What is said of a drive with zones that are worn.
+fn worn_note(drive: &str, worn: &[u32]) -> String {
+    const MOST: usize = 10;
+    let named: Vec<String> = worn.iter().take(MOST).map(u32::to_string).collect();
+    let more = if worn.len() > MOST { ", ..." } else { "" };
+    format!(
+        "{drive}: {} read-only or offline ({}{more}): spare zones are used in their place",
+        if worn.len() == 1 { "1 zone is".to_string() } else { format!("{} zones are", worn.len()) },
+        named.join(", ")
+    )
 }
 
 /// What a group has with the policy `append`: more makes nothing faster, and a larger table.
@@ -640,7 +659,8 @@ fn replace_here(
     refuse_scattered(found.drives.iter().map(|drive| drive.path.as_path()).chain([new]))?;
     let drive = take_new(&mut found, new)?;
     drive.refuse_if_waited_for()?;
-    if let Some(what) = drive.describe() {
+    let goes_on = drive.is_filled_for(&found.label.uuid, role);
+    if let Some(what) = drive.describe().filter(|_| !goes_on) {
         ensure!(yes, "{}: {what}; --yes destroys that", drive.introduce());
     }
     let session = found.assemble()?;
@@ -746,7 +766,11 @@ pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
         }
     };
     output.print(&failed, |failed| {
-        format!("member {} ({}) is out of '{}'\n", failed.role, failed.drive, failed.array)
+        let Failed { array, role, drive, called_off } = failed;
+        match called_off {
+            true => format!("the copy of member {role} of '{array}' to {drive} is called off\n"),
+            false => format!("member {role} ({drive}) is out of '{array}'\n"),
+        }
     })?;
     Ok(HEALTHY)
 }

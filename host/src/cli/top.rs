@@ -221,7 +221,7 @@ impl Top {
             rows.push(row("", "writes", &device.writes, [&tokens, "", "", missed]));
         }
         for (ShownDrive { role, reads, writes, .. }, name) in self.drives.iter().zip(names) {
-            let role = role.map_or(String::new(), |role| format!("member {role}: "));
+            let role = role.map_or("no member yet: ".into(), |role| format!("member {role}: "));
             rows.push(row(&(role + &name), "reads", reads, ["", "", "", ""]));
             rows.push(row("", "writes", writes, ["", "", "", ""]));
         }

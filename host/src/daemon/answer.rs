@@ -90,7 +90,11 @@ impl Daemon {
             Request::Traffic => serde_json::to_value(self.asked())?,
             Request::Zones { zone } => serde_json::to_value(self.zones(zone).await?)?,
             Request::Fail { member } => {
-                serde_json::to_value(repair::fail(&self.array, self.role(&member)?).await?)?
+                let failed = match self.call_off(&member)? {
+                    Some(called_off) => called_off,
+                    None => repair::fail(&self.array, self.role(&member)?).await?,
+                };
+                serde_json::to_value(failed)?
             }
             Request::Replace { member, drive, now, yes } => {
                 serde_json::to_value(self.replace(&member, &drive, (now, yes), connection).await?)?

@@ -93,6 +93,7 @@ impl Daemon {
         let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
         let paths = found.drives.iter().map(|drive| drive.path.as_path());
         let others = Others::new(paths, found.damaged.iter().map(|(path, _)| path.as_path()));
+        let filled = found.filled.clone();
         let Session { reactor, array, .. } = found.start(left, terms)?;
         array.feed(reactor.buffers());
         let status = array.status();
@@ -139,6 +140,8 @@ impl Daemon {
         runtime.spawn(daemon.clone().watch_power());
         if status.provisional {
             runtime.spawn(daemon.clone().await_missing(place, others));
+        } else if let Some((role, path)) = filled.into_iter().next().filter(|_| !status.read_only) {
+            runtime.spawn(daemon.clone().go_on_copying(role, path));
         }
         Ok(daemon)
     }
@@ -177,6 +180,7 @@ impl Daemon {
                 return;
             }
             notify(&[NotifyState::Stopping]);
+            daemon.log_copy_given_up();
             if let Err(error) = daemon.end(true).await {
                 daemon.failure.borrow_mut().get_or_insert(error);
             }

@@ -11,7 +11,7 @@ use crate::{
     output::quoted,
     protocol::Answer,
     repair,
-    report::{Copied, Rebuilt},
+    report::{Copied, Failed, Rebuilt},
     size::show,
 };
 use anyhow::{Result, anyhow, ensure};
@@ -129,7 +129,8 @@ impl Daemon {
         let replacement = Replacement(self.clone());
         let role = self.role(member)?;
         let drive = self.take_new(path).await?;
-        if let Some(what) = drive.describe() {
+        let goes_on = drive.is_filled_for(&self.array.status().uuid, role);
+        if let Some(what) = drive.describe().filter(|_| !goes_on) {
             ensure!(yes, "{}: {what}; --yes destroys that", path.display());
         }
         *self.rebuilder.last.borrow_mut() = None;
@@ -152,6 +153,53 @@ impl Daemon {
         Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&self.array.status(), Some(role as u32), drive, &done) })
     }
 
+    /// Goes on with a copy of a member to the drive at `path`, which a process before this one has begun.
+    pub async fn go_on_copying(self: Rc<Self>, role: usize, path: PathBuf) {
+        if self.rebuilder.replacing.replace(true) {
+            return;
+        }
+        let replacement = Replacement(self.clone());
+        let name = self.array.status().name;
+        let works = self.array.status().members.get(role).is_some_and(|m| m.state != MemberState::Out);
+        match self.take_new(&path).await {
+            Ok(drive) if works && drive.is_filled_for(&self.array.status().uuid, role) => {
+                log(&format!("'{name}': the copy of member {role} to {} goes on", path.display()));
+                // What comes of it is logged.
+                self.place(role, drive, false, &Placing::default()).await.ok();
+            }
+            Ok(_) => {}
+            Err(error) => {
+                log(&format!("'{name}': the copy of member {role} does not go on: {error:#}"));
+            }
+        }
+        drop(replacement);
+        self.start_rebuild();
+        self.rebuilder.changed.open();
+        self.tell();
+    }
+
+    /// Calls the copy to a drive off, if there is one: it is blank then. `None` if `member` is not the drive that is
+    /// filled.
+    pub fn call_off(&self, member: &MemberName) -> Result<Option<Failed>> {
+        let MemberName::Path { path, .. } = member else { return Ok(None) };
+        let copied = self.rebuilder.copied.borrow().clone();
+        let Some(copied) = copied.filter(|copied| Path::new(&copied.drive) == path) else { return Ok(None) };
+        self.array.cancel_replacement()?;
+        let array = self.array.status().name;
+        log(&format!("'{array}': the copy of member {} to {} is called off", copied.role, copied.drive));
+        Ok(Some(Failed { array, role: copied.role, drive: copied.drive, called_off: true }))
+    }
+
+    /// Says that a copy ends with the daemon.
+    pub fn log_copy_given_up(&self) {
+        if let Some(Copied { role, drive }) = &*self.rebuilder.copied.borrow() {
+            let array = self.array.status().name;
+            log(&format!(
+                "'{array}': the copy of member {role} to {drive} stops here and goes on when the array is started again"
+            ));
+        }
+    }
+
     /// Puts a drive in its place, and holds it from then on instead of the one that was there.
     async fn place(
         self: &Rc<Self>,
@@ -163,6 +211,11 @@ impl Daemon {
         let (rebuilder, path) = (&self.rebuilder, drive.path.clone());
         let old = self.array.status().members.get(role).map(|member| PathBuf::from(&member.drive));
         let started = Instant::now();
+        // It is held from now on, and seen where drives are: what is written to it is counted.
+        let is_new = self.held(&path).is_none();
+        if is_new {
+            self.drives.borrow_mut().push(drive.clone());
+        }
         let progress = |progress: Progress| {
             let drive = path.display().to_string();
             *rebuilder.copied.borrow_mut() = Some(Copied { role: role as u32, drive });
@@ -178,6 +231,9 @@ impl Daemon {
         match &result {
             Ok(_) => log(&format!("'{name}': {} is member {role} now", path.display())),
             Err(error) => log(&format!("'{name}': {} is not member {role}: {error}", path.display())),
+        }
+        if result.is_err() && is_new {
+            self.drives.borrow_mut().retain(|held| held.path != path);
         }
         let replaced = result?;
         // Of an array that holds nothing nothing is copied.

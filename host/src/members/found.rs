@@ -53,6 +53,8 @@ pub struct Found {
     pub drives: Vec<OpenDrive>,
     /// If members are missing, drives beside them that cannot be used: one of those may be it.
     pub damaged: Vec<(PathBuf, String)>,
+    /// Drives beside them that hold a part of a copy of a member, with its role.
+    pub filled: Vec<(usize, PathBuf)>,
     /// The directory that they were found in.
     place: PathBuf,
 }
@@ -66,6 +68,10 @@ impl Found {
                 damaged.push((drive.path.clone(), what.clone()));
             }
         }
+        let role_of = |drive: &OpenDrive| {
+            (0..label.members as usize).find(|role| drive.is_filled_for(&label.uuid, *role))
+        };
+        let filled = scan.drives.iter().filter_map(|drive| Some((role_of(drive)?, drive.path.clone())));
         let mut drives = scan.drives.clone();
         drives.retain(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid));
         let roles: BTreeSet<u32> = drives.iter().filter_map(|drive| Some(drive.label()?.role)).collect();
@@ -73,7 +79,8 @@ impl Found {
             damaged.clear();
         }
         let (called, place) = (label.name.clone(), scan.place.clone());
-        Found { reactor: reactor.clone(), label: label.clone(), called, drives, damaged, place }
+        let (reactor, label, filled) = (reactor.clone(), label.clone(), filled.collect());
+        Found { reactor, label, called, drives, damaged, filled, place }
     }
 
     /// Finds the array that `name` stands for, and claims its drives.

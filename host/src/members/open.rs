@@ -15,7 +15,8 @@ use anyhow::{Result, ensure};
 use engine::{
     array::Drive,
     device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice},
-    format::superblock::Stage,
+    format::{Uuid, superblock::Stage},
+    raid::error::DriveFault,
     runtime::Runtime,
 };
 use std::{
@@ -232,6 +233,12 @@ impl OpenDrive {
             }
             Content::Other(what) => Some(drive::signature(&self.path).unwrap_or_else(|| what.clone())),
         }
+    }
+
+    /// Whether it holds a part of a copy of member `role` of an array, so that `replace` goes on with it.
+    pub fn is_filled_for(&self, array: &[u8; 16], role: usize) -> bool {
+        let filled = DriveFault::Target { array: Uuid(*array), member: role };
+        matches!(&self.content, Content::Other(what) if *what == filled.to_string())
     }
 
     /// Bytes that the drive can hold.

@@ -104,6 +104,15 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
             format!("every member is there, but nothing can be written{why}")
         }
         Some(Cause::MembersLack) => format!("{}; {}{}", members(), readable(array), stake()),
+        Some(Cause::LogsConfined) => {
+            let count = health.confined.len();
+            let (have, they_are) = if count == 1 { ("has", "it is") } else { ("have", "they are") };
+            format!(
+                "{} {have} a metadata zone that is worn, and no spare zone in its place: when the other one is full \
+                 too, {they_are} out",
+                members_named(&health.confined)
+            )
+        }
         Some(Cause::BlocksUnreadable) => {
             let of = |role: &usize| {
                 let size = show(bytes(array.members[*role].unreadable_blocks));

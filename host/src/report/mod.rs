@@ -382,7 +382,13 @@ impl Status {
             zones_to_rebuild: member.zones_to_rebuild,
             moved_zones: member.moved.len() as u32,
             spare_zones: member.spare_zones,
-            note: member.note.to_string(),
+            note: match member.note.to_string() {
+                note if note.is_empty() && !member.worn_log.is_empty() => {
+                    let zones: Vec<String> = member.worn_log.iter().map(u32::to_string).collect();
+                    format!("metadata zone {} of the drive is worn", in_a_row(&zones))
+                }
+                note => note,
+            },
         });
         Status {
             name: array.name.clone(),
@@ -631,12 +637,14 @@ impl Rebuilt {
     }
 }
 
-/// A member that has been taken out.
+/// A member that has been taken out, or a drive that was to replace it and does not any more.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Failed {
     pub array: String,
     pub role: u32,
     pub drive: String,
+    /// The drive was being filled with a copy of the member, which stays.
+    pub called_off: bool,
 }
 
 /// The zones of an array.

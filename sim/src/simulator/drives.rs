@@ -269,6 +269,16 @@ impl World<'_> {
                     newest = log;
                 }
             }
+            // Where a metadata zone has gone that is worn.
+            let zones = self.wire.geometry(bay).zones / aggregate;
+            let spare = newest.as_ref().map_or(zones, |log| META_ZONES + log.superblock.zones);
+            for place in spare.max(zones.saturating_sub(4))..zones {
+                let log = self.read_log(bay, aggregate, place, member).ok().flatten();
+                if log.as_ref().is_some_and(|l| newest.as_ref().is_some_and(|n| n.generation < l.generation))
+                {
+                    newest = log;
+                }
+            }
         }
         newest.ok_or_else(|| Failure("there is no metadata log".into()))
     }
@@ -301,7 +311,8 @@ impl World<'_> {
                 (Record::Checkpoint(checkpoint), None) if checkpoint.superblock.aggregate != aggregate => {
                     return Ok(None);
                 }
-                (Record::Checkpoint(checkpoint), None) => {
+                // The first one, or one behind it, where the log had no other zone to go to.
+                (Record::Checkpoint(checkpoint), _) => {
                     let chunk = checkpoint.superblock.chunk_blocks as u64;
                     let burned = checkpoint.burned.iter().map(|burned| (burned.zone, burned.from..burned.to));
                     let relocated = checkpoint.parity.iter().filter(|parity| parity.index == RELOCATED);

@@ -5,6 +5,11 @@
 //! which replaces this one from that moment on: a checkpoint is valid as a whole or not at all,
 //! and the zone with the newest valid one counts.
 //!
+//! *A metadata zone that is worn* has its place in one of the last spare zones of the drive from then on, as a zone of
+//! data has ([`crate::adapt::spare`]). Its records carry the addresses of the zone that is worn. Nobody writes down
+//! where it is: whoever looks for a log looks there, too, and the newest valid checkpoint counts as ever. If there
+//! is no such zone, the log goes on where it is, as long as there is room: with a checkpoint behind what it holds.
+//!
 //! Zones are reset and finished here in an order that never leaves the member without a valid
 //! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
 //! one has its checkpoint, and nothing waits for that until its turn comes.
@@ -28,7 +33,7 @@ use crate::{
         seat::Seat,
     },
     runtime::Gate,
-    zone::{Lba, ZoneIndex},
+    zone::{Lba, ZoneIndex, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -94,6 +99,17 @@ pub struct MetaLog {
     work: Gate,
     /// Nothing will be written to it any more.
     ended: Cell<bool>,
+    /// Metadata zones (bits) of the drive that are known to be worn.
+    worn: Cell<u32>,
+    /// It has no other zone to go to.
+    confined: Cell<bool>,
+}
+
+/// Whether an error is about a zone that may be worn.
+fn may_be_worn(error: DeviceError) -> bool {
+    use Status::*;
+    let DeviceError::Status(status) = error else { return false };
+    matches!(status, ZoneIsReadOnly | ZoneIsOffline | InvalidZoneStateTransition | WriteFault)
 }
 
 impl MetaLog {
@@ -123,7 +139,47 @@ impl MetaLog {
             live: RefCell::new(live),
             work: Gate::default(),
             ended: Cell::default(),
+            worn: Cell::default(),
+            confined: Cell::default(),
         })
+    }
+
+    /// What was read ends at this block of its zone, which may have another place.
+    pub fn resume_at(&self, wp_blocks: u64, place: Option<u32>) {
+        self.wp_blocks.set(wp_blocks);
+        if let Some(place) = place {
+            self.device.place(ZoneIndex(self.zone.get()), place);
+        }
+    }
+
+    /// Where the zone lies that is written.
+    pub fn place(&self) -> u32 {
+        self.device.places().get(&self.zone.get()).copied().unwrap_or(self.zone.get())
+    }
+
+    /// Looks which metadata zones of the drive are worn.
+    pub async fn look_for_wear(&self) {
+        let report = |zone| Command::Report { first: ZoneIndex(zone), count: 1 };
+        for zone in 0..META_ZONES {
+            let zones = self.device.submit(report(zone)).await.zones;
+            let is_moved = self.device.places().contains_key(&zone);
+            if is_moved || zones.first().is_some_and(|info| is_worn(info.state)) {
+                self.worn.set(self.worn.get() | 1 << zone);
+            }
+        }
+    }
+
+    /// Metadata zones of the drive that are worn.
+    pub fn worn(&self) -> impl Iterator<Item = u32> {
+        let worn = self.worn.get();
+        (0..META_ZONES).filter(move |zone| worn & (1 << zone) != 0)
+    }
+
+    /// Whether it has to stay in one zone, since the other one is worn and none is left to take its place.
+    pub fn is_confined(&self) -> bool {
+        let places = self.device.places();
+        self.confined.get()
+            || self.worn().any(|zone| !places.contains_key(&zone)) && !self.device.has_reserve()
     }
 
     /// Queues a record; it is safe when the completion says so.
@@ -213,13 +269,20 @@ impl MetaLog {
                 None => renew = true,
             }
         }
-        let limit = log_blocks(self.device.geometry(), self.kit.layout.policy);
+        let limit = match self.confined.get() {
+            true => self.device.geometry().zone_capacity_blocks,
+            false => log_blocks(self.device.geometry(), self.kit.layout.policy),
+        };
         let result = if renew || self.wp_blocks.get() + (bytes.len() / BLOCK) as u64 > limit {
             // It says everything that the records say: what they change was changed when they were
             // queued.
             self.checkpoint(keeper, false).await
         } else {
-            self.write(&bytes, durable).await
+            match self.write(&bytes, durable).await {
+                // A checkpoint elsewhere says all that they say.
+                Err(error) if may_be_worn(error) => self.checkpoint(keeper, false).await,
+                result => result,
+            }
         };
         self.bytes.set(bytes);
         result
@@ -227,12 +290,61 @@ impl MetaLog {
 
     /// Zones of the array of which the member's part is in a spare zone of its drive, and in which.
     pub fn moved(&self) -> BTreeMap<u32, u32> {
-        self.device.places().into_iter().map(|(zone, place)| (zone - META_ZONES, place)).collect()
+        let data = self.device.places().into_iter().filter(|(zone, _)| *zone >= META_ZONES);
+        data.map(|(zone, place)| (zone - META_ZONES, place)).collect()
     }
 
     /// Starts the other zone with a checkpoint of everything the array and this log know. `spare` says that
-    /// no zone is under repair, so that what is kept for that may be used.
+    /// no zone is under repair, so that what is kept for that may be used. If there is no other zone, the checkpoint
+    /// comes behind what is there.
     pub async fn checkpoint(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
+        loop {
+            let before = (self.zone.get(), self.wp_blocks.get(), self.generation.get());
+            let error = match self.move_on(keeper, spare).await {
+                Err(error) if may_be_worn(error) => error,
+                result => return result,
+            };
+            self.zone.set(before.0);
+            self.wp_blocks.set(before.1);
+            self.generation.set(before.2);
+            // Whatever has failed, only the zone that is to be written may have another place.
+            if !self.find_reserve(1 - before.0).await {
+                return self.stay(keeper, error).await;
+            }
+        }
+    }
+
+    /// Has a metadata zone that is worn be in another place; `false` if it is not worn, or there is none.
+    async fn find_reserve(&self, zone: u32) -> bool {
+        let report = self.device.submit(Command::Report { first: ZoneIndex(zone), count: 1 }).await;
+        if !report.zones.first().is_some_and(|info| is_worn(info.state)) {
+            return false;
+        }
+        self.worn.set(self.worn.get() | 1 << zone);
+        let Some(place) = self.device.find_reserve().await else { return false };
+        self.device.place(ZoneIndex(zone), place);
+        true
+    }
+
+    /// Writes a checkpoint behind what is in the present zone, if that can be written and has room for it.
+    async fn stay(&self, keeper: &dyn Keeper, error: DeviceError) -> Result<(), DeviceError> {
+        let (mut checkpoint, sequence) = keeper.contents(self.generation.get(), &self.live.borrow());
+        let places = self.device.places();
+        checkpoint.moved = self.moved();
+        let lba = self.lba(self.zone.get()).0 + self.wp_blocks.get();
+        let bytes = Record::Checkpoint(Box::new(checkpoint)).encode(self.origin(lba), sequence);
+        let end = self.wp_blocks.get() + bytes.blocks();
+        if self.generation.get() == 0 || end > self.device.geometry().zone_capacity_blocks {
+            return Err(error);
+        }
+        self.confined.set(true);
+        self.write(&bytes, true).await?;
+        self.device.keep(places);
+        Ok(())
+    }
+
+    /// Starts the other zone with a checkpoint.
+    async fn move_on(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
         let (old, new) = (ZoneIndex(self.zone.get()), ZoneIndex(1 - self.zone.get()));
         let submit = |command| self.device.submit(command);
         let cleared = self.cleared.take();
@@ -242,7 +354,9 @@ impl MetaLog {
         let open = Command::Open { zones: Zones::One(new), zrwa: false };
         let both = spare && self.wp_blocks.get() > 0 && submit(open).await.result.is_ok();
         if self.wp_blocks.get() > 0 && !both {
-            submit(Command::Finish { zones: Zones::One(old) }).await.result?;
+            let finished = submit(Command::Finish { zones: Zones::One(old) }).await.result;
+            // One that is worn takes no resources.
+            finished.or_else(|error| if may_be_worn(error) { Ok(()) } else { Err(error) })?;
         }
         if !keeper.is_current(self.member, self) {
             return Err(DeviceError::Gone);
@@ -263,6 +377,7 @@ impl MetaLog {
         self.head.set(Header::read(&bytes).map(|header| header.crc));
         self.write(&bytes, true).await?;
         self.device.keep(places);
+        self.confined.set(false);
         let mut cleared = submit(Command::Reset { zones: Zones::One(old) });
         if both {
             cleared = Completion::ready(cleared.await);
@@ -309,11 +424,6 @@ impl MetaLog {
             self.device.submit(Command::Flush).await.result?;
         }
         Ok(())
-    }
-
-    /// The zone that is written.
-    pub fn zone(&self) -> u32 {
-        self.zone.get()
     }
 
     fn lba(&self, zone: u32) -> Lba {

@@ -1,12 +1,13 @@
 //! Reading a log: which of the two zones counts, what is in it, and what of it is damaged.
 
 use crate::{
+    adapt::spare::reserves,
     buf::{BLOCK, Buf, BufPool, is_uniform},
     device::{Command, DeviceError, Geometry, Status, ZonedDevice},
     format::{
-        Origin, VERSION,
+        Origin, Uuid, VERSION,
         codec::{Absurd, FAR, Unreadable, expect},
-        record::{HEADER_BYTES, Header, Record},
+        record::{Checkpoint, HEADER_BYTES, Header, Record},
         superblock::Superblock,
     },
     raid::{
@@ -24,8 +25,10 @@ use std::{collections::BTreeMap, rc::Rc};
 pub struct ReadLog {
     /// Array and role of the drive, from the checkpoint.
     pub origin: Origin,
-    /// The zone that counts.
+    /// The zone that counts, the place where it lies, if that is another one, and where what was read of it ends.
     pub zone: u32,
+    pub place: Option<u32>,
+    pub wp_blocks: u64,
     pub generation: u64,
     /// The checkpoint and what follows it but parity, with sequence numbers.
     pub records: Vec<(Record, u64)>,
@@ -49,6 +52,8 @@ pub enum NoLog {
     Foreign,
     /// There was a log, but it is damaged.
     Damaged,
+    /// The drive is being filled with a copy of a member of an array.
+    Target(Uuid, u32),
     /// There is a log as it was written, which makes no sense.
     Absurd(Absurd),
     /// The log is of a format this code does not know.
@@ -88,7 +93,7 @@ pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<Re
     let mut best: Option<(ReadLog, Reader<'_>)> = None;
     let mut reason = NoLog::Blank;
     for zone in 0..META_ZONES.min(device.geometry().zones) {
-        match read_head(device, zone, aggregate).await {
+        match read_head(device, (zone, zone), aggregate).await {
             Ok((log, rest)) => {
                 if best.as_ref().is_none_or(|(b, _)| b.generation < log.generation) {
                     best = Some((log, rest));
@@ -99,8 +104,44 @@ pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<Re
         }
     }
     let (mut log, mut rest) = best.ok_or(reason)?;
+    // Its metadata zones may be worn, and the newest log in another place.
+    let spare = find_in_spares(device, &log, aggregate).await;
+    if let Some((other, reader)) = spare.into_iter().max_by_key(|(other, _)| other.generation)
+        && other.generation > log.generation
+    {
+        (log, rest) = (other, reader);
+    }
     log.read_on(&mut rest).await?;
     Ok(log)
+}
+
+/// The logs in spare zones of the drive of which the metadata zones hold `base`, which may be an old one.
+///
+/// They are among zones that hold none of the user's data, but for those that have the place of a zone of the array:
+/// what is there is no log, whatever it looks like, as one log says that is.
+async fn find_in_spares<'a>(
+    device: &'a Rc<dyn ZonedDevice>,
+    base: &ReadLog,
+    aggregate: u32,
+) -> Vec<(ReadLog, Reader<'a>)> {
+    let member =
+        |log: &ReadLog| log.checkpoint().map(|c| c.superblock.members[log.origin.member as usize].uuid);
+    let shown = base.checkpoint().map_or(u32::MAX, |checkpoint| META_ZONES + checkpoint.superblock.zones);
+    let mut found: Vec<(ReadLog, Reader<'a>)> = Vec::new();
+    for place in reserves(device.geometry().zones).filter(|place| *place >= shown) {
+        for zone in 0..META_ZONES {
+            if let Ok((other, reader)) = read_head(device, (zone, place), aggregate).await
+                && (other.origin.array, other.origin.member) == (base.origin.array, base.origin.member)
+                && member(&other) == member(base)
+            {
+                found.push((other, reader));
+            }
+        }
+    }
+    let moved = |log: &ReadLog| log.moved.values().copied().collect::<Vec<u32>>();
+    let parts: Vec<u32> = found.iter().flat_map(|(log, _)| moved(log)).chain(moved(base)).collect();
+    found.retain(|(log, _)| log.place.is_none_or(|place| !parts.contains(&place)));
+    found
 }
 
 /// What there is of a log whose checkpoint is damaged. What a checkpoint says of the array is in those of other members;
@@ -118,8 +159,16 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             _ => info.wp_blocks.min(geometry.zone_capacity_blocks),
         };
         let (start, written) = (geometry.start(ZoneIndex(zone)).0, written.min(LOG_BLOCKS));
-        let mut reader =
-            Reader { device, start, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
+        let mut reader = Reader {
+            device,
+            start,
+            named: start,
+            written,
+            at: 0,
+            bytes: Vec::new(),
+            passed: 0,
+            unreadable: 0,
+        };
         // The superblock of the log, by which everything else in it is checked.
         let (origin, superblock) = loop {
             if reader.at >= reader.written {
@@ -151,6 +200,8 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
         let mut log = ReadLog {
             origin,
             zone,
+            place: None,
+            wp_blocks: written,
             generation,
             records: Vec::new(),
             parities: 0,
@@ -160,8 +211,16 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             damaged: 0,
         };
         // From the start on: nothing is believed of the checkpoint.
-        let mut reader =
-            Reader { device, start, written, at: 1, bytes: Vec::new(), passed: 0, unreadable: 0 };
+        let mut reader = Reader {
+            device,
+            start,
+            named: start,
+            written,
+            at: 1,
+            bytes: Vec::new(),
+            passed: 0,
+            unreadable: 0,
+        };
         log.read_records(&mut reader, &superblock).await.ok()?;
         log.live.holes = true;
         return Some(log);
@@ -180,8 +239,9 @@ async fn reader_generation(device: &Rc<dyn ZonedDevice>, start: u64) -> u64 {
 /// Goes through the blocks of a metadata zone.
 struct Reader<'a> {
     device: &'a Rc<dyn ZonedDevice>,
-    /// First block of the zone, and how many of it there are to be read.
+    /// First block of the zone, by which address its records call it, and how many of it there are to be read.
     start: u64,
+    named: u64,
     written: u64,
     /// Blocks from `at` on that have been read, behind `passed` that are done with.
     at: u64,
@@ -302,10 +362,10 @@ fn fits(superblock: &Superblock, geometry: &Geometry) -> Result<(), Absurd> {
 /// The checkpoint of a metadata zone, and what lies behind it.
 async fn read_head(
     device: &Rc<dyn ZonedDevice>,
-    zone: u32,
+    (zone, place): (u32, u32),
     aggregate: u32,
 ) -> Result<(ReadLog, Reader<'_>), NoLog> {
-    let report = device.submit(Command::Report { first: ZoneIndex(zone), count: 1 }).await;
+    let report = device.submit(Command::Report { first: ZoneIndex(place), count: 1 }).await;
     report.result.map_err(NoLog::Unreadable)?;
     let info = report.zones.first().copied().ok_or(NoLog::Foreign)?;
     let geometry = device.geometry();
@@ -314,8 +374,9 @@ async fn read_head(
         ZoneState::Full | ZoneState::ReadOnly => geometry.zone_capacity_blocks,
         _ => info.wp_blocks.min(geometry.zone_capacity_blocks),
     };
-    let start = geometry.start(ZoneIndex(zone)).0;
-    let mut reader = Reader { device, start, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
+    let (start, named) = (geometry.start(ZoneIndex(place)).0, geometry.start(ZoneIndex(zone)).0);
+    let mut reader =
+        Reader { device, start, named, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
     // A zone that was finished before anything was written in it reads as zeros.
     let header = match reader.skip_zeros().await? {
         None if reader.unreadable > 0 => return Err(NoLog::Damaged),
@@ -324,7 +385,7 @@ async fn read_head(
         Some(Some(_)) if reader.at > 0 => return Err(NoLog::Damaged),
         Some(Some(header)) => header,
     };
-    let origin = Origin { lba: start, ..header.origin };
+    let origin = Origin { lba: named, ..header.origin };
     let (first, sequence, blocks) = reader.record(origin).await.map_err(|error| match error {
         ReadError::Record(error) => NoLog::from(error),
         ReadError::Drive(error) => error,
@@ -347,18 +408,33 @@ async fn read_head(
         .map_err(NoLog::Absurd)?;
     let mut live = Live::default();
     live.apply(&first, &checkpoint.superblock.layout());
-    let (generation, policy) = (checkpoint.generation, checkpoint.superblock.policy);
-    let moved = checkpoint.moved.clone();
-    reader.written = reader.written.min(log_blocks(geometry, policy));
+    let (generation, moved) = (checkpoint.generation, checkpoint.moved.clone());
     reader.pass(blocks);
-    let records = vec![(first, sequence)];
-    Ok((
-        ReadLog { origin, zone, generation, records, parities: 0, live, moved, sequence, damaged: 0 },
-        reader,
-    ))
+    let log = ReadLog {
+        origin,
+        zone,
+        place: (place != zone).then_some(place),
+        wp_blocks: written,
+        generation,
+        records: vec![(first, sequence)],
+        parities: 0,
+        live,
+        moved,
+        sequence,
+        damaged: 0,
+    };
+    Ok((log, reader))
 }
 
 impl ReadLog {
+    /// What it begins with.
+    fn checkpoint(&self) -> Option<&Checkpoint> {
+        self.records.first().and_then(|(record, _)| match record {
+            Record::Checkpoint(checkpoint) => Some(&**checkpoint),
+            _ => None,
+        })
+    }
+
     /// Reads what follows the checkpoint.
     async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
         let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
@@ -374,13 +450,18 @@ impl ReadLog {
         // Nothing is appended behind a record that a power cut has torn, which takes the blocks below `torn`.
         let (mut gap, mut holes, mut torn) = (false, false, 0);
         while reader.at < reader.written {
-            let origin = Origin { lba: reader.start + reader.at, ..self.origin };
+            let origin = Origin { lba: reader.named + reader.at, ..self.origin };
             match reader.record(origin).await {
                 Ok((record, sequence, blocks)) => {
                     record.check(sequence, superblock).map_err(NoLog::Absurd)?;
                     self.live.apply(&record, &layout);
                     self.sequence = self.sequence.max(sequence);
                     holes |= gap;
+                    if let Record::Checkpoint(checkpoint) = &record {
+                        // It says all that has been said before, and where zones are now.
+                        self.moved.clone_from(&checkpoint.moved);
+                        (gap, holes) = (false, false);
+                    }
                     match record {
                         Record::Parity(parity) => {
                             // A stripe is begun when the one `distance` before is safe.
@@ -418,7 +499,6 @@ mod tests {
     use super::*;
     use crate::{
         device::{Completion, Done},
-        format::record::Checkpoint,
         raid::{
             journal::logged::tests::{parity, superblock, tail},
             policy::{Policy, zrwa::SlotPart},

@@ -5,7 +5,7 @@ use crate::{
     format::{Uuid, superblock::SuperblockMember},
     raid::{
         Drive,
-        create::{check_appends, check_drive},
+        create::{check_appends, check_drive, check_forgotten},
         erase::{kept_plate, member_uuid, wipe},
         error::{ArrayError, BadDrive, BadMember, DriveFault, Lack},
         events::Event,
@@ -35,6 +35,7 @@ impl Raid {
         self.members.note_loss();
         let wiped = wipe(&*device).await;
         wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)))?;
+        check_forgotten(&self.runtime, &drive).await?;
         self.membership.settled().await;
         let event = self.membership.next_sequence();
         self.membership.change(|superblock| {

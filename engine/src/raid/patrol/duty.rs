@@ -9,6 +9,8 @@ use std::{
 #[derive(Default)]
 pub struct Duty {
     runs: Cell<bool>,
+    /// It has been called off.
+    cancelled: Cell<bool>,
     /// The drive that it works on.
     seat: Cell<Option<Seat>>,
     /// The zone that it is in, and whether somebody wants that left alone.
@@ -21,7 +23,20 @@ pub struct Duty {
 impl Duty {
     /// Begins; `false` if there is one under way already.
     pub fn begin(&self) -> bool {
-        !self.runs.replace(true)
+        let begins = !self.runs.replace(true);
+        if begins {
+            self.cancelled.set(false);
+        }
+        begins
+    }
+
+    /// Calls off what is under way.
+    pub fn cancel(&self) {
+        self.cancelled.set(true);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.get()
     }
 
     pub fn is_under_way(&self) -> bool {

@@ -5,3 +5,4 @@ pub mod duty;
 pub mod holes;
 pub mod rebuild;
 pub mod replace;
+pub mod target;

@@ -15,8 +15,11 @@
 //! of a stripe that is not complete, the zone is left out: the new drive lacks it, and it is rebuilt later. That
 //! is refused where any other member lacks it too: a replacement costs no redundancy that is lacking already.
 //!
-//! *Nothing is written anywhere about it* before all zones are followed. If the power goes the array is as it
-//! was, and the new drive, which has no metadata, is none of any array. If the new drive fails it is let go.
+//! *It can be called off* until the new drive takes over: that is let go then, as if it had failed, and emptied.
+//!
+//! *Nothing is written anywhere about it* before all zones are followed, but on the new drive, which says what it has
+//! ([`super::target`]) so that the copy goes on later. If the power goes the array is as it was, and the new drive,
+//! which has no log, is none of any array. If the new drive fails it is let go.
 //! If the old one goes out the array does without it, and the new one is attached and rebuilt: what it holds is
 //! of a member that lacks what was written since.
 //!
@@ -61,7 +64,9 @@ use crate::{
         superblock::{Superblock, SuperblockMember},
     },
     raid::{
-        erase::{kept_plate, wipe},
+        Drive,
+        create::check_forgotten,
+        erase::{kept_plate, reset_each, wipe},
         error::{ArrayError, BadDrive, DriveFault, NoCopy, NoPart, NoReplacement, NotTaken},
         events::Event,
         geometry::physical,
@@ -69,7 +74,7 @@ use crate::{
         journal::log::MetaLog,
         membership::AHEAD,
         parts::Raid,
-        patrol::rebuild::Stopped,
+        patrol::{rebuild::Stopped, target::Target},
         seat::Seat,
         status::Progress,
         zone::flow::Zone,
@@ -160,18 +165,28 @@ impl Raid {
         let mirror = self.mirror_with(member, &new)?;
         // It may be a drive that was a member before, and reads of that be on their way.
         self.members.note_loss();
-        let wiped = wipe(&*new.device).await;
+        let target = self.find_target(member, &new.device).await;
+        let wiped = match target.is_blank() {
+            true => wipe(&*new.device).await,
+            false => reset_each(&*new.device, target.others()).await,
+        };
         wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
+        check_forgotten(&self.runtime, &Drive { name: new.name.clone(), device: new.drive.clone() }).await?;
+        if !self.members.is_seated(seat) {
+            return Ok(None);
+        }
+        self.begin_label(&target).await;
         if !self.members.is_seated(seat) {
             return Ok(None);
         }
         self.members.mirror(seat, mirror.clone());
         self.duty.work_on(seat);
         let mut bytes = 0;
-        let mut result = self.copy_all(seat, &mirror, &mut bytes, progress).await;
+        let mut result = self.copy_all(seat, (&mirror, &target), &mut bytes, progress).await;
         while let Ok(left_out) = &result
             && self.members.is_seated(seat)
         {
+            target.close().await;
             let handed_over = self.hand_over(seat, &mirror, &new, left_out);
             match self.in_stillness(seat.member, handed_over).await {
                 Ok(true) => {
@@ -179,12 +194,20 @@ impl Raid {
                     return Ok(Some(bytes));
                 }
                 // Zones have begun that were left out of nothing, or it is too early.
-                Ok(false) => result = self.copy_all(seat, &mirror, &mut bytes, progress).await,
+                Ok(false) => result = self.copy_all(seat, (&mirror, &target), &mut bytes, progress).await,
                 Err(error) => result = Err(error),
             }
         }
         self.members.end_mirror();
         mirror.end().await;
+        if self.duty.is_cancelled() {
+            // Nothing is on its way to it any more.
+            let wiped = wipe(&*new.device).await;
+            wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
+            let cancelled = NoReplacement::Failed { drive: new.name, member, why: NotTaken::CalledOff };
+            self.events.note(Event::NotReplaced(cancelled.clone()));
+            return Err(cancelled.into());
+        }
         if !self.members.is_active(member) && !self.membership.has_failed() {
             return Ok(None);
         }
@@ -193,6 +216,20 @@ impl Raid {
             self.events.note(Event::NotReplaced(failed.clone()));
             failed.into()
         })
+    }
+
+    /// As [`crate::array::Array::cancel_replacement`].
+    pub fn cancel_replacement(&self) -> Result<(), ArrayError> {
+        if self.stillness.has_begun() {
+            return Err(NoReplacement::TakesOver.into());
+        }
+        if !self.members.let_mirror_go() {
+            return Err(NoReplacement::NoneUnderWay.into());
+        }
+        self.duty.cancel();
+        self.zones.changed.open();
+        self.zones.wake();
+        Ok(())
     }
 
     /// Both drives in the place of `member`, of which `new` is to get what the old one has; the error says why it
@@ -215,7 +252,7 @@ impl Raid {
     async fn copy_all(
         self: &Rc<Self>,
         seat: Seat,
-        mirror: &Rc<Mirror>,
+        (mirror, target): (&Rc<Mirror>, &Target),
         done_bytes: &mut u64,
         progress: &dyn Fn(Progress),
     ) -> Result<BTreeMap<u32, NoPart>, NotTaken> {
@@ -227,7 +264,8 @@ impl Raid {
             }
             self.follow_empty(seat.member, mirror);
             let to_copy = self.to_copy(seat.member, mirror, &left_out);
-            let left: u64 = to_copy.iter().map(|zone| self.copied_bytes(*zone)).sum();
+            let to_read = to_copy.iter().filter(|zone| !self.is_copied(**zone, target));
+            let left: u64 = to_read.map(|zone| self.copied_bytes(*zone)).sum();
             let (before, total_bytes) = (*done_bytes, *done_bytes + left);
             progress(Progress { done_bytes: before, total_bytes });
             let Some(zone) = to_copy.iter().copied().find(|zone| self.is_free(*zone)) else {
@@ -244,7 +282,7 @@ impl Raid {
                 let done_bytes = copied.get();
                 progress(Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) });
             };
-            let result = self.copy_zone(zone, &Copy { seat, mirror, report: &report }).await;
+            let result = self.copy_zone(zone, target, &Copy { seat, mirror, report: &report }).await;
             if result.is_err() && mirror.error().is_none() {
                 // Half a zone would hold resources of the drive.
                 self.on_new(mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
@@ -303,8 +341,18 @@ impl Raid {
     }
 
     /// Copies a zone that is left alone meanwhile, and has it followed.
-    async fn copy_zone(self: &Rc<Self>, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), Stopped> {
+    async fn copy_zone(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        target: &Target,
+        copy: &Copy<'_>,
+    ) -> Result<(), Stopped> {
         let member = copy.seat.member;
+        if self.is_copied(zone, target) {
+            self.check_part(zone, copy)?;
+            copy.mirror.follow(physical(zone));
+            return Ok(());
+        }
         let zones = Zones::One(physical(zone));
         self.on_new(copy.mirror, Command::Reset { zones }).await?;
         self.check_stop(member)?;
@@ -317,6 +365,7 @@ impl Raid {
         }
         self.check_part(zone, copy)?;
         copy.mirror.follow(physical(zone));
+        self.label_copied(zone, target).await;
         Ok(())
     }
 

@@ -62,8 +62,11 @@ pub async fn look(
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
             continue;
         };
+        let (wp_blocks, place) = (log.wp_blocks, log.place);
         let device = (device, log.moved);
         let log = raid.new_log(role, drive, device, (log.zone, log.generation), log.live);
+        log.resume_at(wp_blocks, place);
+        log.look_for_wear().await;
         raid.members.put(role, name, log);
     }
     for (member, note) in found.notes.into_iter().enumerate().filter(|(_, note)| !note.is_empty()) {

@@ -17,7 +17,10 @@ use crate::{
         Drive,
         error::{ArrayError, BadDrive, DriveFault, NoArray},
         geometry::META_ZONES,
-        journal::read::{NoLog, ReadLog, read_log, salvage_log},
+        journal::{
+            label::read_label,
+            read::{NoLog, ReadLog, read_log, salvage_log},
+        },
         status::Examined,
     },
     runtime::Runtime,
@@ -93,6 +96,10 @@ pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedD
         match read_log(&device, aggregate).await {
             Ok(log) => return prepared(runtime, drive, log, aggregate).ok_or(NoLog::Damaged),
             Err(error) => reason = reason.max(error),
+        }
+        if let Some(label) = read_label(&device).await.filter(|label| label.superblock.aggregate == aggregate)
+        {
+            return Err(NoLog::Target(label.superblock.array, label.member as u32));
         }
     }
     if reason == NoLog::Blank && !has_empty_data_zones(&*drive.device).await {
@@ -179,6 +186,7 @@ fn fault_of(reason: NoLog) -> DriveFault {
         NoLog::Blank => DriveFault::Blank,
         NoLog::Foreign => DriveFault::Foreign,
         NoLog::Damaged => DriveFault::Damaged,
+        NoLog::Target(array, member) => DriveFault::Target { array, member: member as usize },
         NoLog::Absurd(absurd) => DriveFault::Absurd(absurd),
         NoLog::Version(version) => DriveFault::Version(version),
         NoLog::Features(unknown) => DriveFault::Features(unknown),

@@ -1,0 +1,142 @@
+//! What a drive says of itself while it is filled with a copy of a member, so that the copy goes on after an end of
+//! the process, a crash or a cut.
+//!
+//! The *label* lies in the second metadata zone of the new drive: the array's superblock, under the role of the member,
+//! and behind it a record for each zone that is complete there, with its epoch. A log begins with a checkpoint and is
+//! begun in the first zone, so a label is no log, and goes when the log of the drive that has taken over needs its zone.
+//!
+//! *A zone of which the label speaks need not be copied again if it is full in the same epoch.* What a full zone holds
+//! never changes as long as it has its epoch, whoever comes and goes, is lost and rebuilt. Labelled are zones that were
+//! full and of which the member's part had all blocks in their places: neither holes, which are filled later, nor blocks
+//! that were burned. The record is written when the zone has been finished on the new drive and its cache been flushed.
+//! All other zones are copied again.
+
+use crate::{
+    device::{Command, ZonedDevice, Zones},
+    format::{Origin, Uuid, record::Record},
+    raid::{
+        geometry::{META_ZONES, physical},
+        journal::label::{LABEL_ZONE, read_label},
+        parts::Raid,
+    },
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::{cell::Cell, collections::BTreeMap, rc::Rc};
+
+/// A drive that is filled, and what it says.
+pub struct Target {
+    array: Uuid,
+    member: usize,
+    device: Rc<dyn ZonedDevice>,
+    /// As [`crate::raid::journal::label::Label::copied`].
+    copied: BTreeMap<u32, u64>,
+    /// Where the label goes on; nothing if it cannot be written any more.
+    wp_blocks: Cell<Option<u64>>,
+}
+
+impl Target {
+    /// Whether nothing of the drive is to stay.
+    pub fn is_blank(&self) -> bool {
+        self.wp_blocks.get().is_none()
+    }
+
+    /// Zones of the drive that are to be emptied: all but the label, and what has been copied.
+    pub fn others(&self) -> impl Iterator<Item = u32> {
+        let is_kept = |zone: &u32| {
+            *zone == LABEL_ZONE.0
+                || zone.checked_sub(META_ZONES).is_some_and(|zone| self.copied.contains_key(&zone))
+        };
+        (0..self.device.geometry().zones).filter(move |zone| !is_kept(zone))
+    }
+
+    async fn append(&self, record: Record, sequence: u64) {
+        let Some(at) = self.wp_blocks.take() else { return };
+        let geometry = self.device.geometry();
+        let lba = geometry.start(LABEL_ZONE).0 + at;
+        let origin = Origin { array: self.array, member: self.member as u32, lba };
+        let data = record.encode(origin, sequence);
+        let end = at + data.blocks();
+        if end > geometry.zone_capacity_blocks || data.blocks() > geometry.max_transfer_blocks as u64 {
+            return;
+        }
+        let volatile = geometry.volatile_cache;
+        let mut result = self.device.submit(Command::write(Lba(lba), data, !volatile)).await.result;
+        if volatile && result.is_ok() {
+            result = self.device.submit(Command::Flush).await.result;
+        }
+        // What cannot be written is copied again.
+        self.wp_blocks.set(result.is_ok().then_some(end));
+    }
+
+    /// The drive is about to take over: the label holds no resources of it any more.
+    pub async fn close(&self) {
+        self.wp_blocks.take();
+        self.device.submit(Command::Finish { zones: Zones::One(LABEL_ZONE) }).await;
+    }
+}
+
+impl Raid {
+    /// What can be relied on of a drive that is to be filled with a copy of `member`: nothing, unless that has been
+    /// begun before.
+    pub async fn find_target(&self, member: usize, device: &Rc<dyn ZonedDevice>) -> Target {
+        let superblock = self.membership.superblock().clone();
+        let label = read_label(device).await;
+        // Appended blocks name the drive by what it was called then.
+        let label = label.filter(|label| {
+            label.superblock.array == self.array
+                && label.member == member
+                && label.superblock.agree(&superblock).is_ok()
+                && superblock.group_blocks == 0
+        });
+        let (mut copied, wp_blocks) = label.map(|label| (label.copied, label.wp_blocks)).unzip();
+        if let Some(copied) = &mut copied {
+            let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
+            let zones = device.submit(report).await.zones;
+            let is_full =
+                |zone: u32| zones.get(zone as usize).is_some_and(|info| info.state == ZoneState::Full);
+            copied.retain(|zone, epoch| is_full(*zone) && self.is_full_in(ZoneIndex(*zone), *epoch));
+        }
+        let (array, device) = (self.array, device.clone());
+        Target { array, member, device, copied: copied.unwrap_or_default(), wp_blocks: Cell::new(wp_blocks) }
+    }
+
+    /// Whether a zone has been full since the life with this number began.
+    fn is_full_in(&self, zone: ZoneIndex, epoch: u64) -> bool {
+        let is_full = zone.0 < self.geometry.zones && self.zones.state(zone) == ZoneState::Full;
+        is_full && !self.zones.is_running(zone) && self.catalog.epoch(zone) == epoch
+    }
+
+    /// Begins the label of a drive that has been emptied but for what is kept, if it has none.
+    pub async fn begin_label(&self, target: &Target) {
+        if target.wp_blocks.get().is_none() {
+            target.wp_blocks.set(Some(0));
+            let (superblock, sequence) = (self.membership.superblock().clone(), self.membership.sequence());
+            target.append(Record::Superblock(Box::new(superblock)), sequence).await;
+        }
+    }
+
+    /// Whether what a drive has of a zone from an earlier copy is what the member holds.
+    pub fn is_copied(&self, zone: ZoneIndex, target: &Target) -> bool {
+        target.copied.get(&zone.0).is_some_and(|epoch| self.is_full_in(zone, *epoch))
+    }
+
+    /// Writes down that a zone has been copied, if it will stay as it is.
+    pub async fn label_copied(&self, zone: ZoneIndex, target: &Target) {
+        let (member, epoch) = (target.member, self.catalog.epoch(zone));
+        let blocks = 0..self.layout.rows * self.layout.chunk_blocks;
+        let is_burned = self.catalog.burned().iter().any(|b| (b.zone, b.member as usize) == (zone.0, member));
+        let has_all =
+            !is_burned && !self.has_relocated(zone, member) && !self.catalog.has_hole(zone, member, blocks);
+        if !has_all || !self.is_full_in(zone, epoch) || self.is_copied(zone, target) {
+            return;
+        }
+        if target.device.geometry().volatile_cache
+            && target.device.submit(Command::Flush).await.result.is_err()
+        {
+            return;
+        }
+        let tail_blocks = self.finished_tail(zone);
+        let sequence = self.membership.sequence();
+        target.append(Record::Finish { zone: zone.0, epoch, tail_blocks }, sequence).await;
+    }
+}

@@ -1,0 +1,217 @@
+//! Metadata zones of drives that wear out: the drive stays, as long as its log has somewhere to go.
+
+use crate::support::{
+    array::{geometry, options, run},
+    rig::{Act, Rig},
+    scene::{ACTIVE, CHUNK, META, STRIPE, Scene, ZONES, reset},
+};
+use engine::{
+    array::{Array, CreateOptions, Drive},
+    device::Geometry,
+    raid::{error::NoDesign, policy::Policy},
+    runtime::Runtime,
+    zone::ZoneIndex,
+};
+use sim::ssd::Fault;
+
+/// An array with `spare_zones`, of which zone 0 is being written.
+fn scene(policy: Policy, spare_zones: u32) -> Scene {
+    let options = CreateOptions { policy: Some(policy), spare_zones: Some(spare_zones), ..options(CHUNK) };
+    let scene = Scene::created(options, geometry(META + ZONES + spare_zones, 240, 8));
+    scene.write(0, 0, 5 * STRIPE + 3);
+    scene
+}
+
+const TAIL: u64 = 5 * STRIPE + 3;
+
+/// The metadata zones of a drive, and how they may wear.
+fn wear() -> impl Iterator<Item = (u32, fn(ZoneIndex) -> Fault)> {
+    let kinds: [fn(ZoneIndex) -> Fault; 2] = [Fault::ReadOnly, Fault::Offline];
+    kinds.into_iter().flat_map(|fault| (0..META).map(move |zone| (zone, fault)))
+}
+
+#[test]
+fn array_survives_worn_metadata_zone_on_each_of_two_drives() {
+    for (policy, spare) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 0), (policy, 3)]) {
+        for (zone, fault) in wear() {
+            let mut scene = scene(policy, spare);
+            // The zone that holds the log may be the one that is lost, of one of them: then the drive is out.
+            let holds = |scene: &Scene, zone: u32| scene.rig.written(1, ZoneIndex(zone)) > 0;
+            if matches!(fault(ZoneIndex(0)), Fault::Offline(_)) && holds(&scene, zone) {
+                continue;
+            }
+            for member in [1, 2] {
+                scene.damage(member, fault(ZoneIndex(zone)));
+            }
+            let what = format!("{policy:?} {spare} {zone}");
+            for round in 0..6 {
+                scene.cut(|_| true);
+                let drives = scene.without(None);
+                let read = run(
+                    &scene.runtime,
+                    Array::assemble_read_only(&scene.runtime, drives, None, Default::default()),
+                );
+                assert_eq!(read.unwrap().status().members.iter().filter(|m| m.drive.is_empty()).count(), 0);
+                scene.runtime.clear();
+                scene.assemble(None);
+                assert_eq!(scene.states(), [ACTIVE; 4], "{what} {round}");
+                let status = scene.array.status();
+                assert_eq!(status.members[1].worn_log, [zone], "{what} {round}");
+                assert_eq!(status.members[1].log_confined, spare == 0, "{what} {round}");
+                assert_eq!(
+                    (&status.members[0].worn_log[..], status.members[0].log_confined),
+                    (&[][..], false)
+                );
+                scene.check(0, TAIL);
+                // What has to be written down is.
+                scene.write(1, 0, STRIPE + round);
+                scene.check(1, STRIPE + round);
+                scene.submit(reset(1));
+            }
+            scene.write(1, 0, 7);
+            for missing in [0, 3] {
+                scene.cut(|_| true);
+                let there = scene.without(Some(missing));
+                let read = run(
+                    &scene.runtime,
+                    Array::assemble_read_only(&scene.runtime, there, None, Default::default()),
+                );
+                drop(read.unwrap());
+                scene.runtime.clear();
+            }
+            scene.assemble(Some(3));
+            scene.check(0, TAIL);
+            scene.check(1, 7);
+        }
+    }
+}
+
+/// While the array is at work, under whatever has to be written down.
+#[test]
+fn log_moves_when_its_zone_wears_at_work() {
+    for policy in Policy::ALL {
+        for zone in 0..META {
+            let mut scene = scene(policy, 3);
+            for member in [1, 2] {
+                scene.damage(member, Fault::ReadOnly(ZoneIndex(zone)));
+            }
+            for round in 0..40 {
+                scene.write(1, 0, 2 * STRIPE + 1 + round % 5);
+                scene.submit(reset(1));
+            }
+            scene.write(1, 0, 11);
+            assert_eq!(scene.states(), [ACTIVE; 4], "{policy:?} {zone}");
+            scene.cut(|_| true);
+            scene.assemble(Some(0));
+            scene.check(0, TAIL);
+            scene.check(1, 11);
+        }
+    }
+}
+
+#[test]
+fn log_in_spare_zone_survives_cut_at_every_step() {
+    for policy in Policy::ALL {
+        for spare in [0, 3] {
+            let mut ended = false;
+            for steps in 0..400 {
+                let mut scene = scene(policy, spare);
+                for member in [1, 2] {
+                    let empty = (0..META).find(|zone| scene.rig.written(member, ZoneIndex(*zone)) == 0);
+                    scene.damage(member, Fault::ReadOnly(ZoneIndex(empty.unwrap_or(0))));
+                }
+                scene.cut(|_| true);
+                let held = scene.rig.hold_after(steps);
+                scene.start_assembly(None);
+                if !held.get() {
+                    ended = true;
+                    break;
+                }
+                scene.rig.drop_held();
+                scene.rig.rule(|_, _| Act::Pass);
+                scene.cut(|_| true);
+                scene.assemble(None);
+                assert_eq!(scene.states(), [ACTIVE; 4], "{policy:?} {spare} {steps}");
+                scene.write(0, TAIL, STRIPE);
+                scene.cut(|_| true);
+                scene.assemble(Some(3));
+                scene.check(0, TAIL + STRIPE);
+            }
+            assert!(ended, "{policy:?} {spare}");
+        }
+    }
+}
+
+/// A log takes the last spare zones, parts of zones the first ones.
+#[test]
+fn log_and_parts_share_spare_zones() {
+    let mut scene = scene(Policy::Log, 3);
+    scene.damage(1, Fault::ReadOnly(ZoneIndex(0)));
+    scene.damage(1, Fault::ReadOnly(ZoneIndex(1)));
+    scene.damage(1, Fault::ReadOnly(ZoneIndex(META)));
+    for round in 0..6 {
+        scene.cut(|_| true);
+        scene.assemble(None);
+        scene.rebuild();
+        assert_eq!(scene.states(), [ACTIVE; 4], "{round}");
+        let member = &scene.array.status().members[1];
+        assert_eq!(
+            member.moved.iter().map(|(zone, place)| (*zone, *place)).collect::<Vec<_>>(),
+            [(0, META + ZONES)]
+        );
+        assert_eq!((&member.worn_log[..], member.log_confined), (&[0, 1][..], false));
+        scene.check(0, TAIL);
+        scene.write(1, round * 7, 7);
+    }
+    scene.cut(|_| true);
+    scene.assemble(Some(2));
+    scene.check(0, TAIL);
+    scene.check(1, 42);
+}
+
+fn created(
+    shape: &Geometry,
+    spare: Option<u32>,
+    worn: &[(usize, Fault)],
+) -> Result<(Runtime, Scene), String> {
+    let (runtime, rig) = (Runtime::new(), Rig::new());
+    let drives: Vec<Drive> = (0..4).map(|_| rig.drive(shape)).collect();
+    for (drive, fault) in worn {
+        rig.damage(*drive, *fault);
+        run(&runtime, drives[*drive].device.submit(engine::device::Command::Flush));
+    }
+    let options = CreateOptions { spare_zones: spare, policy: Some(Policy::Log), ..options(CHUNK) };
+    let array = run(&runtime, Array::create(&runtime, options, drives.clone()));
+    let array = array.map_err(|error| error.to_string())?;
+    let shape = shape.clone();
+    Ok((runtime.clone(), Scene { runtime, rig, drives, array, shape }))
+}
+
+#[test]
+fn create_replaces_worn_zones_by_spare_ones() {
+    let shape = geometry(META + ZONES + 4, 240, 8);
+    let metadata = [(1, Fault::ReadOnly(ZoneIndex(0))), (2, Fault::Offline(ZoneIndex(1)))];
+    let data = [(1, Fault::ReadOnly(ZoneIndex(META + 1))), (2, Fault::Offline(ZoneIndex(META + 1)))];
+    for worn in [&metadata[..], &data, &[metadata, data].concat()] {
+        let (_, mut scene) = created(&shape, None, worn).unwrap();
+        assert_eq!(scene.states(), [ACTIVE; 4], "{worn:?}");
+        (0..3).for_each(|zone| scene.write(zone, 0, 2 * STRIPE + 1));
+        for _ in 0..3 {
+            scene.cut(|_| true);
+            scene.assemble(None);
+            assert_eq!(
+                (scene.states(), scene.array.status().offline.len()),
+                (vec![ACTIVE; 4], 0),
+                "{worn:?}"
+            );
+        }
+        scene.assemble(Some(3));
+        (0..3).for_each(|zone| scene.check(zone, 2 * STRIPE + 1));
+    }
+    // Without spare zones one part may be lacking, and no more.
+    let (_, scene) = created(&shape, Some(0), &data[..1]).unwrap();
+    scene.write(1, 0, 2 * STRIPE + 1);
+    scene.check(1, 2 * STRIPE + 1);
+    let refused = created(&shape, Some(0), &data).err();
+    assert_eq!(refused, Some(NoDesign::Worn { zone: 1, drives: 2 }.to_string()));
+}
