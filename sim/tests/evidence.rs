@@ -100,7 +100,9 @@ fn a_zone_in_doubt_is_left_alone_by_a_rebuild() {
     for policy in Policy::ALL {
         let scene = in_doubt(policy);
         let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
-        assert_eq!(rebuilt.left_out, [], "{policy:?}");
+        // It is not in sync, and that is said.
+        let left_out: Vec<_> = rebuilt.left_out.iter().map(|out| (out.zone, out.member)).collect();
+        assert_eq!(left_out, [(0, 3)], "{policy:?}");
         assert_eq!(scene.states()[3], LACKS_ONE, "{policy:?}");
     }
 }
@@ -265,7 +267,7 @@ fn a_zone_waits_for_no_member_that_lacked_it_when_it_went_out() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         (0..2).for_each(|zone| scene.write(zone, 0, 5));
-        (1..3).for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
+        (1..3).for_each(|member| scene.rig.damage(member, Fault::Offline(part(0))));
         assert!(scene.refused(write_command(&scene.array, 0, 5, 2 * STRIPE, true)), "{policy:?}");
         scene.rig.rule(|drive, command| match drive == 2 && matches!(command, Command::Write { .. }) {
             true => Act::Fail,
