@@ -28,6 +28,11 @@ fn kinds() -> impl Iterator<Item = CreateOptions> {
     })
 }
 
+/// As [`kinds`], where two zones are written at a time: with appends such small drives allow one.
+fn kinds_with_two_zones() -> impl Iterator<Item = CreateOptions> {
+    kinds().filter(|options| options.group_blocks == 0)
+}
+
 /// An array and its copy, each with its drives.
 struct Copies {
     rig: Rc<Rig>,
@@ -220,7 +225,7 @@ fn a_copy_of_a_running_array_is_not_mixed_with_it() {
 /// than a drive that is missing.
 #[test]
 fn a_member_from_a_copy_made_at_work_is_no_worse_than_a_missing_one() {
-    for options in kinds() {
+    for options in kinds_with_two_zones() {
         for (member, before) in (0..MEMBERS).flat_map(|member| [0, 3, 17, 40].map(|before| (member, before)))
         {
             let what = format!("{:?}, {} parities, {member} at {before}", options.policy, options.parities);
@@ -302,7 +307,7 @@ fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
 /// the first one has acknowledged.
 #[test]
 fn a_host_lets_go_of_an_array_that_another_one_assembles() {
-    for options in kinds() {
+    for options in kinds_with_two_zones() {
         let what = format!("{:?}, {} parities", options.policy, options.parities);
         let rig = Rig::new();
         let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
@@ -415,7 +420,7 @@ impl ZonedDevice for Flipped {
 /// array, the others say as well.
 #[test]
 fn a_flipped_bit_in_a_log_refuses_no_array_that_lacks_others() {
-    for options in kinds() {
+    for options in kinds_with_two_zones() {
         let rig = Rig::new();
         let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
         let (mut runtime, mut offline) = (Runtime::new(), 0);
