@@ -110,15 +110,16 @@ impl Raid {
             let count = self.geometry.zones;
             let report = Command::Report { first: physical(ZoneIndex(0)), count };
             let done = self.members.submit(member, report).await;
-            let result = done.result.map_err(Some).and_then(|()| match done.zones.len() >= count as usize {
-                true => Ok(done.zones),
-                false => Err(None),
-            });
+            let result = match done.result {
+                Ok(()) if done.zones.len() >= count as usize => Ok(done.zones),
+                Ok(()) => Err(DeviceError::PowerLost),
+                Err(error) => Err(error),
+            };
             match result {
                 Ok(zones) if self.members.is_seated(seat) => checked.push((seat, epoch, zones)),
                 Ok(_) => {}
                 // Its parts are unknown.
-                Err(error) => self.member_failed(seat, error.unwrap_or(DeviceError::PowerLost), WHAT),
+                Err(error) => self.member_failed(seat, error, WHAT),
             }
         }
         // All suspects together: parity may cover the first one alone and not all of them.
