@@ -103,43 +103,46 @@ pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<Re
             Err(error) => reason = reason.max(error),
         }
     }
-    let (mut log, mut rest) = best.ok_or(reason)?;
     // Its metadata zones may be worn, and the newest log in another place.
-    let spare = find_in_spares(device, &log, aggregate).await;
-    if let Some((other, reader)) = spare.into_iter().max_by_key(|(other, _)| other.generation)
-        && other.generation > log.generation
-    {
-        (log, rest) = (other, reader);
-    }
+    let spare = find_in_spares(device, best.as_ref().map(|(log, _)| log), aggregate).await;
+    let all = spare.into_iter().chain(best);
+    let (mut log, mut rest) = all.max_by_key(|(log, _)| log.generation).ok_or(reason)?;
     log.read_on(&mut rest).await?;
     Ok(log)
 }
 
-/// The logs in spare zones of the drive of which the metadata zones hold `base`, which may be an old one.
+/// The logs in spare zones of the drive of which the metadata zones hold `base`, which may be an old one; or none, as
+/// one may be worn, and the other one have been reset for the next checkpoint.
 ///
 /// They are among zones that hold none of the user's data, but for those that have the place of a zone of the array:
 /// what is there is no log, whatever it looks like, as one log says that is.
 async fn find_in_spares<'a>(
     device: &'a Rc<dyn ZonedDevice>,
-    base: &ReadLog,
+    base: Option<&ReadLog>,
     aggregate: u32,
 ) -> Vec<(ReadLog, Reader<'a>)> {
     let member =
         |log: &ReadLog| log.checkpoint().map(|c| c.superblock.members[log.origin.member as usize].uuid);
-    let shown = base.checkpoint().map_or(u32::MAX, |checkpoint| META_ZONES + checkpoint.superblock.zones);
+    let shown = |log: &ReadLog| log.checkpoint().map_or(u32::MAX, |c| META_ZONES + c.superblock.zones);
     let mut found: Vec<(ReadLog, Reader<'a>)> = Vec::new();
-    for place in reserves(device.geometry().zones).filter(|place| *place >= shown) {
+    for place in
+        reserves(device.geometry().zones).filter(|place| base.is_none_or(|base| *place >= shown(base)))
+    {
         for zone in 0..META_ZONES {
             if let Ok((other, reader)) = read_head(device, (zone, place), aggregate).await
-                && (other.origin.array, other.origin.member) == (base.origin.array, base.origin.member)
-                && member(&other) == member(base)
+                && place >= shown(&other)
+                && base.is_none_or(|base| {
+                    let same = |log: &ReadLog| (log.origin.array, log.origin.member, member(log));
+                    same(&other) == same(base)
+                })
             {
                 found.push((other, reader));
             }
         }
     }
     let moved = |log: &ReadLog| log.moved.values().copied().collect::<Vec<u32>>();
-    let parts: Vec<u32> = found.iter().flat_map(|(log, _)| moved(log)).chain(moved(base)).collect();
+    let parts: Vec<u32> =
+        found.iter().flat_map(|(log, _)| moved(log)).chain(base.map(moved).unwrap_or_default()).collect();
     found.retain(|(log, _)| log.place.is_none_or(|place| !parts.contains(&place)));
     found
 }
