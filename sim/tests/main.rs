@@ -19,7 +19,6 @@ mod evidence;
 mod faults;
 mod full_volume;
 mod golden;
-mod health;
 mod join;
 mod layered;
 mod mirror;

@@ -108,15 +108,6 @@ impl Catalog {
         change(&mut self.holes.borrow_mut());
     }
 
-    /// Forgets that a part which is lost can be read: it is written anew, of one zone or of all of them.
-    pub fn forget_readable(&self, member: usize, zone: Option<u32>) {
-        match zone {
-            Some(zone) => self.readable.remove(zone, member),
-            None => self.readable.remove_member(member),
-        }
-        self.change_holes(|holes| holes.forget_ends(member, zone));
-    }
-
     /// Whether something of `blocks` of a member's part of a zone is a hole.
     pub fn has_hole(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> bool {
         !self.holes.borrow().among(zone, member, blocks).is_empty()
@@ -137,6 +128,5 @@ impl Catalog {
         burned.retain(|burned| burned.zone != zone.0);
         burned.extend(theirs.iter().filter(|burned| burned.zone == zone.0).cloned());
         self.holes.borrow_mut().take_over(zone.0, &other.holes());
-        self.readable.take_over(zone.0, &other.readable);
     }
 }

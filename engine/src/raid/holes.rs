@@ -17,24 +17,14 @@ use crate::{
 };
 use std::{collections::BTreeMap, ops::Range};
 
-/// The holes of all members, by zone and member, in order; and, as they are logged in the same records, the ends of
-/// parts that can only be read ([`super::readable`]): as empty ranges.
+/// The holes of all members, by zone and member, in order.
 #[derive(Clone, Default)]
-pub struct HoleMap(BTreeMap<(u32, u32), Holes>, BTreeMap<(u32, u32), Holes>);
-
-/// Whether ranges are those of a part that can only be read.
-fn are_ends(ranges: &[Range<u64>]) -> bool {
-    !ranges.is_empty() && ranges.iter().all(Range::is_empty)
-}
+pub struct HoleMap(BTreeMap<(u32, u32), Holes>);
 
 impl HoleMap {
     /// Takes the holes of a member's part of a zone, instead of those it had.
     pub fn set(&mut self, holes: Holes) {
         let key = (holes.zone, holes.member);
-        if are_ends(&holes.ranges) {
-            self.1.insert(key, holes);
-            return;
-        }
         match holes.ranges.is_empty() {
             true => self.0.remove(&key),
             false => self.0.insert(key, holes),
@@ -44,24 +34,20 @@ impl HoleMap {
     /// Takes those of a zone from `other`, instead of its own.
     pub fn take_over(&mut self, zone: u32, other: &HoleMap) {
         self.0.retain(|(of, _), _| *of != zone);
-        self.1.retain(|(of, _), _| *of != zone);
-        let part = (zone, 0)..=(zone, u32::MAX);
-        self.0.extend(other.0.range(part.clone()).map(|(key, holes)| (*key, holes.clone())));
-        self.1.extend(other.1.range(part).map(|(key, holes)| (*key, holes.clone())));
+        let theirs = other.0.range((zone, 0)..=(zone, u32::MAX));
+        self.0.extend(theirs.map(|(key, holes)| (*key, holes.clone())));
     }
 
     /// Adds one, behind those of the same part that are there.
     pub fn add(&mut self, hole: Hole) {
         let Hole { zone, member, epoch, from, to } = hole;
-        let holes = if from == to { &mut self.1 } else { &mut self.0 };
-        let part = holes.entry((zone, member)).or_insert(Holes { zone, member, epoch, ranges: Vec::new() });
+        let part = self.0.entry((zone, member)).or_insert(Holes { zone, member, epoch, ranges: Vec::new() });
         part.ranges.push(from..to);
     }
 
     /// Keeps only those of zones that `keep` (zone, epoch).
     pub fn retain(&mut self, keep: impl Fn(u32, u64) -> bool) {
         self.0.retain(|(zone, _), holes| keep(*zone, holes.epoch));
-        self.1.retain(|(zone, _), ends| keep(*zone, ends.epoch));
     }
 
     /// The holes of a member's part of a zone that have something of `blocks`.
@@ -79,27 +65,7 @@ impl HoleMap {
             let each = holes.ranges.clone().into_iter();
             each.map(move |Range { start: from, end: to }| Hole { zone, member, epoch, from, to })
         };
-        self.0.values().chain(self.1.values()).flat_map(of).collect()
-    }
-
-    /// Takes the ends of a member's part of a zone, instead of those it had; none if there are no ranges.
-    pub fn set_ends(&mut self, ends: Holes) {
-        let key = (ends.zone, ends.member);
-        match ends.ranges.is_empty() {
-            true => self.1.remove(&key),
-            false => self.1.insert(key, ends),
-        };
-    }
-
-    /// The ends of a zone's parts that can only be read, by member.
-    pub fn ends(&self, zone: u32) -> Vec<(usize, Vec<u64>)> {
-        let parts = self.1.range((zone, 0)..=(zone, u32::MAX));
-        parts.map(|((_, m), ends)| (*m as usize, ends.ranges.iter().map(|end| end.start).collect())).collect()
-    }
-
-    /// Forgets the ends of a member's part of a zone, or of all zones.
-    pub fn forget_ends(&mut self, member: usize, of: Option<u32>) {
-        self.1.retain(|(zone, m), _| *m as usize != member || of.is_some_and(|of| of != *zone));
+        self.0.values().flat_map(of).collect()
     }
 
     /// Parts (zone, member) that have any.

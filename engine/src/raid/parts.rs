@@ -11,7 +11,7 @@ use crate::{
     device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     format::{
         Uuid,
-        record::{Burned, Checkpoint, Holes, Lacks, Record},
+        record::{Burned, Checkpoint, Lacks, Record},
         superblock::Superblock,
     },
     raid::{
@@ -27,7 +27,7 @@ use crate::{
         members::{Members, is_of_zone},
         membership::Membership,
         patrol::duty::Duty,
-        readable::{Readable, encode},
+        readable::Readable,
         seat::Seat,
         zone::{flow::Zone, reader::Readers, set::ZoneSet, stillness::Stillness},
     },
@@ -232,7 +232,6 @@ impl Raid {
             || !self.members.are_enough(self.live(zone))
             || self.zones.gave_up(zone)
             || self.zones.stuck(zone).is_some()
-            || self.catalog.readable.end_of(zone.0).is_some()
     }
 
     /// A copy from the pool.
@@ -354,6 +353,7 @@ impl Raid {
             self.zones.stick(zone, member);
             return self.zones.wake_one(zone);
         }
+        self.keep_readable(zone, member, error);
         let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
         if self.members.parts_lost(member) >= most && self.others_are_whole(member) {
             return self.member_failed(seat, error, what);
@@ -373,14 +373,10 @@ impl Raid {
         error == Status::UnrecoveredReadError.into() || (keeps || follows) && self.zones.is_running(zone)
     }
 
-    /// Takes note of how much of a part that has just been lost can be read, if it has become read-only. Nothing that
-    /// was written without it is complete before that is written down.
-    fn keep_readable(&self, zone: ZoneIndex, epoch: u64, member: usize) {
+    /// Takes note of how much of a part, which is about to be lost, can be read if it has become read-only.
+    fn keep_readable(&self, zone: ZoneIndex, member: usize, error: DeviceError) {
         let Some(running) = self.zones.running(zone) else { return };
         let (layout, flow) = (&self.layout, running.flow.borrow());
-        if flow.epoch() != epoch || self.catalog.readable.get(zone.0, member).is_some() {
-            return;
-        }
         let mut part = Readable {
             tail_blocks: 0,
             complete_blocks: flow.complete(),
@@ -392,6 +388,9 @@ impl Raid {
         if let Some(first) = burned.iter().filter(of_part).map(|burned| burned.from).min() {
             part.written_blocks = part.written_blocks.min(first);
             part.complete_blocks = part.complete_blocks.min(part.passed_blocks(layout));
+        }
+        if error == Status::ZoneIsReadOnly.into() {
+            part.tail_blocks = part.passed_blocks(layout);
         }
         self.catalog.readable.set(zone.0, member, part);
     }
@@ -411,30 +410,6 @@ impl Raid {
             false => return self.catalog.readable.remove(zone.0, member),
         };
         self.catalog.readable.set(zone.0, member, Readable { tail_blocks, ..part });
-    }
-
-    /// Logs how much of the parts of a zone can be read that have become read-only, and where the zone ends if it has
-    /// failed, so that the next assembly reads them as well.
-    async fn log_readable(&self, zone: ZoneIndex) {
-        let parts = self.catalog.readable.of_zone(zone.0);
-        if parts.iter().all(|(_, part)| part.tail_blocks == 0) || self.zones.is_offline(zone) {
-            return;
-        }
-        let epoch = self.catalog.epoch(zone);
-        let lost = each(self.catalog.lost(zone) & self.members.active()).fold(0, |all, m| all | 1 << m);
-        let end_blocks = self.has_failed(zone).then(|| self.tail(zone));
-        // What lies below is not lost with a cache.
-        self.flush_caches(self.live(zone) | lost).await;
-        for (member, part) in parts.into_iter().filter(|(_, part)| part.tail_blocks > 0) {
-            let Some(ranges) = encode(&self.layout, part.tail_blocks, end_blocks) else { continue };
-            if self.catalog.epoch(zone) != epoch || self.catalog.readable.get(zone.0, member) != Some(part) {
-                continue;
-            }
-            let ends = Holes { zone: zone.0, member: member as u32, epoch, ranges };
-            self.catalog.change_holes(|all| all.set(ends.clone()));
-            let sequence = self.membership.next_sequence();
-            self.append_to(self.members.active(), Record::Holes(ends), sequence).await;
-        }
     }
 
     /// Whether all that had completed of a read-only part is there: its ZRWA, if it had one, is not gone.
@@ -627,9 +602,6 @@ impl Raid {
             let is_read_only = part.is_some_and(|info| info.state == ZoneState::ReadOnly);
             self.decide_readable(ZoneIndex(zone), member, is_read_only).await;
         }
-        for zone in lost.iter().map(|lacks| lacks.zone).collect::<BTreeSet<u32>>() {
-            self.log_readable(ZoneIndex(zone)).await;
-        }
     }
 
     /// Writes down what members lack, and changes of membership, one after the other.
@@ -644,12 +616,7 @@ impl Raid {
                 }
                 self.check_power().await;
                 let (begun, active) = (self.membership.begin(), self.members.active());
-                let taken = self.membership.take_lacks();
-                for lacks in &taken {
-                    each(lacks.members)
-                        .for_each(|m| self.keep_readable(ZoneIndex(lacks.zone), lacks.epoch, m));
-                }
-                for lacks in taken {
+                for lacks in self.membership.take_lacks() {
                     lost.push(lacks);
                     let sequence = self.membership.next_sequence();
                     self.append_to(active, Record::Lacks(lacks), sequence).await;

@@ -37,34 +37,9 @@ impl Readable {
     }
 }
 
-/// How the end of a part is logged: as the stripe, and the blocks that it covers of that. With the end of the zone, as
-/// two more numbers of this kind, if the zone had failed by then: nothing was answered behind it.
-pub fn encode(layout: &Layout, tail_blocks: u64, end_blocks: Option<u64>) -> Option<Vec<Range<u64>>> {
-    let stripe = layout.stripe_blocks();
-    let numbers = |at: u64| [at / stripe, at % stripe];
-    let all: Vec<u64> = [Some(tail_blocks), end_blocks].into_iter().flatten().flat_map(numbers).collect();
-    // No record says more than there are blocks in a part.
-    let fits = all.iter().all(|number| *number <= layout.rows * layout.chunk_blocks);
-    fits.then(|| all.into_iter().map(|number| number..number).collect())
-}
-
-/// The ends of a part and of its zone, from what was logged.
-pub fn decode(layout: &Layout, numbers: &[u64]) -> Option<(u64, Option<u64>)> {
-    let at = |stripe: u64, covered: u64| {
-        let at = stripe.checked_mul(layout.stripe_blocks())?.checked_add(covered)?;
-        (covered < layout.stripe_blocks() && at <= layout.capacity_blocks()).then_some(at)
-    };
-    match *numbers {
-        [stripe, covered] => Some((at(stripe, covered)?, None)),
-        [stripe, covered, end, beyond] => Some((at(stripe, covered)?, Some(at(end, beyond)?))),
-        _ => None,
-    }
-}
-
-/// The parts of all zones that are lost and may be readable, by zone and member; and where zones end that an assembly
-/// has found to have failed, and that can only be read.
+/// The parts of all zones that are lost and may be readable, by zone and member.
 #[derive(Default)]
-pub struct ReadableParts(RefCell<BTreeMap<(u32, usize), Readable>>, RefCell<BTreeMap<u32, u64>>);
+pub struct ReadableParts(RefCell<BTreeMap<(u32, usize), Readable>>);
 
 impl ReadableParts {
     /// What is known of a part, if it is one of these.
@@ -77,33 +52,6 @@ impl ReadableParts {
         self.0.borrow_mut().insert((zone, member), part);
     }
 
-    /// Where a zone ends that can only be read.
-    pub fn end_of(&self, zone: u32) -> Option<u64> {
-        self.1.borrow().get(&zone).copied()
-    }
-
-    /// A zone can only be read, and ends here; or it goes on.
-    pub fn set_end(&self, zone: u32, end_blocks: Option<u64>) {
-        match end_blocks {
-            Some(end) => _ = self.1.borrow_mut().insert(zone, end),
-            None => _ = self.1.borrow_mut().remove(&zone),
-        }
-    }
-
-    /// Takes all that `other` says of a zone, instead of what is known of it.
-    pub fn take_over(&self, zone: u32, other: &ReadableParts) {
-        self.remove_zones(&(zone..zone + 1));
-        let theirs = other.0.borrow();
-        self.0.borrow_mut().extend(theirs.range((zone, 0)..(zone + 1, 0)).map(|(key, part)| (*key, *part)));
-        self.set_end(zone, other.end_of(zone));
-    }
-
-    /// Members whose part of a zone may be readable.
-    pub fn of_zone(&self, zone: u32) -> Vec<(usize, Readable)> {
-        let parts = self.0.borrow();
-        parts.range((zone, 0)..(zone + 1, 0)).map(|((_, member), part)| (*member, *part)).collect()
-    }
-
     /// Forgets a part: it is written anew.
     pub fn remove(&self, zone: u32, member: usize) {
         self.0.borrow_mut().remove(&(zone, member));
@@ -112,7 +60,6 @@ impl ReadableParts {
     /// Forgets the parts of zones that are reset.
     pub fn remove_zones(&self, zones: &Range<u32>) {
         self.0.borrow_mut().retain(|(zone, _), _| !zones.contains(zone));
-        self.1.borrow_mut().retain(|zone, _| !zones.contains(zone));
     }
 
     /// Forgets the parts of a member: another drive takes its place.
@@ -175,13 +122,5 @@ mod tests {
         assert_eq!(rows(8), 0b1010);
         parts.remove_zones(&(1..2));
         assert_eq!(rows(0), 0);
-        for (tail, end) in [(0, None), (29, None), (29, Some(31)), (12, Some(layout.capacity_blocks()))] {
-            let numbers: Vec<u64> =
-                encode(&layout, tail, end).unwrap().iter().map(|range| range.start).collect();
-            assert_eq!(decode(&layout, &numbers), Some((tail, end)));
-        }
-        for nonsense in [&[][..], &[1], &[1, 12], &[10, 0], &[u64::MAX, 0], &[1, 0, 2], &[1, 0, 10, 0]] {
-            assert_eq!(decode(&layout, nonsense), None, "{nonsense:?}");
-        }
     }
 }

@@ -254,14 +254,12 @@ impl Raid {
         let decided = || self.zones.all().filter(|zone| !self.zones.is_offline(*zone));
         let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).max().unwrap_or(0);
         let mut gaps: Vec<Gap> = self.catalog.unreadable.gaps();
-        gaps.extend(
-            self.catalog.holes().all().into_iter().filter(|hole| hole.from < hole.to).map(|hole| Gap {
-                zone: hole.zone,
-                member: hole.member as usize,
-                from: hole.from,
-                to: hole.to,
-            }),
-        );
+        gaps.extend(self.catalog.holes().all().into_iter().map(|hole| Gap {
+            zone: hole.zone,
+            member: hole.member as usize,
+            from: hole.from,
+            to: hole.to,
+        }));
         let failed = |zone: &ZoneIndex| !self.membership.has_failed() && self.has_failed(*zone);
         let failed_zones: Vec<ZoneIndex> = decided().filter(failed).collect();
         ArrayStatus {

@@ -164,8 +164,6 @@ impl Raid {
         let active = self.members.active();
         let mut lacking: Vec<_> = (0..records.len())
             .filter(|z| !self.zones.is_offline(ZoneIndex(*z as u32)))
-            // Nothing is written in one that can only be read.
-            .filter(|z| self.catalog.readable.end_of(*z as u32).is_none())
             .flat_map(|z| each(records[z].lost & active).map(move |m| (ZoneIndex(z as u32), m)))
             .collect();
         lacking.sort_by_key(|(zone, _)| self.live(*zone).count_ones());
@@ -337,7 +335,7 @@ impl Raid {
             if self.find_spare(zone, member).await.is_none() {
                 return Err(NoPart::Worn(Status::ZoneIsReadOnly.into()).into());
             }
-            self.catalog.forget_readable(member, Some(zone.0));
+            self.catalog.readable.remove(zone.0, member);
         }
         self.move_part(zone, member).await?;
         self.check_stop(member)?;
@@ -704,7 +702,6 @@ impl Raid {
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
         self.check_active(member)?;
         self.catalog.unreadable.remove_parts(member, Some(zone.0));
-        self.catalog.forget_readable(member, Some(zone.0));
         self.parts_back(member, 1);
         self.release_stuck(zone);
         Ok(())

@@ -235,9 +235,8 @@ impl Raid {
     /// Both drives in the place of `member`, of which `new` is to get what the old one has; the error says why it
     /// cannot.
     pub fn mirror_with(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, ArrayError> {
-        let ended = self.zones.all().find(|zone| self.catalog.readable.end_of(zone.0).is_some());
-        if let Some(zone) = self.zones.offline().keys().next().copied().or(ended.map(|zone| zone.0)) {
-            return Err(NoReplacement::Offline(zone).into());
+        if let Some(zone) = self.zones.offline().keys().next() {
+            return Err(NoReplacement::Offline(*zone).into());
         }
         let Some(old) = self.members.device(member) else { return Err(NoReplacement::OldGone.into()) };
         let (old_bytes, have) = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
@@ -717,7 +716,7 @@ impl Raid {
         self.members.end_mirror();
         self.members.forget(member);
         self.catalog.unreadable.remove_parts(member, None);
-        self.catalog.forget_readable(member, None);
+        self.catalog.readable.remove_member(member);
         self.members.put(member, new.name.clone(), log.clone());
         log
     }

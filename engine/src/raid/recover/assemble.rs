@@ -2,11 +2,7 @@
 
 use crate::{
     device::Command,
-    format::{
-        Uuid,
-        lineage::Attempt,
-        record::{Burned, Holes, Record, ZoneRecord},
-    },
+    format::{Uuid, lineage::Attempt, record::Record},
     raid::{
         Behaviour, Drive, Tails,
         catalog::Catalog,
@@ -16,7 +12,6 @@ use crate::{
         events::Event,
         geometry::{each, physical},
         parts::Raid,
-        readable::{Readable, decode, encode},
         recover::{
             membership::decide_members,
             scan::{Candidate, scan},
@@ -25,7 +20,7 @@ use crate::{
         status::Inspected,
     },
     runtime::Runtime,
-    zone::{UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState, is_worn},
+    zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -313,19 +308,8 @@ impl Raid {
             }
             let told_end = ends.get(index as usize).copied().flatten();
             let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end };
-            let before = view.record.lost;
-            let mut verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
-            let info = std::mem::take(&mut view.info);
-            let end = self.find_readable((zone, &record, before), &info, &verdict);
-            if let Some(end) = end.filter(|end| *end >= answered_blocks && !record.resetting) {
-                self.end_parts((zone, &mut record), &info, end);
-                verdict = Verdict::Ended(end);
-            }
-            self.catalog
-                .readable
-                .set_end(zone.0, if let Verdict::Ended(end) = verdict { Some(end) } else { None });
+            let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
             match &verdict {
-                Verdict::Ended(_) => record.wait_for(awaited.members & !record.lost, awaited.floor),
                 Verdict::Offline(refusal) => {
                     self.events.note(Event::ZoneOffline { zone: index, why: refusal.clone() });
                     // As long as it is offline these parts stay as they are, whoever comes and goes.
@@ -353,91 +337,6 @@ impl Raid {
         Ok(verdicts)
     }
 
-    /// Finds out which parts of a zone are lost for writing and can be read, by what was logged of them and what is found
-    /// now; `before` are the members (bits) that had lost their part. Gives where the zone ends if that is told by what was
-    /// logged, and by nothing else.
-    fn find_readable(
-        &self,
-        (zone, record, before): (ZoneIndex, &ZoneRecord, u32),
-        info: &[Option<ZoneInfo>],
-        verdict: &Verdict,
-    ) -> Option<u64> {
-        let layout = &self.layout;
-        let logged = self.catalog.holes().ends(zone.0);
-        let (mut end, mut parts) = (None, Vec::new());
-        let is_read_only = |m: usize| info[m].is_some_and(|info| info.state == ZoneState::ReadOnly);
-        for (member, numbers) in logged {
-            let ends = decode(layout, &numbers).filter(|_| record.lost & (1 << member) != 0);
-            end = end.max(ends.and_then(|(_, end)| end));
-            match ends {
-                Some((tail_blocks, _)) if info[member].is_none() || is_read_only(member) => {
-                    parts.push((member, tail_blocks));
-                }
-                // It has been written anew, or nobody can read it.
-                _ => self.catalog.forget_readable(member, Some(zone.0)),
-            }
-        }
-        // Up to where a member has written that nobody has missed: what was written next had to wait for it.
-        let tail_blocks = match verdict {
-            Verdict::Open(tail) | Verdict::Finish(Some(tail)) => tail.blocks,
-            Verdict::Full => record.finished.unwrap_or(layout.capacity_blocks()),
-            _ => 0,
-        };
-        let is_new = |m: &usize| before & (1 << m) == 0 && record.lost & (1 << m) != 0 && is_read_only(*m);
-        let in_order = self.membership.superblock().group_blocks == 0;
-        for member in (0..info.len()).filter(|m| is_new(m) && tail_blocks > 0 && in_order) {
-            let ahead = layout.distance.max(2);
-            let rows = (tail_blocks.div_ceil(layout.stripe_blocks())).saturating_sub(ahead);
-            let burned = self.catalog.burned();
-            let of_part = |b: &&Burned| (b.zone, b.member as usize) == (zone.0, member);
-            let first = burned.iter().filter(of_part).map(|b| b.from / layout.chunk_blocks).min();
-            parts.push((member, rows.min(first.unwrap_or(rows)) * layout.stripe_blocks()));
-        }
-        let is_decided = !matches!(verdict, Verdict::Offline(_));
-        for (member, tail_blocks) in parts {
-            let part = Readable { tail_blocks, complete_blocks: tail_blocks, written_blocks: 0 };
-            self.catalog.readable.set(zone.0, member, part);
-            // Where it goes on, what was said of its end does not count any more.
-            let ranges = encode(layout, tail_blocks, end.filter(|_| !is_decided));
-            let (member, epoch, ranges) = (member as u32, record.epoch, ranges.unwrap_or_default());
-            self.catalog.change_holes(|all| all.set_ends(Holes { zone: zone.0, member, epoch, ranges }));
-        }
-        end.filter(|_| !is_decided)
-    }
-
-    /// Has members lack their parts of a zone that ends at `end_blocks` and was not recovered, if they do not hold all that
-    /// they had: they may have lost a ZRWA. What lies below a write pointer can be read.
-    fn end_parts(
-        &self,
-        (zone, record): (ZoneIndex, &mut ZoneRecord),
-        info: &[Option<ZoneInfo>],
-        end_blocks: u64,
-    ) {
-        let layout = &self.layout;
-        for (member, info) in
-            info.iter().enumerate().filter_map(|(member, info)| Some((member, info.as_ref()?)))
-        {
-            let is_whole = match info.state {
-                ZoneState::Full => true,
-                ZoneState::Empty | ZoneState::ReadOnly | ZoneState::Offline => false,
-                _ if layout.policy.uses_zrwa() => info.zrwa,
-                _ => {
-                    info.wp_blocks != UNKNOWN_WP
-                        && info.wp_blocks >= layout.policy.position(layout, member, end_blocks)
-                }
-            };
-            if is_whole || record.lost & (1 << member) != 0 {
-                continue;
-            }
-            record.lost |= 1 << member;
-            let written_blocks =
-                if info.state.is_active() && info.wp_blocks != UNKNOWN_WP { info.wp_blocks } else { 0 };
-            let part = Readable { tail_blocks: 0, complete_blocks: end_blocks, written_blocks };
-            let part = Readable { tail_blocks: part.passed_blocks(layout), ..part };
-            self.catalog.readable.set(zone.0, member, part);
-        }
-    }
-
     /// Drops whatever the logs of some members (bits) say of a zone.
     fn forget_logs_of(&self, members: u32, zone: u32) {
         for member in each(members) {
@@ -453,10 +352,8 @@ impl Raid {
         let goes_on = |zone: u32, epoch: u64| {
             self.catalog.record(ZoneIndex(zone)).epoch == epoch
                 && verdicts.iter().any(|(z, verdict)| {
-                    let goes_on = matches!(
-                        verdict,
-                        Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::Ended(_) | Verdict::Offline(_)
-                    );
+                    let goes_on =
+                        matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::Offline(_));
                     z.0 == zone && goes_on
                 })
         };
@@ -566,7 +463,6 @@ impl Raid {
                 (ZoneState::Full, tail.blocks)
             }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
-            Verdict::Ended(end) => (ZoneState::Closed, (*end).min(self.layout.capacity_blocks() - 1)),
             Verdict::Offline(_) => (ZoneState::Offline, 0),
         }
     }

@@ -9,7 +9,6 @@ use crate::{
     },
     raid::{
         error::{BadDrive, DriveFault, NoArray, Note},
-        geometry::each,
         holes::HoleMap,
         patrol::replace::SKIPPED,
         recover::{
@@ -383,7 +382,6 @@ fn replay<'a>(
     for (sequence, record) in changes.range(base + 1..) {
         apply(&mut zones, record, *sequence);
         if let Record::Rebuilt { zone, members, .. } = record {
-            each(*members).for_each(|member| holes.forget_ends(member, Some(*zone)));
             burned.retain(|b: &Burned| b.zone != *zone || members & (1 << b.member) == 0);
         }
         if let Record::Holes(part) = record {

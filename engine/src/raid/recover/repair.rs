@@ -25,7 +25,7 @@ impl Raid {
         // If only this zone has failed, it says so.
         let done = |result: Result<(), DeviceError>| result.or_else(|_| self.check_members());
         match verdict {
-            Verdict::Empty | Verdict::Full | Verdict::Ended(_) | Verdict::Offline(_) => Ok(()),
+            Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),
             Verdict::Reset => {
                 let dead = self.reset_members(&[zone.0]).await;
                 self.membership.settled().await;

@@ -22,8 +22,6 @@ pub enum Verdict {
     Finish(Option<Tail>),
     /// It goes on from here.
     Open(Tail),
-    /// It had failed and ends here: it can only be read.
-    Ended(u64),
     /// Nobody can tell where it ended.
     Offline(Refusal),
 }

@@ -174,9 +174,6 @@ impl Raid {
 
     /// Everything below this block of the zone can be read.
     pub fn tail(&self, zone: ZoneIndex) -> u64 {
-        if let Some(end) = self.catalog.readable.end_of(zone.0) {
-            return end;
-        }
         match self.zones.complete(zone) {
             Some(complete) => complete,
             None if self.zones.state(zone) == ZoneState::Full => self.finished_tail(zone),
@@ -364,14 +361,10 @@ impl Raid {
             },
             false => piece,
         };
-        // Where a zone ends that could not be recovered, nobody knows what parities of a partial stripe cover.
-        let no_parity = covered < layout.stripe_blocks() && self.catalog.readable.end_of(zone.0).is_some();
         let is_there = |index: &u64| {
             let member = layout.member(piece.stripe, *index);
             let has = || avoided >> member & 1 == 0 && self.has_piece(zone, member, part(*index));
-            *index != own
-                && (*index < chunks || *index >= k && !no_parity)
-                && (in_memory(*index).is_some() || has())
+            *index != own && (*index < chunks || *index >= k) && (in_memory(*index).is_some() || has())
         };
         let mut error = Status::UnrecoveredReadError.into();
         let mut present = (0..layout.members as u64).filter(is_there).fold(0, |all, index| all | 1 << index);

@@ -316,7 +316,7 @@ impl Raid {
         let (mut tails, mut offline) = (BTreeMap::new(), BTreeSet::new());
         for (zone, verdict) in verdicts {
             match verdict {
-                Verdict::Ended(_) | Verdict::Offline(_) => _ = offline.insert(zone.0),
+                Verdict::Offline(_) => _ = offline.insert(zone.0),
                 Verdict::Open(tail) | Verdict::Finish(Some(tail)) => _ = tails.insert(zone.0, Some(tail)),
                 Verdict::Full => _ = tails.insert(zone.0, None),
                 Verdict::Empty | Verdict::Reset | Verdict::Finish(None) => {}
