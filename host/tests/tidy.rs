@@ -124,7 +124,6 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::members",
             "raid::membership",
             "raid::unreadable",
-            "raid::readable",
             "raid::holes",
             "raid::catalog",
             "raid::zone::flow",

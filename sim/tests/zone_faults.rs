@@ -925,28 +925,3 @@ fn a_reset_of_all_zones_gets_past_those_that_have_failed() {
         }
     }
 }
-
-/// Read-only zones at the same position of two drives, one after the other, lose nothing: both can be read.
-#[test]
-fn read_only_zones_at_one_position_are_read() {
-    for policy in [Policy::Zrwa, Policy::InPlace, Policy::Log] {
-        for tail in [3 * STRIPE, 9 * STRIPE + CHUNK + 1, 40 * STRIPE + 2 * CHUNK] {
-            let scene = Scene::new(policy, 6);
-            scene.write(1, 0, tail);
-            scene.write(2, 0, STRIPE);
-            scene.rig.damage(1, Fault::ReadOnly(part(1)));
-            // What is written without the part is on the others.
-            scene.write(1, tail, STRIPE + 2);
-            let end = tail + STRIPE + 2;
-            scene.check(1, end);
-            scene.rig.damage(3, Fault::ReadOnly(part(1)));
-            assert!(scene.try_write(1, end, STRIPE).is_err(), "{policy:?}");
-            assert_eq!(scene.state_of(1), ZoneState::ReadOnly);
-            assert!(scene.unreadable(1, end).is_empty(), "{policy:?}, {tail}");
-            scene.check(1, end);
-            // The others work on.
-            scene.write(2, STRIPE, STRIPE);
-            scene.check(2, 2 * STRIPE);
-        }
-    }
-}

@@ -2,7 +2,7 @@
 
 use crate::{
     format::record::{Burned, ZoneRecord},
-    raid::{holes::HoleMap, readable::ReadableParts, unreadable::Unreadable},
+    raid::{holes::HoleMap, unreadable::Unreadable},
     zone::ZoneIndex,
 };
 use std::{
@@ -20,8 +20,6 @@ pub struct Catalog {
     holes: RefCell<HoleMap>,
     /// Blocks that drives have not been able to read.
     pub unreadable: Unreadable,
-    /// Parts that are lost for writing and can be read.
-    pub readable: ReadableParts,
 }
 
 impl Catalog {
@@ -31,7 +29,6 @@ impl Catalog {
             burned: burned.into(),
             holes: holes.into(),
             unreadable: Unreadable::default(),
-            readable: ReadableParts::default(),
         }
     }
 

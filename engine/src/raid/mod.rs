@@ -18,7 +18,6 @@ pub(crate) mod membership;
 pub(crate) mod parts;
 pub(crate) mod patrol;
 pub(crate) mod power;
-pub(crate) mod readable;
 pub(crate) mod recover;
 pub(crate) mod seat;
 pub(crate) mod unreadable;

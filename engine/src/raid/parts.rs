@@ -7,11 +7,11 @@
 
 use crate::{
     adapt::spare::Spared,
-    buf::{BLOCK, Buf, BufPool},
+    buf::{Buf, BufPool},
     device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     format::{
         Uuid,
-        record::{Burned, Checkpoint, Lacks, Record},
+        record::{Checkpoint, Lacks, Record},
         superblock::Superblock,
     },
     raid::{
@@ -27,12 +27,11 @@ use crate::{
         members::{Members, is_of_zone},
         membership::Membership,
         patrol::duty::Duty,
-        readable::Readable,
         seat::Seat,
         zone::{flow::Zone, reader::Readers, set::ZoneSet, stillness::Stillness},
     },
     runtime::Runtime,
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
+    zone::{ZoneIndex, ZoneInfo, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -214,17 +213,6 @@ impl Raid {
         self.members.active() & !self.catalog.lost(zone)
     }
 
-    /// Members (bits) of whose part of `zone` all rows below block `to` can be read.
-    pub fn sources(&self, zone: ZoneIndex, to: u64) -> u32 {
-        let readable = self.catalog.readable.with_rows(&self.layout, zone.0, to);
-        self.live(zone) | readable & self.members.active()
-    }
-
-    /// Whether a part is lost and something of it can be read.
-    pub fn is_readable(&self, zone: ZoneIndex, member: usize) -> bool {
-        self.catalog.readable.get(zone.0, member).is_some_and(|part| part.tail_blocks > 0)
-    }
-
     /// Whether `zone` lacks more parts than parity makes up for: nothing can be written there any more,
     /// though the other zones work. So it is with all zones if the array has failed.
     pub fn has_failed(&self, zone: ZoneIndex) -> bool {
@@ -353,7 +341,6 @@ impl Raid {
             self.zones.stick(zone, member);
             return self.zones.wake_one(zone);
         }
-        self.keep_readable(zone, member, error);
         let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
         if self.members.parts_lost(member) >= most && self.others_are_whole(member) {
             return self.member_failed(seat, error, what);
@@ -371,67 +358,6 @@ impl Raid {
         // What follows such an error has found nothing else.
         let follows = self.zones.stuck(zone) == Some(member) && error != Status::ZoneIsOffline.into();
         error == Status::UnrecoveredReadError.into() || (keeps || follows) && self.zones.is_running(zone)
-    }
-
-    /// Takes note of how much of a part, which is about to be lost, can be read if it has become read-only.
-    fn keep_readable(&self, zone: ZoneIndex, member: usize, error: DeviceError) {
-        let Some(running) = self.zones.running(zone) else { return };
-        let (layout, flow) = (&self.layout, running.flow.borrow());
-        let mut part = Readable {
-            tail_blocks: 0,
-            complete_blocks: flow.complete(),
-            written_blocks: flow.positions()[member] * layout.policy.position_blocks(layout),
-        };
-        // What belongs in blocks that are burned is elsewhere.
-        let burned = self.catalog.burned();
-        let of_part = |burned: &&Burned| (burned.zone, burned.member as usize) == (zone.0, member);
-        if let Some(first) = burned.iter().filter(of_part).map(|burned| burned.from).min() {
-            part.written_blocks = part.written_blocks.min(first);
-            part.complete_blocks = part.complete_blocks.min(part.passed_blocks(layout));
-        }
-        if error == Status::ZoneIsReadOnly.into() {
-            part.tail_blocks = part.passed_blocks(layout);
-        }
-        self.catalog.readable.set(zone.0, member, part);
-    }
-
-    /// Decides how much of a part that is lost can be read, since its zone is read-only, or that nothing can.
-    async fn decide_readable(&self, zone: ZoneIndex, member: usize, is_read_only: bool) {
-        let Some(part) = self.catalog.readable.get(zone.0, member) else { return };
-        let losses = self.members.losses();
-        let is_whole = is_read_only && self.is_written(zone, member, part).await;
-        // Something else may have been lost, or written anew, meanwhile; if it was this part it is looked at again.
-        if self.catalog.readable.get(zone.0, member) != Some(part) || self.members.losses() != losses {
-            return;
-        }
-        let tail_blocks = match is_read_only {
-            true if is_whole => part.complete_blocks,
-            true => part.passed_blocks(&self.layout),
-            false => return self.catalog.readable.remove(zone.0, member),
-        };
-        self.catalog.readable.set(zone.0, member, Readable { tail_blocks, ..part });
-    }
-
-    /// Whether all that had completed of a read-only part is there: its ZRWA, if it had one, is not gone.
-    async fn is_written(&self, zone: ZoneIndex, member: usize, part: Readable) -> bool {
-        if !self.layout.policy.uses_zrwa() {
-            return true;
-        }
-        // Of several small zones that are used as one each has a ZRWA of its own.
-        if self.membership.superblock().aggregate > 1 {
-            return false;
-        }
-        let start = self.members.start(member, zone).0;
-        let rows = (2 * self.layout.distance).max(1);
-        let end = part.written_blocks + rows * self.layout.chunk_blocks;
-        for at in part.written_blocks..end.min(self.layout.rows * self.layout.chunk_blocks) {
-            let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
-            let done = self.members.submit(member, read).await;
-            if done.result.is_ok() && done.data.iter().any(|byte| *byte != 0) {
-                return true;
-            }
-        }
-        false
     }
 
     /// Does without a member's part of a zone from now on, after an error, and has that written down.
@@ -593,14 +519,9 @@ impl Raid {
         for (zone, member) in lost.iter().flat_map(|lacks| each(lacks.members).map(|m| (lacks.zone, m))) {
             let seat = self.members.seat(member);
             let part = self.part(ZoneIndex(zone), member).await;
-            if !self.members.is_seated(seat) {
-                continue;
-            }
-            if part.is_some_and(|info| is_worn(info.state)) {
+            if self.members.is_seated(seat) && part.is_some_and(|info| is_worn(info.state)) {
                 self.members.set_worn(member, true);
             }
-            let is_read_only = part.is_some_and(|info| info.state == ZoneState::ReadOnly);
-            self.decide_readable(ZoneIndex(zone), member, is_read_only).await;
         }
     }
 

@@ -17,7 +17,6 @@ use crate::{
         PowerMark, Tails,
         geometry::{each, physical},
         parts::Raid,
-        readable::Readable,
         zone::flow::Zone,
     },
     zone::{ZoneIndex, ZoneInfo, ZoneState},
@@ -125,13 +124,6 @@ impl Raid {
         // All suspects together: parity may cover the first one alone and not all of them.
         for zone in self.zones.all() {
             let parts = || checked.iter().map(|(seat, _, zones)| (seat.member, &zones[zone.0 as usize]));
-            // The ZRWA of a part that could only be read may be gone, too: what is below the write pointer stays.
-            for (member, _) in parts() {
-                if let Some(part) = self.catalog.readable.get(zone.0, member) {
-                    let tail_blocks = part.tail_blocks.min(part.passed_blocks(&self.layout));
-                    self.catalog.readable.set(zone.0, member, Readable { tail_blocks, ..part });
-                }
-            }
             let lost: Vec<_> =
                 parts().filter(|(member, info)| self.lacks_part(zone, *member, info)).collect();
             let mask = lost.iter().fold(0, |mask, (member, _)| mask | 1 << member);

@@ -5,7 +5,7 @@ use crate::{
     format::superblock::Superblock,
     raid::{
         error::{ArrayError, NoPart, Note},
-        geometry::{Piece, each},
+        geometry::each,
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
         unreadable::{Gap, most_missing},
@@ -288,23 +288,6 @@ impl Raid {
 
     /// Whether something in a zone, which has failed, cannot be read since it lacks too many parts.
     fn is_unreadable(&self, zone: ZoneIndex) -> bool {
-        let (tail, stripe) = (self.tail(zone), self.layout.stripe_blocks());
-        let row = |stripe: u64| stripe * self.layout.chunk_blocks;
-        if tail.is_multiple_of(stripe) || self.members.are_enough(self.live(zone)) {
-            return tail > 0 && !self.members.are_enough(self.sources(zone, row(tail / stripe)));
-        }
-        // Of a partial stripe there may be no parity: all of its data has to be there.
-        let (full, covered) = (tail / stripe, tail % stripe);
-        let has = |chunk: u64| {
-            let from = chunk * self.layout.chunk_blocks;
-            let to = (covered - from).min(self.layout.chunk_blocks);
-            self.has_piece(
-                zone,
-                self.layout.member(full, chunk),
-                Piece { stripe: full, index: chunk, from: 0, to },
-            )
-        };
-        let partial = (0..covered.div_ceil(self.layout.chunk_blocks)).all(has);
-        !partial || !self.members.are_enough(self.sources(zone, row(full)))
+        self.tail(zone) > 0 && !self.members.are_enough(self.live(zone))
     }
 }

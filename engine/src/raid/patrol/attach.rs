@@ -51,7 +51,6 @@ impl Raid {
             self.new_log(member, drive.device.clone(), (device, BTreeMap::new()), (1, 0), Live::default());
         self.members.forget(member);
         self.catalog.unreadable.remove_parts(member, None);
-        self.catalog.readable.remove_member(member);
         let others = self.members.active();
         self.members.put(member, drive.name.clone(), log.clone());
         // The new member learns last that it is one. If it knew before the others, and they went

@@ -56,7 +56,6 @@ impl Raid {
     /// Forgets the holes of zones that have been reset, and what could not be read there.
     pub fn forget_holes(&self, zones: Range<u32>) {
         self.catalog.unreadable.remove_zones(&zones);
-        self.catalog.readable.remove_zones(&zones);
         self.catalog.change_holes(|all| all.retain(|zone, _| !zones.contains(&zone)));
     }
 

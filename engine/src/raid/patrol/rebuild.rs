@@ -140,10 +140,6 @@ impl Raid {
     /// Has a member that lacks `zone` reset what it holds of it. Meanwhile nothing else begins
     /// there: the reset may be carried out late.
     pub async fn clear(&self, zone: ZoneIndex, member: usize) {
-        if self.is_readable(zone, member) {
-            // It cannot be reset, takes no resources, and may be needed.
-            return;
-        }
         self.duty.begin_clearing(zone);
         let seat = self.members.seat(member);
         let done = self.members.submit(member, Command::Reset { zones: Zones::One(physical(zone)) }).await;
@@ -328,15 +324,6 @@ impl Raid {
         self.check_stuck(zone)?;
         self.let_go(zone).await;
         self.check_stop(member)?;
-        if self.is_readable(zone, member) {
-            // Given up as a source only if it is not needed and there is another place.
-            let rows = self.tail(zone).div_ceil(self.layout.stripe_blocks());
-            self.check_others(zone, member, rows * self.layout.chunk_blocks)?;
-            if self.find_spare(zone, member).await.is_none() {
-                return Err(NoPart::Worn(Status::ZoneIsReadOnly.into()).into());
-            }
-            self.catalog.readable.remove(zone.0, member);
-        }
         self.move_part(zone, member).await?;
         self.check_stop(member)?;
         self.on_member(member, Command::Reset { zones }).await?;
@@ -441,10 +428,9 @@ impl Raid {
         }
     }
 
-    /// The members that blocks of a part of `zone`, below `to`, are rebuilt from: all others that have theirs, or can
-    /// read it.
-    fn check_others(&self, zone: ZoneIndex, member: usize, to: u64) -> Result<u32, Stopped> {
-        let others = self.sources(zone, to) & !(1 << member);
+    /// The members that a part of `zone` is rebuilt from: all others that have theirs.
+    fn check_others(&self, zone: ZoneIndex, member: usize) -> Result<u32, Stopped> {
+        let others = self.live(zone) & !(1 << member);
         match self.members.are_enough(others) && !self.zones.is_cut(zone) {
             true => Ok(others),
             false => Err(NoPart::TooFewOthers.into()),
@@ -461,7 +447,7 @@ impl Raid {
         lost: &mut Lost,
     ) -> Result<Buf, Stopped> {
         self.power_checked().await;
-        let (others, losses) = (self.check_others(zone, member, to)?, self.members.losses());
+        let (others, losses) = (self.check_others(zone, member)?, self.members.losses());
         let pending: Vec<_> = each(others)
             .map(|other| {
                 let lba = Lba(self.members.start(other, zone).0 + from);
@@ -523,11 +509,11 @@ impl Raid {
         blocks: Range<u64>,
         other_error: &mut Option<DeviceError>,
     ) -> Result<(Buf, Vec<u64>), Stopped> {
-        let (start, blocks_end) = (self.members.start(seat.member, zone).0, blocks.end);
+        let start = self.members.start(seat.member, zone).0;
         let mut data = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
         let mut unreadable = Vec::new();
         for (place, at) in (0..).zip(blocks) {
-            if self.sources(zone, blocks_end) & (1 << seat.member) == 0 {
+            if self.live(zone) & (1 << seat.member) == 0 {
                 // The others may be enough.
                 return Err(Stopped::Again);
             }
@@ -572,12 +558,11 @@ impl Raid {
                 Ok(found) => whole.block_mut(from - piece.from).copy_from_slice(&found),
                 Err(error) => {
                     let mut others = Vec::new();
-                    let end = piece.stripe * layout.chunk_blocks + piece.to;
-                    for other in each(self.check_others(zone, member, end)?) {
+                    for other in each(self.check_others(zone, member)?) {
                         let read = self.read_member(zone, other, single).await;
                         others.extend(read.is_err().then_some(other));
                     }
-                    if !is_unreadable(error) || self.check_others(zone, member, end).is_err() {
+                    if !is_unreadable(error) || self.check_others(zone, member).is_err() {
                         return Err(error.into());
                     }
                     lost.add(layout, member, piece.stripe * layout.chunk_blocks + from, others);

@@ -716,7 +716,6 @@ impl Raid {
         self.members.end_mirror();
         self.members.forget(member);
         self.catalog.unreadable.remove_parts(member, None);
-        self.catalog.readable.remove_member(member);
         self.members.put(member, new.name.clone(), log.clone());
         log
     }

@@ -71,18 +71,13 @@ impl Raid {
     }
 
     /// Whether `member` has its blocks of the stripe's row at `piece`'s offsets, as far as is known.
-    pub fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
+    fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
         let at = piece.stripe * self.layout.chunk_blocks;
-        let is_suspect = self.members.suspects() & (1 << member) != 0;
-        let is_live = self.live(zone) & (1 << member) != 0
-            && (!is_suspect || !self.zones.is_running(zone))
+        self.live(zone) & (1 << member) != 0
+            && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
+            && (self.members.suspects() & (1 << member) == 0 || !self.zones.is_running(zone))
             && self.zones.is_uncut(zone, member, at + piece.to)
-            && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to));
-        let is_there = is_live
-            || self.members.is_active(member)
-                && !is_suspect
-                && self.catalog.readable.has_piece(&self.layout, zone.0, member, piece);
-        is_there && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
+            && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to))
     }
 
     /// Whether a member that cannot write a zone any more keeps its blocks below `end`: a zone that has become
