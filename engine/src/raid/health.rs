@@ -152,10 +152,6 @@ impl Health {
                     false => Remedy::AssembleWith(waited),
                 }
             }
-            Cause::ZonesFailed if array.unreadable_zones.is_empty() && need_drives.is_empty() => {
-                Remedy::Rebuild
-            }
-            Cause::ZonesFailed if array.unreadable_zones.is_empty() => Remedy::Replace(need_drives),
             Cause::ZonesFailed | Cause::BlocksLost => Remedy::ResetZones,
             Cause::MembersMissing => Remedy::BringBack(self.missing.clone()),
             Cause::NotBegun => Remedy::AssembleAgain(Vec::new()),
