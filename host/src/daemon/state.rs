@@ -5,7 +5,7 @@ use crate::{
     drive::Plate,
     members::OpenDrive,
     nbd,
-    output::{in_one_line, uuid},
+    output::{in_one_line, quoted, uuid},
     packers::Packers,
     protocol::{About, Asked, AskedDevice, AskedDrive},
     reactor::Reactor,
@@ -171,6 +171,16 @@ impl Daemon {
             (Some(_), _) => status.respect(Carried::Volume),
             (None, Some(_)) => status.respect(Carried::Namespaces),
             (None, None) => {}
+        }
+        if let Some(volume) = status.volume.as_ref().filter(|_| !status.failed_zones.is_empty()) {
+            // Its zones are not for others to reset.
+            status.action = Some(match volume.failed {
+                Some(_) => format!(
+                    "stop it and start it again, and the volume goes on in other zones: zoneraid stop {}",
+                    quoted(&status.name)
+                ),
+                None => "nothing has to be done: the volume moves what is there to other zones".into(),
+            });
         }
         if let Some((what, action)) = status.volume.as_ref().and_then(VolumeReport::shortage) {
             if status.volume.as_ref().is_some_and(|volume| volume.space.is_alarming()) {

@@ -14,6 +14,9 @@ use engine::{
 /// Advice about zones in doubt, before the name of the array.
 pub(super) const GIVE_UP_ZONE: &str = "give up what was there: zoneraid zone reset";
 
+/// Advice about zones that miss more parts than parity makes up for, before the name of the array.
+pub(super) const RESET_FAILED: &str = "copy what can be read there, then: zoneraid zone reset";
+
 /// Advice about blocks that cannot be read any more.
 pub(super) const RESTORE: &str = "restore it, or reset its zones";
 
@@ -180,6 +183,11 @@ pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remed
         }
         Remedy::Replace(members) => replacements(called, members),
         Remedy::Rebuild => format!("zoneraid rebuild {}", quoted(called)),
+        Remedy::ResetZones if health.cause == Some(Cause::ZonesFailed) => {
+            let zone = array.failed_zones.first().filter(|_| array.failed_zones.len() == 1);
+            let zone = zone.map_or("ZONE".into(), |zone| zone.0.to_string());
+            format!("{RESET_FAILED} {} {zone}", quoted(called))
+        }
         Remedy::ResetZones => RESTORE.into(),
     }
 }

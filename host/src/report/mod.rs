@@ -448,6 +448,18 @@ impl Status {
                 }
             };
         }
+        if action.starts_with(health::RESET_FAILED) {
+            *action = match carried {
+                Carried::Volume | Carried::Unknown => {
+                    "start or serve the array: a volume moves what is there to other zones".into()
+                }
+                Carried::Namespaces => {
+                    "copy what can be read there, then reset zones of the namespaces: zoneraid \
+                                        zone reset ARRAY/NAME ZONE"
+                        .into()
+                }
+            };
+        }
         if action == health::RESTORE {
             *action = match carried {
                 Carried::Volume | Carried::Unknown => "restore it: what is written again can be read".into(),
