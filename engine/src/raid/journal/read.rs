@@ -224,7 +224,7 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             passed: 0,
             unreadable: 0,
         };
-        log.read_records(&mut reader, &superblock).await.ok()?;
+        log.read_records(&mut reader, superblock).await.ok()?;
         log.live.holes = true;
         return Some(log);
     }
@@ -442,11 +442,11 @@ impl ReadLog {
     async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
         let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
         let superblock = checkpoint.superblock.clone();
-        self.read_records(reader, &superblock).await
+        self.read_records(reader, superblock).await
     }
 
     /// Reads what lies ahead in a log with this superblock.
-    async fn read_records(&mut self, reader: &mut Reader<'_>, superblock: &Superblock) -> Result<(), NoLog> {
+    async fn read_records(&mut self, reader: &mut Reader<'_>, mut superblock: Superblock) -> Result<(), NoLog> {
         let layout = superblock.layout();
         // Nothing is given back here.
         let mut pool = BufPool::default();
@@ -456,7 +456,12 @@ impl ReadLog {
             let origin = Origin { lba: reader.named + reader.at, ..self.origin };
             match reader.record(origin).await {
                 Ok((record, sequence, blocks)) => {
-                    record.check(sequence, superblock).map_err(NoLog::Absurd)?;
+                    if let Record::Checkpoint(checkpoint) = &record {
+                        // What follows is of the assembly that has written it.
+                        superblock.agree(&checkpoint.superblock).map_err(NoLog::Absurd)?;
+                        superblock.clone_from(&checkpoint.superblock);
+                    }
+                    record.check(sequence, &superblock).map_err(NoLog::Absurd)?;
                     self.live.apply(&record, &layout);
                     self.sequence = self.sequence.max(sequence);
                     holes |= gap;
