@@ -299,17 +299,21 @@ impl MetaLog {
     /// comes behind what is there.
     pub async fn checkpoint(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
         loop {
-            let before = (self.zone.get(), self.wp_blocks.get(), self.generation.get());
+            let before = (self.zone.get(), self.wp_blocks.get());
             let error = match self.move_on(keeper, spare).await {
                 Err(error) if may_be_worn(error) => error,
                 result => return result,
             };
+            // A write that has failed may have been carried out: what comes next has a higher generation, and nothing
+            // may be added to the zone before.
+            let is_begun = self.zone.get() != before.0;
             self.zone.set(before.0);
             self.wp_blocks.set(before.1);
-            self.generation.set(before.2);
             // Whatever has failed, only the zone that is to be written may have another place.
-            if !self.find_reserve(1 - before.0).await {
-                return self.stay(keeper, error).await;
+            match self.find_reserve(1 - before.0).await {
+                true => {}
+                false if is_begun => return Err(error),
+                false => return self.stay(keeper, error).await,
             }
         }
     }
