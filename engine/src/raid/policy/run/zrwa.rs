@@ -341,7 +341,7 @@ impl Raid {
         }
         let wp_blocks = |member: usize| evidence.wp_blocks[member].unwrap_or(u64::MAX);
         let passed = (0..layout.members).map(wp_blocks).min().unwrap_or(0) / chunk;
-        let (mut suspects, mut blank) = (u32::MAX, u32::MAX);
+        let (mut suspects, mut blank, mut contradictions) = (u32::MAX, u32::MAX, 0);
         for stripe in passed..tail.blocks.div_ceil(layout.stripe_blocks()) {
             let covered = (tail.blocks - stripe * layout.stripe_blocks()).min(layout.stripe_blocks());
             // Below the offset of the tail one chunk more is covered than above it.
@@ -378,10 +378,11 @@ impl Raid {
                     }
                     column.found[index as usize] = Some(data);
                 }
-                (suspects, blank) = (suspects & there, blank & zeros);
+                (suspects, blank, contradictions) = (suspects & there, blank & zeros, contradictions + 1);
             }
         }
-        if suspects == u32::MAX {
+        if suspects == u32::MAX || contradictions == 1 && layout.parities == 1 {
+            // A bit that has flipped on any member contradicts one parity in a single block, too.
             return Ok(0);
         }
         let hindmost = each(suspects).map(wp_blocks).min();
