@@ -141,7 +141,7 @@ impl Scenario {
             zones: 400 + rng.below(400) as u32,
             zone_size_blocks: zone_capacity_blocks + rng.below(5),
             zone_capacity_blocks,
-            max_transfer_blocks: 1 + rng.below(3) as u32,
+            max_transfer_blocks: 4 + rng.below(4) as u32,
             ..self.drive.clone()
         };
         self.size_percent = 4 + rng.below(8);
