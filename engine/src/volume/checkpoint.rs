@@ -89,11 +89,13 @@ impl Core {
         let all = self.state.borrow().map.directory().len();
         let mut pages: Vec<u32> = Vec::new();
         for from in (0..all).step_by(PAGES_LOOKED_AT) {
-            let state = self.state.borrow();
-            let places = (from as u32..).zip(&state.map.directory()[from..all.min(from + PAGES_LOOKED_AT)]);
-            let places = places.filter(|(_, place)| lies_there(&state, **place));
-            pages.extend(places.map(|(page, _)| page));
-            drop(state);
+            {
+                let state = self.state.borrow();
+                let places =
+                    (from as u32..).zip(&state.map.directory()[from..all.min(from + PAGES_LOOKED_AT)]);
+                let places = places.filter(|(_, place)| lies_there(&state, **place));
+                pages.extend(places.map(|(page, _)| page));
+            }
             work(PAGES_LOOKED_AT as u32 / 4);
             give_way().await;
         }

@@ -446,7 +446,11 @@ impl ReadLog {
     }
 
     /// Reads what lies ahead in a log with this superblock.
-    async fn read_records(&mut self, reader: &mut Reader<'_>, mut superblock: Superblock) -> Result<(), NoLog> {
+    async fn read_records(
+        &mut self,
+        reader: &mut Reader<'_>,
+        mut superblock: Superblock,
+    ) -> Result<(), NoLog> {
         let layout = superblock.layout();
         // Nothing is given back here.
         let mut pool = BufPool::default();
