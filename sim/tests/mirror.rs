@@ -527,11 +527,37 @@ fn what_was_copied_is_safe_before_a_drive_takes_over() {
     }
 }
 
+/// What a flush that has failed was to make safe may be lost, though later ones succeed.
+#[test]
+fn a_new_drive_that_fails_a_single_flush_is_let_go() {
+    for policy in POLICIES {
+        for flush in 0.. {
+            let scene = Scene::new(policy, true);
+            let seen = Rc::new(Cell::new(0));
+            let flushes = seen.clone();
+            scene.rig.rule(move |drive, command| {
+                let is_flush = drive == NEW && matches!(command, Command::Flush);
+                let fails = is_flush && flushes.get() == flush;
+                flushes.set(flushes.get() + i32::from(is_flush));
+                if fails { Act::Fail } else { Act::Pass }
+            });
+            let result = scene.replace();
+            if seen.get() <= flush {
+                assert!(result.is_ok() && flush > 5, "{policy:?}: {result:?} after {flush}");
+                break;
+            }
+            assert!(result.is_err(), "{policy:?}, flush {flush}: {result:?}");
+            assert_eq!(scene.array.status().members[OLD].drive, format!("drive{OLD}"));
+            scene.check(&TAILS);
+        }
+    }
+}
+
 /// One that fails when all that could be copied has been left out takes over nothing.
 #[test]
 fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
     let shape = Geometry { volatile_cache: true, ..geometry(1 + META, 240, 8) };
-    for policy in POLICIES {
+    for (policy, flush) in POLICIES.into_iter().flat_map(|policy| [(policy, 0), (policy, 1)]) {
         let mut scene = support::scene::Scene::shaped(policy, shape.clone());
         scene.write(0, 0, 17);
         // The chunk of data that it has of the stripe that is not complete.
@@ -539,15 +565,14 @@ fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
         (0..CHUNK).for_each(|block| scene.damage(OLD, Fault::Unreadable(Lba(row + block))));
         let new = scene.rig.drive(&shape);
         scene.drives.push(new.clone());
-        let failed = Cell::new(false);
-        scene.rig.rule(move |drive, command| {
-            match drive == NEW && matches!(command, Command::Flush) && !failed.replace(true) {
-                true => Act::Fail,
-                false => Act::Pass,
-            }
+        // Of the label, or when it is to take over.
+        let flushes = Cell::new(0);
+        scene.rig.rule(move |drive, command| match drive == NEW && matches!(command, Command::Flush) {
+            true if flushes.replace(flushes.get() + 1) == flush => Act::Fail,
+            _ => Act::Pass,
         });
         let result = run(&scene.runtime, scene.array.replace(OLD, new, &|_| ()));
-        assert!(result.is_err(), "{policy:?}: {result:?}");
+        assert!(result.is_err(), "{policy:?}, flush {flush}: {result:?}");
         assert_eq!(scene.array.status().members[OLD].drive, format!("drive{OLD}"));
         scene.check(0, 17);
     }

@@ -175,7 +175,9 @@ impl Raid {
         if !self.members.is_seated(seat) {
             return Ok(None);
         }
-        self.begin_label(&target).await;
+        if let Err(error) = self.begin_label(&target).await {
+            mirror.let_go(error);
+        }
         if !self.members.is_seated(seat) {
             return Ok(None);
         }
@@ -364,7 +366,9 @@ impl Raid {
         }
         self.check_part(zone, copy)?;
         copy.mirror.follow(physical(zone));
-        self.label_copied(zone, target).await;
+        if let Err(error) = self.label_copied(zone, target).await {
+            copy.mirror.let_go(error);
+        }
         Ok(())
     }
 

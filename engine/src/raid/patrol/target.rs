@@ -12,7 +12,7 @@
 //! All other zones are copied again.
 
 use crate::{
-    device::{Command, ZonedDevice, Zones},
+    device::{Command, DeviceError, ZonedDevice, Zones},
     format::{Origin, Uuid, record::Record},
     raid::{
         geometry::{META_ZONES, physical},
@@ -49,23 +49,31 @@ impl Target {
         (0..self.device.geometry().zones).filter(move |zone| !is_kept(zone))
     }
 
-    async fn append(&self, record: Record, sequence: u64) {
-        let Some(at) = self.wp_blocks.take() else { return };
+    /// Appends to the label, if it can still be written: what it does not say is copied again. An error is that of a
+    /// flush, which may have cost what was copied as well.
+    async fn append(&self, record: Record, sequence: u64) -> Result<(), DeviceError> {
+        let Some(at) = self.wp_blocks.take() else { return Ok(()) };
         let geometry = self.device.geometry();
         let lba = geometry.start(LABEL_ZONE).0 + at;
         let origin = Origin { array: self.array, member: self.member as u32, lba };
         let data = record.encode(origin, sequence);
         let end = at + data.blocks();
         if end > geometry.zone_capacity_blocks || data.blocks() > geometry.max_transfer_blocks as u64 {
-            return;
+            return Ok(());
         }
         let volatile = geometry.volatile_cache;
-        let mut result = self.device.submit(Command::write(Lba(lba), data, !volatile)).await.result;
-        if volatile && result.is_ok() {
-            result = self.device.submit(Command::Flush).await.result;
+        if self.device.submit(Command::write(Lba(lba), data, !volatile)).await.result.is_ok() {
+            self.flush().await?;
+            self.wp_blocks.set(Some(end));
         }
-        // What cannot be written is copied again.
-        self.wp_blocks.set(result.is_ok().then_some(end));
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), DeviceError> {
+        match self.device.geometry().volatile_cache {
+            true => self.device.submit(Command::Flush).await.result,
+            false => Ok(()),
+        }
     }
 
     /// The drive is about to take over: the label holds no resources of it any more.
@@ -106,13 +114,15 @@ impl Raid {
         is_full && !self.zones.is_running(zone) && self.catalog.epoch(zone) == epoch
     }
 
-    /// Begins the label of a drive that has been emptied but for what is kept, if it has none.
-    pub async fn begin_label(&self, target: &Target) {
-        if target.wp_blocks.get().is_none() {
-            target.wp_blocks.set(Some(0));
-            let (superblock, sequence) = (self.membership.superblock().clone(), self.membership.sequence());
-            target.append(Record::Superblock(Box::new(superblock)), sequence).await;
+    /// Begins the label of a drive that has been emptied but for what is kept, if it has none. After an error the drive
+    /// is not to be relied on.
+    pub async fn begin_label(&self, target: &Target) -> Result<(), DeviceError> {
+        if target.wp_blocks.get().is_some() {
+            return Ok(());
         }
+        target.wp_blocks.set(Some(0));
+        let (superblock, sequence) = (self.membership.superblock().clone(), self.membership.sequence());
+        target.append(Record::Superblock(Box::new(superblock)), sequence).await
     }
 
     /// Whether what a drive has of a zone from an earlier copy is what the member holds.
@@ -120,23 +130,19 @@ impl Raid {
         target.copied.get(&zone.0).is_some_and(|epoch| self.is_full_in(zone, *epoch))
     }
 
-    /// Writes down that a zone has been copied, if it will stay as it is.
-    pub async fn label_copied(&self, zone: ZoneIndex, target: &Target) {
+    /// Writes down that a zone has been copied, if it will stay as it is. After an error the drive is not to be relied on.
+    pub async fn label_copied(&self, zone: ZoneIndex, target: &Target) -> Result<(), DeviceError> {
         let (member, epoch) = (target.member, self.catalog.epoch(zone));
         let blocks = 0..self.layout.rows * self.layout.chunk_blocks;
         let is_burned = self.catalog.burned().iter().any(|b| (b.zone, b.member as usize) == (zone.0, member));
         let has_all =
             !is_burned && !self.has_relocated(zone, member) && !self.catalog.has_hole(zone, member, blocks);
         if !has_all || !self.is_full_in(zone, epoch) || self.is_copied(zone, target) {
-            return;
+            return Ok(());
         }
-        if target.device.geometry().volatile_cache
-            && target.device.submit(Command::Flush).await.result.is_err()
-        {
-            return;
-        }
+        target.flush().await?;
         let tail_blocks = self.finished_tail(zone);
         let sequence = self.membership.sequence();
-        target.append(Record::Finish { zone: zone.0, epoch, tail_blocks }, sequence).await;
+        target.append(Record::Finish { zone: zone.0, epoch, tail_blocks }, sequence).await
     }
 }
