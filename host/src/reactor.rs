@@ -4,22 +4,22 @@ use crate::{machine, output::note, ring::Ring, traffic::Counter};
 use anyhow::{Context, Result, bail};
 use engine::{
     buf::Source,
-    runtime::{Host, Runtime},
+    runtime::{Host, Pause, Runtime},
 };
 use std::{
     cell::OnceCell,
     future::{Future, poll_fn},
     hash::{BuildHasher, RandomState},
     os::unix::net::UnixStream,
-    pin::{Pin, pin},
-    rc::Rc,
+    pin::pin,
+    rc::{Rc, Weak},
     sync::{Arc, Mutex, PoisonError},
     task::Poll,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Tasks and their I/O, on one thread. Clones are the same reactor.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Reactor(Rc<Inner>);
 
 struct Inner {
@@ -30,25 +30,32 @@ struct Inner {
     turns: Counter,
 }
 
-impl Default for Inner {
-    fn default() -> Inner {
+impl Default for Reactor {
+    fn default() -> Reactor {
         let runtime = Runtime::new();
         runtime.set_entropy(entropy());
-        runtime.set_host(Host { id: machine::id().unwrap_or_default(), pause: Some(Rc::new(pause)) });
-        Inner { runtime, ring: OnceCell::new(), turns: Counter::default() }
+        let inner = Rc::new(Inner { runtime, ring: OnceCell::new(), turns: Counter::default() });
+        let weak = Rc::downgrade(&inner);
+        let pause: Pause = Rc::new(move || Box::pin(pause(weak.clone())));
+        inner.runtime.set_host(Host { id: machine::id().unwrap_or_default(), pause: Some(pause) });
+        Reactor(inner)
     }
 }
 
 /// Has another host that may run an array notice that it is being started here.
-fn pause() -> Pin<Box<dyn Future<Output = ()>>> {
+async fn pause(inner: Weak<Inner>) {
     note(&format!(
         "the array was not stopped on the host that ran it last: waiting for {} seconds, so that one that still \
          runs it there lets go",
         FENCE_PAUSE.as_secs()
     ));
-    // Nothing else goes on here while an array is being started.
+    if let Some(inner) = inner.upgrade()
+        && Reactor(inner).offload(|| std::thread::sleep(FENCE_PAUSE)).await.is_ok()
+    {
+        return;
+    }
+    // Without a ring, or a thread, nothing else goes on meanwhile.
     std::thread::sleep(FENCE_PAUSE);
-    Box::pin(std::future::ready(()))
 }
 
 /// How often a host looks whether another one has started its array, and how long that one waits for it.

@@ -675,7 +675,7 @@ fn a_drive_whose_metadata_is_lost_is_not_called_blank() {
     assert!(status.stderr.contains("drive1.img") || status.stdout.windows(10).any(|w| w == b"drive1.img"));
 
     // Its checksum does not count if it is not right.
-    lose_metadata(&place.path(&drive("drives", 2)), b"zoneraid\x09\0");
+    lose_metadata(&place.path(&drive("drives", 2)), b"zoneraid\x0a\0");
     let examined = place.json(&["examine", &drive("drives", 2)]);
     let error = examined["superblock_error"].as_str().unwrap();
     assert!(error.contains("metadata is damaged"), "{error}");
