@@ -13,7 +13,7 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{rng::Rng, ssd::Cut};
-use std::{cell::Cell, ops::Range, rc::Rc};
+use std::{cell::Cell, collections::BTreeSet, ops::Range, rc::Rc};
 
 const CHUNK: u64 = 4;
 const ZRWA_LOST: Cut = Cut { cache_lost: false, zrwa_lost: true };
@@ -137,6 +137,34 @@ fn take_over_after_single_power_loss_keeps_tails() {
                 assert_eq!(wp(&scene.runtime, &scene.array, 0).1, blocks + 13, "{what}");
                 assert!(scene.check(0..blocks + 13, &what).is_empty());
             }
+        }
+    }
+}
+
+/// Drives have lost power at other times than others: each one is compared with its own epoch, so that none that has kept
+/// power since is said to lack anything, and whoever has not is noticed.
+#[test]
+fn take_over_compares_each_drive_with_its_own_power_epoch() {
+    let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+    for (policy, parities) in [(Policy::Log, 1), (Policy::Log, 2)].into_iter().chain(WITH_ZRWA) {
+        for odd in 0..3 + parities {
+            let mut scene = Scene::new(policy, parities, &shape);
+            scene.rig.cut_power_of(odd, Cut::default());
+            scene.assemble(None, None).unwrap();
+            let drives: BTreeSet<u64> = scene.array.power_marks().iter().map(|mark| mark.drive).collect();
+            assert_eq!(drives.len(), 3 + parities, "{policy:?} {parities}");
+            scene.write(0, 17, false);
+            let tails = scene.tails(17);
+            scene.assemble(None, Some(&tails)).unwrap();
+            assert!(scene.is_whole(), "{policy:?} {parities}: {:?}", scene.array.status().members);
+            let tails = scene.tails(17);
+            let lost = (odd + 1) % 3;
+            scene.rig.cut_power_of(lost, CACHE_LOST);
+            scene.assemble(None, Some(&tails)).unwrap();
+            assert_eq!(wp(&scene.runtime, &scene.array, 0).1, 17, "{policy:?} {parities}");
+            let lacking = scene.array.status().members.into_iter().map(|member| member.zones_to_rebuild > 0);
+            assert!(lacking.enumerate().all(|(member, lacks)| lacks == (member == lost)), "{policy:?}");
+            assert!(scene.check(0..17, "all").is_empty());
         }
     }
 }

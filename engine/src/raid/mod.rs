@@ -23,7 +23,7 @@ pub(crate) mod seat;
 pub(crate) mod unreadable;
 pub(crate) mod zone;
 
-use crate::device::ZonedDevice;
+use crate::{device::ZonedDevice, format::Uuid};
 use std::rc::Rc;
 
 /// A drive as the caller found it.
@@ -52,10 +52,19 @@ pub struct Tails {
 /// The power epoch of a member's drive while a process ran the array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerMark {
-    /// The first 64 bits of the drive's UUID as a member.
+    /// A hash of the drive's UUID as a member.
     pub drive: u64,
     /// Its power epoch, of the bits of [`crate::device::LASTING_EPOCH`].
     pub epoch: u64,
+}
+
+impl PowerMark {
+    /// Tells the drives of an array apart, also those that were replaced: the first half of a member's UUID differs by
+    /// the event with which it became one, and the second half by its role.
+    fn drive_of(uuid: &Uuid) -> u64 {
+        let value = u128::from_le_bytes(uuid.0);
+        (value as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (value >> 64) as u64
+    }
 }
 
 /// How an array shall be assembled and behave: the default but for experiments, tests, and where an operator

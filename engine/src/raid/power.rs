@@ -88,7 +88,7 @@ impl Raid {
 
     fn power_mark(&self, member: usize) -> Option<PowerMark> {
         let superblock = self.membership.superblock();
-        let drive = u128::from_le_bytes(superblock.members.get(member)?.uuid.0) as u64;
+        let drive = PowerMark::drive_of(&superblock.members.get(member)?.uuid);
         Some(PowerMark { drive, epoch: self.members.settled_epoch(member)? & LASTING_EPOCH })
     }
 
