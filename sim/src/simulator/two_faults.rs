@@ -379,7 +379,8 @@ impl World<'_> {
             let zone = info.zone.0;
             let reason = listed.iter().find(|(listed, _)| *listed == zone).map(|(_, reason)| reason);
             let offline = info.state == ZoneState::Offline;
-            if offline != reason.is_some() {
+            // The status is of the zones of an array, which are not those of a layer.
+            if offline != reason.is_some() && !self.maker.is_layered() {
                 return Err(Failure(format!(
                     "zone {zone} is {:?}, but the status says {reason:?}",
                     info.state
