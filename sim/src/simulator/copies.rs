@@ -28,7 +28,10 @@ impl<'m> World<'m> {
     /// # Errors
     /// What was assembled is neither of the copies.
     pub(super) fn mix_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
-        let plain = self.members.len() > 1 && self.heir.is_none() && self.foreign.is_empty();
+        let plain = self.members.len() > 1
+            && self.heir.is_none()
+            && self.foreign.is_empty()
+            && self.maker.notices_others();
         let whole = losses.suspects.is_empty() && self.members.iter().all(Option::is_some);
         if !plain || !whole || self.scenario.cramped || !rng.chance(1, 2) {
             return Ok(());

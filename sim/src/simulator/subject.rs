@@ -229,6 +229,11 @@ pub trait Maker {
     fn is_layered(&self) -> bool {
         false
     }
+    /// Whether it notices what others have written to its drives: copies that have been written to independently, and
+    /// zones that another hand has finished.
+    fn notices_others(&self) -> bool {
+        true
+    }
     /// The number of parities that scenarios are drawn for; any of [`super::scenario::PARITIES`] if there is none.
     fn parities(&self) -> Option<usize> {
         None

@@ -631,7 +631,8 @@ impl World<'_> {
         }
         let zone = zones[self.rng.below(zones.len() as u64) as usize].zone;
         // With the policy `inplace` a zone that was reset may end before what its last version decodes.
-        let reset = self.scenario.policy != Policy::InPlace && self.rng.chance(1, 2);
+        let may_reset = self.scenario.policy != Policy::InPlace;
+        let reset = may_reset && (self.rng.chance(1, 2) || !self.maker.notices_others());
         // All of the small zones that are used as one.
         let parts = self.scenario.aggregate;
         let fault = |part| match reset {

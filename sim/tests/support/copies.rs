@@ -853,6 +853,11 @@ impl Maker for CopiesMaker {
         Some(self.parities)
     }
 
+    /// Of assemblies its records have numbers alone, and the copy that has most of a zone is believed.
+    fn notices_others(&self) -> bool {
+        false
+    }
+
     fn create(
         &self,
         runtime: &Runtime,
