@@ -135,6 +135,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             // What is done with them.
             "raid::status",
             "raid::health",
+            "raid::power",
             "raid::zone",
             "raid::recover::verdict",
             "raid::policy::run",

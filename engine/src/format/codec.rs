@@ -2,6 +2,9 @@
 
 use crate::format::Origin;
 
+/// Bytes of a record before its payload.
+pub const HEADER_BYTES: usize = 64;
+
 /// Appends fields to a byte string.
 #[derive(Default)]
 pub struct Encoder(pub Vec<u8>);

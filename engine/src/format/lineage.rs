@@ -7,8 +7,7 @@ use crate::{
     buf::BLOCK,
     format::{
         Uuid,
-        codec::{Absurd, Decoder, Encoder, Unreadable, expect},
-        record::HEADER_BYTES,
+        codec::{Absurd, Decoder, Encoder, HEADER_BYTES, Unreadable, expect},
     },
 };
 

@@ -20,8 +20,7 @@ use std::{
 
 /// First bytes of every record.
 pub const MAGIC: [u8; 8] = *b"zoneraid";
-/// Bytes of a record before its payload.
-pub const HEADER_BYTES: usize = 64;
+pub use crate::format::codec::HEADER_BYTES;
 
 /// What a zone's life so far left in the metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
