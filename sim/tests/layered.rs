@@ -51,17 +51,3 @@ fn array_without_logged_write_pointers_is_found_through_each_layer() {
         assert!(found, "{}", layer.name());
     }
 }
-
-/// A defect of arrays of policy `zrwa`: after two power cuts and an orderly shutdown in assemblies, the last ones without
-/// member 0, zone 4 is offline with `Refusal::Lacking` of member 2, which nothing has struck. Its part of the zone is empty
-/// there and read in `raid/recover/revive.rs`, so that most likely `lost_of_blank` takes a part that reads as zeros for one
-/// whose ZRWA is lost, when it is the only empty one and parity cannot tell without member 0: the world of arrays never
-/// writes zeros. The next rebuild ends with its member still rebuilding, which is what the world notices.
-/// `sim run --stack volume-on-namespace --seeds 1 --from 5312 --trace` shows it.
-#[test]
-#[ignore = "zrwa: a degraded zone goes offline after a shutdown, though only one member is missing"]
-fn degraded_zone_survives_shutdown_in_assembly() {
-    let summary = play(Layer::VolumeOnNamespace, &ArrayMaker::default(), 5312..5313);
-    let failures: Vec<_> = summary.failures.iter().map(|f| f.failure.as_deref()).collect();
-    assert!(failures.is_empty(), "{failures:?}");
-}

@@ -126,7 +126,7 @@ impl Scenario {
         }
         // By numbers of its own, so that all else of a life stays what it is.
         let mut own = Rng::new(rng.clone().next_u64() ^ 2);
-        if single && shape > MANY_PAGES && own.chance(1, 8) {
+        if single && shape > MANY_PAGES && own.chance(1, 12) {
             scenario.draw_large_root(&mut own);
         } else if scenario.codec.is_some() {
             scenario.draw_unit(&mut Rng::new(rng.clone().next_u64()), single && shape > MANY_PAGES);
@@ -134,19 +134,19 @@ impl Scenario {
         scenario
     }
 
-    /// Has a root take several blocks, on a drive of very many zones that takes few blocks at a time.
+    /// Has a root take several blocks and transfers, on a drive of very many zones that takes few blocks at a time.
     fn draw_large_root(&mut self, rng: &mut Rng) {
         let zone_capacity_blocks = 16 + rng.below(8);
         self.drive = Geometry {
-            zones: 400 + rng.below(400) as u32,
+            zones: 1400 + rng.below(300) as u32,
             zone_size_blocks: zone_capacity_blocks + rng.below(5),
             zone_capacity_blocks,
-            max_transfer_blocks: 4 + rng.below(4) as u32,
+            max_transfer_blocks: 4,
             ..self.drive.clone()
         };
-        self.size_percent = 4 + rng.below(8);
-        self.filled = false;
-        self.most_forks = 20;
+        (self.size_percent, self.filled) = (2 + rng.below(3), false);
+        // Each recovery looks at all zones.
+        (self.rounds, self.most_forks) = (2, 5);
     }
 
     /// Draws a unit. A drive that may be any has zones in which large ones have room, but few of them.
