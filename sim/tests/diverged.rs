@@ -1,15 +1,16 @@
 //! Copies of an array that are written to independently, and whose drives are mixed then.
 
 use crate::support::{
-    array::{check, geometry, options, run, submit, wp, write, write_command},
+    array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
 use engine::{
-    array::{Array, ArrayError, CreateOptions, Drive, Event, MemberState, Tails},
+    array::{Array, ArrayError, CreateOptions, Drive, Event, MemberState, Tails, examine},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Geometry, ZonedDevice, Zones},
     raid::{
         error::{NoArray, Note},
+        geometry::{Layout, META_ZONES, Place},
         policy::Policy,
     },
     runtime::{Host, Pause, Runtime},
@@ -262,7 +263,51 @@ fn a_member_from_a_copy_made_at_work_is_no_worse_than_a_missing_one() {
     }
 }
 
-/// As before, without a reset: only what is in zones tells the copy from the member.
+/// Where an older copy of a member has something else than the member, of what parity says of the first `tail` blocks
+/// of zone 0: stripes, blocks in a chunk, and block of the zone if it is data.
+fn contradicted(
+    layout: &Layout,
+    (member, drive): (usize, &Drive),
+    copy: &Drive,
+    tail: u64,
+) -> Vec<(u64, u64, Option<u64>)> {
+    let start = drive.device.geometry().start(ZoneIndex(META_ZONES)).0;
+    let read = |drive: &Drive, at: u64| {
+        let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
+        run(&Runtime::new(), drive.device.submit(read)).data
+    };
+    let mut found = Vec::new();
+    for stripe in 0..tail.div_ceil(layout.stripe_blocks()) {
+        let first = stripe * layout.stripe_blocks();
+        let covered = (tail - first).min(layout.stripe_blocks());
+        for block in 0..layout.chunk_blocks.min(covered) {
+            let chunks = (covered - block).div_ceil(layout.chunk_blocks);
+            let index = layout.index(member, stripe);
+            let place = match index < chunks {
+                true => Some((Place::Row(stripe), Some(first + index * layout.chunk_blocks + block))),
+                false => layout.slot_of(member, stripe, chunks - 1).map(|which| {
+                    let (_, place) = layout.slot(stripe, chunks - 1, which);
+                    (place, None)
+                }),
+            };
+            if let Some((Place::Row(row), data)) = place {
+                let at = row * layout.chunk_blocks + block;
+                if read(drive, at)[..] != read(copy, at)[..] {
+                    found.push((stripe, block, data));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Members that an array has said to lack something.
+fn accused(array: &Array) -> Vec<usize> {
+    array.events(0).events.iter().filter_map(Event::accused).collect()
+}
+
+/// As before, without a reset: only what is in zones tells the copy from the member. With one parity a single block
+/// that contradicts it may be a flipped bit on any member: no other one is accused, and only that block may be wrong.
 #[test]
 fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
     for options in kinds() {
@@ -278,6 +323,7 @@ fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
                 write(&runtime, &array, 0, 0, before, true);
             }
             let copy = rig.copy(member);
+            let layout = run(&runtime, examine(&runtime, &copy)).unwrap().superblock.layout();
             let mut tail = before;
             for length in [1, 2, 5, 1, 9, 3, 20] {
                 write(&runtime, &array, 0, tail, length, true);
@@ -290,7 +336,19 @@ fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
                 let found = Array::assemble_read_only(&other, mixed, Some(&tails), Default::default());
                 let array = run(&other, found).unwrap();
                 let found = wp(&other, &array, 0);
-                if found.0 != ZoneState::Offline {
+                let wrong = contradicted(&layout, (member, &drives[member]), &copy, tail);
+                let may_be_damage = options.policy == Some(Policy::Zrwa) && options.parities == 1;
+                if let (true, [(_, _, data)]) = (may_be_damage, &wrong[..]) {
+                    assert_eq!(found, (ZoneState::Closed, tail), "{what}, {tail} blocks");
+                    let others: Vec<_> =
+                        accused(&array).into_iter().filter(|other| *other != member).collect();
+                    assert_eq!(others, [0; 0], "{what}, {tail} blocks");
+                    for at in (0..tail).filter(|at| Some(*at) != *data) {
+                        let read = Command::read(Lba(at), Buf::zeroed(BLOCK));
+                        let read = submit(&other, &array, read).data;
+                        assert!(read[..] == pattern(at, 1), "{what}, {tail} blocks: {at}");
+                    }
+                } else if found.0 != ZoneState::Offline {
                     assert_eq!(found, (ZoneState::Closed, tail), "{what}, {tail} blocks");
                     check(&other, &array, 0, tail);
                 } else {
@@ -300,6 +358,54 @@ fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
             }
             runtime.clear();
         }
+    }
+}
+
+/// A bit of what a member holds ahead of or behind its write pointer has flipped when the process is killed: no other
+/// member is said to lack anything, and would be given what the flipped bit decodes to.
+#[test]
+fn a_flipped_bit_accuses_no_other_member_after_a_kill() {
+    let kinds = kinds().filter(|options| options.policy == Some(Policy::Zrwa));
+    for (options, missing) in
+        kinds.flat_map(|options| [None, Some(0)].map(|missing| (options.clone(), missing)))
+    {
+        let rig = Rig::new();
+        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
+        let mut tail = 0;
+        for length in [17, 3, 1, 5] {
+            write(&runtime, &array, 0, tail, length, true);
+            tail += length;
+        }
+        let blocks = (0..array.geometry().zones).map(|zone| wp(&runtime, &array, zone).1).collect();
+        let tails = Tails { assembly: array.assembly(), blocks, power: array.power_marks() };
+        let start = drives[0].device.geometry().start(ZoneIndex(META_ZONES)).0;
+        let mut flipped = 0;
+        for (member, block) in (0..MEMBERS).flat_map(|member| (start..start + 48).map(move |at| (member, at)))
+        {
+            let read = Command::read(Lba(block), Buf::zeroed(BLOCK));
+            if Some(member) == missing
+                || run(&runtime, drives[member].device.submit(read)).data.iter().all(|byte| *byte == 0)
+            {
+                continue;
+            }
+            flipped += 1;
+            let mut there: Vec<Drive> = (0..MEMBERS).map(|drive| rig.copy(drive)).collect();
+            there[member].device = Rc::new(Flipped { drive: there[member].device.clone(), block, bit: 77 });
+            missing.map(|missing| there.remove(missing));
+            let other = Runtime::new();
+            let found = Array::assemble_read_only(&other, there, Some(&tails), Default::default());
+            let array = run(&other, found).unwrap();
+            let what = format!("{} parities without {missing:?}, {member} at {block}", options.parities);
+            let may_accuse =
+                |other: &usize| Some(*other) == missing || *other == member && options.parities == 2;
+            let others = accused(&array).into_iter().filter(|other| !may_accuse(other)).collect::<Vec<_>>();
+            assert_eq!(others, [0; 0], "{what}");
+            other.clear();
+        }
+        assert!(flipped > 10, "{flipped}");
+        runtime.clear();
     }
 }
 

@@ -341,7 +341,7 @@ impl Raid {
         }
         let wp_blocks = |member: usize| evidence.wp_blocks[member].unwrap_or(u64::MAX);
         let passed = (0..layout.members).map(wp_blocks).min().unwrap_or(0) / chunk;
-        let (mut suspects, mut blank, mut contradictions) = (u32::MAX, u32::MAX, 0);
+        let (mut suspects, mut blank, mut contradictions, mut is_proven) = (u32::MAX, u32::MAX, 0, false);
         for stripe in passed..tail.blocks.div_ceil(layout.stripe_blocks()) {
             let covered = (tail.blocks - stripe * layout.stripe_blocks()).min(layout.stripe_blocks());
             // Below the offset of the tail one chunk more is covered than above it.
@@ -362,7 +362,7 @@ impl Raid {
                 if column.agrees() != Some(false) {
                     continue;
                 }
-                let (mut there, mut zeros) = (0, 0);
+                let (mut there, mut zeros, mut is_damage) = (0, 0, false);
                 for index in 0..layout.members as u64 {
                     let which = index.checked_sub(layout.data_chunks()).map(|which| which as usize);
                     let (member, place) = match which {
@@ -371,18 +371,25 @@ impl Raid {
                     };
                     let Some(data) = column.found[index as usize].take() else { continue };
                     let is_sure = matches!(place, Place::Row(row) if wp_blocks(member) > row * chunk + block);
-                    // With two parities the others agree without it.
-                    if !is_sure && column.agrees() != Some(false) {
+                    // Where two are redundant, the others agree without the one that is wrong.
+                    let others = column.agrees();
+                    if others != Some(false) && !is_sure {
                         there |= 1 << member;
                         zeros |= (is_uniform(&data) as u32) << member;
+                        is_proven |= others == Some(true);
                     }
+                    is_damage |= is_sure && others == Some(true);
                     column.found[index as usize] = Some(data);
+                }
+                if is_damage {
+                    // An older copy holds this block, too.
+                    continue;
                 }
                 (suspects, blank, contradictions) = (suspects & there, blank & zeros, contradictions + 1);
             }
         }
-        if suspects == u32::MAX || contradictions == 1 && layout.parities == 1 {
-            // A bit that has flipped on any member contradicts one parity in a single block, too.
+        if suspects == u32::MAX || contradictions == 1 && !is_proven {
+            // A bit that has flipped on any member contradicts a single block, too.
             return Ok(0);
         }
         let hindmost = each(suspects).map(wp_blocks).min();
