@@ -18,8 +18,9 @@ use engine::array::MemberState;
 /// A copy that has come to its end.
 struct Copy<'m> {
     world: World<'m>,
-    /// Members that have seen everything.
+    /// Members that have seen everything, and those that it has gone on without.
     sound: Vec<usize>,
+    away: Vec<usize>,
 }
 
 impl<'m> World<'m> {
@@ -90,8 +91,11 @@ impl<'m> World<'m> {
             }
             self.end_by(End::PowerCut, self.scenario.drive.volatile_cache)?;
         }
-        Ok((sound.len() + self.scenario.parities >= self.members.len())
-            .then_some(Copy { world: self, sound }))
+        Ok((sound.len() + self.scenario.parities >= self.members.len()).then_some(Copy {
+            world: self,
+            sound,
+            away: lost,
+        }))
     }
 
     /// Puts drives of the other copy in the places of some members, and judges what is assembled.
@@ -161,7 +165,8 @@ impl<'m> World<'m> {
         Ok(())
     }
 
-    /// A mixture may be refused if no copy has enough members in it that have seen everything.
+    /// A mixture may be refused if no copy has enough members in it that have seen everything, but for those that drives
+    /// of the other copy say are out: that they are half of an array that has gone on without them is as likely.
     fn may_refuse(
         &mut self,
         why: &Why,
@@ -170,10 +175,14 @@ impl<'m> World<'m> {
         exchanged: &[usize],
     ) -> Result<(), Failure> {
         let enough = self.members.len() - self.scenario.parities;
-        let of_one = one.sound.iter().filter(|member| !exchanged.contains(member)).count();
-        let of_other = other.sound.iter().filter(|member| exchanged.contains(member)).count();
+        let is_whole = |copy: &Copy, beside: &Copy, is_there: &dyn Fn(&usize) -> bool| {
+            let there = || copy.sound.iter().filter(|member| is_there(member));
+            there().count() >= enough && !there().all(|member| beside.away.contains(member))
+        };
+        let has_one = is_whole(one, other, &|member| !exchanged.contains(member));
+        let has_other = is_whole(other, one, &|member| exchanged.contains(member));
         self.trace.note(|| format!("fork: a mixture is refused: {why}"));
-        match of_one >= enough || of_other >= enough {
+        match has_one || has_other {
             true => Err(Failure(format!("a mixture with a whole copy in it does not assemble: {why}"))),
             false => Ok(()),
         }
