@@ -3,7 +3,7 @@
 use crate::{
     buf::Buf,
     device::{Command, Completion, DeviceError, Status, Zones},
-    runtime::{COPY, give_way, work},
+    runtime::{COPY, MOST_WORK, SLICE, give_way, work},
     vzone::{
         balloon::floor_power,
         core::{Core, Tenant, Want},
@@ -23,6 +23,10 @@ const MOST_STOPS: u32 = 10;
 
 /// Reads on their way while a group is copied: dies read while what came before is written.
 const READS_AHEAD: usize = 4;
+
+/// Most blocks of a group that are copied at a time: an array takes so many in one command that others would wait.
+const MOST_COPIED: u32 = 1024;
+const _: () = assert!(MOST_COPIED * COPY + SLICE <= MOST_WORK);
 
 /// Whether a zone that is answered so is worn, and so not active.
 pub(super) fn is_out(error: DeviceError) -> bool {
@@ -361,7 +365,7 @@ impl Core {
         flights: &mut Vec<Flight>,
         is_to_stop: impl Fn() -> bool,
     ) -> Result<bool, DeviceError> {
-        let most = self.device.geometry().max_transfer_blocks as u64;
+        let most = MOST_COPIED.min(self.device.geometry().max_transfer_blocks) as u64;
         let stretch = |shape, zones, range: Range<u64>| Stretch { shape, zones, range, at: 0 };
         let (mut begun, mut written, mut result) = (0, Buf::default(), Ok(()));
         let mut reads = VecDeque::with_capacity(READS_AHEAD);
