@@ -9,12 +9,12 @@
 //! that would undo acknowledged writes. Therefore a request that changes something
 //!
 //! 1. begins when all of it is here, data included;
-//! 2. waits for others that change the same blocks ([`Bytes::claim`]);
+//! 2. waits for others that change the same blocks (`Bytes::claim`);
 //! 3. is void if the client has hung up by then, which the kernel is asked right before the first block changes.
 //!
 //! If a later request of the client to the same blocks is here, then the hang-up came before it: the former request is
 //! either void by 3, or it has passed 3 before, and the later one waits for its end by 2. The hang-up is behind all that
-//! the client had sent, so the receiver takes in what there is, up to [`MOST_QUEUED`] requests and [`MOST_HELD_BYTES`]
+//! the client had sent, so the receiver takes in what there is, up to `MOST_QUEUED` requests and `MOST_HELD_BYTES`
 //! of data, without waiting for requests to be carried out.
 
 mod connection;

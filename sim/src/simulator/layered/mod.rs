@@ -3,7 +3,7 @@
 //! The world of arrays knows every end and misfortune there is: power cuts, kills, orderly shutdowns, kills that are
 //! followed by a power cut, lost ZRWAs, faults, rebuilds, replacements, deferred starts, two lost members. It plays
 //! anything that is a zoned device made of drives ([`Subject`]). So a layer is put on the array and shown as such a
-//! device: namespaces one behind the other ([`divided`]), a volume as zones that are written in order ([`zoned`]).
+//! device: namespaces one behind the other (`divided`), a volume as zones that are written in order (`zoned`).
 //! Everything that concerns members goes to the array below; what is judged is the promise of the layer.
 //!
 //! The shape of a stack follows from its UUID, which is drawn.
