@@ -271,11 +271,10 @@ impl World<'_> {
             }
             // Where a metadata zone has gone that is worn.
             let zones = self.wire.geometry(bay).zones / aggregate;
-            let spare = newest.as_ref().map_or(zones, |log| META_ZONES + log.superblock.zones);
+            let spare = newest.as_ref().map_or(META_ZONES, |log| META_ZONES + log.superblock.zones);
             for place in spare.max(zones.saturating_sub(4))..zones {
                 let log = self.read_log(bay, aggregate, place, member).ok().flatten();
-                if log.as_ref().is_some_and(|l| newest.as_ref().is_some_and(|n| n.generation < l.generation))
-                {
+                if log.as_ref().is_some_and(|l| newest.as_ref().is_none_or(|n| n.generation < l.generation)) {
                     newest = log;
                 }
             }
