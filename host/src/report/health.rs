@@ -1,6 +1,6 @@
 //! What is wrong with an array, and what helps, in words: what [`Health`] says.
 
-use super::{in_a_row, is_or_are, members_named, number, so_many_zones};
+use super::words::{in_a_row, is_or_are, members_named, number, so_many_zones};
 use crate::{
     drive::Plate,
     output::quoted,

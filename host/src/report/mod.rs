@@ -5,6 +5,7 @@ mod health;
 mod namespaces;
 mod presence;
 mod volume;
+mod words;
 
 use crate::{
     drive::{Plate, User},
@@ -26,6 +27,7 @@ use std::{collections::BTreeSet, time::Duration};
 pub use namespaces::{Division, NamespaceReport, RatesReport, latency_words};
 pub use presence::{hidden, is_there};
 pub use volume::{Compression, Space, VolumeReport, VolumeSet, WrittenBytes, given_up, no_start, no_volume};
+pub use words::{has_or_have, in_a_row, is_or_are, members_named, number, so_many_zones};
 
 /// What an array with so many parities is called where it is typed, and in JSON; in sentences it has its
 /// [`level_name`](engine::format::superblock::level_name).
@@ -35,31 +37,6 @@ pub fn level(parities: usize) -> String {
 
 /// What gives an array more active zones: the records of each have to fit into a zone of metadata.
 pub const MORE_ACTIVE: &str = "a smaller --chunk, or fewer zones by a larger --zone-size, allow more";
-
-/// Members in a sentence: `member 3`, `members 0, 2 and 5`.
-pub fn members_named(roles: &[usize]) -> String {
-    let roles: Vec<String> = roles.iter().map(usize::to_string).collect();
-    let members = if roles.len() == 1 { "member" } else { "members" };
-    format!("{members} {}", in_a_row(&roles))
-}
-
-/// Things in a sentence: `a`, `a and b`, `a, b and c`.
-pub fn in_a_row(things: &[String]) -> String {
-    match things {
-        [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
-        _ => things.concat(),
-    }
-}
-
-/// `is` or `are`, after so many.
-pub fn is_or_are(count: usize) -> &'static str {
-    if count == 1 { "is" } else { "are" }
-}
-
-/// `has` or `have`, after so many.
-fn has_or_have(count: usize) -> &'static str {
-    if count == 1 { "has" } else { "have" }
-}
 
 /// How well an array is, from well to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -344,15 +321,6 @@ fn member_state(member: &MemberStatus) -> &'static str {
     }
 }
 
-/// A small number in words.
-pub fn number(count: usize) -> String {
-    match count {
-        1 => "one".into(),
-        2 => "two".into(),
-        _ => count.to_string(),
-    }
-}
-
 impl State {
     fn of(condition: Condition) -> State {
         match condition {
@@ -506,11 +474,6 @@ impl Owned {
 /// By what an array knows its host.
 pub fn host_id(host: &[u8; 16]) -> Option<String> {
     (*host != machine::NOBODY).then(|| uuid(host))
-}
-
-/// So many zones.
-pub fn so_many_zones(count: usize) -> String {
-    if count == 1 { "1 zone".to_string() } else { format!("{count} zones") }
 }
 
 fn offline_zone(zone: &array::OfflineZone) -> OfflineZone {

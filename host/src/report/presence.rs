@@ -1,6 +1,6 @@
 //! Whether an array carries a volume or namespaces, where that may not be known.
 
-use super::{in_a_row, is_or_are, members_named};
+use super::words::{in_a_row, is_or_are, members_named};
 use anyhow::{Error, Result, anyhow};
 use engine::{array::ArrayStatus, evidence::Presence};
 
