@@ -1,7 +1,8 @@
 //! What a life remembers between its parts: who may be struck, what goes on beside the load, and drives that
 //! lie about.
 
-use super::{shelf::Shelf, silent::Old, subject::Said, suspects::Suspects, wire::Bay, world::Pending};
+use super::{shelf::Shelf, subject::Said, suspects::Suspects, wire::Bay, world::Pending};
+use engine::zone::Lba;
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +33,13 @@ pub(super) struct Changing {
     /// What there may be to say when it is done, and if it has not even begun.
     pub after: Vec<Said>,
     pub before: Vec<Said>,
+}
+
+/// Former contents of a block, for a stale write.
+pub(super) struct Old {
+    pub bay: Bay,
+    pub lba: Lba,
+    pub bytes: Vec<u8>,
 }
 
 /// What a run remembers between its parts.

@@ -4,7 +4,11 @@
 //! is believed. So these are a class that is asked for (`sim run --silent`), one fault in each life, and what lives come to
 //! is counted, not judged. That nothing panics is judged here, too.
 
-use super::{course::Course, wire::Bay, world::World};
+use super::{
+    course::{Course, Old},
+    wire::Bay,
+    world::World,
+};
 use engine::zone::{Lba, ZoneIndex};
 
 /// A silent fault.
@@ -13,13 +17,6 @@ enum Silent {
     Lost,
     Misdirected,
     Stale,
-}
-
-/// What a block held once: it may again.
-pub(super) struct Old {
-    bay: Bay,
-    lba: Lba,
-    bytes: Vec<u8>,
 }
 
 /// What a life with a silent fault came to.
