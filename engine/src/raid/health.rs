@@ -11,7 +11,7 @@ use crate::raid::status::{ArrayStatus, MemberState, MemberStatus};
 pub enum Condition {
     /// Everything is there, with all of its redundancy.
     Healthy,
-    /// Something is missing. All that can be read is what was written.
+    /// Redundancy is reduced, or zones or blocks are unavailable. Every block that a read returns is as written.
     Degraded,
     /// Nothing can be read or written.
     Unusable,
@@ -22,7 +22,7 @@ pub enum Condition {
 pub enum Cause {
     /// More members have gone out at run time than there are parities.
     ArrayFailed,
-    /// Zones are offline, since nobody can tell where they end.
+    /// Zones are offline: recovery could not determine their write pointers.
     ZonesOffline,
     /// Zones lack more parts than there are parities.
     ZonesFailed,
