@@ -34,6 +34,11 @@ fn kinds_with_two_zones() -> impl Iterator<Item = CreateOptions> {
     kinds().filter(|options| options.group_blocks == 0)
 }
 
+/// The array of these drives, for reading only.
+fn opened(runtime: &Runtime, drives: Vec<Drive>) -> Array {
+    run(runtime, Array::assemble_read_only(runtime, drives, None, Default::default())).unwrap()
+}
+
 /// An array and its copy, each with its drives.
 struct Copies {
     rig: Rc<Rig>,
@@ -145,8 +150,7 @@ fn a_newer_drive_of_another_copy_does_not_take_the_array_down() {
         copies.write(1, &[5, 5, 5, 5]);
         for drive in 0..MEMBERS {
             let runtime = Runtime::new();
-            let found = Array::assemble_read_only(&runtime, copies.mixed(&[drive]), None, Default::default());
-            let array = run(&runtime, found).unwrap();
+            let array = opened(&runtime, copies.mixed(&[drive]));
             assert!(!used(&array).0.contains(&drive), "{:?}", options.policy);
             check(&runtime, &array, 0, tail);
             runtime.clear();
@@ -179,8 +183,7 @@ fn members_stay_current_when_assemblies_are_cut_off() {
                 }
             }
             let runtime = Runtime::new();
-            let found = Array::assemble_read_only(&runtime, copies.sets[0].clone(), None, Default::default());
-            let array = run(&runtime, found).unwrap();
+            let array = opened(&runtime, copies.sets[0].clone());
             let (_, notes) = used(&array);
             assert!(
                 !notes.iter().any(|note| matches!(note, Note::Diverged { .. })),
@@ -213,8 +216,7 @@ fn a_copy_of_a_running_array_is_not_mixed_with_it() {
         for role in 0..MEMBERS {
             let runtime = Runtime::new();
             let others: Vec<usize> = (0..MEMBERS).filter(|other| *other != role).collect();
-            let found = Array::assemble_read_only(&runtime, copies.mixed(&others), None, Default::default());
-            let array = run(&runtime, found).unwrap();
+            let array = opened(&runtime, copies.mixed(&others));
             assert!(!used(&array).0.contains(&role), "{:?}, member {role}", options.policy);
             check(&runtime, &array, 0, tail);
             runtime.clear();
