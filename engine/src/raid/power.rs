@@ -41,12 +41,13 @@ impl Raid {
     pub async fn look_for_lost_zrwas(&self) {
         self.notices_power_loss(self.members.active());
         for member in each(self.members.active()).filter(|_| self.layout.policy.uses_zrwa()) {
-            let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
-            let zones = self.members.submit(member, report).await.zones;
-            // A zone may have been opened since the drive listed it: the check asks again.
-            if self.zones.all().zip(&zones).any(|(zone, info)| self.lacks_zrwa(zone, member, info)) {
-                self.members.suspect(1 << member);
-                self.membership.announce();
+            for zone in self.zones.all_running().iter().map(|zone| zone.index) {
+                // A zone may have been opened since the drive listed it: the check asks again.
+                if self.part(zone, member).await.is_some_and(|info| self.lacks_zrwa(zone, member, &info)) {
+                    self.members.suspect(1 << member);
+                    self.membership.announce();
+                    break;
+                }
             }
         }
         self.membership.settled().await;
