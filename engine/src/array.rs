@@ -319,9 +319,9 @@ impl Array {
         self.0.raid().events.since(since)
     }
 
-    /// Looks whether another host has assembled the array, which then has failed here: what has not been answered
-    /// fails, and nothing more is written. Has to be asked every few seconds: a host that assembles an array which
-    /// another one may run waits for that before it writes anything that counts.
+    /// Checks whether another host has assembled the array. If so, the array fails here: unanswered requests fail, and
+    /// nothing more is written. To be called every few seconds: a host that assembles an array which another host may
+    /// run waits that long before its own writes count.
     ///
     /// # Errors
     /// [`ArrayError::Fenced`].

@@ -25,9 +25,9 @@ pub trait ZonedDevice {
     /// Starts `command`. Never blocks, never fails: errors are in the completion.
     fn submit(&self, command: Command) -> Completion;
 
-    /// Reads the block at `lba` in another way than [`Command::Read`] does: from redundancy, as if what is read
-    /// otherwise were wrong. `attempt` counts the ways from 0; `None` if there are no more. What it finds need not be
-    /// right: a checksum of the caller decides.
+    /// Reconstructs the block at `lba` from redundancy, as if the block that [`Command::Read`] returns were wrong.
+    /// `attempt` numbers the possible reconstructions from 0; `None` beyond the last one. The caller's checksum decides
+    /// which one is right.
     fn reread(&self, _lba: Lba, _attempt: u32) -> Option<Completion> {
         None
     }

@@ -100,7 +100,7 @@ impl Lineage {
     /// Reads so many assemblies and attempts.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The field that is truncated or out of range.
     pub fn decode(from: &mut Decoder<'_>, assemblies: u32, attempts: u32) -> Result<Lineage, Unreadable> {
         let assemblies =
             (0..assemblies).map(|_| Ok(Uuid(from.array()?))).collect::<Result<_, Unreadable>>()?;
