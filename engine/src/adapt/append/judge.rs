@@ -17,7 +17,9 @@ pub struct Found {
 }
 
 /// Decides from what is `seen` in a stretch of the drive's zone in which all of the group lies that begins with
-/// block `first` of the zone; all blocks of earlier groups are there.
+/// block `first` of the zone; all blocks of earlier groups are there. A block of the group that lies where only
+/// earlier groups can is one that was appended after the drive had lost some of these in a power cut of its own: the
+/// end is not sure then. The stretch may begin one place before the group for that.
 ///
 /// The newest session alone counts where it wrote: what an earlier one has left behind the block with which the
 /// newer one began is void. Of the newest session as many blocks may be there as cannot be read; so that the end
@@ -37,11 +39,12 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
     for (place, seen) in seen {
         match seen {
             Seen::Nothing => {}
+            Seen::Unknown if *place < first => {}
             Seen::Mark(mark) if (mark.block as u64) < first && !begun => {
                 // All before it belongs to earlier groups.
                 unknown.clear();
             }
-            Seen::Mark(mark) if mark.block as u64 >= first && is_sound(mark, *place, begin) => {
+            Seen::Mark(mark) if mark.block as u64 >= first && is_sound(mark, *place, begin, first) => {
                 begun = true;
                 if start(mark) > begin {
                     (from, begin) = (first.max(mark.from as u64), start(mark));
@@ -99,9 +102,11 @@ fn start(mark: &Mark) -> u64 {
     mark.from as u64 + mark.void as u64
 }
 
-/// Whether a mark in `place` can be what it says, when the session before it began in block `begin`.
-fn is_sound(mark: &Mark, place: u64, begin: u64) -> bool {
-    mark.block >= mark.from && start(mark) <= place && start(mark) >= begin
+/// Whether a mark in `place` can be what it says, when the session before it began in block `begin` and everything
+/// below block `first` had landed before.
+fn is_sound(mark: &Mark, place: u64, begin: u64, first: u64) -> bool {
+    let earliest = mark.void as u64 + first.max(mark.from as u64);
+    mark.block >= mark.from && earliest <= place && start(mark) >= begin
 }
 
 #[cfg(test)]
@@ -279,6 +284,13 @@ mod tests {
         assert!(!is_sure(&[mark(0, 0, 0), mark(1, 1, 0), mark(2, 0, 0)]));
         assert!(!is_sure(&[mark(0, 0, 0), mark(1, 0, 0), mark(1, 0, 0)]));
         let before = |seen: &[Seen]| judge(2, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>());
+        // A block of the group where one of an earlier group was, which the drive has lost.
+        assert!(!before(&[mark(0, 0, 0), mark(2, 0, 0), mark(3, 0, 0)]).is_sure);
+        assert!(!before(&[mark(2, 0, 0), mark(3, 0, 0)]).is_sure && !before(&[mark(3, 0, 0)]).is_sure);
+        assert!(!before(&[mark(0, 0, 0), u, mark(2, 0, 1), mark(3, 0, 1)]).is_sure);
+        // What cannot be read there says nothing.
+        let after_one_void = [mark(0, 0, 0), u, mark(1, 1, 1), mark(3, 1, 1), mark(2, 1, 1)];
+        assert!(before(&after_one_void).is_sure);
         // A block of an earlier group where none can be.
         let found = before(&[mark(0, 0, 0), mark(1, 0, 0), mark(2, 0, 0), mark(1, 0, 0)]);
         assert_eq!((found.end, found.is_sure), (4, false));

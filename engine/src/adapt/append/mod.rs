@@ -546,7 +546,8 @@ impl Inner {
             _ if wp == 0 => Session::default(),
             size => {
                 let first = self.last_group(zone, wp).await?;
-                let found = self.look(zone, first, first..wp).await?;
+                // From one place before the group on: see `judge`.
+                let found = self.look(zone, first, first.min(wp).saturating_sub(1)..wp).await?;
                 let (end, whole) = (found.end, found.end - found.end % size);
                 let group = (end > whole).then(|| Group::of(whole, size, &found, wp));
                 let void = wp.saturating_sub(end);
