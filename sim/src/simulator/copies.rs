@@ -155,7 +155,9 @@ impl<'m> World<'m> {
                 return Err(Failure("the other copy is used when it is assembled again".into()));
             }
             if !again {
-                self.oracle = if of_other { &other.world } else { &one.world }.oracle.clone();
+                let world = if of_other { &other.world } else { &one.world };
+                self.oracle = world.oracle.clone();
+                self.books = world.books.clone();
             }
             self.take_subject(subject)?;
             self.check_recovery()?;
