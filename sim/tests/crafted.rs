@@ -608,10 +608,11 @@ fn a_drive_is_blank_only_if_there_is_nothing_in_its_metadata_zones() {
         let mut flipped = log.clone();
         flipped[200] ^= 1;
         damage(&flipped);
-        assert!(said(&bed).ends_with("its metadata is damaged"), "{}", said(&bed));
+        let damaged = format!("its metadata is damaged in block {} of the drive", start.0);
+        assert!(said(&bed).ends_with(&damaged), "{}", said(&bed));
         let behind = [&[0; BLOCK][..], &log].concat();
         damage(&behind);
-        assert!(said(&bed).ends_with("its metadata is damaged"), "{}", said(&bed));
+        assert!(said(&bed).ends_with(&damaged), "{}", said(&bed));
         // Nothing where metadata would be, but something elsewhere.
         bed.submit(Command::Reset { zones: Zones::One(ZoneIndex(used)) });
         assert!(!said(&bed).contains("is blank"), "{}", said(&bed));
@@ -638,7 +639,11 @@ fn damage_on_drives_of_few_zones_is_called_damage() {
         assert!(said().ends_with("is blank"), "{zones} zones: {}", said());
         let data = Buf::copy_of(&b"zoneraid".repeat(BLOCK / 8));
         run(&runtime, drive.device.submit(Command::write(Lba(0), data, true))).result.unwrap();
-        assert!(said().ends_with("its metadata is damaged"), "{zones} zones: {}", said());
+        assert!(
+            said().ends_with("its metadata is damaged in block 0 of the drive"),
+            "{zones} zones: {}",
+            said()
+        );
     }
 }
 

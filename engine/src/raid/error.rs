@@ -108,8 +108,9 @@ pub enum DriveFault {
     Blank,
     #[error("holds something else: it is not a member of any array")]
     Foreign,
-    #[error("its metadata is damaged")]
-    Damaged,
+    /// In this block.
+    #[error("its metadata is damaged in block {0} of the drive")]
+    Damaged(u64),
     /// Its metadata is as it was written, and makes no sense.
     #[error("its metadata is damaged: {0}")]
     Absurd(Absurd),

@@ -50,8 +50,8 @@ pub enum NoLog {
     Blank,
     /// Something else is on the drive.
     Foreign,
-    /// There was a log, but it is damaged.
-    Damaged,
+    /// There was a log, but this block of the drive, or the record that begins there, is damaged.
+    Damaged(Lba),
     /// The drive is being filled with a copy of a member of an array.
     Target(Uuid, u32),
     /// There is a log as it was written, which makes no sense.
@@ -76,15 +76,13 @@ impl NoLog {
     }
 }
 
-impl From<Unreadable> for NoLog {
-    /// Why there is no log, if this is what its checkpoint is.
-    fn from(error: Unreadable) -> NoLog {
-        match error {
-            Unreadable::Version(version) => NoLog::Version(version),
-            Unreadable::Features(unknown) => NoLog::Features(unknown),
-            Unreadable::Absurd(absurd) => NoLog::Absurd(absurd),
-            Unreadable::NoRecord | Unreadable::Foreign(_) | Unreadable::Damaged => NoLog::Damaged,
-        }
+/// Why there is no log, if this is what the record at `lba` is.
+fn no_log(error: Unreadable, lba: Lba) -> NoLog {
+    match error {
+        Unreadable::Version(version) => NoLog::Version(version),
+        Unreadable::Features(unknown) => NoLog::Features(unknown),
+        Unreadable::Absurd(absurd) => NoLog::Absurd(absurd),
+        Unreadable::NoRecord | Unreadable::Foreign(_) | Unreadable::Damaged => NoLog::Damaged(lba),
     }
 }
 
@@ -382,22 +380,22 @@ async fn read_head(
         Reader { device, start, named, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
     // A zone that was finished before anything was written in it reads as zeros.
     let header = match reader.skip_zeros().await? {
-        None if reader.unreadable > 0 => return Err(NoLog::Damaged),
+        None if reader.unreadable > 0 => return Err(NoLog::Damaged(Lba(start))),
         None => return Err(NoLog::Blank),
         Some(None) => return Err(NoLog::Foreign),
-        Some(Some(_)) if reader.at > 0 => return Err(NoLog::Damaged),
+        Some(Some(_)) if reader.at > 0 => return Err(NoLog::Damaged(Lba(start))),
         Some(Some(header)) => header,
     };
     let origin = Origin { lba: named, ..header.origin };
     let (first, sequence, blocks) = reader.record(origin).await.map_err(|error| match error {
-        ReadError::Record(error) => NoLog::from(error),
+        ReadError::Record(error) => no_log(error, Lba(start)),
         ReadError::Drive(error) => error,
     })?;
-    let Record::Checkpoint(checkpoint) = &first else { return Err(NoLog::Damaged) };
+    let Record::Checkpoint(checkpoint) = &first else { return Err(NoLog::Damaged(Lba(start))) };
     let superblock = &checkpoint.superblock;
     // Read by another number of zones that are one than it was written by, it says nothing of the drive.
     if superblock.aggregate != aggregate {
-        return Err(NoLog::Damaged);
+        return Err(NoLog::Damaged(Lba(start)));
     }
     let (role, array) = (origin.member, superblock.array);
     expect(array == origin.array, "array", array.0[0])
@@ -486,7 +484,7 @@ impl ReadLog {
                     reader.pass(blocks);
                 }
                 Err(ReadError::Record(error @ (Unreadable::Absurd(_) | Unreadable::Features(_)))) => {
-                    return Err(error.into());
+                    return Err(no_log(error, Lba(reader.start + reader.at)));
                 }
                 Err(ReadError::Record(error)) => {
                     self.damaged += (error != Unreadable::NoRecord) as u32;

@@ -94,7 +94,10 @@ pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedD
             break;
         }
         match read_log(&device, aggregate).await {
-            Ok(log) => return prepared(runtime, drive, log, aggregate).ok_or(NoLog::Damaged),
+            Ok(log) => {
+                let head = device.geometry().start(ZoneIndex(log.place.unwrap_or(log.zone)));
+                return prepared(runtime, drive, log, aggregate).ok_or(NoLog::Damaged(head));
+            }
             Err(error) => reason = reason.max(error),
         }
         if let Some(label) = read_label(&device).await.filter(|label| label.superblock.aggregate == aggregate)
@@ -168,7 +171,7 @@ pub async fn scan(runtime: &Runtime, drives: Vec<Drive>) -> Result<Scanned, Arra
                 if matches!(reason, NoLog::Version(_) | NoLog::Features(_)) {
                     return Err(bad.into());
                 }
-                if matches!(reason, NoLog::Damaged | NoLog::Foreign) {
+                if matches!(reason, NoLog::Damaged(_) | NoLog::Foreign) {
                     salvaged.extend(salvage(runtime, &drive).await);
                 }
                 damaged.push(bad);
@@ -185,7 +188,7 @@ fn fault_of(reason: NoLog) -> DriveFault {
         // A spare, or one whose first superblock was cut off.
         NoLog::Blank => DriveFault::Blank,
         NoLog::Foreign => DriveFault::Foreign,
-        NoLog::Damaged => DriveFault::Damaged,
+        NoLog::Damaged(lba) => DriveFault::Damaged(lba.0),
         NoLog::Target(array, member) => DriveFault::Target { array, member: member as usize },
         NoLog::Absurd(absurd) => DriveFault::Absurd(absurd),
         NoLog::Version(version) => DriveFault::Version(version),
