@@ -289,12 +289,12 @@ impl Raid {
         }
     }
 
-    /// Has the members in `mask` write checkpoints, and waits for all of them.
+    /// Has the members in `mask` write checkpoints, one after the other: each resets a metadata zone, which may turn out
+    /// to be worn.
     pub async fn renew_logs(&self, mask: u32) {
-        let pending: Vec<_> = each(mask).filter_map(|m| Some(self.members.log(m)?.renew())).collect();
-        for completion in pending {
+        for log in each(mask).filter_map(|member| self.members.log(member)) {
             // A member that fails here has been taken out by its log.
-            completion.await;
+            log.renew().await;
         }
     }
 
