@@ -678,7 +678,7 @@ fn a_drive_whose_metadata_is_lost_is_not_called_blank() {
     lose_metadata(&place.path(&drive("drives", 2)), b"zoneraid\x0a\0");
     let examined = place.json(&["examine", &drive("drives", 2)]);
     let error = examined["superblock_error"].as_str().unwrap();
-    assert!(error.contains("metadata is damaged"), "{error}");
+    assert!(error.contains("metadata is damaged in block "), "{error}");
 }
 
 /// An array whose zone 0 holds `data`. On each drive that is zone 2, which begins with block 4096.
@@ -710,6 +710,17 @@ fn an_array_goes_on_without_a_drive_that_is_gone_and_takes_it_back() {
     place.run(&["replace", "--yes", "drives", "1", &drive("drives", 1)]).ok();
     assert_eq!(place.run(&["status", "drives"]).code, 0);
     (0..2).for_each(|zone| assert!(place.read_zone("drives", zone) == data));
+}
+
+#[test]
+fn examine_names_the_worn_zones_of_a_drive_and_those_of_them_that_are_for_metadata() {
+    let place = Place::with_array(6);
+    fault(&place, 1, &["read-only", "1"]);
+    fault(&place, 1, &["offline", "3"]);
+    let image = drive("drives", 1);
+    assert_eq!(place.json(&["examine", &image])["worn_zones"], serde_json::json!([1, 3]));
+    let said = place.run(&["examine", &image]).ok().text();
+    assert!(said.contains("worn: 1 (for metadata) and 3 cannot be written any more"), "{said}");
 }
 
 #[test]

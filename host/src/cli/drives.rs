@@ -11,11 +11,11 @@ use crate::{
     output::{self, HEALTHY, Output},
     protocol::Request,
     reactor::Reactor,
-    report::Examined,
+    report::{Examined, in_a_row},
     size::{bytes, show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
-use engine::format::superblock::Stage;
+use engine::{format::superblock::Stage, raid::geometry::META_ZONES};
 use serde::Serialize;
 use sim::ssd::EmulatedDrive;
 use std::{
@@ -160,6 +160,17 @@ impl Exported {
     }
 }
 
+/// The worn zones of a drive, and which of them are for metadata.
+fn worn_text(e: &Examined) -> String {
+    let metadata = META_ZONES * e.superblock.as_ref().map_or(1, |superblock| superblock.aggregate);
+    let named: Vec<String> = e
+        .worn_zones
+        .iter()
+        .map(|zone| format!("{zone}{}", if *zone < metadata { " (for metadata)" } else { "" }))
+        .collect();
+    format!("    worn: {} cannot be written any more\n", in_a_row(&named))
+}
+
 fn examined_text(e: &Examined) -> String {
     let plate = [("model", &e.model), ("serial", &e.serial)];
     let plate =
@@ -175,6 +186,9 @@ fn examined_text(e: &Examined) -> String {
         e.active_zones,
         e.full_zones
     );
+    if !e.worn_zones.is_empty() {
+        text += &worn_text(e);
+    }
     text += &format!("  limits: {} zones open, {} active\n", e.max_open_zones, e.max_active_zones);
     if let Some(zrwa) = &e.zrwa {
         let (size, granularity) = (show(zrwa.size_bytes), show(zrwa.granularity_bytes));

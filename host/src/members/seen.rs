@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use engine::{
     device::{self, Command},
     format::superblock::Stage,
-    zone::{ZoneIndex, ZoneState},
+    zone::{ZoneIndex, ZoneState, is_worn},
 };
 use std::path::Path;
 
@@ -213,6 +213,12 @@ impl Examined {
             active_zones: active.map(count).iter().sum(),
             full_zones: count(ZoneState::Full),
             empty_zones: count(ZoneState::Empty),
+            worn_zones: done
+                .zones
+                .iter()
+                .filter(|zone| is_worn(zone.state))
+                .map(|zone| zone.zone.0)
+                .collect(),
             superblock: drive.label().map(|label| Superblock {
                 array: label.name.clone(),
                 uuid: uuid(&label.uuid),

@@ -698,6 +698,9 @@ pub struct Examined {
     pub active_zones: u32,
     pub full_zones: u32,
     pub empty_zones: u32,
+    /// Zones that are read-only or offline.
+    #[serde(default)]
+    pub worn_zones: Vec<u32>,
     pub superblock: Option<Superblock>,
     /// What there is instead on a drive that is not blank.
     pub superblock_error: Option<String>,
