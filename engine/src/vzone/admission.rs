@@ -1,22 +1,22 @@
 //! Write admission control: which writes may enter the write cache (eZNS §4.5.2, Algorithm 1, lines 11–27).
 //!
-//! The cache of a drive is shared by all zones, and the writer that fills it slows down all others. The time that a
-//! block takes, on average over all v-zones, says how fast the cache drains: at that pace each physical zone of a
-//! v-zone's group brings tokens, one a block. A write goes when its v-zone owes nothing, and takes its tokens, which may
-//! come later: so a writer is held to the pace however few of its writes are in flight, and writers that ask for less
-//! never wait. As long as a single namespace writes, admission control is off: there is nothing to protect.
+//! The cache of a drive is shared by all zones, and a writer that fills it slows down all others. The time that a block
+//! takes, on average over all v-zones, tells how fast the cache drains: at that pace each physical zone of a v-zone's
+//! group brings tokens, one a block. A write is submitted when its v-zone owes nothing, and takes its tokens, even into
+//! debt: so a writer is held to the pace however few of its writes are in flight, and writers with less demand never
+//! wait. As long as a single namespace writes, admission control is off: there is nothing to protect.
 //!
 //! Latency is per block of a *physical* zone, as the paper's monitor sees it, which looks at device commands: a stripe
 //! that takes as long as one of its chunks is no reason for a higher rate.
 //!
 //! The average follows the cache late: it drains in less than the time between two looks, and at a pace that is taken
-//! from a full cache alone dies would be idle before the next one. So the pace is never slower than an eighth above what
-//! the device has written of late for each physical zone that was written: together the v-zones are always let ask for
-//! more than it does.
+//! from a full cache alone dies would be idle before the next one. So the pace is never slower than an eighth above the
+//! device's recent write rate for each physical zone that was written: together the v-zones may always submit more than
+//! it writes.
 //!
-//! Moments are in microseconds, from any start; they are handed in.
+//! Times are in microseconds from an arbitrary origin, and are passed in by the caller.
 
-/// Latencies are looked at so often (Algorithm 1, line 19).
+/// Interval between looks (Algorithm 1, line 19).
 pub const LOOK_EVERY_US: u64 = 10_000;
 
 /// Most tokens that a v-zone owes, in blocks for each physical zone of its group: 1 MiB.
@@ -26,13 +26,13 @@ const MOST_OWED: i64 = 256;
 const MOST_SAVED: i64 = 32;
 
 /// The slowest pace, in nanoseconds for a block: 1 MiB/s for each physical zone, so that a debt is paid within a second
-/// however long some write has taken.
+/// however long a write has taken.
 const SLOWEST_NS: u64 = 1_000_000_000 / 256;
 
-/// The pace is faster than what the device writes by one part of so many.
+/// The pace is faster than the device's by this fraction (1/n).
 const HEADROOM: u64 = 9;
 
-/// One token, in the numbers of [`Tokens`].
+/// One token, in the unit of [`Tokens`].
 const ONE: i64 = 1000;
 
 /// How long blocks take to be written, on average over all v-zones: the latency monitor.
@@ -46,13 +46,13 @@ pub struct Pace {
     before_ns: u64,
     /// Blocks that have been written since the last look.
     blocks: u64,
-    /// Time in which the device has written a block for each physical zone, as of the last look; 0 if it wrote none.
+    /// Mean time of the device for a block of a physical zone, as of the last look; 0 if it wrote none.
     share_ns: u64,
     /// Several namespaces have written since the look before.
     shared: bool,
 }
 
-/// Who has written since the last look.
+/// Writers since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writers {
     /// Namespaces.
@@ -70,12 +70,12 @@ impl Pace {
         self.writes += 1;
     }
 
-    /// When it was last looked, if it is time for the next look.
+    /// Time of the last look, if the next one is due.
     pub fn is_due(&self, now_us: u64) -> Option<u64> {
         (now_us.saturating_sub(self.looked_us) >= LOOK_EVERY_US).then_some(self.looked_us)
     }
 
-    /// Looks, if it is time to; these have written since the last look.
+    /// Updates the pace, if it is time to, from the writers since the last look.
     pub fn look(&mut self, now_us: u64, writers: Writers) {
         let Some(since_us) = self.is_due(now_us) else { return };
         if let Some(mean_ns) = self.sum_ns.checked_div(self.writes) {
@@ -88,7 +88,7 @@ impl Pace {
         self.shared = writers.namespaces > 1;
     }
 
-    /// Nanoseconds for a block of a physical zone; nothing while admission control is off.
+    /// Nanoseconds for a block of a physical zone; `None` while admission control is off.
     pub fn block_ns(&self) -> Option<u64> {
         let mean_ns = (self.last_ns + self.before_ns) / 2;
         let share_ns = if self.share_ns == 0 { SLOWEST_NS } else { self.share_ns - self.share_ns / HEADROOM };
@@ -96,7 +96,7 @@ impl Pace {
     }
 }
 
-/// What a v-zone may write.
+/// Write tokens of a v-zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     count: i64,
@@ -133,7 +133,7 @@ impl Tokens {
         self.count >= 0
     }
 
-    /// A write of so many blocks goes.
+    /// Takes the tokens of a write of so many blocks.
     pub fn submitted(&mut self, blocks: u64) {
         self.count = self.count.saturating_sub(blocks as i64 * ONE);
         self.written = true;
@@ -144,12 +144,12 @@ impl Tokens {
         std::mem::take(&mut self.written)
     }
 
-    /// Tokens there are; fewer than none if some are owed.
+    /// Tokens in stock; negative if some are owed.
     pub fn blocks(&self) -> i64 {
         self.count / ONE
     }
 
-    /// Whether no more time has brought tokens than there was.
+    /// Whether tokens were given for no more time than has passed.
     pub fn is_fair(&self, now_us: u64) -> bool {
         self.counted_us <= now_us.saturating_sub(self.first_us)
     }

@@ -1,4 +1,4 @@
-//! What is known of the requests of a namespace, from look to look.
+//! Quality-of-service state of a namespace.
 
 use crate::{
     runtime::Exclusive,
@@ -10,15 +10,15 @@ use crate::{
 };
 use std::cell::Cell;
 
-/// What is known of the requests of a namespace.
+/// Quality-of-service state of a namespace.
 #[derive(Default)]
 pub(super) struct Asked {
     pub qos: Cell<Qos>,
-    /// What has been since limits are what they are.
+    /// Limits, and the usage since they were set.
     pub meter: Cell<(Rates, Meter)>,
     pub demand: Cell<Demand>,
     pub standing: Cell<Standing>,
-    /// Who is held back, and goes next.
+    /// Order of its throttled requests.
     pub turn: Exclusive,
 }
 
@@ -27,7 +27,7 @@ impl Asked {
         Asked { qos: Cell::new(qos), ..Asked::default() }
     }
 
-    /// What was asked for up to now; from now on it is counted anew.
+    /// Returns the demand up to now, and starts new counts.
     pub fn seen(&self, now_us: u64) -> Demand {
         let mut demand = self.demand.get();
         let seen = demand.seen(now_us);
@@ -35,7 +35,7 @@ impl Asked {
         seen
     }
 
-    /// Blocks a second that may go; nothing if it is not held back.
+    /// Admitted blocks a second; `None` if it is not throttled.
     pub fn held_to(&self) -> Option<u64> {
         self.standing.get().hold.rate()
     }

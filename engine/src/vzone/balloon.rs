@@ -1,12 +1,12 @@
-//! How wide a stripe group becomes, who lends active zones to whom, and who has to give them back (eZNS §4.4).
+//! Ballooning: the width of stripe groups, and the lending of active zones between namespaces (eZNS §4.4).
 //!
-//! Each namespace has *essential* active zones, as many as its v-zones can take at once at the least width, and
-//! a share of the *spare* ones. A group that is opened gets its essential zones for certain and spares on
-//! top: as many as there are for each v-zone that the namespace has been writing to lately (*local overdrive*). What
-//! namespaces do not use that have opened nothing for a while goes to the others (*global overdrive*).
+//! Each namespace has *essential* active zones, as many as its v-zones can use at once at the least width, and a share
+//! of the *spare* ones. A group that is opened is guaranteed its essential zones, and gets spares on top: the
+//! namespace's share divided by the number of v-zones that it has been writing lately (*local overdrive*). The unused
+//! shares of namespaces that have opened no group for a while go to the others (*global overdrive*).
 //!
-//! Shares are worked out anew whenever a group is opened, from what is in use at that moment. So nothing has to
-//! be marked as lent or recalled: who has more than its share gets no more until groups of it have ended.
+//! Shares are computed anew whenever a group is opened, from the zones in use at that moment. So no zone has to be
+//! marked as lent or recalled: a namespace above its share gets no more until groups of it have ended.
 
 /// Blocks that follow each other in one physical zone at the least width: 32 KiB.
 pub const BASE_UNIT_BLOCKS: u32 = 8;
@@ -19,21 +19,21 @@ const ONE: u32 = 256;
 pub struct History(u32);
 
 impl History {
-    /// With one more observation, which counts a quarter.
+    /// Adds an observation, with a weight of a quarter.
     pub fn with(self, active: u32) -> History {
         if self.0 == 0 { History(active * ONE) } else { History((3 * self.0 + active * ONE) / 4) }
     }
 
-    /// V-zones, at least one, rounded to the next whole number.
+    /// The average number of v-zones, at least 1, rounded.
     pub fn vzones(self) -> u32 {
         (self.0 + ONE / 2).checked_div(ONE).unwrap_or(1).max(1)
     }
 }
 
-/// What is known of a namespace when shares are worked out.
+/// A namespace in the computation of shares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Its part of the spares, among those of all namespaces.
+    /// Its weight among all namespaces.
     pub weight: u32,
     /// Spares that its groups hold.
     pub used: u32,
@@ -41,9 +41,9 @@ pub struct Account {
     pub active: bool,
 }
 
-/// The spares of each namespace, used ones included, of `spares` in all.
+/// Computes the spares of each namespace, used ones included, of `spares` in all.
 ///
-/// Those of inactive ones, but what they hold, go to the active ones by weight.
+/// Those of inactive namespaces, except the ones they hold, go to the active ones by weight.
 pub fn shares(spares: u32, accounts: &[Account], shares: &mut Vec<u32>) {
     let weights: u32 = accounts.iter().map(|account| account.weight).sum();
     let active: u32 = accounts.iter().filter(|a| a.active).map(|a| a.weight).sum();
@@ -52,28 +52,27 @@ pub fn shares(spares: u32, accounts: &[Account], shares: &mut Vec<u32>) {
     shares.clear();
     shares.extend(accounts.iter().map(|account| match account.active {
         true => own(account) + lent * account.weight / active.max(1),
-        // Nobody else wants them.
+        // No other namespace wants them.
         false if active == 0 => own(account),
         false => own(account).min(account.used),
     }));
 }
 
-/// The width of a new group: its essential zones, and spares as there are for each v-zone in use; a power of two, and
-/// no more than `most`.
+/// Width of a new group: its essential zones, and the spares for one v-zone; a power of two, `most` at most.
 ///
-/// `share` and `used` are the namespace's, `free` is what nobody holds.
+/// `share` and `used` are the namespace's, `free` are the spares that no group holds.
 pub fn width(essential: u32, (share, used, free): (u32, u32, u32), history: History, most: u32) -> u32 {
     let spares = (share / history.vzones()).min(share.saturating_sub(used)).min(free);
     floor_power(essential.saturating_add(spares).min(most))
 }
 
-/// Blocks of a unit: half as many where the width is doubled.
+/// Blocks of a stripe unit: half as many where the width is doubled.
 pub fn unit_blocks(essential: u32, width: u32) -> u32 {
     (BASE_UNIT_BLOCKS * essential / width.max(1)).clamp(1, BASE_UNIT_BLOCKS)
 }
 
-/// Whether a namespace that holds spares has written nothing for so long that they are taken back.
-/// Moments are in microseconds.
+/// Whether a namespace with spares has written nothing for `patience_us`, so that they are taken back. Times are in
+/// microseconds.
 pub fn is_frozen(used: u32, last_write_us: u64, now_us: u64, patience_us: u64) -> bool {
     used > 0 && now_us.saturating_sub(last_write_us) >= patience_us
 }
@@ -113,12 +112,12 @@ mod tests {
         assert_eq!(shares_of(128, &[idle, idle, idle, busy]), [0, 0, 0, 128]);
         let holding = Account { used: 10, ..idle };
         assert_eq!(shares_of(128, &[holding, idle, idle, busy]), [10, 0, 0, 118]);
-        // One that comes back has its own share at once, and the borrower gets no more.
+        // A namespace that writes again has its share at once, and the borrower gets no more.
         let back = Account { active: true, ..idle };
         let hungry = Account { used: 100, ..busy };
         assert_eq!(shares_of(128, &[back, idle, idle, hungry]), [64, 0, 0, 64]);
         assert_eq!(width(2, (64, 100, 28), steady(8), 16), 2);
-        // It begins with what nobody holds.
+        // It begins with the free spares.
         assert_eq!(width(2, (64, 0, 28), steady(2), 16), 16);
         assert_eq!(width(2, (64, 0, 3), steady(2), 16), 4);
     }

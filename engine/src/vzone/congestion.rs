@@ -1,77 +1,78 @@
-//! How much of a v-zone may be read at once (eZNS §4.5.1; Algorithm 1, lines 1–10, is about the same).
+//! Congestion control of reads: the window of outstanding blocks of a v-zone (eZNS §4.5.1; Algorithm 1, lines 1–10, is
+//! about the same).
 //!
-//! A drive without garbage collection answers reads slowly for one reason only: too many are waiting for the same
-//! dies. Whoever has the most on its way fills the queues, and whoever has the least is late for it. So there is one
-//! [`Window`], the same for all v-zones: while reads of any one are slow that has less on its way than all have on
-//! average, the window becomes that average, so that the largest shrink until nobody is slow or all are alike; while
-//! none is, it grows. It binds only who waits itself: whose reads are quick is on other dies. Where one namespace
-//! has the device for itself nobody is to be spared, and there is none.
+//! A drive without garbage collection serves reads slowly for one reason only: too many wait for the same dies. The
+//! v-zone with the most outstanding blocks fills the queues, and the one with the fewest is late because of it. So
+//! there is one [`Window`], the same for all v-zones: while a v-zone with less than the average outstanding is slow,
+//! the window becomes that average, so that the largest shrink until none is slow or all are alike; otherwise it grows.
+//! It applies only to v-zones whose own reads wait: one with fast reads uses other dies. Where a single namespace uses
+//! the device there is no window.
 //!
-//! The paper has a window for each stripe group, which shrinks when a read of its own is late. So a v-zone that is alone
-//! is held back as well, and who is late for others' reads has its own window shrink. Reads that are late on average are
-//! what counts, not single ones: a die that is programmed keeps one read waiting for longer than that.
+//! The paper has a window for each stripe group, which shrinks when a read of its own is late. So a v-zone that is
+//! alone is throttled as well, and the victim of others' reads has its own window shrink. Here the mean latency counts,
+//! not that of single reads: a die that is being programmed delays one read for longer than the limit.
 
 use crate::vzone::admission::LOOK_EVERY_US;
 
-/// Reads that take longer than this on average say that dies are congested (Algorithm 1, line 6).
+/// Mean latency of reads above which dies are congested (Algorithm 1, line 6).
 const SLOW_US: u64 = 500;
 
-/// A read counts for such a part of the average.
+/// Weight (1/n) of a read in the moving average.
 const COUNTS: u64 = 8;
 
-/// The window is never smaller: 128 KiB. What is larger than the window goes alone, or it would never go.
+/// Least window: 128 KiB. A read that is larger than the window is submitted alone.
 const LEAST_BLOCKS: u64 = 32;
 
-/// What of a v-zone is on its way, and how long that takes.
+/// Outstanding reads of a v-zone, and their mean latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     blocks: u64,
-    /// The most of them since the last look.
+    /// Their maximum since the last look.
     most_blocks: u64,
-    /// What reads have taken lately, on average.
+    /// Moving average of the latency.
     usual_us: u64,
 }
 
 impl Reads {
-    /// Blocks that are on their way.
+    /// Outstanding blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// A read of so many blocks goes.
+    /// Counts a read of so many blocks that is submitted.
     pub fn submitted(&mut self, blocks: u64) {
         self.blocks += blocks;
         self.most_blocks = self.most_blocks.max(self.blocks);
     }
 
-    /// It has come back after `latency_us`.
+    /// Counts its completion after `latency_us`.
     pub fn completed(&mut self, blocks: u64, latency_us: u64) {
         self.cancelled(blocks);
         self.usual_us = (self.usual_us * (COUNTS - 1)).saturating_add(latency_us) / COUNTS;
     }
 
-    /// It will not come back.
+    /// Removes a read that failed.
     pub fn cancelled(&mut self, blocks: u64) {
         self.blocks = self.blocks.saturating_sub(blocks);
     }
 
-    /// What was seen since the last call; nothing if nothing was read.
+    /// Activity since the last call; `None` without reads.
     pub fn seen(&mut self) -> Option<Seen> {
         let blocks = std::mem::replace(&mut self.most_blocks, self.blocks);
         (blocks > 0).then_some(Seen { blocks, slow: self.usual_us > SLOW_US })
     }
 }
 
-/// What was seen of a v-zone since the last look.
+/// Reads of a v-zone since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The most blocks that were on their way at once.
+    /// The most blocks that were outstanding at once.
     pub blocks: u64,
     /// Whether reads are slow on average.
     pub slow: bool,
 }
 
-/// What each v-zone may have on its way.
+/// The congestion window: blocks that each v-zone may have outstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     looked_us: u64,
@@ -79,17 +80,18 @@ pub struct Window {
 }
 
 impl Window {
-    /// Blocks; nothing as long as one namespace has the device for itself.
+    /// In blocks; `None` as long as a single namespace uses the device.
     pub fn blocks(&self) -> Option<u64> {
         self.blocks
     }
 
-    /// When it was last looked, if it is time for the next look.
+    /// Time of the last look, if the next one is due.
     pub fn is_due(&self, now_us: u64) -> Option<u64> {
         (now_us.saturating_sub(self.looked_us) >= LOOK_EVERY_US).then_some(self.looked_us)
     }
 
-    /// Looks: whether several namespaces use the device, and what was seen of v-zones that are read.
+    /// Updates the window. `shared` is whether several namespaces use the device, `readers` are the v-zones that were
+    /// read.
     pub fn look(&mut self, now_us: u64, shared: bool, readers: &[Seen]) {
         let (count, blocks) = (readers.len() as u64, readers.iter().map(|reader| reader.blocks).sum::<u64>());
         let is_late = |reader: &Seen| reader.slow && reader.blocks * count < blocks;
@@ -101,7 +103,7 @@ impl Window {
         *self = Window { looked_us: now_us, blocks: shared.then_some(next) };
     }
 
-    /// Whether a read of so many blocks may go from a v-zone.
+    /// Whether a read of so many blocks of a v-zone may be submitted.
     pub fn admits(&self, reads: &Reads, blocks: u64) -> bool {
         let waits = reads.blocks > 0 && reads.usual_us >= SLOW_US / 2;
         !waits || self.blocks.is_none_or(|most| reads.blocks + blocks <= most)
@@ -116,7 +118,7 @@ mod tests {
         Window { looked_us: 0, blocks: Some(blocks) }
     }
 
-    /// A v-zone whose reads take so long, with `blocks` on their way.
+    /// A v-zone whose reads take so long, with `blocks` outstanding.
     fn reads(latency_us: u64, blocks: u64) -> Reads {
         let mut reads = Reads::default();
         for _ in 0..100 {
@@ -127,7 +129,7 @@ mod tests {
         reads
     }
 
-    /// Fig. 29 (a): one has 1,024 blocks on their way, four have 32 each and are late.
+    /// Fig. 29 (a): one has 1,024 blocks outstanding, four have 32 each and are late.
     #[test]
     fn as_long_as_any_of_the_small_is_slow_the_largest_shrink_until_all_are_alike() {
         let mut window = Window::default();
@@ -151,7 +153,7 @@ mod tests {
         let seen = |blocks, slow| Seen { blocks, slow };
         now.look(0, true, &[seen(512, true), seen(8, false)]);
         assert_eq!(now.blocks(), Some(1125));
-        // Nor if all are alike, or it is the only one that reads.
+        // Nor does a v-zone that is like all others, or the only one that is read.
         now.look(0, true, &[seen(8, true), seen(8, true)]);
         now.look(0, true, &[seen(8, true)]);
         assert_eq!(now.blocks(), Some(1423));
@@ -168,7 +170,7 @@ mod tests {
         assert!(!now.admits(&reads(900, 64), 1));
         now.look(0, false, &[Seen { blocks: 64, slow: true }]);
         assert!(now.admits(&reads(900, 64), 1));
-        // It does not begin small when there is somebody else.
+        // The window begins unlimited when a second namespace comes.
         now.look(0, true, &[Seen { blocks: 64, slow: false }]);
         assert_eq!(now.blocks(), Some(u64::MAX));
     }
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(one.seen(), Some(Seen { blocks: 4, slow: false }));
         one.completed(4, 4 * SLOW_US);
         assert_eq!([one.seen(), one.seen()], [Some(Seen { blocks: 4, slow: true }), None]);
-        // Dies that are programmed make two of five reads late, and no queue is seen in that.
+        // Dies that are being programmed make two of five reads late, which is no congestion.
         let mut one = Reads::default();
         for latency_us in [70, 780, 70, 780, 70].repeat(20) {
             one.submitted(1);

@@ -1,7 +1,7 @@
-//! Where a namespace is asked for something by others: limits hold here, and here it is held back for others' sake.
+//! Admission of clients' requests to a namespace: rate limits and throttling apply here.
 //!
-//! Whoever shows a namespace to others asks before each read and write, and tells when it is answered. What a namespace
-//! does by itself does not come here. As long as nothing is limited or promised all of this is two looks at memory.
+//! The server of a namespace calls it before each read and write, and reports each completion. Internal work of a
+//! namespace does not pass here. Without limits and guarantees it costs two memory accesses.
 
 use crate::vzone::{
     core::{Core, Tenant},
@@ -10,16 +10,16 @@ use crate::vzone::{
 };
 use std::rc::Rc;
 
-/// How often who has to wait looks whether limits have changed, in microseconds.
+/// Interval at which a waiting request checks for changed limits, in microseconds.
 const LIMITS_CHANGE_US: u64 = 100_000;
 
-/// A request that was let through, if such are counted: when.
+/// An admitted request: the time of its admission, if requests are counted.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "an answer is to be told"]
 pub struct Passed(Option<u64>);
 
 impl Core {
-    /// Waits until a read or write of so many blocks may go; `sleep` waits so many microseconds.
+    /// Waits until a read or write of so many blocks is admitted; `sleep` waits so many microseconds.
     pub async fn let_in<F: Future<Output = ()>>(
         &self,
         tenant: &Tenant,
@@ -45,14 +45,14 @@ impl Core {
             let _turn = self.turn.take().await;
             let waited = self.wait(|| self.restraint.get().pace, &sleep).await;
             let mut restraint = self.restraint.get();
-            // Time in which none has come is lost, or several would go at once.
+            // Idle time gives no credit, or several would be admitted at once.
             restraint.pace.goes(blocks, self.now_us(), if waited { SLACK_US } else { 0 });
             self.restraint.set(restraint);
         }
         Passed(Some(self.now_us()))
     }
 
-    /// A request of so many blocks that was let through is answered.
+    /// Counts the completion of an admitted request of so many blocks.
     pub fn answered(&self, tenant: &Tenant, passed: Passed, blocks: u64) {
         let (asked, Some(passed_us)) = (&tenant.asked, passed.0) else { return };
         let (now_us, mut demand) = (self.now_us(), asked.demand.get());
@@ -60,7 +60,7 @@ impl Core {
         asked.demand.set(demand);
     }
 
-    /// Waits as long as `hold` says, which may change meanwhile; whether it had to.
+    /// Waits until `hold`, which may change meanwhile, admits a request; returns whether it had to wait.
     async fn wait<F: Future<Output = ()>>(&self, hold: impl Fn() -> Hold, sleep: &impl Fn(u64) -> F) -> bool {
         let mut wait_us = hold().wait_us(self.now_us());
         let waited = wait_us > 0;
@@ -71,7 +71,7 @@ impl Core {
         waited
     }
 
-    /// Has a request wait that is more than may be asked for; anew, if that changes meanwhile.
+    /// Delays a request to keep to the rate limits; starts again if these change meanwhile.
     async fn keep_to_limits<F: Future<Output = ()>>(
         &self,
         tenant: &Tenant,
@@ -82,7 +82,7 @@ impl Core {
         loop {
             let limits = asked.qos.get().limits;
             if limits.is_none() {
-                // Whatever waits now has nothing to do with limits that come later, be they the same.
+                // The meter starts anew with later limits, even if these are the same.
                 asked.meter.take();
                 return;
             }
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// Notes whether anything is promised to anybody. When that changes all begins anew, and nobody is held back.
+    /// Updates whether a namespace has a guarantee. When that changes all state of throttling is reset.
     pub fn note_promises(&self) {
         let (tenants, now_us) = (self.tenants(), self.now_us());
         let promised = tenants.iter().any(|tenant| tenant.asked.qos.get().promises());
@@ -117,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Looks who is short or late, if it is time to; whether anybody waits for an answer.
+    /// Carries out a look of throttling, if one is due; returns whether requests are outstanding.
     pub fn look(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
         let mut restraint = self.restraint.get();
         if restraint.is_due(now_us).is_some() {

@@ -1,23 +1,23 @@
-//! How much a namespace may ask for: at most so many requests and bytes a second.
+//! Rate limits of a namespace: requests and blocks a second.
 //!
-//! A request is worth a time: what it would take if the limit were all there is. It goes when what went before it is
-//! worth no more time than has passed, and a moment on top, in which requests may come at once. So who asks for less
-//! than the limit never waits, and nothing is saved up for longer than that moment.
+//! A request is worth the time that it would take at the limit. It is admitted when the requests before it are worth no
+//! more than the time that has passed, plus a short burst allowance. So a client below the limit never waits, and no
+//! credit is saved up beyond that allowance (a leaky bucket).
 
 use crate::vzone::qos::Rates;
 
-/// What may come at once is worth so much, in nanoseconds.
+/// Burst allowance, in nanoseconds.
 const MOMENT_NS: u64 = 10_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Up to when what went is worth, by either limit, in nanoseconds.
+/// Time up to which admitted requests are paid for, by either limit, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter([u64; 2]);
 
 impl Meter {
-    /// A request of so many blocks that has come `now_ns`: how many nanoseconds it has to wait. Those that come later
-    /// wait as long at least.
+    /// Counts a request of so many blocks that arrives at `now_ns`; returns the nanoseconds that it has to wait. Later
+    /// ones wait at least as long.
     pub fn wait_ns(&mut self, limits: Rates, blocks: u64, now_ns: u64) -> u64 {
         let mut wait_ns = 0;
         let costs = [(1, limits.requests), (blocks, limits.blocks)];
@@ -34,7 +34,7 @@ impl Meter {
 mod tests {
     use super::*;
 
-    /// Requests that went within a second if one of `blocks` is asked for as soon as the one before has gone.
+    /// Requests admitted within a second if one of `blocks` blocks arrives as soon as the one before was admitted.
     fn gone(limits: Rates, blocks: u64) -> u64 {
         let (mut meter, mut now_ns, mut count) = (Meter::default(), 0, 0);
         while now_ns < SECOND_NS {
@@ -49,7 +49,7 @@ mod tests {
         let of = |requests, blocks| Rates { requests, blocks };
         assert!((500..=506).contains(&gone(of(500, 0), 1)));
         assert!((100..=102).contains(&gone(of(0, 1600), 16)));
-        // Whichever is less.
+        // The lower limit counts.
         assert!((100..=102).contains(&gone(of(500, 1600), 16)));
         assert!((500..=506).contains(&gone(of(500, 160_000), 16)));
         assert_eq!(gone(Rates::default(), 16), 1_000_000);
@@ -63,7 +63,7 @@ mod tests {
         let later_ns = 100 * SECOND_NS;
         let at_once = (0..100).take_while(|_| meter.wait_ns(limits, 1, later_ns) == 0).count();
         assert_eq!(at_once, 11);
-        // A large request is let through, and paid for by the next one.
+        // A large request is admitted, and paid for by the next one.
         let mut meter = Meter::default();
         let limits = Rates { requests: 0, blocks: 100 };
         assert_eq!(meter.wait_ns(limits, 200, 0), 0);

@@ -1,6 +1,6 @@
-//! What a namespace may be asked for, and what it gets for certain.
+//! Quality of service of a namespace: rate limits, guaranteed rates, latency class.
 
-/// Requests and blocks a second. Zero is no number at all.
+/// Requests and blocks a second. Zero stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Requests a second.
@@ -10,12 +10,12 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Whether there are none.
+    /// Whether neither is given.
     pub fn is_none(&self) -> bool {
         *self == Rates::default()
     }
 
-    /// Whether who keeps to `limits` can reach this.
+    /// Whether these rates can be reached within `limits`.
     fn is_within(&self, limits: &Rates) -> bool {
         let fits = |floor: u32, limit: u32| limit == 0 || floor <= limit;
         // Each request has a block at least.
@@ -27,21 +27,21 @@ impl Rates {
 /// Quality of service of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Qos {
-    /// What it may be asked for at most.
+    /// Upper limits.
     pub limits: Rates,
-    /// What it gets at least while it is asked for that.
+    /// Guaranteed rates, while there is demand for them.
     pub floors: Rates,
-    /// The class of latency: of a thousand requests 999 are to take no longer, in microseconds. Zero for any time.
+    /// Latency target: 999 of 1,000 requests are to take no longer, in microseconds. Zero for none.
     pub latency_us: u32,
 }
 
 impl Qos {
-    /// Whether others may have to be held back for it.
+    /// Whether others may have to be throttled for it.
     pub fn promises(&self) -> bool {
         !self.floors.is_none() || self.latency_us > 0
     }
 
-    /// Whether there can be such a one: what it gets for certain is no more than it may be asked for.
+    /// Whether it is consistent: no floor is above its limit.
     pub fn is_possible(&self) -> bool {
         self.floors.is_within(&self.limits)
     }
@@ -59,7 +59,7 @@ mod tests {
         };
         assert!(of((9, 9), (0, 0)) && of((9, 9), (9, 9)) && of((0, 0), (1, 1)));
         assert!(!of((10, 0), (9, 0)) && !of((0, 10), (0, 9)));
-        // As many requests as that are more blocks.
+        // Each request is a block at least.
         assert!(!of((10, 0), (0, 9)) && of((10, 0), (0, 10)) && of((0, 10), (1, 0)));
     }
 }

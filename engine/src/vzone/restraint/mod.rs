@@ -1,89 +1,92 @@
-//! How far namespaces are held back for the sake of others: floors, and the class of latency.
+//! Throttling of namespaces, so that others get their guaranteed rates (floors) and latency targets.
 //!
-//! No device can be made faster, only others be held back. So all that was answered is counted, and looked at a
-//! hundred times a second. If a namespace was *short*, served below its floor while it asked for it, or *late*,
-//! others are held back: each gets a rate, below what it had, and what lacks goes first by how much lacks. With each
-//! look at which nobody is short or late rates grow by equal steps, so that they become shares by weight; one that has
-//! grown to all that there is ends. Once nobody has asked for what was promised for a tenth of a second, nobody is held
-//! back. Requests that are held back go one behind the other, whosever they are, so that they do not meet: not even if
-//! none has come for some time.
+//! A device cannot be made faster, so the only means is to throttle the other namespaces. All completed requests are
+//! counted, and evaluated a hundred times a second: each evaluation is a *look*, one step of the control loop. If a
+//! namespace was *short*, served below its floor although it had demand, or *late*, beyond its latency target, the
+//! others are throttled: each gets a rate below its recent throughput, and together they lose as much as is lacking, or
+//! at least an eighth. At each look without a short or late namespace the rates grow by steps in proportion to weights,
+//! so that they converge to shares by weight; a rate that has grown to the throughput of the device is removed. Once no
+//! namespace with a guarantee has had demand for a tenth of a second, all throttling ends. Throttled requests are
+//! admitted one at a time across all namespaces, so that they do not form bursts, not even after an idle period.
 //!
-//! A namespace of the class of latency is never held back, and one with a floor not below that. Beyond such floors all
-//! others together keep a sixteenth of what there was lately, and where only latency is at stake all have four fifths:
-//! so nothing comes to a stop, whatever was promised. A floor to which a namespace comes no nearer, whatever is taken
-//! from others, is out of reach: it may ask too few requests at a time, or in too few zones. Then what it reached counts
-//! for ten seconds. So is a latency that is missed and is hardly less while others are held back for it: for ten seconds
-//! nobody is.
+//! A namespace of the latency class is never throttled, and one with a floor not below its floor. Beyond these floors
+//! all others together keep a sixteenth of the recent peak throughput, and where only latency is at stake all of them
+//! keep four fifths: so no namespace stops, whatever was promised. A floor that a namespace does not approach, however
+//! far others are throttled, is out of reach: its queue depth may be too low, or its requests may lie in too few zones.
+//! The rate that it did reach then serves as its floor for ten seconds. A latency target is out of reach if it is
+//! missed, and throttling others hardly improves it: then no namespace is throttled for it for ten seconds.
 //!
-//! Moments are in microseconds, from any start; they are handed in.
+//! Times are in microseconds from an arbitrary origin, and are passed in by the caller.
 
 use crate::vzone::qos::{Qos, Rates};
 
-/// It is looked at so often.
+/// Interval between looks.
 pub const LOOK_EVERY_US: u64 = 10_000;
 
-/// What a namespace lacks is made up for within so long, and who has not asked for so long has no claims.
+/// A shortfall is made up for within this time, and a namespace without demand for this long has no claims.
 pub const PERIOD_US: u64 = 100_000;
 
 const SECOND_US: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Who wakes up late may make up for so much.
+/// Credit of a throttled request for waking up late, at most.
 pub const SLACK_US: u64 = 1000;
 
-/// One of so many requests of the class of latency may be late; so many that are more are made up for, and each look
-/// does so as this many requests at least.
+/// One request in `ONE_LATE_OF` of the latency class may be late. `MOST_LATE` late ones beyond that are remembered at
+/// most, and a look pays them off as if it had `LOOK_IS_WORTH` requests at least.
 const ONE_LATE_OF: i64 = 1000;
 const MOST_LATE: i64 = 16;
 const LOOK_IS_WORTH: i64 = 10;
 
-/// Parts of the most that all were served lately: what those who are held back get at least, and what comes back with
-/// a look. What is not served any more is forgotten by such a part with each look at which nobody is held back.
+/// Fractions (1/n) of the recent peak throughput: `LEAST` is what throttled namespaces keep together, `STEP` the growth
+/// of their rates in a look, and `FADES` the decay of the peak in a look at which no throttle is binding.
 const LEAST: u64 = 16;
 const STEP: u64 = 64;
 const FADES: u64 = 512;
 
-/// Within such a part of what others had when a request was late last, steps are so many times as small.
+/// Within the fraction 1/`EDGE` of the throughput that others had when a request was last late, growth is `CAREFUL`
+/// times slower.
 const EDGE: u64 = 16;
 const CAREFUL: u64 = 128;
 
-/// A floor is out of reach when a namespace has come no nearer, by a sixteenth, in so many looks; for how long that is
-/// believed; and what all of a floor is.
+/// A floor is out of reach when the namespace has come no nearer to it, by a sixteenth, in `TRIES` looks; that is taken
+/// as true for `BELIEVED_US`. `WHOLE` stands for a whole floor in fractions of one.
 const TRIES: u64 = 10;
 const BELIEVED_US: u64 = 10_000_000;
 const WHOLE: u64 = 1 << 10;
 
-/// A latency is out of reach when it is missed beside others that are held back, and that is of little use: requests take
-/// more than half as long as beside others that are not, and more than half as many are late. Of so many requests at
-/// least, and a quarter as many beside those others; of so many times as many if it is to be tried again.
+/// A latency is out of reach when it is missed while others are throttled and that is of little use: requests take more
+/// than half as long as without throttling, and more than half as many are late. That is decided by `SAMPLE` requests
+/// at least, and a quarter as many without throttling; to try again takes `SURE` times `SAMPLE` requests without
+/// throttling.
 const SAMPLE: u64 = 64;
 const SURE: u64 = 4;
 
-/// Where only latency is at stake others lose at most such a part, and nothing before they have asked at so many looks:
-/// only then it is known what there is.
+/// Where only latency is at stake others lose the fraction 1/`COSTS_IF_LATE` at most, and nothing before they have had
+/// demand at `KNOWN` looks: only then is the throughput of the device known.
 const COSTS_IF_LATE: u64 = 5;
 const KNOWN: u32 = 10;
 
-/// Blocks a second that everybody gets.
+/// The least rate of a throttled namespace, in blocks a second.
 const TRICKLE: u64 = 256;
 
-/// What is known of a namespace since the last look.
+/// Requests of a namespace since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Requests that wait here or are on their way, since when there are any, and how long there were.
+    /// Requests that wait here or are outstanding, since when there are any, and for how long there were.
     asking: u32,
     since_us: u64,
     busy_us: u64,
-    /// What was answered, and how many of these requests were late.
+    /// Requests and blocks that have completed, and how many of these requests were late.
     requests: u64,
     blocks: u64,
     late: u64,
-    /// How long these took, in all.
+    /// Sum of their latencies.
     took_us: u64,
 }
 
 impl Demand {
-    /// A request has come.
+    /// Counts a request that has arrived.
     pub fn asked(&mut self, now_us: u64) {
         if self.asking == 0 {
             self.since_us = now_us;
@@ -91,7 +94,7 @@ impl Demand {
         self.asking += 1;
     }
 
-    /// One of so many blocks is answered; it took `latency_us`.
+    /// Counts the completion of a request of `blocks` blocks that took `latency_us`.
     pub fn answered(&mut self, qos: Qos, blocks: u64, latency_us: u64, now_us: u64) {
         self.requests += 1;
         self.blocks += blocks;
@@ -103,17 +106,17 @@ impl Demand {
         }
     }
 
-    /// Whether somebody waits for an answer.
+    /// Whether requests are outstanding.
     pub fn is_asking(&self) -> bool {
         self.asking > 0
     }
 
-    /// Whether it was asked for anything.
+    /// Whether there was any demand.
     fn was_asked(&self) -> bool {
         self.asking > 0 || self.requests > 0
     }
 
-    /// What there was up to now; from now on it is counted anew.
+    /// Returns the counts up to now, and starts new ones.
     pub fn seen(&mut self, now_us: u64) -> Demand {
         let mut seen = *self;
         if self.asking > 0 {
@@ -124,23 +127,23 @@ impl Demand {
     }
 }
 
-/// How fast a namespace that is held back may go on.
+/// Throttle of a namespace, or of all of them together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hold {
-    /// Blocks a second; nothing if it is not held back.
+    /// Blocks a second; `None` if it is not throttled.
     rate: Option<u64>,
-    /// When the last request went, and its blocks.
+    /// When the last request was admitted, and its blocks.
     went_ns: u64,
     blocks: u64,
 }
 
 impl Hold {
-    /// Blocks a second that may go; nothing if it is not held back.
+    /// Admitted blocks a second; `None` if it is not throttled.
     pub fn rate(&self) -> Option<u64> {
         self.rate
     }
 
-    /// When the next request may go.
+    /// When the next request may be admitted.
     fn due_ns(&self) -> u64 {
         match self.rate {
             None => 0,
@@ -148,12 +151,13 @@ impl Hold {
         }
     }
 
-    /// How long the next request has to wait, as it is now.
+    /// How long the next request has to wait at the present rate.
     pub fn wait_us(&self, now_us: u64) -> u64 {
         self.due_ns().saturating_sub(now_us.saturating_mul(1000)).div_ceil(1000)
     }
 
-    /// A request of so many blocks goes; of the time since it was due so much counts for those behind it.
+    /// Admits a request of so many blocks. Up to `slack_us` of the time since it was due are credited to the requests
+    /// behind it.
     pub fn goes(&mut self, blocks: u64, now_us: u64, slack_us: u64) {
         let [now_ns, slack_ns] = [now_us, slack_us].map(|us| us.saturating_mul(1000));
         self.went_ns = self.due_ns().clamp(now_ns.saturating_sub(slack_ns), now_ns);
@@ -161,7 +165,7 @@ impl Hold {
     }
 }
 
-/// Requests of the class of latency, how many of them were late, and how long they took in all.
+/// Requests of the latency class, how many of them were late, and the sum of their latencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Took {
     requests: u64,
@@ -177,49 +181,50 @@ impl Took {
     }
 }
 
-/// A namespace, as looks know it.
+/// State of a namespace that is kept from look to look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// How far it is held back.
+    /// Its throttle.
     pub hold: Hold,
-    /// By how much it is behind its floors, in millionths of requests and of blocks; less than nothing: ahead.
+    /// Shortfall below its floors, in millionths of requests and of blocks; negative if it is ahead.
     behind: [i64; 2],
-    /// Late requests beyond those that may be, in thousandths.
+    /// Late requests beyond the permitted share, in thousandths.
     late: i64,
-    /// How long it has asked for nothing.
+    /// Time without demand.
     idle_us: u64,
-    /// Blocks of a request, as they were last.
+    /// Mean blocks of a request at the last look that had any.
     each: u64,
-    /// How near it has come to floors that it is behind, as a part of [`WHOLE`], and for how many looks no nearer.
+    /// The largest fraction of a floor that it has reached while short, in units of [`WHOLE`], and for how many looks
+    /// since then it has come no nearer.
     nearest: u64,
     tries: u64,
-    /// Of these looks, how near, in all.
+    /// Sum of the fractions that it reached at these looks.
     nears: u64,
-    /// How near it can come, and for how long that is believed.
+    /// The fraction of its floors that it can reach, and for how long that is taken as true.
     reach: Option<(u64, u64)>,
-    /// Its requests lately while nobody was held back for a latency, and while others were, once that had taken effect;
-    /// and at how many looks they have been.
+    /// Its recent requests without throttling for a latency, and with it, once that had taken effect; and at how many
+    /// looks in a row there was throttling.
     beside_free: Took,
     beside_held: Took,
     held: u64,
-    /// How long it is believed that its latency is out of reach.
+    /// For how long its latency is still taken as out of reach.
     hopeless_us: u64,
 }
 
-/// What a look found of what was promised to a namespace.
+/// Result of a look for the guarantees of one namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Found {
-    /// Blocks that it lacks of this look alone.
+    /// Shortfall of this look alone, in blocks.
     lacks: u64,
     late: bool,
-    /// It has what it is to have, but what it lacked before is not made up for.
+    /// An earlier shortfall has not been made up for yet.
     owed: bool,
-    /// It has asked within the period for what is not out of reach.
+    /// It has had demand within the period, and a guarantee that is not out of reach.
     asks: bool,
 }
 
 impl Standing {
-    /// Whether it comes no nearer to its floors, and whether it is of no use to hold others back for its latency.
+    /// Whether its floors, and its latency target, are out of reach.
     pub fn out_of_reach(&self) -> [bool; 2] {
         [self.reach.is_some(), self.hopeless_us > 0]
     }
@@ -235,7 +240,7 @@ impl Standing {
         self.reach = self.reach.and_then(|(reach, left_us)| Some((reach, left_us.checked_sub(passed_us)?)));
         self.hopeless_us = self.hopeless_us.saturating_sub(passed_us);
         if self.idle_us >= PERIOD_US {
-            // What was learnt outlives a pause.
+            // `reach` and the latency samples are kept through a pause.
             (self.behind, self.late, self.nearest, self.tries, self.nears) = ([0; 2], 0, 0, 0, 0);
             return Found::default();
         }
@@ -246,7 +251,7 @@ impl Standing {
         let latency = qos.latency_us > 0 && self.hopeless_us == 0;
         let mut found = Found { asks: latency || qos.floors != Rates::default(), ..Found::default() };
         let each = self.each.max(1);
-        // What is counted, how much of it a request is, and how many blocks one of it is.
+        // Floor, amount served, amount for each request, and blocks for each unit of it.
         let floors =
             [(qos.floors.requests, seen.requests, 1, each), (qos.floors.blocks, seen.blocks, each, 1)];
         for (behind, (floor, served, request, blocks)) in self.behind.iter_mut().zip(floors) {
@@ -254,10 +259,10 @@ impl Standing {
             near = near.min(served.saturating_mul(SECOND_US * WHOLE).checked_div(asked).unwrap_or(u64::MAX));
             let (floor, second) = ((floor as u64 * reach / WHOLE) as i64, SECOND_US as i64);
             let lacks = floor * seen.busy_us.min(PERIOD_US) as i64 - served as i64 * second;
-            // Where requests are rare, one of them is worth more than a look.
+            // Where requests are rare, one of them is more than the floor of a look.
             let ahead = (floor * LOOK_EVERY_US as i64).max(request as i64 * second);
             *behind = (*behind + lacks).clamp(-ahead, floor * PERIOD_US as i64);
-            // A debt fades while nothing is asked for.
+            // A shortfall decays while there is no demand.
             let unasked = passed_us.saturating_sub(seen.busy_us).min(PERIOD_US) as i64;
             if unasked > 0 {
                 *behind = (*behind).min(*behind / PERIOD_US as i64 * (PERIOD_US as i64 - unasked));
@@ -277,12 +282,12 @@ impl Standing {
         found
     }
 
-    /// Sees whether it is of use that others are held back.
+    /// Checks whether throttling others improves its latency.
     fn judge_latency(&mut self, seen: &Demand, held: bool) {
         self.held = if held { self.held + 1 } else { 0 };
         match self.held {
             0 => self.beside_free.add(seen),
-            // What it took before is known, and for whose sake others are held back is not.
+            // The latency without throttling is known, and others may be throttled for another namespace.
             _ if self.hopeless_us > 0 => return self.held = 0,
             looks if looks <= TRIES => self.beside_held = Took::default(),
             _ => self.beside_held.add(seen),
@@ -294,7 +299,7 @@ impl Standing {
         let helps = is_half(held.us, free.us) || is_half(held.late, free.late);
         if self.held >= 2 * TRIES && held.requests >= SAMPLE {
             if !helps && held.late * ONE_LATE_OF as u64 > held.requests {
-                // What it takes beside others that are not held back is learnt anew: it may have been less than it is.
+                // The latency without throttling is sampled anew: it may have been better than it is now.
                 (self.late, self.hopeless_us, *free) = (0, BELIEVED_US, Took::default());
             } else {
                 (self.held, self.beside_held) = (TRIES, Took::default());
@@ -308,10 +313,10 @@ impl Standing {
         }
     }
 
-    /// Sees whether what others leave is of use: it has come so near to its floors.
+    /// Checks whether throttling others brings it nearer to its floors; `near` is the fraction reached at this look.
     fn judge(&mut self, found: &mut Found, near: u64) {
         if self.reach.is_some_and(|(reach, _)| near != u64::MAX && near > reach + reach / 8) {
-            // It can do more than was believed.
+            // It can reach more than was assumed.
             self.reach = None;
         }
         let near = near.min(WHOLE);
@@ -331,7 +336,7 @@ impl Standing {
     }
 }
 
-/// A namespace at a look.
+/// A namespace, as input and output of a look.
 #[derive(Clone, Copy, Debug)]
 pub struct Party {
     qos: Qos,
@@ -342,70 +347,71 @@ pub struct Party {
 }
 
 impl Party {
-    /// One of which so much was seen since the last look.
+    /// A namespace with its requests since the last look.
     pub fn new(qos: Qos, weight: u32, seen: Demand, standing: Standing) -> Party {
         Party { qos, weight: weight as u64, seen, standing, found: Found::default() }
     }
 
-    /// As the look has left it.
+    /// Its state after the look.
     pub fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// Blocks a second that were answered.
+    /// Throughput since the last look, in blocks a second.
     fn rate(&self, passed_us: u64) -> u64 {
         self.seen.blocks.saturating_mul(SECOND_US) / passed_us.max(1)
     }
 
-    /// What it has for certain, in blocks a second, and an eighth more.
+    /// Its floor in blocks a second, and an eighth more.
     fn floor(&self) -> u64 {
         let floors = self.qos.floors;
         (floors.requests as u64 * self.standing.each).max(floors.blocks as u64) * 9 / 8
     }
 
-    /// Whether others may be held back for its latency.
+    /// Whether others may be throttled for its latency.
     fn is_latency_asked_for(&self) -> bool {
         self.qos.latency_us > 0 && self.found.asks && self.standing.hopeless_us == 0
     }
 
-    /// Whether it may be held back.
+    /// Whether it may be throttled.
     fn yields(&self) -> bool {
         self.found.lacks == 0 && self.qos.latency_us == 0
     }
 }
 
-/// Looks at all namespaces: who is held back from now on, and how far.
+/// Decides which namespaces are throttled, and at which rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restraint {
     looked_us: u64,
-    /// The most that all were served lately, in blocks a second.
+    /// Recent peak of the total throughput, in blocks a second.
     most: u64,
-    /// For how many looks, up to [`KNOWN`], somebody asked who may be held back, since that has last grown by a quarter.
+    /// Looks, [`KNOWN`] at most, at which namespaces that may be throttled had demand, since the peak has last grown by
+    /// a quarter.
     known: u32,
-    /// Others are held back for a latency.
+    /// Namespaces are throttled for a latency.
     for_latency: bool,
-    /// What those who yield were served when a request was late last, in blocks a second.
+    /// Throughput of the namespaces that may be throttled when a request was last late, in blocks a second.
     late_at: u64,
-    /// What all who are held back may have together.
+    /// Common throttle of all throttled namespaces.
     pub pace: Hold,
 }
 
 impl Restraint {
-    /// Of what begins now.
+    /// Initial state, without throttling.
     pub fn new(now_us: u64) -> Restraint {
         Restraint { looked_us: now_us, ..Restraint::default() }
     }
 
-    /// How long it has been since the last look, if it is time for one.
+    /// Time since the last look, if the next one is due.
     pub fn is_due(&self, now_us: u64) -> Option<u64> {
         Some(now_us.saturating_sub(self.looked_us)).filter(|passed_us| *passed_us >= LOOK_EVERY_US)
     }
 
-    /// Looks, if it is time to.
+    /// Carries out a look, if one is due.
     pub fn look(&mut self, now_us: u64, parties: &mut [Party]) {
         let Some(passed_us) = self.is_due(now_us) else { return };
         self.looked_us = now_us;
-        // Whether anybody who is held back has all that it may have.
+        // Whether a throttled namespace uses most of its rate.
         let binding = parties.iter().any(|party| {
             party.standing.hold.rate.is_some_and(|rate| party.rate(passed_us) > rate - rate / 8)
         });
@@ -419,7 +425,7 @@ impl Restraint {
             if !asks {
                 *rate = None;
             } else if party.found.lacks > 0 {
-                // It was held to its floor, and a little less came of it.
+                // It was throttled to its floor, and was served a little less.
                 *rate = rate.map(|rate| rate.saturating_mul(2));
             }
         }
@@ -450,8 +456,8 @@ impl Restraint {
         self.for_latency &= self.pace.rate.is_some();
     }
 
-    /// Takes so many blocks a second, or at least an eighth of what they had, from those who have asked and yield; gives
-    /// what they had.
+    /// Takes `lacks` blocks a second, or at least an eighth of their throughput, from the namespaces that had demand
+    /// and may be throttled; returns their throughput before.
     fn tighten(&self, passed_us: u64, lacks: u64, parties: &mut [Party]) -> u64 {
         let asked = |party: &&mut Party| party.yields() && party.seen.was_asked();
         let (mut had, mut floors, mut weights) = (0_u64, 0_u64, 0);
@@ -460,7 +466,7 @@ impl Restraint {
             (had, weights) = (had.saturating_add(served), weights + party.weight);
             floors = floors.saturating_add(served.min(party.floor()));
         }
-        // Beyond floors they keep so much.
+        // They keep this much beyond their floors.
         let spare = match lacks {
             0 => (self.most - self.most / COSTS_IF_LATE).saturating_sub(floors),
             _ => 0,
@@ -473,7 +479,7 @@ impl Restraint {
             let served = party.rate(passed_us);
             let rate = party.standing.hold.rate.map_or(served, |rate| rate.min(served));
             let cut = (rate as u128 * left as u128 / had.max(1) as u128) as u64;
-            // Who has taken little does not pay for who has taken much.
+            // A namespace that used little is not cut for one that used much.
             let least = (party.floor() + part(spare.max(left.saturating_sub(floors) / 2))).max(TRICKLE);
             let rate = &mut party.standing.hold.rate;
             *rate = Some(rate.map_or(u64::MAX, |rate| rate.max(TRICKLE)).min(cut.max(least)));
@@ -481,7 +487,8 @@ impl Restraint {
         had
     }
 
-    /// Gives everybody who is held back a step more, by weight; who then may have all that there is is let go.
+    /// Raises the rates of throttled namespaces by one step, by weight, and removes those that have reached the
+    /// throughput of the device.
     fn loosen(&self, parties: &mut [Party]) {
         let is_held = |party: &&mut Party| party.standing.hold.rate.is_some();
         let weights: u64 = parties.iter_mut().filter(is_held).map(|party| party.weight).sum();

@@ -1,22 +1,23 @@
 use super::*;
 
-/// Blocks that the device serves in a look.
+/// Blocks that the device serves between two looks.
 const ALL: u64 = 8000;
 
 /// Blocks of each request.
 const EACH: u64 = 8;
 
-/// Namespaces that ask a device for more than there is: it serves them by how much each has let through, at most
-/// as much as that; requests of the class of latency are late while others take more than nine tenths.
+/// A model of namespaces that overload a device. The device serves them in proportion to the blocks that each was
+/// admitted, up to its throughput; requests of the latency class are late while others take more than nine tenths of
+/// that.
 struct Rig {
     now_us: u64,
     restraint: Restraint,
     qos: Vec<Qos>,
     standings: Vec<Standing>,
     served: Vec<u64>,
-    /// Requests are late whatever others take.
+    /// Requests are late, however little others take.
     hopeless: bool,
-    /// Blocks that the device serves in a look, and looks at which there were late requests.
+    /// Blocks that the device serves between two looks, and looks at which there were late requests.
     all: u64,
     late: u64,
 }
@@ -28,7 +29,7 @@ impl Rig {
         Rig { now_us: 0, restraint, qos: qos.to_vec(), standings, served, hopeless: false, all: ALL, late: 0 }
     }
 
-    /// A look at the end of which each had asked for so many blocks.
+    /// A look before which each namespace had demand for so many blocks.
     fn look(&mut self, asked: &[u64]) {
         let may = |(asked, standing): (&u64, &Standing)| {
             let rate = standing.hold.rate().unwrap_or(u64::MAX / LOOK_EVERY_US) * LOOK_EVERY_US / SECOND_US;
@@ -55,7 +56,7 @@ impl Rig {
         self.standings = parties.iter().map(Party::standing).collect();
     }
 
-    /// What each was served on average over so many looks, in blocks.
+    /// Mean blocks that each namespace was served between two looks.
     fn looks(&mut self, count: u64, asked: &[u64]) -> Vec<u64> {
         let mut sums = vec![0; asked.len()];
         for _ in 0..count {
@@ -82,10 +83,10 @@ const NONE: Qos =
 fn a_floor_is_kept_while_it_is_asked_for_and_others_have_the_rest() {
     let mut rig = Rig::new(&[floor(4000), NONE, NONE, NONE]);
     let asked = [8000; 4];
-    // Without it, it would be a quarter.
+    // Before throttling each gets a quarter.
     rig.look(&asked);
     assert_eq!(rig.served, [2000; 4]);
-    // Within a period it has what it is to have.
+    // Within a period it is served its floor.
     rig.looks(9, &asked);
     assert!(rig.served[0] >= 4000, "{:?}", rig.served);
     let mean = rig.looks(300, &asked);
@@ -107,13 +108,13 @@ fn what_is_not_asked_for_goes_to_others_and_comes_back_within_a_period() {
     let mut rig = Rig::new(&[floor(4000), NONE, NONE]);
     rig.looks(100, &[8000; 3]);
     assert!(rig.is_held());
-    // A floor that is idle holds nobody back.
+    // An idle floor throttles no namespace.
     rig.looks(PERIOD_US / LOOK_EVERY_US, &[0, 8000, 8000]);
     assert!(!rig.is_held());
     assert_eq!(rig.looks(1000, &[0, 8000, 8000]), [0, 4000, 4000]);
     rig.looks(PERIOD_US / LOOK_EVERY_US, &[8000; 3]);
     assert!(rig.served[0] >= 4000, "{:?}", rig.served);
-    // Nor does one that is asked for less than what it would get.
+    // Nor does one whose demand is below its fair share.
     let mut rig = Rig::new(&[floor(4000), NONE]);
     let seen = Demand { requests: 10, blocks: 80, busy_us: 150, ..Demand::default() };
     let mut parties = [floor(4000), NONE].map(|qos| Party::new(qos, 1, seen, Standing::default()));
@@ -123,13 +124,13 @@ fn what_is_not_asked_for_goes_to_others_and_comes_back_within_a_period() {
 
 #[test]
 fn nobody_stops_whatever_was_promised_and_a_floor_is_no_ceiling() {
-    // More than there is.
+    // A floor above the throughput of the device.
     let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
     rig.looks(100, &[8000, 8000, 8000, 8000]);
     let mean = rig.looks(100, &[8000; 4]);
     assert!(mean[1] >= 950 && mean[2..].iter().all(|each| *each >= ALL / LEAST / 8), "{mean:?}");
     assert_eq!([0, 1].map(|party| rig.standings[party].out_of_reach()), [[true, false], [false; 2]]);
-    // Nor in the first looks, in which it is not known yet that this is out of reach.
+    // Nor does any stop in the first looks, in which it is not known yet that the floor is out of reach.
     let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
     for _ in 0..50 {
         rig.look(&[8000; 4]);
@@ -150,7 +151,7 @@ fn others_are_held_back_while_a_latency_is_too_long_and_have_nearly_all() {
     assert!((70..=80).contains(&mean[0]) && mean[1] + mean[2] >= ALL * 8 / 10, "{mean:?}");
     rig.looks(PERIOD_US / LOOK_EVERY_US, &[0, 8000, 8000]);
     assert!(!rig.is_held());
-    // One that nothing helps costs others a fifth while that is tried, and it is tried seldom.
+    // A latency that throttling cannot improve costs others a fifth while that is tried, and is tried seldom.
     let mut rig = Rig::new(&[class, NONE, NONE]);
     rig.hopeless = true;
     let tried = KNOWN as u64 + 2 * TRIES + 2;
@@ -159,7 +160,7 @@ fn others_are_held_back_while_a_latency_is_too_long_and_have_nearly_all() {
     assert_eq!([0, 1].map(|party| rig.standings[party].out_of_reach()), [[false, true], [false; 2]]);
     let mean = rig.looks(BELIEVED_US / LOOK_EVERY_US - 2 * TRIES, &[80, 8000, 8000]);
     assert!(mean[1] + mean[2] > ALL * 98 / 100, "{mean:?}");
-    // Then it is tried again, and kept if it helps.
+    // Then it is tried again, and throttling stays if it helps.
     rig.hopeless = false;
     rig.looks(100, &[80, 8000, 8000]);
     assert!(rig.is_held() && !rig.standings[0].out_of_reach()[1]);
@@ -173,22 +174,22 @@ fn others_come_back_to_what_made_a_request_late_by_small_steps() {
     rig.looks(100, &asked);
     let late = rig.late;
     let mean = rig.looks(10_000, &asked);
-    // Ten requests a look, of which one of a thousand may be late.
+    // Ten requests between two looks, and one of a thousand may be late.
     assert!(rig.late - late <= 8, "{} {mean:?}", rig.late - late);
     assert!(mean[1] + mean[2] >= ALL * 82 / 100, "{mean:?}");
-    // What it was late at is forgotten with who was.
+    // The throughput at which a request was late is forgotten with the demand of the latency class.
     rig.looks(PERIOD_US / LOOK_EVERY_US, &[0, 8000, 8000]);
     assert!(!rig.is_held());
 }
 
 #[test]
 fn a_floor_that_is_out_of_reach_costs_others_nothing_for_long() {
-    // It never asks for more than 1500 at once.
+    // Its demand is never above 1500.
     let mut rig = Rig::new(&[floor(4000), NONE, NONE]);
     rig.looks(200, &[1500, 8000, 8000]);
     let mean = rig.looks(500, &[1500, 8000, 8000]);
     assert!(mean[0] >= 1300 && mean[1] + mean[2] >= 6000, "{mean:?}");
-    // When it does that is noticed, and it has its floor.
+    // When its demand rises that is noticed, and it gets its floor.
     rig.looks(PERIOD_US / LOOK_EVERY_US, &[8000; 3]);
     let mean = rig.looks(100, &[8000; 3]);
     assert!(mean[0] >= 3950, "{mean:?}");
@@ -201,13 +202,13 @@ fn others_have_nearly_all_though_they_come_back_after_a_pause() {
         let mut rig = Rig::new(&[class, NONE, NONE]);
         rig.looks(100, &[80, 8000, 8000]);
         rig.looks(3000, &[80, lull, lull]);
-        // They begin in the midst of a look, and a request is late at once.
+        // They begin between two looks, and a request is late at once.
         rig.hopeless = true;
         rig.look(&[80, 500, 500]);
         rig.hopeless = false;
         let mean = rig.looks(3, &[80, 8000, 8000]);
         assert!(mean[1] + mean[2] >= ALL * 79 / 100, "{mean:?}");
-        // What there is was not forgotten where nobody asked for it.
+        // The peak throughput was not forgotten while there was no demand.
         assert_eq!(rig.is_held(), lull == 0);
     }
 }
@@ -284,13 +285,13 @@ fn a_latency_beside_a_floor_is_judged_by_what_it_is_without_and_given_up_if_noth
     let mut rig = Rig::new(&[class, floor(4000), NONE, NONE]);
     let asked = [80, 8000, 8000, 8000];
     rig.looks(KNOWN as u64, &asked);
-    // A third of what it was, though one of four is late.
+    // The mean latency is a third of that without throttling, though a quarter of the requests are late.
     for look in 0..200 {
         rig.hopeless = look % 4 == 0;
         rig.look(&asked);
     }
     assert!(rig.restraint.for_latency);
-    // One slow request is no sample, and others were held back for somebody else from then on.
+    // One slow request is no sample, and from then on others are throttled for another namespace.
     let mut standing = Standing::default();
     let seen = Demand { asking: 1, requests: 1, late: 1, took_us: 9000, ..Demand::default() };
     standing.find(class, &seen, false, LOOK_EVERY_US);
@@ -307,7 +308,7 @@ fn a_debt_lapses_while_its_owner_asks_only_now_and_then() {
         standing.find(floor(4000), &seen, true, LOOK_EVERY_US).owed
     };
     assert!((0..5).all(|_| owed(LOOK_EVERY_US, 1000)));
-    // It has what it asks for, no more.
+    // It is served its demand, no more.
     let looks = (0..1000).take_while(|_| owed(20, 8)).count();
     assert!((5..100).contains(&looks), "{looks}");
 }
@@ -343,9 +344,9 @@ fn one_of_a_thousand_may_be_late() {
     assert!((0..10).all(|_| find(2000, 0) == fine));
     assert!((0..10).all(|_| find(1000, 1) == fine));
     assert_eq!([find(900, 1), find(100, 1), find(100, 1)], [fine, fine, late]);
-    // It is made up for before anybody gets more.
+    // It is made up for before any rate grows.
     assert_eq!([find(500, 0), find(399, 0), find(200, 0)], [owed, owed, fine]);
-    // Each look is worth something, and no more than so much is remembered.
+    // Each look pays something off, and the excess that is remembered is bounded.
     assert_eq!(find(1000, 1000), late);
     let looks = (0..).take_while(|_| find(0, 0) == owed).count();
     assert_eq!(looks as i64, MOST_LATE * ONE_LATE_OF / LOOK_IS_WORTH - 1);
@@ -355,29 +356,29 @@ fn one_of_a_thousand_may_be_late() {
 fn a_latency_is_given_up_where_holding_others_back_is_of_no_use_until_it_is() {
     let qos = Qos { latency_us: 100, ..NONE };
     let mut standing = Standing::default();
-    // Whether it still has others held back after so many looks, with ten requests of this mean in each.
+    // Whether it still has others throttled after so many looks, with ten requests of this mean in each.
     let mut asks = |held: bool, looks: u64, late: u64, mean_us: u64| {
         let seen = Demand { asking: 1, requests: 10, late, took_us: 10 * mean_us, ..Demand::default() };
         (0..looks).map(|_| standing.find(qos, &seen, held, LOOK_EVERY_US).asks).last()
     };
     assert_eq!(asks(false, 20, 10, 400), Some(true));
-    // Half of the time is worth it, though most are late, as long as it takes.
+    // Half the latency is worth it, though most are late, for as long as that lasts.
     assert_eq!(asks(true, 100, 6, 200), Some(true));
     assert_eq!(asks(true, TRIES + 1, 6, 210), Some(false));
-    // Without, it is no worse: nothing was lost.
+    // Without throttling it is no worse: nothing was lost.
     assert_eq!(asks(false, 100, 10, 400), Some(false));
     // It gets worse.
     assert_eq!(asks(false, 2 * SURE * SAMPLE / 10, 10, 500), Some(true));
     // Half as many late ones are worth it as well.
     assert_eq!([asks(false, 200, 4, 90), asks(true, 100, 2, 90)], [Some(true); 2]);
-    // At first what was there before is still on its way.
+    // At first requests from before are still outstanding.
     assert_eq!([asks(false, 200, 4, 90), asks(true, TRIES, 10, 900)], [Some(true); 2]);
     assert_eq!(asks(true, 100, 2, 90), Some(true));
-    // It is believed for some time that it is of no use.
+    // That it is of no use holds for some time.
     assert_eq!([asks(false, 200, 4, 90), asks(true, 2 * TRIES, 3, 90)], [Some(true), Some(false)]);
     assert_eq!(asks(false, BELIEVED_US / LOOK_EVERY_US - 1, 4, 90), Some(false));
     assert_eq!(asks(false, 1, 4, 90), Some(true));
-    // And while others are held back for somebody else.
+    // Also while others are throttled for another namespace.
     assert_eq!(asks(true, 3 * TRIES, 4, 90), Some(false));
     assert_eq!(asks(true, BELIEVED_US / LOOK_EVERY_US, 4, 90), Some(true));
 }
@@ -396,14 +397,14 @@ fn who_is_held_back_goes_at_its_rate_and_at_once_when_it_is_not() {
     assert!(hold.wait_us(now_us) > 900);
     hold.rate = None;
     assert_eq!(hold.wait_us(now_us), 0);
-    // Nothing is saved up for longer than a moment.
+    // Credit is bounded by the slack.
     let mut hold = Hold { rate: Some(8000), ..Hold::default() };
     hold.goes(8, 50 * SECOND_US, SLACK_US);
     hold.goes(8, 100 * SECOND_US, SLACK_US);
     assert_eq!(hold.wait_us(100 * SECOND_US), 0);
     hold.goes(8, 100 * SECOND_US, SLACK_US);
     assert_eq!(hold.wait_us(100 * SECOND_US), 1000);
-    // Where nothing is saved up, two never go at once.
+    // Without slack two requests are never admitted at once.
     let mut hold = Hold { rate: Some(8000), ..Hold::default() };
     hold.goes(8, 50 * SECOND_US, 0);
     assert_eq!(hold.wait_us(50 * SECOND_US), 1000);
@@ -421,7 +422,7 @@ fn demand_counts_what_was_answered_and_how_long_there_was_any() {
     assert_eq!((seen.requests, seen.blocks, seen.late, seen.busy_us), (2, 7, 1, 50));
     demand.asked(150);
     assert_eq!(demand.seen(200).busy_us, 50);
-    // What has not ended is asked for all the time.
+    // A request that has not completed is demand all the time.
     assert_eq!(demand.seen(300).busy_us, 100);
     demand.answered(qos, 1, 5, 310);
     assert_eq!((demand.is_asking(), demand.seen(400).busy_us), (false, 10));
