@@ -1,47 +1,47 @@
-//! Which physical zones there are, whose they are, and in which order they are given out (eZNS §4.2, §4.3).
+//! Allocator of physical zones: owner of each, and order of allocation (eZNS §4.2, §4.3).
 //!
-//! Drives place zones on dies in the order in which they are first written. So zones are *reserved* one behind the
-//! other, with one block each, and given to groups in that order: the zones of a group follow each other, and lie on
-//! different dies as long as there are as many. A few are kept reserved, so that a group need not wait.
+//! Drives place zones on dies in the order in which they are first written. So zones are *reserved* one after the
+//! other, by writing one block each, and given to groups in that order: consecutive zones lie on different dies, as
+//! long as there are as many. A few are kept reserved, so that a group need not wait.
 //!
-//! Invariant: every zone is in exactly one [`Owner`]; changes of owner are calls in here, and `audit` counts them.
+//! Invariant: every zone has exactly one [`Owner`]; owners change only by calls in here, and `audit` checks them.
 
 use std::collections::VecDeque;
 
-/// Whose a physical zone is.
+/// Owner of a physical zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The journal's.
     Head,
-    /// Nobody's, and empty.
+    /// No owner, and empty.
     Free,
     /// Being reserved.
     Reserving,
-    /// Nobody's, with a block in it.
+    /// Reserved, without an owner.
     Ready,
-    /// A v-zone's, or of a group that is being filled for one.
+    /// A v-zone's, or a group's that is being filled for one.
     Given,
-    /// Nobody's, and not empty.
+    /// No owner, and not empty.
     Dirty,
     /// Being reset.
     Resetting,
-    /// Nobody's: it cannot be written any more.
+    /// No owner: it cannot be written any more.
     Worn,
 }
 
-/// What is known of a physical zone.
+/// State of a physical zone.
 #[derive(Clone, Copy, Debug)]
 pub struct Physical {
     owner: Owner,
     /// Whether it counts against the limit of active zones.
     active: bool,
-    /// Reads on their way: it is not reset before they are back.
+    /// Outstanding reads: it is not reset before they have ended.
     readers: u32,
-    /// How often it could not be reserved or reset.
+    /// Failed reservations and resets.
     failures: u8,
 }
 
-/// A zone that could not be reserved or reset so often is worn.
+/// A zone counts as worn after so many failures.
 const MOST_FAILURES: u8 = 3;
 
 const _: () = assert!(size_of::<Physical>() < 64);
@@ -53,19 +53,19 @@ pub struct Arbiter {
     free: VecDeque<u32>,
     ready: VecDeque<u32>,
     dirty: VecDeque<u32>,
-    /// Zones that may be active at once, those of the journal left out, and how many are.
+    /// Zones that may be active at once, without those of the journal, and how many are.
     limit: u32,
     active: u32,
     /// Active zones that belong to groups.
     grouped: u32,
-    /// Zones that are kept reserved, and how many a group waits for.
+    /// Zones that are kept reserved, and zones that a group waits for.
     kept: u32,
     wanted: u32,
     serial: u64,
 }
 
 impl Arbiter {
-    /// Of a device with so many zones, two of which are the journal's and all others somebody's: see
+    /// For a device with so many zones, two of which are the journal's. The others have to be added by
     /// [`Arbiter::found`].
     pub fn new(zones: u32, limit: u32, kept: u32, serial: u64) -> Arbiter {
         let head = Physical { owner: Owner::Head, active: false, readers: 0, failures: 0 };
@@ -83,7 +83,7 @@ impl Arbiter {
         }
     }
 
-    /// What a zone was found to be: given, free, dirty or worn.
+    /// Adds a zone that recovery has found to be given, free, dirty or worn.
     pub fn found(&mut self, zone: u32, owner: Owner, active: bool) {
         self.zones[zone as usize] = Physical { owner, active, readers: 0, failures: 0 };
         self.active += active as u32;
@@ -95,7 +95,7 @@ impl Arbiter {
         }
     }
 
-    /// The number of the next zone that is reserved.
+    /// The number of the next reservation.
     pub fn serial(&self) -> u64 {
         self.serial
     }
@@ -105,7 +105,7 @@ impl Arbiter {
         self.limit - self.kept
     }
 
-    /// A zone to be reserved now, with its number, if one is lacking.
+    /// Picks a zone to be reserved now, and its number, if one is lacking.
     pub fn reserve(&mut self) -> Option<(u32, u64)> {
         let lacking = (self.ready.len() as u32) < self.kept.max(self.wanted);
         if !lacking || self.active >= self.limit {
@@ -119,21 +119,21 @@ impl Arbiter {
         Some((zone, self.serial - 1))
     }
 
-    /// Its block has been written.
+    /// The reservation has been written.
     pub fn reserved(&mut self, zone: u32) {
         self.set(zone, Owner::Ready);
         self.ready.push_back(zone);
     }
 
-    /// Its block cannot be written for now: it is as it was.
+    /// The reservation cannot be written for now: the zone stays free.
     pub fn unreserved(&mut self, zone: u32) {
         self.retire(zone);
         self.set(zone, Owner::Free);
         self.free.push_front(zone);
     }
 
-    /// A zone could not be reserved or reset; if it is `out`, never again. What is not out is still active if it was:
-    /// only a reset would change that. It is tried a few times.
+    /// A zone could not be reserved or reset. If it is `out`, it is worn; otherwise it is reset, and tried again a few
+    /// times. A zone that is not out stays active if it was: only a reset would change that.
     pub fn fail(&mut self, zone: u32, out: bool) {
         if out {
             self.retire(zone);
@@ -148,7 +148,7 @@ impl Arbiter {
         }
     }
 
-    /// A group of `width` zones is wanted; `true` if they can be taken.
+    /// Asks for a group of `width` zones; `true` if they can be taken.
     pub fn want(&mut self, width: u32) -> bool {
         self.wanted = width;
         self.fits(width) && self.ready.len() >= width as usize
@@ -159,7 +159,7 @@ impl Arbiter {
         self.grouped + width <= self.group_limit()
     }
 
-    /// Whether so many can never be had.
+    /// Whether there will never be so many zones.
     pub fn is_exhausted(&self, width: u32) -> bool {
         let coming = |physical: &&Physical| {
             use Owner::*;
@@ -168,7 +168,7 @@ impl Arbiter {
         (self.zones.iter().filter(coming).count() as u32) < width
     }
 
-    /// Takes the next `width` zones, which are there.
+    /// Takes the next `width` zones, which have to be ready.
     pub fn take(&mut self, width: u32) -> Vec<u32> {
         self.wanted = 0;
         let taken: Vec<u32> = self.ready.drain(..(width as usize).min(self.ready.len())).collect();
@@ -177,7 +177,7 @@ impl Arbiter {
         taken
     }
 
-    /// A zone that was given is full: it is not active any more.
+    /// Counts a zone as inactive, for instance since it is full.
     pub fn retire(&mut self, zone: u32) {
         let physical = &mut self.zones[zone as usize];
         if std::mem::take(&mut physical.active) {
@@ -186,7 +186,7 @@ impl Arbiter {
         }
     }
 
-    /// A zone that was given is active all the same.
+    /// Counts a zone as active.
     pub fn hold(&mut self, zone: u32) {
         let physical = &mut self.zones[zone as usize];
         if !std::mem::replace(&mut physical.active, true) {
@@ -195,7 +195,7 @@ impl Arbiter {
         }
     }
 
-    /// Nobody needs a zone any more that was given.
+    /// Releases a zone that was given.
     pub fn give_up(&mut self, zone: u32) {
         let physical = &self.zones[zone as usize];
         self.grouped -= (physical.active && physical.owner == Owner::Given) as u32;
@@ -203,7 +203,7 @@ impl Arbiter {
         self.dirty.push_back(zone);
     }
 
-    /// A zone to be reset now: nobody reads from it.
+    /// Picks a zone to be reset now, without outstanding reads.
     pub fn clean(&mut self) -> Option<u32> {
         let at = self.dirty.iter().position(|zone| self.zones[*zone as usize].readers == 0)?;
         let zone = self.dirty.remove(at)?;
@@ -211,7 +211,7 @@ impl Arbiter {
         Some(zone)
     }
 
-    /// It has been reset.
+    /// The reset has completed.
     pub fn cleaned(&mut self, zone: u32) {
         self.retire(zone);
         self.set(zone, Owner::Free);
@@ -223,14 +223,14 @@ impl Arbiter {
         self.zones[zone as usize].readers += 1;
     }
 
-    /// It has ended; `true` if that lets the zone be reset.
+    /// The read has ended; `true` if the zone can be reset now.
     pub fn unpin(&mut self, zone: u32) -> bool {
         let physical = &mut self.zones[zone as usize];
         physical.readers -= 1;
         physical.readers == 0 && physical.owner == Owner::Dirty
     }
 
-    /// Whose a zone is.
+    /// Owner of a zone.
     pub fn owner(&self, zone: u32) -> Option<Owner> {
         self.zones.get(zone as usize).map(|physical| physical.owner)
     }
@@ -240,12 +240,12 @@ impl Arbiter {
         self.zones.get(zone as usize).is_some_and(|physical| physical.active)
     }
 
-    /// Zones that nobody has and that are empty, those kept reserved with them.
+    /// Zones without an owner that are empty or reserved.
     pub fn free_zones(&self) -> u32 {
         (self.free.len() + self.ready.len()) as u32
     }
 
-    /// Active zones, those of the journal left out.
+    /// Active zones, without those of the journal.
     pub fn active(&self) -> u32 {
         self.active
     }
@@ -255,10 +255,10 @@ impl Arbiter {
         self.zones.iter().any(|zone| matches!(zone.owner, Owner::Reserving | Owner::Resetting))
     }
 
-    /// Compares the books with each other, and with who says to have zones.
+    /// Checks the consistency of owners, lists and counts, and of owners with `claims`, the zones of all groups.
     ///
     /// # Errors
-    /// A zone with two owners, or with none.
+    /// A zone with two owners, or with none; counts that are wrong.
     pub fn audit(&self, claims: impl Iterator<Item = u32>) -> Result<(), String> {
         let mut claimed = vec![0; self.zones.len()];
         for zone in claims {

@@ -1,7 +1,7 @@
-//! What the parts of running namespaces share.
+//! State that the parts of running namespaces share.
 //!
-//! All state is changed in synchronous stretches; after every wait it is looked at again. Whoever waits does so at a
-//! [`Gate`] that is opened when what it waits for may have come.
+//! All state is changed in synchronous stretches, and is examined anew after every `.await`. A task waits at a
+//! [`Gate`], which is opened when the condition that it waits for may have become true.
 
 use crate::{
     buf::{Buf, BufPool},
@@ -42,54 +42,55 @@ pub(super) struct Core {
     pub idle: RefCell<Vec<Rc<Worker>>>,
     pub pace: Cell<Pace>,
     pub admission: bool,
-    /// How much of each v-zone may be read at once.
+    /// Congestion window: blocks of each v-zone that may be read at once.
     pub window: Cell<Window>,
-    /// Whether anything is promised that others may be held back for, and how that is.
+    /// Whether a namespace has a guarantee for which others may be throttled, and the state of that throttling.
     pub promised: Cell<bool>,
     pub restraint: Cell<Restraint>,
-    /// Whose request goes next of all that are held back.
+    /// Order of the throttled requests of all namespaces.
     pub turn: Exclusive,
-    /// Zones that were taken, and belong to no v-zone yet.
+    /// Allocated zones that belong to no v-zone yet.
     pub in_hand: RefCell<Vec<u32>>,
-    /// Of these, what a group is being moved to.
+    /// Of these, the targets of a relocation.
     pub copying: RefCell<Vec<u32>>,
-    /// Zones have become free or inactive.
+    /// Opened when zones have become free or inactive.
     pub room: Gate,
-    /// Zones are to be reserved or reset.
+    /// Opened when zones are to be reserved or reset.
     pub work: Gate,
-    /// Who opens a group, and who moves one: one at a time, in the order in which they came.
+    /// Locks for opening a group and for relocating one, taken in order of arrival.
     pub allocation: Exclusive,
     pub moving: Exclusive,
     pub flushing: Combined,
-    /// Who binds a zone, or has the journal go on in its other zone: what this one frees for a moment is not taken.
+    /// Held while a zone is reserved, and while the journal switches to its other zone: no reservation takes the active
+    /// zone that the switch frees for a moment.
     pub binding: Exclusive,
-    /// Who makes, resizes or removes a namespace.
+    /// Lock for creating, changing and removing namespaces.
     pub administration: Exclusive,
-    /// The device has refused a zone for now: it is to be asked again.
+    /// The device has refused to make a zone active for now: the reservation is to be retried.
     pub refused: Cell<bool>,
-    /// How often it has refused one.
+    /// Refused reservations and resets so far.
     pub refusals: Cell<u64>,
     /// Flushes that have failed.
     pub losses: Cell<u64>,
-    /// By physical zone, whether it was worn before the next flush that fails, as far as is known.
+    /// By physical zone, whether it was worn when zones were last reported: at the start, or after a failed flush.
     pub worn: RefCell<Vec<bool>>,
     pub failed: Cell<Option<DeviceError>>,
     pub moved_groups: Cell<u64>,
-    /// V-zones that are about to be moved.
+    /// V-zones whose relocation is queued or running.
     pub moves: Cell<u32>,
 }
 
 /// A namespace as it runs.
 pub(super) struct Tenant {
     pub id: u32,
-    /// What was asked for, but for the quality of service, which may change at work.
+    /// Its specification, apart from the quality of service, which may change while it runs.
     pub spec: Spec,
     pub asked: Asked,
     pub geometry: Geometry,
     pub state: RefCell<TenantState>,
-    /// Commands that are on their way, moves left out.
+    /// Outstanding commands, without relocations.
     pub commands: Cell<u32>,
-    /// By v-zone: a ticket has been served, tokens have come, or reads have come back.
+    /// By v-zone: opened when a ticket has been served, tokens have come, or reads have completed.
     pub gates: Vec<Gate>,
 }
 
@@ -99,38 +100,38 @@ pub(super) struct TenantState {
     pub history: History,
     /// Spares that its groups hold.
     pub spares: u32,
-    /// Number of the last zone that had been reserved when it opened a group, or began: who has had no time to open one
-    /// is not inactive.
+    /// Reservation number at which it last opened a group, or began: a namespace that has had no time to open one is
+    /// not inactive.
     pub opened: u64,
     pub last_write_us: u64,
     pub removed: bool,
-    /// Writes that wait for the first group of their v-zone, by number, in the order in which they were submitted.
+    /// Numbers of the writes that wait for the first group of their v-zone, in the order of submission.
     pub beginning: VecDeque<u64>,
     /// Such writes so far.
     pub begun: u64,
     /// Flushes that have begun.
     pub flushes: u64,
-    /// A v-zone that is moved has active zones twice.
+    /// A v-zone that is being relocated counts its source and its target group as active.
     pub doubled: bool,
-    /// How often in a row a move has stopped since somebody wanted to write.
+    /// Relocations in a row that stopped because the tenant wanted to write.
     pub stops: u32,
 }
 
 impl TenantState {
-    /// The number of a write that begins a v-zone, which is submitted now.
+    /// Queues a write that begins a v-zone; returns its number.
     pub fn begin(&mut self) -> u64 {
         self.begun += 1;
         self.beginning.push_back(self.begun);
         self.begun
     }
 
-    /// Has those v-zones count that have failed, and keep their active zones.
+    /// Makes the zone table count the v-zones that have failed and keep their active zones.
     pub fn hold(&mut self) {
         let stuck = self.vzones.iter().filter(|vzone| vzone.stuck).count();
         self.table.hold(stuck as u32);
     }
 
-    /// V-zones that hold something and can hold more, and those that still hold active zones.
+    /// V-zones that have groups and are neither full nor failed, and those that still hold active zones.
     fn engaged(&self, capacity: u64) -> impl Iterator<Item = &Vzone> {
         let is_full = move |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
         let is_ended = move |vzone: &Vzone| vzone.failed.is_some() || is_full(vzone);
@@ -138,42 +139,42 @@ impl TenantState {
         self.vzones.iter().filter(engaged)
     }
 
-    /// How many that are, and another one while one has active zones twice.
+    /// Number of these v-zones, plus one during a relocation with two active groups.
     pub fn engaged_count(&self, capacity: u64) -> usize {
         self.engaged(capacity).count() + self.doubled as usize
     }
 }
 
-/// A v-zone. Whatever changes it takes a ticket and waits for its turn: writes are submitted in the order of their
-/// tickets, and completed in that order.
+/// A v-zone. Each operation that changes it takes a ticket and waits for its turn: writes are submitted in the order of
+/// their tickets, and completed in that order.
 #[derive(Clone, Copy)]
 pub(super) struct Vzone {
     pub groups: Groups,
     pub end: End,
-    /// Blocks that are complete, from the start on.
+    /// Blocks from the start whose writes have completed.
     pub tail: u64,
     pub tickets: u64,
     pub submitted: u64,
     pub settled: u64,
-    /// Where plain writes to a volatile cache end, and up to where they were flushed.
+    /// End of the writes without FUA to a volatile cache, and of the flushed ones.
     pub plain_end: u64,
     pub flushed: u64,
     /// Counts resets.
     pub epoch: u32,
     pub reads: Reads,
-    /// Reads so far, and those of them that went: large ones do not wait for ever.
+    /// Reads submitted so far, and those passed to the device, in order: so large ones are not starved.
     pub reads_asked: u64,
     pub reads_gone: u64,
     pub tokens: Tokens,
     /// Whether the last group holds active zones, and how many of these are spare.
     pub active: bool,
     pub spares: u32,
-    /// Whether it is about to be moved.
+    /// Whether its relocation is queued or running.
     pub leaving: bool,
     pub failed: Option<DeviceError>,
     /// Its active zones cannot be given back before it is reset, or the namespaces are opened again.
     pub stuck: bool,
-    /// Why something that had completed may be lost, and up to which number flushes have said so, or will.
+    /// Error by which completed writes may have been lost, and number of the last flush that reports it.
     pub lost: Option<DeviceError>,
     pub told: Option<u64>,
 }
@@ -206,18 +207,18 @@ impl Vzone {
         }
     }
 
-    /// Whether commands for it are on their way.
+    /// Whether commands for it are outstanding.
     pub fn is_busy(&self) -> bool {
         self.settled != self.tickets || self.reads_asked != self.reads_gone || self.reads.blocks() > 0
     }
 
-    /// The next place in the order of what changes the v-zone.
+    /// The next ticket for an operation that changes the v-zone.
     pub fn ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets - 1
     }
 
-    /// The next place in the order of reads.
+    /// The next ticket for a read.
     pub fn turn(&mut self) -> u64 {
         self.reads_asked += 1;
         self.reads_asked - 1
@@ -240,7 +241,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Of a device whose newest checkpoint is in `zone`, and has this generation. It goes on with a checkpoint.
+    /// Journal of a device whose newest checkpoint is in `zone`, with this generation. Its next block has to be a
+    /// checkpoint.
     pub fn new(zone: u32, generation: u64) -> Journal {
         Journal {
             turn: Exclusive::default(),
@@ -250,7 +252,7 @@ impl Journal {
     }
 }
 
-/// What a task is to do.
+/// Job of a worker task.
 pub(super) enum Job {
     /// Blocks of a v-zone, from an offset on.
     Read {
@@ -281,29 +283,29 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Whether its tenant has asked for it.
+    /// Whether it is a command of the tenant.
     pub fn is_command(&self) -> bool {
         !matches!(self, Job::Move { .. })
     }
 }
 
-/// A task that waits for a command, or carries one out.
+/// A task that waits for a job, or carries one out.
 #[derive(Default)]
 pub(super) struct Worker {
     pub job: RefCell<Option<(Rc<Tenant>, Job, Completer)>>,
     pub begun: Gate,
 }
 
-/// What zones are wanted for.
+/// Purpose of an allocation.
 #[derive(Clone, Copy)]
 pub(super) enum Want {
-    /// A group of at most so many, which says that its namespace is active.
+    /// A new group of at most `most` zones, which makes its namespace count as active.
     Group { most: u32 },
-    /// A group that is moved: so many for certain, and spares as long as nobody holds them.
+    /// Target of a relocation: at least `least` zones, and more as long as spares are free.
     Moved { least: u32, most: u32 },
 }
 
-/// Zones that were taken for a group.
+/// Zones allocated for a group.
 pub(super) struct Taken {
     pub zones: Vec<u32>,
     pub unit_blocks: u32,
@@ -311,7 +313,7 @@ pub(super) struct Taken {
 }
 
 impl Core {
-    /// Of a device of which nothing is known yet.
+    /// State for a device that has not been read yet.
     pub fn new(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
@@ -358,7 +360,7 @@ impl Core {
         Shape { width, unit_blocks, zone_blocks: self.identity.data_blocks() }
     }
 
-    /// Where block `offset` of the data of a physical zone is.
+    /// Address of block `offset` of the data of a physical zone.
     pub fn lba(&self, zone: u32, offset: u64) -> Lba {
         Lba(self.device.geometry().start(ZoneIndex(zone)).0 + self.identity.lead_blocks as u64 + offset)
     }
@@ -373,24 +375,24 @@ impl Core {
         groups.zones().len() as u64 * self.identity.data_blocks()
     }
 
-    /// Nothing is changed any more: the journal does not say what is.
+    /// Stops all changes for good, after a journal error or at the end: wakes the tasks that wait.
     pub fn fail(&self, error: DeviceError) {
         self.failed.set(self.failed.get().or(Some(error)));
         [&self.room, &self.work].into_iter().for_each(Gate::open);
     }
 
     /// # Errors
-    /// Why nothing can be changed any more.
+    /// The error that has stopped all changes.
     pub fn check(&self) -> Result<(), DeviceError> {
         self.failed.get().map_or(Ok(()), Err)
     }
 
-    /// Makes safe what has completed, but for what is lost: that is known of its v-zones afterwards. One flush at a
-    /// time, since an array tells a loss once: nobody's ends well while another one learns of it. Who asked before it
-    /// began shares it.
+    /// Flushes the device. Completed writes are durable afterwards, or the v-zones that may have lost some are marked.
+    /// One flush at a time, since an array reports a loss once: no flush succeeds while another one gets that report.
+    /// Callers that came before a flush began share it.
     ///
     /// # Errors
-    /// The device does not flush, and there is nobody whom that would cost anything.
+    /// The flush failed, and no v-zone without a mark could have lost anything.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
         let flush = || async {
             while let Err(error) = self.device.submit(Command::Flush).await.result {
@@ -404,9 +406,9 @@ impl Core {
         self.flushing.run(flush).await
     }
 
-    /// A flush has failed: of which v-zones something is lost the zones say that have become worn; if none have, it may
-    /// be any that were not flushed. A zone that was worn before says nothing, and what a v-zone holds whose end is
-    /// recorded was flushed. `false` if there are none of which this was not known.
+    /// Marks the v-zones from which a failed flush may have lost writes: those with a zone that has become worn since,
+    /// or if there are none, all with unflushed writes. A zone that was worn before proves nothing, and data of a
+    /// v-zone whose end is recorded was flushed. Returns `false` if no v-zone was marked that was not before.
     async fn lose(&self, error: DeviceError) -> bool {
         let (first, count) = (ZoneIndex(0), self.device.geometry().zones);
         let zones = self.device.submit(Command::Report { first, count }).await.zones;
@@ -436,12 +438,12 @@ impl Core {
         found
     }
 
-    /// Keeps which of these zones are worn; gives what was known before.
+    /// Remembers which of these zones are worn; returns the state before.
     pub fn note_worn(&self, zones: &[ZoneInfo]) -> Vec<bool> {
         self.worn.replace(zones.iter().map(|info| is_worn(info.state)).collect())
     }
 
-    /// A v-zone keeps its active zones: they count for its namespace.
+    /// Makes a v-zone keep its active zones, which count for its namespace.
     pub fn stick(&self, tenant: &Tenant, zone: usize) {
         {
             let mut state = tenant.state.borrow_mut();
@@ -456,18 +458,18 @@ impl Core {
         self.device.submit(Command::Finish { zones: Zones::One(ZoneIndex(zone)) })
     }
 
-    /// The namespaces there are.
+    /// The existing namespaces.
     pub fn tenants(&self) -> Vec<Rc<Tenant>> {
         self.tenants.borrow().iter().flatten().cloned().collect()
     }
 
-    /// Active zones that nobody has for certain.
+    /// Active zones that are no namespace's essential ones.
     pub fn spares(&self) -> u32 {
         let essential: u32 = self.tenants.borrow().iter().flatten().map(|tenant| tenant.essential()).sum();
         self.arbiter.borrow().group_limit().saturating_sub(essential)
     }
 
-    /// Active zones that the groups of a namespace hold one of which is moved, and those that it is moved to.
+    /// Active zones of a namespace with a relocation: those of its groups, and the targets.
     pub fn active_of(&self, state: &TenantState) -> u32 {
         let arbiter = self.arbiter.borrow();
         let last = |vzone: &Vzone| vzone.groups.len().checked_sub(1).filter(|_| vzone.active);
@@ -476,7 +478,7 @@ impl Core {
         in_groups.flatten().chain(&*copying).filter(|zone| arbiter.is_active(**zone)).count() as u32
     }
 
-    /// How wide the next group of a namespace is.
+    /// Width of the next group of a namespace.
     fn decide(&self, tenant: &Tenant, most: u32) -> u32 {
         let spares = self.spares();
         let serial = self.arbiter.borrow().serial();
@@ -498,9 +500,9 @@ impl Core {
         balloon::width(tenant.spec.essential, (share, state.spares, free), state.history, most)
     }
 
-    /// Waits until a v-zone may have its first group: those submitted before have theirs, and fewer v-zones than may be
-    /// active hold something. A zone may count as full for its tenant while its writes are on their way; so the next
-    /// one may be begun, and has to wait for them.
+    /// Waits until a v-zone may open its first group: all writes that were queued before have opened theirs, and fewer
+    /// than `max_active` v-zones are engaged. The zone table may count a v-zone as full while its last writes are
+    /// outstanding, and so admit another one, which waits for them here.
     pub async fn wait_to_begin(&self, tenant: &Tenant, number: u64) -> Result<(), DeviceError> {
         loop {
             self.check()?;
@@ -512,7 +514,7 @@ impl Core {
                 if first && state.engaged_count(capacity) < most {
                     return Ok(());
                 }
-                // Those for which nothing is on its way end by themselves no more: they would be waited for in vain.
+                // V-zones without outstanding commands stay active: waiting for them would never end.
                 if state.engaged(capacity).filter(|vzone| vzone.settled == vzone.tickets).count() >= most {
                     return Err(Status::TooManyActiveZones.into());
                 }
@@ -524,7 +526,7 @@ impl Core {
     /// Takes zones for a group.
     ///
     /// # Errors
-    /// Capacity Exceeded where so many zones cannot be had: too many are worn.
+    /// Capacity Exceeded if too many zones are worn.
     pub async fn allocate(&self, tenant: &Tenant, want: Want) -> Result<Taken, DeviceError> {
         let _turn = self.allocation.take().await;
         if let Want::Group { .. } = want {
@@ -540,7 +542,7 @@ impl Core {
         }
     }
 
-    /// As [`Core::allocate`], if the zones are there.
+    /// As [`Core::allocate`], but `None` if it has to wait.
     fn take_now(&self, tenant: &Tenant, want: Want) -> Result<Option<Taken>, DeviceError> {
         let (mut width, least) = match want {
             Want::Group { most } => (self.decide(tenant, most), tenant.spec.essential.min(most)),
@@ -571,25 +573,25 @@ impl Core {
         self.in_hand.borrow_mut().extend(&zones);
         let unit_blocks = match self.identity.lead_blocks {
             1 => balloon::unit_blocks(tenant.spec.essential, width),
-            // Each of these is on all drives.
+            // A unit is a whole stripe of the array, on all drives.
             stripe_blocks => stripe_blocks,
         };
         Ok(Some(Taken { zones, unit_blocks, spares }))
     }
 
-    /// Spares that nobody holds.
+    /// Spares that no group holds.
     fn free_spares(&self) -> u32 {
         let tenants = self.tenants.borrow();
         let used: u32 = tenants.iter().flatten().map(|tenant| tenant.state.borrow().spares).sum();
         self.spares().saturating_sub(used)
     }
 
-    /// Zones that were taken are a v-zone's from now on.
+    /// Removes zones from `in_hand`: they belong to a v-zone, or are released.
     pub fn handed(&self, zones: &[u32]) {
         self.in_hand.borrow_mut().retain(|zone| !zones.contains(zone));
     }
 
-    /// The last group of a v-zone holds no active zones any more.
+    /// Counts the last group of a v-zone as inactive.
     pub fn end_group(&self, state: &mut TenantState, zone: usize) {
         let vzone = &mut state.vzones[zone];
         if !std::mem::take(&mut vzone.active) {
@@ -607,8 +609,8 @@ impl Core {
         self.work.open();
     }
 
-    /// The last group of a v-zone is full. Its zones count as active until what they hold is safe: a power cut may make
-    /// them so again.
+    /// Ends the last group of a v-zone, which is full. Its zones count as active until their data is durable: after a
+    /// power cut they may be active again.
     pub async fn filled(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         let active = tenant.state.borrow().vzones[zone].active;
         if active {
@@ -616,7 +618,7 @@ impl Core {
             let vzone = tenant.state.borrow().vzones[zone];
             vzone.lost.map_or(Ok(()), Err)?;
             if vzone.tail < self.allocated(&vzone.groups) {
-                // A v-zone ends before its zones do.
+                // The capacity of the v-zone ends before its zones do.
                 if self.finish_last(tenant, zone).await.is_err() {
                     self.stick(tenant, zone);
                 }
@@ -632,7 +634,7 @@ impl Core {
         if self.device.geometry().volatile_cache { self.flush_device().await } else { Ok(()) }
     }
 
-    /// Nobody needs these zones any more.
+    /// Releases zones, which are reset later.
     pub fn give_up(&self, zones: &[u32]) {
         let mut arbiter = self.arbiter.borrow_mut();
         zones.iter().for_each(|zone| arbiter.give_up(*zone));
@@ -640,7 +642,7 @@ impl Core {
         self.work.open();
     }
 
-    /// All that a checkpoint says.
+    /// The entries of a checkpoint.
     pub fn entries(&self) -> Vec<Entry> {
         let mut entries = vec![Entry::Identity(self.identity)];
         for tenant in self.tenants.borrow().iter().flatten() {
@@ -690,22 +692,22 @@ impl Tenant {
         Tenant { id, spec, asked, geometry, state: RefCell::new(state), commands: Cell::default(), gates }
     }
 
-    /// What it is now.
+    /// Its present specification.
     pub fn spec(&self) -> Spec {
         Spec { qos: self.asked.qos.get(), ..self.spec.clone() }
     }
 
-    /// Checks that a namespace loses nothing with so many v-zones.
+    /// Checks that no v-zone beyond the first `zones` holds data.
     ///
     /// # Errors
-    /// A v-zone that it would lose holds something.
+    /// [`VzoneError::Holds`] names the last v-zone that does.
     pub fn check_size(&self, zones: u32) -> Result<(), VzoneError> {
         let used = |vzone: &Vzone| !vzone.groups.is_empty() || vzone.end != End::Open;
         let last = self.state.borrow().vzones.iter().rposition(used).map(|zone| zone as u32);
         last.filter(|zone| *zone >= zones).map_or(Ok(()), |zone| Err(VzoneError::Holds { zone }))
     }
 
-    /// The same namespace with more v-zones, or fewer. No commands are on their way.
+    /// The same namespace with more v-zones, or fewer. No commands may be outstanding.
     pub fn resized(&self, spec: Spec, geometry: Geometry) -> Tenant {
         let state = self.state.borrow();
         let mut vzones = state.vzones.clone();
@@ -722,19 +724,19 @@ impl Tenant {
         tenant
     }
 
-    /// Active zones that are its own for certain.
+    /// Active zones that are guaranteed to it.
     pub fn essential(&self) -> u32 {
         self.spec.essential * self.spec.max_active
     }
 
-    /// Waits until the v-zone is as `condition` says.
+    /// Waits until `condition` holds for the v-zone.
     pub async fn wait(&self, zone: usize, condition: impl Fn(&Vzone) -> bool) {
         while !condition(&self.state.borrow().vzones[zone]) {
             self.gates[zone].wait().await;
         }
     }
 
-    /// Waits until everything before `ticket` has completed; nothing behind it begins before [`Tenant::leave`].
+    /// Waits until all operations before `ticket` have completed; none behind it begins before [`Tenant::leave`].
     pub async fn enter(&self, zone: usize, ticket: u64) {
         self.wait(zone, |vzone| vzone.submitted == ticket && vzone.settled == ticket).await;
     }

@@ -1,4 +1,4 @@
-//! Tasks that carry out commands, kept for the next one: a warm namespace starts none.
+//! Worker tasks that carry out commands. They are reused: a warm namespace starts none.
 
 use crate::{
     device::{Completion, Done},
@@ -10,7 +10,7 @@ use crate::{
 use std::rc::Rc;
 
 impl Core {
-    /// Has a task carry out `job`.
+    /// Lets a worker carry out `job`.
     pub fn employ(self: &Rc<Core>, tenant: &Rc<Tenant>, job: Job) -> Completion {
         let (completer, completion) = self.slots.pair();
         tenant.commands.set(tenant.commands.get() + job.is_command() as u32);
@@ -25,7 +25,7 @@ impl Core {
         completion
     }
 
-    /// Has the last group of a v-zone moved when its turn comes, if it is not about to be.
+    /// Queues the relocation of the last group of a v-zone, if it is not queued already.
     pub fn move_later(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) {
         let ticket = {
             let vzone = &mut tenant.state.borrow_mut().vzones[zone];
@@ -35,7 +35,7 @@ impl Core {
             vzone.ticket()
         };
         self.moves.set(self.moves.get() + 1);
-        // Nobody waits for it: an error stays with the v-zone.
+        // Its completion is dropped: an error stays with the v-zone.
         drop(self.employ(tenant, Job::Move { zone, ticket }));
     }
 
@@ -69,7 +69,7 @@ async fn serve(core: Rc<Core>, worker: Rc<Worker>) {
         let is_command = job.is_command();
         let done = core.carry_out(&tenant, job, &mut flights).await;
         tenant.commands.set(tenant.commands.get() - is_command as u32);
-        // First, so that whoever learns of it finds a task to go on with.
+        // First, so that a submitter woken by the completion finds an idle worker.
         core.idle.borrow_mut().push(worker.clone());
         completer.complete(done);
     }

@@ -1,20 +1,20 @@
-//! Why there are no namespaces, or not this one.
+//! Errors of the management of namespaces.
 
 use crate::{device::DeviceError, vzone::format::MOST_NAMESPACES};
 
-/// Why there are no namespaces, or not this one.
+/// Errors of the management of namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VzoneError {
     /// The device is too small, or has too few active zones.
     #[error("the device has too few zones, or too few of them may be active, for namespaces")]
     TooSmall,
-    /// Something is on the device.
+    /// The device is not empty.
     #[error("the device is not empty")]
     NotEmpty,
     /// There is no journal.
     #[error("there are no namespaces on the device")]
     None,
-    /// A block of the journal is not as it was written.
+    /// A block of the journal is damaged.
     #[error("block {block} of zone {zone} is damaged: it should be a part of the journal of the namespaces")]
     Damaged {
         /// Zone 0 or 1.
@@ -32,16 +32,16 @@ pub enum VzoneError {
         /// Why not.
         error: DeviceError,
     },
-    /// The journal is as it was written, and cannot be true.
+    /// The journal is intact, but does not fit the device or contradicts itself.
     #[error("the journal of the namespaces does not fit the device, or contradicts itself")]
     Absurd,
-    /// A name that cannot be.
+    /// Invalid name.
     #[error("a name has 1 to 32 letters, digits, '-', '_' or '.', and begins with a letter or digit")]
     Name,
-    /// A name that is there already.
+    /// The name is in use.
     #[error("there is a namespace of this name already")]
     Taken,
-    /// Numbers that cannot be.
+    /// Invalid numbers in the specification.
     #[error(
         "a namespace needs zones, a weight of 1 to 1000, no more active zones than zones, no more open than active \
          ones, and a power of two of essential zones, at most as many as a zone has"
@@ -59,10 +59,10 @@ pub enum VzoneError {
         /// Physical zones.
         left: u32,
     },
-    /// More for certain than at most.
+    /// A floor above the limit.
     #[error("a floor is above the limit of the same namespace; raise the limit, or lower the floor")]
     FloorAboveLimit,
-    /// A v-zone that a smaller namespace would lose.
+    /// A v-zone with data that a smaller namespace would lose.
     #[error("zone {zone} of the namespace is written, and would be lost")]
     Holds {
         /// Of the namespace.
@@ -74,10 +74,10 @@ pub enum VzoneError {
     /// No namespace of this name.
     #[error("there is no namespace of this name")]
     Unknown,
-    /// A namespace that works.
+    /// The namespace, or the device, is in use.
     #[error("the namespace is in use")]
     InUse,
-    /// The device does not do what it is asked.
+    /// Error of the device.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

@@ -1,8 +1,9 @@
-//! What lies on the device beside data: blocks of the journal, and what is in front of the data of each zone in use.
+//! On-media format of the metadata: blocks of the journal, and the reservation in front of the data of each zone in
+//! use.
 //!
-//! Every number is little-endian. A block of the journal says which device it belongs to, in which generation and
-//! at which place in its zone it was written; it is believed only if all of that and its checksum are right. Its
-//! entries are *after-images*: what a namespace or a v-zone is from then on.
+//! Every number is little-endian. A journal block names its device, its generation and its place in its zone; it is
+//! valid only if all of these and its checksum are right. Its entries are *after-images*: the new state of a namespace
+//! or a v-zone.
 
 use crate::{
     buf::BLOCK,
@@ -11,7 +12,7 @@ use crate::{
     vzone::qos::{Qos, Rates},
 };
 
-/// Version of everything in here. A change of any layout raises it.
+/// Version of this format. A change of any layout raises it.
 pub const VERSION: u16 = 3;
 
 /// Physical zones of a v-zone, at most.
@@ -32,13 +33,13 @@ const SEGMENT_BLOCKS: u64 = 512;
 /// Bytes before the entries of a block.
 const HEADER: usize = 48;
 
-/// Bytes in which the checksum lies, and from which on it counts.
+/// Bytes of the checksum, which covers all bytes behind it.
 const SUM: std::ops::Range<usize> = 4..8;
 
-/// What all namespaces of a device have in common.
+/// Data that all namespaces of a device have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Of these namespaces, as they were made.
+    /// Random, from the creation of the namespaces.
     pub uuid: [u8; 16],
     /// Zones of the device.
     pub zones: u32,
@@ -46,13 +47,13 @@ pub struct Identity {
     pub zone_capacity_blocks: u64,
     /// Physical zones of a v-zone.
     pub vzone_zones: u32,
-    /// Blocks of each zone in front of its data: the first one binds it, and data begin where the device likes writes
-    /// to begin.
+    /// Blocks of each zone in front of its data: the first one is the reservation, and the data begins at the optimal
+    /// write alignment of the device.
     pub lead_blocks: u32,
 }
 
 impl Identity {
-    /// What blocks of the journal say.
+    /// The mark of journal blocks.
     pub fn mark(&self) -> u64 {
         crate::vzone::format::mark(&self.uuid)
     }
@@ -62,10 +63,10 @@ impl Identity {
         self.zone_capacity_blocks.saturating_sub(self.lead_blocks as u64)
     }
 
-    /// Blocks that a v-zone holds: the data of its zones, as far as they are whole segments.
+    /// Capacity of a v-zone: the data of its zones, rounded down to whole segments.
     pub fn vzone_blocks(&self) -> u64 {
         let all = self.vzone_zones as u64 * self.data_blocks();
-        // Where zones are small, less is given up, or nothing.
+        // With small zones the rounding is finer, or none.
         let segment = if all < 64 { 1 } else { 1 << (all / 16).min(SEGMENT_BLOCKS).ilog2() };
         all - all % segment
     }
@@ -77,10 +78,10 @@ pub fn mark(uuid: &[u8; 16]) -> u64 {
     half(0) ^ half(8)
 }
 
-/// What somebody has asked for who made a namespace.
+/// Specification of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// What it is called; 1 to 32 bytes.
+    /// Its name; 1 to 32 bytes.
     pub name: String,
     /// V-zones.
     pub zones: u32,
@@ -88,38 +89,38 @@ pub struct Spec {
     pub max_active: u32,
     /// V-zones that may be open at once.
     pub max_open: u32,
-    /// Physical zones that each of these gets for certain; a power of two.
+    /// Physical zones that each of these is guaranteed; a power of two.
     pub essential: u32,
-    /// Its part of what is spare.
+    /// Its weight in the distribution of spares.
     pub weight: u32,
-    /// What it may be asked for and gets, as far as whoever shows it to others sees to that.
+    /// Its limits and guarantees, as far as its server calls [`Namespace::admit`](crate::vzone::Namespace::admit).
     pub qos: Qos,
 }
 
-/// What is known of namespaces that need not run.
+/// The namespaces of a device, whether they run or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// V-zones that there is room for, those that are given out with them.
+    /// V-zones that fit on the device, including those of existing namespaces.
     pub zones: u64,
     /// Writable blocks of each.
     pub zone_capacity_blocks: u64,
-    /// What was asked for, and blocks that are written, in the order of their numbers.
+    /// Specifications and written blocks, in the order of their numbers.
     pub namespaces: Vec<(Spec, u64)>,
 }
 
-/// Where the data of a v-zone ends.
+/// End of the data of a v-zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
-    /// Where the write pointers of its physical zones say.
+    /// Given by the write pointers of its physical zones.
     #[default]
     Open,
-    /// After so many blocks; its last group is to be moved before anything else is written.
+    /// After so many blocks; its last group has to be relocated before anything else is written.
     Sealed(u64),
     /// After so many blocks, and the v-zone is full.
     Finished(u64),
 }
 
-/// The physical zones of a v-zone: the zones of its groups, one group behind the other.
+/// The physical zones of a v-zone: those of its groups, one group behind the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     zones: [u32; MOST_ZONES],
@@ -152,7 +153,7 @@ impl Groups {
         Some((width as u32, unit as u32, self.zones.get(before..before + width as usize)?))
     }
 
-    /// Adds a group; `false`, and nothing has happened, if there is no room for it.
+    /// Adds a group; `false`, without a change, if there is no room for it.
     pub fn push(&mut self, zones: &[u32], unit_blocks: u32) -> bool {
         let (used, count) = (self.used as usize, self.len());
         let fits = !zones.is_empty() && used + zones.len() <= MOST_ZONES && unit_blocks <= u16::MAX as u32;
@@ -165,7 +166,7 @@ impl Groups {
         fits
     }
 
-    /// The first `count` groups alone.
+    /// Returns the first `count` groups alone.
     pub fn first(&self, count: usize) -> Groups {
         let mut groups = Groups::default();
         for index in 0..count.min(self.len()) {
@@ -177,27 +178,27 @@ impl Groups {
     }
 }
 
-/// What an entry of the journal says.
+/// An entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// First in every checkpoint.
     Identity(Identity),
-    /// There is a namespace of this number.
+    /// A namespace with this number exists.
     Namespace(u32, Spec),
-    /// There is none any more, and its v-zones hold nothing.
+    /// The namespace is removed, and its v-zones are empty.
     Removed(u32),
-    /// A v-zone of a namespace, by their numbers.
+    /// State of a v-zone, by the numbers of namespace and v-zone.
     Vzone(u32, u32, Groups, End),
 }
 
-/// What a block of the journal says beside its entries.
+/// Header of a journal block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// See [`Identity::mark`].
     pub mark: u64,
     /// Counts checkpoints.
     pub generation: u64,
-    /// The number of the next zone that is reserved: the history of allocations.
+    /// Number of the next reservation: the history of allocations.
     pub serial: u64,
     /// Blocks from the start of the zone.
     pub offset: u32,
@@ -251,7 +252,7 @@ impl Filler {
     }
 }
 
-/// Reads a block of the journal; `None` if it is none, or torn or changed.
+/// Decodes a journal block; `None` if it is not one, or torn or damaged.
 pub fn read(block: &[u8]) -> Option<(Head, Vec<Entry>)> {
     let mut from = Decoder(block);
     let (magic, sum) = (from.u32().ok()?, from.u32().ok()?);
@@ -264,7 +265,7 @@ pub fn read(block: &[u8]) -> Option<(Head, Vec<Entry>)> {
     right.then_some((Head { mark, generation, serial, offset, kind }, entries?))
 }
 
-/// Whether a block is one of the journal, of whatever version, or was before a bit of it was changed.
+/// Whether a block is a journal block of any version, maybe with one flipped bit in its magic.
 pub fn looks_like_journal(block: &[u8]) -> bool {
     let Some((head, rest)) = block.split_first_chunk::<8>() else { return false };
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -304,7 +305,7 @@ fn encode(entry: &Entry, to: &mut Encoder) {
     }
 }
 
-/// `None` if it says what cannot be.
+/// `None` if the entry is invalid.
 fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
     Ok(Some(match from.u8()? {
         1 => Entry::Identity(Identity {
@@ -347,8 +348,8 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
     }))
 }
 
-/// Fills the blocks in front of the data of a physical zone, of which the first one binds it: it makes the drive choose
-/// where the zone lies.
+/// Fills the blocks in front of the data of a physical zone. The first one is the reservation: writing it makes the
+/// drive choose the place of the zone.
 pub fn reservation(mark: u64, serial: u64, blocks: &mut [u8]) {
     let mut bytes = Encoder::default();
     bytes.u32(RESERVED).u32(0).u64(mark).u64(serial);
@@ -359,7 +360,7 @@ pub fn reservation(mark: u64, serial: u64, blocks: &mut [u8]) {
     block[SUM].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Whether a block is one that binds a physical zone.
+/// Whether a block is the reservation of a physical zone.
 pub fn is_reservation(block: &[u8]) -> bool {
     let mut from = Decoder(block);
     let sum = block.get(SUM.end..).map(crc32c::crc32c);

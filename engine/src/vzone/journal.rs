@@ -1,7 +1,8 @@
 //! The journal: records behind a checkpoint, in one of two zones; when that is full, the other one gets a checkpoint.
 //!
-//! Every block is written with FUA, one at a time. What a record says is done to the books in the stretch in which
-//! it has become safe, before the next one is written: so a checkpoint says what all records before it say.
+//! Every block is written with FUA, one at a time. A record is applied to the state in memory in the synchronous
+//! stretch in which it has become durable, before the next one is written: so a checkpoint contains the effect of all
+//! records before it.
 
 use crate::{
     buf::Buf,
@@ -14,7 +15,7 @@ use crate::{
 };
 
 impl Core {
-    /// Writes a record. Once it is safe `apply` is called, before anything else happens.
+    /// Writes a record. Once it is durable `apply` is called, before anything else happens.
     pub async fn record(&self, entry: Entry, apply: impl FnOnce()) -> Result<(), DeviceError> {
         let _turn = self.journal.turn.take().await;
         self.check()?;
@@ -38,7 +39,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes a checkpoint to the other zone, and empties the one before.
+    /// Writes a checkpoint to the other zone, and resets the present one.
     pub async fn checkpoint(&self) -> Result<(), DeviceError> {
         let _turn = self.journal.turn.take().await;
         self.check()?;
@@ -49,8 +50,8 @@ impl Core {
         result
     }
 
-    /// The zone that it does not go on in stays active, though it holds nothing: the device may allow fewer active
-    /// zones than it says, as an array does some of whose zones are in doubt, and groups would take the last one.
+    /// The zone that the journal has left stays active, though it is empty: the device may allow fewer active zones
+    /// than it reports, as an array does with zones in doubt, and groups would take the last one.
     async fn checkpoint_now(&self) -> Result<(), DeviceError> {
         let _binding = self.binding.take().await;
         let old = self.journal.place.get().0;
@@ -70,7 +71,7 @@ impl Core {
         self.reset_head(old).await?;
         if self.device.geometry().max_active != 0 {
             let zones = Zones::One(ZoneIndex(old));
-            // Where that cannot be done, the next checkpoint takes what it finds.
+            // If that fails, the next checkpoint has to take an active zone that is free then.
             _ = self.device.submit(Command::Open { zones, zrwa: false }).await;
             _ = self.device.submit(Command::Close { zones }).await;
         }

@@ -1,4 +1,4 @@
-//! Finishing, resetting and moving v-zones, and keeping zones ready for groups.
+//! Finish, reset and relocation of v-zones, and the tasks that reserve and reset zones.
 
 use crate::{
     buf::Buf,
@@ -15,20 +15,20 @@ use crate::{
 };
 use std::{collections::VecDeque, ops::Range, rc::Rc};
 
-/// How often it is tried to move a group.
+/// Tries of a relocation, at most.
 const MOVE_TRIES: u32 = 3;
 
-/// A namespace that has written while it was moved is left alone for twice as long, so many times at most.
+/// The patience with a namespace doubles each time that it writes during a relocation, so many times at most.
 const MOST_STOPS: u32 = 10;
 
-/// Reads on their way while a group is copied: dies read while what came before is written.
+/// Outstanding reads while a group is copied: dies read while earlier blocks are written.
 const READS_AHEAD: usize = 4;
 
-/// Most blocks of a group that are copied at a time: an array takes so many in one command that others would wait.
+/// Blocks that are copied at a time, at most: an array would take so many in one command that others would wait.
 const MOST_COPIED: u32 = 1024;
 const _: () = assert!(MOST_COPIED * COPY + SLICE <= MOST_WORK);
 
-/// Whether a zone that is answered so is worn, and so not active.
+/// Whether this error means that the zone is worn, and so not active.
 pub(super) fn is_out(error: DeviceError) -> bool {
     use Status::*;
     let out = [ZoneIsReadOnly, ZoneIsOffline, InvalidZoneStateTransition];
@@ -36,7 +36,7 @@ pub(super) fn is_out(error: DeviceError) -> bool {
 }
 
 impl Core {
-    /// Finishes v-zones, each in its turn.
+    /// Finishes v-zones, each in the turn of its ticket.
     pub async fn finish(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -52,7 +52,8 @@ impl Core {
         result
     }
 
-    /// Where it ends is safe before its physical zones are full, which do not say it any more then.
+    /// Finishes a v-zone. Its end is recorded before its physical zones become full, whose write pointers do not tell
+    /// it then.
     async fn finish_one(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         vzone.failed.map_or(Ok(()), Err)?;
@@ -72,7 +73,7 @@ impl Core {
         finished
     }
 
-    /// What the journal is about to say of the end of a v-zone has to be true after a power cut.
+    /// Flushes a v-zone before its end is recorded, which has to be true after a power cut.
     async fn flush_vzone(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         let plain = {
             let vzone = &tenant.state.borrow().vzones[zone];
@@ -81,9 +82,9 @@ impl Core {
         if plain { self.flush_zone(tenant, zone).await } else { Ok(()) }
     }
 
-    /// Finishes the physical zones of the last group, and counts them as not active, if they are: all at once, since a
-    /// drive may fill them up. One that is worn is not active any more; one that cannot be finished for another reason
-    /// is, and the v-zone keeps it.
+    /// Finishes the physical zones of the last group, and counts them as inactive. All at once, since a drive may have
+    /// to fill them. A worn zone is inactive too; one that cannot be finished for another reason is not, and the v-zone
+    /// keeps it.
     pub async fn finish_last(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.active
@@ -103,7 +104,7 @@ impl Core {
         Ok(())
     }
 
-    /// Resets v-zones, each in its turn.
+    /// Resets v-zones, each in the turn of its ticket.
     pub async fn reset(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -118,7 +119,7 @@ impl Core {
         result
     }
 
-    /// A v-zone is empty once the journal says that it has no zones; these are reset later.
+    /// Resets a v-zone. It is empty once the journal has recorded that it has no zones; these are reset later.
     async fn reset_one(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.groups.is_empty() && vzone.end == End::Open {
@@ -129,7 +130,7 @@ impl Core {
         self.record(Entry::Vzone(tenant.id, zone as u32, Groups::default(), End::Open), apply).await
     }
 
-    /// A v-zone has no zones any more.
+    /// Takes all zones from a v-zone.
     pub fn empty(&self, tenant: &Tenant, zone: usize) {
         let mut state = tenant.state.borrow_mut();
         let vzone = &mut state.vzones[zone];
@@ -145,7 +146,7 @@ impl Core {
         self.room.open();
     }
 
-    /// Moves the last group of a v-zone, in its turn.
+    /// Relocates the last group of a v-zone, in the turn of its ticket.
     pub async fn relocate(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -160,7 +161,7 @@ impl Core {
             if result.is_ok() || self.check().is_err() {
                 break;
             }
-            // What it was to be moved to may be at fault: other zones may not be.
+            // The target zones may be at fault: others are tried.
             self.give_back();
             result = self.relocate_now(tenant, (zone, ticket), flights).await;
         }
@@ -168,9 +169,9 @@ impl Core {
         self.give_back();
         if let Err(error) = result {
             let sealed = matches!(tenant.state.borrow().vzones[zone].end, End::Sealed(_));
-            // If the journal may say something else, nothing is changed any more.
+            // After a journal error the recorded state is not known, and nothing is changed any more.
             if sealed && self.check().is_ok() {
-                // What is active was not given back yet, and may be.
+                // The zones that are still active may be given back.
                 _ = self.finish_last(tenant, zone).await;
             }
             self.fail_vzone(tenant, zone, error);
@@ -182,7 +183,7 @@ impl Core {
         result
     }
 
-    /// Zones that a group was to be moved to, and has not been, are nobody's.
+    /// Releases the target zones of a relocation that was not completed.
     fn give_back(&self) {
         let zones = std::mem::take(&mut *self.copying.borrow_mut());
         self.handed(&zones);
@@ -190,10 +191,10 @@ impl Core {
         self.room.open();
     }
 
-    /// The steps: where the group ends is safe; its zones are finished, if active ones are needed for the copy, since
-    /// that fills them up; what it holds is copied to zones that are nobody's; that is safe; the new zones are the
-    /// v-zone's, safely, instead of the old ones; these are given up. If zones were not finished and somebody wants to
-    /// write meanwhile, the v-zone is open again, safely, and keeps what it had.
+    /// The steps of a relocation: the end of the group is recorded (sealed); its zones are finished, which fills them,
+    /// but only if the copy needs their active zones; the data is copied to zones without an owner, and flushed; the
+    /// new zones are recorded instead of the old ones; these are released. If the zones were not finished and the
+    /// tenant wants to write meanwhile, the v-zone is recorded as open again, and keeps its group.
     async fn relocate_now(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -205,7 +206,7 @@ impl Core {
             return self.seal_failed(tenant, zone).await;
         }
         let sealed = matches!(vzone.end, End::Sealed(_));
-        // Who writes again keeps it.
+        // A group that is to be written again stays.
         let is_wanted = || {
             let state = tenant.state.borrow();
             state.vzones[zone].tickets > ticket + 1 || !state.beginning.is_empty()
@@ -220,12 +221,12 @@ impl Core {
         let Some((width, unit_blocks, old)) = vzone.groups.group(vzone.groups.len().wrapping_sub(1)) else {
             return Ok(());
         };
-        // What is lost while it is sealed is not known of it: see `lose`.
+        // `lose` does not mark a sealed v-zone, so losses are counted here.
         let before = self.losses.get();
         if !sealed {
             self.seal(tenant, zone).await?;
         }
-        // Also if it was sealed by a try that came no further.
+        // Also if an earlier try has sealed it.
         let doubled = self.double(tenant, zone);
         if !doubled {
             self.finish_last(tenant, zone).await?;
@@ -239,7 +240,7 @@ impl Core {
         let is_to_stop = || can_stop && is_wanted() && self.losses.get() == before;
         let copied = self.copy(tenant, from, (kept, target), length, flights, is_to_stop).await?;
         let Some(groups) = copied else {
-            // First, since its spares are counted no more.
+            // First, since the spares of the copy are not counted any more.
             self.give_back();
             let (owner, now_us) = (tenant.clone(), self.now_us());
             let apply = move || {
@@ -271,17 +272,18 @@ impl Core {
         self.record(Entry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
     }
 
-    /// Has a v-zone have active zones twice, if its namespace may have another active one, and does not begin one.
+    /// Lets source and target of a relocation be active at once, if the namespace may have another active v-zone, and
+    /// is not beginning one. Returns whether they are.
     fn double(&self, tenant: &Tenant, zone: usize) -> bool {
         let mut state = tenant.state.borrow_mut();
         let engaged = state.engaged_count(tenant.geometry.zone_capacity_blocks) + state.beginning.len();
-        // Zones that cannot be given back may take what was promised.
+        // Zones that cannot be given back may use up guaranteed ones.
         let fits = self.arbiter.borrow().fits(tenant.spec.essential);
         state.doubled |= state.vzones[zone].active && engaged < tenant.spec.max_active as usize && fits;
         state.doubled
     }
 
-    /// What a v-zone holds ends here, and its last group is to be moved before anything else is written.
+    /// Records the end of a v-zone, whose last group has to be relocated before anything else is written.
     async fn seal(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         self.flush_vzone(tenant, zone).await?;
         let vzone = tenant.state.borrow().vzones[zone];
@@ -291,8 +293,9 @@ impl Core {
         self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await
     }
 
-    /// A v-zone in which a write has failed gives its active zones back. It is moved, and written again, when the
-    /// namespaces are opened the next time; if it has no group, since it could not be begun, it can be written at once.
+    /// Gives back the active zones of a v-zone in which a write has failed. It is relocated, and can be written again,
+    /// when the namespaces are opened the next time; if it has no group, since it could not be begun, it can be written
+    /// at once.
     async fn seal_failed(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.groups.is_empty() && vzone.end == End::Open {
@@ -310,10 +313,11 @@ impl Core {
         Ok(())
     }
 
-    /// Copies the first blocks of a group behind the groups `kept`, in groups of `width` zones; gives all groups, or
-    /// nothing if it is to stop before that.
-    /// What fills zones to their ends goes to more of them at a time, if nobody else uses these: none of them stays
-    /// active, and it takes a fraction of the time.
+    /// Copies the first `length` blocks of a group to new groups of `width` zones behind the groups `kept`; returns all
+    /// groups, or `None` if it had to stop.
+    ///
+    /// Data that fills whole zones goes to wider groups if spares are free: these zones do not stay active, and it
+    /// takes a fraction of the time.
     async fn copy(
         &self,
         tenant: &Tenant,
@@ -356,7 +360,7 @@ impl Core {
         Ok(Some(groups))
     }
 
-    /// Copies blocks of a group to the start of another one; whether it has, and was not to stop before that.
+    /// Copies blocks of a group to the start of another one; `false` if it had to stop before the end.
     async fn copy_group(
         &self,
         (old_shape, old, from): (Shape, &[u32], u64),
@@ -378,7 +382,7 @@ impl Core {
                 begun = range.end;
                 reads.push_back((range, data, parts));
             }
-            // Those that have begun are waited for whatever happens: they keep zones from being reset.
+            // Submitted reads are always waited for: they keep zones from being reset.
             let Some((range, mut data, mut parts)) = reads.pop_front() else { break };
             work(data.blocks() as u32 * COPY);
             give_way().await;
@@ -395,12 +399,12 @@ impl Core {
     }
 }
 
-/// Whether an error says nothing of the zone, but of others.
+/// Whether an error is about the limits of the device, not about the zone.
 fn is_limit(error: DeviceError) -> bool {
     [Status::TooManyActiveZones, Status::TooManyOpenZones].map(DeviceError::from).contains(&error)
 }
 
-/// Reserves zones as they are lacking.
+/// Task that reserves zones when too few are ready.
 pub(super) async fn supply(core: Rc<Core>) {
     loop {
         let binding = core.binding.take().await;
@@ -422,13 +426,13 @@ pub(super) async fn supply(core: Rc<Core>) {
         match done.result {
             Ok(()) => core.arbiter.borrow_mut().reserved(zone),
             Err(error) if is_limit(error) => {
-                // The device counts more than is known here, for now.
+                // The device counts more active zones than are known here, for now.
                 core.arbiter.borrow_mut().unreserved(zone);
                 core.refused.set(true);
                 core.give_buffer(done.data);
                 match core.check() {
                     Ok(()) => core.work.wait().await,
-                    // Who closes the namespaces waits for this one.
+                    // `Namespaces::close` waits for this one.
                     Err(_) => core.room.open(),
                 }
                 continue;
@@ -443,7 +447,7 @@ pub(super) async fn supply(core: Rc<Core>) {
     }
 }
 
-/// Resets zones that nobody needs any more.
+/// Task that resets released zones.
 pub(super) async fn clean(core: Rc<Core>) {
     loop {
         if core.check().is_err() {

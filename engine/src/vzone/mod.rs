@@ -1,9 +1,9 @@
 //! Elastic zones for many tenants (eZNS): namespaces on one zoned device, each of them a zoned device itself.
 //!
-//! docs/NAMESPACES.md is the design: what lies where, in which order what becomes safe, and why no physical zone
+//! docs/NAMESPACES.md is the design: the layout, the order in which writes become durable, and why no physical zone
 //! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`qos`], [`limit`],
-//! [`restraint`], [`arbiter`] and [`mod@format`] decide without waiting for anything; [`core`](self) holds what running
-//! namespaces know; requests, management and recovery are what they do, and `front` is where others ask.
+//! [`restraint`], [`arbiter`] and [`mod@format`] decide without waiting; [`core`](self) holds the state of running
+//! namespaces; `request`, `manage` and `recover` are their operations, and `front` admits the requests of clients.
 
 pub mod admission;
 pub mod arbiter;
@@ -49,35 +49,35 @@ use crate::{
 };
 use std::rc::Rc;
 
-/// What is known of a namespace that runs.
+/// Status of a running namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceStatus {
-    /// What was asked for.
+    /// Its specification.
     pub spec: Spec,
     /// V-zones that are open or closed.
     pub active: u32,
-    /// Spares that are its share, by its weight.
+    /// Its share of the spares, by weight.
     pub own_spares: u32,
-    /// Spares that its groups hold; what is more than its share is borrowed.
+    /// Spares that its groups hold; those above its share are borrowed.
     pub spares: u32,
     /// Widths of the groups that are being written.
     pub widths: Vec<u32>,
-    /// Blocks that are written and complete.
+    /// Blocks whose writes have completed.
     pub written_blocks: u64,
     /// Blocks that are being read.
     pub read_blocks: u64,
-    /// How many of them each v-zone may have on its way that waits for dies; nothing where nobody is to be spared.
+    /// Congestion window: blocks that a v-zone with slow reads may have outstanding; `None` without a limit.
     pub read_window_blocks: Option<u64>,
-    /// Blocks that v-zones which are being written may write at once; fewer than none if some are owed.
+    /// Tokens of the active v-zones: blocks that they may write at once; negative if some are owed.
     pub tokens: i64,
-    /// Blocks a second to which it is held back for others' sake; nothing if it is not.
+    /// Blocks a second to which it is throttled; `None` if it is not.
     pub held_to: Option<u64>,
     /// Whether its floors, and its latency, were found to be out of reach.
     pub out_of_reach: [bool; 2],
 }
 
-/// All namespaces of a device. Clones are the same. Their tasks belong to the runtime: they live, and hold the device,
-/// until [`Runtime::clear`].
+/// All namespaces of a device. Clones share their state. Their tasks belong to the runtime: they live, and hold the
+/// device, until [`Runtime::clear`].
 #[derive(Clone)]
 pub struct Namespaces {
     core: Rc<Core>,
@@ -85,7 +85,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Prepares an empty device. `vzone_zones` physical zones will be a zone of a namespace, 16 at most.
+    /// Prepares an empty device. A v-zone will consist of `vzone_zones` physical zones, 1 to 16.
     ///
     /// # Errors
     /// When the device is not empty, or too small.
@@ -97,29 +97,30 @@ impl Namespaces {
         recover::create(device, uuid, vzone_zones).await
     }
 
-    /// How many physical zones a v-zone best has on a device of this shape.
+    /// Recommended number of physical zones of a v-zone on a device of this shape.
     pub fn fitting(geometry: &Geometry) -> u32 {
         recover::fitting(geometry)
     }
 
-    /// Whether there are namespaces on `device`, as far as its first blocks say, or others where these cannot be read.
-    /// Where the answer is [`Presence::Unknown`], nothing may be written by others.
+    /// Whether there are namespaces on `device`, by the first blocks of the journal, or of other zones where these
+    /// cannot be read. After [`Presence::Unknown`] the device must not be overwritten.
     ///
     /// # Errors
-    /// When the device does not say how its zones are, or is gone.
+    /// When the device does not report its zones, or is gone.
     pub async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, VzoneError> {
         recover::are_on(device).await
     }
 
-    /// Says what namespaces there are on `device`, and changes nothing. They must not run.
+    /// Reads which namespaces are on `device`, and changes nothing. They must not run.
     ///
     /// # Errors
-    /// When there are none, or what is said of them is damaged.
+    /// When there are none, or the journal is damaged.
     pub async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneError> {
         recover::look(device).await
     }
 
-    /// Empties a device whose last namespace was removed: it is as before [`Namespaces::create`]. They must not run.
+    /// Empties a device whose last namespace was removed: its state is as before [`Namespaces::create`]. They must not
+    /// run.
     ///
     /// # Errors
     /// [`VzoneError::InUse`] if there are namespaces; or the device fails.
@@ -130,7 +131,7 @@ impl Namespaces {
     /// Finds the namespaces on `device`, and recovers them if they have not been stopped.
     ///
     /// # Errors
-    /// When there are none, or what is said of them is damaged.
+    /// When there are none, or the journal is damaged.
     pub async fn open(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
@@ -156,7 +157,7 @@ impl Namespaces {
     /// Adds a namespace.
     ///
     /// # Errors
-    /// When there can be no such one.
+    /// When the specification is invalid, or does not fit.
     pub async fn add(&self, spec: Spec) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
@@ -173,7 +174,7 @@ impl Namespaces {
         let vzones = vec![vzone; spec.zones as usize];
         let serial = core.arbiter.borrow().serial();
         let tenant = Rc::new(Tenant::new(id as u32, spec.clone(), geometry, vzones, serial));
-        // Its active zones are promised from now on. It works once the journal has it.
+        // Its active zones are guaranteed from now on. It accepts commands once its record is durable.
         tenant.state.borrow_mut().removed = true;
         {
             let mut tenants = core.tenants.borrow_mut();
@@ -188,11 +189,11 @@ impl Namespaces {
         Ok(Namespace { core: core.clone(), tenant })
     }
 
-    /// Gives a namespace so many v-zones. What was known as this namespace before is not ready any more.
+    /// Resizes a namespace to `zones` v-zones. Earlier handles of it answer Namespace Not Ready from then on.
     ///
     /// # Errors
-    /// When there is none of this name, commands for it are on their way, there are not so many, or it holds
-    /// something in those that it would lose.
+    /// When there is none of this name, commands for it are outstanding, there are not so many v-zones, or one that it
+    /// would lose holds data.
     pub async fn resize(&self, name: &str, zones: u32) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
@@ -206,7 +207,7 @@ impl Namespaces {
         let (all, entry) = (core.clone(), Entry::Namespace(old.id, spec.clone()));
         let mut resized = None;
         let apply = || {
-            // Only now: what a flush for others has lost meanwhile is known of the old one.
+            // Copied only now: a flush for others may have marked losses in the old one meanwhile.
             let new = Rc::new(old.resized(spec, geometry));
             all.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
             all.note_promises();
@@ -217,11 +218,10 @@ impl Namespaces {
         Ok(Namespace { core: core.clone(), tenant })
     }
 
-    /// Gives a namespace other limits, floors and another class of latency, also at work. Safe from power cuts at the
-    /// return.
+    /// Changes the limits, floors and latency class of a namespace, which may run. Durable on return.
     ///
     /// # Errors
-    /// When there is none of this name, or floors are above limits.
+    /// When there is none of this name, or a floor is above its limit.
     pub async fn set_qos(&self, name: &str, qos: Qos) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
@@ -246,22 +246,23 @@ impl Namespaces {
         tenant.ok_or(VzoneError::Unknown)
     }
 
-    /// The namespace of this name, for which no commands are on their way. What is moved by itself is waited for.
+    /// The namespace of this name, without outstanding commands. Waits for relocations.
     async fn idle(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
         let tenant = self.called(name)?;
         let leaving = || tenant.state.borrow().vzones.iter().position(|vzone| vzone.leaving);
         while let Some(zone) = leaving() {
             tenant.wait(zone, |vzone| !vzone.leaving).await;
         }
-        // A flush has no v-zone, and would be answered for one that nobody tells of losses any more.
+        // Flushes count too: an outstanding one would look for lost writes in the old object, which is not marked any
+        // more.
         let busy = tenant.commands.get() > 0;
         if busy { Err(VzoneError::InUse) } else { Ok(tenant) }
     }
 
-    /// Removes a namespace, and what is in it.
+    /// Removes a namespace and its data.
     ///
     /// # Errors
-    /// When there is none of this name, or commands for it are on their way.
+    /// When there is none of this name, or commands for it are outstanding.
     pub async fn remove(&self, name: &str) -> Result<(), VzoneError> {
         let _turn = self.core.administration.take().await;
         let tenant = self.idle(name).await?;
@@ -275,15 +276,15 @@ impl Namespaces {
         Ok(self.core.record(Entry::Removed(tenant.id), apply).await?)
     }
 
-    /// The namespaces there are, in the order of their numbers.
+    /// The existing namespaces, in the order of their numbers.
     pub fn list(&self) -> Vec<Namespace> {
         let core = &self.core;
         core.tenants().into_iter().map(|tenant| Namespace { core: core.clone(), tenant }).collect()
     }
 
-    /// Has time pass: writers get tokens, spares of namespaces that write nothing are taken back, and it is looked who
-    /// has to be held back. To be called about every millisecond while it says that there is something to do, and now
-    /// and then otherwise.
+    /// Periodic work: refills the tokens of writers, takes back spares of namespaces that write nothing, and decides
+    /// which namespaces are throttled. To be called about every millisecond while it returns `true`, and now and then
+    /// otherwise.
     pub fn tick(&self) -> bool {
         let core = &self.core;
         let now_us = core.now_us();
@@ -292,7 +293,7 @@ impl Namespaces {
         }
         let tenants = core.tenants();
         core.look_at_reads(now_us, &tenants);
-        // A writer that waits for each answer is seldom at work at the moment of a tick, and needs its tokens in time.
+        // A synchronous writer is seldom active at the moment of a tick, but needs its tokens in time.
         let mut busy = core.look_at_writes(now_us, &tenants);
         busy |= core.promised.get() && core.look(now_us, &tenants);
         for tenant in tenants {
@@ -306,7 +307,7 @@ impl Namespaces {
                 let patience_us = self.patience_us << state.stops;
                 !state.removed && balloon::is_frozen(state.spares, state.last_write_us, now_us, patience_us)
             };
-            // One at a time: whoever comes back does not wait for what others are moved for.
+            // One at a time: a namespace that writes again does not wait for relocations of others.
             if frozen && core.moves.get() == 0 {
                 let is_well = |vzone: &Vzone| vzone.failed.is_none() && !vzone.stuck;
                 let is_wide = |vzone: &Vzone| vzone.active && vzone.spares > 0 && is_well(vzone);
@@ -317,7 +318,7 @@ impl Namespaces {
         busy
     }
 
-    /// V-zones that there is room for, those that are given out with them.
+    /// V-zones that fit on the device, including those of existing namespaces.
     pub fn zones(&self) -> u64 {
         recover::room(&self.core.identity, self.core.device.geometry())
     }
@@ -332,7 +333,7 @@ impl Namespaces {
         self.core.identity.vzone_zones
     }
 
-    /// Nothing is changed on the device any more, and nothing prepared, once what is on its way has ended.
+    /// Stops all changes to the device, and waits for reservations and resets that are outstanding.
     pub async fn close(&self) {
         let core = &self.core;
         core.fail(Status::NamespaceNotReady.into());
@@ -342,7 +343,7 @@ impl Namespaces {
         }
     }
 
-    /// Groups that were moved since the namespaces were opened.
+    /// Groups that were relocated since the namespaces were opened.
     pub fn moved_groups(&self) -> u64 {
         self.core.moved_groups.get()
     }
@@ -352,11 +353,11 @@ impl Namespaces {
         self.core.refusals.get()
     }
 
-    /// Compares the books with each other.
+    /// Checks the consistency of allocation, spares and tokens.
     ///
     /// # Errors
-    /// A physical zone with two owners, with none, or taken for nobody; spares that are in use and not counted, or more
-    /// than there are; more tokens than time.
+    /// A physical zone with two owners or none, or allocated without an owner; spares that are in use and not counted,
+    /// or more than there are; tokens for more time than has passed.
     pub fn audit(&self) -> Result<(), String> {
         let core = &self.core;
         let mut claims = core.in_hand.borrow().clone();
@@ -402,17 +403,17 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.tenant.spec.name
     }
 
-    /// Its number, which it keeps as long as it is there.
+    /// Its number, which it keeps until it is removed.
     pub fn number(&self) -> u32 {
         self.tenant.id
     }
 
-    /// What is known of it.
+    /// Its status.
     pub fn status(&self) -> NamespaceStatus {
         let (spares, weight) = (self.core.spares() as u64, self.tenant.spec.weight as u64);
         let weights: u64 = self.core.tenants().iter().map(|tenant| tenant.spec.weight as u64).sum();
@@ -433,13 +434,13 @@ impl Namespace {
         }
     }
 
-    /// Waits until a read or write of so many blocks may go that somebody else has asked for: those who ask first go
-    /// first. `sleep` waits so many microseconds, a little more at times. [`Namespace::answered`] has to follow.
+    /// Waits until a client's read or write of so many blocks is admitted, in order of arrival. `sleep` waits so many
+    /// microseconds, sometimes a little longer. [`Namespace::answered`] has to follow.
     pub async fn admit<F: Future<Output = ()>>(&self, blocks: u64, sleep: impl Fn(u64) -> F) -> Passed {
         self.core.let_in(&self.tenant, blocks, sleep).await
     }
 
-    /// A request of so many blocks that was let through is answered.
+    /// Counts the completion of an admitted request of so many blocks.
     pub fn answered(&self, passed: Passed, blocks: u64) {
         self.core.answered(&self.tenant, passed, blocks);
     }
@@ -513,7 +514,7 @@ impl Namespace {
         self.core.employ(&self.tenant, job)
     }
 
-    /// Queues a write that the zone table has let through.
+    /// Queues a write that the zone table has admitted.
     fn write(&self, effect: WriteEffect, data: Buf, fua: bool) -> Completion {
         let (zone, from) = (effect.zone.0 as usize, effect.offset_blocks);
         let (ticket, begins) = {

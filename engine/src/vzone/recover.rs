@@ -1,8 +1,8 @@
-//! Making namespaces on a device, and finding them again.
+//! Creating namespaces on a device, and recovering them.
 //!
-//! Opening reads the newest whole checkpoint and the records behind it, asks the device where its zones end, and so
-//! knows of each v-zone what it holds (`settle`). Then it writes a checkpoint that says so. Nothing is changed before
-//! that one is safe, so an opening that is cut off is begun again.
+//! Opening reads the newest complete checkpoint and the records behind it, gets the write pointers of the zones from
+//! the device, and derives from them the contents of each v-zone (`settle`). Then it writes a checkpoint with the
+//! result. Nothing else is changed before that is durable, so an interrupted opening can be repeated.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -26,30 +26,30 @@ use crate::{
 };
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-/// Active zones of a device that knows no limit.
+/// Assumed active zones of a device without a limit.
 const UNLIMITED: u32 = 256;
 
-/// As many v-zones shall there be, if there are zones for them.
+/// Least number of v-zones that [`fitting`] aims at.
 const ENOUGH_VZONES: u32 = 32;
 
 /// The largest weight of a namespace.
 const MOST_WEIGHT: u32 = 1000;
 
-/// Zones have more blocks than that.
+/// The capacity of a zone has to be larger, in blocks.
 const LEAST_CAPACITY: u64 = 3;
 
-/// Data begin where the device likes writes to begin, if no more than such a part of a zone is given up for that.
+/// Data begin at the optimal write size of the device, if that is at most this fraction (1/n) of a zone.
 const LEAD_IS_AT_MOST: u64 = 8;
 
-/// Nobody counts checkpoints or reservations so far.
+/// Numbers of checkpoints and reservations are smaller in a valid journal.
 const MOST_COUNTED: u64 = 1 << 63;
 
 /// Blocks of the journal that are read at once.
 const READ_BLOCKS: u64 = 64;
 
-/// What is kept back of a device of this shape: active zones of the journal, and zones kept reserved.
+/// Active zones of a device that v-zones may use, and those kept reserved.
 pub(super) struct Budget {
-    /// Active zones, those of the journal left out.
+    /// Active zones without those of the journal.
     pub limit: u32,
     /// Of these, kept reserved.
     pub kept: u32,
@@ -74,17 +74,17 @@ fn lead_blocks(device: &dyn ZonedDevice) -> u32 {
     if aligned <= lead_most(device.geometry()) { aligned as u32 } else { 1 }
 }
 
-/// Zones that v-zones may have: the others are the journal's, kept reserved, or needed to move a group.
+/// Zones for v-zones: the others are the journal's, kept reserved, or needed for relocation.
 pub(super) fn usable_zones(identity: &Identity, geometry: &Geometry) -> u32 {
     identity.zones.saturating_sub(2 + Budget::of(geometry).kept + identity.vzone_zones)
 }
 
-/// V-zones that a device of this shape has room for.
+/// V-zones that fit on a device of this shape.
 pub(super) fn room(identity: &Identity, geometry: &Geometry) -> u64 {
     (usable_zones(identity, geometry) / identity.vzone_zones) as u64
 }
 
-/// The shape of a namespace on a device of this shape.
+/// The geometry of a namespace on a device of this shape.
 pub(super) fn geometry_of(device: &Geometry, identity: &Identity, spec: &Spec) -> Geometry {
     let capacity = identity.vzone_blocks();
     Geometry {
@@ -146,24 +146,24 @@ async fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneInfo>, DeviceError> 
     done.result.map(|()| done.zones)
 }
 
-/// What the journal in a zone says.
+/// The contents of one journal zone.
 #[derive(Default)]
 struct Said {
     zone: u32,
-    /// Mark and generation of its blocks, if one of them is right.
+    /// Mark and generation of its blocks, if one of them is valid.
     of: Option<(u64, u64)>,
     serial: u64,
     entries: Vec<Entry>,
-    /// Whether its checkpoint is whole, and whether there are records behind.
+    /// Whether its checkpoint is complete, and whether there are records behind it.
     whole: bool,
     records: bool,
-    /// The first block that is not as it was written.
+    /// The first damaged or unreadable block.
     damaged: Option<VzoneError>,
 }
 
 async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Said, VzoneError> {
     if zone.state == ZoneState::Offline {
-        // Nobody knows where it ends.
+        // Its end is not known.
         return Err(DeviceError::from(Status::ZoneIsOffline).into());
     }
     let mut said = Said { zone: zone.zone.0, ..Said::default() };
@@ -197,11 +197,11 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Said,
 }
 
 impl Said {
-    /// Adds what block `block` says.
+    /// Adds the contents of block `block`.
     fn add(&mut self, head: Head, entries: Vec<Entry>, block: u64) {
         self.of = Some((head.mark, head.generation));
         self.records |= head.kind == 0;
-        // A record is behind a whole checkpoint, and nothing else is.
+        // Records follow a complete checkpoint, and nothing else does.
         if (head.kind == 0) != self.whole && self.damaged.is_none() {
             self.damaged = Some(VzoneError::Damaged { zone: self.zone, block });
         }
@@ -214,19 +214,19 @@ impl Said {
         self.of.map(|(_, generation)| generation)
     }
 
-    /// Whether all is there.
+    /// Whether it has a complete checkpoint and no damage.
     fn is_good(&self) -> bool {
         self.whole && self.damaged.is_none()
     }
 
-    /// Whether nothing is lost with what is damaged in it, since `other` is there: a checkpoint says the same as the
-    /// journal before it, which is emptied before a record follows.
+    /// Whether `other` makes up for damage in it: a checkpoint repeats the state of the journal before it, which is
+    /// reset before a record follows the checkpoint.
     fn is_covered_by(&self, other: &Said) -> bool {
         self.zone != other.zone && !(self.records && self.generation() > other.generation())
     }
 }
 
-/// What the journal says, all entries applied.
+/// The state that the journal describes, all entries applied.
 struct Books {
     identity: Identity,
     namespaces: BTreeMap<u32, Spec>,
@@ -241,7 +241,7 @@ fn replay(entries: Vec<Entry>) -> Option<Books> {
         match entry {
             Entry::Identity(_) => return None,
             Entry::Namespace(id, spec) => {
-                // One that was made smaller: nothing was in the v-zones that are not its any more.
+                // It may have become smaller; the v-zones that it lost were empty.
                 books.vzones.retain(|(owner, zone), _| *owner != id || *zone < spec.zones);
                 books.namespaces.insert(id, spec);
             }
@@ -256,7 +256,7 @@ fn replay(entries: Vec<Entry>) -> Option<Books> {
 }
 
 impl Books {
-    /// Whether nothing in them is out of bounds, and no zone has two owners.
+    /// Whether all values are within bounds, and no zone has two owners.
     fn are_sane(&self, geometry: &Geometry) -> bool {
         let identity = &self.identity;
         let mut owned = vec![false; geometry.zones as usize];
@@ -271,7 +271,7 @@ impl Books {
             let most = blocks(groups).min(identity.vzone_blocks());
             match end {
                 End::Open => true,
-                // Its last group is to be moved.
+                // Its last group is to be relocated.
                 End::Sealed(tail) => {
                     !groups.is_empty() && (blocks(&groups.first(groups.len() - 1))..=most).contains(tail)
                 }
@@ -298,7 +298,7 @@ impl Books {
     }
 }
 
-/// Whether there can be such a namespace, of v-zones of so many zones.
+/// Whether the numbers of a specification are valid, with `vzone_zones` zones in a v-zone.
 fn has_shape(spec: &Spec, vzone_zones: u32) -> bool {
     spec.zones > 0
         && (1..=MOST_WEIGHT).contains(&spec.weight)
@@ -308,7 +308,7 @@ fn has_shape(spec: &Spec, vzone_zones: u32) -> bool {
         && spec.essential == floor_power(spec.essential)
 }
 
-/// What a v-zone holds, as its physical zones say.
+/// The contents of a v-zone, by the write pointers of its physical zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Settled {
     groups: Groups,
@@ -316,11 +316,11 @@ struct Settled {
     tail: u64,
 }
 
-/// Where an open v-zone ends. `have` gives the blocks of data in a physical zone.
+/// Finds the end of an open v-zone. `have` gives the blocks of data in a physical zone.
 ///
-/// It ends where the first block is missing. Groups behind that hold nothing that was promised, and neither does
-/// one that holds nothing before it. If some zone has more, nothing can be written where the v-zone ends: it is
-/// sealed, and its last group moved.
+/// It ends at the first missing block. Later groups hold nothing that was promised, and neither does a group whose
+/// first block is missing. If a zone has blocks beyond that end, the v-zone cannot be written there: it is sealed, and
+/// its last group is relocated.
 fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settled {
     let mut tail = 0;
     for index in 0..groups.len() {
@@ -340,8 +340,9 @@ fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settl
     Settled { groups: *groups, end: End::Open, tail }
 }
 
-/// What a v-zone holds, as the journal and its physical zones say. Nobody knows where an open one ends that has a worn
-/// zone, which may be back another time: it keeps all that it has, and is taken to be as long as its other zones allow.
+/// Finds the contents of a v-zone, by the journal and its physical zones. The end of an open one with a worn zone is
+/// not known, and that zone may come back: it keeps all its groups, and is taken to be as long as its other zones
+/// allow.
 fn settle_known(groups: &Groups, end: End, identity: &Identity, zones: &[ZoneInfo]) -> Settled {
     let (zone_blocks, capacity) = (identity.data_blocks(), identity.vzone_blocks());
     let have = |zone: u32| zone_data(&zones[zone as usize], identity);
@@ -350,7 +351,7 @@ fn settle_known(groups: &Groups, end: End, identity: &Identity, zones: &[ZoneInf
             let settled = settle(groups, zone_blocks, have);
             match worn(groups, zones) {
                 Some(_) => Settled { groups: *groups, end, tail: settled.tail.min(capacity) },
-                // It is full, and the zones of its last group were being finished.
+                // It is full, and the zones of its last group may have been being finished.
                 None if settled.tail >= capacity => Settled { end, tail: capacity, ..settled },
                 None => settled,
             }
@@ -359,13 +360,13 @@ fn settle_known(groups: &Groups, end: End, identity: &Identity, zones: &[ZoneInf
     }
 }
 
-/// What the worst zone of these groups is, if one is worn.
+/// The worst state of the zones of these groups, if one is worn.
 fn worn(groups: &Groups, zones: &[ZoneInfo]) -> Option<ZoneState> {
     let is = |state| groups.zones().iter().any(|zone| zones[*zone as usize].state == state);
     [ZoneState::Offline, ZoneState::ReadOnly].into_iter().find(|state| is(*state))
 }
 
-/// What is on a device, of which nothing is changed.
+/// The journal and the zones of a device, as read.
 struct Found {
     /// Of the newest checkpoint.
     zone: u32,
@@ -395,13 +396,13 @@ async fn find(device: &dyn ZonedDevice) -> Result<Found, VzoneError> {
     Ok(Found { zone, generation, serial, books: books.ok_or(VzoneError::Absurd)?, zones })
 }
 
-/// Finds the namespaces on a device, and has them run.
+/// Recovers the namespaces of a device, and lets them run.
 pub(super) async fn open(
     runtime: &Runtime,
     device: Rc<dyn ZonedDevice>,
     behaviour: Behaviour,
 ) -> Result<Rc<Core>, VzoneError> {
-    // A process that died may have left what is read in a cache.
+    // A killed process may have left completed writes in a volatile cache.
     device.submit(Command::Flush).await.result?;
     let geometry = device.geometry().clone();
     let Found { zone, generation, serial, books, zones } = find(&*device).await?;
@@ -415,7 +416,8 @@ pub(super) async fn open(
     let unfinished = take_over(&core, &books, &zones);
     core.checkpoint().await?;
     for zone in unfinished {
-        // Nobody else has to do without what is his: it counts as active, until it is reset.
+        // It stays active on the device and so counts until it is reset, or others could not get their guaranteed
+        // zones.
         if core.finish_zone(zone).await.result.is_err_and(|error| !is_out(error)) {
             core.arbiter.borrow_mut().hold(zone);
         }
@@ -423,15 +425,15 @@ pub(super) async fn open(
     Ok(core)
 }
 
-/// Whether one of the zones of the journal begins with a block of one. Where one of these hides, the first block of a
-/// zone that is bound says so.
+/// Whether a zone of the journal begins with a journal block. Where these cannot be read, the reservation in the first
+/// block of other zones tells.
 pub(super) async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, VzoneError> {
     let zones = report(&*device).await?;
     let is_own = |_: bool, block: &[u8]| looks_like_journal(block) || is_reservation(block);
     Ok(presence(&*device, &zones, false, is_own).await?)
 }
 
-/// Says what namespaces there are on a device, which is not changed.
+/// Lists the namespaces of a device, which is not changed.
 pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneError> {
     let Found { books, zones, .. } = find(&*device).await?;
     let written = |id: u32| {
@@ -446,8 +448,8 @@ pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneErr
     })
 }
 
-/// Empties a device on which there is no namespace any more. The journal goes last, and what is older of it before
-/// what is newer: so a dissolution that is cut off can be begun again.
+/// Empties a device without namespaces. The journal goes last, its older zone before the newer one: so an interrupted
+/// call can be repeated.
 pub(super) async fn dissolve(device: Rc<dyn ZonedDevice>) -> Result<(), VzoneError> {
     let Found { zone: newest, books, zones, .. } = find(&*device).await?;
     if !books.namespaces.is_empty() {
@@ -462,7 +464,7 @@ pub(super) async fn dissolve(device: Rc<dyn ZonedDevice>) -> Result<(), VzoneErr
     Ok(())
 }
 
-/// Physical zones of a v-zone on a device of this shape: 16, or as many that there are v-zones enough.
+/// Recommended physical zones of a v-zone: the largest power of two, 16 at most, that leaves enough v-zones.
 pub(super) fn fitting(geometry: &Geometry) -> u32 {
     let enough = |vzone_zones: &u32| {
         let usable = geometry.zones.saturating_sub(2 + Budget::of(geometry).kept + vzone_zones);
@@ -471,16 +473,16 @@ pub(super) fn fitting(geometry: &Geometry) -> u32 {
     [16, 8, 4, 2].into_iter().find(enough).unwrap_or(1)
 }
 
-/// Blocks of data in a physical zone; the most that there can be where its write pointer means nothing.
+/// Blocks of data in a physical zone; the largest possible number where its write pointer is not valid.
 fn zone_data(info: &ZoneInfo, identity: &Identity) -> u64 {
     let full = info.state == ZoneState::Full || is_worn(info.state);
     let blocks = if full { info.capacity_blocks } else { info.wp_blocks };
     blocks.saturating_sub(identity.lead_blocks as u64).min(identity.data_blocks())
 }
 
-/// Makes up what runs; gives the zones of sealed and finished v-zones that are to be finished.
+/// Builds the running state; returns active zones of sealed and finished v-zones, which have to be finished.
 fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
-    // Whether zones are active, and may be finished if they are not.
+    // By owned zone: whether it counts as active, and whether it may be finished otherwise.
     let mut owners: Vec<Option<(bool, bool)>> = vec![None; zones.len()];
     for (id, spec) in &books.namespaces {
         let geometry = geometry_of(core.device.geometry(), &core.identity, spec);
@@ -542,19 +544,19 @@ fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
     unfinished
 }
 
-/// What is answered to a write to a worn zone.
+/// Status of a write to a worn zone.
 fn refusal(state: ZoneState) -> Status {
     if state == ZoneState::Offline { Status::ZoneIsOffline } else { Status::ZoneIsReadOnly }
 }
 
-/// Has the zone table of a namespace say what its v-zones hold.
+/// Loads the contents of the v-zones into the zone table of a namespace.
 fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
     let mut state = tenant.state.borrow_mut();
     let capacity_blocks = tenant.geometry.zone_capacity_blocks;
     for index in 0..tenant.geometry.zones {
         let vzone = state.vzones[index as usize];
         let full = matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity_blocks;
-        // Where a sealed one ends is known, and it is moved to zones that are not worn: it counts as any other one.
+        // The end of a sealed one is known, and it is relocated to zones that are not worn: it counts as any other one.
         let sealed = matches!(vzone.end, End::Sealed(_));
         let found = match worn(&vzone.groups, zones).filter(|_| !sealed) {
             Some(worn) => worn,
@@ -569,7 +571,7 @@ fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
     state.hold();
 }
 
-/// What is to be said against a namespace. `own` is the number of one that is to become so.
+/// Checks the specification of a namespace; `own` is the number of the existing one that is to get it.
 pub(super) fn check_spec(core: &Core, spec: &Spec, own: Option<u32>) -> Result<(), VzoneError> {
     let tenants = core.tenants.borrow();
     let others = || tenants.iter().flatten().filter(|tenant| Some(tenant.id) != own);
@@ -621,9 +623,9 @@ mod tests {
         };
         assert_eq!(settled([6, 6, 6]), (2, End::Open, 18));
         assert_eq!(settled([6, 6, 1]), (2, End::Open, 13));
-        // Nothing of the second group is there yet.
+        // The second group is empty.
         assert_eq!(settled([6, 6, 0]), (1, End::Open, 12));
-        // The first one is not full: whatever the second one has was not promised.
+        // The first group is not full: the blocks of the second one were not promised.
         assert_eq!(settled([6, 5, 3]), (1, End::Open, 11));
         assert_eq!(settled([4, 1, 0]), (1, End::Sealed(3), 3));
         assert_eq!(settled([1, 0, 0]), (1, End::Open, 1));

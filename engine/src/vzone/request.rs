@@ -39,7 +39,7 @@ fn stretches<'g>(
 }
 
 impl Core {
-    /// Reads blocks; what is above the tail is zeros.
+    /// Reads blocks; those above the tail are zeros.
     pub async fn read(
         &self,
         tenant: &Tenant,
@@ -102,7 +102,7 @@ impl Core {
         self.device.reread(self.lba(physical, at), attempt)
     }
 
-    /// Looks who reads how much, if it is time to.
+    /// Updates the congestion window, if it is time to.
     pub fn look_at_reads(&self, now_us: u64, tenants: &[Rc<Tenant>]) {
         let mut window = self.window.get();
         let Some(since_us) = window.is_due(now_us) else { return };
@@ -117,7 +117,7 @@ impl Core {
         self.window.set(window);
     }
 
-    /// Writes blocks, in the turn of the ticket, and completes when all before it have.
+    /// Writes blocks in the order of tickets, and completes when all writes before it have.
     pub async fn write(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -170,7 +170,7 @@ impl Core {
         Done { result, data, lba, tail: to, ..Done::ok() }
     }
 
-    /// Hands the write to the device, opening groups as it goes; what is handed over last is `begun_us`.
+    /// Submits the write to the device, opening groups as it goes; `begun_us` becomes the time of the last submission.
     async fn submit_write(
         self: &Rc<Core>,
         tenant: &Rc<Tenant>,
@@ -198,7 +198,7 @@ impl Core {
                 at = next;
                 continue;
             }
-            // A group is opened when the one before is complete, and holds nothing active any more.
+            // A group is opened when the one before is complete and has no active zones.
             self.end_write(flights).await?;
             tenant.wait(zone, |vzone| vzone.settled == ticket).await;
             tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err)?;
@@ -214,7 +214,7 @@ impl Core {
         Ok(())
     }
 
-    /// A write that begins a v-zone has done so, or will not.
+    /// Removes a write that begins a v-zone from the queue: it has begun, or never will.
     pub fn begun(&self, tenant: &Tenant, begins: Option<u64>) {
         if let Some(number) = begins {
             tenant.state.borrow_mut().beginning.retain(|other| *other != number);
@@ -222,7 +222,7 @@ impl Core {
         }
     }
 
-    /// Waits for tokens; when there are.
+    /// Waits for tokens; returns the time at which the write is admitted.
     async fn admit(&self, tenant: &Tenant, zone: usize, blocks: u64) -> u64 {
         loop {
             {
@@ -248,7 +248,7 @@ impl Core {
         self.pace.set(pace);
     }
 
-    /// Updates the pace of admission control, if it is time to; whether it holds writers back from now on.
+    /// Updates the pace of admission control, if it is time to; returns whether it throttles writers from now on.
     pub fn look_at_writes(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
         let mut pace = self.pace.get();
         if let Some(since_us) = pace.is_due(now_us) {
@@ -267,14 +267,14 @@ impl Core {
         pace.block_ns().is_some()
     }
 
-    /// Nothing can be written to a v-zone any more, before the namespaces are opened again.
+    /// Makes a v-zone read-only until the namespaces are opened again.
     pub fn fail_vzone(&self, tenant: &Tenant, zone: usize, error: DeviceError) {
         let mut state = tenant.state.borrow_mut();
         state.vzones[zone].failed.get_or_insert(error);
         state.table.set_read_only(ZoneIndex(zone as u32));
     }
 
-    /// Gives a v-zone its next group. The zones are its own, safely, before anything is written to them.
+    /// Gives a v-zone its next group. The journal records this durably before anything is written to the zones.
     async fn open_group(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let mut groups = tenant.state.borrow().vzones[zone].groups;
         let most = self.identity.vzone_zones - groups.zones().len() as u32;
@@ -290,7 +290,8 @@ impl Core {
         self.record(entry, apply).await
     }
 
-    /// As [`Core::flush`]; what is lost of a v-zone is told by the next one, and by those that had begun then.
+    /// As [`Core::flush`], but a v-zone's lost writes fail the next flush, and those that had begun before that one
+    /// ended.
     pub async fn flush_and_tell(&self, tenant: &Tenant) -> Result<(), DeviceError> {
         let number = {
             let mut state = tenant.state.borrow_mut();
@@ -310,13 +311,13 @@ impl Core {
         result
     }
 
-    /// Makes safe what has completed of a v-zone.
+    /// Makes the completed writes of a v-zone durable.
     pub async fn flush_zone(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         self.flush(tenant).await?;
         tenant.state.borrow().vzones[zone].lost.map_or(Ok(()), Err)
     }
 
-    /// Makes everything that has completed safe, and is not lost.
+    /// Makes all completed writes durable that are not marked as lost.
     pub async fn flush(&self, tenant: &Tenant) -> Result<(), DeviceError> {
         if self.device.geometry().volatile_cache {
             let tails: Vec<(u32, u64)> = match tenant.state.borrow().vzones.iter().any(is_plain) {
@@ -338,7 +339,7 @@ impl Core {
     }
 }
 
-/// Whether a v-zone has something that was not flushed.
+/// Whether a v-zone has unflushed writes.
 fn is_plain(vzone: &Vzone) -> bool {
     vzone.plain_end > vzone.flushed
 }

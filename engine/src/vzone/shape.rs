@@ -1,17 +1,17 @@
-//! Where the blocks of a stripe group lie.
+//! Address arithmetic of a stripe group.
 //!
-//! A group is `width` physical zones in which units are dealt out in turn. Where the zones are not a whole number
-//! of units long, the last row has shorter ones. So the part of any range of a group that lies in one zone is one
-//! range there: a request becomes one command a zone, however small the units are (§4.5, last paragraph).
+//! A group is `width` physical zones over which units are distributed in turn. Where the capacity of a zone is not a
+//! whole number of units, the last row has shorter ones. So any range of a group lies in one contiguous range of each
+//! zone: a request becomes one command a zone, however small the units are (§4.5, last paragraph).
 
 use std::ops::Range;
 
-/// A stripe group, as far as addresses go.
+/// The layout of a stripe group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Physical zones.
     pub width: u32,
-    /// Blocks that follow each other in one zone.
+    /// Consecutive blocks of the group in one zone.
     pub unit_blocks: u32,
     /// Blocks of a physical zone that hold data.
     pub zone_blocks: u64,
@@ -44,7 +44,7 @@ impl Shape {
         self.row(blocks).share(part)
     }
 
-    /// Where block `offset` of zone `part` is in the group; the end of the group for the end of the zone.
+    /// Position in the group of block `offset` of zone `part`; the end of the group for the end of the zone.
     pub fn position(self, part: u32, offset: u64) -> u64 {
         let (unit, width) = (self.unit_blocks as u64, self.width as u64);
         if offset >= self.zone_blocks {
@@ -57,13 +57,13 @@ impl Shape {
         }
     }
 
-    /// How many blocks of the group are there from its start on without a gap, if each zone has so many.
+    /// Blocks from the start of the group without a gap, if the zones have `have` blocks each.
     pub fn prefix(self, have: &[u64]) -> u64 {
         let ends = (0..).zip(have).map(|(part, have)| self.position(part, *have));
         ends.min().unwrap_or(0)
     }
 
-    /// Whether some zone has more than what belongs to the prefix: nothing can be written at its end then.
+    /// Whether a zone has blocks beyond the prefix: the group cannot be written at its end then.
     pub fn is_torn(self, have: &[u64]) -> bool {
         let prefix = self.prefix(have);
         (0..).zip(have).any(|(part, have)| *have > self.share(part, prefix))
@@ -87,8 +87,8 @@ impl Shape {
         })
     }
 
-    /// Where blocks of zone `part` are in the group: for each run of those that follow each other there, where it begins
-    /// and how many they are.
+    /// Runs of consecutive positions in the group of blocks of zone `part`: the first position and the number of blocks
+    /// of each.
     pub fn runs(self, part: u32, blocks: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
         let (unit, whole) = (self.unit_blocks as u64, self.whole());
         let mut offset = blocks.start;

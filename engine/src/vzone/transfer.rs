@@ -11,7 +11,7 @@ use std::ops::Range;
 pub(super) struct Flight {
     completion: Completion,
     shape: Shape,
-    /// The range of the group that it is a part of, and where that begins in the request.
+    /// The range of the group that it is a part of, and where that range begins in the request.
     range: Range<u64>,
     at: u64,
     part: u32,
@@ -20,7 +20,7 @@ pub(super) struct Flight {
     whole: bool,
 }
 
-/// A range of a group in which a request lies, or a part of it.
+/// The range of a group that a request, or a part of it, covers.
 pub(super) struct Stretch<'z> {
     pub shape: Shape,
     pub zones: &'z [u32],
@@ -42,8 +42,8 @@ impl Stretch<'_> {
     }
 }
 
-/// Where in a request the bytes of zone `part` are, run by run, if the request has the `range` of a group from its block
-/// `at` on.
+/// Byte ranges in a request of the blocks in zone `part`, run by run, if the request covers the `range` of a group from
+/// its block `at` on.
 fn places(
     shape: Shape,
     range: &Range<u64>,
@@ -58,8 +58,7 @@ fn places(
 }
 
 impl Core {
-    /// Begins to read. The zones are not reset before the read has ended. `data` is taken if the request is
-    /// one command.
+    /// Submits a read. The zones are not reset before it has ended. `data` is taken if the request is a single command.
     pub fn begin_read(&self, stretch: &Stretch<'_>, data: &mut Buf, flights: &mut Vec<Flight>) {
         let blocks = stretch.range.end - stretch.range.start;
         for (part, zone, piece) in stretch.parts() {
@@ -74,7 +73,7 @@ impl Core {
         }
     }
 
-    /// Waits for reads, and puts what they bring into `data`.
+    /// Waits for reads, and copies their data into `data`.
     pub async fn end_read(&self, data: &mut Buf, flights: &mut Vec<Flight>) -> Result<(), DeviceError> {
         let mut result = Ok(());
         for flight in flights.drain(..) {
@@ -101,7 +100,7 @@ impl Core {
         result
     }
 
-    /// Begins to write a part of `data`.
+    /// Submits a write of a part of `data`.
     pub fn begin_write(&self, stretch: &Stretch<'_>, data: &Buf, fua: bool, flights: &mut Vec<Flight>) {
         for (part, zone, piece) in stretch.parts() {
             let blocks = piece.end - piece.start;
@@ -142,7 +141,7 @@ impl Core {
 }
 
 impl Stretch<'_> {
-    /// What all flights of it have in common.
+    /// A command with the fields that all commands of the stretch have in common.
     fn flight(&self) -> Flight {
         Flight {
             completion: Completion::ready(crate::device::Done::ok()),
