@@ -1,30 +1,28 @@
 //! Static aggregation: several zones of a drive as one larger zone (ZRAID §4.4, §6.5).
 //!
-//! Drives with small zones have small ZRWAs. `M` consecutive zones, interleaved by units as large as
-//! the ZRWA, make a zone with a ZRWA `M` times as large: unit `u` of it lies in zone `u mod M`, at unit
-//! `u / M` there. Then the window behind the write pointer of the whole is exactly the windows of the
-//! parts, wherever it is (`Shape`). Only explicit flushes move it: a write that ends beyond the window
-//! would move one part alone.
+//! Drives with small zones have small ZRWAs. `M` consecutive zones, interleaved by units as large as the ZRWA, make a
+//! zone with a ZRWA `M` times as large: unit `u` of it lies in zone `u mod M`, at unit `u / M` there. Then the ZRWA of
+//! the aggregate consists of exactly the ZRWAs of its parts, wherever its write pointer is (`Shape`). Only explicit
+//! flushes move it: an implicit flush, by a write that ends beyond the ZRWA, would move one part alone.
 //!
-//! Nothing on `M` zones is atomic. After a crash the parts say how far it got:
+//! No command to `M` zones is atomic. After a crash the write pointers of the parts tell how far it got:
 //!
-//! - An explicit flush moves the part that holds the last block below the new write pointer first, and
-//!   the others when that is done. So the part that is furthest says either the old write pointer or
-//!   the new one, and in the latter case the others follow: all below it was complete when the flush was
-//!   asked for.
-//! - A part that is empty beside one that has a ZRWA gets a ZRWA too: an open came to the others only,
-//!   or an orderly shutdown of the drive has ended this part because its write pointer had not moved.
-//!   What is in it can still be read, and is written again. Also where it has a ZRWA: an earlier repair
-//!   may have been cut off between the two.
-//! - A finish or reset that came to some parts shows as a zone that is neither full nor empty. Whoever
-//!   asked for it asks again, and does not believe the write pointer any more. A finish first moves every
-//!   write pointer off the start, or a shutdown in the midst of it would leave parts that look like those
-//!   of a drive that has lost its ZRWAs.
+//! - An explicit flush moves the part that holds the last block below the new write pointer first, and the others when
+//!   that is done. So the furthest part shows either the old write pointer or the new one, and in the latter case the
+//!   others follow: all blocks below it were complete when the flush was submitted.
+//! - An empty part beside one with a ZRWA gets a ZRWA too: an open was carried out by the others only, or an orderly
+//!   shutdown of the drive has made this part empty because its write pointer had not moved. Its blocks can still be
+//!   read, and are written again. That is done for a part with a ZRWA as well: an earlier repair may have been
+//!   interrupted between the two steps.
+//! - A finish or reset that was carried out by some parts leaves a zone that is neither full nor empty. The caller has
+//!   to repeat it, and must not rely on the write pointer any more. A finish first moves every write pointer off the
+//!   start, since a shutdown in the midst of it would otherwise leave parts that look like those of a drive that has
+//!   lost its ZRWAs.
 //!
-//! A zone is reported as it will be, and repaired before the first command that changes it.
+//! A zone is reported as it will be after its repair, which precedes the first command that changes it.
 //!
-//! A drive with a volatile cache may lose the write pointer of one part and not that of another, so its
-//! ZRWAs are not aggregated. A drive is taken to lose the ZRWAs of all parts or of none.
+//! A drive with a volatile cache may lose the write pointer of one part and not that of another, so its ZRWAs are not
+//! aggregated. A drive is assumed to lose the ZRWAs of all parts or of none.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -39,10 +37,10 @@ use std::{cell::RefCell, collections::BTreeMap, ops::Range, rc::Rc};
 /// Blocks of a unit on drives without a ZRWA: 64 KiB.
 const UNIT_BLOCKS: u64 = 16;
 
-/// Where the blocks of an aggregated zone lie.
+/// Layout of the blocks of an aggregated zone.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// M: zones that are one.
+    /// M: zones of the drive in an aggregate.
     factor: u64,
     unit_blocks: u64,
 }
@@ -50,7 +48,7 @@ struct Shape {
 /// A piece of a range of an aggregated zone that lies in one part.
 struct Piece {
     part: u64,
-    /// Where it lies in the part, where it begins in the range, and how long it is; in blocks.
+    /// Its place in the part, its place in the range, and its length, in blocks.
     offset: u64,
     at: u64,
     blocks: u64,
@@ -64,7 +62,7 @@ impl Shape {
         blocks / row * self.unit_blocks + behind.min(self.unit_blocks)
     }
 
-    /// Where block `offset` of `part` is in the whole.
+    /// Offset in the aggregate of block `offset` of `part`.
     fn position(self, part: u64, offset: u64) -> u64 {
         (offset / self.unit_blocks * self.factor + part) * self.unit_blocks + offset % self.unit_blocks
     }
@@ -85,7 +83,7 @@ impl Shape {
         })
     }
 
-    /// What the whole is, of which `parts` are the states. Its write pointer says what is complete.
+    /// State of the aggregate whose parts have the states `parts`. All blocks below its write pointer are complete.
     fn describe(self, zone: ZoneIndex, parts: &[ZoneInfo]) -> ZoneInfo {
         use ZoneState::*;
         let any = |state| parts.iter().any(|part| part.state == state);
@@ -123,13 +121,13 @@ struct Inner {
     slots: Rc<Slots>,
     geometry: Geometry,
     shape: Shape,
-    /// By zone; `None` until it has been found out.
+    /// By zone; `None` before its repair.
     known: RefCell<Vec<Option<Known>>>,
-    /// What waits for that, by zone.
+    /// Commands that wait for that, by zone.
     waiting: RefCell<BTreeMap<u32, Vec<(Command, Completer)>>>,
 }
 
-/// What has to be known of a zone to change it.
+/// State of a zone that its changes depend on.
 #[derive(Clone, Copy, Default)]
 struct Known {
     zrwa: bool,
@@ -153,9 +151,8 @@ impl Aggregated {
         })))
     }
 
-    /// What a drive becomes whose zones are aggregated by `factor`. `None` if they cannot be:
-    /// there are too few of them, their capacity is no multiple of the unit, or the drive has a ZRWA and a
-    /// volatile cache.
+    /// Geometry of a drive whose zones are aggregated by `factor`. `None` if they cannot be: there are too few of them,
+    /// their capacity is no multiple of the unit, or the drive has a ZRWA and a volatile cache.
     pub fn geometry_of(drive: &Geometry, factor: u32) -> Option<Geometry> {
         let unit_blocks = drive.zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
         let possible = (2..=drive.zones).contains(&factor)
@@ -173,7 +170,7 @@ impl Aggregated {
                 granularity_blocks: zrwa.granularity_blocks,
                 max_zones: zrwa.max_zones / factor,
             }),
-            // No part twice in a command: where there is no ZRWA its blocks have to be written in order.
+            // No command reaches a part twice: without a ZRWA its blocks have to be written in order.
             max_transfer_blocks: unit_blocks
                 .saturating_mul(factor as u64 - 1)
                 .min(drive.max_transfer_blocks as u64) as u32,
@@ -293,7 +290,7 @@ impl Inner {
         ZoneIndex(zone.0 * self.shape.factor as u32 + part as u32)
     }
 
-    /// The zone and offset of a transfer that is possible.
+    /// Zone and offset of a transfer, if it is valid.
     fn check(&self, lba: Lba, data: &Buf) -> Result<(ZoneIndex, u64), Status> {
         let (zone, offset) = self.geometry.locate(lba);
         if data.is_empty() || !data.len().is_multiple_of(BLOCK) {
@@ -307,20 +304,20 @@ impl Inner {
         }
     }
 
-    /// The pieces of a transfer, by their place on the drive, with their blocks in the buffer.
+    /// The pieces of a transfer: their addresses on the drive, and their blocks in the buffer.
     fn pieces(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> impl Iterator<Item = (Lba, Range<u64>)> {
         self.shape.pieces(offset, blocks).map(move |piece| {
             (Lba(self.start(zone, piece.part).0 + piece.offset), piece.at..piece.at + piece.blocks)
         })
     }
 
-    /// Where a transfer lies on the drive, if it is all in one unit.
+    /// Address of a transfer on the drive, if it lies in one unit.
     fn undivided(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> Option<Lba> {
         let first = self.pieces(zone, offset, blocks).next();
         first.filter(|(_, range)| range.end == blocks).map(|(lba, _)| lba)
     }
 
-    /// Reads pieces into buffers of their own, since nobody else may hold a buffer that is read into.
+    /// Reads pieces into buffers of their own, since a buffer that is read into must not be shared.
     fn read(&self, zone: ZoneIndex, offset: u64, data: Buf, oob: Buf) -> Completion {
         let oob_bytes = oob.len() / data.blocks() as usize;
         let part = |(lba, range): (Lba, Range<u64>)| {
@@ -408,7 +405,7 @@ impl Inner {
         self.after(flushes, move || this.to_parts(zone, |zones| Command::Finish { zones }))
     }
 
-    /// Answers when all of `first`, and then all that `second` starts, have succeeded.
+    /// Completes when all of `first`, and then all that `second` submits, have succeeded; or with the first error.
     fn after(
         &self,
         first: Vec<Completion>,
@@ -425,7 +422,7 @@ impl Inner {
         completion
     }
 
-    /// Moves the write pointer of a part to where that of the whole shall be.
+    /// Moves the write pointer of a part to its place for the write pointer `to` of the aggregate.
     fn flush_part(&self, zone: ZoneIndex, part: u64, to: u64) -> Completion {
         let last = Lba(self.start(zone, part).0 + self.shape.share(part, to) - 1);
         self.device.submit(Command::FlushZrwa { last })
@@ -439,14 +436,14 @@ impl Inner {
         Ok((first.0..).zip(parts).map(|(zone, parts)| self.shape.describe(ZoneIndex(zone), parts)).collect())
     }
 
-    /// What the drive says of the parts of `count` zones.
+    /// Reports of the drive for the parts of `count` zones.
     async fn parts(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
         let (first, count) = (self.part(first, 0), count * self.shape.factor as u32);
         let done = self.device.submit(Command::Report { first, count }).await;
         done.result.map(|()| done.zones)
     }
 
-    /// Finds out what a zone is, repairs it, and carries out what waits for that.
+    /// Repairs a zone, and carries out the commands that wait for that.
     async fn learn(self: Rc<Self>, zone: ZoneIndex) {
         let learned = self.repair(zone).await;
         if let Ok(known) = learned {
@@ -463,7 +460,7 @@ impl Inner {
         }
     }
 
-    /// Makes a zone what it is reported to be (see the head of this file).
+    /// Brings a zone into the state that is reported (see the head of this file).
     async fn repair(&self, zone: ZoneIndex) -> Result<Known, DeviceError> {
         let parts = self.parts(zone, 1).await?;
         let whole = self.shape.describe(zone, &parts);
@@ -473,7 +470,7 @@ impl Inner {
             info.state != ZoneState::Full
                 && self.shape.share(part, whole.wp_blocks) > info.wp_blocks + zrwa_blocks
         };
-        // Further apart than a flush can leave them: a finish, which will be asked for again.
+        // Parts further apart than a flush can leave them: an interrupted finish, which will be repeated.
         if !whole.zrwa || (0..).zip(&parts).any(lags) {
             return Ok(known);
         }
@@ -489,8 +486,9 @@ impl Inner {
         Ok(known)
     }
 
-    /// Writes what is at the start of a zone of the drive again, in a new ZRWA if it is empty. All of it must be
-    /// readable: what is left out would read as zeros in the new ZRWA, or when the write pointer has passed.
+    /// Writes the blocks at the start of a zone of the drive again, in a new ZRWA if the zone is empty. All of them
+    /// must be readable: a block that is left out would read as zeros in the new ZRWA, or when the write pointer has
+    /// passed.
     async fn revive(&self, zone: ZoneIndex, empty: bool) -> Result<(), DeviceError> {
         let start = self.device.geometry().start(zone).0;
         let read = |at| {
@@ -516,7 +514,7 @@ impl Inner {
     }
 }
 
-/// Waits for all of them. Gives the first error.
+/// Waits for all of them. Returns the first error.
 async fn all(completions: Vec<Completion>) -> Result<(), DeviceError> {
     let mut result = Ok(());
     for completion in completions {
@@ -596,7 +594,7 @@ mod tests {
         }
     }
 
-    /// Whichever parts a power cut leaves behind, a flush has happened or not.
+    /// Whichever parts lag behind after a power cut, a flush has happened or not.
     #[test]
     fn a_flush_is_as_far_as_its_first_part_says() {
         for shape in shapes() {
@@ -624,7 +622,7 @@ mod tests {
         parts[2].zrwa = false;
         let whole = shape.describe(ZoneIndex(0), &parts);
         assert_eq!((whole.wp_blocks, whole.zrwa), (5, false));
-        // One that is empty gets it again, and one that is full needs none.
+        // An empty part gets it again, and a full one needs none.
         for state in [ZoneState::Empty, ZoneState::Full] {
             parts[2].state = state;
             assert!(shape.describe(ZoneIndex(0), &parts).zrwa, "{state:?}");

@@ -1,14 +1,13 @@
-//! Two drives in one place: what is written to the first goes to the second as well, zone by zone.
+//! Mirror of a drive on its replacement, zone by zone.
 //!
-//! A drive that shall replace another one is filled while that one works on (`raid/patrol/replace.rs`). What is
-//! copied has to stay equal: from the moment a zone is *followed*, every command that changes it goes to
-//! both drives, and is complete when both have answered. So whoever knows that something is complete
-//! knows it of both. Whoever has a zone followed sees to it that it is equal on both drives, and that no
-//! command for it is on its way.
+//! A replacement drive is filled while the drive that it replaces is in use (`raid/patrol/replace.rs`). The copy has to
+//! stay equal: from the moment a zone is *followed*, every command that changes it goes to both drives, and is complete
+//! when both have answered. So a completed command is complete on both. The caller of [`Mirror::follow`] makes sure
+//! that the zone is equal on both drives, and that no command for it is outstanding.
 //!
-//! The first drive answers: reads, reports and flushes are its own, and an error of it is the error.
-//! The second drive counts for nothing yet. At its first error it is let go, before the command that met it
-//! is answered, and nothing is sent to it any more: nobody else is told.
+//! The first drive answers: reads, reports and flushes go to it alone, and only its errors are returned. The second
+//! drive is not a member yet. At its first error it is dropped, before the command that met the error is answered, and
+//! gets no more commands; the error is available from [`Mirror::error`].
 
 use crate::{
     device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
@@ -21,7 +20,7 @@ use std::{
     rc::Rc,
 };
 
-/// Two drives, of which the second gets what is written to zones that are followed.
+/// Two drives, of which the second gets the changes to followed zones.
 pub struct Mirror {
     runtime: Runtime,
     slots: Rc<Slots>,
@@ -29,13 +28,13 @@ pub struct Mirror {
     second: Rc<dyn ZonedDevice>,
     followed: RefCell<BTreeSet<u32>>,
     error: Cell<Option<DeviceError>>,
-    /// Commands that are on their way to both drives; opened when the last of them is complete.
+    /// Commands in flight to both drives; `idle` is opened when one of them has completed.
     in_flight: Cell<u64>,
     idle: Gate,
 }
 
 impl Mirror {
-    /// Two drives whose zones are equally far apart: a block has the same address on both.
+    /// Combines two drives; `None` unless their zones have the same size, so that a block has the same address on both.
     pub fn new(
         runtime: &Runtime,
         first: Rc<dyn ZonedDevice>,
@@ -56,32 +55,32 @@ impl Mirror {
         })
     }
 
-    /// The drive that is written, too.
+    /// The second drive.
     pub fn second(&self) -> &Rc<dyn ZonedDevice> {
         &self.second
     }
 
-    /// Has the second drive get what is written to `zone` from now on.
+    /// Sends all changes of `zone` to the second drive as well from now on.
     pub fn follow(&self, zone: ZoneIndex) {
         self.followed.borrow_mut().insert(zone.0);
     }
 
-    /// Whether the second drive has what the first one has of `zone`, as far as that is complete.
+    /// Whether the second drive has all completed changes of `zone`.
     pub fn follows(&self, zone: ZoneIndex) -> bool {
         self.error.get().is_none() && self.followed.borrow().contains(&zone.0)
     }
 
-    /// Why the second drive has been let go, if so.
+    /// The error for which the second drive was dropped, if it was.
     pub fn error(&self) -> Option<DeviceError> {
         self.error.get()
     }
 
-    /// Lets the second drive go.
+    /// Drops the second drive.
     pub fn let_go(&self, error: DeviceError) {
         self.error.set(self.error.get().or(Some(error)));
     }
 
-    /// Follows no zone any more, and waits until nothing is on its way to the second drive.
+    /// Follows no zone any more, and waits until no command to the second drive is in flight.
     pub async fn end(&self) {
         self.followed.borrow_mut().clear();
         while self.in_flight.get() > 0 {
@@ -89,12 +88,12 @@ impl Mirror {
         }
     }
 
-    /// Of the first drive.
+    /// Geometry of the first drive.
     pub fn geometry(&self) -> &Geometry {
         self.first.geometry()
     }
 
-    /// The zone that a command changes; nothing if it changes none.
+    /// The zone that a command changes, if any.
     fn zone_of(&self, command: &Command) -> Result<Option<ZoneIndex>, Status> {
         match command {
             Command::Read { .. } | Command::Report { .. } | Command::Flush => Ok(None),
@@ -107,7 +106,7 @@ impl Mirror {
             | Command::Finish { zones }
             | Command::Reset { zones } => match zones {
                 Zones::One(zone) => Ok(Some(*zone)),
-                // Some would go to both drives and some to one.
+                // Not possible: followed zones are changed on both drives, others on one.
                 Zones::All => Err(Status::InvalidField),
             },
         }

@@ -1,5 +1,5 @@
-//! Devices made of a device: each is a [`crate::device::ZonedDevice`] over another one, which it changes in one
-//! respect and of which it knows nothing else.
+//! Device adapters: each is a [`crate::device::ZonedDevice`] over another one, which it changes in one respect, and
+//! depends only on that interface.
 
 pub mod aggregate;
 pub mod append;

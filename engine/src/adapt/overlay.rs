@@ -1,11 +1,11 @@
-//! A drive that is only read: what is written to it stays in memory.
+//! Copy-on-write overlay of a drive: writes stay in memory, and the drive is only read.
 //!
-//! Assembly writes before anything can be read: it repairs what a crash has left, and tells every member
-//! who the others are. Where drives have to stay as they are, since somebody only looks or since a member
-//! may come back that would be out otherwise, it does that on overlays. What it needs of them is little: a
-//! checkpoint and the rows that are being written, of each zone that is.
+//! Assembly writes before the array can be read: it repairs zones after a crash, and records the membership on every
+//! member. Where drives must not be changed, for a read-only inspection, or since a member that may come back would
+//! become stale otherwise, it runs on overlays. The memory is small: a checkpoint, and the rows that are being written
+//! of each open zone.
 //!
-//! The drive below must not be changed by anybody else meanwhile.
+//! The drive below must not be changed otherwise meanwhile.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -20,7 +20,7 @@ use std::{
     rc::Rc,
 };
 
-/// A drive below, and what was written over it.
+/// A drive, and the writes over it.
 pub struct Overlay {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
@@ -28,13 +28,13 @@ pub struct Overlay {
     written: RefCell<Written>,
 }
 
-/// What the drive would be if it had carried out what was asked.
+/// State that the drive would have if it had carried out all commands.
 struct Written {
-    /// The zones; or why the drive does not list them. Then nothing can be written.
+    /// The zones, or the error of their report: then no write is possible.
     table: Result<ZoneTable, DeviceError>,
     /// Blocks with their metadata.
     blocks: BTreeMap<Lba, Box<[u8]>>,
-    /// Zones that have been reset: nothing below counts.
+    /// Zones that have been reset: data of the drive in them does not count.
     reset: BTreeSet<ZoneIndex>,
 }
 
@@ -48,11 +48,11 @@ impl Overlay {
         let table = done.result.map(|()| {
             let mut table = ZoneTable::new(geometry);
             for mut info in done.zones {
-                // Without a write pointer it can be read, and not written.
+                // A zone without a write pointer can be read, but not written.
                 if info.wp_blocks == UNKNOWN_WP && info.state.is_active() {
                     info.state = ZoneState::ReadOnly;
                 }
-                // A drive may say anything.
+                // Reports of a drive are not trusted.
                 info.wp_blocks = info.wp_blocks.min(geometry.zone_capacity_blocks);
                 if info.zone.0 < geometry.zones {
                     table.load(&info);
@@ -84,7 +84,7 @@ impl Overlay {
             let oob = Buf::zeroed(if has_oob { oob_bytes } else { 0 });
             self.device.submit(Command::Read { lba, data: Buf::zeroed(BLOCK), oob })
         };
-        // By block: what is below need not be readable where it was written over.
+        // By block: overwritten blocks of the drive need not be readable.
         let parts = (lba.0..end.0).map(Lba).map(|lba| match written.blocks.get(&lba) {
             Some(bytes) => Part::Here(bytes.clone()),
             None if reset => Part::Here(vec![0; BLOCK + oob_bytes].into()),
@@ -97,7 +97,7 @@ impl Overlay {
     }
 }
 
-/// Where a block that is read comes from.
+/// Source of a block that is read.
 enum Part {
     Here(Box<[u8]>),
     Below(Completion),
@@ -128,7 +128,7 @@ impl Written {
         self.table.as_mut().map_err(|error| *error)
     }
 
-    /// Keeps what is written from `lba` on.
+    /// Stores a write from `lba` on.
     fn keep(&mut self, lba: Lba, data: &Buf, oob: &Buf, oob_bytes: usize) {
         for (at, bytes) in data.chunks_exact(BLOCK).enumerate() {
             let nothing = vec![0; oob_bytes];

@@ -1,11 +1,10 @@
 //! One write at a time in each zone, for drives that are written at the write pointer.
 //!
-//! NVMe promises no order among commands in flight, so two writes to a sequential zone must not be
-//! in flight together. [`Sequencer`] hands a drive one write a zone at a time, as the kernel's
-//! `mq-deadline` scheduler does; what comes meanwhile waits, and waiting writes that follow each
-//! other go as one command. The order of the calls is the order in which a zone's writes, appends,
-//! opens, closes, finishes and resets are carried out. Reads, reports, flushes, ZRWA flushes and
-//! commands for all zones at once wait for nothing.
+//! NVMe promises no order among commands in flight, so two writes to a sequential zone must not be in flight together.
+//! [`Sequencer`] submits one write a zone at a time, as the kernel's `mq-deadline` scheduler does; later ones wait, and
+//! waiting writes that follow each other are merged into one command. The order of the calls is the order in which a
+//! zone's writes, appends, opens, closes, finishes and resets are carried out. Reads, reports, flushes, ZRWA flushes
+//! and commands for all zones at once do not wait.
 //!
 //! A zone with a ZRWA may be written in any order and needs none of this.
 
@@ -21,15 +20,15 @@ use std::{
     rc::{Rc, Weak},
 };
 
-/// A drive whose zones are written one command at a time. What waits when the last reference is
-/// dropped never happens.
+/// A drive whose zones are written one command at a time. Commands that wait when the last reference is dropped are
+/// never submitted.
 pub struct Sequencer(Rc<Inner>);
 
 struct Inner {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
     slots: Rc<Slots>,
-    /// As many as there have been zones with commands in flight at the same time.
+    /// One for each zone with a command in flight, reused.
     lanes: RefCell<Vec<Rc<Lane>>>,
     pool: RefCell<BufPool>,
 }
@@ -40,13 +39,13 @@ struct Lane {
     /// `None` if nothing is in flight or waits.
     zone: Cell<Option<ZoneIndex>>,
     flight: Cell<Option<Completion>>,
-    /// Whose command is in flight; several if it is a merged one.
+    /// Owners of the command in flight; several if it is a merged one.
     owners: RefCell<Vec<Owner>>,
     waiting: RefCell<VecDeque<(Command, Completer)>>,
     begun: Gate,
 }
 
-/// Who waits for a command, with the buffers that a merged command does not give back.
+/// Completer of a command, and its buffers, which a merged command does not give back.
 struct Owner {
     completer: Completer,
     data: Buf,
@@ -115,7 +114,7 @@ impl Inner {
         lane
     }
 
-    /// Submits what has waited longest, merged with what follows it; without such the lane is idle.
+    /// Submits the oldest waiting command, merged with the writes that continue it; without any the lane becomes idle.
     fn launch(&self, lane: &Lane) {
         let mut waiting = lane.waiting.borrow_mut();
         let Some((first, completer)) = waiting.pop_front() else { return lane.zone.set(None) };
@@ -156,7 +155,7 @@ impl Inner {
         whole.freeze().slice(0..len)
     }
 
-    /// Tells the owners of a command what came of it.
+    /// Completes the command for all its owners.
     fn answer(&self, lane: &Lane, done: Done) {
         let mut owners = lane.owners.borrow_mut();
         if owners.len() == 1 {
@@ -174,8 +173,8 @@ impl Inner {
     }
 }
 
-/// How many writes at the head of `waiting` go on where `first`, a write, ends, such that all of them
-/// have no more than `most` blocks.
+/// Number of writes at the head of `waiting` that continue `first`, a write, such that all together have at most `most`
+/// blocks.
 fn followers(first: &Command, waiting: &VecDeque<(Command, Completer)>, most: u64) -> usize {
     let shape = |command: &Command| match command {
         Command::Write { lba, data, oob, .. } if data.len().is_multiple_of(BLOCK) && !data.is_empty() => {
@@ -193,7 +192,7 @@ fn followers(first: &Command, waiting: &VecDeque<(Command, Completer)>, most: u6
     waiting.iter().map(|(command, _)| command).map(fits).take_while(|fits| *fits).count()
 }
 
-/// Waits for what is in flight in a lane, and sends what comes next.
+/// Task of a lane: waits for its command in flight, and submits the next one.
 async fn serve(lane: Rc<Lane>, sequencer: Weak<Inner>) {
     loop {
         let Some(flight) = lane.flight.take() else {

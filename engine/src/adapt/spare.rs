@@ -1,9 +1,8 @@
-//! A drive with spare zones: a zone that is worn can be had elsewhere.
+//! A drive with spare zones, which are used in the place of worn ones.
 //!
-//! [`Spared`] shows the first zones of a drive, under the numbers that they have there. What lies behind them are the
-//! *spare zones*. A zone that has been moved ([`Spared::place`]) is one of these from then on, to everybody who sees
-//! the drive through here: same number, same addresses, another place. To keep what is where is up to whoever moves
-//! zones; so is what was in them.
+//! [`Spared`] presents the first zones of a drive, under the same numbers. The zones behind them are the *spare zones*.
+//! A zone that has been moved ([`Spared::place`]) is stored in one of these from then on, for all users of this device:
+//! same number, same addresses, another place. The caller has to record the places durably, and to copy the data.
 
 use crate::{
     device::{Command, Completion, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones},
@@ -22,34 +21,34 @@ pub struct Spared {
     runtime: Runtime,
     slots: Rc<Slots>,
     device: Rc<dyn ZonedDevice>,
-    /// Of what is shown.
+    /// Of the presented device.
     geometry: Geometry,
-    /// Where zones are that are not in their own places, which is for good; and whether there are any.
+    /// Places of moved zones, which are permanent; and whether there are any.
     places: RefCell<BTreeMap<u32, u32>>,
     has_moved: Cell<bool>,
-    /// Those that somebody has written down.
+    /// Places that have been recorded durably.
     kept: RefCell<BTreeMap<u32, u32>>,
-    /// Spare zones that are worn themselves, as far as they have been looked at.
+    /// Spare zones that are known to be worn.
     worn: RefCell<BTreeSet<u32>>,
 }
 
-/// Zones of a drive with so many that may take the place of a metadata zone that is worn, if they are spare ones.
+/// The last zones of a drive with `zones` zones; spare ones among them may replace a worn metadata zone.
 pub fn reserves(zones: u32) -> Range<u32> {
     zones.saturating_sub(RESERVES)..zones
 }
 
-/// Few enough to be looked at whenever a log is looked for.
+/// Few enough to be read whenever metadata logs are searched.
 const RESERVES: u32 = 4;
 
 impl Spared {
-    /// Shows `zones` zones of a drive that has no fewer, with those that have been moved in their `places`.
+    /// Presents `zones` zones of a drive that has at least as many, with moved zones in their `places`.
     pub fn new(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
         zones: u32,
         places: BTreeMap<u32, u32>,
     ) -> Spared {
-        // Appended blocks would have to be told where they are seen.
+        // No appends: the address in a completion would have to be translated.
         let geometry = Geometry { zones, max_append_blocks: 0, ..device.geometry().clone() };
         let has_moved = Cell::new(!places.is_empty());
         let (runtime, slots, kept, worn) =
@@ -57,34 +56,34 @@ impl Spared {
         Spared { runtime, slots, device, geometry, places: places.into(), has_moved, kept, worn }
     }
 
-    /// Where zones are that are not in their own places.
+    /// Places of moved zones.
     pub fn places(&self) -> BTreeMap<u32, u32> {
         self.places.borrow().clone()
     }
 
-    /// Takes note that somebody has written down that zones are in these places.
+    /// Sets the places that have been recorded durably.
     pub fn keep(&self, places: BTreeMap<u32, u32>) {
         self.kept.replace(places);
     }
 
-    /// Whether it has been written down where all zones are.
+    /// Whether the places of all moved zones have been recorded durably.
     pub fn is_kept(&self) -> bool {
         *self.kept.borrow() == *self.places.borrow()
     }
 
-    /// Zones of the drive that are not shown.
+    /// Zones of the drive that are not presented.
     fn spares(&self) -> Range<u32> {
         self.geometry.zones..self.device.geometry().zones
     }
 
-    /// Spare zones that are nobody's place and can be written, as far as is known.
+    /// Spare zones that are not in use and not known to be worn.
     pub fn free(&self) -> impl Iterator<Item = u32> {
         let mut taken = self.worn.borrow().clone();
         taken.extend(self.places.borrow().values());
         self.spares().filter(move |spare| !taken.contains(spare))
     }
 
-    /// Asks the drive which spare zones are worn; gives those that are not, as they are.
+    /// Updates which spare zones are worn, by a report of the drive; returns the others with their states.
     async fn look_at_spares(&self) -> Vec<ZoneInfo> {
         let Range { start, end } = self.spares();
         if start == end {
@@ -97,13 +96,13 @@ impl Spared {
         sound
     }
 
-    /// A spare zone that is nobody's place and can be written, as the drive says.
+    /// A spare zone that is not in use and not worn, by a report of the drive.
     pub async fn find_free(&self) -> Option<u32> {
         let sound = self.look_at_spares().await;
         self.free().find(|spare| sound.iter().any(|info| info.zone.0 == *spare))
     }
 
-    /// As [`Spared::find_free`], one of the last zones of the drive: a log is looked for there.
+    /// As [`Spared::find_free`], but one of the last zones of the drive, where metadata logs are searched.
     pub async fn find_reserve(&self) -> Option<u32> {
         let sound = self.look_at_spares().await;
         let last = reserves(self.device.geometry().zones);
@@ -111,15 +110,15 @@ impl Spared {
         self.free().filter(usable).last()
     }
 
-    /// Whether there is a zone for a log, as far as is known.
+    /// Whether there is a spare zone for a metadata log, as far as is known.
     pub fn has_reserve(&self) -> bool {
         let last = reserves(self.device.geometry().zones);
         self.free().any(|spare| last.contains(&spare))
     }
 
-    /// Resets what is in zones that are nobody's place, as far as that can be done: it would take resources of the
-    /// drive. It is what a move that was cut off has left; or several small zones that are used as one have been left
-    /// behind, of which a single one was worn.
+    /// Resets unused zones that are not empty, as far as possible: active ones would take resources of the drive. They
+    /// are left by an interrupted move; or they are the other parts of an aggregate that was moved since a single part
+    /// was worn.
     pub async fn clear_unused(&self) {
         let sound = self.look_at_spares().await;
         let is_used = |info: &ZoneInfo| info.state != ZoneState::Empty;
@@ -130,13 +129,13 @@ impl Spared {
         }
     }
 
-    /// Has `zone` be where the spare zone `to` is. No command for it may be on its way.
+    /// Moves `zone` to the spare zone `to`. No command for it may be outstanding.
     pub fn place(&self, zone: ZoneIndex, to: u32) {
         self.places.borrow_mut().insert(zone.0, to);
         self.has_moved.set(true);
     }
 
-    /// Starts a command for a zone that is shown in the spare zone `to`, wherever the zone itself is.
+    /// Submits a command for a presented zone to the spare zone `to`, wherever the zone itself is.
     pub fn submit_to(&self, to: u32, mut command: Command) -> Completion {
         match &mut command {
             Command::Write { lba, .. } => {
@@ -148,8 +147,8 @@ impl Spared {
         self.device.submit(command)
     }
 
-    /// Whom to give a command: the drive itself, unless that makes a difference. A command is moved once less so, which
-    /// is a fifth of a read.
+    /// The device to which a command has to be submitted: the drive itself, if no translation is needed. That moves the
+    /// command once less, which is a fifth of the cost of a read.
     pub fn that_takes(&self, command: &Command) -> &dyn ZonedDevice {
         match command {
             Command::Report { .. } | Command::Append { .. } => self,
@@ -158,12 +157,12 @@ impl Spared {
         }
     }
 
-    /// Where a zone is.
+    /// Place of a zone.
     fn place_of(&self, zone: ZoneIndex) -> ZoneIndex {
         self.places.borrow().get(&zone.0).map_or(zone, |to| ZoneIndex(*to))
     }
 
-    /// Where a block is.
+    /// Address of a block on the drive.
     fn block_of(&self, lba: Lba) -> Lba {
         let (zone, offset) = self.geometry.locate(lba);
         Lba(self.geometry.start(self.place_of(zone)).0 + offset)
@@ -229,7 +228,7 @@ impl ZonedDevice for Spared {
                     return Completion::failed(Status::LbaOutOfRange);
                 }
                 Zones::One(zone) => *zone = self.place_of(*zone),
-                // Nothing is in spare zones that anybody would miss.
+                // Spare zones that are not in use hold no data.
                 Zones::All => {}
             },
             Command::Flush => {}

@@ -1,37 +1,36 @@
-//! What a crash has left of the blocks of a zone: which of them count, and where the zone ended.
+//! Recovery of a zone after a crash: which of its blocks count, and where it ends.
 
 use super::mark::{Mark, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was found in a zone, from the start of a group on.
+/// Result of the recovery of a zone, from the start of a group on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Everything below this block of the zone was written, and nothing from it on counts.
+    /// All blocks of the zone below this one were written, and none from it on counts.
     pub end: u64,
-    /// Where blocks below the end are in the drive's zone.
+    /// Places in the drive's zone of the blocks below the end.
     pub places: BTreeMap<u64, u64>,
-    /// Blocks below the end of which it is not known whether that is where they are: they cannot be read.
+    /// Blocks below the end whose place is not certain: they cannot be read.
     pub doubtful: BTreeSet<u64>,
-    /// Whether that is the end whatever else could be read.
+    /// Whether the end is the same whatever the unreadable blocks contain.
     pub is_sure: bool,
 }
 
-/// Decides from what is `seen` in a stretch of the drive's zone in which all of the group lies that begins with
-/// block `first` of the zone; all blocks of earlier groups are there. A block of the group that lies where only
-/// earlier groups can is one that was appended after the drive had lost some of these in a power cut of its own: the
-/// end is not sure then. The stretch may begin one place before the group for that.
+/// Finds the end of a zone by the marks `seen` in a range of the drive's zone. The range contains all of the group that
+/// begins with block `first` of the zone; all blocks of earlier groups are there. A block of the group in a place where
+/// only earlier groups can be was appended after the drive had lost some of these in a power cut of its own: then the
+/// end is not sure. For that check the range may begin one place before the group.
 ///
-/// The newest session alone counts where it wrote: what an earlier one has left behind the block with which the
-/// newer one began is void. Of the newest session as many blocks may be there as cannot be read; so that the end
-/// is not too early they count as written where blocks are lacking. What has landed before one of them may be
-/// void, left by a session of which nothing else can be read; so behind the first that is lacking such a block
-/// is doubtful as well.
+/// Where the newest session wrote, only its blocks count: those of earlier ones, from the block with which it began on,
+/// are void. Each unreadable block may be one of the newest session; so that the end is not too early, unreadable
+/// blocks count as written in place of missing ones. A block that has landed before an unreadable one may be void, left
+/// by a session without any readable block; so above the first missing block such a block is doubtful as well.
 ///
-/// The end is sure if from the beginning of that session on every block has been read, is of that session, and no
-/// two are the same. For whatever was written later lies there, and of what lies there is known which block it is:
-/// there is no later session, and what is lacking is nowhere. Each session begins where the end was sure, and its
-/// marks say where; so what cannot be read before that place cannot change the end. Anything else that lies there no
-/// crash has left, or it cannot be read now: the end that is told then is not too early, and nobody may go on there.
+/// The end is sure if from the beginning of the newest session on every block has been read, is of that session, and
+/// none occurs twice. All later writes lie there, and each block there is identified: so there is no later session, and
+/// a missing block is nowhere. Each session begins where the end was sure, and its marks say where; so unreadable
+/// blocks before that place cannot change the end. Otherwise a block there cannot be read now, or is none that a crash
+/// can have left: then the end is not too early, and no session may begin there.
 pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
     let (mut from, mut begin) = (first, 0);
     let (mut places, mut unknown) = (BTreeMap::new(), Vec::new());
@@ -61,9 +60,9 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
     let is_nothing = |(place, seen): &(u64, Seen)| *place >= begin && *seen == Seen::Nothing;
     let has_twice = doubtful.range(from..).next().is_some();
     let (older, newer): (Vec<u64>, Vec<u64>) = unknown.into_iter().partition(|place| *place < begin);
-    // What the newest session has found written, and is not found any more, is somewhere before it.
+    // Blocks that the newest session has found written, and are missing now, lie somewhere before it.
     let lacking: Vec<u64> = (first..from).filter(|block| !places.contains_key(block)).collect();
-    // What has landed before one that cannot be read may be void, as below.
+    // Blocks that have landed before an unreadable one may be void, as below.
     if let (Some(gap), Some(last)) = (lacking.first(), older.last()) {
         let void = places.range(gap..&from).filter(|(_, place)| *place < last);
         doubtful.extend(void.map(|(block, _)| *block));
@@ -97,13 +96,13 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
     Found { end, places, doubtful, is_sure }
 }
 
-/// Where in the drive's zone the session of a mark began.
+/// Place in the drive's zone at which the session of a mark began.
 fn start(mark: &Mark) -> u64 {
     mark.from as u64 + mark.void as u64
 }
 
-/// Whether a mark in `place` can be what it says, when the session before it began in block `begin` and everything
-/// below block `first` had landed before.
+/// Whether a mark in `place` is plausible, if the latest session so far began in place `begin`, and all blocks below
+/// `first` had landed before.
 fn is_sound(mark: &Mark, place: u64, begin: u64, first: u64) -> bool {
     let earliest = mark.void as u64 + first.max(mark.from as u64);
     mark.block >= mark.from && earliest <= place && start(mark) >= begin
@@ -152,10 +151,10 @@ mod tests {
         assert_eq!(judged(0, &[mark(0, 0, 0), u, mark(2, 0, 0)]), (3, vec![Some(0), None, Some(2)]));
         assert_eq!(judged(0, &[mark(0, 0, 0), mark(2, 0, 0), u]), (3, vec![Some(0), None, None]));
         assert_eq!(judged(0, &[mark(0, 0, 0), nothing, mark(2, 0, 0)]), (1, vec![Some(0)]));
-        // A session between of which nothing can be read may have made void what an older one left behind a hole.
+        // An unreadable session in between may have made void the blocks that an older one left behind a hole.
         let between = [mark(0, 0, 0), mark(1, 0, 0), mark(3, 0, 0), u, u, mark(5, 5, 0)];
         assert_eq!(judged(0, &between), (6, vec![Some(0), Some(1), None, None, None, Some(5)]));
-        // Before the newest session none of them adds anything; what it found written stays so.
+        // Before the newest session unreadable blocks add nothing; blocks that it found written stay so.
         assert_eq!(judged(0, &[mark(0, 0, 0), u, mark(1, 1, 1)]), (2, vec![Some(0), Some(2)]));
         assert_eq!(judged(0, &[mark(0, 0, 0), u, mark(2, 2, 0)]), (3, vec![Some(0), None, Some(2)]));
         assert_eq!(judged(0, &[u, nothing, mark(1, 1, 1)]), (2, vec![None, Some(2)]));
@@ -167,17 +166,17 @@ mod tests {
         assert_eq!(judged(4, &seen), (6, vec![Some(8), Some(7)]));
     }
 
-    /// A drive's zone, written by sessions each of which has so many blocks in flight, any of which a cut may lose.
+    /// A drive's zone, written by sessions with several blocks in flight, any of which a power cut may lose.
     struct Model {
         seen: Vec<(u64, Seen)>,
-        /// What each place holds.
+        /// Block and session in each place.
         holds: Vec<(u64, u32)>,
-        /// What each block is, as far as somebody was told that it is written.
+        /// The session of each block whose write was acknowledged.
         told: Vec<u32>,
     }
 
     impl Model {
-        /// A session writes blocks in this order; those behind a missing one are lost for good.
+        /// Lets a session write blocks in this order; those behind a missing one are lost for good.
         fn write(&mut self, life: u32, order: &[u32]) {
             let (from, void) = (self.told.len() as u32, (self.seen.len() - self.told.len()) as u32);
             for block in order {
@@ -189,7 +188,8 @@ mod tests {
             self.told.resize(from as usize + run, life);
         }
 
-        /// What is found when these places cannot be read; what counts and can be read is what was written last.
+        /// Judges the zone with these places unreadable; blocks that count and are not doubtful have to be the last
+        /// written.
         fn check(&self, bad: &Range<usize>, what: &str) -> Found {
             let mut seen = self.seen.clone();
             seen.iter_mut().skip(bad.start).take(bad.len()).for_each(|(_, seen)| *seen = Seen::Unknown);
@@ -202,8 +202,8 @@ mod tests {
         }
     }
 
-    /// Every loss and every order of up to three blocks in flight, three sessions in a row: what was complete is
-    /// there, and nothing else is than what was submitted last.
+    /// Every loss and every order of up to three blocks in flight, three sessions in a row: completed blocks are there,
+    /// in the version that was submitted last.
     #[test]
     fn after_any_three_crashes_each_block_is_what_was_written_last() {
         let orders: [&[u32]; 16] = [
@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    /// As above with three sessions, and up to four blocks next to each other that cannot be read, of which the last
-    /// session does not know; it begins only if the end is sure.
+    /// As above with up to four adjacent unreadable blocks, of which the last session does not know; it begins only if
+    /// the end is sure.
     #[test]
     fn blocks_that_cannot_be_read_make_nothing_up() {
         let orders: [&[u32]; 8] = [&[], &[0], &[1], &[0, 1], &[1, 0], &[0, 2], &[2, 0], &[1, 2]];
@@ -276,19 +276,19 @@ mod tests {
         let (u, nothing) = (Seen::Unknown, Seen::Nothing);
         assert!(is_sure(&[]) && is_sure(&[mark(0, 0, 0), mark(2, 0, 0)]));
         assert!(!is_sure(&[mark(0, 0, 0), u]) && !is_sure(&[u, mark(1, 0, 0)]));
-        // Before the last beginning, and behind it.
+        // Before the beginning of the last session, and behind it.
         assert!(is_sure(&[mark(0, 0, 0), u, mark(2, 2, 0)]));
         assert!(!is_sure(&[mark(0, 0, 0), u, mark(2, 2, 0), u]));
-        // Another hand's, an older one's, and one that is there twice.
+        // An unwritten block, one of an older session, and one that occurs twice.
         assert!(!is_sure(&[mark(0, 0, 0), nothing]));
         assert!(!is_sure(&[mark(0, 0, 0), mark(1, 1, 0), mark(2, 0, 0)]));
         assert!(!is_sure(&[mark(0, 0, 0), mark(1, 0, 0), mark(1, 0, 0)]));
         let before = |seen: &[Seen]| judge(2, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>());
-        // A block of the group where one of an earlier group was, which the drive has lost.
+        // A block of the group in the place of one of an earlier group, which the drive has lost.
         assert!(!before(&[mark(0, 0, 0), mark(2, 0, 0), mark(3, 0, 0)]).is_sure);
         assert!(!before(&[mark(2, 0, 0), mark(3, 0, 0)]).is_sure && !before(&[mark(3, 0, 0)]).is_sure);
         assert!(!before(&[mark(0, 0, 0), u, mark(2, 0, 1), mark(3, 0, 1)]).is_sure);
-        // What cannot be read there says nothing.
+        // An unreadable block there proves nothing.
         let after_one_void = [mark(0, 0, 0), u, mark(1, 1, 1), mark(3, 1, 1), mark(2, 1, 1)];
         assert!(before(&after_one_void).is_sure);
         // A block of an earlier group where none can be.

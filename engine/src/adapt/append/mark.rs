@@ -1,14 +1,14 @@
-//! What the out-of-band metadata of a block says of it, in a zone that is written by appends.
+//! Marks: the out-of-band metadata of blocks in a zone that is written by appends.
 //!
-//! A drive writes a block and its metadata as one, so that what is said here is true of the block. The checksum
-//! covers whose block it is, too, and the number of the drive's zone; where in it the block will be nobody knows
-//! before it is there. A drive that has failed to answer is used again by another owner only, so that an append
-//! which it carries out late is nobody's block.
+//! A drive writes a block and its metadata as one, so that a mark is true of its block. The checksum also covers the
+//! owner and the number of the drive's zone, but not the place in that zone, which is not known before the append has
+//! completed. A drive that has failed to answer is used again only with another owner, so that an append which it
+//! carries out late is not a valid block.
 
 /// Bytes of a block's metadata that are used, from its start; the rest is zeros.
 pub const MARK_BYTES: usize = 16;
 
-/// Whose blocks they are: a zone of the drive of a member. Marks of another one mean nothing.
+/// Owner of blocks: a zone of the drive of a member. Marks of another one are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The UUID of the member: another one whenever a drive takes a place.
@@ -17,8 +17,8 @@ pub struct Owner {
     pub zone: u32,
 }
 
-/// Which block of its zone a block of the drive is, and which session wrote it. Of a session is told where it began:
-/// with `from` blocks of the zone behind it, and `void` blocks of the drive's zone that hold nothing that counts.
+/// Number of a block in its zone, and the session that wrote it: this began with `from` blocks of the zone behind it,
+/// and `void` blocks of the drive's zone that do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Number of the block in the zone.
@@ -29,14 +29,14 @@ pub struct Mark {
     pub void: u32,
 }
 
-/// What there is in a block of the drive's zone.
+/// Content of a block of the drive's zone, by its mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A block of the zone.
     Mark(Mark),
     /// It was never written.
     Nothing,
-    /// It cannot be read, or its metadata is damaged or somebody else's.
+    /// It cannot be read, or its mark is damaged or of another owner.
     Unknown,
 }
 
@@ -55,7 +55,7 @@ impl Mark {
 }
 
 impl Seen {
-    /// What `bytes` say of a block in the zone of `owner`.
+    /// Decodes the mark of a block in the zone of `owner`.
     pub fn read(bytes: &[u8], owner: &Owner) -> Seen {
         let Some(bytes) = bytes.first_chunk::<MARK_BYTES>() else { return Seen::Unknown };
         if bytes.iter().all(|byte| *byte == bytes[0]) {
@@ -69,7 +69,7 @@ impl Seen {
     }
 }
 
-/// CRC-32C of the member's UUID, the zone's number, and what follows the checksum.
+/// CRC-32C of the member's UUID, the zone's number, and the bytes behind the checksum.
 fn checksum(bytes: &[u8; MARK_BYTES], owner: &Owner) -> u32 {
     let zone = crc32c::crc32c_append(crc32c::crc32c(&owner.member), &owner.zone.to_le_bytes());
     crc32c::crc32c_append(zone, &bytes[4..])

@@ -1,24 +1,24 @@
-//! Zones that are written in order, stored by zone appends that land in any.
+//! Device adapter: zones that are written in order, stored by zone appends that land in any order.
 //!
-//! NVMe promises no order among commands in flight, so a zone that is written at its write pointer takes one write at
-//! a time. Appends are as many as one likes, and the drive says where they have landed. [`Appended`] is a drive to
-//! whose zones others write in order, and whose zones are filled by appends: it keeps where blocks are, and reads
-//! them from there. What it shows is an ordinary zoned device without a ZRWA and without metadata.
+//! NVMe promises no order among commands in flight, so a zone that is written at its write pointer takes one write at a
+//! time. Any number of appends may be in flight, and the drive reports where they have landed. [`Appended`] is a device
+//! whose zones are written in order by its user, and filled by appends on the drive below: it keeps the place of each
+//! block, and reads it from there. It is an ordinary zoned device without a ZRWA and without metadata.
 //!
-//! - *Groups.* Blocks of one group alone are on their way at once, so that the groups of a zone are in order.
+//! - *Groups.* Only blocks of one group are in flight at once, so that the groups of a zone are in order.
 //! - *Order.* A write completes when all before it in its zone have. So the write pointer that is found after a crash,
-//!   the end of the longest run of blocks from the start that are there, is behind all that have completed
-//!   ([`mod@judge`]). A zone in which a write has failed takes no other until it is reset.
-//! - *Room.* What lands beyond is void, and takes up room. The *reserve* of a zone is not shown, and no more is on its
-//!   way, beside the oldest append, than what is left of it.
-//! - *Sessions.* What a process writes to a zone after it has found it so is a session. Every block's metadata says
-//!   where its session began.
-//! - *Doubt.* If some of what was written last cannot be read, another end may be found as soon as it can: nobody may
-//!   rely on this one. Such a zone is shown without a write pointer ([`UNKNOWN_WP`]) and takes nothing until it is
-//!   reset; what can be found in it can be read. So is one that cannot be looked at.
+//!   the end of the longest run of blocks from the start of the zone, covers all completed writes ([`mod@judge`]). A
+//!   zone in which a write has failed takes no other until it is reset.
+//! - *Room.* Blocks that have landed beyond that end are void, and take up room. The *reserve* of a zone is not part of
+//!   its capacity, and the blocks in flight, without the oldest append, never exceed what is left of it.
+//! - *Sessions.* The writes of a process to a zone, from the end that it found on, are a session. Every block's
+//!   metadata says where its session began.
+//! - *Doubt.* If some of the last blocks cannot be read, another end may be found when they can be: this one is not
+//!   reliable. Such a zone is reported without a write pointer ([`UNKNOWN_WP`]) and takes no writes until it is reset;
+//!   blocks that can be found in it can be read. The same holds for a zone whose marks cannot be read at all.
 //!
-//! The first zones of a drive may be left as they are; they are written one command at a time, like all zones with
-//! groups of one block, which need neither appends nor metadata.
+//! The first zones of a drive may be passed through; they are written one command at a time, like all zones with groups
+//! of one block, which need neither appends nor metadata.
 
 pub mod judge;
 pub mod mark;
@@ -43,32 +43,33 @@ use std::{
     rc::{Rc, Weak},
 };
 
-/// As much memory for groups that are not being written as is worth while.
+/// Recommended memory for groups that are not being written.
 pub const GROUPS_BYTES: usize = 64 << 20;
 
-/// What the reserve of a zone is a part of, and how many blocks it has at least, if that is not too much of the zone.
+/// Reserve of a zone: this fraction (1/n) of it, and its least number of blocks, if that is not too much of the zone.
 const RESERVE_SHARE: u64 = 64;
 const LEAST_RESERVE_BLOCKS: u64 = 8;
 
-/// How a drive is used.
+/// Options of [`Appended`].
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// Blocks of a group, a power of two.
     pub group_blocks: u64,
-    /// The first zones stay as they are, but for their capacity.
+    /// Number of first zones that are passed through, except for their capacity.
     pub plain_zones: u32,
-    /// Whose blocks there are: the UUID of the member.
+    /// Owner of the blocks: the UUID of the member.
     pub member: [u8; 16],
     /// Memory for groups that are not being written.
     pub groups_bytes: usize,
 }
 
-/// A drive whose zones are filled by appends. What waits when the last reference is dropped never happens.
+/// A drive whose zones are filled by appends. Commands that wait when the last reference is dropped are never
+/// submitted.
 pub struct Appended(Rc<Inner>);
 
 struct Inner {
     device: Rc<dyn ZonedDevice>,
-    /// For the zones that are left as they are.
+    /// For the zones that are passed through.
     plain: Sequencer,
     plain_zones: u32,
     runtime: Runtime,
@@ -80,24 +81,24 @@ struct Inner {
     groups: RefCell<Groups>,
     /// Groups that are being read.
     loading: RefCell<BTreeMap<(u32, u64), Rc<Gate>>>,
-    /// As many as there have been zones with commands in flight at the same time.
+    /// One for each zone with commands in flight, reused.
     lanes: RefCell<Vec<Rc<Lane>>>,
     pool: RefCell<BufPool>,
 }
 
-/// What is known of a zone.
+/// State of a zone.
 #[derive(Default)]
 struct Known {
-    /// Grows when the zone is reset or finished: what has been read of it before says nothing any more.
+    /// Grows when the zone is reset or finished: results of earlier reads of its marks are void then.
     life: u64,
-    /// `None` if it is full, or nobody has looked yet.
+    /// `None` if it is full, or its marks have not been read yet.
     session: Option<Session>,
 }
 
-/// What this process writes to a zone. Blocks are counted from the start of the zone.
+/// The writes of this process to a zone. Blocks are counted from the start of the zone.
 #[derive(Default)]
 struct Session {
-    /// Where it began, and how many blocks of the drive's zone were void then.
+    /// First block, and number of blocks of the drive's zone that were void when it began.
     from: u64,
     void: u64,
     /// Everything below has been submitted, and everything below has landed.
@@ -105,19 +106,19 @@ struct Session {
     landed: u64,
     /// A write has failed.
     failed: bool,
-    /// Nobody can tell where it began.
+    /// The end of the zone, where it would begin, is not known.
     in_doubt: bool,
     /// The group that is being written.
     group: Option<Group>,
 }
 
-/// Groups that are not being written, the least recently used ones to be forgotten first.
+/// Cache of groups that are not being written; the least recently used ones are dropped first.
 #[derive(Default)]
 struct Groups {
     clock: u64,
     bytes: usize,
     most_bytes: usize,
-    /// By zone and first block, with when they were used last.
+    /// By zone and first block, with the time of the last use.
     held: BTreeMap<(u32, u64), (u64, Group)>,
     used: BTreeMap<u64, (u32, u64)>,
 }
@@ -133,11 +134,11 @@ struct Lane {
     count: Cell<usize>,
     blocks: Cell<u64>,
     oldest_blocks: Cell<u64>,
-    /// Something is in flight that nothing else may be beside.
+    /// A command in flight excludes all others.
     alone: Cell<bool>,
-    /// The zone has to be looked at first.
+    /// The end of the zone has to be found first.
     looking: Cell<bool>,
-    /// A write of which a part is still in flight has failed in another part.
+    /// A part of a write has failed while another one is in flight.
     failed: Cell<Option<DeviceError>>,
     begun: Gate,
 }
@@ -149,7 +150,7 @@ struct Flight {
 }
 
 enum What {
-    /// Blocks of a write from this one on; with whom to answer if they are its last.
+    /// Blocks of a write from this one on; with the completer of the write if they are its last.
     Blocks { from: u64, count: u64, owner: Option<(Completer, Buf)> },
     /// A command for the zone.
     Zone(Completer),
@@ -158,8 +159,8 @@ enum What {
 }
 
 impl Appended {
-    /// `device` as it is to be used. A task of `runtime` belongs to every zone that is in use at the same time. `None`
-    /// if the drive has no zone append, or no room for marks.
+    /// Wraps `device`. A task of `runtime` belongs to every zone that is in use at the same time. `None` if the drive
+    /// has no zone append, or no room for marks.
     pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, usage: Usage) -> Option<Appended> {
         let Usage { group_blocks, plain_zones, member, groups_bytes } = usage;
         let geometry = Appended::geometry_of(device.geometry(), group_blocks)?;
@@ -181,7 +182,7 @@ impl Appended {
         })))
     }
 
-    /// What a drive becomes. `None` if it cannot be: see [`Appended::new`].
+    /// Geometry of the wrapped drive. `None` if it cannot be wrapped: see [`Appended::new`].
     pub fn geometry_of(drive: &Geometry, group_blocks: u64) -> Option<Geometry> {
         let capacity = drive.zone_capacity_blocks;
         let reserve = match group_blocks {
@@ -243,7 +244,7 @@ impl Inner {
             }
             Command::FlushZrwa { .. } => return Completion::failed(Status::InvalidField),
             Command::Flush => return self.device.submit(command),
-            // Of all zones at once: what is known of them is known no more.
+            // Of all zones at once: their state is not known any more.
             _ => {
                 (0..self.geometry.zones).for_each(|zone| self.end_life(ZoneIndex(zone)));
                 return self.device.submit(command);
@@ -281,7 +282,7 @@ impl Inner {
         lane
     }
 
-    /// Starts what may be started of what waits; the lane is idle if there is nothing.
+    /// Submits as many of the waiting commands as possible; without any the lane becomes idle.
     fn pump(&self, lane: &Lane, zone: ZoneIndex) {
         while !lane.looking.get() && !lane.alone.get() {
             let Some((command, completer)) = lane.waiting.borrow_mut().pop_front() else {
@@ -324,7 +325,7 @@ impl Inner {
         }
     }
 
-    /// Submits a write, as far as that is possible now; gives back what has to wait.
+    /// Submits a write, as far as that is possible now; gives back the rest, which has to wait.
     #[expect(clippy::too_many_arguments, reason = "the fields of a command, and whose it is")]
     fn write(
         &self,
@@ -359,7 +360,7 @@ impl Inner {
         while sent < blocks {
             let count = (blocks - sent).min(self.most_from(session.next));
             if !self.may_send(lane, session, count) {
-                // The rest is a write of its own, and answers for the whole.
+                // The rest becomes a write of its own, which answers for the whole.
                 let rest = if sent == 0 { data } else { data.slice_blocks(sent..blocks) };
                 let lba = Lba(lba.0 + sent);
                 return Err((Command::Write { lba, data: rest, oob, fua }, completer));
@@ -382,7 +383,7 @@ impl Inner {
         Ok(())
     }
 
-    /// How many blocks one command may have that begins with block `at` of a zone.
+    /// Most blocks of a command that begins with block `at` of a zone.
     fn most_from(&self, at: u64) -> u64 {
         match self.group_blocks {
             1 => self.geometry.max_transfer_blocks as u64,
@@ -390,7 +391,7 @@ impl Inner {
         }
     }
 
-    /// Whether the next `count` blocks of a zone may be on their way beside those that are.
+    /// Whether the next `count` blocks of a zone may be in flight beside those that are.
     fn may_send(&self, lane: &Lane, session: &Session, count: u64) -> bool {
         let reserve = self.device.geometry().zone_capacity_blocks - self.geometry.zone_capacity_blocks;
         let group = |block: u64| block / self.group_blocks;
@@ -401,7 +402,7 @@ impl Inner {
                     <= reserve.saturating_sub(session.void)
     }
 
-    /// Has the next blocks of a zone stored.
+    /// Submits the next blocks of a zone.
     fn send(&self, zone: ZoneIndex, session: &mut Session, data: Buf, fua: bool) -> Completion {
         if self.group_blocks == 1 {
             let lba = Lba(self.geometry.start(zone).0 + session.next);
@@ -425,7 +426,7 @@ impl Inner {
         self.device.submit(Command::Append { zone, data, oob: oob.freeze().slice(0..len), fua })
     }
 
-    /// A command of a zone has come back.
+    /// Handles the completion of a command of a zone.
     fn landed(&self, lane: &Lane, zone: ZoneIndex, what: What, done: Done) {
         lane.count.set(lane.count.get() - 1);
         match what {
@@ -459,14 +460,15 @@ impl Inner {
         }
     }
 
-    /// Takes note of where blocks have landed. A zone in which some have not, or where they cannot have, takes no more.
+    /// Records where blocks have landed. A zone takes no more writes after an error, or if they cannot have landed
+    /// there.
     fn note(&self, zone: ZoneIndex, from: u64, count: u64, done: &Done) -> Result<(), DeviceError> {
         let mut zones = self.zones.borrow_mut();
         let Some(session) = &mut zones[zone.0 as usize].session else {
             return Err(Status::ZoneInvalidWrite.into());
         };
         let (landed_in, place) = self.geometry.locate(done.lba);
-        // Further than all that was submitted there is room for somebody else's blocks before.
+        // A place beyond all submitted and void blocks means that foreign blocks lie before it.
         let is_own = landed_in == zone && place + count <= session.next + session.void;
         let has_landed = |session: &mut Session| match &mut session.group {
             Some(group) => is_own && (0..count).all(|at| group.land(from + at, place + at, session.void)),
@@ -486,14 +488,14 @@ impl Inner {
         result
     }
 
-    /// What has been read of a zone until now says nothing any more.
+    /// Drops all that is known of a zone.
     fn end_life(&self, zone: ZoneIndex) {
         let known = &mut self.zones.borrow_mut()[zone.0 as usize];
         *known = Known { life: known.life + 1, session: None };
         self.groups.borrow_mut().forget(zone);
     }
 
-    /// Whose the blocks of a zone are.
+    /// Owner of the blocks of a zone.
     fn owner(&self, zone: ZoneIndex) -> Owner {
         Owner { member: self.member, zone: zone.0 }
     }
@@ -519,7 +521,7 @@ impl Inner {
             if info.state == ZoneState::Empty || info.state.is_active() {
                 match self.learn(found, lives[zone.0 as usize]).await {
                     Ok(()) => {}
-                    // That is this zone's matter alone.
+                    // An error of this zone alone.
                     Err(DeviceError::Status(_)) => info.wp_blocks = UNKNOWN_WP,
                     Err(error) => return Err(error),
                 }
@@ -531,7 +533,7 @@ impl Inner {
         Ok(zones)
     }
 
-    /// Finds out where a zone ended that is, or was in an earlier `life`, as `info` says.
+    /// Finds the end of a zone, unless it is known. `info` is its report by the drive, `life` its life at that time.
     async fn learn(&self, info: ZoneInfo, life: u64) -> Result<(), DeviceError> {
         let (zone, wp) = (info.zone, info.wp_blocks);
         let is_known = || {
@@ -561,7 +563,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The first block of the last group of which there is anything in the drive's zone.
+    /// First block of the last group that has a block in the drive's zone.
     async fn last_group(&self, zone: ZoneIndex, wp: u64) -> Result<u64, DeviceError> {
         let step = (self.device.geometry().max_transfer_blocks as u64).clamp(1, 16);
         let mut end = wp;
@@ -578,12 +580,12 @@ impl Inner {
         Ok(0)
     }
 
-    /// What there is in the blocks of a drive's zone, of the group that begins with `first` and those behind it.
+    /// Judges the group that begins with `first`, and those behind it, by a range of the drive's zone.
     async fn look(&self, zone: ZoneIndex, first: u64, places: Range<u64>) -> Result<Found, DeviceError> {
         Ok(judge(first, &self.marks(zone, places).await?))
     }
 
-    /// What blocks of a drive's zone say of themselves.
+    /// Reads the marks of a range of the drive's zone.
     async fn marks(&self, zone: ZoneIndex, places: Range<u64>) -> Result<Vec<(u64, Seen)>, DeviceError> {
         let most = self.device.geometry().max_transfer_blocks as u64;
         let mut marks = Vec::new();
@@ -604,7 +606,7 @@ impl Inner {
         Ok(marks)
     }
 
-    /// What a block of a drive's zone says of itself.
+    /// Reads the mark of one block of the drive's zone.
     async fn mark_of(&self, zone: ZoneIndex, at: u64) -> Result<(u64, Seen), DeviceError> {
         match self.marks_of(zone, at, 1).await {
             Ok(found) => Ok(found.first().copied().unwrap_or((at, Seen::Unknown))),
@@ -627,7 +629,7 @@ impl Inner {
         Ok((at..).zip(marks).collect())
     }
 
-    /// Where a block is; `None` if its group is not in memory.
+    /// Place of a block; `None` if its group is not in memory.
     fn spot(&self, zone: ZoneIndex, block: u64) -> Option<Spot> {
         let first = block - block % self.group_blocks;
         let zones = self.zones.borrow();
@@ -642,7 +644,8 @@ impl Inner {
         self.groups.borrow_mut().spot(zone, first, block)
     }
 
-    /// Has a group in memory, unless that has changed meanwhile: reads it, or waits for somebody who does.
+    /// Loads a group into memory, or waits for a task that does. It may be dropped again at once if it has changed
+    /// meanwhile.
     async fn fetch(&self, zone: ZoneIndex, first: u64) -> Result<(), DeviceError> {
         let key = (zone.0, first);
         let others = self.loading.borrow().get(&key).cloned();
@@ -660,14 +663,14 @@ impl Inner {
         loaded
     }
 
-    /// Where, as far as is known, the blocks of a group end that have landed.
+    /// Known end of the blocks of a group that have landed.
     fn landed_of(&self, zone: ZoneIndex, first: u64) -> u64 {
         let zones = self.zones.borrow();
         let landed = zones[zone.0 as usize].session.as_ref().map_or(0, |session| session.landed);
         landed.min(first + self.group_blocks)
     }
 
-    /// Reads a group from the drive; it is in memory then, unless it or the zone has changed meanwhile.
+    /// Reads a group from the drive, and keeps it in memory unless it or the zone has changed meanwhile.
     async fn load(&self, zone: ZoneIndex, first: u64) -> Result<(), DeviceError> {
         let (life, landed) = (self.life(zone), self.landed_of(zone, first));
         let done = self.device.submit(Command::Report { first: zone, count: 1 }).await;
@@ -686,7 +689,7 @@ impl Inner {
         let mut group = loop {
             let to = end.min(at + size);
             let marks = self.marks(zone, at..to.max(at)).await?;
-            // A zone that was finished goes on like this to its end.
+            // A finished zone is unwritten from here to its end.
             let is_unwritten = marks.iter().all(|(_, seen)| *seen == Seen::Nothing);
             seen.extend(marks);
             at = to;
@@ -700,7 +703,7 @@ impl Inner {
             }
         };
         group.lose(landed);
-        // What was written meanwhile may not be in what was read.
+        // Blocks written meanwhile may be missing in the marks that were read.
         if self.life(zone) == life && group.end >= self.landed_of(zone, first) {
             self.groups.borrow_mut().hold(zone, group);
         }
@@ -739,7 +742,7 @@ impl Inner {
         completion
     }
 
-    /// Reads blocks of a zone from wherever they are.
+    /// Reads blocks of a zone from their places.
     async fn gather(&self, zone: ZoneIndex, at: u64, data: &mut BufMut) -> Result<(), DeviceError> {
         let blocks = data.blocks();
         let mut parts: Vec<(u64, u64, Completion)> = Vec::new();
@@ -755,7 +758,7 @@ impl Inner {
                 }
                 Some(Spot::Doubtful) => return Err(Status::UnrecoveredReadError.into()),
                 None => {
-                    // Once more if it was written, or the zone finished or reset meanwhile.
+                    // Repeats if the group was written, or the zone finished or reset meanwhile.
                     self.fetch(zone, block - block % self.group_blocks).await?;
                     continue;
                 }
@@ -815,7 +818,7 @@ impl Groups {
     }
 }
 
-/// Waits for what is in flight in a lane, oldest first, and sends what comes next.
+/// Task of a lane: waits for its commands in flight, oldest first, and submits the next ones.
 async fn serve(lane: Rc<Lane>, appended: Weak<Inner>) {
     loop {
         let Some(zone) = lane.zone.get() else {
@@ -840,7 +843,7 @@ async fn serve(lane: Rc<Lane>, appended: Weak<Inner>) {
 }
 
 impl Inner {
-    /// Looks at a zone to which somebody wants to write.
+    /// Finds the end of a zone before its first write.
     async fn look_first(&self, lane: &Lane, zone: ZoneIndex) {
         let life = self.life(zone);
         let looked = async {

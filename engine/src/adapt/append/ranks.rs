@@ -1,31 +1,31 @@
-//! Where the blocks of a group are: the compact table of one group.
+//! Compact table of the places of the blocks of one group.
 //!
-//! A group is in as many blocks of the drive's zone as it has, in any order; between them may be void ones. A
-//! block's *rank* is how many blocks of its group are before it, and takes as many bits as the group's size has.
+//! A group occupies as many blocks of the drive's zone as it has, in any order; between them may be void ones. A
+//! block's *rank* is the number of blocks of its group before it, and takes log2 of the group's size in bits.
 
 use super::judge::Found;
 use std::collections::BTreeSet;
 
-/// A group: so many blocks of the zone, from a multiple of that on.
+/// A group: `size` blocks of the zone, from a multiple of `size` on.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The first block of the zone that belongs to it.
     pub first: u64,
     /// Blocks below this one are there, and those from it on are not.
     pub end: u64,
-    /// The block of the drive's zone with which it begins.
+    /// The place in the drive's zone at which it begins.
     start: u64,
     ranks: Bits,
-    /// Blocks of the drive's zone between those of the group, in order.
+    /// Void places between the blocks of the group, in order.
     voids: Vec<u64>,
-    /// Blocks of the zone of which nobody knows where they are.
+    /// Blocks of the zone whose place is not known.
     doubtful: BTreeSet<u64>,
 }
 
-/// Where a block is.
+/// Place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
-    /// In this block of the drive's zone.
+    /// Block of the drive's zone.
     At(u64),
     /// It was never written.
     Nothing,
@@ -34,13 +34,13 @@ pub enum Spot {
 }
 
 impl Group {
-    /// A group of `size` blocks in which there is nothing, and which begins in block `start` of the drive's zone.
+    /// An empty group of `size` blocks that begins in block `start` of the drive's zone.
     pub fn new(first: u64, size: u64, start: u64) -> Group {
         let (ranks, voids) = (Bits::new(size), Vec::new());
         Group { first, end: first, start, ranks, voids, doubtful: BTreeSet::new() }
     }
 
-    /// A group as it was found, with all of it that is below `before` in the drive's zone.
+    /// A group as recovered; `before` is the end of the range of the drive's zone that was read.
     pub fn of(first: u64, size: u64, found: &Found, before: u64) -> Group {
         let end = found.end.clamp(first, first + size);
         let places = || found.places.range(first..end).map(|(block, place)| (*block, *place));
@@ -56,14 +56,14 @@ impl Group {
             next = place + 1;
         }
         if end < first + size {
-            // It goes on behind all that is there.
+            // Its next blocks will land behind all that is there.
             group.voids.extend(next..before);
         }
         group
     }
 
-    /// Block `block` of the zone has landed in `place`, and nothing is void from the last session's start to there.
-    /// `void` blocks are before. Whether that is in the group.
+    /// Records that block `block` of the zone has landed in `place`. No place is void from the start of the present
+    /// session to there, and `void` are before. Returns whether the place is in the group.
     pub fn land(&mut self, block: u64, place: u64, void: u64) -> bool {
         let rank = place.checked_sub(void + self.first);
         let Some(rank) = rank.filter(|rank| *rank < self.ranks.len) else { return false };
@@ -71,13 +71,13 @@ impl Group {
         true
     }
 
-    /// Blocks below `end` had landed, whatever is found of them.
+    /// Marks blocks below `end` as doubtful that had landed and were not found.
     pub fn lose(&mut self, end: u64) {
         self.doubtful.extend(self.end..end);
         self.end = self.end.max(end);
     }
 
-    /// Where a block of the group is.
+    /// Place of a block of the group.
     pub fn spot(&self, block: u64) -> Spot {
         match block {
             _ if block >= self.end => Spot::Nothing,
@@ -86,7 +86,7 @@ impl Group {
         }
     }
 
-    /// Whether the group is whole and everything in it can be found.
+    /// Whether the group is complete, with the place of each block known.
     pub fn is_whole(&self) -> bool {
         self.end == self.first + self.ranks.len && self.doubtful.is_empty()
     }
@@ -109,11 +109,11 @@ impl Group {
     }
 }
 
-/// Numbers below a power of two, each in as few bits as hold them.
+/// Array of numbers below a power of two, packed into as few bits as possible.
 #[derive(Clone, Debug)]
 struct Bits {
     words: Vec<u64>,
-    /// How many numbers, and what they are below.
+    /// Count of the numbers, and their exclusive upper bound.
     len: u64,
     width: u32,
 }
@@ -167,7 +167,7 @@ mod tests {
         group.end = 11;
         let spots: Vec<Spot> = (8..12).map(|block| group.spot(block)).collect();
         assert_eq!(spots, [Spot::At(12), Spot::At(11), Spot::At(14), Spot::Nothing]);
-        // Found with two void ones, one of them behind all others; then it goes on.
+        // Recovered with two void blocks, one of them behind all others; then it is written on.
         let places = [(8, 13), (9, 11)].into_iter().collect();
         let found = Found { end: 10, places, doubtful: BTreeSet::from([9]), is_sure: true };
         let mut group = Group::of(8, 4, &found, 15);
