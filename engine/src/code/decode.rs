@@ -1,25 +1,25 @@
-//! The decoder: which stored symbols give one that is lacking.
+//! The decoder: finds the stored symbols from which a missing one is computed.
 //!
-//! All of it is about one column, the same offset in every chunk of a stripe. Data symbols are the unknowns.
-//! What is stored are sums of them, each with its own coverage: a data symbol is the sum of itself; P is the
-//! XOR of the first few data symbols, of all of them or of fewer if it is partial parity; Q is the same with
-//! the coefficients `2^i`. There may be several of each, of different coverage. So who asks gives a list of
-//! sums, and not a number of parities, and says which of them are present.
+//! It works on one column, the same offset in every chunk of a stripe. Data symbols are the unknowns. The stored
+//! symbols are sums of them, each with its own coverage: a data symbol is the sum of itself; P is the XOR of the first
+//! few data symbols, of all of them or of fewer if it is partial parity; Q is the same with the coefficients `2^i`.
+//! There may be several of each, of different coverage. So the caller passes a list of sums, not a number of parities,
+//! and tells which of them are present.
 //!
-//! [`solve`] answers with a [`Recipe`]: the present symbols that add up to what is wanted, each times a
-//! coefficient. Everything that decodes is a question to it:
+//! [`solve`] returns a [`Recipe`]: the present symbols that add up to the wanted one, each times a coefficient.
+//! Everything that decodes uses it:
 //!
-//! - a degraded read, and the rebuild of one member or two, want [`Sum::data`], [`Sum::p`] or [`Sum::q`];
+//! - a degraded read, and the rebuild of one member or two, ask for [`Sum::data`], [`Sum::p`] or [`Sum::q`];
 //! - whether a block can be decoded is whether there is a recipe for it;
 //! - whether a stripe agrees with its parity is whether all [`checks`] give zeros.
 //!
-//! A recipe may use few parities or many, and some choices of parities cancel what they cover together: the
-//! P of five chunks and the P of four give the fifth without reading the other four. So all choices of no,
-//! one and two parities are gone through, and the best one is taken: of the fewest sources, among these one
-//! with coefficients of 1 only, among these the first. This is exact: where no source can be left out, the
-//! coefficients of two parities follow from two symbols that are not used, so pairs of such symbols are all
-//! that has to be tried. Only if there is nothing of this kind, Gaussian elimination over all parities says
-//! whether more than two of them do it; that is what nobody waits for, so the first solution is taken.
+//! A recipe may use few parities or many, and some choices of parities cancel symbols that both cover: the P of five
+//! chunks and the P of four give the fifth without reading the other four. So all choices of no, one and two parities
+//! are tried, and the best one is taken: of the fewest sources, among these one with coefficients of 1 only, among
+//! these the first. This is exact: where no source can be left out, the coefficients of two parities follow from two
+//! symbols that are not used, so pairs of such symbols are all that has to be tried. Only if there is no such recipe,
+//! Gaussian elimination over all parities finds out whether more than two of them give one; this case is not critical
+//! for latency, so the first solution is taken.
 
 use super::{
     gf256::{div, mul, pow2},
@@ -63,12 +63,12 @@ impl Sum {
         if which == 0 { Sum::p(covers) } else { Sum::q(covers) }
     }
 
-    /// How many times data symbol `index` is in it.
+    /// Coefficient of data symbol `index`.
     pub const fn coefficient(&self, index: usize) -> u8 {
         if self.symbols >> index & 1 == 1 { pow2(self.power as usize * index) } else { 0 }
     }
 
-    /// The data symbol that it is nothing but.
+    /// The data symbol that it equals, if any.
     fn only(&self) -> Option<usize> {
         let index = self.symbols.trailing_zeros() as usize;
         (self.symbols.is_power_of_two() && self.coefficient(index) == 1).then_some(index)
@@ -90,31 +90,31 @@ pub struct Source {
     pub coefficient: u8,
 }
 
-/// Stored symbols that add up to what was wanted.
+/// Stored symbols that add up to the wanted sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
     sources: [Source; MAX_SOURCES],
     count: usize,
 }
 
-/// Sources of a recipe do not depend on each other; those of a check do by one.
+/// Sources of a recipe are linearly independent; those of a check have one dependency.
 const MAX_SOURCES: usize = MAX_DATA + 1;
 
 impl Recipe {
     const EMPTY: Recipe = Recipe { sources: [Source { stored: 0, coefficient: 0 }; MAX_SOURCES], count: 0 };
 
-    /// What is needed, in the order of the list that was given to [`solve`].
+    /// The sources, in the order of the list that was given to [`solve`].
     pub fn sources(&self) -> &[Source] {
         &self.sources[..self.count]
     }
 
-    /// Whether the XOR of the sources is all there is to it.
+    /// Whether the wanted sum is the XOR of the sources.
     pub fn is_xor(&self) -> bool {
         self.sources().iter().all(|source| source.coefficient == 1)
     }
 
-    /// Computes the wanted blocks into `target`, whatever there was. `blocks` are those of
-    /// [`Recipe::sources`], in that order; all of one length, a multiple of 256 bytes.
+    /// Computes the wanted blocks into `target`, which is overwritten. `blocks` are those of [`Recipe::sources`], in
+    /// that order; all of one length, a multiple of 256 bytes.
     pub fn run(&self, target: &mut [u8], blocks: &[impl Deref<Target = [u8]>]) {
         assert_eq!(blocks.len(), self.count);
         assert!(blocks.iter().all(|block| block.len() == target.len()));
@@ -142,24 +142,24 @@ impl Recipe {
         self.count += 1;
     }
 
-    /// What a better recipe has less of: sources, and then products.
+    /// Cost of a recipe: number of sources, then whether products are needed.
     fn cost(&self) -> (usize, bool) {
         (self.count, !self.is_xor())
     }
 }
 
-/// How `wanted` is computed from those symbols of `stored` that are `present`, a bit each; `None` if they do
-/// not tell it. Allocates nothing.
+/// Finds how `wanted` is computed from the symbols of `stored` that are `present`, a bit each; `None` if they do not
+/// determine it. Allocates nothing.
 pub fn solve(present: u128, stored: &[Sum], wanted: Sum) -> Option<Recipe> {
     let column = Column::new(present, stored, wanted);
     column.few_parities().or_else(|| column.many_parities())
 }
 
-/// Recipes for zeros: all that has to hold if the `present` symbols of `stored` belong together. Each is
-/// about the last of its sources, and those before it; there are none if nothing is redundant.
+/// Recipes for zeros: all equations that hold if the `present` symbols of `stored` are consistent. Each is about the
+/// last of its sources, and those before it; there are none without redundancy.
 ///
-/// If they do not hold, and one symbol is wrong, it is the one without which the checks that are left do;
-/// with P and Q of everything there is no other such symbol.
+/// If they do not hold because one symbol is wrong, that is the one without which the remaining checks hold; with P and
+/// Q of all data symbols there is no other such symbol.
 pub fn checks(present: u128, stored: &[Sum]) -> impl Iterator<Item = Recipe> {
     let at = (0..stored.len().min(MAX_STORED)).filter(move |at| present >> at & 1 == 1);
     at.filter_map(move |at| {
@@ -170,13 +170,13 @@ pub fn checks(present: u128, stored: &[Sum]) -> impl Iterator<Item = Recipe> {
     })
 }
 
-/// What there is to compute a wanted sum from.
+/// The present symbols, and the wanted sum.
 struct Column {
     wanted: Sum,
     /// A bit for each data symbol that is present, and where in the list.
     known: u32,
     places: [u8; MAX_DATA],
-    /// All else that is present.
+    /// All other present symbols.
     parities: [Parity; MAX_STORED],
     count: usize,
 }
@@ -246,27 +246,27 @@ impl Column {
         best
     }
 
-    /// How many of `symbols`, which parities cover, are sources too unless the parities cancel them; and of
-    /// those that are wanted and not covered.
+    /// Lower bound of the data sources beside parities that cover `symbols`, unless the parities cancel symbols that
+    /// are not wanted.
     fn left_over(&self, symbols: u32) -> usize {
         ((symbols ^ self.wanted.symbols) & self.known).count_ones() as usize
     }
 
-    /// How many data symbols that are not wanted `a` and `b` can cancel: where both have the same powers all
-    /// that both cover, else one at most, as all symbols have a power of their own.
+    /// Upper bound of the data symbols that are not wanted and that `a` and `b` can cancel: with equal powers all that
+    /// both cover, else one at most, as the ratio of coefficients differs from symbol to symbol.
     fn cancelled(&self, a: &Sum, b: &Sum) -> usize {
         let both = (a.symbols & b.symbols & self.known & !self.wanted.symbols).count_ones() as usize;
         if a.power == b.power { both } else { both.min(1) }
     }
 
-    /// Of the data symbols of the wanted sum and some others, those that one may begin with, to say that they
-    /// are not used: the first one that is lacking; all, if none is.
+    /// Candidates for a data symbol that is not used, from which a solution is computed: the first missing one of the
+    /// wanted sum and of `symbols`; if none is missing, all of `symbols`.
     fn zeros(&self, symbols: u32) -> impl Iterator<Item = usize> {
         let lacking = (symbols | self.wanted.symbols) & !self.known;
         bits(if lacking == 0 { symbols } else { lacking & lacking.wrapping_neg() })
     }
 
-    /// How many times `a` and `b` together hold data symbols `i` and `j` as often as the wanted sum.
+    /// Coefficients with which `a` and `b` together contain data symbols `i` and `j` as often as the wanted sum.
     fn two(&self, a: &Sum, b: &Sum, i: usize, j: usize) -> Option<(u8, u8)> {
         let at = |index| (a.coefficient(index), b.coefficient(index), self.wanted.coefficient(index));
         let ((a_i, b_i, w_i), (a_j, b_j, w_j)) = (at(i), at(j));
@@ -276,8 +276,8 @@ impl Column {
         Some((a_times, b_times))
     }
 
-    /// The recipe that uses these parities so many times, and else data only; `None` if it needs data that
-    /// is not present.
+    /// The recipe that uses these parities with these coefficients, and otherwise data only; `None` if it needs data
+    /// that is not present.
     fn with(&self, parities: &[(Parity, u8)]) -> Option<Recipe> {
         let mut recipe = Recipe::EMPTY;
         let covered = parities.iter().fold(self.wanted.symbols, |all, (parity, _)| all | parity.sum.symbols);
@@ -297,8 +297,8 @@ impl Column {
         Some(recipe)
     }
 
-    /// A recipe with any number of parities: lacking data symbols are the rows of a matrix and parities its
-    /// columns, with the wanted sum as the last one.
+    /// Finds a recipe with any number of parities by Gaussian elimination: missing data symbols are the rows of a
+    /// matrix, parities its columns, with the wanted sum as the last one.
     fn many_parities(&self) -> Option<Recipe> {
         let covered =
             self.parities().iter().fold(self.wanted.symbols, |all, parity| all | parity.sum.symbols);
@@ -340,7 +340,7 @@ impl Column {
     }
 }
 
-/// Whether a recipe with so few sources could be better than the best one.
+/// Whether a recipe with this number of sources could be better than the best one.
 fn is_worth_a_try(best: &Option<Recipe>, sources: usize) -> bool {
     best.as_ref().is_none_or(|best| (sources, false) < best.cost())
 }
@@ -370,7 +370,7 @@ mod tests {
 
     const BLOCK: usize = 256;
 
-    /// All products and, at `[a][0]`, which nobody needs, the inverse.
+    /// All products and, at `[a][0]`, where the product is trivial, the inverse.
     static SLOW: LazyLock<Vec<[u8; 256]>> = LazyLock::new(|| {
         let row = |a| {
             let mut row: [u8; 256] = std::array::from_fn(|b| slow_mul(a, b as u8));
@@ -397,7 +397,7 @@ mod tests {
         row
     }
 
-    /// How many of the rows do not depend on each other.
+    /// Rank of the matrix of these rows.
     fn rank(mut rows: Vec<Vec<u8>>) -> usize {
         let mut rank = 0;
         for column in 0..rows.first().map_or(0, Vec::len) {
@@ -416,7 +416,7 @@ mod tests {
         rank
     }
 
-    /// What the decoder is to agree with: whether `wanted` depends on the others.
+    /// Oracle: whether `wanted` depends linearly on the others.
     fn is_told(others: &[Vec<u8>], wanted: &[u8]) -> bool {
         rank(others.to_vec()) == rank([others, &[wanted.to_vec()]].concat())
     }
@@ -467,7 +467,7 @@ mod tests {
             Some(recipe)
         }
 
-        /// The fewest sources that will do, and whether their XOR does, by trying all.
+        /// The fewest sources that suffice, and whether their XOR does, by trying all.
         fn best(&self, present: u128, wanted: Sum) -> Option<(usize, bool)> {
             let wanted = row(&wanted, self.k);
             let subsets = || (0..=present).filter(|set| set & !present == 0);
@@ -481,7 +481,7 @@ mod tests {
         }
     }
 
-    /// What a recipe gives, of all stored blocks.
+    /// Runs a recipe on the stored blocks.
     fn adds_up_to(recipe: &Recipe, blocks: &[Vec<u8>]) -> Vec<u8> {
         let given = recipe.sources().iter().map(|source| &blocks[source.stored as usize][..]);
         let mut target = vec![7; blocks[0].len()];
@@ -499,7 +499,7 @@ mod tests {
         content
     }
 
-    /// All sets of up to `most` of `count` things that are lacking, as what is present.
+    /// All losses of up to `most` of `count` symbols, as bits of the present ones.
     fn losses(count: usize, most: u32) -> impl Iterator<Item = u128> {
         (0..1_u128 << count).filter(move |present| count as u32 - present.count_ones() <= most)
     }
@@ -525,7 +525,7 @@ mod tests {
 
     #[test]
     fn recipes_are_the_shortest_and_plain_where_they_can_be() {
-        // Of up to three data symbols all sums that there are, of four those that begin with the first.
+        // With up to three data symbols all possible sums, with four those that begin with the first.
         for k in 1..=4 {
             let prefixes = (1..=k).flat_map(|covers| [Sum::p(covers), Sum::q(covers)]);
             let sets = (1..1 << k).flat_map(|symbols| [0, 1].map(|power| Sum { symbols, power }));

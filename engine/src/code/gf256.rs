@@ -6,9 +6,9 @@
 //! 2^0 to 2^254 differ, which is all that two parities need: from `a + b` and `2^i a + 2^j b` with `i != j`
 //! both `a` and `b` follow.
 //!
-//! What is here handles single bytes, for decisions and tables; blocks are for [`super::pq`].
+//! These functions handle single bytes, for decisions and tables; for blocks see [`super::pq`].
 
-/// The polynomial without its `x^8`: what is added where a product by 2 runs over.
+/// The polynomial without its `x^8`: added when a product by 2 overflows.
 pub const POLYNOMIAL: u8 = 0x1d;
 
 /// `2 a`.
