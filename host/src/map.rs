@@ -9,8 +9,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// A shared mapping of a file. Whoever else has the file mapped sees every store, in order, also
-/// after this process has died.
+/// A shared mapping of a file. Other processes that have the file mapped see every store, in order, also after this
+/// process has died.
 pub struct SharedMap {
     words: NonNull<AtomicU64>,
     count: usize,
@@ -18,19 +18,19 @@ pub struct SharedMap {
 }
 
 impl SharedMap {
-    /// Maps `count` words of `file`, to read.
+    /// Maps `count` words of `file` at `offset`, read-only.
     pub fn read_only(file: &File, offset: u64, count: usize) -> io::Result<SharedMap> {
         SharedMap::new(file, offset, count, false)
     }
 
-    /// Maps the first `count` words of `file`, to read and write.
+    /// Maps the first `count` words of `file`, read-write.
     pub fn writable(file: &File, count: usize) -> io::Result<SharedMap> {
         SharedMap::new(file, 0, count, true)
     }
 
     fn new(file: &File, offset: u64, count: usize, writable: bool) -> io::Result<SharedMap> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping where the kernel likes it; no memory of ours is replaced.
+        // SAFETY: a new mapping at an address of the kernel's choice; no memory of ours is replaced.
         let address =
             unsafe { mmap(std::ptr::null_mut(), count * 8, protection, MapFlags::SHARED, file, offset)? };
         let words = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -51,12 +51,12 @@ impl SharedMap {
         if index >= self.count {
             return 0;
         }
-        // SAFETY: inside of the mapping, which is page-aligned and lives as long as `self`. Others
-        // may store to it at any time, which is what atomics are for.
+        // SAFETY: inside of the mapping, which is page-aligned and lives as long as `self`. Other processes may store
+        // to it at any time, which atomics permit.
         unsafe { self.words.add(index).as_ref() }.load(Ordering::Acquire)
     }
 
-    /// Stores a word; nothing happens beyond the end or if the mapping is to be read only.
+    /// Stores a word; does nothing beyond the end or if the mapping is read-only.
     pub fn store(&self, index: usize, value: u64) {
         if index < self.count && self.writable {
             // SAFETY: as in `load`, and the mapping may be written.

@@ -1,4 +1,4 @@
-//! Where sockets of daemons are, and what lasts until the next boot.
+//! Run directories: sockets of daemons, locks, and tails files, which last until the next boot.
 
 use crate::output::uuid;
 use anyhow::{Context, Result};
@@ -14,17 +14,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a process that lets go of an array may take to end, after its drives are free.
+/// How long a process may take to exit after it has released the drives of its array.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether it has.
+/// Interval at which the lock is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Environment variable with the directory of sockets and of what lasts until the next boot.
+/// Environment variable that names the run directory.
 pub const RUN_VARIABLE: &str = "ZONERAID_RUN_DIR";
 
-/// Where sockets may be, and what lasts until the next boot: in the directory of the environment, or else in that of
-/// the machine, before which those who are not root have one of their own, if they are logged in.
+/// Candidate run directories: that of the environment variable, or else that of the machine, preceded for users other
+/// than root by one of their own, if they are logged in.
 pub fn directories() -> Vec<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(directory) = set(RUN_VARIABLE) {
@@ -38,46 +38,47 @@ pub fn directories() -> Vec<PathBuf> {
     all
 }
 
-/// Where a user has what lasts until the last logout.
+/// The runtime directory of a user, which lasts until the last logout.
 fn of_user(id: u32) -> PathBuf {
     Path::new("/run/user").join(id.to_string())
 }
 
-/// What a daemon has left of an array on an image of a user's, where root would not look for it.
+/// The tails file of an array on an image of an ordinary user, in that user's directory, where root would not look for
+/// it.
 pub fn left_by_owner(image: &Path, array: &[u8; 16]) -> Option<PathBuf> {
     let owner = image.metadata().ok()?.uid();
     let tails = tails_path(&of_user(owner).join("zoneraid"), array);
     (geteuid().is_root() && owner != 0 && tails.exists()).then_some(tails)
 }
 
-/// Where the daemon of an array has them: where one has left something, or else in the first of [`directories`].
+/// The run directory of an array: the one that has a tails file of it, or else the first of [`directories`].
 pub fn directory(array: &[u8; 16]) -> PathBuf {
     let all = directories();
     let left = all.iter().find(|directory| tails_path(directory, array).exists());
     left.or(all.first()).cloned().unwrap_or_default()
 }
 
-/// Where the daemon of an array keeps what the next one needs if it dies.
+/// The tails file of an array, which the next daemon needs if this one dies.
 pub fn tails_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
     directory.join(format!("{}.tails", uuid(array)))
 }
 
-/// Where it keeps that of a namespace.
+/// The tails file of a namespace.
 pub fn namespace_tails_path(directory: &Path, array: &[u8; 16], number: u32) -> PathBuf {
     directory.join(format!("{}-{number}.tails", uuid(array)))
 }
 
-/// Where the daemon of an array answers.
+/// The socket of an array's daemon.
 pub fn socket_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
     directory.join(format!("{}.sock", uuid(array)))
 }
 
-/// Where it has a lock as long as it runs.
+/// The lock file of an array's daemon.
 pub fn lock_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
     directory.join(format!("{}.lock", uuid(array)))
 }
 
-/// Makes the directory of sockets, if it is not there.
+/// Creates the run directory, if it does not exist.
 pub fn make(directory: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
     made.with_context(|| {
@@ -85,15 +86,15 @@ pub fn make(directory: &Path) -> Result<()> {
     })
 }
 
-/// The right to run an array. Claims of its drives are not enough: a copy of the array has others, and what lies here
-/// is named by the UUID alone, which both have.
+/// The right to run an array. Claims of its drives do not suffice: a copy of the array has other drives, and the files
+/// here are named by the UUID, which both have.
 pub struct Lock {
     path: PathBuf,
     _file: File,
 }
 
 impl Lock {
-    /// Locks an array, by its UUID, as long as this lives; `None` if another process has it.
+    /// Locks an array, by its UUID, until this is dropped; `None` if another process holds the lock.
     pub fn take(directory: &Path, array: &[u8; 16]) -> Result<Option<Lock>> {
         make(directory)?;
         let path = lock_path(directory, array);
@@ -114,12 +115,12 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Before it is unlocked. Left behind, it does no harm.
+        // Removed before it is unlocked. A file that stays behind is harmless.
         let _ = remove_file(&self.path);
     }
 }
 
-/// Locks the file at `path`; `None` if somebody else has, or had it and has taken its name away.
+/// Locks the file at `path`; `None` if another process holds the lock, or has removed the file meanwhile.
 fn lock(path: &Path) -> std::io::Result<Option<File>> {
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -143,14 +144,14 @@ mod tests {
         assert!(Lock::take(&directory, &[2; 16]).unwrap().is_some());
         assert!(lock(&path).unwrap().is_none());
         assert!(Lock::take(&directory, &[1; 16]).unwrap().is_none());
-        // One that is let go while others wait.
+        // A lock that is released while another process waits.
         let waiting = std::thread::spawn({
             let directory = directory.clone();
             move || Lock::take(&directory, &[1; 16]).unwrap().is_some()
         });
         drop(first);
         assert!(waiting.join().unwrap() && !path.exists());
-        // That of a process that was killed.
+        // The lock file of a killed process.
         std::fs::write(&path, "").unwrap();
         assert!(Lock::take(&directory, &[1; 16]).unwrap().is_some());
     }

@@ -1,10 +1,9 @@
-//! What a process has told the kernel about the ends of zones, where the next process finds it.
+//! Acknowledgement log: the ends of zones that a process has acknowledged to the kernel, kept for the next process.
 //!
-//! A write that has completed survives the death of this process, since the drives stay powered,
-//! but an assembly after a power cut may promise less. So the end of every completed write is kept
-//! in memory that outlives the process (a file on a tmpfs), stored before the kernel hears of the
-//! completion. A reboot loses it together with the page cache, which is what it is there for; the file of another
-//! boot, in a directory that outlives it, is ignored.
+//! A completed write survives the death of this process, since the drives stay powered, but an assembly after a power
+//! cut may recover less. So the end of every completed write is stored, before the kernel is told of the completion, in
+//! memory that outlives the process (a file on a tmpfs). A reboot discards it together with the page cache, as
+//! intended; a file of another boot, in a directory that survives a reboot, is ignored.
 
 use crate::{map::SharedMap, run};
 use anyhow::{Context, Result};
@@ -25,74 +24,76 @@ use std::{
     rc::Rc,
 };
 
-/// `zrtails3`, as it lies in the file.
+/// `zrtails3` as stored in the file.
 const MAGIC: u64 = u64::from_ne_bytes(*b"zrtails3");
 
-/// The same of an earlier version, which has no power marks.
+/// Magic number of the previous version, which has no power marks.
 const MAGIC_WITHOUT_POWER: u64 = u64::from_ne_bytes(*b"zrtails2");
 
-/// Words before all others: magic, UUID (2), assembly, number of zones, boot (2), and room.
+/// Header words: magic, UUID (2), assembly, number of zones, boot ID (2), and one unused.
 const HEADER: usize = 8;
 
-/// The word with the number of the assembly.
+/// Index of the header word with the number of the assembly.
 const ASSEMBLY: usize = 3;
 
-/// Where the number of the boot is, in bytes.
+/// Byte range of the boot ID.
 const BOOT: Range<usize> = 40..56;
 
-/// Appends that are noted at most: the requests that there can be, and behind these as many that a process has left.
+/// Slots for appends: one for each request that can be outstanding, followed by as many for appends inherited from the
+/// previous process.
 pub const SLOTS: usize = 1024;
 
-/// Words of an append: its offset, then its zone and number of blocks; 0 if there is none.
+/// Words of an append slot: the offset, then the zone and the number of blocks; 0 if the slot is free.
 const SLOT: usize = 2;
 
-/// Words before those of the zones.
+/// Index of the first zone word.
 const ZONES: usize = HEADER + SLOTS * SLOT;
 
-/// Words behind those of the zones: for each member's drive its number and its power epoch plus 1, or zeros.
+/// Words behind the zone words: for each member its drive's number and its power epoch plus 1, or zeros.
 const POWER: usize = 2 * MAX_MEMBERS;
 
-/// Bytes of the largest file.
+/// Largest size of the file, in bytes.
 const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64 + POWER as u64) * 8;
 
-/// Most bytes that are read of the note of an NBD server.
+/// Most bytes that are read of an NBD server's note.
 const MOST_PLACE_BYTES: u64 = 8 << 10;
 
-/// The file beside the tails at `tails` in which an NBD server notes where its clients connect.
+/// The file beside `tails` in which an NBD server notes the address it listens on.
 fn server_note(tails: &Path) -> PathBuf {
     tails.with_extension("nbd")
 }
 
-/// Where the NBD server that wrote the tails at `tails` was told to listen, as `serve --nbd` takes it; `None` if the
-/// process served block devices.
+/// The address that the NBD server which wrote the file `tails` was listening on, in the form of `serve --nbd`; `None`
+/// if the process served block devices.
 pub fn served_at(tails: &Path) -> Option<String> {
     let mut place = String::new();
     File::open(server_note(tails)).ok()?.take(MOST_PLACE_BYTES).read_to_string(&mut place).ok()?;
     Some(place.trim_end().to_string()).filter(|place| !place.is_empty())
 }
 
-/// The ends of zones as this process knows them, in blocks from their starts.
+/// The acknowledged ends of zones of this process, in blocks from the start of each zone.
 pub struct TailFile {
     path: PathBuf,
     map: SharedMap,
-    /// Nothing has been written since the process before this one: what that one has left is still needed.
+    /// Nothing has been written by this process yet: the file still holds the acknowledged ends of the previous
+    /// process.
     inherited: Cell<bool>,
 }
 
-/// What the process before this one knew.
+/// Contents of a tails file that the previous process has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Which assembly of the array it ran.
+    /// The assembly of the array that it ran.
     pub assembly: u64,
-    /// Per zone: up to where writes have completed.
+    /// Per zone: the end of the completed writes, in blocks from its start.
     pub complete: Vec<u64>,
-    /// Appends that the kernel may not have an answer for, each in its slot.
+    /// Appends that the kernel may not have an answer to, by slot.
     pub appends: Vec<Option<Extent>>,
     /// As [`Tails::power`].
     pub power: Vec<PowerMark>,
 }
 
-/// Where an append goes.
+/// Location and length of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub zone: ZoneIndex,
@@ -114,12 +115,12 @@ impl Extent {
 }
 
 impl Left {
-    /// What a process that ran the array `uuid` has left; `None` if there is nothing of this boot.
+    /// Reads the tails file of the array `uuid`; `None` if there is none of this boot.
     pub fn of(uuid: &[u8; 16]) -> Result<Option<Left>> {
         Left::read(&run::tails_path(&run::directory(uuid), uuid), uuid)
     }
 
-    /// What is in the file at `path` for the array `uuid`; `None` if there is no file, or it is of another boot.
+    /// Reads the tails file at `path` for the array `uuid`; `None` if it does not exist or is of another boot.
     pub fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<Left>> {
         let mut bytes = Vec::new();
         match File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)) {
@@ -140,7 +141,7 @@ impl Left {
         left.map(Some)
     }
 
-    /// What of it the array wants to know.
+    /// The part of it that the assembly of the array needs.
     pub fn into_tails(self) -> Tails {
         Tails { assembly: self.assembly, blocks: self.complete, power: self.power }
     }
@@ -163,16 +164,16 @@ impl Left {
             return None;
         }
         let mut appends: Vec<_> = slots.chunks(SLOT).map(Extent::from_words).collect();
-        // Out of the way of new ones: each of them may come again until it has, also if the next process dies as well.
+        // Moves inherited appends behind the slots for new ones: each stays until its request has been reissued and
+        // answered, also if the next process dies as well.
         appends.sort_by_key(Option::is_some);
         Some(Left { assembly, complete: zones.to_vec(), appends, power: power_marks(power) })
     }
 }
 
 impl TailFile {
-    /// Replaces the file at `path` by one for this assembly of the array, which has found zones to
-    /// end at `complete`. `appends` are those that the process before this one has left; `power` is as
-    /// [`Tails::power`].
+    /// Replaces the file at `path` by one for this assembly of the array, in which zones end at `complete`. `appends`
+    /// are those inherited from the previous process; `power` is as [`Tails::power`].
     pub fn create(
         path: &Path,
         uuid: &[u8; 16],
@@ -198,7 +199,7 @@ impl TailFile {
                 File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             file.write_all(&bytes)?;
             let map = SharedMap::writable(&file, words.len())?;
-            // There is always a whole file: the old one or this one.
+            // Atomic replacement: there is always a complete file, the old one or this one.
             fs::rename(&new, path)?;
             Ok(map)
         };
@@ -206,31 +207,31 @@ impl TailFile {
         Ok(TailFile { path: path.to_path_buf(), map, inherited: Cell::new(false) })
     }
 
-    /// The array has begun to write, in an assembly of this number: from now on the file is about that one.
+    /// Marks the file as that of `assembly`, before the first write of that is carried out.
     pub fn begin(&self, assembly: u64) {
         self.map.store(ASSEMBLY, assembly);
         self.inherited.set(false);
     }
 
-    /// Notes the power marks of the members: everything that a change of them has cost is written down on the members.
+    /// Stores the power marks of the members. To be called once all consequences of a change are recorded on the
+    /// members.
     pub fn note_power(&self, power: &[PowerMark]) {
         let first = self.map.len() - POWER;
         for (place, word) in (first..).zip(power_words(power)) {
-            // Most of the time nothing has changed, and no other process may find half of a mark.
+            // A mark rarely changes, and another process must not read a half-written one.
             if self.map.load(place) != word {
                 self.map.store(place, word);
             }
         }
     }
 
-    /// It says what the process before this one had answered, and nobody else does until the array begins to
-    /// write.
+    /// Marks the contents as inherited: until the array begins to write, this file is the only record of the writes
+    /// that the previous process has acknowledged.
     pub fn inherit(&self) {
         self.inherited.set(true);
     }
 
-    /// Notes that everything below `end` in `zone` has completed. To be called before the kernel
-    /// hears of it.
+    /// Stores that everything below `end` in `zone` has completed. To be called before the kernel is told.
     pub fn complete(&self, zone: ZoneIndex, end: u64) {
         let word = ZONES + zone.0 as usize;
         if self.map.load(word) < end {
@@ -238,7 +239,7 @@ impl TailFile {
         }
     }
 
-    /// Notes where the append in `slot` goes. To be called before it is submitted.
+    /// Stores the location of the append in `slot`. To be called before it is submitted.
     pub fn begin_append(&self, slot: usize, extent: Extent) {
         if slot >= SLOTS {
             return;
@@ -247,26 +248,25 @@ impl TailFile {
         let [at, rest] = extent.to_words();
         let word = HEADER + slot * SLOT;
         self.map.store(word, at);
-        // Last: a slot is all there, or empty.
+        // Stored last: a slot is either complete or free.
         self.map.store(word + 1, rest);
     }
 
-    /// Notes that the kernel has the answer to the append in `slot`, or that it came to nothing.
+    /// Frees `slot`: the kernel has the answer to its append, or the append has failed.
     pub fn end_append(&self, slot: usize) {
         if slot < SLOTS {
             self.map.store(HEADER + slot * SLOT + 1, 0);
         }
     }
 
-    /// As [`TailFile::end_append`], if `slot` still has the append that goes to `extent`.
+    /// As [`TailFile::end_append`], if `slot` still holds the append to `extent`.
     pub fn end_append_to(&self, slot: usize, extent: &Extent) {
         if self.append(slot).as_ref() == Some(extent) {
             self.end_append(slot);
         }
     }
 
-    /// Notes that `zone` may be empty from now on, without appends on their way, and gives what
-    /// was known of its end.
+    /// Stores that `zone` may be empty from now on and has no outstanding appends; returns its end as stored before.
     pub fn clear(&self, zone: ZoneIndex) -> u64 {
         for slot in 0..SLOTS {
             if self.append(slot).is_some_and(|extent| extent.zone == zone) {
@@ -284,31 +284,32 @@ impl TailFile {
         if slot < SLOTS { Extent::from_words(&[self.map.load(word), self.map.load(word + 1)]) } else { None }
     }
 
-    /// Removes the file, unless somebody still needs to know.
+    /// Removes the file, unless it is inherited: then the next process still needs it.
     pub fn remove(&self) {
         if self.inherited.get() {
             return;
         }
-        // Left behind it does no harm: the next assembly has another number.
+        // A file that stays behind is harmless: the next assembly has another number.
         let _ = fs::remove_file(&self.path);
         self.note_block_devices();
     }
 
-    /// Notes that an NBD server listens at `place`, so that its death is not taken for that of block devices.
+    /// Notes that an NBD server listens at `place`, so that its death is not taken for that of a process with block
+    /// devices.
     pub fn note_server(&self, place: &str) -> Result<()> {
         let note = server_note(&self.path);
         fs::write(&note, format!("{place}\n"))
             .with_context(|| format!("{} cannot be written", note.display()))
     }
 
-    /// Notes that block devices are served, and not NBD clients.
+    /// Notes that this process serves block devices and no NBD clients.
     pub fn note_block_devices(&self) {
         let _ = fs::remove_file(server_note(&self.path));
     }
 }
 
-/// A device of which it is noted how far its zones are written, before whoever writes hears of it: what a volume
-/// has answered lies there.
+/// Wraps a device, and stores the ends of its zones in the acknowledgement log before completed writes are passed on:
+/// the writes that a volume on it has acknowledged are below these ends.
 pub struct Noting {
     device: Rc<dyn ZonedDevice>,
     tails: Rc<TailFile>,
@@ -321,7 +322,7 @@ impl Noting {
         Noting { device, tails, runtime: runtime.clone(), slots: Rc::default() }
     }
 
-    /// Carries a command out, and notes with `note` what has come of it.
+    /// Submits `command`, and calls `note` with its result before the result is passed on.
     fn noted(&self, command: Command, note: impl FnOnce(&TailFile, &Done) + 'static) -> Completion {
         let mut completion = self.device.submit(command);
         if let Some(done) = completion.take() {
@@ -363,7 +364,7 @@ impl ZonedDevice for Noting {
                 let (zone, device) = (*zone, self.device.clone());
                 let known = self.tails.clear(zone);
                 self.noted(command, move |tails, done| {
-                    // It may be as it was; an array says at once how its zones are.
+                    // The zone may be unchanged; an array answers a zone report at once.
                     if done.result.is_err() {
                         let report = device.submit(Command::Report { first: zone, count: 1 }).take();
                         let wp = report.and_then(|done| Some(done.zones.first()?.wp_blocks));
@@ -387,7 +388,7 @@ fn power_marks(words: &[u64]) -> Vec<PowerMark> {
     marks.collect()
 }
 
-/// The number of this boot: a directory that outlives it holds what nobody should believe any more.
+/// The boot ID: a file of an earlier boot, in a directory that survives a reboot, is no longer valid.
 fn boot_id() -> [u8; 16] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -431,11 +432,11 @@ mod tests {
         tails.end_append_to(3, &extent(2, 0));
         let left = Left::read(&path, &uuid).unwrap().unwrap();
         assert_eq!((left.assembly, &left.complete[..]), (5, &[0, 12, 0][..]));
-        // Behind all that come.
+        // Inherited appends are behind all slots for new ones.
         assert_eq!(left.appends[..SLOTS - 2], [None; SLOTS - 2]);
         assert_eq!(left.appends[SLOTS - 2..], [Some(extent(0, 1 << 40)), Some(extent(1, 12))]);
         assert_eq!(left.power, [mark(7, 0)]);
-        // An earlier version wrote the same without power marks.
+        // The previous version wrote the same without power marks.
         let mut bytes = fs::read(&path).unwrap();
         bytes[..8].copy_from_slice(b"zrtails2");
         bytes.truncate(bytes.len() - POWER * 8);
@@ -446,14 +447,14 @@ mod tests {
 
         let next = TailFile::create(&path, &uuid, 6, &left.complete, &left.appends, &left.power).unwrap();
         assert_eq!(Left::read(&path, &uuid).unwrap(), Some(Left { assembly: 6, ..left }));
-        // Until the array begins to write, what was known of it counts.
+        // Until the array begins to write, the inherited contents count.
         next.inherit();
         next.remove();
         next.begin(7);
         assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().assembly, 7);
         next.note_power(&[mark(8, 3), mark(9, 0)]);
         assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().power, [mark(8, 3), mark(9, 0)]);
-        // The process before may still have its file mapped: nobody reads that one any more.
+        // The previous process may still have its file mapped, which is not read any more.
         tails.complete(ZoneIndex(0), 100);
         next.complete(ZoneIndex(0), 1);
         assert_eq!(Left::read(&path, &uuid).unwrap().unwrap().complete, [1, 12, 0]);
@@ -466,7 +467,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// A device of one zone, which answers in the end as it is told.
+    /// A device of one zone that answers every command with the given result.
     struct Failing(Geometry, Result<(), DeviceError>);
 
     impl ZonedDevice for Failing {
