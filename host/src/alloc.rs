@@ -1,6 +1,6 @@
-//! An allocator that counts, so that `zoneraid bench` can say what a write allocates.
+//! An allocator that counts, for the allocations per write in `zoneraid bench`.
 //!
-//! What is `unsafe` here is what an allocator is: every call goes to the system's unchanged.
+//! `unsafe` is inherent to an allocator: every call is passed unchanged to the system's.
 #![allow(unsafe_code)]
 
 use std::{
@@ -18,7 +18,7 @@ pub fn allocations() -> u64 {
     ALLOCATIONS.load(Relaxed)
 }
 
-// SAFETY: the contract is that of `System`, to which every call is passed on as it came.
+// SAFETY: the contract is that of `System`, to which every call is passed unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
-//! Memory for I/O in one piece, so that the kernel can be told about it once (registered buffers)
-//! instead of looking its pages up for every command.
+//! One region of memory for I/O, registered with the kernel once (registered buffers), so that the kernel need not look
+//! up its pages for every command.
 #![allow(unsafe_code)]
 
 use engine::buf::{BLOCK, Buf, Memory};
@@ -11,20 +11,20 @@ use std::{
     rc::Rc,
 };
 
-/// Bytes set apart, pinned as long as the ring is there: enough for many small requests, which profit.
-/// What does not fit is allocated elsewhere and works as well.
+/// Bytes of the region, pinned as long as the ring exists: enough for many small requests, which benefit most. Further
+/// buffers are allocated elsewhere and work as well.
 const SIZE: usize = 16 << 20;
 
-/// A region of memory that buffers are lent from, in powers of two of blocks.
+/// A region of memory from which buffers are lent, in powers of two of blocks.
 pub struct Arena {
     start: NonNull<u8>,
-    /// Bytes that have never been lent begin here.
+    /// Offset of the part that has never been lent.
     fresh: Cell<usize>,
-    /// Offsets of what came back, by size.
+    /// Offsets of returned buffers, by size.
     free: RefCell<[Vec<usize>; 16]>,
 }
 
-/// A part of an arena that one buffer has.
+/// The part of an arena that a buffer borrows.
 struct Lent {
     arena: Rc<Arena>,
     offset: usize,
@@ -34,24 +34,24 @@ struct Lent {
 impl Arena {
     pub fn new() -> io::Result<Rc<Arena>> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes it; no memory of ours is replaced.
+        // SAFETY: a new mapping at an address of the kernel's choice; no memory of ours is replaced.
         let address = unsafe { mmap_anonymous(std::ptr::null_mut(), SIZE, protection, MapFlags::PRIVATE)? };
         let start = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Rc::new(Arena { start, fresh: Cell::new(0), free: RefCell::default() }))
     }
 
-    /// Where the arena lies, as the kernel wants to know it.
+    /// The region as an iovec, for its registration.
     pub fn region(&self) -> libc::iovec {
         libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: SIZE }
     }
 
-    /// Whether `length` bytes at `address` are all in the arena.
+    /// Whether `length` bytes at `address` are entirely in the arena.
     pub fn contains(&self, address: u64, length: u32) -> bool {
         let offset = address.wrapping_sub(self.start.as_ptr() as u64);
         offset < SIZE as u64 && SIZE as u64 - offset >= length as u64
     }
 
-    /// Lends `length` bytes, a power of two of blocks; `None` if there are none left.
+    /// Lends `length` bytes, a power of two of blocks; `None` if the region is used up.
     pub fn lend(self: &Rc<Arena>, length: usize) -> Option<Buf> {
         let blocks = length / BLOCK;
         if !blocks.is_power_of_two() {
@@ -70,7 +70,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: whoever has a part of it holds the arena, so nobody does.
+        // SAFETY: every buffer holds a reference to the arena, so none exists any more.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), SIZE) };
         debug_assert!(unmapped.is_ok());
     }
@@ -78,8 +78,8 @@ impl Drop for Arena {
 
 impl Memory for Lent {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: inside of the mapping, which lives as long as `self.arena`; it was zeroed by the
-        // kernel. Nobody else has this part: it comes back only when `self` is dropped.
+        // SAFETY: inside of the mapping, which lives as long as `self.arena`; it was zeroed by the kernel. No other
+        // buffer has this part: it is returned only when `self` is dropped.
         unsafe { std::slice::from_raw_parts(self.arena.start.add(self.offset).as_ptr(), BLOCK << self.class) }
     }
 

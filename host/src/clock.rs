@@ -1,9 +1,9 @@
-//! The time, as the engine is told it.
+//! The clock that the engine is given.
 
 use engine::vzone::Clock;
 use std::{rc::Rc, time::Instant};
 
-/// A clock that begins now.
+/// A clock in microseconds that starts at 0.
 pub fn clock() -> Clock {
     let begun = Instant::now();
     Rc::new(move || begun.elapsed().as_micros() as u64)

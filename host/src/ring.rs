@@ -1,8 +1,8 @@
-//! The io_uring of this process: one ring for drives, block device and sockets, so that one system
-//! call submits and reaps for all of them.
+//! The io_uring of this process: one ring for drives, block devices and sockets, so that one system call submits and
+//! reaps for all of them.
 //!
-//! Entries are large both ways (128-byte submissions, 32-byte completions), as NVMe passthrough
-//! needs. Whoever submits is a [`Target`]: it keeps what its operations use until they complete.
+//! Entries are large both ways (128-byte submissions, 32-byte completions), as NVMe passthrough needs. A submitter is a
+//! [`Target`]: it keeps the memory that its operations use until they complete.
 #![allow(unsafe_code)]
 
 use crate::arena::Arena;
@@ -23,10 +23,10 @@ use std::{
 /// Entries of the submission queue; more are submitted in several batches.
 const ENTRIES: u32 = 1024;
 
-/// What an operation came to.
+/// Result of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// As the system call would return it: negative for an errno.
+    /// As a system call would return it: negative for an errno.
     pub result: i32,
     /// The second half of a large completion: for NVMe, the result double word.
     pub extra: u64,
@@ -36,7 +36,7 @@ pub struct Outcome {
 
 /// Receives completions.
 pub trait Target {
-    /// `token` is what the operation was submitted with.
+    /// `token` is the value that the operation was submitted with.
     fn complete(&self, token: u32, outcome: Outcome);
 }
 
@@ -48,16 +48,16 @@ struct Inner {
     ring: RefCell<IoUring<squeue::Entry128, cqueue::Entry32>>,
     targets: RefCell<Vec<Option<Held>>>,
     in_flight: Cell<u64>,
-    /// Operations that the submission queue has had no room for, in order.
+    /// Operations for which the submission queue has had no room, in order.
     backlog: RefCell<VecDeque<squeue::Entry128>>,
-    /// Completions of one round, kept for its allocation.
+    /// Completions of one round; a field so that its allocation is reused.
     reaped: RefCell<Vec<(u64, Outcome)>>,
     ops: Rc<Ops>,
-    /// Made when first asked for; `None` if the kernel does not take it.
+    /// Created on first use; `None` if the kernel does not register it.
     arena: OnceCell<Option<Rc<Arena>>>,
 }
 
-/// A target, which is kept until nothing of it is in flight, whoever lets it go before.
+/// A target, which is kept until none of its operations is in flight, even if it is removed before.
 struct Held {
     target: Rc<dyn Target>,
     in_flight: u64,
@@ -70,12 +70,12 @@ impl Held {
     }
 }
 
-/// A place among the targets of a ring. There is one of each, and [`Ring::remove`] takes it, so that nothing can be
-/// submitted for a target that has been let go.
+/// The index of a target in a ring. It cannot be copied, and [`Ring::remove`] consumes it, so that nothing can be
+/// submitted for a removed target.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TargetId(u32);
 
-/// Single operations.
+/// Target of the single operations of [`Ring::run`].
 const OPS: TargetId = TargetId(0);
 
 impl Ring {
@@ -83,7 +83,7 @@ impl Ring {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            // So that it can be seen whether there is something to reap.
+            // To see without a system call whether there are completions to reap.
             .setup_taskrun_flag()
             .setup_cqsize(4 * ENTRIES)
             .build(ENTRIES)?;
@@ -99,8 +99,8 @@ impl Ring {
         })))
     }
 
-    /// Memory that the kernel knows, for operations on fixed buffers. `None` if it takes none, for
-    /// lack of lockable memory for example: other memory does as well.
+    /// Memory registered with the kernel, for operations on fixed buffers. `None` if the kernel does not register it,
+    /// for example for lack of lockable memory; ordinary memory can be used instead.
     pub fn arena(&self) -> Option<&Rc<Arena>> {
         let make = || {
             let arena = Arena::new().ok()?;
@@ -112,7 +112,7 @@ impl Ring {
         self.0.arena.get_or_init(make).as_ref()
     }
 
-    /// The index of the fixed buffer that `length` bytes at `address` are in.
+    /// The index of the registered buffer that contains `length` bytes at `address`.
     pub fn fixed(&self, address: u64, length: u32) -> Option<u16> {
         self.0.arena.get()?.as_ref()?.contains(address, length).then_some(0)
     }
@@ -129,7 +129,7 @@ impl Ring {
         TargetId(place as u32)
     }
 
-    /// Lets a target go. With operations in flight it is kept until the last of them has landed.
+    /// Removes a target. While it has operations in flight it is kept.
     pub fn remove(&self, target: TargetId) {
         let gone = {
             let mut targets = self.0.targets.borrow_mut();
@@ -139,14 +139,15 @@ impl Ring {
             }
             place.take_if(|held| held.in_flight == 0)
         };
-        // Dropping it may come back here.
+        // Its drop may call this ring again.
         drop(gone);
     }
 
     /// Queues an operation; the next [`Ring::wait`] submits it with all others.
     ///
     /// # Safety
-    /// Whatever `entry` points to must stay valid until the operation's last completion, and `target` be of this ring.
+    /// Memory that `entry` points to must stay valid until the operation's last completion, and `target` be of this
+    /// ring.
     pub unsafe fn push(&self, target: &TargetId, token: u32, entry: squeue::Entry128) {
         let entry = entry.user_data((target.0 as u64) << 32 | token as u64);
         self.0.in_flight.set(self.0.in_flight.get() + 1);
@@ -160,18 +161,18 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued, without waiting for anything.
+    /// Submits the queued operations without waiting for completions.
     pub fn submit(&self) -> io::Result<()> {
         let mut ring = self.0.ring.borrow_mut();
         let backlog = &mut self.0.backlog.borrow_mut();
         enter(&mut ring, backlog);
         ring.submit()?;
-        // The kernel may take less than it is given.
+        // The kernel may accept fewer entries than it is given.
         let all = backlog.is_empty() && ring.submission().is_empty();
         if all { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
-    /// Submits what is queued, waits until something completes, and tells the targets. `false` if
+    /// Submits the queued operations, waits until at least one operation completes, and calls the targets. `false` if
     /// nothing is in flight, so that nothing can complete.
     pub fn wait(&self) -> io::Result<bool> {
         if self.0.in_flight.get() == 0 {
@@ -181,7 +182,7 @@ impl Ring {
         Ok(true)
     }
 
-    /// As [`Ring::wait`], without waiting: for whoever has something else to do all the time.
+    /// As [`Ring::wait`], without waiting: for a thread that has other work as well.
     pub fn pass(&self) -> io::Result<()> {
         let queued = {
             let (mut ring, backlog) = (self.0.ring.borrow_mut(), self.0.backlog.borrow());
@@ -191,7 +192,7 @@ impl Ring {
         if queued || !self.0.ring.borrow_mut().completion().is_empty() { self.turn(0) } else { Ok(()) }
     }
 
-    /// Submits what is queued, waits until so many operations have completed, and tells the targets of all that have.
+    /// Submits the queued operations, waits for `wanted` completions, and calls the targets of all that have completed.
     fn turn(&self, wanted: usize) -> io::Result<()> {
         let mut reaped = self.0.reaped.take();
         {
@@ -228,7 +229,8 @@ impl Ring {
         Ok(())
     }
 
-    /// An operation of the target in `place` is over; gives the target if nobody wants it any more.
+    /// Counts a completed operation of the target in `place`; returns the target if it is removed and this was the last
+    /// one.
     fn landed(&self, place: usize) -> Option<Held> {
         let mut targets = self.0.targets.borrow_mut();
         if let Some(held) = &mut targets[place] {
@@ -237,28 +239,27 @@ impl Ring {
         targets[place].take_if(|held| held.removed && held.in_flight == 0)
     }
 
-    /// Carries out one operation; `keep` holds what it points to. For operations that are not in
-    /// anybody's way: it allocates.
+    /// Carries out one operation; `keep` owns the memory it points to. It allocates, and so is not for reads and
+    /// writes.
     ///
     /// # Safety
-    /// Whatever `entry` points to must stay valid as long as `keep`, and not move with it.
+    /// Memory that `entry` points to must stay valid as long as `keep` lives, and not move with it.
     pub unsafe fn run(&self, entry: squeue::Entry128, keep: impl Any) -> Op {
         let ops = self.0.ops.clone();
         let token = ops.begin(Box::new(keep));
-        // SAFETY: `keep` lives until the completion, and the caller vouches for the rest.
+        // SAFETY: `keep` lives until the completion, and the caller guarantees the rest.
         unsafe { self.push(&OPS, token, entry) };
         Op { ops, token }
     }
 
-    /// Waits until `fd` is ready for `events` (`libc::POLLIN` and so on), or has an error or nobody at
-    /// its other end.
+    /// Waits until `fd` is ready for `events` (`libc::POLLIN` and so on), has an error, or its peer has closed.
     pub fn ready(&self, fd: Rc<impl AsFd + 'static>, events: i16) -> Op {
         let entry = opcode::PollAdd::new(types::Fd(fd.as_fd().as_raw_fd()), events as u16 as u32).build();
-        // SAFETY: the entry points to nothing; the descriptor is kept open so that its number stays its.
+        // SAFETY: the entry points to nothing; the descriptor is kept open so that its number is not reused.
         unsafe { self.run(entry.into(), fd) }
     }
 
-    /// Completes when `time` has passed.
+    /// Completes after `time`.
     pub fn sleep(&self, time: Duration) -> Op {
         let time = Box::new(types::Timespec::from(time));
         let entry = opcode::Timeout::new(&*time).build();
@@ -267,11 +268,11 @@ impl Ring {
     }
 }
 
-/// Moves what waits to the submission queue; full, it is submitted once to make room.
+/// Moves the backlog to the submission queue; when that is full, submits it once to make room.
 fn enter(ring: &mut IoUring<squeue::Entry128, cqueue::Entry32>, backlog: &mut VecDeque<squeue::Entry128>) {
     let mut submitted = false;
     while let Some(entry) = backlog.front() {
-        // SAFETY: whoever has queued it vouches for it until it completes.
+        // SAFETY: the caller of `push` guarantees that its memory stays valid until it completes.
         if unsafe { ring.submission().push(entry) }.is_ok() {
             backlog.pop_front();
             submitted = false;
@@ -283,7 +284,7 @@ fn enter(ring: &mut IoUring<squeue::Entry128, cqueue::Entry32>, backlog: &mut Ve
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The kernel may still write to what operations in flight point to.
+        // The kernel may still write to memory that operations in flight point to.
         if self.in_flight.get() > 0 {
             self.targets.take().into_iter().for_each(std::mem::forget);
             std::mem::forget(self.ops.clone());
@@ -298,7 +299,7 @@ struct Ops(RefCell<Vec<OpState>>);
 #[derive(Default)]
 struct OpState {
     busy: bool,
-    /// Nobody waits any more.
+    /// The future was dropped.
     orphaned: bool,
     keep: Option<Box<dyn Any>>,
     outcome: Option<Outcome>,
@@ -335,7 +336,7 @@ impl Target for Ops {
     }
 }
 
-/// The future of [`Ring::run`]. Dropped, the operation goes on without it.
+/// The future of [`Ring::run`]. If it is dropped, the operation continues.
 #[must_use = "nobody learns how the operation ended"]
 pub struct Op {
     ops: Rc<Ops>,
