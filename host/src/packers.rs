@@ -1,8 +1,7 @@
-//! Threads that compress for volumes, beside the one that does everything else.
+//! Worker threads that compress blocks for volumes, beside the engine's thread.
 //!
-//! They see bytes and nothing else. What they are offered while they have enough to do the volume does itself, on the
-//! thread of the engine: so all processors work, however many there are. Bytes are copied on their way to them, which
-//! is a fiftieth of what it takes to compress them.
+//! They see bytes only. When they are busy the volume compresses on the engine's thread, so that all processors are
+//! used, however many there are. Data is copied to and from the workers, which costs a fiftieth of the compression.
 
 use crate::reactor::Reactor;
 use anyhow::{Context, Result};
@@ -20,16 +19,16 @@ use std::{
     thread::{self, Builder},
 };
 
-/// Most threads: more than that one thread of the engine does not keep busy.
+/// Most worker threads: one engine thread does not keep more of them busy.
 const MOST_THREADS: usize = 8;
 
-/// Blocks that may be with the threads, for each of them: as many are packed while the engine looks elsewhere.
+/// Most blocks that are queued or in work, per worker: they are compressed while the engine does other work.
 const BLOCKS_EACH: usize = 32;
 
-/// All memory of a daemon is locked, so a thread has no more of it than it needs: the codecs' tables are elsewhere.
+/// Stack of a worker. All memory of a daemon is locked, so the stack is small: the codecs' tables are elsewhere.
 const STACK_BYTES: usize = 256 << 10;
 
-/// See the head of this file.
+/// The worker threads; see the head of this file.
 pub struct Packers {
     reactor: Reactor,
     shared: Arc<Shared>,
@@ -37,30 +36,30 @@ pub struct Packers {
     threads: usize,
 }
 
-/// What the engine's thread knows.
+/// State of the engine's thread.
 #[derive(Default)]
 struct Books {
-    /// What has been taken and is waited for, by number.
+    /// Jobs that were handed to the workers and are waited for, by number.
     away: RefCell<HashMap<u64, Rc<Away>>>,
     taken: Cell<u64>,
-    /// Blocks that are with the threads.
+    /// Blocks of these jobs.
     blocks: Cell<usize>,
-    /// Somebody waits for the bell.
+    /// Whether a task waits for the eventfd.
     listening: Cell<bool>,
 }
 
-/// Something that has been taken, and where it comes back to.
+/// A job that was handed to the workers, and the place for its result.
 #[derive(Default)]
 struct Away {
     packing: RefCell<Option<Packing>>,
     back: Gate,
 }
 
-/// What all threads know.
+/// State shared by all threads.
 struct Shared {
     jobs: Mutex<Jobs>,
     come: Condvar,
-    /// What has been packed; who puts the first one in rings the bell.
+    /// Finished jobs; the worker that adds the first one signals the eventfd.
     done: Mutex<Vec<(u64, Packing)>>,
     bell: OwnedFd,
 }
@@ -72,7 +71,7 @@ struct Jobs {
 }
 
 impl Packers {
-    /// As many threads as there are processors besides the engine's; `None` if there are none.
+    /// Starts as many workers as there are processors besides the engine's; `None` if there are none.
     ///
     /// # Errors
     /// No thread can be started.
@@ -81,7 +80,7 @@ impl Packers {
         Packers::with_threads(reactor, MOST_THREADS.min(processors - 1))
     }
 
-    /// How many there are.
+    /// Number of workers.
     pub fn threads(&self) -> usize {
         self.threads
     }
@@ -91,7 +90,7 @@ impl Packers {
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("there can be no eventfd")?;
         let shared =
             Arc::new(Shared { jobs: Mutex::default(), come: Condvar::new(), done: Mutex::default(), bell });
-        // What is dropped half-way ends those that run.
+        // If this is dropped half-way, the workers that run end.
         let packers = Packers { reactor: reactor.clone(), shared, books: Rc::default(), threads };
         for _ in 0..threads {
             let shared = packers.shared.clone();
@@ -142,10 +141,11 @@ impl Crew for Packers {
 }
 
 impl Shared {
-    /// What a thread does.
+    /// The loop of a worker.
     fn work(&self) {
         let _guard = Guard;
-        // Who waits for this thread may be whom the kernel would have write for the sake of memory: see `ublk::serve`.
+        // The thread that waits for this one may be serving writeback, so allocations here must not wait for writeback:
+        // see `ublk::serve`.
         let _ = rustix::process::configure_io_flusher_behavior(true);
         let mut packer = Packer::default();
         while let Some((number, mut packing)) = self.next() {
@@ -153,13 +153,13 @@ impl Shared {
             let mut done = lock(&self.done);
             done.push((number, packing));
             if done.len() == 1 {
-                // It counts up to more than there can be.
+                // Cannot block: the counter of an eventfd holds more than there can be jobs.
                 let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
             }
         }
     }
 
-    /// The next job, to be waited for; `None` when all are done and there will be no more.
+    /// Waits for the next job; `None` when all jobs are done and no more will come.
     fn next(&self) -> Option<(u64, Packing)> {
         let mut jobs = lock(&self.jobs);
         loop {
@@ -171,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// Hands out what comes back, as long as something is away.
+    /// Passes on finished jobs as long as any job is away.
     async fn fetch(self: Arc<Self>, books: &Books, ring: &crate::ring::Ring) {
         let bell = Rc::new(Bell(self.clone()));
         while !books.away.borrow().is_empty() {
@@ -182,7 +182,7 @@ impl Shared {
         books.listening.set(false);
     }
 
-    /// Gives what has been packed to those who wait for it.
+    /// Gives finished jobs to the tasks that wait for them.
     fn give_back(&self, books: &Books) {
         for (number, packing) in std::mem::take(&mut *lock(&self.done)) {
             books.blocks.set(books.blocks.get() - packing.blocks());
@@ -194,7 +194,7 @@ impl Shared {
     }
 }
 
-/// Keeps the bell open as long as somebody listens.
+/// Keeps the eventfd open while a task waits for it.
 struct Bell(Arc<Shared>);
 
 impl std::os::fd::AsFd for Bell {
@@ -207,7 +207,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread that does not end well ends the process, as the engine's would: somebody waits for what it had taken.
+/// Aborts the process if a worker panics, as a panic of the engine's thread would: a task waits for the worker's job.
 struct Guard;
 
 impl Drop for Guard {
@@ -240,7 +240,7 @@ mod tests {
         reactor.wait(Volume::open(reactor.runtime(), drive, Behaviour::default())).unwrap().unwrap()
     }
 
-    /// Blocks of which a drawn part compresses.
+    /// Blocks of which a random part compresses.
     fn data(rng: &mut Rng, blocks: u64) -> Buf {
         let mut bytes = vec![0; blocks as usize * BLOCK];
         for block in bytes.chunks_exact_mut(BLOCK) {
@@ -301,7 +301,7 @@ mod tests {
         let packers = Packers::with_threads(&reactor, 1).unwrap().unwrap();
         let volume = volume(&reactor, Some(Codec::Lz4));
         volume.employ(packers.clone());
-        // One write of few blocks by itself is not worth a thread.
+        // One small write by itself is not handed to a worker.
         let few = data(&mut Rng::new(4), 3);
         reactor.wait(volume.write(0, &few, false)).unwrap().unwrap();
         assert_eq!(packers.books.taken.get(), 0);
