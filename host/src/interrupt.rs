@@ -1,7 +1,7 @@
-//! What a command says when a signal ends it: what has been done, and how to go on.
+//! The message of a command that a signal ends: how far it has come, and how to continue.
 //!
-//! Without a word from [`explain`] the process dies in silence. With one it dies all the same, by the same signal, so
-//! that a shell sees why.
+//! Without an explanation set by [`explain`] the process dies silently. With one it prints that first, and dies by the
+//! same signal all the same, so that a shell sees the reason.
 
 use crate::output::note;
 use anyhow::{Context, Result};
@@ -15,25 +15,25 @@ use std::{
 /// The signals that end a command.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Makes the sentence when it is needed.
+/// Produces the message when it is needed.
 type Explanation = Box<dyn Fn() -> String + Send>;
 
 static EXPLANATION: Mutex<Option<Explanation>> = Mutex::new(None);
 
-/// Has the process say what `sentence` gives, after "interrupted; ", if a signal ends it from now on.
+/// Sets the message, printed after "interrupted; ", for a signal that ends the process from now on.
 pub fn explain(sentence: impl Fn() -> String + Send + 'static) {
     static WATCHED: Once = Once::new();
     *EXPLANATION.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(sentence));
-    // Without it a signal ends the process as before, in silence.
+    // If this fails, a signal ends the process silently as before.
     WATCHED.call_once(|| SIGNALS.into_iter().for_each(|signal| _ = watch(signal)));
 }
 
-/// Ends the process in silence again: the command is done.
+/// Clears the message: the command is done.
 pub fn forget() {
     EXPLANATION.lock().unwrap_or_else(PoisonError::into_inner).take();
 }
 
-/// Waits for a signal on a thread of its own. One that is ignored, as by `nohup`, stays so.
+/// Waits for a signal on a separate thread. A signal that is ignored, as by `nohup`, stays ignored.
 fn watch(signal: i32) -> Result<()> {
     if crate::daemon::ignores(signal) {
         return Ok(());

@@ -1,11 +1,10 @@
-//! What the commands print: text for people, or one JSON object with `--json`.
+//! Output of the commands: text for people, or one JSON object with `--json`.
 //!
-//! Every object carries `output_version`; within a version fields are only ever added. Their
-//! shapes are in `schemas/`. Reports go to standard output, errors to standard error. A reader
-//! that has gone away (a broken pipe) is not an error.
+//! Every object carries `output_version`; within a version fields are only ever added. Their shapes are in `schemas/`.
+//! Reports go to standard output, errors to standard error. A closed pipe is not an error.
 //!
-//! Much of what is printed comes from elsewhere: names of arrays and files, what drives and daemons say.
-//! So everything passes through [`visible`] on its way to a terminal, and colours are put in behind that.
+//! Much of the output comes from elsewhere: names of arrays and files, answers of drives and daemons. So all text
+//! passes through [`visible`] on its way to a terminal, and colours are added behind that.
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -20,7 +19,7 @@ use std::{
 /// Version of all JSON output.
 pub const OUTPUT_VERSION: u32 = 1;
 
-/// The command did what it was asked, and the array is healthy.
+/// The command succeeded, and the array is healthy.
 pub const HEALTHY: u8 = 0;
 /// `status`: the array works without some of its members.
 pub const DEGRADED: u8 = 1;
@@ -32,7 +31,7 @@ pub const FAILED: u8 = 4;
 /// How long a transfer may take before its progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Columns below which bars are nothing but a number: a line that wraps is not drawn over.
+/// Columns below which a bar is only a percentage: a line that wraps cannot be overwritten.
 const BAR_COLUMNS: u16 = 70;
 
 const BYTES_OF: &str = "{msg:<10} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
@@ -40,23 +39,23 @@ const STEPS: &str = "{msg:<10} {wide_bar} {pos}/{len} {eta} left";
 const NARROW: &str = "{msg:<10} {percent:>3} %";
 const BYTES: &str = "{msg:<10} {bytes}";
 
-/// Whether this process prints JSON, for what has no [`Output`] at hand.
+/// Whether this process prints JSON, for code without an [`Output`].
 static JSON: AtomicBool = AtomicBool::new(false);
 
-/// Whether nobody wants to know.
+/// Whether errors and notes are suppressed.
 static HUSHED: AtomicBool = AtomicBool::new(false);
 
-/// From now on this process says nothing but what it is asked.
+/// Suppresses errors and notes of this process; only the requested output is printed.
 pub fn hush() {
     HUSHED.store(true, Ordering::Relaxed);
 }
 
-/// Says something the user should know, as [`Output::note`] does.
+/// Prints a note, as [`Output::note`] does.
 pub fn note(text: &str) {
     Output { json: JSON.load(Ordering::Relaxed) }.note(text);
 }
 
-/// How good something is, to be seen at a glance.
+/// Colour of a state: good, fair or bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shade {
     Good,
@@ -64,17 +63,17 @@ pub enum Shade {
     Bad,
 }
 
-/// Stand for the beginnings of the three shades, and their end, until it is known whether there are colours.
-/// Unicode promises never to make characters of them.
+/// Placeholders for the start of each of the three colours and for the end, until it is known whether colours are
+/// shown. They are Unicode noncharacters, which are never assigned.
 const SHADES: [(char, &str); 4] =
     [('\u{fdd0}', "\x1b[32m"), ('\u{fdd1}', "\x1b[33m"), ('\u{fdd2}', "\x1b[31m"), ('\u{fdd3}', "\x1b[0m")];
 
-/// `text` in a colour, where there are colours.
+/// `text` in a colour, where colours are shown.
 pub fn shaded(text: &str, shade: Shade) -> String {
     format!("{}{text}{}", SHADES[shade as usize].0, SHADES[3].0)
 }
 
-/// The state of a member, for people.
+/// The state of a member in its colour.
 pub fn shaded_state(state: &str) -> String {
     let shade = match state {
         "active" => Shade::Good,
@@ -84,7 +83,7 @@ pub fn shaded_state(state: &str) -> String {
     shaded(state, shade)
 }
 
-/// Puts colours in the place of what stands for them, or nothing.
+/// Replaces the placeholders by escape sequences, or removes them.
 fn paint(text: &str, colours: bool) -> String {
     SHADES.iter().fold(text.to_string(), |text, (mark, code)| {
         if text.contains(*mark) { text.replace(*mark, if colours { code } else { "" }) } else { text }
@@ -97,12 +96,12 @@ fn has_colours() -> bool {
     std::io::stdout().is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_none_or(|t| t != "dumb")
 }
 
-/// Whether a terminal obeys this character, or does not show it where it is.
+/// Whether a terminal interprets this character, or shows it elsewhere than where it is.
 fn is_obeyed(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `text` as it is, but for characters that a terminal would obey: these are written out.
+/// `text` with the characters that a terminal would interpret escaped.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -111,12 +110,12 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
-/// As [`visible`], all in one line.
+/// As [`visible`], in one line.
 pub fn in_one_line(text: &str) -> String {
     visible(text).replace('\n', "\\n")
 }
 
-/// `text` as one word of a shell's command.
+/// `text` quoted as one word of a shell command.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,@%+=".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -126,7 +125,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// Where output goes.
+/// The output format of this process.
 #[derive(Clone, Copy)]
 pub struct Output {
     pub json: bool,
@@ -149,13 +148,13 @@ struct Message<'a> {
 }
 
 impl Output {
-    /// The output of this process.
+    /// Creates the output, and sets the format for [`note`].
     pub fn of_process(json: bool) -> Output {
         JSON.store(json, Ordering::Relaxed);
         Output { json }
     }
 
-    /// Prints `content`: as it is in JSON, through `text` for people.
+    /// Prints `content`: as JSON, or through `text` for people.
     pub fn print<T: Serialize>(self, content: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
         if self.json {
             let json = serde_json::to_string_pretty(&Versioned { output_version: OUTPUT_VERSION, content })?;
@@ -170,18 +169,18 @@ impl Output {
         self.raw(&(in_one_line(line) + "\n"))
     }
 
-    /// Prints `text`, which is all ours, as it is.
+    /// Prints `text`, which is entirely our own, unchanged.
     pub fn raw(self, text: &str) -> Result<()> {
         quiet_if_nobody_reads(std::io::stdout().lock().write_all(text.as_bytes()))
             .context("standard output cannot be written")
     }
 
-    /// Says why the command failed.
+    /// Prints the reason for a failure to standard error.
     pub fn error(self, error: &str) {
         self.message(Message { output_version: OUTPUT_VERSION, error: Some(error), note: None }, error);
     }
 
-    /// Says something the user should know although nothing failed.
+    /// Prints a note to standard error: information for the user although nothing failed.
     pub fn note(self, note: &str) {
         self.message(Message { output_version: OUTPUT_VERSION, error: None, note: Some(note) }, note);
     }
@@ -194,22 +193,22 @@ impl Output {
             Ok(json) if self.json => escaped(&json),
             _ => format!("zoneraid: {}", in_one_line(text)),
         };
-        // There is nobody left to tell if standard error is gone.
+        // If standard error is closed there is nowhere to report that.
         let _ = writeln!(std::io::stderr().lock(), "{line}");
     }
 
-    /// A bar on standard error for what may take long; hidden unless a person watches.
+    /// A progress bar on standard error; hidden unless that is a terminal.
     pub fn bar(self, what: &str, total_bytes: u64) -> ProgressBar {
         self.progress(what, total_bytes, BYTES_OF)
     }
 
-    /// As [`Output::bar`], for steps.
+    /// As [`Output::bar`], in steps.
     pub fn steps(self, what: &str, steps: u64) -> ProgressBar {
         self.progress(what, steps, STEPS)
     }
 
-    /// How far a copy to or from a zone is; shown once it has taken longer than `PATIENCE`. The
-    /// total is not known of a pipe.
+    /// The progress of a copy to or from a zone, shown once it has taken longer than `PATIENCE`. The total of a pipe is
+    /// not known.
     pub fn transfer(self, what: &str, total_bytes: Option<u64>) -> Transfer {
         let hidden = ProgressDrawTarget::hidden();
         let bar = ProgressBar::with_draw_target(total_bytes, hidden);
@@ -217,7 +216,7 @@ impl Output {
         Transfer { bar: dress(bar, what, template), pending: Cell::new(self.is_watched()) }
     }
 
-    /// Whether a person looks at standard error.
+    /// Whether standard error is a terminal, and the output not JSON.
     fn is_watched(self) -> bool {
         !self.json && std::io::stderr().is_terminal()
     }
@@ -228,7 +227,7 @@ impl Output {
     }
 }
 
-/// JSON in which what a terminal would obey is written out inside the strings too.
+/// JSON with the characters that a terminal would interpret escaped inside the strings too.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -247,15 +246,15 @@ fn dress(bar: ProgressBar, what: &str, template: &str) -> ProgressBar {
     bar.with_message(what.to_string())
 }
 
-/// The progress of a copy; gone from the screen when dropped.
+/// Progress bar of a copy; removed from the screen when dropped.
 pub struct Transfer {
     bar: ProgressBar,
-    /// Whether it is to be shown, and has not been yet.
+    /// Whether the bar is still to be shown.
     pending: Cell<bool>,
 }
 
 impl Transfer {
-    /// So much is done.
+    /// Sets the bytes done.
     pub fn set_position(&self, bytes: u64) {
         if self.pending.get() && self.bar.elapsed() > PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -271,7 +270,7 @@ impl Drop for Transfer {
     }
 }
 
-/// Turns the error of a reader that has gone away into success.
+/// Turns the error of a closed pipe into success.
 pub fn quiet_if_nobody_reads(result: std::io::Result<()>) -> std::io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -279,7 +278,7 @@ pub fn quiet_if_nobody_reads(result: std::io::Result<()>) -> std::io::Result<()>
     }
 }
 
-/// Lays `rows` out in columns that are as wide as their widest cell; numbers to the right.
+/// Lays `rows` out in columns as wide as their widest cell; numbers are right-aligned.
 pub fn table(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|t| in_one_line(t)).collect()).collect();
@@ -287,7 +286,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     let count = |cell: &str| cell.chars().filter(|c| SHADES.iter().all(|(mark, _)| mark != c)).count();
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| count(t)).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    // As `12`, `1.5 GiB`, `3 of 5`, and `-` where there is none.
+    // As in `12`, `1.5 GiB`, `3 of 5`, and `-` for none.
     let is_number = |cell: &str| cell.split(' ').next().is_some_and(|word| word.parse::<f64>().is_ok());
     let numeric = |c: usize| {
         let mut cells = rows.iter().skip(1).filter_map(|r| r.get(c)).map(String::as_str);
@@ -308,13 +307,13 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Sixteen bytes the way UUIDs are written.
+/// Formats sixteen bytes as a UUID.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// Reads a UUID as [`uuid`] shows it.
+/// Parses a UUID in the format of [`uuid`].
 pub fn parse_uuid(text: &str) -> Result<[u8; 16]> {
     let number = u128::from_str_radix(&text.replace('-', ""), 16);
     Ok(number.with_context(|| format!("'{text}' is no UUID"))?.to_be_bytes())
@@ -329,8 +328,8 @@ pub fn new_uuid() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Fields that only one of `content`, as it is printed, and the schema in the file `schema` has. For
-/// what cannot be printed on every machine.
+/// Fields that are only in `content` as printed, or only in the schema file `schema`. For output that cannot be
+/// produced on every machine.
 #[cfg(test)]
 pub fn undescribed<T: Serialize>(content: &T, schema: &str) -> Vec<String> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas").join(schema);

@@ -32,12 +32,12 @@ pub fn parse_blocks(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes of so many blocks, or as many as a number can say: what was asked for may be nonsense.
+/// `blocks` in bytes, saturating: a size that a user has typed may be absurd.
 pub fn bytes(blocks: u64) -> u64 {
     blocks.saturating_mul(BLOCK as u64)
 }
 
-/// All of them together, or as much as a number can say: what other processes have answered may be nonsense.
+/// The sum, saturating: sizes in answers of other processes may be absurd.
 pub fn total(bytes: impl IntoIterator<Item = u64>) -> u64 {
     bytes.into_iter().fold(0, u64::saturating_add)
 }

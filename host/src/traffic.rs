@@ -1,8 +1,8 @@
-//! What a block device, or a drive, was asked for, and how long it took.
+//! Request counts and latencies of block devices and drives.
 //!
-//! Latencies are counted in classes, four for each power of two: what is said of them is at most a quarter too much.
-//! Counters only grow; whoever wants to know what has happened in between takes the difference. Nobody looks at a clock
-//! for requests that nobody watches: latencies are measured from a question on, for a while.
+//! Latencies are counted in classes, four for each power of two: a reported latency is at most a quarter too high.
+//! Counters only grow; a reader takes the difference of two readings. The clock is read only while latencies are
+//! watched: reading the counters enables the measurement for a limited number of requests.
 
 use crate::size::total;
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Classes of latencies: all that is longer than about a minute is in the last one.
+/// Latency classes; the last one holds everything longer than about a minute.
 const CLASSES: usize = 104;
 
-/// Requests behind a question whose latencies are measured: those of more than a second, however many these are.
+/// Requests that are measured after the counters were read: more than one second of them at any rate.
 const MEASURED: u32 = 1 << 22;
 
 /// The class of a latency.
@@ -28,7 +28,7 @@ fn class(latency: Duration) -> usize {
     (4 * (power as usize - 1) + quarter as usize).min(CLASSES - 1)
 }
 
-/// The longest latency of a class, in microseconds.
+/// The upper limit of a class, in microseconds.
 fn longest_us(class: usize) -> u64 {
     match class {
         0..4 => class as u64,
@@ -36,7 +36,7 @@ fn longest_us(class: usize) -> u64 {
     }
 }
 
-/// Requests of one kind, as they are counted.
+/// Counter of one kind of request.
 pub struct Counter {
     requests: Cell<u64>,
     bytes: Cell<u64>,
@@ -51,7 +51,7 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// One more request, which took so long if that was measured.
+    /// Counts a request, and its latency if that was measured.
     pub fn count(&self, bytes: u64, latency: Option<Duration>) {
         let grow = |cell: &Cell<u64>, by| cell.set(cell.get() + by);
         grow(&self.requests, 1);
@@ -61,7 +61,7 @@ impl Counter {
         }
     }
 
-    /// The longest latency so far, at most a quarter too much, in microseconds.
+    /// The longest latency so far, in microseconds, at most a quarter too high.
     pub fn longest_us(&self) -> u64 {
         let longest = self.classes.iter().rposition(|count| count.get() > 0);
         longest.map_or(0, longest_us)
@@ -78,40 +78,40 @@ impl Counter {
     }
 }
 
-/// What is counted of a block device or a drive: appends are writes.
+/// Counters of a block device or a drive; appends count as writes.
 #[derive(Default)]
 pub struct Traffic {
     pub reads: Counter,
     pub writes: Counter,
-    /// Requests whose latencies are measured from now on.
+    /// Requests whose latencies are still to be measured.
     measured: Cell<u32>,
 }
 
 impl Traffic {
-    /// When a request begins, if its latency is measured.
+    /// The start time of a request, if its latency is measured.
     pub fn begin(&self) -> Option<Instant> {
         let left = self.measured.get().checked_sub(1)?;
         self.measured.set(left);
         Some(Instant::now())
     }
 
-    /// What has been counted so far.
+    /// Reads the counters, and enables the measurement of latencies for a while.
     pub fn counted(&self) -> Counted {
         self.measured.set(MEASURED);
         Counted { reads: self.reads.counts(), writes: self.writes.counts() }
     }
 }
 
-/// Requests that were counted.
+/// Readings of a [`Counter`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub requests: u64,
     pub bytes: u64,
-    /// Requests of each class of latencies, of those that were measured.
+    /// Measured requests by latency class.
     pub classes: Vec<u64>,
 }
 
-/// What was counted of a block device or a drive.
+/// Readings of a [`Traffic`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     pub reads: Counts,
@@ -119,7 +119,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// What has come since it was `before`; all of it if it was nothing.
+    /// The difference to the earlier readings `before`; all of it if there are none.
     pub fn since(&self, before: Option<&Counted>) -> Counted {
         let Some(before) = before else { return self.clone() };
         Counted { reads: self.reads.since(&before.reads), writes: self.writes.since(&before.writes) }
@@ -127,7 +127,7 @@ impl Counted {
 }
 
 impl Counts {
-    /// What has come since it was `before`.
+    /// The difference to the earlier readings `before`.
     pub fn since(&self, before: &Counts) -> Counts {
         let classes = self.classes.iter().zip(&before.classes).map(|(now, then)| now.saturating_sub(*then));
         Counts {
@@ -137,10 +137,10 @@ impl Counts {
         }
     }
 
-    /// How long all took but one in so many: what half of them took at most is for 2. In microseconds; nothing if there
-    /// were none.
+    /// The latency, in microseconds, that all requests but one in `so_many` did not exceed: the median for 2. `None`
+    /// without requests.
     pub fn all_but_one_in_us(&self, so_many: u64) -> Option<u64> {
-        // Another daemon may have more classes, and counted anything.
+        // Counts from another version of the daemon may have more classes, and any values.
         let classes = &self.classes[..self.classes.len().min(CLASSES)];
         let total = total(classes.iter().copied());
         let mut left = total - total / so_many;
