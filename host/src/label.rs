@@ -1,4 +1,4 @@
-//! What the superblock of a drive says about the array that it belongs to, read without writing.
+//! The array and role that a drive's superblock names, read without writing.
 
 use engine::{
     array::{ArrayError, Drive, examine},
@@ -8,48 +8,48 @@ use engine::{
     zone::{ZoneIndex, ZoneState},
 };
 
-/// The array and place in it that a drive claims.
+/// The array that a drive belongs to, and its role there, according to its superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     pub uuid: [u8; 16],
     /// Name of the array.
     pub name: String,
-    /// The drive's place among the members.
+    /// Role of the drive.
     pub role: u32,
     /// Number of members.
     pub members: u32,
-    /// How many of them may be lost.
+    /// Number of parities: how many members may be lost.
     pub parities: u32,
-    /// Members (bits) that the array did not do without when this was written.
+    /// Bit mask of the members that were active when this was written.
     pub active: u32,
     pub chunk_blocks: u64,
     pub policy: &'static str,
-    /// Zones of a drive that are used as one.
+    /// Number of small zones of the drive that are used as one.
     pub aggregate: u32,
-    /// Which assembly of the array wrote this last.
+    /// The assembly of the array that wrote this last.
     pub assembly: u64,
     /// Grows with every change of membership: of two labels the higher one is the newer.
     pub event: u64,
-    /// Who made or adopted the array; zeros for nobody.
+    /// The host that created or adopted the array; zeros for none.
     pub host: [u8; 16],
-    /// Whether it starts by itself there.
+    /// Whether the array is started automatically on that host.
     pub autostart: bool,
     pub stage: Stage,
-    /// What was written on the members' drives, by role.
+    /// Models, serial numbers and sizes of the members' drives, by role.
     pub plates: Vec<Plate>,
 }
 
-/// What there is on a drive.
+/// Contents of a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Every zone is empty.
     Blank,
     Member(Label),
-    /// Something else, or a superblock that cannot be used: a sentence without its subject.
+    /// Other data, or a superblock that cannot be used: a sentence without its subject.
     Other(String),
 }
 
-/// Finds out what is on `drive`.
+/// Determines the contents of `drive`.
 pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
     let count = drive.device.geometry().zones;
     let report = drive.device.submit(Command::Report { first: ZoneIndex(0), count }).await;
@@ -77,7 +77,7 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             stage: found.superblock.stage,
             plates: found.superblock.members.into_iter().map(|member| member.plate).collect(),
         }),
-        // Whoever prints it names the drive already.
+        // The caller names the drive already.
         Err(ArrayError::Drive(bad)) => Content::Other(bad.fault.to_string()),
         Err(error) => Content::Other(error.to_string()),
     }

@@ -1,8 +1,8 @@
-//! What the `zoneraid` binary and its benchmark share.
+//! Library of the `zoneraid` binary and its benchmark.
 //!
-//! [`drive`] is what paths lead to, [`members`] finds drives and the arrays on them, [`daemon`] runs an array and
-//! [`client`] asks it, [`cli`] is the command line, [`demo`] the story that `make demo` tells, and
-//! [`bench`](mod@bench) measures what the engine costs. Who may import whom is written in `tests/tidy.rs`.
+//! [`drive`] opens drives, [`members`] finds the arrays on them, [`daemon`] runs an array and [`client`] sends it
+//! requests, [`cli`] is the command line, [`demo`] the scenario of `make demo`, and [`bench`](mod@bench) measures the
+//! cost of the engine. Permitted imports between modules are listed in `tests/tidy.rs`.
 #![deny(unsafe_code)]
 
 pub mod alloc;

@@ -1,29 +1,29 @@
-//! Which machine this is, for arrays to know where they belong.
+//! The identity of this machine, by which arrays know their host.
 //!
-//! `/etc/machine-id` is confidential: it is never written to a drive. What is, is a hash of it that only
-//! zoneraid makes, as `sd_id128_get_machine_app_specific` of systemd does and machine-id(5) recommends:
-//! nobody can tell the machine from it, and it is not the one of any other program.
+//! `/etc/machine-id` is confidential: it is never written to a drive. A hash of it is, which is particular to zoneraid,
+//! as `sd_id128_get_machine_app_specific` of systemd computes it and machine-id(5) recommends: the machine cannot be
+//! identified from it, and other programs have other hashes.
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use std::path::PathBuf;
 
-/// Environment variable with the file that is read in the place of /etc/machine-id.
+/// Environment variable that names a file to read instead of /etc/machine-id.
 pub const FILE_VARIABLE: &str = "ZONERAID_MACHINE_ID";
 
-/// What tells zoneraid's hash from those of other programs; random.
+/// Application ID of zoneraid's hash; random.
 const APPLICATION: [u8; 16] =
     [0x26, 0xd0, 0xea, 0xd6, 0x41, 0x56, 0x60, 0x95, 0x82, 0xc6, 0x7b, 0x8c, 0x98, 0x91, 0xe7, 0xb2];
 
-/// Nobody's.
+/// The host of an array that belongs to no machine.
 pub const NOBODY: [u8; 16] = [0; 16];
 
-/// What is said where that matters.
+/// Error message where the identity is needed.
 pub const NO_IDENTITY: &str = "this machine has no identity: /etc/machine-id is missing or empty \
     (systemd-machine-id-setup makes one)";
 
-/// What arrays know this machine by; nothing if it has no identity.
+/// The host ID of this machine; `None` if it has no identity.
 pub fn id() -> Option<[u8; 16]> {
     let set = std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty());
     let file = set.map_or(PathBuf::from("/etc/machine-id"), PathBuf::from);
@@ -31,20 +31,20 @@ pub fn id() -> Option<[u8; 16]> {
     id_of(text.trim(), APPLICATION)
 }
 
-/// As systemd makes it of a machine-id (32 hexadecimal digits) for an application.
+/// The application-specific ID that systemd derives from a machine-id (32 hexadecimal digits).
 fn id_of(machine: &str, application: [u8; 16]) -> Option<[u8; 16]> {
     let is_id = machine.len() == 32 && machine.bytes().all(|c| c.is_ascii_hexdigit());
     let machine = u128::from_str_radix(machine, 16).ok().filter(|id| is_id && *id != 0)?.to_be_bytes();
     let mut hash = Hmac::<Sha256>::new_from_slice(&machine).ok()?;
     hash.update(&application);
     let mut id: [u8; 16] = hash.finalize().into_bytes().first_chunk().copied()?;
-    // A random UUID by its form.
+    // Version and variant bits of a random UUID.
     id[6] = id[6] & 0x0f | 0x40;
     id[8] = id[8] & 0x3f | 0x80;
     Some(id)
 }
 
-/// Where an array belongs.
+/// The host of an array, relative to this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Owner {
@@ -54,7 +54,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Whose an array is that says `host`.
+    /// Classifies the host ID of an array's superblock.
     pub fn of(host: &[u8; 16]) -> Owner {
         match *host {
             NOBODY => Owner::Nobody,
@@ -63,7 +63,7 @@ impl Owner {
         }
     }
 
-    /// Where an array belongs that starts by itself there or not, in a few words.
+    /// The host of an array in a few words, and whether it is started automatically there.
     pub fn words(self, autostart: bool) -> &'static str {
         match (self, autostart) {
             (Owner::This, true) => "this host",
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_host_is_known_by_what_systemd_makes_of_its_machine_id() {
-        // What `systemd-id128 machine-id --app-specific` says on a machine of this identity.
+        // Output of `systemd-id128 machine-id --app-specific` on a machine of this identity.
         let application = 0x8bd8_1d63_2a4f_4e6c_9c1e_0d6a_5a8f_93c1_u128.to_be_bytes();
         let id = |machine: &str| id_of(machine, application).map(|id| uuid(&id));
         assert_eq!(id("0123456789abcdef0123456789abcdef").unwrap(), "20605f01-90a1-4549-9d2e-458e5ca0b9d1");

@@ -1,4 +1,4 @@
-//! What users call arrays and members: words and paths, as they were typed.
+//! Names that users give for arrays, namespaces and members: words and paths, as typed.
 
 use crate::{drive, label::Label, output::uuid};
 use anyhow::{Context, Result};
@@ -10,7 +10,7 @@ use std::{
     str::FromStr,
 };
 
-/// What the user called an array: its name, one of its members, or the directory of them.
+/// An array as the user named it: by its name, one of its members, or the directory of these.
 #[derive(Clone, Debug)]
 pub struct ArrayName(PathBuf);
 
@@ -43,7 +43,7 @@ impl ArrayName {
         !text.contains('/') && ![".", ".."].contains(&&*text)
     }
 
-    /// Whether an array is called so.
+    /// Whether the array with this label has this name or UUID.
     pub fn means(&self, label: &Label) -> bool {
         let wanted = self.0.to_string_lossy();
         label.name == wanted || uuid(&label.uuid) == wanted.to_lowercase()
@@ -56,7 +56,7 @@ impl fmt::Display for ArrayName {
     }
 }
 
-/// What the user calls a namespace: ARRAY/NAME.
+/// A namespace as the user named it: ARRAY/NAME.
 #[derive(Clone, Debug)]
 pub struct NamespaceName {
     pub array: ArrayName,
@@ -64,14 +64,14 @@ pub struct NamespaceName {
 }
 
 impl NamespaceName {
-    /// Of a word in which both are.
+    /// Parses ARRAY/NAME.
     pub fn new(text: &str) -> Option<NamespaceName> {
         let (array, name) = text.rsplit_once('/')?;
         let complete = !array.is_empty() && !name.is_empty();
         complete.then(|| NamespaceName { array: PathBuf::from(array).into(), name: name.into() })
     }
 
-    /// What was typed for an array, if it can only be a namespace of one.
+    /// The namespace that `name`, given in the place of an array, stands for; `None` if it may be an array.
     pub fn meant_by(name: &ArrayName) -> Option<NamespaceName> {
         let wanted = NamespaceName::new(&name.to_string()).filter(|_| !name.path().exists())?;
         (wanted.array.is_path() || wanted.array.is_word()).then_some(wanted)
@@ -92,12 +92,12 @@ impl fmt::Display for NamespaceName {
     }
 }
 
-/// What the user calls a member.
+/// A member as the user named it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberName {
     Role(u32),
-    /// Without links, if it exists; absolute in any case.
+    /// Without symbolic links if it exists; absolute in any case.
     Path {
         path: PathBuf,
         exists: bool,
@@ -114,8 +114,8 @@ impl MemberName {
     }
 }
 
-/// The path by which the drive that the user calls `path` is used, without links; for a process that
-/// has another working directory, or should not look for itself.
+/// The path by which the drive at `path` is used, without symbolic links: for a process that has another working
+/// directory or must not look it up itself.
 pub fn real_path(path: &Path) -> Result<PathBuf> {
     let path = drive::resolve(path);
     path.canonicalize().or_else(|_| std::path::absolute(&path)).context("the working directory is gone")

@@ -1,5 +1,4 @@
-//! Taking members out of an array and putting drives in their places: the same whether a command
-//! holds the drives or the daemon does.
+//! Removal and replacement of members: the same for a command that holds the drives and for the daemon.
 
 use crate::{
     name::MemberName,
@@ -9,19 +8,19 @@ use anyhow::{Result, anyhow, bail, ensure};
 use engine::array::{Array, ArrayStatus, Drive, MemberState, MemberStatus, Progress, Replaced};
 use std::path::{Path, PathBuf};
 
-/// The members of an array, to find the one that the user means.
+/// The members of an array, to resolve the name of one.
 pub struct Members<'a> {
     /// Name of the array.
     pub array: &'a str,
     pub count: u32,
-    /// Drives, without links, and the roles that they have or had.
+    /// Drives, without symbolic links, and the roles that they have or had.
     pub drives: Vec<(u32, PathBuf)>,
     /// Roles without a drive.
     pub missing: Vec<u32>,
 }
 
 impl Members<'_> {
-    /// The role of the member that the user means.
+    /// The role of the named member.
     pub fn role(&self, member: &MemberName) -> Result<usize> {
         let (path, exists) = match member {
             MemberName::Role(role) => {
@@ -40,7 +39,7 @@ impl Members<'_> {
         if let Some((role, drive)) = alike {
             bail!("{text} does not exist; member {role} of '{}' is {}", self.array, drive.display());
         }
-        // A drive that is gone: it can only be the member that is missing.
+        // A drive that does not exist any more can only be the missing member.
         match self.missing[..] {
             [role] => Ok(role as usize),
             [] => bail!("{text} does not exist, and '{}' misses no member", self.array),
@@ -57,7 +56,7 @@ pub fn in_use(path: &Path, array: &str) -> String {
     )
 }
 
-/// Takes the member with `role` out of `array`.
+/// Takes the member in `role` out of `array`.
 pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
     let before = array.status();
     let lacking =
@@ -69,7 +68,7 @@ pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
         members_named(&others),
         is_or_are(others.len())
     );
-    // One that is only missing is out once the array has begun without it.
+    // A member that the array waits for is taken out when the array commits to run without it.
     match before.members.get(role).is_some_and(|member| member.awaited) {
         true => array.begin().await?,
         false => array.fail(role).await?,
@@ -78,7 +77,7 @@ pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
     Ok(Failed { array: before.name, role: role as u32, drive, called_off: false })
 }
 
-/// Refuses to rebuild where there is nothing to be rebuilt on: members are out, and no drive is in their places.
+/// Refuses a rebuild without a target: members are out, and no drives have been attached in their places.
 pub fn refuse_if_only_out(called: &str, array: &ArrayStatus) -> Result<()> {
     let is = |state| array.members.iter().position(|member| member.state == state);
     match is(MemberState::Out).filter(|_| is(MemberState::Rebuilding).is_none()) {
@@ -89,9 +88,8 @@ pub fn refuse_if_only_out(called: &str, array: &ArrayStatus) -> Result<()> {
     }
 }
 
-/// Puts `drive` in the place of the member with `role`. One that works is copied first, or if it shall be
-/// `now` taken out first. What is lacking then is to be rebuilt. What is done otherwise than one might think is told to
-/// `note`.
+/// Replaces the member in `role` by `drive`. A working member is copied, unless `now` takes it out at once. The caller
+/// rebuilds the parts that are lacking afterwards. `note` receives notes on unexpected steps.
 pub async fn replace(
     array: &Array,
     role: usize,

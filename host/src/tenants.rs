@@ -1,4 +1,4 @@
-//! Namespaces as they are asked for, by their names and in bytes, of an array that this process runs.
+//! Management of namespaces, by name and size in bytes, on an array that this process runs.
 
 use crate::{clock::clock, output::quoted, size::show_blocks};
 use anyhow::{Context, Result, anyhow, ensure};
@@ -10,30 +10,30 @@ use engine::{
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
-/// Zones of a namespace that may be active at once, if nobody says anything else.
+/// Default for the zones of a namespace that may be active at once.
 const ACTIVE: u32 = 4;
 
-/// How namespaces behave that this process runs.
+/// Options of the namespaces that this process runs.
 pub fn behaviour() -> Behaviour {
     Behaviour { clock: clock(), patience_us: PATIENCE_US, admission: true }
 }
 
-/// A namespace that is to be made.
+/// Parameters of a new namespace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Wanted {
     pub name: String,
-    /// What it holds, at least.
+    /// Least capacity, in blocks.
     pub blocks: u64,
-    /// Zones that may be active at once.
+    /// Zones that may be active at once; `None` for the default.
     pub active: Option<u32>,
-    /// Zones of the array that each of these has for certain.
+    /// Zones of the array guaranteed to each active zone.
     pub width: u32,
     pub weight: u32,
     pub qos: WantedQos,
 }
 
-/// What a namespace is to be asked for and to get for certain, in requests and blocks a second, and the latency of its
-/// class; 0 for nothing.
+/// QoS of a namespace: upper limits and guaranteed floors as requests and blocks per second, and the latency of its
+/// class in microseconds; 0 for none.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WantedQos {
     pub limits: [u32; 2],
@@ -55,10 +55,10 @@ impl From<Qos> for WantedQos {
     }
 }
 
-/// The namespaces of an array. Errors name what is wrong as the user knows it.
+/// The namespaces of an array. Errors name them as the user does.
 pub struct Tenants {
     pub namespaces: Namespaces,
-    /// What the user calls the array.
+    /// The array's name as the user gave it.
     pub array: String,
 }
 
@@ -84,7 +84,7 @@ impl Tenants {
         self.namespaces.add(spec).await.map_err(|error| self.explain(error, &wanted.name))
     }
 
-    /// The namespace of this name, whose size may be another one, and how many zones it has when it holds so many blocks.
+    /// The namespace `name`, if it may be resized, and the number of zones that hold `blocks`.
     pub async fn resizable(&self, name: &str, blocks: u64) -> Result<(Namespace, u32)> {
         let (found, zones) = (self.find(name)?, self.zones_for(blocks)?);
         ensure!(
@@ -95,7 +95,7 @@ impl Tenants {
         Ok((found, zones))
     }
 
-    /// Gives one that is [`Tenants::resizable`] so many zones.
+    /// Resizes a namespace returned by [`Tenants::resizable`] to `zones`.
     pub async fn resize(&self, namespace: &Namespace, zones: u32) -> Result<Namespace> {
         let name = namespace.name();
         self.namespaces.resize(name, zones).await.map_err(|error| self.explain(error, name))
@@ -109,20 +109,20 @@ impl Tenants {
         self.namespaces.remove(name).await.map_err(|error| self.explain(error, name))
     }
 
-    /// The namespace of this name.
+    /// The namespace called `name`.
     pub fn find(&self, name: &str) -> Result<Namespace> {
         let found = self.namespaces.list().into_iter().find(|namespace| namespace.name() == name);
         found.ok_or_else(|| self.explain(VzoneError::Unknown, name))
     }
 
-    /// As [`Tenants::find`], for its removal.
+    /// As [`Tenants::find`], for its removal: requires `yes`.
     pub fn doomed(&self, name: &str, yes: bool) -> Result<Namespace> {
         let found = self.find(name)?;
         ensure!(yes, "this destroys {}/{name} and what is in it; --yes does it", self.array);
         Ok(found)
     }
 
-    /// What is wrong, in the words of this program.
+    /// Translates an error into the terms of the command line.
     fn explain(&self, error: VzoneError, name: &str) -> anyhow::Error {
         let array = &self.array;
         match error {
@@ -148,7 +148,7 @@ impl Tenants {
         }
     }
 
-    /// How many zones hold so many blocks.
+    /// Number of zones that hold `blocks`.
     fn zones_for(&self, blocks: u64) -> Result<u32> {
         let zones = blocks.div_ceil(self.namespaces.zone_capacity_blocks().max(1));
         u32::try_from(zones)
@@ -157,8 +157,8 @@ impl Tenants {
     }
 }
 
-/// The UUID of a namespace: the hash (FNV-1a) of its array's and its name. Its number may have been another one's, which
-/// hosts that this was exported to would take for the same.
+/// The UUID of a namespace: a hash (FNV-1a) of the array's UUID and the namespace's name. Its number does not identify
+/// it: it may have belonged to another namespace, which hosts that have seen that one would take for the same.
 pub fn uuid_of(array: [u8; 16], name: &str) -> [u8; 16] {
     const BASIS: u128 = 0x6c62272e07bb014262b821756295c58d;
     const PRIME: u128 = 0x0000000001000000000000000000013b;

@@ -1,4 +1,4 @@
-//! Who uses a block device.
+//! Users of a block device: mounts, swap, holders, exports and processes.
 
 use anyhow::{Context, Result};
 use std::{
@@ -11,8 +11,8 @@ use std::{
 /// Where the kernel's NVMe target is configured.
 const NVMET: &str = "/sys/kernel/config/nvmet/subsystems";
 
-/// Who uses the block device at `path` or one of its partitions, each in a few words; empty if nobody does. May block
-/// for as long as the device does. Other processes of this kind are seen only with the right to look at them.
+/// The users of the block device at `path` or of one of its partitions, each in a few words; empty if it is unused. May
+/// block for as long as the device does. Processes of other users are found only with the permission to inspect them.
 pub fn of(path: &Path) -> Result<Vec<String>> {
     let metadata = path.metadata().with_context(|| format!("{} is not there", path.display()))?;
     let (whole, mountinfo, list) =
@@ -31,13 +31,13 @@ pub fn of(path: &Path) -> Result<Vec<String>> {
     Ok(users)
 }
 
-/// The partitions of the block device that /sys has in `directory`.
+/// The partitions of the block device with the /sys directory `directory`.
 fn partitions(directory: &Path) -> Vec<Device> {
     let parts = entries(directory).into_iter().filter(|part| part.join("partition").exists());
     parts.filter_map(|part| Device::in_directory(&part)).collect()
 }
 
-/// What holds a device, and where that is mounted.
+/// The holders of a device (as of the device mapper), and where they are mounted.
 fn holders(directory: &Path, mountinfo: &str) -> Vec<String> {
     let describe = |holder: &PathBuf| {
         let mounted =
@@ -48,7 +48,7 @@ fn holders(directory: &Path, mountinfo: &str) -> Vec<String> {
     entries(directory).iter().map(describe).collect()
 }
 
-/// A device by its number: it may have several names, and a name may be another device's by now.
+/// A device number: a device may have several names, and a name may mean another device by now.
 #[derive(Clone, Copy)]
 struct Device(u64);
 
@@ -57,14 +57,14 @@ impl Device {
         format!("{}:{}", rustix::fs::major(self.0), rustix::fs::minor(self.0))
     }
 
-    /// The device that /sys has in a directory.
+    /// The device with the /sys directory `directory`.
     fn in_directory(directory: &Path) -> Option<Device> {
         let text = fs::read_to_string(directory.join("dev")).ok()?;
         let (major, minor) = text.trim().split_once(':')?;
         Some(Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)))
     }
 
-    /// Where /sys has it.
+    /// Its /sys directory.
     fn directory(self) -> PathBuf {
         Path::new("/sys/dev/block").join(self.number())
     }
@@ -75,7 +75,7 @@ impl Device {
     }
 }
 
-/// A file that the kernel may not have.
+/// The contents of a file; empty if the kernel does not have it.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -136,7 +136,7 @@ fn openers(processes: &Path, device: Device) -> Vec<String> {
         let name = name(path);
         name.bytes().all(|byte| byte.is_ascii_digit()) && name != own
     };
-    // Other files are not looked at, since that may take as long as what they lie on.
+    // Other files are not examined: that may take as long as the file system they are on.
     let of_device =
         |fd: &PathBuf| fs::read_link(fd).is_ok_and(|to| to.starts_with("/dev")) && device.is_at(fd);
     let has_open = |path: &&PathBuf| entries(&path.join("fd")).iter().any(of_device);
@@ -150,7 +150,7 @@ fn openers(processes: &Path, device: Device) -> Vec<String> {
         .collect()
 }
 
-/// Whether somebody in the kernel has claimed the device for themselves.
+/// Whether the kernel holds the device exclusively.
 fn is_held(device: &Path) -> bool {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(device);
     opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
