@@ -1,10 +1,10 @@
 //! Linux zoned block devices: SMR disks, NVMe namespaces without a ZRWA, null_blk.
 //!
-//! Reads, writes and flushes go through the ring, past the page cache. The kernel and the drive may
-//! change the order of writes, so each zone has one on its way at a time. Zone management and
-//! reports are ioctls that block: a thread of its own carries them out. There is neither ZRWA nor
-//! append. Conventional zones, which disks have at their start, are passed over: the drive begins
-//! behind them. What the kernel calls an error and no more, it is asked about: the zone may be worn, or the disk gone.
+//! Reads, writes and flushes go through the ring, with direct I/O. The kernel and the drive may reorder writes, so each
+//! zone has one in flight at a time. Zone management and reports are blocking ioctls, which run on threads of their
+//! own. There is neither ZRWA nor append. Conventional zones at the start, as disks have them, are skipped: the drive
+//! begins behind them. After an unspecific error the kernel is asked for the cause: the zone may be worn, or the disk
+//! gone.
 #![allow(unsafe_code)]
 
 use super::{
@@ -42,13 +42,13 @@ use std::{
     time::Duration,
 };
 
-/// The kernel counts in these.
+/// The unit of the kernel's addresses, in bytes.
 const SECTOR: u64 = 512;
 const BLOCK_SECTORS: u64 = BLOCK as u64 / SECTOR;
 /// Bytes of `struct blk_zone`, and of `struct blk_zone_report` before them.
 const DESCRIPTOR: usize = 64;
 const REPORT_HEADER: usize = 16;
-/// Zones that are asked for at once.
+/// Most zones of one report.
 const REPORT_ZONES: usize = 1024;
 
 const REPORT: libc::Ioctl = libc::_IOWR::<[u64; 2]>(0x12, 130);
@@ -60,23 +60,23 @@ const CLOSE: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 135);
 const FINISH: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 136);
 const BYTES: libc::Ioctl = libc::_IOR::<usize>(0x12, 114);
 
-/// How long a device is asked for the cause of an error.
+/// Most time for determining the cause of an error.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A zoned block device.
 pub struct BlockDrive(Rc<Device>);
 
 struct Device {
-    /// Shared with threads that manage zones.
+    /// Shared with the threads that manage zones.
     file: Arc<File>,
     geometry: Geometry,
     plate: Plate,
-    /// Conventional zones before the first one that counts.
+    /// Number of conventional zones that are skipped.
     passed_over: u32,
     reactor: Reactor,
     slots: Rc<Slots>,
     in_flight: InFlight<Operation>,
-    /// Zones with a write on its way, and the writes that wait for it.
+    /// Zones with a write in flight, and the writes queued behind it.
     writing: RefCell<BTreeMap<u32, VecDeque<Operation>>>,
     _claim: Claim,
 }
@@ -88,7 +88,7 @@ struct Operation {
     lba: Lba,
     data: Buf,
     oob: Buf,
-    /// How many times the host was too short of something to start it.
+    /// Retries for a shortage of the host.
     tried: usize,
 }
 
@@ -100,7 +100,7 @@ enum Kind {
 }
 
 impl BlockDrive {
-    /// Opens the block device at `path`, which sysfs calls `name`, and claims it if it is used.
+    /// Opens the block device at `path`, called `name` in sysfs, and claims it if it is to be used.
     pub fn open(reactor: &Reactor, path: &Path, name: &str, purpose: For) -> Result<BlockDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = purpose.open(path, libc::O_DIRECT)?;
@@ -193,7 +193,7 @@ impl Device {
         Completion::ready(Done { data, oob, ..Done::error(error.into()) })
     }
 
-    /// Starts an operation, or puts it behind the writes of its zone.
+    /// Starts an operation, or queues it behind the writes of its zone.
     fn queue(&self, operation: Operation) {
         if let Kind::Write { .. } = operation.kind {
             let zone = self.geometry.locate(operation.lba).0.0;
@@ -213,7 +213,7 @@ impl Device {
         let offset = (skipped + operation.lba.0) * BLOCK as u64;
         let entry: Entry = match operation.kind {
             Kind::Read => {
-                // Whoever holds a buffer that others hold too is refused before; the kernel refuses null.
+                // The buffer is exclusive: others were refused before. The kernel refuses null.
                 let target = operation.data.as_mut().map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
                 opcode::Read::new(fd, target, length).offset(offset).build()
             }
@@ -223,7 +223,7 @@ impl Device {
             }
             Kind::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         };
-        // SAFETY: the buffer is that of the operation. What a read fills nobody else holds.
+        // SAFETY: the buffer is that of the operation. The buffer of a read is exclusive.
         if let Err((operation, error)) = unsafe { self.in_flight.start(operation, entry.into()) } {
             self.finish(operation, -error.raw_os_error().unwrap_or(libc::EIO));
         }
@@ -265,20 +265,20 @@ impl Device {
         let reactor = self.reactor.clone();
         self.reactor.runtime().spawn(async move {
             let cause = reactor.offload(move || zones.cause(error, zone, kind == Kind::Read));
-            // A disk that does not answer keeps nobody waiting for an error that is known.
+            // If the disk does not respond, the error is reported as it is.
             let cause = reactor.within(PATIENCE, cause).await;
             let error = cause.and_then(Result::ok).flatten().unwrap_or(error);
             completer.complete(Done { data, oob, ..Done::error(error) });
         });
     }
 
-    /// What a thread needs that asks the kernel about zones.
+    /// Access to the zones for a thread that calls the kernel.
     fn zones(&self) -> KernelZones {
         let size = self.geometry.zone_size_blocks * BLOCK_SECTORS;
         KernelZones { file: self.file.clone(), size, passed_over: self.passed_over }
     }
 
-    /// Calls `call` for a zone, or for all that are in a state that `selected` picks.
+    /// Issues `call` for one zone, or for all whose state satisfies `selected`.
     fn manage(&self, call: libc::Ioctl, zones: Zones, selected: fn(ZoneState) -> bool) -> Completion {
         let (count, kernel) = (self.geometry.zones, self.zones());
         self.aside(move || {
@@ -310,7 +310,7 @@ impl Device {
         self.aside(move || kernel.report(first, count).map_err(|error| kernel.cause(error, None, false)))
     }
 
-    /// Has a thread do `work`, more than once if the host is too short of something for it.
+    /// Runs `work` on a thread; repeats it if the host is short of a resource.
     fn aside(
         &self,
         work: impl Fn() -> Result<Vec<ZoneInfo>, DeviceError> + Clone + Send + 'static,
@@ -323,7 +323,7 @@ impl Device {
                 let result = match reactor.offload(work.clone()).await {
                     Ok(Some(result)) => result,
                     Ok(None) => Err(DeviceError::Os(libc::EIO)),
-                    // There is no thread or socket to be had.
+                    // No thread or socket could be created.
                     Err(_) => Err(DeviceError::Os(libc::EAGAIN)),
                 };
                 let Err(DeviceError::Os(errno)) = result else { break result };
@@ -348,7 +348,7 @@ fn check(result: libc::c_int) -> Result<(), DeviceError> {
     Err(error_of(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)))
 }
 
-/// What the block layer means by an errno.
+/// Translates an errno of the block layer.
 fn error_of(errno: i32) -> DeviceError {
     match errno {
         libc::ENODEV | libc::ENXIO => DeviceError::Gone,
@@ -360,7 +360,7 @@ fn error_of(errno: i32) -> DeviceError {
     }
 }
 
-/// Asks a block device what it is, and how many conventional zones there are at its start.
+/// Determines the geometry of a block device, and the number of conventional zones at its start.
 fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
     let number = |call, what: &str| {
         let mut number: u32 = 0;
@@ -385,7 +385,7 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
         let page = report_page(file, next as u64 * zone_sectors, count as usize)
             .map_err(|error| format!("gives no zone report: {error}"))?;
         for zone in page.chunks_exact(DESCRIPTOR) {
-            // A smaller one at the end would make all others as small.
+            // A smaller zone at the end is left out: it would reduce the capacity of all zones.
             if next + 1 == zones && u64_at(zone, 8) < zone_sectors {
                 zones -= 1;
                 break;
@@ -425,9 +425,9 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
     Ok((geometry, passed_over))
 }
 
-/// Checks that a block of ours is written whole or not at all, as everything rests on. Of a drive with
-/// smaller blocks its physical blocks say so. What the kernel can write as one (`atomic_write_unit_max_bytes`) does not:
-/// that is about writes that ask for it, and no larger ones.
+/// Checks that a block of ours is written atomically, which everything relies on. If the logical blocks are smaller,
+/// the physical blocks must be at least that large. The kernel's `atomic_write_unit_max_bytes` is no substitute: it is
+/// about writes that request atomicity, and are no larger.
 fn check_blocks(logical: u32, physical: u32) -> Result<(), String> {
     if logical as usize > BLOCK {
         return Err(format!("has blocks larger than {BLOCK} bytes, which is not supported"));
@@ -441,7 +441,7 @@ fn check_blocks(logical: u32, physical: u32) -> Result<(), String> {
     }
 }
 
-/// The zone type of zones that may be written anywhere, and of those that have to be written in order.
+/// Zone types: conventional, and sequential write required.
 const CONVENTIONAL: u8 = 1;
 const SEQUENTIAL_ONLY: u8 = 2;
 
@@ -465,18 +465,18 @@ fn report_page(file: &File, sector: u64, count: usize) -> Result<Vec<u8>, Device
     Ok(bytes)
 }
 
-/// The zones of a device, for threads that wait for the kernel.
+/// The zones of a device, for threads that make blocking calls.
 #[derive(Clone)]
 struct KernelZones {
     file: Arc<File>,
-    /// Sectors from one zone to the next.
+    /// Sectors between the starts of two zones.
     size: u64,
-    /// Conventional zones before the first one that counts.
+    /// Number of conventional zones that are skipped.
     passed_over: u32,
 }
 
 impl KernelZones {
-    /// Describes `count` zones from `first` on.
+    /// Reports `count` zones from `first` on.
     fn report(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
         let mut zones: Vec<ZoneInfo> = Vec::with_capacity(count as usize);
         while zones.len() < count as usize {
@@ -490,8 +490,7 @@ impl KernelZones {
         Ok(zones)
     }
 
-    /// What is behind an error: of a zone that is worn, and of a disk that is gone, the kernel says no more than that
-    /// there was one.
+    /// The cause of an error: for a worn zone or a disk that is gone the kernel reports an unspecific one.
     fn cause(&self, error: DeviceError, zone: Option<ZoneIndex>, is_read: bool) -> DeviceError {
         let DeviceError::Os(_) = error else { return error };
         let mut bytes: u64 = u64::MAX;
@@ -515,7 +514,7 @@ fn describe(zone: &[u8], size: u64, passed_over: u32) -> Option<ZoneInfo> {
     let capacity_blocks = capacity / BLOCK_SECTORS;
     let wp_blocks = match state {
         ZoneState::Empty => 0,
-        // The write pointer means nothing there.
+        // The write pointer is undefined in these states.
         ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => capacity_blocks,
         _ => wp.checked_sub(start)? / BLOCK_SECTORS,
     };
@@ -580,7 +579,7 @@ mod tests {
         assert_eq!(error_of(libc::ENODEV), DeviceError::Gone);
         assert_eq!(error_of(libc::EOVERFLOW), Status::TooManyActiveZones.into());
         assert_eq!(error_of(libc::EIO), DeviceError::Os(libc::EIO));
-        // The numbers of the calls, as other programs print them.
+        // The ioctl numbers as other programs print them.
         assert_eq!([REPORT, RESET, FINISH, BYTES], [0xc010_1282, 0x4010_1283, 0x4010_1288, 0x8008_1272]);
     }
 }

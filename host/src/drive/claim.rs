@@ -1,9 +1,8 @@
-//! Claiming a drive, so that no two programs use it.
+//! Claims: exclusive use of a drive.
 //!
-//! Programs of ours keep each other away by a lock on the file of the drive. Commands in flight hold
-//! the file too, so the lock of a killed process lasts until the drive has answered the last of
-//! them. Everybody else is kept away by exclusive use of the block device: the kernel then neither
-//! mounts nor exports it.
+//! zoneraid processes exclude each other by a lock on the file of the drive. Commands in flight hold the file too, so
+//! the lock of a killed process lasts until the drive has completed the last of them. Other programs are excluded by
+//! exclusive use of the block device: the kernel then neither mounts nor exports it.
 
 use super::error::{OpenError, cannot_open};
 use crate::{output::quoted, users};
@@ -21,33 +20,34 @@ use std::{
     time::Duration,
 };
 
-/// A process that only finds out that it cannot have all drives holds one for less, and so does udev.
+/// How long to wait for a lock of a live process: one that cannot have all drives releases them sooner, and so does
+/// udev.
 pub const PATIENCE_WITH_THE_LIVING: Duration = Duration::from_millis(700);
-/// A drive may take this long for the last commands of a process that was killed.
+/// How long to wait for a lock of a dead process: the drive may take this long for its last commands.
 pub const PATIENCE_WITH_THE_DEAD: Duration = Duration::from_secs(60);
 
-/// Most characters of a command line that are shown.
+/// Characters after which a command line is cut.
 const COMMAND_CHARS: usize = 100;
 
-/// What a drive is opened for.
+/// Purpose for which a drive is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum For {
     Use,
-    /// To be read by its only user.
+    /// Read-only, and exclusively.
     Read,
     Look,
 }
 
 impl For {
-    /// Opens the device at `path`, with `flags`. To write or not: udev looks at a block device again whenever
-    /// somebody closes it who could have written.
+    /// Opens the device at `path` with `flags`. Opened for writing only if necessary: udev probes a block device again
+    /// whenever a writable file of it is closed.
     pub fn open(self, path: &Path, flags: i32) -> Result<File, OpenError> {
         let mut options = OpenOptions::new();
         let opened = options.read(true).write(self == For::Use).custom_flags(flags).open(path);
         opened.map_err(|error| cannot_open(path, &error))
     }
 
-    /// Claims the drive that is open as `file` and whose block device the kernel calls `block`, if it is used.
+    /// Claims the drive that is open as `file`, whose block device is called `block`, if it is to be used.
     pub fn claim(self, path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
         match self {
             For::Use | For::Read => Claim::of(path, file, block),
@@ -62,12 +62,12 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// For a drive that is only looked at.
+    /// No claim, for a drive that is only looked at.
     pub fn none() -> Claim {
         Claim { _block: None }
     }
 
-    /// Claims the drive that is open as `file` and whose block device the kernel calls `block`.
+    /// Claims the drive that is open as `file` and whose block device is called `block`.
     pub fn of(path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
         lock(path, file)?;
         let node = Path::new("/dev").join(block);
@@ -96,7 +96,7 @@ fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     }
 }
 
-/// Says who has locked the file of the drive at `path`, and what for.
+/// The error for a drive at `path` whose file is locked: names the process that holds the lock, and how long to wait.
 pub fn taken(path: &Path, file: &File) -> OpenError {
     match file.metadata().ok().and_then(|file| locker(&file)) {
         Some(User { pid, command: None }) => {
@@ -133,7 +133,7 @@ impl From<ImageError> for OpenError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     pub pid: u32,
-    /// Its command line; nothing if the process is gone and the drive still works on its last commands.
+    /// Its command line; `None` if the process is gone and the drive still executes its last commands.
     pub command: Option<String>,
 }
 
@@ -146,12 +146,12 @@ impl fmt::Display for User {
     }
 }
 
-/// Who has claimed the drive at `path`, as far as the kernel tells. Takes no lock to find out.
+/// The process that has claimed the drive at `path`, if the kernel tells. Takes no lock to find out.
 pub fn user(path: &Path) -> Option<User> {
     locker(&path.metadata().ok()?)
 }
 
-/// The process that has a lock on a file.
+/// The process that holds a lock on a file.
 fn locker(file: &Metadata) -> Option<User> {
     let device = file.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -163,7 +163,7 @@ fn locker(file: &Metadata) -> Option<User> {
     Some(User { pid, command: program.map(|program| command(pid).unwrap_or(program)) })
 }
 
-/// The command line of a process, cut where it gets long.
+/// The command line of a process, cut after `COMMAND_CHARS` characters.
 fn command(process: u32) -> Option<String> {
     let bytes = std::fs::read(format!("/proc/{process}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes);
@@ -176,16 +176,16 @@ fn command(process: u32) -> Option<String> {
     })
 }
 
-/// The process with an flock on a file, in the text of /proc/locks.
+/// The process with an exclusive flock on a file, in the text of /proc/locks.
 fn find_locker(locks: &str, wanted: &str) -> Option<u32> {
     let fields = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    // Locks that others share, as udev does for a moment, claim nothing.
+    // Shared locks, as udev takes them for a moment, are no claims.
     let claims = |f: &Vec<&str>| f.get(1) == Some(&"FLOCK") && f.get(3) == Some(&"WRITE");
     let held = fields.filter(|f| claims(f) && f.get(5) == Some(&wanted));
     held.filter_map(|f| f.get(4)?.parse().ok()).next()
 }
 
-/// The program in the text of /proc/PID/stat, unless the process has ended.
+/// The program name in the text of /proc/PID/stat, unless the process has ended.
 fn program(stat: &str) -> Option<String> {
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
     let state = rest.trim_start().chars().next()?;

@@ -1,9 +1,9 @@
-//! Why a drive cannot be used.
+//! Errors of opening a drive.
 
 use sim::ssd::cause;
 use std::{io, path::Path, time::Duration};
 
-/// Why a drive cannot be used.
+/// The reason for which a drive cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct OpenError {
@@ -21,18 +21,18 @@ impl OpenError {
         OpenError { patience: Some(patience), ..OpenError::failed(path, problem) }
     }
 
-    /// How long trying again may help: that of a drive that another process has locked.
+    /// How long to retry, if the drive is locked by another process.
     pub fn patience(&self) -> Option<Duration> {
         self.patience
     }
 
-    /// What is wrong, without the path.
+    /// The problem, without the path.
     pub fn problem(&self) -> &str {
         &self.problem
     }
 }
 
-/// The path or device that cannot be opened, and the system's reason.
+/// The error for a path or device that cannot be opened, with the system's reason.
 pub(super) fn cannot_open(path: &Path, error: &io::Error) -> OpenError {
     OpenError::failed(path, format!("cannot be opened: {}", cause(error)))
 }

@@ -1,4 +1,4 @@
-//! Operations of a drive that are on their way.
+//! Operations of a drive that are in flight.
 #![allow(unsafe_code)]
 
 use crate::ring::{Ring, Target, TargetId};
@@ -9,8 +9,8 @@ use std::{
     rc::Rc,
 };
 
-/// The operations of one drive, kept with what they point to until they complete, also when the
-/// drive is dropped before. Places are used again, so that an operation costs no allocation.
+/// The operations of one drive, kept with their buffers until they complete, also when the drive is dropped before.
+/// Slots are reused, so that an operation does not allocate.
 pub struct InFlight<T> {
     ring: Ring,
     target: RefCell<Option<TargetId>>,
@@ -19,11 +19,11 @@ pub struct InFlight<T> {
     dropped: Cell<bool>,
 }
 
-/// What has ended.
+/// A completed entry of the table.
 pub enum Flight<T> {
-    /// The operation.
+    /// An operation.
     Operation(T),
-    /// The time for which an operation rested, which is to be started again.
+    /// The delay of an operation that is to be started again.
     Rest(T),
 }
 
@@ -38,32 +38,31 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Has completions told to `drive`, which the ring holds from now on.
+    /// Sets the target of completions, which the ring holds from now on.
     pub fn belong_to(&self, drive: Rc<dyn Target>) {
         *self.target.borrow_mut() = Some(self.ring.add(drive));
     }
 
-    /// Starts an operation; what cannot be started comes back.
+    /// Starts an operation, or returns it with the error.
     ///
     /// # Safety
-    /// Whatever `entry` points to must live in `operation` or the drive, and stay where it is when
-    /// they move.
+    /// Memory that `entry` points to must be owned by `operation` or the drive, and not move with them.
     pub unsafe fn start(&self, operation: T, entry: Entry128) -> Result<(), (T, io::Error)> {
         let target = self.target.borrow();
         let Some(target) = &*target else {
             return Err((operation, io::Error::from_raw_os_error(libc::ENODEV)));
         };
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { self.push(target, Flight::Operation(operation), entry) };
         Ok(())
     }
 
-    /// Keeps an operation for some time; it comes back when that has passed.
+    /// Holds an operation for `time`, after which it comes back as [`Flight::Rest`].
     pub fn rest(&self, operation: T, time: &'static Timespec) -> Result<(), T> {
         let target = self.target.borrow();
         let Some(target) = &*target else { return Err(operation) };
         let entry = opcode::Timeout::new(time).build().into();
-        // SAFETY: the time is always there.
+        // SAFETY: `time` is static.
         unsafe { self.push(target, Flight::Rest(operation), entry) };
         Ok(())
     }
@@ -77,26 +76,25 @@ impl<T> InFlight<T> {
             operations.len() as u32 - 1
         });
         self.operations.borrow_mut()[token as usize] = Some(flight);
-        // SAFETY: the operation stays in its place until it has completed, and the ring holds the
-        // drive as long.
+        // SAFETY: the operation stays in its slot until it has completed, and the ring holds the drive as long.
         unsafe { self.ring.push(target, token, entry) };
     }
 
-    /// What has completed.
+    /// Takes the completed entry with this token out of the table.
     pub fn take(&self, token: u32) -> Option<Flight<T>> {
         let flight = self.operations.borrow_mut().get_mut(token as usize)?.take()?;
         self.free.borrow_mut().push(token);
         Some(flight)
     }
 
-    /// The drive has been dropped.
+    /// Marks the drive as dropped.
     pub fn drop_drive(&self) {
         self.dropped.set(true);
         self.let_go();
     }
 
-    /// Once the drive is dropped and nothing is in flight, the ring need not hold it any more. To be
-    /// called after each completion.
+    /// Removes the target from the ring once the drive is dropped and nothing is in flight. To be called after each
+    /// completion.
     pub fn let_go(&self) {
         let idle = self.free.borrow().len() == self.operations.borrow().len();
         if self.dropped.get()

@@ -1,8 +1,8 @@
 //! The emulated drive in an image file.
 //!
-//! It has no timing of its own: a command takes as long as the host takes to read or write the file, and
-//! is answered at once. A drive that has been made slow, by `zoneraid emulate fault`, answers later: each
-//! command then takes so many times as long as it really took, one after the other. Others go on meanwhile.
+//! It has no timing of its own: a command takes as long as the read or write of the file, and completes at once. A
+//! drive slowed down by `zoneraid emulate fault` completes later: each command takes a multiple of its real time, one
+//! after the other. Other drives are not held up.
 
 use crate::reactor::Reactor;
 use engine::device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice};
@@ -19,7 +19,7 @@ pub struct ImageDrive {
     drive: EmulatedDrive,
     reactor: Reactor,
     slots: Rc<Slots>,
-    /// When the drive, being slow, has done with its commands so far.
+    /// When a slowed-down drive will have completed its commands so far.
     free: Cell<Option<Instant>>,
 }
 
@@ -29,12 +29,12 @@ impl ImageDrive {
         Ok(ImageDrive::of(reactor, EmulatedDrive::open_image(path)?))
     }
 
-    /// Opens and locks the image at `path` to be read alone.
+    /// Opens and locks the image at `path` read-only.
     pub fn open_to_read(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
         Ok(ImageDrive::of(reactor, EmulatedDrive::open_image_to_read(path)?))
     }
 
-    /// Opens the image at `path` to be read alone, whoever drives it.
+    /// Opens the image at `path` read-only, also while it is in use.
     pub fn look(reactor: &Reactor, path: &Path) -> Result<ImageDrive, ImageError> {
         Ok(ImageDrive::of(reactor, EmulatedDrive::look_at_image(path)?))
     }
@@ -43,12 +43,12 @@ impl ImageDrive {
         ImageDrive { drive, reactor: reactor.clone(), slots: Rc::default(), free: Cell::new(None) }
     }
 
-    /// How many times as long as usual commands take, if not as long.
+    /// The factor by which commands are slowed down, if they are.
     fn slow(&self) -> Option<u32> {
         self.drive.ssd().borrow_mut().faults().slow()
     }
 
-    /// Waits for a drive that is slow, in a command that took `took`.
+    /// The delay of a command that took `took` on a drive slowed down by `factor`.
     fn delay(&self, took: Duration, factor: u32) -> Duration {
         let now = Instant::now();
         let begun = self.free.get().map_or(now, |free| free.max(now));
@@ -77,7 +77,7 @@ impl ZonedDevice for ImageDrive {
         let (Some(begun), Some(factor)) = (begun, self.slow()) else { return completion };
         let delay = self.delay(begun.elapsed(), factor);
         let Ok(ring) = self.reactor.ring() else {
-            // Without a ring there is no clock either: everything waits.
+            // Without a ring there is no timer: the thread sleeps.
             std::thread::sleep(delay);
             return completion;
         };

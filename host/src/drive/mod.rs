@@ -1,7 +1,7 @@
-//! Drives: what a path leads to, opened and claimed for this process, or only looked at.
+//! Drives: the device or image at a path, opened and claimed for this process, or only looked at.
 //!
-//! A look takes no lock, asks for read permission alone and changes nothing, so that it neither keeps anybody
-//! away nor is kept away. What is looked at may be changed by others meanwhile: [`Witness`] tells.
+//! A look takes no lock, needs read permission only and changes nothing: it neither blocks other processes nor is
+//! blocked by them. They may change the drive meanwhile, which [`Witness`] detects.
 
 mod block;
 mod claim;
@@ -36,16 +36,16 @@ pub use error::OpenError;
 pub use plate::{Plate, plate};
 pub use witness::Witness;
 
-/// Opens the drive at `path` and claims it: an image of an emulated drive, an NVMe zoned namespace or
-/// a zoned block device.
+/// Opens the drive at `path` and claims it: an image of an emulated drive, an NVMe zoned namespace or a zoned block
+/// device.
 ///
 /// # Errors
-/// When there is none, it is in use, or it is of a kind that is not supported.
+/// It does not exist, is in use, or is of a kind that is not supported.
 pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     open_for(reactor, path, For::Use)
 }
 
-/// As [`open`], but to be read alone, so that a drive will do that cannot be written. Whatever would change it fails.
+/// As [`open`], read-only: also for a drive that cannot be written. Commands that would change it fail.
 ///
 /// # Errors
 /// As those of [`open`].
@@ -53,10 +53,10 @@ pub fn open_to_read(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice
     open_for(reactor, path, For::Read)
 }
 
-/// Opens the drive at `path` to look at it, whoever uses it. Whatever would change it fails.
+/// Opens the drive at `path` to look at it, also while it is in use. Commands that would change it fail.
 ///
 /// # Errors
-/// When there is none, it must not be read, or it is of a kind that is not supported.
+/// It does not exist, must not be read, or is of a kind that is not supported.
 pub fn look(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     open_for(reactor, path, For::Look)
 }
@@ -69,8 +69,8 @@ fn open_for(reactor: &Reactor, path: &Path, purpose: For) -> Result<Rc<dyn Zoned
             For::Read => ImageDrive::open_to_read(reactor, path)?,
             For::Look => ImageDrive::look(reactor, path)?,
         })),
-        // The block device of an ordinary disk is not even claimed for a moment: that would get in the
-        // way of whoever mounts it just then. That of a namespace may be missing.
+        // The block device of an ordinary disk is not claimed even for a moment: that could make a concurrent mount
+        // fail. A namespace may lack its block device.
         Node::Namespace(name) if sysfs::is_unzoned(&sysfs::twin(&name)) => Err(failed("has no zones")),
         Node::Namespace(name) => {
             let ring = reactor.ring();
@@ -83,8 +83,8 @@ fn open_for(reactor: &Reactor, path: &Path, purpose: For) -> Result<Rc<dyn Zoned
     }
 }
 
-/// The path by which the drive at `path` is used: for the block device of an NVMe namespace that has
-/// a ZRWA it is that of the namespace, because block devices know no ZRWA.
+/// The path by which the drive at `path` is used: for the block device of an NVMe namespace with a ZRWA that of the
+/// namespace, because block devices know no ZRWA.
 pub fn resolve(path: &Path) -> PathBuf {
     if let Ok(Node::Block(name)) = Node::at(path)
         && sysfs::is_zoned(&name)
@@ -98,20 +98,19 @@ pub fn resolve(path: &Path) -> PathBuf {
     path.to_path_buf()
 }
 
-/// Whether `path` may be a drive: an image, or an NVMe namespace or block device with zones. Opens
-/// nothing but files.
+/// Whether `path` may be a drive: an image, or an NVMe namespace or block device with zones. Opens regular files only.
 ///
 /// # Errors
-/// When nobody can tell.
+/// The path cannot be examined.
 pub fn is_drive(path: &Path) -> io::Result<bool> {
     Ok(match Node::at(path)? {
         Node::File => ImageMedia::is_image(path)?,
-        // The kernel hides the block device of zones that it cannot use, and calls it one without zones.
+        // If the kernel cannot use the zones of a namespace, it hides its block device and reports it as not zoned.
         Node::Namespace(name) => {
             let twin = sysfs::twin(&name);
             !sysfs::is_unzoned(&twin) && sysfs::command_set(&twin).is_none_or(|set| set == "2")
         }
-        // Namespaces count once, and what arrays of ours look like to the kernel is no drive.
+        // A namespace counts once, as itself, and block devices of our own arrays are no drives.
         Node::Block(name) => {
             sysfs::is_zoned(&name) && sysfs::namespace(&name).is_none() && !name.starts_with("ublkb")
         }
@@ -119,20 +118,21 @@ pub fn is_drive(path: &Path) -> io::Result<bool> {
     })
 }
 
-/// The block device that the partition at `path` is a part of, and the number of the partition; `None` if it is none.
+/// The block device that contains the partition at `path`, and the number of the partition; `None` if it is no
+/// partition.
 pub fn whole_of(path: &Path) -> Option<(PathBuf, u32)> {
     let Ok(Node::Block(name)) = Node::at(path) else { return None };
     let (whole, number) = sysfs::whole_of(&name)?;
     Some((Path::new("/dev").join(whole), number))
 }
 
-/// What tells the drive at `path` from all others, whatever it is called there.
+/// A key that identifies the drive at `path`, whatever its path: device and inode number, or the number of the device.
 pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = path.metadata()?;
     Ok(if metadata.is_file() { (metadata.dev(), metadata.ino()) } else { (u64::MAX, metadata.rdev()) })
 }
 
-/// Whether two paths name the same file; those that do not exist any more are compared as they are.
+/// Whether two paths name the same file; if one does not exist any more the paths themselves are compared.
 pub fn same_file(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,
@@ -140,20 +140,19 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// What there is in a directory, and whether it may be a drive, as [`is_drive`] tells.
+/// The entries of a directory, each with the result of [`is_drive`].
 pub fn entries(dir: &Path) -> io::Result<Vec<(PathBuf, io::Result<bool>)>> {
     let told = |path: PathBuf| (path.clone(), is_drive(&path));
     std::fs::read_dir(dir)?.map(|entry| Ok(told(entry?.path()))).collect()
 }
 
-/// Whether a directory holds a drive, as far as anybody can tell.
+/// Whether a directory holds a drive; entries that cannot be examined do not count.
 pub fn holds_drive(dir: &Path) -> bool {
     let paths = std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     paths.into_iter().any(|path| is_drive(&path).unwrap_or(false))
 }
 
-/// The file system, or what else has left a signature, on the drive at `path`, as far as `blkid`
-/// knows it.
+/// The file system or other signature on the drive at `path`, as `blkid` reports it; `None` without one.
 pub fn signature(path: &Path) -> Option<String> {
     let block = match Node::at(path).ok()? {
         Node::Namespace(name) => sysfs::twin(&name),
@@ -165,7 +164,7 @@ pub fn signature(path: &Path) -> Option<String> {
     describe_signature(&String::from_utf8_lossy(&blkid.ok()?.stdout))
 }
 
-/// What the output of `blkid` says, in words.
+/// The output of `blkid` in words.
 fn describe_signature(export: &str) -> Option<String> {
     let value = |key: &str| {
         export.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.replace('\\', "")))

@@ -1,11 +1,11 @@
-//! What is written on a drive, for people to find it by.
+//! Model and serial number of a drive.
 
 use super::sysfs::{self, Node};
 use engine::device::{self, Geometry};
 use sim::ssd::{ImageMedia, serial_of};
 use std::path::Path;
 
-/// What is written on a drive, as far as it says so.
+/// Model and serial number as the drive reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plate {
     pub model: Option<String>,
@@ -13,19 +13,19 @@ pub struct Plate {
 }
 
 impl Plate {
-    /// What a superblock has kept of a drive.
+    /// Converts the identity stored in a superblock.
     pub fn kept(kept: &device::Plate) -> Plate {
         let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         Plate { model: said(&kept.model), serial: said(&kept.serial) }
     }
 
-    /// As a superblock keeps it, of a drive of this shape.
+    /// Converts it for a superblock, with the size of this geometry.
     pub(super) fn keep(self, geometry: &Geometry) -> device::Plate {
         let (model, serial) = (self.model.unwrap_or_default(), self.serial.unwrap_or_default());
         device::Plate { model, serial, size_bytes: geometry.size_bytes() }
     }
 
-    /// Model and serial with a comma before each; nothing if the drive does not say.
+    /// Model and serial number, each after a comma; empty if the drive does not report them.
     pub fn words(&self) -> String {
         let model = self.model.as_ref().map(|model| format!(", {model}")).unwrap_or_default();
         let serial = self.serial.as_ref().map(|serial| format!(", serial {serial}")).unwrap_or_default();
@@ -33,7 +33,7 @@ impl Plate {
     }
 }
 
-/// What the drive at `path` says it is. The serial of an image is the beginning of its UUID.
+/// Model and serial number of the drive at `path`. The serial number of an image is the beginning of its UUID.
 pub fn plate(path: &Path) -> Plate {
     let device = match Node::at(path) {
         Ok(Node::Namespace(name)) => sysfs::class("nvme-generic", &name).join("device"),

@@ -1,14 +1,14 @@
-//! A host that is short of something is no failure of a drive.
+//! Retries: a shortage of the host is not a failure of a drive.
 //!
-//! For lack of memory, of a request, or of a moment in which nobody else is at it, the kernel refuses an
-//! operation before the drive has seen it. A moment later it is asked again. Only if that goes on for
-//! seconds is it the error that it says it is; a drive whose controller is being reset has half a minute.
+//! For lack of memory or of a request, or because a resource is busy, the kernel refuses an operation before it reaches
+//! the drive. It is retried a moment later. Only if that continues for seconds is the error reported; after half a
+//! minute if the drive's controller is being reset.
 
 use io_uring::types::Timespec;
 use std::time::Duration;
 
-/// What is waited before an operation is tried again, one after the other: four seconds in all. The kernel
-/// reads these when it starts to wait, so that they are nowhere else.
+/// Delays before the first, second … retry: four seconds in all. Static, because the kernel reads them when it starts
+/// the timer.
 static PAUSES: [Timespec; 12] = [
     pause_of(1),
     pause_of(2),
@@ -28,8 +28,8 @@ const fn pause_of(milliseconds: u32) -> Timespec {
     Timespec::new().sec(milliseconds as u64 / 1000).nsec(milliseconds % 1000 * 1_000_000)
 }
 
-/// How long to wait before an operation is tried again that has come to `result`, negative for an errno,
-/// and has been tried again `tried` times already. `None` if it has ended.
+/// Delay before the retry of an operation with `result`, a negative errno, after `tried` retries. `None` if it is not
+/// to be retried.
 pub fn pause(result: i32, tried: usize) -> Option<&'static Timespec> {
     match -result {
         libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN | libc::EBUSY => PAUSES.get(tried),
@@ -37,13 +37,13 @@ pub fn pause(result: i32, tried: usize) -> Option<&'static Timespec> {
     }
 }
 
-/// How long to wait before an operation is tried again for which there is no path to the drive, of whose controller
-/// a reset may take half a minute.
+/// Delay before the retry of an operation for which there is no path to the drive: a reset of the controller may take
+/// half a minute.
 pub fn pause_for_path(tried: usize) -> Option<&'static Timespec> {
     PAUSES.get(tried.min(PAUSES.len() - 1)).filter(|_| tried < PAUSES.len() + 13)
 }
 
-/// As [`pause`] for a call that may be made twice, so that it may have been interrupted, too.
+/// As [`pause`], for a call that may be repeated also when it was interrupted.
 pub fn pause_of_call(errno: i32, tried: usize) -> Option<Duration> {
     let errno = if errno == libc::EINTR { libc::EAGAIN } else { errno };
     pause(-errno, tried).map(|_| Duration::from_millis(1 << tried))

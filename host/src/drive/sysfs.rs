@@ -1,4 +1,4 @@
-//! What the kernel tells about its devices in /sys.
+//! Properties of devices in /sys.
 
 use engine::buf::BLOCK;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a path leads to.
+/// Kind of the file at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// The character device of an NVMe namespace, by the kernel's name (`ng0n1`).
@@ -19,7 +19,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// What there is at `path`; symbolic links are followed.
+    /// The kind of the file at `path`, after following symbolic links.
     pub fn at(path: &Path) -> std::io::Result<Node> {
         let metadata = fs::metadata(path)?;
         let kind = metadata.file_type();
@@ -51,7 +51,7 @@ pub fn twin(namespace: &str) -> String {
     namespace.replacen("ng", "nvme", 1)
 }
 
-/// The block device that a partition is a part of, and its number there; `None` if `block` is no partition.
+/// The block device that contains a partition, and the number of the partition; `None` if `block` is no partition.
 pub fn whole_of(block: &str) -> Option<(String, u32)> {
     let part = class("block", block).canonicalize().ok()?;
     let number = attribute(&part.join("partition"))?.parse().ok()?;
@@ -69,36 +69,34 @@ pub fn attribute(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.lines().next()?.trim().to_string())
 }
 
-/// The serial of the SCSI device in the directory `device`: page 80h of its product data, four bytes before
-/// the text.
+/// The serial number of the SCSI device in the directory `device`: VPD page 80h behind its header of four bytes.
 pub fn unit_serial(device: &Path) -> Option<String> {
     let page = fs::read(device.join("vpd_pg80")).ok()?;
     let serial = String::from_utf8_lossy(page.get(4..)?).trim_matches(['\0', ' ']).to_string();
     (!serial.is_empty()).then_some(serial)
 }
 
-/// Whether a block device is host-managed, as the kernel calls zones that have to be written in
-/// order.
+/// Whether a block device is host-managed: has zones that must be written sequentially.
 pub fn is_zoned(block: &str) -> bool {
     attribute(&class("block", block).join("queue/zoned")).is_some_and(|zoned| zoned == "host-managed")
 }
 
-/// Whether there is such a block device and it can be used, without such zones. The kernel hides
-/// that of a namespace whose zones it cannot use.
+/// Whether the block device exists, can be used, and is not host-managed. The kernel hides the one of a namespace whose
+/// zones it cannot use.
 pub fn is_unzoned(block: &str) -> bool {
     Path::new("/dev").join(block).exists() && !is_zoned(block)
 }
 
-/// The command set of a namespace, by its block device: 2 has zones. Linux says so from 6.8 on.
+/// The command set of a namespace, by its block device: 2 is zoned. Linux reports it from 6.8 on.
 pub fn command_set(block: &str) -> Option<String> {
     attribute(&class("block", block).join("csi"))
 }
 
-/// Most bytes in a request to a block device, however scattered its pages are.
+/// Most bytes of a request to a block device, however scattered its pages are.
 pub fn most_bytes(block: &str) -> u64 {
     let queue = class("block", block).join("queue");
     let limit = |name: &str| attribute(&queue.join(name))?.parse::<u64>().ok();
-    // What the kernel's NVMe driver does at least, for a namespace without a block device.
+    // For a namespace without a block device: the least limits of the kernel's NVMe driver.
     let segments = limit("max_segments").unwrap_or(127).max(1);
     let kib = limit("max_hw_sectors_kb").unwrap_or(512);
     (segments * BLOCK as u64).min(kib * 1024)
@@ -112,7 +110,7 @@ mod tests {
     fn names_of_namespaces_and_their_block_devices() {
         assert_eq!(twin("ng3n12"), "nvme3n12");
         assert_eq!(namespace("sda"), None);
-        // In the place of an ordinary disk, something in /dev that has no zones.
+        // /dev/null stands for an ordinary disk: a device in /dev without zones.
         assert!(is_unzoned("null") && !is_unzoned("no such disk"));
         assert_eq!(Node::at(Path::new("/dev/null")).unwrap(), Node::Other);
         assert_eq!(Node::at(Path::new("/proc/self/exe")).unwrap(), Node::File);

@@ -1,8 +1,8 @@
-//! Whether what was read of a drive is still so.
+//! Detects whether data that was read of a drive has changed since.
 //!
-//! Whoever looks at drives that somebody else may use reads them at different moments. If all that was read
-//! is the same when it is read once more, then there was a moment at which all of it was so: after the last
-//! read of the first time and before the first of the second. Nobody is kept from writing for that.
+//! Drives that other processes may use are read at different moments. If all that was read is the same when it is read
+//! once more, then there was a moment at which all of it was valid: after the last read of the first pass and before
+//! the first of the second. No process is kept from writing for that.
 
 use engine::{
     buf::Buf,
@@ -15,7 +15,7 @@ use std::{
     rc::Rc,
 };
 
-/// A drive of which it is noted what is read.
+/// A drive that records its reads and zone reports.
 pub struct Witness {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
@@ -24,7 +24,7 @@ pub struct Witness {
     seen: Rc<RefCell<Vec<Seen>>>,
 }
 
-/// Something that was asked, and the checksum of the answer once there is one.
+/// A recorded command, and the checksum of its result once it has completed.
 #[derive(Clone, Copy)]
 struct Seen {
     asked: Asked,
@@ -38,7 +38,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// What a command asks, if it only asks.
+    /// The record of a command; `None` unless it is a read or a report.
     fn of(command: &Command) -> Option<Asked> {
         match command {
             Command::Read { lba, data, oob } => {
@@ -65,12 +65,12 @@ impl Witness {
         Witness { device, runtime: runtime.clone(), slots, heard: Cell::new(true), seen }
     }
 
-    /// Notes nothing any more.
+    /// Stops recording.
     pub fn dismiss(&self) {
         self.heard.set(false);
     }
 
-    /// Whether `device`, the same drive opened anew, answers as this one has.
+    /// Whether `device`, the same drive opened anew, still returns the recorded results.
     pub async fn agrees_with(&self, device: &dyn ZonedDevice) -> bool {
         let seen = self.seen.borrow().clone();
         for Seen { asked, answer } in seen {

@@ -1,10 +1,9 @@
-//! NVMe zoned namespaces, driven by passthrough (`/dev/ngXnY`): the block device of a namespace
-//! knows no ZRWA and would put its writes in order.
+//! NVMe zoned namespaces, driven by passthrough (`/dev/ngXnY`): the block layer knows no ZRWA, and would reorder
+//! writes.
 //!
-//! Commands go through the ring of the process; what they need lives in a table until they
-//! complete, also when the drive is dropped before. Nothing is allocated for a read or a write.
-//! Commands are never split: what is too large for the drive or the kernel is refused, and the
-//! geometry says how much that is.
+//! Commands go through the ring of the process; their buffers live in a table until they complete, also when the drive
+//! is dropped before. Reads and writes do not allocate. Commands are never split: a command that is too large for the
+//! drive or the kernel is refused, and the geometry tells the limit.
 #![allow(unsafe_code)]
 
 mod power;
@@ -37,21 +36,21 @@ use std::{
 };
 use wire::{Action, DESCRIPTOR, Format, Identify, PAGE, Pages, Passthrough, Transfer};
 
-/// After this long without an answer the kernel aborts a command.
+/// The kernel aborts a command that takes longer.
 const TIMEOUT_MS: u32 = 30_000;
-/// The same for commands about all zones: a drive may go through them one by one.
+/// Timeout of commands for all zones: a drive may process these one by one.
 const ALL_ZONES_TIMEOUT_MS: u32 = 600_000;
-/// The same for commands that only ask what the drive is.
+/// Timeout of Identify commands.
 const IDENTIFY_TIMEOUT_MS: u32 = 5_000;
-/// Bytes of a zone report that are asked for at once.
+/// Bytes of a zone report that are requested at once.
 const REPORT_BYTES: usize = 1 << 16;
 
-/// 72 bytes, which is what the numbers of the calls contain.
+/// 72 bytes, the size of the structure, which the ioctl numbers contain.
 type Raw = [u64; 9];
 const ADMIN_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x41);
 const IO_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x43);
 const NAMESPACE_ID: libc::Ioctl = libc::_IO(b'N' as u32, 0x40);
-/// What a command is refused with that no controller can take at the time, or whose registered buffer does not suit.
+/// Error of a command for which no controller has a path at the moment, or whose registered buffer is not accepted.
 const NO_PATH: i32 = -libc::EINVAL;
 const URING_IO_COMMAND: u32 = libc::_IOWR::<Raw>(b'N' as u32, 0x80) as u32;
 
@@ -60,7 +59,7 @@ pub struct NvmeDrive(Rc<Namespace>);
 
 struct Namespace {
     file: File,
-    /// Where sysfs tells about the controller.
+    /// Directory of the controller in sysfs.
     device: PathBuf,
     format: Format,
     geometry: Geometry,
@@ -69,10 +68,10 @@ struct Namespace {
     ring: Ring,
     slots: Rc<Slots>,
     in_flight: InFlight<Operation>,
-    /// Whether data may go by registered buffers. Linux 6.6 to 6.11 refuses those that lie further
-    /// from the end of their registration than a request can have segments.
+    /// Whether registered buffers are used. Linux 6.6 to 6.11 refuses buffers that are further from the end of their
+    /// registration than a request can have segments.
     registered: Cell<bool>,
-    /// Metadata of writes whose caller has none, and where that of reads goes.
+    /// Metadata of writes whose caller has none, and destination of metadata that the caller of a read does not want.
     no_metadata: Buf,
     metadata_sink: Buf,
     _claim: Claim,
@@ -85,10 +84,10 @@ struct Operation {
     oob: Buf,
     kind: Kind,
     command: Passthrough,
-    /// Whether its data goes by a registered buffer, and whether it has to go without, having been refused with one.
+    /// Whether the data goes by a registered buffer, and whether it must not, since the kernel has refused that.
     registered: bool,
     unregistered: bool,
-    /// How many times it was tried again, since something was short or passing, and since there was no path.
+    /// Retries for a shortage or a transient error, and retries for lack of a path.
     tried: usize,
     tried_for_path: usize,
 }
@@ -96,11 +95,11 @@ struct Operation {
 enum Kind {
     Plain,
     Append,
-    /// Zones found so far, and how many are still wanted; `data` is the page.
+    /// Zones found so far, and the number still wanted; `data` is the page.
     Report(Vec<ZoneInfo>, u32),
 }
 
-/// What is wrong with a command, with its buffers.
+/// A refused command: the error and its buffers.
 struct Refused {
     error: DeviceError,
     data: Buf,
@@ -108,10 +107,9 @@ struct Refused {
 }
 
 impl NvmeDrive {
-    /// Opens the namespace behind `path`, which sysfs calls `name` (`ng0n1`), and claims it if it is used. To
-    /// look at it, the kernel wants no more than that it may be read: the commands of a look are reads, reports
-    /// and those that identify, which pass without CAP_SYS_ADMIN from Linux 6.2 on if the drive says what effects
-    /// its commands have.
+    /// Opens the namespace at `path`, called `name` in sysfs (`ng0n1`), and claims it if it is to be used. To look at
+    /// it, read permission suffices: reads, zone reports and Identify commands are allowed without CAP_SYS_ADMIN from
+    /// Linux 6.2 on, if the drive has a log page with the effects of its commands.
     pub fn open(ring: &Ring, path: &Path, name: &str, purpose: For) -> Result<NvmeDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = purpose.open(path, 0)?;
@@ -124,7 +122,7 @@ impl NvmeDrive {
             format,
             plate: plate(path).keep(&geometry),
             power: match purpose {
-                // By a file of its own: the lock goes with the one of the commands.
+                // By a file of its own: the lock is on the file of the commands, and must end with these.
                 For::Use => File::open(path).map_or_else(|_| PowerCycles::unknown(), watch_power),
                 _ => PowerCycles::unknown(),
             },
@@ -142,7 +140,7 @@ impl NvmeDrive {
     }
 }
 
-/// Whether the namespace that sysfs calls `name` has a ZRWA; `false` if it cannot be asked.
+/// Whether the namespace called `name` in sysfs has a ZRWA; `false` if it cannot be identified.
 pub fn has_zrwa(path: &Path, name: &str) -> bool {
     For::Look
         .open(path, 0)
@@ -197,7 +195,7 @@ impl Namespace {
         completion
     }
 
-    /// What to keep and what to send for `command`.
+    /// Translates `command`: the buffers to keep, and the command to send.
     fn prepare(&self, command: Command, completer: Completer) -> Result<Operation, (Completer, Refused)> {
         let prepared = match command {
             Command::Read { lba, data, oob } => self.transfer(Transfer::Read, lba, data, oob, false),
@@ -212,7 +210,7 @@ impl Namespace {
             Command::Close { zones } => plain(self.manage(Action::Close, zones)),
             Command::Finish { zones } => plain(self.manage(Action::Finish, zones)),
             Command::Reset { zones } => plain(self.manage(Action::Reset, zones)),
-            // The last logical block of `last`.
+            // The address of the last logical block of `last`.
             Command::FlushZrwa { last } => plain(
                 self.lba(Lba(last.0.saturating_add(1)))
                     .map(|end| Passthrough::manage(Action::FlushZrwa, Some(end - 1))),
@@ -246,7 +244,7 @@ impl Namespace {
         };
         let metadata = blocks as usize * self.geometry.oob_bytes as usize;
         let whole = data.len().is_multiple_of(BLOCK) && (oob.is_empty() || oob.len() == metadata);
-        // What is read into must be nobody else's.
+        // A read needs exclusive buffers.
         let own = !matches!(opcode, Transfer::Read) || data.as_mut().is_some() && oob.as_mut().is_some();
         let error = match self.lba(lba) {
             Ok(lba) if whole && own && (1..=most as u64).contains(&blocks) => {
@@ -254,7 +252,7 @@ impl Namespace {
                 let mut command = Passthrough::transfer(opcode, lba, count, fua);
                 command.data = (data.as_ptr() as u64, data.len() as u32);
                 if metadata > 0 {
-                    // Without a buffer the drive would take metadata from, or put it at, address 0.
+                    // Without a buffer the drive would access metadata at address 0.
                     let buffer = match (&oob, opcode) {
                         (oob, _) if !oob.is_empty() => oob,
                         (_, Transfer::Read) => &self.metadata_sink,
@@ -299,7 +297,7 @@ impl Namespace {
         command
     }
 
-    /// The first logical block of a block of ours.
+    /// The address in logical blocks of one of our blocks.
     fn lba(&self, lba: Lba) -> Result<u64, Status> {
         lba.0.checked_mul(self.format.lbas_per_block).ok_or(Status::LbaOutOfRange)
     }
@@ -319,8 +317,8 @@ impl Namespace {
             .cmd(operation.command.encode())
             .buf_index(fixed)
             .build();
-        // SAFETY: the buffers are those of the operation, or the metadata scratch of the drive. What a
-        // read fills nobody else holds.
+        // SAFETY: the buffers are those of the operation, or the metadata scratch of the drive. The buffer of a read is
+        // exclusive.
         if let Err((operation, error)) = unsafe { self.in_flight.start(operation, entry) } {
             let result = -error.raw_os_error().unwrap_or(libc::EIO);
             self.finish(operation, Outcome { result, extra: 0, more: false });
@@ -337,7 +335,7 @@ impl Namespace {
                 operation.tried_for_path += 1;
                 shortage::pause_for_path(operation.tried_for_path - 1)
             }
-            // An append may have written something, of which nobody knows where.
+            // An append may have written blocks at an unknown place, so it is not repeated.
             status if wire::is_passing(status) && !matches!(operation.kind, Kind::Append) => {
                 shortage::pause(-libc::EAGAIN, operation.tried)
             }
@@ -383,11 +381,11 @@ impl Namespace {
         completer.complete(done);
     }
 
-    /// What the result of a command means.
+    /// Translates the result of a command.
     fn judge(&self, result: i32) -> Result<(), DeviceError> {
-        /// Command Abort Requested: that is how the kernel ends a command that takes too long.
+        /// Command Abort Requested: a command that timed out and was aborted by the kernel.
         const ABORTED: i32 = 0x007;
-        /// Host Pathing Error and Command Aborted By Host, which the kernel makes up itself.
+        /// Host Pathing Error and Command Aborted By Host, which the kernel itself generates.
         const HOST_PATH: i32 = 0x370;
         const HOST_ABORTED: i32 = 0x371;
         Err(match result {
@@ -406,14 +404,14 @@ impl Namespace {
         })
     }
 
-    /// Whether a command may have been refused for want of a path: the kernel has none of a namespace that several
-    /// controllers may share while it resets the only one that there is. Others wait for theirs.
+    /// Whether a command may have been refused for lack of a path. While the kernel resets the only controller of a
+    /// namespace that several controllers may share, there is none. Other namespaces queue commands meanwhile.
     fn lacks_path(&self) -> bool {
         self.device.exists() && !self.device.join("state").exists()
     }
 
-    /// Why the kernel has cancelled a command: it resets the controller of a drive that does not
-    /// answer, or the drive was removed.
+    /// The reason for which the kernel has cancelled a command: it resets the controller of a drive that does not
+    /// respond, or the drive was removed.
     fn cancelled(&self) -> DeviceError {
         match std::fs::read_to_string(self.device.join("state")) {
             Ok(state) if ["live", "resetting", "connecting"].contains(&state.trim()) => DeviceError::Timeout,
@@ -436,7 +434,7 @@ fn plain(command: Result<Passthrough, Status>) -> Prepared {
     }
 }
 
-/// Asks a namespace what it is.
+/// Identifies a namespace.
 fn identify(file: &File, name: &str) -> Result<(Format, Geometry), String> {
     let nsid = namespace_id(file).map_err(|e| format!("cannot be asked for its namespace: {e}"))?;
     let page = |page: Identify| -> Result<[u8; PAGE], String> {
@@ -456,7 +454,7 @@ fn identify(file: &File, name: &str) -> Result<(Format, Geometry), String> {
     Ok((format, geometry))
 }
 
-/// Keeps the power cycles of the drive behind `file`.
+/// Monitors the power cycles of the drive behind `file`.
 fn watch_power(file: File) -> PowerCycles {
     PowerCycles::watch(move || {
         let mut page = [0; wire::SMART_BYTES];
@@ -478,7 +476,7 @@ fn zone_capacity(file: &File, format: &Format, geometry: &Geometry) -> Result<u6
             return Err("gives a zone report that makes no sense".into());
         };
         next = ZoneIndex(last.zone.0.saturating_add(1));
-        // Zones that are worn out may have nothing left.
+        // Worn zones may have no capacity left.
         let worn = [ZoneState::ReadOnly, ZoneState::Offline];
         let capacities = zones.iter().filter(|zone| !worn.contains(&zone.state));
         least = capacities.map(|zone| zone.capacity_blocks).fold(least, u64::min);
@@ -494,7 +492,7 @@ fn namespace_id(file: &File) -> io::Result<u32> {
     }
 }
 
-/// Carries out one command that fills `bytes`, and waits for it.
+/// Executes one command that fills `bytes`, and waits for it.
 fn run(file: &File, call: libc::Ioctl, mut command: Passthrough, bytes: &mut [u8]) -> Result<(), String> {
     command.data = (bytes.as_mut_ptr() as u64, bytes.len() as u32);
     command.timeout_ms = IDENTIFY_TIMEOUT_MS;
@@ -514,7 +512,7 @@ mod tests {
     use engine::{device::Zrwa, runtime::Runtime};
     use tempfile::TempDir;
 
-    /// What sysfs says of a drive with one controller.
+    /// The sysfs directory of a drive with one controller.
     fn sysfs_of_one() -> TempDir {
         let device = tempfile::tempdir().unwrap();
         std::fs::write(device.path().join("state"), "live\n").unwrap();
@@ -566,7 +564,7 @@ mod tests {
             Command::Read { lba: Lba(0), data, oob: Buf::default() }
         };
         let (first, second) = (namespace.submit(read()), namespace.submit(read()));
-        // The kernel refuses both before the drive sees them; the first goes on its way again.
+        // The kernel refuses both before they reach the drive; the first is started again.
         let refusal = Outcome { result: -libc::EINVAL, extra: 0, more: false };
         namespace.complete(0, refusal);
         namespace.complete(1, refusal);
@@ -580,7 +578,7 @@ mod tests {
         assert!(!namespace.registered.get());
         while ring.wait().unwrap() {}
 
-        // Nothing is tried a second time that was refused without one.
+        // A command that was refused without a registered buffer is not repeated.
         let third = namespace.submit(read());
         namespace.complete(0, refusal);
         namespace.complete(1, refusal);
@@ -589,7 +587,7 @@ mod tests {
         while ring.wait().unwrap() {}
     }
 
-    /// The ring is not asked: what the kernel would say of each try is made up.
+    /// The results are made up; the ring is not used.
     #[test]
     fn what_the_host_is_too_short_of_something_for_is_tried_again_and_not_for_ever() {
         let Ok(ring) = Ring::new() else { return };
@@ -602,7 +600,7 @@ mod tests {
             let mut completion = read();
             for _ in 0..5 {
                 shortage(errno);
-                // It rests.
+                // The operation waits for its retry.
                 assert!(runtime.block_on(&mut completion, || false).is_none());
                 shortage(libc::ETIME);
                 assert!(runtime.block_on(&mut completion, || false).is_none());
@@ -622,7 +620,8 @@ mod tests {
             });
             assert_eq!(tries, Some(13), "the first try and one after each pause");
         }
-        // So is what the drive asks for again, unless it may have written something nobody knows where.
+        // Transient errors of the drive are retried too, but not for appends, which may have written at an unknown
+        // place.
         let result = |result: i32| namespace.complete(0, Outcome { result, extra: 0, more: false });
         const PASSING: [i32; 3] = [0x021, 0x1822, 0x082];
         for status in PASSING {
@@ -637,14 +636,14 @@ mod tests {
             result(status);
             assert!(runtime.block_on(append, || false).unwrap().result.is_err());
         }
-        // A command that was cancelled may have been carried out.
+        // A cancelled command may have been executed, so it is not repeated.
         let completion = read();
         shortage(libc::EINTR);
         assert!(runtime.block_on(completion, || false).unwrap().result.is_err());
         while ring.wait().unwrap() {}
     }
 
-    /// The ring is not asked: what the kernel would say of each try is made up.
+    /// The results are made up; the ring is not used.
     #[test]
     fn a_path_is_waited_for_until_the_drive_is_gone() {
         let Ok(ring) = Ring::new() else { return };
@@ -661,10 +660,10 @@ mod tests {
             done
         };
         let read = || namespace.submit(Command::read(Lba(0), Buf::zeroed(BLOCK)));
-        // It comes back after a while, or not for so long that it was refused for something else.
+        // The path comes back after a while; if it does not, the command fails with EINVAL in the end.
         let mut completion = read();
         assert!((0..20).all(|_| refused(&mut completion).is_none()));
-        // A shortage on top of that is waited for by itself.
+        // A shortage meanwhile has a retry count of its own.
         result(libc::EAGAIN);
         assert!(runtime.block_on(&mut completion, || false).is_none());
         result(libc::ETIME);
@@ -673,7 +672,7 @@ mod tests {
         let mut completion = read();
         let done = (0..100).find_map(|_| refused(&mut completion)).unwrap();
         assert_eq!(done.result, Err(DeviceError::Os(libc::EINVAL)));
-        // It is pulled.
+        // The drive is removed.
         let mut completion = read();
         assert!(refused(&mut completion).is_none());
         sysfs.close().unwrap();

@@ -32,7 +32,7 @@ struct Shared {
 }
 
 impl PowerCycles {
-    /// Keeps the count that `read` gives; `None` from the first call is a drive without evidence.
+    /// Monitors the count that `read` returns; `None` from the first call means that the drive has none.
     pub fn watch(read: impl Fn() -> Option<u64> + Send + 'static) -> PowerCycles {
         let first = read();
         let (cycles, ended, end) =
@@ -42,14 +42,14 @@ impl PowerCycles {
             let kept = shared.clone();
             let thread = Builder::new().name("power-cycles".into()).stack_size(STACK_BYTES);
             if thread.spawn(move || kept.run(read)).is_err() {
-                // A count that is never read again is no evidence.
+                // Without the thread the count would become outdated.
                 shared.cycles.store(UNKNOWN, Ordering::Release);
             }
         }
         PowerCycles(shared)
     }
 
-    /// No evidence.
+    /// A drive without a count.
     pub fn unknown() -> PowerCycles {
         PowerCycles::watch(|| None)
     }
@@ -83,8 +83,8 @@ impl Shared {
     }
 }
 
-/// The count of a SMART log page (NVM Express Base Specification, SMART / Health Information): power cycles and unsafe
-/// shutdowns, each 16 bytes long. Some drives count one of them late, so the sum is what must not change.
+/// The count of a SMART log page (NVM Express Base Specification, SMART / Health Information): the sum of power cycles
+/// and unsafe shutdowns, each 16 bytes long, since some drives count one of them late.
 pub fn parse(page: &[u8]) -> Option<u64> {
     let count = |at: usize| Some(u128::from_le_bytes(page.get(at..at + 16)?.try_into().ok()?) as u64);
     Some(count(112)?.wrapping_add(count(144)?) & LASTING_EPOCH)

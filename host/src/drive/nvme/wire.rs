@@ -1,5 +1,5 @@
-//! What goes over the wire: commands, identify pages and zone reports of the NVMe Base, NVM
-//! Command Set and Zoned Namespace Command Set specifications, as plain bytes.
+//! Encoding of commands, and decoding of identify pages and zone reports, of the NVMe Base, NVM Command Set and Zoned
+//! Namespace Command Set specifications.
 
 use engine::{
     buf::BLOCK,
@@ -12,7 +12,7 @@ pub const PAGE: usize = 4096;
 /// Bytes of a zone descriptor, and of the header before the first one.
 pub const DESCRIPTOR: usize = 64;
 
-/// An NVMe command as the kernel takes it, by io_uring and by ioctl.
+/// An NVMe command in the form that the kernel takes by io_uring and by ioctl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passthrough {
     pub opcode: u8,
@@ -109,7 +109,7 @@ pub enum Transfer {
     Append = 0x7d,
 }
 
-/// Zone send actions, with the option bit of the open that allocates a ZRWA.
+/// Zone send actions; an open that allocates a ZRWA has an option bit.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Action {
@@ -129,7 +129,7 @@ pub enum Identify {
     ZonedController,
 }
 
-/// The four pages that say what a zoned namespace is.
+/// The four identify pages that describe a zoned namespace.
 pub struct Pages {
     pub namespace: [u8; PAGE],
     pub controller: [u8; PAGE],
@@ -137,13 +137,13 @@ pub struct Pages {
     pub zoned_controller: [u8; PAGE],
 }
 
-/// The format of a namespace, where it is not said in blocks of [`BLOCK`] bytes.
+/// Properties of a namespace that are not in blocks of [`BLOCK`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     pub nsid: u32,
-    /// Logical blocks of the namespace in one of ours.
+    /// Logical blocks of the namespace per block of ours.
     pub lbas_per_block: u64,
-    /// Bytes of metadata with each logical block.
+    /// Bytes of metadata per logical block.
     pub metadata_bytes: u32,
 }
 
@@ -160,11 +160,11 @@ fn u64_at(page: &[u8], at: usize) -> u64 {
 }
 
 impl Pages {
-    /// Format and geometry of the namespace; `most_bytes` is what the kernel takes in a request. The
-    /// capacity of its zones is not in these pages: [`Geometry::zone_capacity_blocks`] is their size.
+    /// Format and geometry of the namespace; `most_bytes` is the kernel's limit for a request. The capacity of its
+    /// zones is not in these pages: [`Geometry::zone_capacity_blocks`] is set to their size.
     ///
     /// # Errors
-    /// What there is about it that zoneraid does not support.
+    /// The property that zoneraid does not support.
     pub fn decode(&self, nsid: u32, most_bytes: u64) -> Result<(Format, Geometry), String> {
         let Pages { namespace, controller, zoned_namespace, zoned_controller } = self;
         let flbas = namespace[26];
@@ -184,7 +184,7 @@ impl Pages {
         if namespace[29] & 7 != 0 {
             return Err("it is formatted with protection information, which is not supported".into());
         }
-        // ZOC, which the kernel wants to be zero as well.
+        // ZOC, which the kernel requires to be zero as well.
         match u16_at(zoned_namespace, 0) {
             0 => {}
             zoc if zoc & 1 != 0 => {
@@ -229,7 +229,7 @@ impl Pages {
         if zone_size == 0 {
             return Err("it says that its zones have no size".into());
         }
-        // Whatever is flushed in whole blocks of ours is flushed in whole granules that divide them.
+        // Flushes of whole blocks of ours are flushes of whole granules, if the granule divides a block.
         let granule = u16_at(zoned_namespace, 48).max(1) as u64;
         let granule = if lbas_per_block.is_multiple_of(granule) { lbas_per_block } else { granule };
         let capabilities = (u16_at(zoned_namespace, 2) & 2 != 0, zoned_namespace[52] & 1 != 0);
@@ -251,7 +251,7 @@ impl Pages {
                 "it has {oob_bytes} bytes of metadata for {BLOCK} bytes of data, which is too much"
             ));
         }
-        // 0 stands for no limit. The unit is the least page size of the controller.
+        // 0 means no limit. The unit is the minimum page size of the controller.
         let limit = |exponent: u8| if exponent == 0 { u64::MAX } else { 4096 << exponent.min(32) };
         let most = limit(controller[77]).min(most_bytes).min(lba_bytes as u64 * 65536) / BLOCK as u64;
         let most = most.min(most_whole);
@@ -282,21 +282,21 @@ impl Pages {
         Ok((Format { nsid, lbas_per_block, metadata_bytes: metadata }, geometry))
     }
 
-    /// The most blocks of ours, of so many logical blocks each, that a write may have so that each of them is written
-    /// whole or not at all in a power cut; `None` if not even one is. A logical block is, with its metadata. Of more
-    /// the namespace says so, or else the controller, for writes that are no larger than what it says and lie across
-    /// no atomic boundary: of larger ones nothing is promised, not of any part of them (NVM Command Set
-    /// Specification 1.0, Atomic Operation).
+    /// Most blocks of ours, of `lbas` logical blocks each, in a write of which each block is written atomically with
+    /// regard to power cuts; `None` if not even one is. A single logical block always is, with its metadata. For more,
+    /// the namespace or else the controller states the limit, for writes that are no larger and cross no atomic
+    /// boundary: of larger ones nothing is guaranteed, not even for parts of them (NVM Command Set Specification 1.0,
+    /// Atomic Operation).
     fn most_whole(&self, lbas: u64) -> Option<u64> {
         let Pages { namespace, controller, .. } = self;
-        // NSFEAT: the namespace has numbers of its own.
+        // NSFEAT: the namespace has limits of its own.
         let own = namespace[24] & 2 != 0;
         let (boundary, offset) = if own { (u16_at(namespace, 44), u16_at(namespace, 42)) } else { (0, 0) };
         let atomic = match u16_at(namespace, 36) {
             atomic if own && atomic > 0 => atomic,
             _ => u16_at(controller, 528),
         };
-        // No block of ours may lie across an atomic boundary.
+        // No block of ours may cross an atomic boundary.
         let aligned = boundary == 0
             || (boundary as u64 + 1).is_multiple_of(lbas) && (offset as u64).is_multiple_of(lbas);
         match (atomic as u64 + 1) / lbas {
@@ -318,7 +318,7 @@ impl Pages {
     }
 }
 
-/// The zones in a page that a report has filled; `None` if that makes no sense.
+/// Parses the page of a zone report; `None` if it is inconsistent.
 pub fn parse_report(page: &[u8], format: &Format, geometry: &Geometry) -> Option<Vec<ZoneInfo>> {
     let count = u64_at(page.get(..DESCRIPTOR)?, 0);
     let descriptors = page[DESCRIPTOR..].chunks_exact(DESCRIPTOR).take(count.min(u32::MAX as u64) as usize);
@@ -330,12 +330,12 @@ pub fn parse_report(page: &[u8], format: &Format, geometry: &Geometry) -> Option
             let capacity_blocks = capacity / format.lbas_per_block;
             let wp_blocks = match state {
                 ZoneState::Empty => 0,
-                // The write pointer means nothing there.
+                // The write pointer is undefined in these states.
                 ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => capacity_blocks,
                 _ => wp.checked_sub(start)? / format.lbas_per_block,
             };
             let zone_index = ZoneIndex(u32::try_from(index).ok()?);
-            // Nothing that is not as the drive has said it is.
+            // Values outside of the drive's own geometry are refused.
             let known = zone_index.0 < geometry.zones && capacity_blocks <= geometry.zone_size_blocks;
             if !known || wp_blocks > capacity_blocks {
                 return None;
@@ -346,13 +346,14 @@ pub fn parse_report(page: &[u8], format: &Format, geometry: &Geometry) -> Option
         .collect()
 }
 
-/// Whether a command has failed of something that passes, by its positive result: Command Interrupted, Transient
-/// Transport Error or Namespace Not Ready, without Do Not Retry. The kernel repeats its own commands then, not ours.
+/// Whether a command has failed with a transient error, by its positive result: Command Interrupted, Transient
+/// Transport Error or Namespace Not Ready, without Do Not Retry. The kernel retries its own commands then, but not
+/// passthrough.
 pub fn is_passing(result: i32) -> bool {
     result > 0 && matches!(result & 0x47ff, 0x021 | 0x022 | 0x082)
 }
 
-/// What a positive result of a command means: its status without 'more' and 'do not retry'.
+/// Translates a positive result of a command: its status without 'more' and 'do not retry'.
 pub fn error_of_status(result: i32) -> DeviceError {
     let value = result as u16 & 0x7ff;
     Status::from_value(value).map_or(DeviceError::UnknownStatus(value), DeviceError::Status)
@@ -402,7 +403,7 @@ mod tests {
         };
         assert_eq!(geometry, expected);
 
-        // The kernel takes less than the drive; then no limits at all; a cache; metadata.
+        // The kernel's limit is below the drive's; then no limits at all; a cache; metadata.
         assert_eq!(pages.decode(3, 65536).unwrap().1.max_transfer_blocks, 16);
         (pages.controller[77], pages.zoned_controller[0], pages.controller[525]) = (0, 0, 1);
         pages.namespace[128] = 64;
@@ -419,16 +420,16 @@ mod tests {
         pages.controller[528] = 7;
         let (format, geometry) = pages.decode(1, 1 << 20).unwrap();
         assert_eq!((format.lbas_per_block, geometry.oob_bytes), (8, 64));
-        // Of a larger write nothing is promised.
+        // A larger write would not be atomic.
         assert_eq!((geometry.max_transfer_blocks, geometry.max_append_blocks), (1, 1));
         assert_eq!((geometry.zones, geometry.zone_size_blocks), (32, 1024));
         assert_eq!(geometry.zrwa.unwrap().size_blocks, 32);
-        // A granule of four such blocks is half of ours, one of twelve is no number of ours.
+        // A granule of four such blocks is half a block of ours, one of twelve is no multiple.
         assert_eq!(geometry.zrwa.unwrap().granularity_blocks, 1);
         let most = |pages: &Pages| pages.decode(1, 1 << 20).unwrap().1.max_transfer_blocks;
         pages.controller[528] = 63;
         assert_eq!(most(&pages), 8);
-        // A write that lies across an atomic boundary is not written as one.
+        // A write that crosses an atomic boundary is not atomic.
         (pages.namespace[24], pages.namespace[36], pages.namespace[44]) = (2, 63, 63);
         assert_eq!(most(&pages), 1);
         pages.zoned_namespace[48] = 12;
@@ -451,7 +452,7 @@ mod tests {
             "{refused}"
         );
         assert!(refused.contains("nvme format --lbaf=2"), "{refused}");
-        // What the controller promises counts only if the namespace says nothing else.
+        // The controller's limit counts only if the namespace has none of its own.
         assert_eq!(decode(|p| p.controller[528] = 7), Ok(8));
         assert!(decode(|p| p.controller[528] = 6).is_err());
         assert_eq!(
@@ -525,7 +526,7 @@ mod tests {
             assert!(geometry.zones as u64 * geometry.zone_size_blocks <= MOST_BLOCKS, "{geometry:?}");
             assert!((1..=2048).contains(&geometry.max_transfer_blocks), "{geometry:?}");
             assert!(geometry.max_append_blocks <= geometry.max_transfer_blocks, "{geometry:?}");
-            // With each transfer goes as much metadata.
+            // Metadata buffers are that much per block.
             assert!(geometry.oob_bytes as usize <= BLOCK, "{geometry:?}");
             if let Some(zrwa) = geometry.zrwa {
                 assert!((1..=zrwa.size_blocks).contains(&zrwa.granularity_blocks), "{geometry:?}");
@@ -607,7 +608,7 @@ mod tests {
 
     #[test]
     fn statuses_are_told_by_name_or_number() {
-        // More and do-not-retry are no part of the status.
+        // 'More' and 'do not retry' are not part of the status.
         let invalid_write = error_of_status(0x61bc);
         assert_eq!(invalid_write, DeviceError::Status(Status::ZoneInvalidWrite));
         assert_eq!(error_of_status(0x4123), DeviceError::UnknownStatus(0x123));
