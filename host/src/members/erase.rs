@@ -1,4 +1,4 @@
-//! How far drives are that are emptied, by their zones that were reset.
+//! Progress of drives that are being emptied, by zones reset.
 
 use super::OpenDrive;
 use crate::output::Output;
@@ -10,17 +10,17 @@ use engine::{
 use indicatif::ProgressBar;
 use std::{cell::Cell, rc::Rc};
 
-/// A bar for drives that are emptied; gone from the screen when dropped.
+/// A progress bar for drives that are being emptied; removed from the screen when dropped.
 pub struct Erasing(ProgressBar);
 
 impl Erasing {
-    /// None of `drives` is emptied yet.
+    /// Starts the progress of `drives`, none of which is emptied yet.
     pub fn new(output: Output, drives: &[OpenDrive]) -> Erasing {
         let zones = drives.iter().map(|drive| u64::from(drive.device.geometry().zones)).sum();
         Erasing(output.steps("emptying", zones))
     }
 
-    /// The drive as the engine wants it: what is reset of it is shown.
+    /// The drive for the engine; its resets advance the bar.
     pub fn drive(&self, drive: &OpenDrive) -> Drive {
         self.watched(drive.drive(), &drive.runtime)
     }
@@ -37,7 +37,7 @@ impl Drop for Erasing {
     }
 }
 
-/// Zones of a drive that the bar counts.
+/// Zones of a drive that the bar has counted.
 struct Shown {
     bar: ProgressBar,
     zones: Cell<u64>,

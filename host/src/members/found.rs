@@ -1,4 +1,4 @@
-//! The array that a name stands for: found, looked at, claimed, assembled.
+//! The array that a name refers to: found, inspected, claimed, assembled.
 
 use super::{
     open::{OpenDrive, PATIENCE_TO_LOOK, PATIENCE_TO_USE, open_patiently, runner},
@@ -30,16 +30,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an array is looked at that somebody else changes all the time.
+/// How long to retry the inspection of an array that keeps changing.
 const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(1);
 
-/// An array that was only looked at.
+/// Result of the inspection of an array that other processes may use.
 pub struct Looked {
-    /// Or why there is no array, in a sentence.
+    /// The state of the array, or the reason why there is none, as a sentence.
     pub inspected: Result<Inspected, String>,
-    /// Who uses its drives.
+    /// Processes that use its drives.
     pub users: Vec<User>,
-    /// Whether it was changed all the time, so that the parts of what was found are of different moments.
+    /// Whether it kept changing, so that the results are of different moments.
     pub changing: bool,
 }
 
@@ -48,19 +48,19 @@ pub struct Found {
     pub reactor: Reactor,
     /// The newest label.
     pub label: Label,
-    /// What the user has typed for it, or at least what means it.
+    /// The name that the user has given for it, or an equivalent one.
     pub called: String,
     pub drives: Vec<OpenDrive>,
-    /// If members are missing, drives beside them that cannot be used: one of those may be it.
+    /// If members are missing, unusable drives in the same directory: one of them may be a missing member.
     pub damaged: Vec<(PathBuf, String)>,
-    /// Drives beside them that hold a part of a copy of a member, with its role.
+    /// Drives in the same directory that hold an unfinished copy of a member, with its role.
     pub filled: Vec<(usize, PathBuf)>,
-    /// The directory that they were found in.
+    /// The directory where they were found.
     place: PathBuf,
 }
 
 impl Found {
-    /// The drives of the array with this label in what a directory holds, and those that cannot be used.
+    /// The drives of the array with this label among those of a directory, and those that cannot be used.
     pub fn among(reactor: &Reactor, scan: &Scan, label: &Label) -> Found {
         let mut damaged = scan.damaged.clone();
         for drive in &scan.drives {
@@ -83,17 +83,17 @@ impl Found {
         Found { reactor, label, called, drives, damaged, filled, place }
     }
 
-    /// Finds the array that `name` stands for, and claims its drives.
+    /// Finds the array that `name` refers to, and claims its drives.
     pub fn by_name(name: &ArrayName) -> Result<Found> {
         Found::search(name, PATIENCE_TO_USE)?.claim()
     }
 
-    /// Finds the array that `name` stands for, only to read it.
+    /// Finds the array that `name` refers to, to read it without claiming its drives.
     pub fn to_read(name: &ArrayName) -> Result<Found> {
         Found::search(name, PATIENCE_TO_USE)
     }
 
-    /// As [`Found::to_read`], only to look at it: drives that are slow are soon done without.
+    /// As [`Found::to_read`], for an inspection: slow drives are soon left out.
     pub fn to_look(name: &ArrayName) -> Result<Found> {
         Found::search(name, PATIENCE_TO_LOOK)
     }
@@ -123,7 +123,8 @@ impl Found {
             if let Some(found) = Found::pick(reactor, &scan, |_| true) {
                 return found.unless_ambiguous(name);
             }
-            // Unless it may hold one, it only has the name of an array somewhere else.
+            // A directory without members may still have the name of an array elsewhere, unless a drive in it could not
+            // be read.
             ensure!(name.is_word() && unseen.is_empty(), "{name} holds no member of an array{unseen}");
         } else if path.components().count() > 1 {
             bail!("{name} does not exist");
@@ -139,7 +140,7 @@ impl Found {
             meant.extend(arrays.map(|label| (label.uuid, place)));
         }
         if meant.len() > 1 {
-            // What is left of an array whose drives were given to another one says little.
+            // Arrays with too few members left, as after a reuse of their drives, do not count then.
             let whole = |(uuid, place): &([u8; 16], usize)| scans[*place].may_work(uuid);
             if meant.iter().any(whole) {
                 meant.retain(whole);
@@ -148,7 +149,7 @@ impl Found {
         if meant.len() > 1 {
             let arrays: Vec<String> =
                 meant.iter().map(|(id, at)| format!("{} in {}", uuid(id), places[*at].display())).collect();
-            // Of one array there may be a copy.
+            // The same UUID several times is an array and its copies.
             let differ =
                 meant.iter().all(|(id, _)| meant.iter().filter(|(other, _)| other == id).count() == 1);
             bail!(
@@ -175,7 +176,7 @@ impl Found {
         })
     }
 
-    /// This array, if the word that the user has typed, a path, is not the name of another one as well.
+    /// Refuses a name that is both a path to this array and the name of another one.
     fn unless_ambiguous(self, name: &ArrayName) -> Result<Found> {
         if !name.is_word() {
             return Ok(self);
@@ -197,13 +198,13 @@ impl Found {
         Ok(self)
     }
 
-    /// The drives of the array that `chosen` picks.
+    /// The drives of the array whose label satisfies `chosen`.
     fn pick(reactor: &Reactor, scan: &Scan, chosen: impl Fn(&Label) -> bool) -> Option<Found> {
         let label = scan.arrays().into_iter().find(|label| chosen(label))?.clone();
         Some(Found::among(reactor, scan, &label))
     }
 
-    /// The same for a process with another working directory.
+    /// Makes all paths absolute, for a process with another working directory.
     pub fn absolute(mut self) -> Result<Found> {
         let drives = self.drives.iter_mut().map(|drive| &mut drive.path);
         let damaged = self.damaged.iter_mut().map(|(path, _)| path);
@@ -213,12 +214,12 @@ impl Found {
         Ok(self)
     }
 
-    /// Claims the drives, and reads again what is on them.
+    /// Claims the drives, and reads their superblocks again.
     pub fn claim(self) -> Result<Found> {
         self.claim_for(false)
     }
 
-    /// As [`Found::claim`], if nothing will be written: then the drives need not be writable.
+    /// As [`Found::claim`], read-only: then the drives need not be writable.
     pub fn claim_to_read(self) -> Result<Found> {
         self.claim_for(true)
     }
@@ -242,7 +243,7 @@ impl Found {
         Ok(self)
     }
 
-    /// Claims a drive that was found.
+    /// Claims one of the drives that were found.
     fn take(&mut self, found: OpenDrive, start: Instant, read_only: bool) -> Result<()> {
         let device = open_patiently(&self.reactor, &found.path, start, read_only)?;
         let drive = OpenDrive::read(&self.reactor, &found.path, device, PATIENCE_TO_USE)?;
@@ -258,8 +259,8 @@ impl Found {
         Ok(())
     }
 
-    /// Drives that have become members since they were looked at: somebody has replaced a member while its drives
-    /// were waited for. Now that these are claimed nobody else will.
+    /// Drives that have become members since the search: another process has replaced a member while its drives were
+    /// waited for. Now that these are claimed, this cannot happen again.
     fn latecomers(&mut self) -> Result<Vec<OpenDrive>> {
         let newest = |role: u32| {
             let of_role = |label: &&Label| label.role == role && label.event == self.label.event;
@@ -275,19 +276,19 @@ impl Found {
         Ok(now.drives.into_iter().filter(|drive| !held(drive)).collect())
     }
 
-    /// Drives that somebody uses and that cannot be told: one of them may be the member that is missing.
+    /// Drives in use that cannot be identified: one of them may be the missing member.
     fn unclear(&self) -> Result<Vec<(&Path, User)>> {
         if self.damaged.is_empty() || self.drives.len() >= self.label.members as usize {
             return Ok(Vec::new());
         }
-        // What the daemons of other arrays hold cannot be what is missing here.
+        // Drives held by daemons of other arrays cannot be the missing member.
         let running = client::running()?;
         let held = |path: &Path| running.iter().any(|c| c.about.drives.iter().any(|d| same_file(d, path)));
         let others = self.damaged.iter().map(|(path, _)| path.as_path()).filter(|path| !held(path));
         Ok(others.filter_map(|path| Some((path, drive::user(path)?))).collect())
     }
 
-    /// Whether a drive that somebody uses was a member when it was found, and is none in `array`.
+    /// Whether a drive that is in use was a member when it was found, and is none in `array`.
     fn has_left(&self, array: &Inspected) -> bool {
         let is_vacant = |label: &Label| {
             array.status.members.get(label.role as usize).is_some_and(|member| member.drive.is_empty())
@@ -296,15 +297,15 @@ impl Found {
         left.filter_map(|drive| drive::user(&drive.path)).next().is_some()
     }
 
-    /// Whether the array has to do without a member, whatever becomes of it meanwhile: it has gone on without one,
-    /// or the drive of one is not there.
+    /// Whether the array lacks a member, independently of concurrent changes: a member is out, or its drive is not
+    /// there.
     pub fn is_short(&self) -> bool {
         let Label { members, active, .. } = &self.label;
         let there = |role: u32| self.drives.iter().any(|drive| drive.label().is_some_and(|l| l.role == role));
         (0..*members).any(|role| active & (1 << role) == 0 || self.damaged.is_empty() && !there(role))
     }
 
-    /// Who has claimed drives of the array.
+    /// Processes that have claimed drives of the array.
     pub fn users(&self) -> Vec<User> {
         let mut users: Vec<User> = Vec::new();
         for user in self.drives.iter().filter_map(|drive| drive::user(&drive.path)) {
@@ -315,7 +316,7 @@ impl Found {
         users
     }
 
-    /// Finds out how the array is that this process holds; writes nothing.
+    /// Determines the state of an array whose drives this process holds; writes nothing.
     pub fn inspect(&self) -> Result<Inspected> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
         let tails = self.tails_of_dead();
@@ -323,7 +324,7 @@ impl Found {
         Ok(found??)
     }
 
-    /// Finds out how the array is, whoever uses it, if its drives answer within `patience`.
+    /// Determines the state of an array that other processes may use, if its drives answer within `patience`.
     pub fn glance(&self, patience: Duration) -> Result<Looked> {
         let begun = Instant::now();
         loop {
@@ -347,14 +348,14 @@ impl Found {
         }
     }
 
-    /// Where a process that ran the array and has died has left its zones, since a start would go on there. What cannot
-    /// be read of that is a matter for the start.
+    /// Acknowledged ends of a dead process that ran the array, at which a start would go on. Errors are left to the
+    /// start.
     fn tails_of_dead(&self) -> Option<Tails> {
         let left = runner(&self.label.uuid).is_none().then(|| Left::of(&self.label.uuid).ok());
         left.flatten().flatten().map(Left::into_tails)
     }
 
-    /// The drives as they are now, and what tells whether they stay so.
+    /// Opens the drives anew, each with a witness that detects changes.
     fn look_again(&self, reactor: &Reactor) -> Result<(Vec<Rc<Witness>>, Vec<Drive>)> {
         let mut witnesses = Vec::new();
         for drive in &self.drives {
@@ -367,7 +368,7 @@ impl Found {
         Ok((witnesses, drives))
     }
 
-    /// Whether all that was read of the drives is still so. Those that do not answer have not changed.
+    /// Whether everything that was read of the drives is unchanged. Drives that do not answer count as unchanged.
     fn is_still(&self, witnesses: &[Rc<Witness>], patience: Duration) -> Result<bool> {
         for (witness, drive) in witnesses.iter().zip(&self.drives) {
             let now = drive::look(&self.reactor, &drive.path)?;
@@ -379,29 +380,30 @@ impl Found {
         Ok(true)
     }
 
-    /// Whether there is what a process had answered: the kernel may hold a file system that relies on that.
+    /// Whether acknowledged ends of a process exist: a file system on the block device may rely on them.
     fn is_relied_on(&self) -> Result<bool> {
         Ok(self.left_by_owner().is_some() || Left::of(&self.label.uuid)?.is_some())
     }
 
-    /// Where another user's daemon has left that.
+    /// The tails file of the daemon of another user.
     pub fn left_by_owner(&self) -> Option<PathBuf> {
         self.drives.iter().find_map(|drive| run::left_by_owner(&drive.path, &self.label.uuid))
     }
 
-    /// Where NBD clients wait for the next server, as `serve --nbd` takes it; `None` if a block device waits.
+    /// The address at which NBD clients wait for the next server, in the form of `serve --nbd`; `None` for a block
+    /// device.
     pub fn served_at(&self) -> Option<String> {
         let uuid = &self.label.uuid;
         let own = || run::tails_path(&run::directory(uuid), uuid);
         tails::served_at(&self.left_by_owner().unwrap_or_else(own))
     }
 
-    /// Whether a process that has died has left what it had answered.
+    /// Whether a process that ran the array has died and left acknowledged ends.
     pub fn is_waited_for(&self) -> Result<bool> {
         Ok(self.is_relied_on()? && runner(&self.label.uuid).is_none())
     }
 
-    /// Refuses to go on while the block device waits for its next daemon, or has one.
+    /// Refuses if a block device or NBD clients wait for the next daemon, or a daemon runs.
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         if !self.is_relied_on()? {
             return Ok(());
@@ -428,25 +430,25 @@ impl Found {
         );
     }
 
-    /// What is behind an error of all the array.
+    /// Replaces an error of the whole array by its likely cause.
     pub fn explain(&self, error: ArrayError) -> anyhow::Error {
         explain(error.into(), self.drives.iter().map(|drive| drive.path.clone()))
     }
 
-    /// Assembles the array, which recovers what a power cut left behind. If members are missing that are not out so
-    /// far, nothing is written before the first change: a command that is refused makes nobody stale.
+    /// Assembles the array, which recovers it after a power cut. If members are missing that are not out yet, nothing
+    /// is written before the first change: a refused command makes no member stale.
     pub fn assemble(&self) -> Result<Session> {
         self.refuse_if_waited_for()?;
         self.start(None, Terms::default())
     }
 
-    /// Has the array so that it can be read, whoever uses it. Nothing is written on its drives, whoever is
-    /// missing.
+    /// Assembles the array read-only, also while other processes use it. Nothing is written to its drives, even if
+    /// members are missing.
     pub fn read_only(&self) -> Result<Session> {
         let begun = Instant::now();
         loop {
             let tails = Left::of(&self.label.uuid)?.map(Left::into_tails);
-            // An array that was given up lives in its reactor.
+            // A new reactor for each attempt: tasks of an abandoned array stay in its reactor.
             let reactor = Reactor::default();
             let (witnesses, drives) = self.look_again(&reactor)?;
             let array =
@@ -465,7 +467,7 @@ impl Found {
         }
     }
 
-    /// What its zones belong to; `None` if they are the user's.
+    /// The contents of its zones: namespaces or a volume; `None` if the zones are used directly.
     pub fn carries(&self) -> Option<Carried> {
         let Ok(session) = self.read_only() else { return Some(Carried::Unknown) };
         let device = session.device.clone();
@@ -480,8 +482,8 @@ impl Found {
         session.wait(carried).unwrap_or(Some(Carried::Unknown))
     }
 
-    /// Has the array for use, from where a process that has died has `left` it. If members are missing that are
-    /// not out so far, nothing is written before somebody changes something.
+    /// Assembles the array for use, with the acknowledged ends that a dead process has `left`. If members are missing
+    /// that are not out yet, nothing is written before the first change.
     pub fn start(&self, left: Option<&Left>, terms: Terms) -> Result<Session> {
         let drives: Vec<Drive> = self.drives.iter().map(OpenDrive::drive).collect();
         let tails = left.cloned().map(Left::into_tails);
@@ -496,10 +498,10 @@ impl Found {
     }
 }
 
-/// Directories of the current one that are looked into for an array that was not found.
+/// Most subdirectories of the working directory in which an array that was not found is looked for.
 const MOST_DIRECTORIES: usize = 64;
 
-/// A directory in the current one that holds the array called `name`, for advice.
+/// A subdirectory of the working directory that holds the array called `name`, for advice.
 fn one_directory_down(reactor: &Reactor, name: &ArrayName) -> Option<PathBuf> {
     let entries =
         std::fs::read_dir(".").ok()?.filter_map(|entry| Some(PathBuf::from(entry.ok()?.file_name())));
@@ -511,7 +513,7 @@ fn one_directory_down(reactor: &Reactor, name: &ArrayName) -> Option<PathBuf> {
     })
 }
 
-/// The daemon that runs the array which the user calls `name`; `None` if none does. The directory of two arrays means
+/// The daemon of the array that `name` refers to; `None` if none runs it. A directory with two arrays refers to
 /// neither, although only one of them runs.
 pub fn find_running(name: &ArrayName) -> Result<Option<Client>> {
     let client = client::find(name)?;
@@ -521,7 +523,7 @@ pub fn find_running(name: &ArrayName) -> Result<Option<Client>> {
     Ok(client)
 }
 
-/// Finds and assembles the array that `name` stands for.
+/// Finds and assembles the array that `name` refers to.
 pub fn assembled(name: &ArrayName) -> Result<Session> {
     if let Some(client) = find_running(name)? {
         let about = &client.about;
@@ -538,16 +540,16 @@ pub fn assembled(name: &ArrayName) -> Result<Session> {
     Found::by_name(name)?.assemble()
 }
 
-/// On what terms an array is started.
+/// Options of a start.
 #[derive(Clone, Copy, Default)]
 pub struct Terms {
-    /// Only to be read: nothing is written on its drives.
+    /// Read-only: nothing is written to its drives.
     pub read_only: bool,
-    /// With members that are stale, where there are too few others.
+    /// Accept stale members, if there are too few others.
     pub force: bool,
-    /// Without what volumes on it have lost.
+    /// Open volumes without the data that they have lost.
     pub give_up: bool,
-    /// Bytes of memory for the map of each volume, if it shall not be what is usual.
+    /// Bytes of memory for the map of each volume; `None` for the default.
     pub map_memory: Option<u64>,
 }
 

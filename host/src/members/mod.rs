@@ -1,22 +1,20 @@
-//! Finds drives, reads their labels, and assembles the array that a name stands for.
+//! Finds drives, reads their labels, and assembles the array that a name refers to.
 //!
-//! Superblocks are the truth: which drives belong together is read from them, never from file
-//! names. A directory is searched for the members of an array, and members that are not in it
-//! are missing. The drives of the machine are those in `/dev`.
+//! Superblocks are authoritative: they tell which drives belong together, never file names. The members of an array are
+//! looked for in one directory, and members that are not in it are missing. The drives of the machine are those in
+//! `/dev`.
 //!
-//! Searching is looking: no drive is locked or written, whoever uses it. Only the members of the array that was
-//! found are claimed, if it is to be used, and then it is read once more what they are. Whoever had them may have
-//! put another drive in the place of a member meanwhile, so where one is not there everything is looked at again.
-//! A drive that somebody else changes just then and that cannot be told could be the missing member, so nothing is
-//! assembled without it.
+//! A search only reads: no drive is locked or written, even if it is in use. The members of the array are claimed
+//! afterwards, if it is to be used, and their superblocks are read again. Another process may have replaced a member
+//! before that, so if one is not there the search is repeated. A drive that is in use and cannot be identified could be
+//! the missing member, so nothing is assembled without it.
 //!
-//! An array that is only looked at may be changed by others, so it is looked at until all that was read of it is
-//! still so ([`Witness`](crate::drive::Witness)), or for as long as somebody is ready to wait; then it is said
-//! who changes it.
+//! An array that is only inspected may be changed by other processes, so the inspection is repeated until everything
+//! that was read is unchanged ([`Witness`](crate::drive::Witness)), or until the caller's patience is exhausted; then
+//! the result names the processes that use it.
 //!
-//! What the user types is a path if there is one of that name, then the name or UUID of a running array, then
-//! that of an array in one of the [`places`]. Anybody may put an array of any name in some directory: where
-//! a word can mean two things it means neither, and that is an error.
+//! A name is a path if that exists, then the name or UUID of a running array, then that of an array in one of the
+//! [`places`]. An array of any name may be put into any directory: a word that could mean two arrays is an error.
 
 mod erase;
 mod found;

@@ -1,4 +1,4 @@
-//! A drive with what its superblock says: looked at, or claimed.
+//! A drive with its superblock: looked at, or claimed.
 
 use crate::{
     drive::{self, OpenError, User},
@@ -25,30 +25,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a drive may take to say what it is to somebody who only looks around.
+/// How long a drive may take to be identified in an inspection.
 pub const PATIENCE_TO_LOOK: Duration = Duration::from_secs(2);
 
-/// How long it may take for somebody who would go on without it.
+/// How long it may take where the array would be used without it.
 pub(super) const PATIENCE_TO_USE: Duration = Duration::from_secs(60);
 
-/// How often a locked drive is tried, and one that makes no sense while somebody else uses it is looked at.
+/// Interval at which a locked drive is tried, and an unidentified drive is read again.
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// After this long it is said what is waited for.
+/// Time after which a message is printed about a drive that is waited for.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// A drive that this process holds or looks at, with what its superblock says.
+/// A drive that this process holds or looks at, with the contents of its superblock.
 #[derive(Clone)]
 pub struct OpenDrive {
     pub path: PathBuf,
     pub device: Rc<dyn ZonedDevice>,
     pub content: Content,
-    /// What an array has asked it for since it was opened.
+    /// Requests of the array since the drive was opened.
     pub traffic: Rc<Traffic>,
     pub(super) runtime: Runtime,
 }
 
-/// A drive of which it is counted what it is asked for.
+/// A drive that counts its requests.
 struct Metered {
     device: Rc<dyn ZonedDevice>,
     traffic: Rc<Traffic>,
@@ -80,7 +80,7 @@ impl ZonedDevice for Metered {
             counter(&self.traffic, None);
             return self.device.submit(command);
         };
-        // Whoever waits for it may not be the first to look: the time ends with the command.
+        // A task takes the time, which ends with the command: the caller may poll its completion later.
         let (completer, completion) = self.slots.pair();
         let (asked, traffic) = (self.device.submit(command), self.traffic.clone());
         self.runtime.spawn(async move {
@@ -102,14 +102,14 @@ impl OpenDrive {
         OpenDrive { path, device, content: Content::Blank, traffic: Rc::default(), runtime }
     }
 
-    /// Opens and claims the drive at `path` and looks what is on it.
+    /// Opens and claims the drive at `path`, and reads its contents.
     pub fn open(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let used = used(path);
         let device = open_patiently(reactor, &used, Instant::now(), false)?;
         OpenDrive::read(reactor, &used, device, PATIENCE_TO_USE)
     }
 
-    /// Looks at the drive at `path` as if it were opened, and says who keeps it from that.
+    /// Looks at the drive at `path` for a dry run, and prints a note if it is in use.
     pub fn try_out(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let used = used(path);
         if let Some(user) = drive::user(&used) {
@@ -121,13 +121,13 @@ impl OpenDrive {
         OpenDrive::look(reactor, &used)
     }
 
-    /// Looks what is on the drive at `path`, whoever uses it.
+    /// Reads the contents of the drive at `path`, also while it is in use.
     pub fn look(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         OpenDrive::look_for(reactor, path, PATIENCE_TO_USE)
     }
 
-    /// As [`OpenDrive::look`], if the drive says within `patience` what it is. What makes no sense may be just
-    /// being written, so it is looked at again.
+    /// As [`OpenDrive::look`], if the drive answers within `patience`. Contents that make no sense may just be being
+    /// written, so they are read again.
     pub(super) fn look_for(reactor: &Reactor, path: &Path, patience: Duration) -> Result<OpenDrive> {
         let begun = Instant::now();
         let mut before: Option<Content> = None;
@@ -142,7 +142,7 @@ impl OpenDrive {
         }
     }
 
-    /// As [`OpenDrive::open`], while other tasks go on; `read_only` if nothing will be written.
+    /// As [`OpenDrive::open`], without blocking other tasks; `read_only` if nothing will be written.
     pub async fn open_beside(reactor: &Reactor, path: &Path, read_only: bool) -> Result<OpenDrive> {
         let start = Instant::now();
         let device = loop {
@@ -179,15 +179,15 @@ impl OpenDrive {
         self.content = label::read(reactor.runtime(), self.drive()).await;
     }
 
-    /// The drive as the engine wants it.
+    /// The drive for the engine, with its requests counted.
     pub fn drive(&self) -> Drive {
         let (device, traffic, runtime) = (self.device.clone(), self.traffic.clone(), self.runtime.clone());
         let device = Rc::new(Metered { device, traffic, runtime, slots: Rc::default() });
         Drive { name: self.path.display().to_string(), device }
     }
 
-    /// Refuses a drive whose array a mounted file system may be waiting for: its daemon has ended and
-    /// the block device is still there.
+    /// Refuses a member of an array that a mounted file system may be waiting for: its daemon has died and the block
+    /// device still exists.
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         let Some(label) = self.label() else { return Ok(()) };
         let left = run::left_by_owner(&self.path, &label.uuid);
@@ -208,7 +208,7 @@ impl OpenDrive {
         Ok(())
     }
 
-    /// The label of a member of an array.
+    /// The label, if the drive is a member of an array.
     pub fn label(&self) -> Option<&Label> {
         match &self.content {
             Content::Member(label) => Some(label),
@@ -216,13 +216,12 @@ impl OpenDrive {
         }
     }
 
-    /// Whether there is nothing on the drive that anybody could miss: it was to become a member of an array that
-    /// never was one, at most.
+    /// Whether the drive is blank, or at most was to become a member of an array whose creation was not completed.
     pub fn holds_nothing(&self) -> bool {
         self.content == Content::Blank || self.label().is_some_and(|label| label.stage == Stage::Making)
     }
 
-    /// What is on the drive, in words; `None` if it is blank.
+    /// The contents in words; `None` if the drive is blank.
     pub fn describe(&self) -> Option<String> {
         match &self.content {
             Content::Blank => None,
@@ -235,25 +234,25 @@ impl OpenDrive {
         }
     }
 
-    /// Whether it holds a part of a copy of member `role` of an array, so that `replace` goes on with it.
+    /// Whether it holds an unfinished copy of member `role` of an array, which `replace` would continue.
     pub fn is_filled_for(&self, array: &[u8; 16], role: usize) -> bool {
         let filled = DriveFault::Target { array: Uuid(*array), member: role };
         matches!(&self.content, Content::Other(what) if *what == filled.to_string())
     }
 
-    /// Bytes that the drive can hold.
+    /// Size of the drive in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.device.geometry().size_bytes()
     }
 
-    /// The path of the drive with its size, model and serial, so that nobody takes it for another one.
+    /// The path of the drive with its size, model and serial number, so that it is not mistaken for another one.
     pub fn introduce(&self) -> String {
         let plate = drive::plate(&self.path).words();
         format!("{} ({}{plate})", self.path.display(), show(self.size_bytes()))
     }
 }
 
-/// The path by which the drive at `path` is used; if it is another one, that is said.
+/// The path by which the drive at `path` is used; prints a note if it is another one.
 fn used(path: &Path) -> PathBuf {
     let used = drive::resolve(path);
     if used != path {
@@ -267,7 +266,7 @@ fn open_once(reactor: &Reactor, path: &Path, read_only: bool) -> Result<Rc<dyn Z
     if read_only { drive::open_to_read(reactor, path) } else { drive::open(reactor, path) }
 }
 
-/// Opens a drive; one that is locked is tried again, for as long since `start` as may help.
+/// Opens a drive; a locked one is retried until the patience of the error, counted from `start`, is exhausted.
 pub(super) fn open_patiently(
     reactor: &Reactor,
     path: &Path,
@@ -292,7 +291,7 @@ pub(super) fn open_patiently(
     }
 }
 
-/// Who runs an array, or a copy of it, whether they answer or not.
+/// The process that runs an array, or a copy of it, whether it responds or not.
 pub fn runner(array: &[u8; 16]) -> Option<User> {
     drive::user(&run::lock_path(&run::directory(array), array))
 }

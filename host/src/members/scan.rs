@@ -1,4 +1,4 @@
-//! What directories hold: drives, and the arrays that they say they are of.
+//! Scans of directories: drives, and the arrays that their superblocks name.
 
 use super::open::OpenDrive;
 use crate::{
@@ -16,23 +16,23 @@ use std::{
     time::Duration,
 };
 
-/// Environment variable with a directory in which arrays are looked for by name.
+/// Environment variable that names a directory in which arrays are looked for by name.
 pub const DIR_VARIABLE: &str = "ZONERAID_DIR";
 
 /// The directory of the drives of this machine.
 pub const MACHINE: &str = "/dev";
 
-/// Drives that could not be looked at and are named in an error.
+/// Most unreadable drives that an error names.
 const MOST_NAMED: usize = 3;
 
-/// The directory in which the drives beside that at `path` lie.
+/// The directory in which the other members of an array with the drive at `path` are looked for.
 pub fn directory_of(path: &Path) -> PathBuf {
     let is_device = path.metadata().is_ok_and(|metadata| !metadata.is_file());
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if is_device { PathBuf::from(MACHINE) } else { parent.unwrap_or(Path::new(".")).to_path_buf() }
 }
 
-/// Refuses drives for one array that lie in different directories: whoever looks for an array looks in one.
+/// Refuses drives for one array in different directories: members are looked for in one directory.
 pub fn refuse_scattered<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     let mut paths = paths.into_iter();
     let Some(first) = paths.next() else { return Ok(()) };
@@ -49,7 +49,7 @@ pub fn refuse_scattered<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result
     Ok(())
 }
 
-/// Where arrays are looked for by name: among the drives of this machine, in $ZONERAID_DIR and in the current
+/// Directories in which arrays are looked for by name: that of the machine's drives, $ZONERAID_DIR and the working
 /// directory.
 pub fn places() -> Vec<PathBuf> {
     let mut places = vec![PathBuf::from(MACHINE)];
@@ -64,24 +64,24 @@ pub fn places() -> Vec<PathBuf> {
     different
 }
 
-/// What a directory holds.
+/// Drives in a directory.
 pub struct Scan {
     /// The directory.
     pub place: PathBuf,
-    /// In order of their names.
+    /// Sorted by name.
     pub drives: Vec<OpenDrive>,
-    /// Drives, and files that may be some, that cannot be used, and why.
+    /// Drives, and files that may be drives, that cannot be used, with the reason.
     pub damaged: Vec<(PathBuf, String)>,
 }
 
 impl Scan {
-    /// Looks at every image and zoned drive in `dir`; other files are passed over, and so is a drive that has been
-    /// found under another name.
+    /// Reads every image and zoned drive in `dir`; other files are skipped, and so is a drive that has been found under
+    /// another name.
     pub fn of(reactor: &Reactor, dir: &Path, patience: Duration) -> Result<Scan> {
         Scan::unless_seen(reactor, dir, patience, &mut BTreeSet::new())
     }
 
-    /// As [`Scan::of`], but for drives that have been `seen`.
+    /// As [`Scan::of`], except for drives in `seen`.
     pub(super) fn unless_seen(
         reactor: &Reactor,
         dir: &Path,
@@ -95,7 +95,7 @@ impl Scan {
             match is_drive {
                 Ok(true) => paths.push(path),
                 Ok(false) => {}
-                // Smaller files are none, and neither are those that are gone.
+                // Smaller files, and files that have disappeared, are no drives.
                 Err(error) if path.metadata().is_ok_and(|file| file.len() >= BLOCK as u64) => {
                     scan.damaged.push((path, format!("cannot be looked at: {}", cause(&error))));
                 }
@@ -118,14 +118,13 @@ impl Scan {
         Ok(scan)
     }
 
-    /// What there is in all [`places`].
+    /// Scans all [`places`].
     pub fn everywhere(reactor: &Reactor, patience: Duration) -> Result<Vec<Scan>> {
         let mut seen = BTreeSet::new();
         places().iter().map(|place| Scan::unless_seen(reactor, place, patience, &mut seen)).collect()
     }
 
-    /// The drives that could not be looked at, for an error that says that something has not been found; nothing
-    /// if there are none.
+    /// The drives that could not be read, for an error about something that was not found; empty if there are none.
     pub(super) fn blind_spots(scans: &[Scan]) -> String {
         let unseen: Vec<&(PathBuf, String)> = scans.iter().flat_map(|scan| &scan.damaged).collect();
         let named = unseen.iter().take(MOST_NAMED).map(|(path, why)| format!("{} {why}", path.display()));
@@ -173,7 +172,7 @@ impl Scan {
     }
 }
 
-/// So that drive10 comes after drive9, and ng10n1 after ng9n2: text and numbers in turn.
+/// Sort key: text and numbers in turn, so that drive10 comes after drive9, and ng10n1 after ng9n2.
 fn natural_order(path: &Path) -> Vec<(String, u64)> {
     let name = path.to_string_lossy().into_owned();
     let mut parts = Vec::new();

@@ -1,4 +1,4 @@
-//! What there is to say about arrays and drives that were found.
+//! Reports on arrays and drives that were found.
 
 use super::{
     found::{Found, Looked, listed},
@@ -24,20 +24,21 @@ use engine::{
 use std::path::Path;
 
 impl Status {
-    /// How an array is that was only looked at, or at least how it looks.
+    /// The state of an array that was only inspected, and may be changing.
     pub fn looked(found: &Found, looked: Looked) -> Status {
         let Looked { inspected, users, changing } = looked;
         let mut status = match inspected {
             Ok(mut array) => {
                 if changing {
-                    // Whoever writes to a zone knows where it ends, and the drives do not at one moment.
+                    // A zone that is being written may look undecidable, since its drives are read at different
+                    // moments.
                     array.status.offline.clear();
                 }
                 Status::of(&found.called, &array.status, &array.geometry)
             }
             Err(why) => Status::unusable(found, why),
         };
-        // Only then is there such advice, and finding out takes an assembly.
+        // Contents matter for this advice only, and reading them takes an assembly.
         if !changing
             && (!status.offline_zones.is_empty() || status.lost_bytes > 0)
             && let Some(carried) = found.carries()
@@ -45,7 +46,7 @@ impl Status {
             status.respect(carried);
         }
         if changing && status.state != State::Healthy && !found.is_short() {
-            // Parts of different moments do not fit together, and each may be as it should.
+            // States of different moments may contradict each other although each is right.
             status.state = State::Changing;
             let who = listed(&users);
             status.status =
@@ -68,18 +69,18 @@ impl Status {
             status.action = Some(action);
         }
         if !users.is_empty() {
-            // They may be about to do it.
+            // The process that uses the drives may be about to do it.
             status.action = None;
         }
         (status.used_by, status.changing) = (users, changing);
         status.identify(&found.drives)
     }
 
-    /// Says which drives the members are; `drives` are those that are open.
+    /// Adds size, model and serial number of the members' drives; `drives` are those that are open.
     pub fn identify(mut self, drives: &[OpenDrive]) -> Status {
         for member in self.members.iter_mut().filter(|member| !member.drive.is_empty()) {
             let drive = drives.iter().find(|drive| same_file(&drive.path, Path::new(&member.drive)));
-            // One that has gone while it was used says nothing any more.
+            // A drive that was removed while in use does not report them any more.
             member.size_bytes = drive.map(OpenDrive::size_bytes).or(member.size_bytes);
             let Plate { model, serial } = plate(Path::new(&member.drive));
             (member.model, member.serial) = (model.or(member.model.take()), serial.or(member.serial.take()));
@@ -87,7 +88,7 @@ impl Status {
         self
     }
 
-    /// How an array is that cannot be assembled, as far as its superblocks say.
+    /// The state of an array that cannot be assembled, from its superblocks.
     pub fn unusable(found: &Found, why: String) -> Status {
         let label = &found.label;
         let members = (0..label.members).map(|role| {
