@@ -1,4 +1,4 @@
-//! A block device that is served, its users and its name in `/dev/zoneraid`.
+//! A served block device: its users, and its link in `/dev/zoneraid`.
 
 use crate::{tails::TailFile, traffic::Traffic, users};
 use anyhow::{Context, Result, bail};
@@ -13,27 +13,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where block devices have the names of their arrays.
+/// Directory of links to block devices by the names of their arrays.
 pub(super) const LINKS: &str = "/dev/zoneraid";
 
-/// How long users may take to let go of a block device that is to be taken down.
+/// How long to wait for users to release a block device that is to be taken down.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A block device that is being served.
+/// A served block device.
 pub struct Block {
     /// `/dev/ublkbN`
     pub path: PathBuf,
-    /// What it is called by its array's name, if it can be.
+    /// Its link by the name of the array, if there is one.
     pub link: Option<PathBuf>,
-    /// What it shows; nothing if that is the array.
+    /// The namespace that it serves; `None` for the array.
     pub(super) namespace: Option<Namespace>,
-    /// The volume that it shows on that.
+    /// The volume on that, if that is served.
     pub(super) volume: Option<Volume>,
-    /// What was answered through it, for the next process.
+    /// Acknowledged ends, for the next process.
     pub(super) tails: Rc<TailFile>,
-    /// What is asked of it.
+    /// Request counters.
     pub(super) traffic: Rc<Traffic>,
     pub(super) stop: Cell<bool>,
     pub(super) stopped: RefCell<Option<Result<()>>>,
@@ -59,17 +59,17 @@ impl Block {
     pub(super) fn unlink(&self) {
         let Some(link) = &self.link else { return };
         if fs::read_link(link).is_ok_and(|target| target.file_name() == self.path.file_name()) {
-            // A link to nothing does no harm.
+            // A link that stays behind is harmless.
             let _ = fs::remove_file(link);
         }
-        // That of the array, when it was the last of its namespaces: others are not empty.
+        // The array's directory. If other namespaces have links there, the removal fails.
         if let Some(directory) = link.parent().filter(|_| self.namespace.is_some()) {
             let _ = fs::remove_dir(directory);
         }
     }
 }
 
-/// Who uses the block device at `path` and is not about to let go of it, as udev is that has a look.
+/// The users of the block device at `path`, except those that release it soon, as udev does after probing it.
 pub(super) fn lasting_users(path: &Path) -> Result<Vec<String>> {
     let start = Instant::now();
     loop {
@@ -81,25 +81,25 @@ pub(super) fn lasting_users(path: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Gives the block device at `path` the name of its array, or of a `namespace` of that (which has a number, too), in
-/// the directory `links`.
+/// Links the block device at `path` by the name of its array, or of a `namespace` of that (with its number), in the
+/// directory `links`.
 pub(super) fn link(
     links: &Path,
     (name, namespace): (&str, Option<(&str, u32)>),
     id: &str,
     path: &Path,
 ) -> Result<PathBuf> {
-    // Whatever is said on drives is worth a second look: links are root's.
+    // Names come from drives and are not trusted: links are created by root.
     let plain = |name: &str, other: String| if wrong_with_name(name).is_some() { other } else { name.into() };
     let array = plain(name, id.into());
     let below = namespace.map(|(name, number)| plain(name, number.to_string()));
     let below = below.as_deref();
     let problem = || format!("no name can be made in {}", links.display());
     let file = path.file_name().with_context(problem)?;
-    // As udev makes its links.
+    // A relative link, as udev creates them.
     let up = if below.is_some() { "../.." } else { ".." };
     let target = Path::new(up).join(file);
-    // Another array of the same name may have been first.
+    // Another array of the same name may have its link already.
     let numbered = format!("{array}-{}", &id[..8]);
     for array in [&array, &numbered] {
         let link = below.map_or(links.join(array), |below| links.join(array).join(below));
@@ -110,14 +110,14 @@ pub(super) fn link(
     bail!("{array} and {numbered} in {} are names of other devices", links.display())
 }
 
-/// Makes a link, in the place of one to nothing; `false` if something else is there.
+/// Creates a link, in the place of a dangling one; `false` if another file is there.
 fn is_made(link: &Path, target: &Path) -> std::io::Result<bool> {
     let Some(directory) = link.parent() else { return Ok(false) };
     if fs::read_link(directory).is_ok() && !directory.exists() {
-        // An array of this name was not divided, and is gone.
+        // A dangling link of an array of this name that was not divided.
         fs::remove_file(directory)?;
     }
-    // Where that is the name of another array there is no directory.
+    // If it is the link of another array, the directory cannot be created.
     match fs::create_dir_all(directory) {
         Err(error) if [ErrorKind::AlreadyExists, ErrorKind::NotADirectory].contains(&error.kind()) => {
             return Ok(false);
@@ -129,7 +129,7 @@ fn is_made(link: &Path, target: &Path) -> std::io::Result<bool> {
         Ok(_) if link.exists() => return Ok(false),
         Ok(_) => fs::remove_file(link)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        // A directory in which there are no namespaces is nobody's.
+        // An empty directory, without links of namespaces, is replaced.
         Err(_) if fs::remove_dir(link).is_ok() => {}
         Err(_) => return Ok(false),
     }
@@ -153,19 +153,19 @@ mod tests {
         for forged in ["../planted", "/etc/planted", "a/b", "..", ""] {
             assert_eq!(linked(forged), links.join(id), "{forged}");
         }
-        // Namespaces have the name of their array above theirs.
+        // The links of namespaces are in a directory with the name of their array.
         let below = |array, name: &str| link(&links, (array, Some((name, 7))), id, &device).unwrap();
         assert_eq!(below("lake", "mail"), links.join("lake/mail"));
         assert!(links.join("lake/mail").exists());
         assert_eq!(below("lake", ".."), links.join("lake/7"));
-        // Where an array of this name is not divided, or is, and where none is any more.
+        // An array of this name that is not divided, one that is, and one that is gone.
         assert_eq!(below("tank", "mail"), links.join("tank-01234567/mail"));
         assert_eq!(linked("lake"), links.join("lake-01234567"));
         fs::create_dir(links.join("river")).unwrap();
         assert_eq!(linked("river"), links.join("river"));
         symlink("nothing", links.join("brook")).unwrap();
         assert_eq!(below("brook", "mail"), links.join("brook/mail"));
-        // A name that is taken by another device.
+        // The name is the link of another device.
         symlink("..", links.join("pond")).unwrap();
         assert_eq!(linked("pond"), links.join("pond-01234567"));
         let mut made: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -1,4 +1,4 @@
-//! An array that is divided among namespaces, as long as it runs: opened, driven, reported, closed.
+//! The namespaces of a running array: opened, scheduled, reported, changed, closed.
 
 use super::{
     block::Block,
@@ -23,14 +23,14 @@ use engine::{
 };
 use std::{rc::Rc, time::Duration};
 
-/// How often time passes for namespaces that are written to.
+/// Interval of scheduler ticks while namespaces are written to.
 const TICK: Duration = Duration::from_millis(1);
 
-/// And for those that are not.
+/// Interval of scheduler ticks otherwise.
 const IDLE_TICK: Duration = Duration::from_millis(20);
 
 impl Daemon {
-    /// Opens the namespaces into which the array is divided, if it is. What the array answers them is noted in `tails`.
+    /// Opens the namespaces of the array, if it is divided. The array's acknowledged ends are stored in `tails`.
     pub(super) async fn open_namespaces(
         &self,
         status: &ArrayStatus,
@@ -56,8 +56,8 @@ impl Daemon {
         Ok(Some(list))
     }
 
-    /// Begins a new file of tails for a namespace, and says what was in the one before if a block device of a process
-    /// that has died `waits` for that.
+    /// Creates the tails file of a namespace. Returns the contents of the previous one if the block device of a dead
+    /// process `waits` for its daemon.
     pub(super) async fn note_namespace(
         &self,
         namespace: &Namespace,
@@ -82,7 +82,7 @@ impl Daemon {
         Ok((Rc::new(tails), left))
     }
 
-    /// Leaves namespaces as a clean stop does, unless somebody goes on using them.
+    /// Closes the namespaces cleanly, unless block devices are left to the next daemon.
     pub(super) async fn end_namespaces(&self) {
         if self.is_left() {
             return;
@@ -105,13 +105,14 @@ impl Daemon {
         blocks.iter().filter_map(shown).collect()
     }
 
-    /// Changes what a namespace may be asked for and gets for certain, from now on.
+    /// Changes limits and floors of a namespace.
     pub(super) async fn set_qos(&self, name: &str, qos: Qos) -> Result<Division> {
         self.tenants()?.set(name, qos).await?;
         self.divided_now()
     }
 
-    /// Adds a namespace, and shows it. It is safe before it has a block device, and goes if it gets none.
+    /// Adds a namespace and its block device. The namespace is durable before that, and is removed if the block device
+    /// fails.
     pub(super) async fn create_namespace(self: &Rc<Self>, wanted: &Wanted) -> Result<Division> {
         let _turn = self.administration.take().await;
         let tenants = self.tenants()?;
@@ -127,14 +128,14 @@ impl Daemon {
         self.divided_now()
     }
 
-    /// Gives a namespace another size, and another block device, since the kernel's keep theirs.
+    /// Resizes a namespace. It gets a new block device, since the size of one cannot change.
     pub(super) async fn resize_namespace(self: &Rc<Self>, name: &str, blocks: u64) -> Result<Division> {
         let _turn = self.administration.take().await;
         let tenants = self.tenants()?;
         let (namespace, zones) = tenants.resizable(name, blocks).await?;
         self.hide_namespace(&namespace).await?;
         let resized = tenants.resize(&namespace, zones).await;
-        // Whatever its size is now.
+        // With its old or its new size.
         let shown = self.show_namespace(tenants.find(name)?).await;
         shown.with_context(|| {
             format!("'{}/{name}' has no block device until the next start", tenants.array)
@@ -143,7 +144,7 @@ impl Daemon {
         self.divided_now()
     }
 
-    /// Removes a namespace of several, once its block device is gone.
+    /// Removes a namespace, other than the last one, after its block device.
     pub(super) async fn remove_namespace(self: &Rc<Self>, name: &str, yes: bool) -> Result<Division> {
         let _turn = self.administration.take().await;
         let tenants = self.tenants()?;
@@ -162,7 +163,7 @@ impl Daemon {
         self.divided_now()
     }
 
-    /// The namespaces, to be changed.
+    /// The namespaces, for a change.
     fn tenants(&self) -> Result<Tenants> {
         let array = self.array.status();
         ensure!(!array.read_only, "'{}' is started only to be read", array.name);
@@ -180,7 +181,7 @@ impl Daemon {
         self.division().context("there are no namespaces any more")
     }
 
-    /// How the array is divided, if it is.
+    /// Report on the namespaces; `None` if the array is not divided.
     pub(super) fn division(&self) -> Option<Division> {
         let divided = self.divided.borrow();
         let namespaces = divided.as_ref()?;
@@ -203,7 +204,7 @@ impl Daemon {
     }
 }
 
-/// Has time pass for namespaces, until the daemon ends.
+/// Ticks the scheduler of the namespaces, until the daemon ends.
 async fn drive(namespaces: Namespaces, ring: Ring) {
     loop {
         let pause = if namespaces.tick() { TICK } else { IDLE_TICK };

@@ -1,4 +1,4 @@
-//! The drives that a daemon holds, and those that are to become members.
+//! The drives that a daemon holds, and drives that are to become members.
 
 use super::state::{Daemon, absolute};
 use crate::{
@@ -14,7 +14,7 @@ use std::{
 };
 
 impl Daemon {
-    /// The role of the member that the user means.
+    /// The role of the named member.
     pub(super) fn role(&self, member: &MemberName) -> Result<usize> {
         let status = self.array.status();
         let members = || status.members.iter().enumerate();
@@ -29,13 +29,13 @@ impl Daemon {
         members.role(member)
     }
 
-    /// The drive at `path`, if it is held here.
+    /// The drive at `path`, if this daemon holds it.
     pub(super) fn held(&self, path: &Path) -> Option<OpenDrive> {
         self.drives.borrow().iter().find(|drive| real(&drive.path) == path).cloned()
     }
 
-    /// Opens the drive that is to become a member, or takes one that was a member before. Nothing
-    /// here may wait for the block device of the array: it would for ever.
+    /// Opens a drive that is to become a member, or reuses one that was a member before. It must not wait for the
+    /// array's block device, which this thread serves: that would deadlock.
     pub(super) async fn take_new(&self, path: &Path) -> Result<OpenDrive> {
         let status = self.array.status();
         let in_use = status
@@ -53,7 +53,7 @@ impl Daemon {
             path.display()
         );
         let held = self.held(path);
-        // The same name may mean another drive by now. If it does not, the drive is still held here.
+        // The path may lead to another drive by now. If it does not, opening fails: the drive is still held here.
         match (OpenDrive::open_beside(&self.reactor, path, false).await, held) {
             (Err(_), Some(held)) => Ok(held),
             (opened, _) => opened,
@@ -61,13 +61,13 @@ impl Daemon {
     }
 }
 
-/// The path of a member's drive without links; it is never on the array itself.
+/// The path of a member's drive without symbolic links; it is never on the array itself.
 fn real(drive: &Path) -> PathBuf {
     drive.canonicalize().unwrap_or_else(|_| absolute(&drive.to_string_lossy()))
 }
 
-/// Whether the drive at `path` cannot depend on an array with these members: a device that is none of
-/// ours, or an image in the file system of another one.
+/// Whether the drive at `path` cannot depend on an array with these members: a device other than a block device of
+/// zoneraid, or an image in a file system that holds a member's image, or that `lies_apart` from all arrays.
 fn lies_beside(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> {
     let metadata = path.metadata()?;
     if metadata.file_type().is_block_device() {
@@ -79,8 +79,8 @@ fn lies_beside(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> {
     Ok(!metadata.is_file() || members.iter().any(same) || lies_apart(path, metadata.dev()))
 }
 
-/// Whether the file system of the file at `path`, of this device number, lies in memory or on nothing but disks that
-/// no array of ours can be behind.
+/// Whether the file system of the file at `path`, with this device number, is in memory or on disks that no array of
+/// ours can be behind.
 fn lies_apart(path: &Path, device: u64) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     let is_in_memory = rustix::fs::statfs(path).is_ok_and(|system| system.f_type as u64 == TMPFS);
@@ -88,18 +88,18 @@ fn lies_apart(path: &Path, device: u64) -> bool {
     is_in_memory || Path::new(&node).canonicalize().is_ok_and(|node| rests_on_disks(&node))
 }
 
-/// Whether the block device that /sys has at `node` consists of disks alone; what others serve, of whom this array may
-/// be one, does not count.
+/// Whether the block device at `node` of /sys consists of local disks only. Block devices that processes serve do not
+/// count: this array may be behind them.
 fn rests_on_disks(node: &Path) -> bool {
     const SERVED: [&str; 4] = ["ublkb", "nbd", "loop", "zram"];
-    // A partition lies in the directory of its disk.
+    // The directory of a partition is inside that of its disk.
     let disk = if node.join("partition").exists() { node.parent().unwrap_or(node) } else { node };
     let name = disk.file_name().unwrap_or_default().to_string_lossy();
     let below: Vec<PathBuf> = match std::fs::read_dir(node.join("slaves")) {
         Ok(slaves) => slaves.filter_map(|slave| slave.ok()?.path().canonicalize().ok()).collect(),
         Err(_) => Vec::new(),
     };
-    // An NVMe drive over a network may be served by this very machine.
+    // A remote NVMe drive may be exported by this machine.
     let transport = std::fs::read_to_string(disk.join("device/transport")).unwrap_or_default();
     let is_local = !name.starts_with("nvme") || transport.trim() == "pcie";
     !SERVED.iter().any(|served| name.starts_with(served))

@@ -1,4 +1,4 @@
-//! Waiting for members that are missing, as long as nothing has been written without them.
+//! Waits for missing members, as long as nothing has been written without them.
 
 use super::state::{Daemon, Phase, log};
 use crate::{drive, label::Content, members::OpenDrive, reactor::Reactor};
@@ -11,40 +11,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often it is looked for new drives.
+/// Interval at which new drives are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Longest time after which a drive is looked at again that could not be told.
+/// Longest interval at which an unidentified drive is examined again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same drive under whatever name, as [`drive::identity`] has it.
+/// Identifies a drive under any path, see [`drive::identity`].
 pub(super) type Identity = (u64, u64);
 
-/// The drives beside those of the array.
+/// The drives in the same directory that are not members.
 #[derive(Default)]
 pub(super) struct Others {
-    /// Those that are used, or are no members of it.
+    /// Drives in use, and drives that are not members.
     known: BTreeSet<Identity>,
-    /// Those that could not be told, each with when it is looked at again, and how long it is waited then. Somebody may
-    /// just be copying a member there.
+    /// Unidentified drives, each with the time of the next examination and the interval. A member may just be being
+    /// copied to one of them.
     doubtful: BTreeMap<Identity, (Instant, Duration)>,
 }
 
 impl Others {
-    /// At the start, when it has been said already who is `damaged`.
+    /// State at the start, when the `damaged` drives have been reported already.
     pub fn new<'a>(known: impl Iterator<Item = &'a Path>, damaged: impl Iterator<Item = &'a Path>) -> Others {
         let mut others = Others { known: known.filter_map(identity).collect(), ..Others::default() };
         damaged.filter_map(identity).for_each(|identity| _ = others.doubt(identity));
         others
     }
 
-    /// Whether a drive is to be looked at now.
+    /// Whether a drive is to be examined now.
     fn are_without(&self, identity: &Identity) -> bool {
         let later = |(when, _): &(Instant, Duration)| *when > Instant::now();
         !self.known.contains(identity) && !self.doubtful.get(identity).is_some_and(later)
     }
 
-    /// A drive cannot be told; `true` if it could before, or is new.
+    /// Notes that a drive cannot be identified, and doubles its interval; `true` the first time.
     fn doubt(&mut self, identity: Identity) -> bool {
         let before = self.doubtful.get(&identity).map(|(_, pause)| *pause);
         let pause = before.map_or(LOOK_EVERY, |pause| (pause * 2).min(PATIENCE));
@@ -52,7 +52,7 @@ impl Others {
         before.is_none()
     }
 
-    /// Forgets those that are not `there` any more.
+    /// Forgets drives that are not `there` any more.
     fn keep(&mut self, there: &[(Identity, PathBuf)]) {
         let there: BTreeSet<Identity> = there.iter().map(|(identity, _)| *identity).collect();
         self.known.retain(|identity| there.contains(identity));
@@ -65,13 +65,13 @@ fn identity(path: &Path) -> Option<Identity> {
 }
 
 impl Daemon {
-    /// Looks for the missing members among drives in `place` that are none of the `others`, until all have come or the
-    /// array has begun to write without them.
+    /// Looks for the missing members among drives in `place` other than `others`, until all are there or the array has
+    /// begun to write without them.
     pub(super) async fn await_missing(self: Rc<Self>, place: PathBuf, mut others: Others) {
         let Ok(ring) = self.reactor.ring().cloned() else { return };
         while self.array.is_provisional() && self.phase.get() == Phase::Running {
             let listed = place.clone();
-            // A directory that cannot be listed now can be later.
+            // A directory that cannot be listed may be listed later.
             if let Ok(Some(drives)) =
                 self.reactor.offload(move || drives_in(&listed).ok()).await.map(Option::flatten)
             {
@@ -93,7 +93,7 @@ impl Daemon {
         }
     }
 
-    /// Takes the drive at `path` if it is a member that is missing; an error if nobody can tell.
+    /// Adds the drive at `path` if it is a missing member; an error if it cannot be identified.
     async fn welcome(&self, path: &Path) -> Result<()> {
         let status = self.array.status();
         let is_member = |content: Content| match content {
@@ -101,7 +101,8 @@ impl Daemon {
             Content::Blank => Ok(false),
             Content::Other(what) => Err(anyhow!("{what}")),
         };
-        // What is somebody else's is not claimed, not even for a moment. A drive that is dead keeps its thread waiting.
+        // Looked at first: drives of others are not claimed even for a moment. On a thread, since a dead drive may
+        // block it.
         let file = path.to_path_buf();
         let look = move || anyhow::Ok(OpenDrive::look(&Reactor::default(), &file)?.content);
         let looked = self.reactor.offload(look).await?.context("whoever looked at it failed")?;
@@ -141,10 +142,10 @@ mod tests {
         assert_eq!(now(&others), [false, false, true]);
         others.doubtful.entry(ids[1]).and_modify(|(when, _)| *when -= 2 * LOOK_EVERY);
         assert_eq!(now(&others), [false, true, true]);
-        // It does not get rarer for ever.
+        // The interval has a limit.
         (0..100).for_each(|_| _ = others.doubt(ids[1]));
         assert_eq!(others.doubtful[&ids[1]].1, PATIENCE);
-        // Another drive may get the place, or the number, of one that is gone.
+        // Another drive may get the path, or the number, of one that is gone.
         others.keep(&drives[2..]);
         assert_eq!(now(&others), [true; 3]);
         assert!(others.doubt(ids[1]));

@@ -1,10 +1,8 @@
-//! The daemon of an array: holds its drives, shows it to the kernel as a block device, or each of its namespaces as
-//! one, or the volume on it to NBD clients, answers on the control socket, and rebuilds in the background. One thread,
-//! one reactor.
+//! The daemon of an array: holds its drives, serves the array, its namespaces or its volume as block devices, or the
+//! volume to NBD clients, answers on the control socket, and rebuilds in the background. One thread, one reactor.
 //!
-//! Block devices outlive the daemon. A daemon that is told to end while one is in
-//! use lets go of them, and so does one that dies: the kernel keeps them, with whatever is mounted, and
-//! holds requests back until the next daemon takes them over.
+//! Block devices outlive the daemon. If it is told to end while one is in use it leaves them behind, as it does when it
+//! dies: the kernel keeps them, with mounted file systems, and queues requests until the next daemon takes over.
 
 mod answer;
 mod block;
@@ -47,12 +45,12 @@ use std::{
     time::Duration,
 };
 
-/// How often members are asked whether they are there.
+/// Interval at which all members are probed.
 const PROBE_EVERY: Duration = Duration::from_secs(3);
-/// Time between two checks of the drives for power losses and resets.
+/// Interval at which the drives are checked for power losses and resets.
 const CHECK_POWER_EVERY: Duration = Duration::from_secs(10);
 
-/// The signals that tell a daemon to end, from when this was made on.
+/// Receives the signals that end a daemon, from its creation on.
 pub struct Signals(Rc<UnixStream>);
 
 impl Signals {
@@ -68,7 +66,7 @@ impl Signals {
     }
 }
 
-/// Whether this process is to survive a signal; its terminal's end, as `nohup` has it.
+/// Whether this process ignores a signal, as with `nohup` the hangup of its terminal.
 pub fn ignores(signal: i32) -> bool {
     has_bit(&own_status(), "SigIgn:", signal as u32 - 1)
 }
@@ -78,7 +76,7 @@ fn own_status() -> String {
     std::fs::read_to_string("/proc/self/status").unwrap_or_default()
 }
 
-/// Whether a field of a text of /proc/PID/status that is a mask has this bit.
+/// Whether a bit is set in a mask of the text of /proc/PID/status.
 fn has_bit(status: &str, field: &str, bit: u32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix(field));
     mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
@@ -86,8 +84,8 @@ fn has_bit(status: &str, field: &str, bit: u32) -> bool {
 }
 
 impl Daemon {
-    /// Assembles what was found and begins to answer, on a socket in `directory`. Where a daemon has
-    /// died, it goes on from there: `left` is what that one has left.
+    /// Assembles the array and listens on a socket in `directory`. `left` is the tails file of a dead daemon, at whose
+    /// acknowledged ends it continues.
     pub fn start(found: Found, directory: &Path, left: Option<&Left>, terms: Terms) -> Result<Rc<Daemon>> {
         run::make(directory)?;
         let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
@@ -97,7 +95,7 @@ impl Daemon {
         let Session { reactor, array, .. } = found.start(left, terms)?;
         array.feed(reactor.buffers());
         let status = array.status();
-        // Drives that the array does without may be put to other uses.
+        // Drives of members that are out may be used otherwise.
         let used = |drive: &OpenDrive| {
             let name = drive.path.display().to_string();
             status.members.iter().any(|member| member.state != MemberState::Out && member.drive == name)
@@ -146,7 +144,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Runs the array until it has been stopped, or a signal has told the daemon to end.
+    /// Runs the array until it is stopped, or a signal ends the daemon.
     pub fn run(&self) -> Result<()> {
         notify(&[NotifyState::Ready]);
         self.reactor.wait(async {
@@ -159,20 +157,20 @@ impl Daemon {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Stops answering and lets go of the drives.
+    /// Closes the control socket and releases the drives.
     pub fn give_up(&self) {
         self.control.close();
         // Tasks hold the daemon, and with it the drives.
         self.reactor.runtime().clear();
     }
 
-    /// Ends the daemon when a signal says so, or has said so.
+    /// Ends the daemon on a signal, also on one that has arrived already.
     pub fn end_on(self: &Rc<Self>, signals: Signals) -> Result<()> {
         let ready = self.reactor.ring()?.ready(signals.0, libc::POLLIN);
         let daemon = self.clone();
         self.reactor.runtime().spawn(async move {
             ready.await;
-            // Somebody may have asked for the end already, and may yet be refused.
+            // A client may have requested the end, and that may still be refused.
             while daemon.ending.get() {
                 daemon.phase_changed.wait().await;
             }
@@ -189,8 +187,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Asks all members for a report now and then, so that a drive that is gone is noticed while nothing is read or
-    /// written. An array that waits for members notices by itself.
+    /// Requests a zone report from all members at intervals, so that a lost drive is noticed without reads and writes.
+    /// An array that waits for members does that itself.
     async fn probe(self: Rc<Self>) {
         let Ok(ring) = self.reactor.ring().cloned() else { return };
         while self.phase.get() == Phase::Running {
@@ -201,7 +199,8 @@ impl Daemon {
         }
     }
 
-    /// Compares the drives' power cycles and zones with those that the array knows, as nothing else does while it is idle.
+    /// Compares the drives' power cycles and zones with the state of the array: while it is idle nothing else notices a
+    /// change.
     async fn watch_power(self: Rc<Self>) {
         while let Ok(ring) = self.reactor.ring() {
             ring.sleep(CHECK_POWER_EVERY).await;
@@ -209,7 +208,7 @@ impl Daemon {
         }
     }
 
-    /// Looks every second whether another host has started the array, which has failed here then.
+    /// Checks every second whether another host has assembled the array, in which case it is fenced here.
     async fn watch_fence(self: Rc<Self>, ring: Ring) {
         while self.array.check_fence().await.is_ok() {
             ring.sleep(FENCE_CHECK).await;
@@ -217,8 +216,8 @@ impl Daemon {
         log("another host has started the array: nothing more is written here; end this daemon");
     }
 
-    /// Says when members come and go, and has what is lacking rebuilt once the array writes, and what wears out when it
-    /// does, as long as there are spare zones.
+    /// Logs changes of members, and starts a rebuild when the array begins to write, and later when zones wear out, as
+    /// long as there are spare zones.
     async fn watch(self: Rc<Self>) {
         let mut writes = false;
         loop {

@@ -1,5 +1,4 @@
-//! Rebuilds and replacements in the background: one at a time, whoever has asked for it, and whether he
-//! waits for it or not.
+//! Rebuilds and replacements in the background: one at a time, whether a client waits for it or not.
 
 use super::{
     socket::Connection,
@@ -23,10 +22,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two lines of progress to a client.
+/// Least time between two progress messages to a client.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-/// The right to put a drive in a place: only one at a time.
+/// Exclusive right to replace a member, released when dropped.
 struct Replacement(Rc<Daemon>);
 
 impl Drop for Replacement {
@@ -35,7 +34,7 @@ impl Drop for Replacement {
     }
 }
 
-/// A drive on its way into its place, and what has come of it.
+/// Notes and result of a replacement.
 #[derive(Default)]
 struct Placing {
     notes: RefCell<Vec<String>>,
@@ -44,7 +43,7 @@ struct Placing {
 }
 
 impl Daemon {
-    /// Rebuilds in the background whatever is lacking.
+    /// Starts a rebuild of lacking parts in the background, or makes the running one repeat.
     pub fn start_rebuild(self: &Rc<Self>) {
         let rebuilder = &self.rebuilder;
         if rebuilder.running.get().is_some() {
@@ -53,7 +52,7 @@ impl Daemon {
         }
         let status = self.array.status();
         let is_lacking = status.members.iter().any(|m| m.state == MemberState::Rebuilding);
-        // What could not be read once may be now.
+        // Blocks that could not be read may be readable now.
         if !is_lacking && status.lost_blocks == 0 {
             return;
         }
@@ -90,7 +89,7 @@ impl Daemon {
         });
     }
 
-    /// Waits for the end of the rebuild, and tells the client how far it is. Gives what it came to.
+    /// Waits for the end of the rebuild, and reports the progress to the client. Returns the result.
     async fn watch_rebuild(&self, connection: &Connection) -> Result<array::Rebuilt> {
         let mut told: Option<Instant> = None;
         while let Some(progress) = self.rebuilder.progress() {
@@ -153,7 +152,7 @@ impl Daemon {
         Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&self.array.status(), Some(role as u32), drive, &done) })
     }
 
-    /// Goes on with a copy of a member to the drive at `path`, which a process before this one has begun.
+    /// Continues the copy of a member to the drive at `path`, which a previous process has begun.
     pub async fn go_on_copying(self: Rc<Self>, role: usize, path: PathBuf) {
         if self.rebuilder.replacing.replace(true) {
             return;
@@ -164,7 +163,7 @@ impl Daemon {
         match self.take_new(&path).await {
             Ok(drive) if works && drive.is_filled_for(&self.array.status().uuid, role) => {
                 log(&format!("'{name}': the copy of member {role} to {} goes on", path.display()));
-                // What comes of it is logged.
+                // The result is logged.
                 self.place(role, drive, false, &Placing::default()).await.ok();
             }
             Ok(_) => {}
@@ -178,8 +177,7 @@ impl Daemon {
         self.tell();
     }
 
-    /// Calls the copy to a drive off, if there is one: it is blank then. `None` if `member` is not the drive that is
-    /// filled.
+    /// Cancels the copy to the drive `member`, which becomes blank. `None` if there is no copy to that drive.
     pub fn call_off(&self, member: &MemberName) -> Result<Option<Failed>> {
         let MemberName::Path { path, .. } = member else { return Ok(None) };
         let copied = self.rebuilder.copied.borrow().clone();
@@ -190,7 +188,7 @@ impl Daemon {
         Ok(Some(Failed { array, role: copied.role, drive: copied.drive, called_off: true }))
     }
 
-    /// Says that a copy ends with the daemon.
+    /// Logs that a copy stops with the daemon.
     pub fn log_copy_given_up(&self) {
         if let Some(Copied { role, drive }) = &*self.rebuilder.copied.borrow() {
             let array = self.array.status().name;
@@ -200,7 +198,7 @@ impl Daemon {
         }
     }
 
-    /// Puts a drive in its place, and holds it from then on instead of the one that was there.
+    /// Replaces the member in `role` by `drive`, and holds that instead of the old one.
     async fn place(
         self: &Rc<Self>,
         role: usize,
@@ -211,7 +209,7 @@ impl Daemon {
         let (rebuilder, path) = (&self.rebuilder, drive.path.clone());
         let old = self.array.status().members.get(role).map(|member| PathBuf::from(&member.drive));
         let started = Instant::now();
-        // It is held from now on, and seen where drives are: what is written to it is counted.
+        // Held from now on and listed among the drives, so that writes to it are counted.
         let is_new = self.held(&path).is_none();
         if is_new {
             self.drives.borrow_mut().push(drive.clone());
@@ -236,7 +234,7 @@ impl Daemon {
             self.drives.borrow_mut().retain(|held| held.path != path);
         }
         let replaced = result?;
-        // Of an array that holds nothing nothing is copied.
+        // Not judged by the bytes: the copy of an empty array has none.
         let is_given_back =
             |held: &OpenDrive| replaced != Replaced::Attached && Some(&held.path) == old.as_ref();
         let mut drives = self.drives.borrow_mut();
@@ -247,7 +245,7 @@ impl Daemon {
         Ok(copied_bytes)
     }
 
-    /// Waits until a drive is in its place, and tells the client how far that is.
+    /// Waits for the end of a replacement, and reports the progress to the client.
     async fn watch_placing(&self, placing: &Placing, connection: &Connection) -> Result<u64> {
         let mut told: Option<Instant> = None;
         loop {

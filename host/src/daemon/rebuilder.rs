@@ -1,4 +1,4 @@
-//! How far a rebuild is, and how the last one ended.
+//! Progress of a rebuild, and the result of the last one.
 
 use crate::report::{Copied, Rebuild};
 use engine::{
@@ -10,35 +10,36 @@ use std::{
     time::Instant,
 };
 
-/// The rebuild that is going on, and how the last one ended.
+/// The running rebuild, and the result of the last one.
 #[derive(Default)]
 pub struct Rebuilder {
     pub(super) running: Cell<Option<(Instant, Progress)>>,
-    /// What is copied, while it is.
+    /// The copy that is in progress, if any.
     pub(super) copied: RefCell<Option<Copied>>,
     pub(super) last: RefCell<Option<Result<array::Rebuilt, String>>>,
     pub(super) changed: Gate,
-    /// Whether there may be more to rebuild than when the rebuild began.
+    /// Whether to rebuild once more after the running rebuild.
     pub(super) again: Cell<bool>,
-    /// Bytes that rebuilds and copies have written that are done.
+    /// Bytes written by completed rebuilds and copies.
     pub(super) written: Cell<u64>,
-    /// Whether a drive is being put in a place.
+    /// Whether a replacement is in progress.
     pub(super) replacing: Cell<bool>,
 }
 
 impl Rebuilder {
-    /// A rebuild or a copy has written so many bytes.
+    /// Adds the bytes of a completed rebuild or copy.
     pub(super) fn count(&self, bytes: u64) {
         self.written.set(self.written.get() + bytes);
     }
 
-    /// What rebuilds have written to members so far. The drive that is copied to is none before the copy is done.
+    /// Bytes that rebuilds have written to members so far. A running copy does not count: its target is not a member
+    /// yet.
     pub fn written_bytes(&self) -> u64 {
         let rebuilt = self.running.get().filter(|_| self.copied.borrow().is_none());
         self.written.get() + rebuilt.map_or(0, |(_, progress)| progress.done_bytes)
     }
 
-    /// How far the rebuild is; `None` if there is none.
+    /// Progress of the rebuild; `None` if there is none.
     pub fn progress(&self) -> Option<Rebuild> {
         let (started, progress) = self.running.get()?;
         let seconds = started.elapsed().as_secs_f64();

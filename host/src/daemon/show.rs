@@ -1,8 +1,8 @@
-//! The array, the volume that it carries, or its namespaces, as block devices of the kernel or for NBD clients: shown,
-//! served, and taken down at the end.
+//! Serves the array, its volume or its namespaces, as block devices of the kernel or to NBD clients, and takes them
+//! down at the end.
 //!
-//! Whether an array carries a volume, or is divided, is asked of its zones, where either has its head: nothing of the
-//! array knows of them, nor do they of arrays.
+//! Whether an array carries a volume or namespaces is determined from its zones, where both have their headers: the
+//! array has no metadata about them, nor they about arrays.
 
 use super::{
     block::{Block, LINKS, lasting_users, link},
@@ -42,7 +42,7 @@ use std::{
 };
 
 impl Daemon {
-    /// Serves the volume on the array to NBD clients at `place`. `left` is what a process knew that died doing so.
+    /// Serves the volume on the array to NBD clients at `place`. `left` is the tails file of a dead server.
     pub fn share(self: &Rc<Self>, place: &nbd::Place, left: Option<Left>) -> Result<()> {
         let status = self.array.status();
         let problem = || format!("nobody can tell what '{}' carries", status.name);
@@ -67,7 +67,7 @@ impl Daemon {
                 tails.note_server(&server.place().argument())?;
                 Ok(server)
             });
-            // Otherwise there is nobody who has been answered anything.
+            // If this fails, no client has been answered, and the tails are not needed.
             server.inspect_err(|_| tails.remove())
         };
         let server = self.reactor.wait(shared)??;
@@ -76,14 +76,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// Opens the volume that the array carries, if it does. What it answers is noted in `tails`.
+    /// Opens the volume on the array, if there is one. Its acknowledged ends are stored in `tails`.
     async fn open_volume(&self, status: &ArrayStatus, tails: &Rc<TailFile>) -> Result<Option<Volume>> {
         let volume = self.volume_on(self.noting(status, tails).await, &status.name).await?;
         self.volume.borrow_mut().clone_from(&volume);
         Ok(volume)
     }
 
-    /// Opens the volume that a device carries, if it does.
+    /// Opens the volume on a device, if there is one.
     async fn volume_on(&self, device: Rc<dyn ZonedDevice>, called: &str) -> Result<Option<Volume>> {
         let problem = || format!("the volume on '{called}' cannot be started");
         let volume = Volume::is_on(device.clone()).await.with_context(problem)?;
@@ -103,7 +103,7 @@ impl Daemon {
         Ok(Some(volume))
     }
 
-    /// Who compresses for all volumes, if there are processors for that.
+    /// The compression workers, shared by all volumes; `None` if there are no processors for them.
     fn packers(&self) -> Result<Option<Rc<Packers>>> {
         let there = self.packers.borrow().upgrade();
         if there.is_some() {
@@ -114,8 +114,8 @@ impl Daemon {
         Ok(packers)
     }
 
-    /// The array for whoever keeps books on it: what it has answered is noted in `tails`; of one that is only read,
-    /// what a crash has left behind is recovered in memory.
+    /// The array as the device of a volume or of namespaces: acknowledged ends are stored in `tails`; for a read-only
+    /// array, their crash recovery writes to memory.
     pub(super) async fn noting(&self, status: &ArrayStatus, tails: &Rc<TailFile>) -> Rc<dyn ZonedDevice> {
         let (runtime, array) = (self.reactor.runtime(), Rc::new(self.array.clone()));
         match status.read_only {
@@ -124,8 +124,8 @@ impl Daemon {
         }
     }
 
-    /// Shows the array to the kernel, or each of its namespaces: takes over the block devices in `found`, which an
-    /// earlier daemon has left, and makes those that are lacking.
+    /// Serves the array or each of its namespaces as block devices: takes over those in `found`, which a dead daemon
+    /// has left, and creates the missing ones.
     pub fn show(self: &Rc<Self>, found: &[Orphan], left: Option<Left>) -> Result<()> {
         let served = self.reactor.wait(self.serve(found, left))??;
         lock_memory();
@@ -133,7 +133,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Serves block devices from now on.
+    /// Serves block devices in the background from now on.
     fn look_after(self: &Rc<Self>, served: Vec<(Rc<Block>, BlockDevice)>) {
         for (block, device) in served {
             self.blocks.borrow_mut().push(block.clone());
@@ -143,7 +143,7 @@ impl Daemon {
         self.blocks.borrow_mut().sort_by_key(|block| block.namespace.as_ref().map(Namespace::number));
     }
 
-    /// Shows a namespace that has no block device.
+    /// Creates the block device of a namespace that has none.
     pub(super) async fn show_namespace(self: &Rc<Self>, namespace: Namespace) -> Result<()> {
         let status = self.array.status();
         let mut served = Vec::new();
@@ -162,17 +162,17 @@ impl Daemon {
         Ok(())
     }
 
-    /// Pages must not change while they are written: parity is made of them, and a write that comes
-    /// again after this process has died is compared with what is there.
+    /// Sets `stable_writes`: pages must not change while they are written, since parity is computed from them, and a
+    /// write that is reissued after the death of this process is compared with the data in the zone.
     async fn demand_stable_writes(&self, name: &str) -> Result<()> {
         let setting = Path::new("/sys/class/block").join(name).join("queue/stable_writes");
         let problem = format!("{} cannot be set", setting.display());
-        // The kernel may wait for requests that this very thread answers.
+        // On another thread: the kernel may wait for requests that this thread serves.
         let written = self.reactor.offload(move || fs::write(setting, "1")).await?;
         written.unwrap_or(Ok(())).context(problem)
     }
 
-    /// Begins a new file of tails, as it is `goes_on` where a process has died that had `left` one.
+    /// Creates the tails file of this assembly. `left` is that of a dead process, whose appends are kept if `goes_on`.
     async fn note_tails(
         &self,
         status: &ArrayStatus,
@@ -184,9 +184,9 @@ impl Daemon {
         let done = self.array.submit(report).await;
         done.result?;
         let complete: Vec<u64> = match holds_back(status) {
-            // What assembly has found is all that counts now, whatever the process before had noted.
+            // An array that is written to continues where the assembly has found the ends.
             false => done.zones.iter().map(|zone| zone.wp_blocks).collect(),
-            // As long as nothing is written, what had been noted counts: the next process finds the same.
+            // As long as nothing is written, the inherited ends count, for the next process as well.
             true => match left.filter(|left| left.assembly == assembly) {
                 Some(left) => left.complete.clone(),
                 None => vec![0; done.zones.len()],
@@ -209,7 +209,7 @@ impl Daemon {
         Ok(tails)
     }
 
-    /// Serves all that there is to be shown. Where that fails, what is new is taken down again.
+    /// Serves all block devices. If that fails, the new ones are taken down again.
     async fn serve(&self, found: &[Orphan], left: Option<Left>) -> Result<Vec<(Rc<Block>, BlockDevice)>> {
         let status = self.array.status();
         let tails =
@@ -220,7 +220,7 @@ impl Daemon {
             return Ok(served);
         };
         take_back(served, found).await;
-        // Otherwise there are no block devices that they are about.
+        // Otherwise the block devices of the dead daemon still need the tails.
         if found.is_empty() {
             tails.remove();
         }
@@ -251,7 +251,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Serves something that is to be shown: by the block device in `orphans`, or a new one.
+    /// Serves one device: by the block device in `orphans`, or a new one.
     async fn serve_front(
         &self,
         status: &ArrayStatus,
@@ -287,7 +287,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What there is to be shown: the array, or the volume on it, or each of its namespaces, or volumes on these.
+    /// The devices to serve: the array or its volume, or for each of its namespaces that or its volume.
     async fn fronts(&self, status: &ArrayStatus, tails: &Rc<TailFile>) -> Result<Vec<Front>> {
         let Some(namespaces) = self.open_namespaces(status, tails).await? else {
             let volume = self.open_volume(status, tails).await?;
@@ -307,7 +307,7 @@ impl Daemon {
         Ok(Front { device, namespace: Some(namespace), volume })
     }
 
-    /// Serves the block device until it is to be taken down, or somebody else does that.
+    /// Serves a block device until it is to be taken down, or is removed by another process.
     async fn keep(self: Rc<Self>, block: Rc<Block>, device: BlockDevice) {
         let gone = {
             let mut gone = pin!(device.gone());
@@ -327,7 +327,7 @@ impl Daemon {
                 device.let_go();
                 self.lose(&block).await;
             }
-            // The next daemon has to do better.
+            // The next daemon may succeed.
             Some(Err(error)) => {
                 let (name, path) = (self.array.status().name, block.path.display());
                 *self.failure.borrow_mut() = Some(error.context(format!("'{name}': {path} fails")));
@@ -336,18 +336,18 @@ impl Daemon {
         }
     }
 
-    /// Somebody else has removed a block device: ends the daemon, as far as these are concerned, if it was the last one.
+    /// Handles the removal of a block device by another process: ends the daemon if it was the last one.
     async fn lose(&self, gone: &Rc<Block>) {
         let name = self.array.status().name;
         log(&format!("'{name}': {} has been removed by somebody else", gone.path.display()));
         gone.unlink();
-        // Whoever was about to take it down waits for that.
+        // Wakes a task that was about to take it down.
         *gone.stopped.borrow_mut() = Some(Ok(()));
         gone.changed.open();
         self.forget_block(gone);
         let volume = gone.volume.iter().filter(|_| gone.namespace.is_some());
         let stopped = self.stop_volumes(volume).await;
-        // Somebody may just add one, or end the daemon.
+        // Another task may just be adding one, or ending the daemon.
         let _turn = self.administration.take().await;
         if !self.blocks.borrow().is_empty() || self.phase.get() != Phase::Running {
             stopped.unwrap_or_else(|error| log(&format!("{error:#}")));
@@ -358,16 +358,18 @@ impl Daemon {
         self.set_phase(Phase::Ended);
     }
 
-    /// A block device is gone while the array goes on, maybe with others.
+    /// Forgets a block device that is gone while the array continues to run.
     fn forget_block(&self, block: &Rc<Block>) {
         self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, block));
-        // They are about requests to a namespace that may come again. What is not safe yet is noted for the array.
+        // The file is about reissued requests to the namespace. Ends that are not durable yet are in the array's own
+        // file.
         if block.namespace.is_some() {
             block.tails.remove();
         }
     }
 
-    /// Takes the block devices down. If one is in use, all are either left to the next daemon, or that is an error.
+    /// Takes the block devices down. If one is in use, all are left to the next daemon with `leave`; otherwise that is
+    /// an error.
     pub async fn hide(&self, leave: bool) -> Result<()> {
         let blocks = self.blocks.borrow().clone();
         for block in &blocks {
@@ -387,10 +389,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Who uses a block device and is not about to let go of it, in a few words.
+    /// The users of a block device that do not release it soon, in a few words.
     async fn use_of(&self, block: &Block) -> Result<Option<String>> {
         let path = block.path.clone();
-        // Opening the device may wait for this very thread.
+        // On another thread: opening the device may wait for this one.
         let users = self.reactor.offload(move || lasting_users(&path)).await?;
         let users = users.context("whoever looked for users of the block device failed")??;
         let used =
@@ -398,7 +400,7 @@ impl Daemon {
         Ok((!users.is_empty()).then(used))
     }
 
-    /// Takes the block device of a namespace down, if it has one, so that nothing more is asked of the namespace.
+    /// Takes the block device of a namespace down, if it has one, so that the namespace gets no more requests.
     pub(super) async fn hide_namespace(&self, namespace: &Namespace) -> Result<()> {
         let is_of = |block: &&Rc<Block>| {
             block.namespace.as_ref().is_some_and(|shown| shown.number() == namespace.number())
@@ -417,7 +419,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Gives the block device up and makes everything durable.
+    /// Takes down or leaves the block devices, and makes everything durable.
     pub(super) async fn end(&self, leave: bool) -> Result<()> {
         ensure!(!self.ending.replace(true), "'{}' is being stopped already", self.array.status().name);
         let _turn = self.administration.take().await;
@@ -443,7 +445,7 @@ impl Daemon {
         self.set_phase(Phase::Ending);
         let array = self.array.status();
         if array.failed {
-            // Nothing can be made safe any more: the next process finds what this one has answered.
+            // Nothing can be made durable any more, so the tails stay for the next process.
             self.end_namespaces().await;
             let name = &array.name;
             return hidden.and(Err(anyhow!(
@@ -453,13 +455,13 @@ impl Daemon {
         }
         let stopped = self.end_volumes().await;
         self.end_namespaces().await;
-        // Whatever has failed so far: what was answered lies in zones.
+        // Flush also after a failure: acknowledged data is in the zones.
         let flushed = match holds_back(&array) {
             // Nothing has been written, and nothing shall be.
             true => Ok(()),
             false => self.array.submit(Command::Flush).await.result.context("the last flush failed"),
         };
-        // From here on the next process need not know what this one has answered, and not before.
+        // From here on the next process does not need the acknowledged ends.
         if hidden.is_ok() && flushed.is_ok() && !self.is_left() {
             self.forget_tails();
         }
@@ -468,7 +470,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// All that was answered is safe, and there is no block device any more that it was answered to.
+    /// Removes the tails: all acknowledged data is durable, and no block device is left.
     fn forget_tails(&self) {
         self.blocks.borrow().iter().for_each(|block| block.tails.remove());
         if let Some(tails) = self.tails.take() {
@@ -476,7 +478,7 @@ impl Daemon {
         }
     }
 
-    /// Leaves volumes as a clean stop does, unless somebody goes on using what is shown.
+    /// Stops the volumes cleanly, unless a block device is left to the next daemon.
     async fn end_volumes(&self) -> Result<()> {
         if self.is_left() {
             return Ok(());
@@ -488,13 +490,13 @@ impl Daemon {
         self.stop_volumes(own.iter().chain(&volumes)).await
     }
 
-    /// Has each of these write a checkpoint, the last one; if one fails, the others do all the same.
+    /// Writes the last checkpoint of each volume; after a failure it continues with the others.
     async fn stop_volumes(&self, volumes: impl Iterator<Item = &Volume>) -> Result<()> {
         let status = self.array.status();
         let mut all = Ok(());
         for volume in volumes.filter(|_| !status.read_only) {
             if let Some(error) = volume.status().failed {
-                // Whoever uses it has been told; the next start finds what was promised.
+                // Its users have seen the error; the next start recovers the durable state.
                 log(&format!(
                     "the volume on '{}' ends without a checkpoint, since it has failed: {error}",
                     status.name
@@ -514,20 +516,20 @@ impl Daemon {
     }
 }
 
-/// Has udev look again at a block device and its partitions: when they appeared the name of the array was not known, and
-/// LVM only takes devices that are added.
+/// Makes udev process a block device and its partitions again: when they appeared the name of the array was not known,
+/// and LVM only uses devices on an `add` event.
 fn announce(device: &Path) {
     let directory = Path::new("/sys/class/block").join(device.file_name().unwrap_or_default());
     let entries = fs::read_dir(&directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let mut partitions: Vec<_> = entries.filter(|path| path.join("partition").exists()).collect();
     partitions.sort();
     for directory in [directory].into_iter().chain(partitions) {
-        // Without udev nobody misses it.
+        // Fails harmlessly without udev.
         let _ = fs::write(directory.join("uevent"), "add");
     }
 }
 
-/// Takes block devices down again, but for those that were `found`.
+/// Takes block devices down again, except those that were `found`.
 async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
     for (block, device) in served {
         if found.iter().all(|orphan| orphan.id != device.id()) {
@@ -543,7 +545,7 @@ fn refuse_if_used(used: Option<String>) -> Result<()> {
     used.map_or(Ok(()), |used| bail!("{used}; end that first"))
 }
 
-/// Takes a block device down that is served.
+/// Takes a served block device down, and waits for that.
 async fn take_down(block: &Block) -> Result<()> {
     ensure!(!block.stop.replace(true), "{} could not be taken down", block.path.display());
     block.changed.open();
@@ -557,17 +559,17 @@ async fn take_down(block: &Block) -> Result<()> {
     result.with_context(|| format!("{} cannot be taken down", block.path.display()))
 }
 
-/// Something that is shown to the kernel as a block device.
+/// A device that is served to the kernel.
 struct Front {
     device: Rc<dyn ZonedDevice>,
-    /// What it is; nothing if it is the array.
+    /// The namespace; `None` for the array.
     namespace: Option<Namespace>,
-    /// The volume on it, which is shown in its place.
+    /// The volume on it, which is served instead.
     volume: Option<Volume>,
 }
 
 impl Front {
-    /// Which one it is of those of its array.
+    /// Its number among the devices of the array: 0 for the array itself.
     fn number(&self) -> u16 {
         self.namespace.as_ref().map_or(0, |namespace| namespace.number() as u16 + 1)
     }
@@ -580,7 +582,7 @@ impl Front {
     }
 }
 
-/// What block devices of an array say of themselves.
+/// Properties of the block devices of an array.
 fn options(status: &ArrayStatus) -> Options {
     let chunk_bytes = bytes(status.chunk_blocks);
     let stripe_bytes = chunk_bytes * (status.members.len() - status.parities) as u64;
@@ -592,8 +594,8 @@ fn options(status: &ArrayStatus) -> Options {
     }
 }
 
-/// Keeps this process in memory: to fetch it back, the kernel may have to write to the block device
-/// first. Without the privilege it works as well, short of memory excepted.
+/// Locks this process in memory: to page it in, the kernel might first have to write to the block device that it
+/// serves. Without the privilege it only fails when memory is short.
 fn lock_memory() {
     if !may_lock_all(getrlimit(Resource::Memlock).current, &own_status()) {
         return;
@@ -601,11 +603,11 @@ fn lock_memory() {
     let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
 }
 
-/// Number of the privilege to lock memory without a limit.
+/// Number of the capability to lock memory without a limit.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Whether a process may lock all memory that it will ever have, by its limit and the text of /proc/PID/status. With a
-/// limit, what comes first to it would get no memory at all, and end the process.
+/// Whether a process may lock all its present and future memory, by its limit and the text of /proc/PID/status. If it
+/// did so with a limit, allocations beyond that would fail and end the process.
 fn may_lock_all(limit: Option<u64>, status: &str) -> bool {
     limit.is_none() || has_bit(status, "CapEff:", CAP_IPC_LOCK)
 }
@@ -631,7 +633,7 @@ mod tests {
         dir.join(format!("drive{number}.img"))
     }
 
-    /// Of an array of five small drives in `dir`.
+    /// The daemon of an array of five small drives in `dir`.
     fn daemon(dir: &Path, parities: usize) -> Rc<Daemon> {
         let (reactor, model) = (Reactor::default(), Model::zn540().scaled(16, 2048));
         let open = |number| {
@@ -679,7 +681,7 @@ mod tests {
                 let device = daemon.noting(&status, &tails).await;
                 let write = |at| device.submit(Command::write(Lba(at), Buf::zeroed(BLOCK), false));
                 write(0).await.result.unwrap();
-                // Somebody waits for one to be taken down, and the other one goes on.
+                // One task waits for the removal of a block device, and the other device stays.
                 let (told, waited_for) = (heard.clone(), first.clone());
                 daemon.reactor.runtime().spawn(async move { told.set(take_down(&waited_for).await.is_ok()) });
                 daemon.reactor.ring().unwrap().sleep(Duration::from_millis(1)).await;
@@ -689,9 +691,9 @@ mod tests {
                     let file = AilmentFile::of(&image(dir.path(), number)).unwrap();
                     fails.then(|| file.add(Ailment::Gone).unwrap());
                 }
-                // Drives look for what ails them each 5 ms.
+                // Emulated drives read their faults every 5 ms.
                 daemon.reactor.ring().unwrap().sleep(Duration::from_millis(20)).await;
-                // Of a write that goes to others, a flush asks these as well.
+                // A write goes to some members; the flush also reaches the others.
                 write(1).await.result.unwrap();
                 daemon.lose(&last).await;
             };

@@ -1,5 +1,5 @@
-//! The daemon's end of the control socket. A connection has a task of its own and may ask several
-//! things one after the other; whoever does not read only stops its own task.
+//! The daemon's end of the control socket. Each connection has a task of its own and may send several requests one
+//! after the other; a client that does not read only blocks its own task.
 
 use crate::{
     protocol::{Answer, Line, MAX_REQUEST, PROTOCOL, Request},
@@ -29,7 +29,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, in the place of a daemon that has died. Only its own user may connect.
+    /// Listens at `path`, and replaces the socket of a dead daemon. Only its own user may connect.
     pub fn listen(path: &Path) -> Result<Control> {
         let problem = || format!("{} cannot be made", path.display());
         match std::fs::remove_file(path) {
@@ -47,18 +47,18 @@ impl Control {
         })
     }
 
-    /// Takes the socket's name away.
+    /// Removes the socket file.
     pub fn close(&self) {
-        // Left behind, it would be taken for the socket of a daemon that has died, which is harmless.
+        // A file that stays behind looks like that of a dead daemon, which is harmless.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// One client.
+/// The connection of a client.
 pub struct Connection {
     ring: Ring,
     stream: Rc<UnixStream>,
-    /// What has been read of the next request.
+    /// Bytes read of the next request.
     pending: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ impl Connection {
         Ok(Connection { ring, stream: Rc::new(stream), pending: Vec::new() })
     }
 
-    /// The next line without its end; `None` if there will be none.
+    /// Reads the next line, without its end; `None` at the end of the connection.
     pub(super) async fn read_line(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
@@ -79,7 +79,8 @@ impl Connection {
             }
             if self.pending.len() >= MAX_REQUEST {
                 self.send(Answer::Error(format!("a request has {MAX_REQUEST} bytes at most"))).await?;
-                // A client that still writes when the connection ends would not read the answer.
+                // The rest is read, since a client that is still writing when the connection ends would not read the
+                // answer.
                 while self.read_more().await? > 0 {
                     self.pending.clear();
                 }
@@ -91,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// Reads some bytes more; none if there will be none.
+    /// Reads more bytes; 0 at the end of the connection.
     async fn read_more(&mut self) -> io::Result<usize> {
         let mut part = [0; 4096];
         loop {
@@ -131,7 +132,7 @@ impl Connection {
     }
 }
 
-/// Reads a request; one of another version is told apart from nonsense.
+/// Parses a request; one of another protocol version has an error of its own.
 pub fn request(line: &[u8]) -> Result<Request> {
     #[derive(Deserialize)]
     struct Version {

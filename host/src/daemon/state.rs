@@ -1,4 +1,4 @@
-//! What a daemon knows, and what it says of it.
+//! The state of a daemon, and its status report.
 
 use super::{block::Block, rebuilder::Rebuilder, socket::Control};
 use crate::{
@@ -29,36 +29,36 @@ use std::{
     time::Duration,
 };
 
-/// Says something to whoever reads the daemon's standard error: the journal, usually.
+/// Writes a line to standard error, which usually goes to the journal.
 pub(super) fn log(line: &str) {
-    // There is nobody left to tell if it is gone, and the array goes on.
+    // If standard error is closed there is nowhere to report that, and the array continues to run.
     let _ = writeln!(std::io::stderr().lock(), "zoneraid: {}", in_one_line(line));
 }
 
-/// Tells the service manager, if there is one.
+/// Notifies the service manager, if there is one.
 pub(super) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         log(&format!("the service manager cannot be told: {error}"));
     }
 }
 
-/// The drive of a member for somebody with another working directory.
+/// The absolute path of a member's drive, for clients with another working directory.
 pub(super) fn absolute(drive: &str) -> PathBuf {
     std::path::absolute(drive).unwrap_or_else(|_| PathBuf::from(drive))
 }
 
-/// Whether nothing is written on the drives of an array, or nothing so far.
+/// Whether the array is read-only, or in deferred-write mode: nothing has been written to its drives.
 pub(super) fn holds_back(array: &ArrayStatus) -> bool {
     array.provisional || array.read_only
 }
 
-/// How far the end of a daemon is.
+/// Phase of the daemon's shutdown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Running,
-    /// The block device is being taken down or let go.
+    /// Block devices are being taken down or left.
     Ending,
-    /// That is done; whoever has asked for it is being told.
+    /// That is done; the client is being answered.
     Stopped,
     Ended,
 }
@@ -67,43 +67,43 @@ pub(super) enum Phase {
 pub struct Daemon {
     pub(super) reactor: Reactor,
     pub array: Array,
-    /// The drives that were found at the start, and those that were added.
+    /// The drives found at the start, and those added since.
     pub(super) drives: RefCell<Vec<OpenDrive>>,
-    /// Of sockets and tails.
+    /// Directory of socket and tails.
     pub(super) directory: PathBuf,
     pub(super) control: Control,
     pub(super) rebuilder: Rebuilder,
-    /// The volume, if the array carries one.
+    /// The volume on the array, if there is one.
     pub(super) volume: RefCell<Option<Volume>>,
-    /// How volumes shall behave; and what they have given up, in sentences.
+    /// Options of volumes, and messages about data that they have given up.
     pub(super) behaviour: Behaviour,
     pub(super) losses: RefCell<Vec<String>>,
-    /// Who compresses for them, as long as one of them is there.
+    /// The compression workers, which live as long as a volume uses them.
     pub(super) packers: RefCell<Weak<Packers>>,
     /// The namespaces, if the array is divided.
     pub(super) divided: RefCell<Option<Namespaces>>,
-    /// What the array has answered, where the next process finds it if this one dies.
+    /// The tails file: acknowledged ends, for the next process if this one dies.
     pub(super) tails: RefCell<Option<Rc<TailFile>>>,
-    /// Who adds, resizes or removes a namespace, or ends the daemon.
+    /// Serializes changes of namespaces and the end of the daemon.
     pub(super) administration: Exclusive,
-    /// The block device of the array, or those of its namespaces, in their order.
+    /// The block device of the array, or those of its namespaces, sorted by number.
     pub(super) blocks: RefCell<Vec<Rc<Block>>>,
-    /// Who serves the volume to NBD clients.
+    /// The server of NBD clients, if the volume is served to these.
     pub(super) nbd: RefCell<Option<Rc<nbd::Server>>>,
-    /// Why the daemon cannot go on.
+    /// Error with which the daemon ends.
     pub(super) failure: RefCell<Option<anyhow::Error>>,
-    /// Members as they were when somebody was told last.
+    /// Member states at the last call of `tell`.
     pub(super) told: RefCell<Vec<MemberState>>,
-    /// How scarce room was in the volume when that was told last.
+    /// Shortage of space in the volume as last logged.
     pub(super) told_space: Cell<Space>,
     pub(super) phase: Cell<Phase>,
-    /// Whether somebody wants the end and it is being looked whether that can be.
+    /// Whether a request to end is being processed.
     pub(super) ending: Cell<bool>,
     pub(super) phase_changed: Gate,
 }
 
 impl Daemon {
-    /// What has been given up at the start, in sentences.
+    /// Messages about data given up at the start.
     pub fn losses(&self) -> Vec<String> {
         self.losses.borrow().clone()
     }
@@ -113,7 +113,7 @@ impl Daemon {
         self.phase_changed.open();
     }
 
-    /// Tells the journal which members are newly out, and the service manager how the array is.
+    /// Logs the members that have newly gone out, and notifies the service manager of the array's status.
     pub(super) fn tell(&self) {
         let array = self.array.status();
         let members = array.members.iter();
@@ -131,7 +131,7 @@ impl Daemon {
         notify(&[NotifyState::Status(&format!("{}: {}", status.state, status.status))]);
     }
 
-    /// Tells the journal when room in the volume becomes scarcer, for ever.
+    /// Logs when space in the volume becomes scarcer; never returns.
     pub(super) async fn watch_space(self: Rc<Self>) {
         while let Ok(ring) = self.reactor.ring().cloned() {
             ring.sleep(Duration::from_secs(1)).await;
@@ -146,7 +146,7 @@ impl Daemon {
         }
     }
 
-    /// How the array is.
+    /// The status report.
     pub fn status(&self) -> Status {
         let array = self.array.status();
         let mut status = Status::of(&array.name, &array, self.array.geometry());
@@ -173,7 +173,7 @@ impl Daemon {
             (None, None) => {}
         }
         if let Some(volume) = status.volume.as_ref().filter(|_| !status.failed_zones.is_empty()) {
-            // Its zones are not for others to reset.
+            // The zones of a volume are not reset by users, so there is other advice.
             status.action = Some(match volume.failed {
                 Some(_) => format!(
                     "stop it and start it again, and the volume goes on in other zones: zoneraid stop {}",
@@ -197,7 +197,7 @@ impl Daemon {
         status.identify(&self.drives.borrow())
     }
 
-    /// What block devices and drives were asked for.
+    /// Request counters of block devices and drives.
     pub(super) fn asked(&self) -> Asked {
         let (blocks, drives, status) = (self.blocks.borrow(), self.drives.borrow(), self.array.status());
         let devices = blocks.iter().map(|block| AskedDevice {
@@ -232,7 +232,7 @@ impl Daemon {
         self.blocks.borrow().iter().find(|block| block.namespace.is_none()).cloned()
     }
 
-    /// Which array this is, and where.
+    /// Identity of the array, its daemon and its devices.
     pub fn about(&self) -> About {
         let status = self.array.status();
         let drives = status.members.iter().filter(|member| !member.drive.is_empty());
