@@ -1,5 +1,5 @@
-//! What is exchanged with the kernel's ublk driver, byte by byte: `linux/ublk_cmd.h` and the zone
-//! descriptor of `linux/blkzoned.h`, as of Linux 6.6. All in the byte order of the machine.
+//! Structures of the kernel's ublk driver as bytes: `linux/ublk_cmd.h` and the zone descriptor of `linux/blkzoned.h`,
+//! as of Linux 6.6. All in the byte order of the machine.
 
 use engine::{
     buf::BLOCK,
@@ -14,17 +14,17 @@ pub(super) const SECTOR: u64 = 512;
 /// Sectors in a block.
 pub(super) const SECTORS: u64 = BLOCK as u64 / SECTOR;
 
-/// Most blocks in one request: bounds the memory that requests on their way take.
+/// Most blocks in one request: bounds the memory of requests in flight.
 pub(super) const MAX_REQUEST_BLOCKS: u32 = 128;
 
-/// What the driver has to be able to do. Outstanding requests are issued again when this process
-/// has died and another one takes over.
+/// Required features of the driver. Outstanding requests are reissued when this process has died and another one takes
+/// over.
 pub(super) const FEATURES: u64 = USER_RECOVERY | USER_RECOVERY_REISSUE | CMD_IOCTL_ENCODE | USER_COPY;
 const USER_RECOVERY: u64 = 1 << 3;
 const USER_RECOVERY_REISSUE: u64 = 1 << 4;
 const CMD_IOCTL_ENCODE: u64 = 1 << 6;
 const USER_COPY: u64 = 1 << 7;
-/// And for zoned block devices.
+/// Required for zoned block devices as well.
 pub(super) const ZONED: u64 = 1 << 8;
 
 /// Commands to `/dev/ublk-control`.
@@ -65,16 +65,16 @@ pub(super) const COMMIT_AND_FETCH: u32 = ioctl(READ | WRITE, 0x21, 16);
 const WRITE: u32 = 1;
 const READ: u32 = 2;
 
-/// The number of an ioctl of type 'u', as `_IOC` puts it together.
+/// The number of an ioctl of type 'u', as `_IOC` composes it.
 const fn ioctl(direction: u32, number: u32, argument_bytes: u32) -> u32 {
     direction << 30 | argument_bytes << 16 | (b'u' as u32) << 8 | number
 }
 
-/// `struct ublksrv_ctrl_cmd`, in the place of a command in a large submission entry.
+/// `struct ublksrv_ctrl_cmd`, in the command area of a large submission entry.
 pub(super) fn control_command(device: u32, buffer: u64, buffer_bytes: usize, data: u64) -> [u8; 80] {
     let mut bytes = [0; 80];
     put(&mut bytes, 0, &device.to_ne_bytes());
-    // No command is about a queue.
+    // No command is for a single queue.
     put(&mut bytes, 4, &u16::MAX.to_ne_bytes());
     put(&mut bytes, 6, &(buffer_bytes as u16).to_ne_bytes());
     put(&mut bytes, 8, &buffer.to_ne_bytes());
@@ -95,7 +95,7 @@ pub(super) fn io_command((queue, tag): (u16, u16), result: i32, lba: u64) -> [u8
 /// Bytes of `struct ublksrv_ctrl_dev_info`.
 pub(super) const INFO_BYTES: usize = 64;
 
-/// The fields of `struct ublksrv_ctrl_dev_info` that matter here.
+/// The fields of `struct ublksrv_ctrl_dev_info` that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Info {
     pub queues: u16,
@@ -104,13 +104,13 @@ pub(super) struct Info {
     pub max_request_bytes: u32,
     pub device: u32,
     pub flags: u64,
-    /// Ours alone; the driver keeps it with the device.
+    /// Private data of the server, which the driver keeps with the device.
     pub tag: u64,
 }
 
 /// [`Info::state`] of a device without a block device: not started yet, or stopped.
 pub(super) const DEAD: u16 = 0;
-/// Its process has died, and the kernel holds requests back.
+/// [`Info::state`] of a device whose process has died: the kernel queues requests.
 pub(super) const QUIESCED: u16 = 2;
 
 impl Info {
@@ -139,17 +139,17 @@ impl Info {
     }
 }
 
-/// Bytes of `struct ublk_params` up to the end of the zoned ones, which is all that is set.
+/// Bytes of `struct ublk_params` up to the end of the zoned parameters; the rest is not set.
 pub(super) const PARAMS_BYTES: usize = 108;
 
-/// How a block device presents itself.
+/// Properties of a block device.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// By which a later process finds the device, see [`find`](super::find).
+    /// Identifies the device for a later process, see [`find`](super::find).
     pub tag: u64,
-    /// Bytes of the smallest write that does well: a chunk, which is a power of two.
+    /// Minimum I/O size in bytes: a chunk, which is a power of two.
     pub chunk_bytes: u32,
-    /// Bytes of the best write: a stripe. Passed over if it is no power of two.
+    /// Optimal I/O size in bytes: a stripe. Ignored if it is no power of two.
     pub stripe_bytes: u32,
     pub read_only: bool,
 }
@@ -185,10 +185,10 @@ pub(super) fn params(geometry: &Geometry, options: &Options) -> [u8; PARAMS_BYTE
     bytes
 }
 
-/// Most blocks that one discard, or one write of zeros, is about: looking for them takes time.
+/// Most blocks of one discard or write of zeros: these take time to look up.
 const MAX_DISCARD_BLOCKS: u32 = 1 << 18;
 
-/// `struct ublk_params` for a volume of so many blocks.
+/// `struct ublk_params` for a volume of `blocks` blocks.
 pub(super) fn plain_params(blocks: u64, sector: SectorSize, options: &Options) -> [u8; PARAMS_BYTES] {
     const BASIC: u32 = 1 << 0;
     const TYPE_DISCARD: u32 = 1 << 1;
@@ -202,7 +202,7 @@ pub(super) fn plain_params(blocks: u64, sector: SectorSize, options: &Options) -
     put(&mut bytes, 0, &(PARAMS_BYTES as u32).to_ne_bytes());
     put(&mut bytes, 4, &(BASIC | TYPE_DISCARD).to_ne_bytes());
     put(&mut bytes, 8, &attributes.to_ne_bytes());
-    // Logical blocks; physical ones, the best and the smallest write.
+    // Logical and physical block size, optimal and minimum I/O size.
     put(&mut bytes, 12, &[sector, block, block, block]);
     put(&mut bytes, 16, &(MAX_REQUEST_BLOCKS * SECTORS as u32).to_ne_bytes());
     put(&mut bytes, 24, &(blocks * SECTORS).to_ne_bytes());
@@ -219,13 +219,13 @@ pub(super) const REQUEST_WORDS: usize = 3;
 /// Most descriptors that the mapping of a queue has room for; queues lie that far apart.
 pub(super) const MAX_DEPTH: usize = 4096;
 
-/// What the kernel wants done.
+/// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// `None` for an operation that was never offered.
+    /// `None` for an operation that is not supported.
     pub operation: Option<Operation>,
     pub fua: bool,
-    /// Of a write of zeros: the sectors must not be discarded.
+    /// For a write of zeros: the sectors must not be deallocated.
     pub keeps_room: bool,
     /// Sectors to transfer, or zones to report.
     pub count: u32,
@@ -257,7 +257,7 @@ impl Request {
         self.count as u64 / SECTORS
     }
 
-    /// From the first two words of a descriptor.
+    /// Decodes the first two words of a descriptor.
     pub(super) fn from_words(first: u64, second: u64) -> Request {
         let bytes = first.to_ne_bytes();
         let flags = u32::from_ne_bytes(get(&bytes, 0));
@@ -282,7 +282,7 @@ impl Request {
     }
 }
 
-/// Where the data of a request is read and written in `/dev/ublkcN`.
+/// Position of a request's data in `/dev/ublkcN`.
 pub(super) fn data_position(queue: u16, tag: u16) -> u64 {
     0x8000_0000 + ((queue as u64) << 41) + ((tag as u64) << 25)
 }
@@ -308,7 +308,7 @@ pub(super) fn zone_descriptor(geometry: &Geometry, zone: &ZoneInfo) -> [u8; ZONE
     bytes
 }
 
-/// The errno that makes the block layer report `error` as the NVMe driver would.
+/// The errno for which the block layer reports the same error as for an NVMe drive.
 pub(super) fn errno(error: DeviceError) -> i32 {
     match error {
         DeviceError::Status(Status::TooManyOpenZones) => libc::ETOOMANYREFS,
@@ -364,7 +364,7 @@ mod tests {
         }
     }
 
-    /// What a C compiler makes of the kernel's header.
+    /// Values that a C compiler computes from the kernel's header.
     #[test]
     fn commands_have_the_numbers_and_the_layout_of_the_header() {
         assert_eq!(Control::AddDev.code(), 0xc020_7504);
@@ -414,7 +414,7 @@ mod tests {
                 (24, 8, 20 * zone_sectors),
                 (32, 8, 0),
                 (76, 4, 12),
-                // No more than there are zones, or the driver refuses.
+                // At most the number of zones, or the driver refuses.
                 (80, 4, 20),
                 (84, 4, 512),
             ],
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(errno(Status::TooManyActiveZones.into()), libc::EOVERFLOW);
         assert_eq!(errno(Status::UnrecoveredReadError.into()), libc::ENODATA);
         assert_eq!(errno(Status::ZoneInvalidWrite.into()), libc::EIO);
-        // The block layer would try again, or wait.
+        // On EAGAIN the block layer would retry, or wait.
         assert_eq!(errno(DeviceError::Os(libc::EAGAIN)), libc::EIO);
     }
 }

@@ -1,4 +1,4 @@
-//! Control commands: how block devices come and go.
+//! Control commands, which create and remove block devices.
 #![allow(unsafe_code)]
 
 use super::{
@@ -21,10 +21,10 @@ use std::{
 
 const PATH: &str = "/dev/ublk-control";
 
-/// Where the driver lists its devices.
+/// Directory in which the driver lists its devices.
 const CLASS: &str = "/sys/class/ublk-char";
 
-/// How long a process that has been killed may take to let go of its device.
+/// How long a killed process may take to release its device.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The control device of the ublk driver.
@@ -33,7 +33,7 @@ pub(super) struct Controls {
     file: Rc<File>,
 }
 
-/// The memory that a command reads or writes.
+/// Memory that a command reads or writes.
 type Buffer = Rc<[Cell<u8>]>;
 
 fn buffer(bytes: &[u8]) -> Buffer {
@@ -45,7 +45,7 @@ fn content(buffer: &Buffer) -> Vec<u8> {
 }
 
 impl Controls {
-    /// Opens the control device, loading the driver if need be, and checks that it can do what is in `needed`.
+    /// Opens the control device, loading the driver if necessary, and checks that it has the features `needed`.
     pub(super) async fn open(reactor: &Reactor, needed: u64) -> Result<Controls> {
         let file = match open_file() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -77,7 +77,7 @@ impl Controls {
     async fn features(&self) -> Result<u64> {
         let features = buffer(&[0; 8]);
         match self.run(Control::GetFeatures, u32::MAX, &features, 0).await {
-            // Drivers from before there was such a command.
+            // An old driver without this command.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => Ok(0),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => bail!("block devices need root"),
             Err(error) => Err(error).context("the ublk driver cannot be asked what it can do"),
@@ -89,7 +89,7 @@ impl Controls {
         }
     }
 
-    /// Makes `/dev/ublkcN`; gives N and how many queues there are.
+    /// Creates `/dev/ublkcN`; returns N and the number of queues.
     pub(super) async fn add(&self, queues: u16, depth: u16, tag: u64, flags: u64) -> Result<Info> {
         let info = Info {
             queues,
@@ -112,37 +112,36 @@ impl Controls {
         set.context("the ublk driver does not take the parameters of the block device")
     }
 
-    /// Makes `/dev/ublkbN`. The kernel reads its zones and first blocks meanwhile: all queues have
-    /// to be served.
+    /// Creates `/dev/ublkbN`. The kernel reads its zones and first blocks meanwhile, so all queues have to be served.
     pub(super) async fn start(&self, id: u32) -> Result<()> {
         let started = self.run(Control::StartDev, id, &buffer(&[]), std::process::id() as u64).await;
         started.with_context(|| format!("/dev/ublkb{id} cannot be started"))
     }
 
-    /// Takes `/dev/ublkbN` away.
+    /// Removes `/dev/ublkbN`.
     pub(super) async fn stop(&self, id: u32) -> Result<()> {
         let stopped = self.run(Control::StopDev, id, &buffer(&[]), 0).await;
         stopped.with_context(|| format!("/dev/ublkb{id} cannot be stopped"))
     }
 
-    /// Takes `/dev/ublkcN` away, which nobody may have open any more.
+    /// Removes `/dev/ublkcN`, which must not be open any more.
     pub(super) async fn delete(&self, id: u32) -> Result<()> {
         let deleted = self.run(Control::DelDev, id, &buffer(&[]), 0).await;
         deleted.with_context(|| format!("/dev/ublkc{id} cannot be removed"))
     }
 
-    /// Begins to take over a device from a process that has died.
+    /// Begins the recovery of a device whose process has died.
     pub(super) async fn start_recovery(&self, id: u32) -> Result<()> {
         let step = Duration::from_millis(10);
         let mut patience = RELEASE_PATIENCE;
         loop {
             match self.run(Control::StartUserRecovery, id, &buffer(&[]), 0).await {
-                // The process is not quite dead yet, or the driver not done with it.
+                // The process has not exited yet, or the driver has not finished its cleanup.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) && !patience.is_zero() => {
                     self.sleep(step).await;
                     patience = patience.saturating_sub(step);
                 }
-                // A process that died before it had fetched anything has begun it already.
+                // A process that died before it fetched any requests has begun the recovery already.
                 Err(error)
                     if error.raw_os_error() == Some(libc::EINVAL)
                         && self.info(id).await.is_ok_and(|info| info.state == abi::QUIESCED) =>
@@ -156,7 +155,7 @@ impl Controls {
         }
     }
 
-    /// Ends it: the kernel issues again what the dead process has left undone.
+    /// Ends the recovery: the kernel reissues requests that the dead process has not answered.
     pub(super) async fn end_recovery(&self, id: u32) -> Result<()> {
         let ended = self.run(Control::EndUserRecovery, id, &buffer(&[]), std::process::id() as u64).await;
         ended.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))
@@ -172,8 +171,8 @@ impl Controls {
         let address = if buffer.is_empty() { 0 } else { buffer.as_ptr() as u64 };
         let command = abi::control_command(device, address, buffer.len(), data);
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), control.code()).cmd(command).build();
-        // SAFETY: the command points to the cells of `buffer` alone, which stay where they are
-        // until both references are gone, and which may change at any time.
+        // SAFETY: the command points to the cells of `buffer` only, which stay where they are until both references are
+        // gone, and which may change at any time.
         let outcome = unsafe { self.ring.run(entry, (buffer.clone(), self.file.clone())) }.await;
         match outcome.result {
             result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
@@ -194,7 +193,7 @@ fn open_file() -> io::Result<File> {
     File::options().read(true).write(true).open(PATH)
 }
 
-/// Block devices of the array that has this tag, or of which one has it, whether a process serves them or not.
+/// Block devices of the array with this tag, and of its namespaces, whether a process serves them or not.
 pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
     let Ok(entries) = std::fs::read_dir(Path::new(CLASS)) else {
         // No driver, no devices.
@@ -216,7 +215,7 @@ pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
             {
                 found.push(info)
             }
-            // Somebody else's, or gone meanwhile.
+            // A device of another program or array, or one removed meanwhile.
             _ => {}
         }
     }

@@ -1,12 +1,10 @@
-//! What to do with requests that the kernel issues again because the process before this one died
-//! before it had answered them.
+//! Reissued requests: the kernel issues requests again that the previous process had not answered when it died.
 //!
-//! Management commands can be carried out twice. A write that is in the array already, or its
-//! beginning, is recognised by its place and compared. An append is recognised by its length and
-//! data among those that were on their way, whose places the process before this one has noted;
-//! each place is given away once, and an append that is not found is done again. An append of
-//! which only the beginning is in the zone goes on where it stops, before any other append: nothing
-//! may be left in a zone that its user does not know of, or its end comes too early.
+//! Management commands are idempotent. A write of which all or the first blocks are in the array already is recognised
+//! by its address, and compared. An append is recognised by its length and data among the outstanding ones, whose
+//! places the previous process has noted; each place is given out once, and an append that is not found is executed
+//! again. An append of which only the first blocks are in the zone is completed before any other append: a zone must
+//! not hold blocks that its user does not know of, or it would end too early.
 
 use crate::tails::{Extent, Left};
 use engine::{
@@ -15,25 +13,25 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 
-/// Requests that may come again. Empty for a device that is new.
+/// Requests that may be reissued. Empty for a new device.
 #[derive(Default)]
 pub(super) struct Replay {
-    /// Per zone, the write pointer at the take-over; 0 where nothing can come again.
+    /// Per zone, the write pointer at the take-over; 0 if nothing can be reissued.
     wps: Vec<u64>,
     appends: Vec<Append>,
 }
 
-/// An append that may come again, and of which something is in its zone.
+/// An append that may be reissued, and of which at least one block is in its zone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Append {
-    /// Where the process before this one has noted it.
+    /// The slot in which the previous process has noted it.
     pub slot: usize,
     pub extent: Extent,
-    /// How many of its blocks are there.
+    /// How many of its blocks are in the zone.
     pub written: u64,
     /// Checksum of the first block.
     sum: u32,
-    /// It may have come; its data is being compared.
+    /// Whether a request has claimed it, and its data is being compared.
     claimed: bool,
 }
 
@@ -49,7 +47,7 @@ impl Append {
 }
 
 impl Replay {
-    /// Looks at what the process before this one has written of what it has `left` noted.
+    /// Determines which of the appends in `left` the previous process has written.
     pub(super) async fn after(device: &dyn ZonedDevice, left: Option<&Left>) -> Result<Replay, DeviceError> {
         let geometry = device.geometry();
         let report = device.submit(Command::Report { first: ZoneIndex(0), count: geometry.zones }).await;
@@ -67,12 +65,13 @@ impl Replay {
             let Some(extent) = extent else { continue };
             let wp = replay.wps.get(extent.zone.0 as usize).copied().unwrap_or(0);
             let written = wp.saturating_sub(extent.at).min(extent.blocks);
-            // What is noted to be complete tells nothing: it may end inside of an append, where a stripe does.
+            // The acknowledged end in `left` does not tell whether an append was answered: it may be inside one, where
+            // a stripe ends.
             if written > 0 {
                 let first = Lba(geometry.start(extent.zone).0 + extent.at);
                 let done = device.submit(Command::read(first, Buf::zeroed(BLOCK))).await;
                 if done.result.is_err() {
-                    // If it comes again it is appended again: that costs its room, and no data.
+                    // If it is reissued it is appended again: that costs space, but no data.
                     continue;
                 }
                 let sum = sum(&done.data);
@@ -84,14 +83,13 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Whether anything may come again.
+    /// Whether the device was taken over from another process.
     pub(super) fn goes_on(&self) -> bool {
         !self.wps.is_empty()
     }
 
-    /// How many blocks of a write of `blocks` blocks at offset `at` the zone may hold already. A
-    /// write that begins where the process before this one stopped comes after all that may come
-    /// again.
+    /// How many blocks of a write of `blocks` blocks at offset `at` the zone may hold already. A write at or behind the
+    /// end at the take-over comes after all reissued ones of its zone.
     pub(super) fn written_already(&mut self, zone: ZoneIndex, at: u64, blocks: u64) -> u64 {
         let wp = self.wps.get(zone.0 as usize).copied().unwrap_or(0);
         if wp == 0 {
@@ -103,22 +101,22 @@ impl Replay {
         wp.saturating_sub(at).min(blocks)
     }
 
-    /// Whether the append noted in `slot` may come again and is in its zone.
+    /// Whether the append noted in `slot` may be reissued and is in its zone.
     pub(super) fn has_noted(&self, slot: usize) -> bool {
         self.appends.iter().any(|append| append.slot == slot)
     }
 
-    /// Whether an append to `zone` may be one that comes again, or has to wait for such a one.
+    /// Whether an append to `zone` may be a reissued one, or has to wait for one.
     pub(super) fn has_appends(&self, zone: ZoneIndex) -> bool {
         self.appends.iter().any(|append| append.extent.zone == zone)
     }
 
-    /// Whether the end of `zone` is the beginning of an append that will come again.
+    /// Whether `zone` ends inside an append that will be reissued.
     pub(super) fn has_partial_append(&self, zone: ZoneIndex) -> bool {
         self.appends.iter().any(|append| append.extent.zone == zone && append.is_partial())
     }
 
-    /// Claims an append that could be the one of `data`, if nobody else has. It is none of those in slots of `others`.
+    /// Claims a noted append that may have `data` and is not claimed yet, except those in the slots `others`.
     pub(super) fn claim(&mut self, zone: ZoneIndex, data: &Buf, others: &[usize]) -> Option<Append> {
         let sum = sum(data);
         let mut appends = self.appends.iter_mut();
@@ -127,27 +125,27 @@ impl Replay {
         Some(*append)
     }
 
-    /// Whether an append of `data`, of which nothing was to be claimed, has to wait: for one that was cut short, or for
-    /// somebody who compares with what it could be itself.
+    /// Whether an append of `data` that could not claim any has to wait: for one that was cut short, or for a request
+    /// that is being compared with one that may have this data.
     pub(super) fn has_to_wait(&self, zone: ZoneIndex, data: &Buf, others: &[usize]) -> bool {
         let sum = sum(data);
         self.has_partial_append(zone)
             || self.appends.iter().any(|append| append.may_be(zone, data, sum, others))
     }
 
-    /// Takes a claim back: the data was different.
+    /// Releases a claim: the data was different.
     pub(super) fn give_back(&mut self, append: &Append) {
         for other in self.appends.iter_mut().filter(|other| other.slot == append.slot) {
             other.claimed = false;
         }
     }
 
-    /// The append has come again.
+    /// Removes a noted append: it was reissued.
     pub(super) fn settle(&mut self, append: &Append) {
         self.appends.retain(|other| other.slot != append.slot);
     }
 
-    /// Nothing can come again for this zone.
+    /// Nothing can be reissued for this zone any more.
     pub(super) fn forget(&mut self, zone: ZoneIndex) {
         if let Some(wp) = self.wps.get_mut(zone.0 as usize) {
             *wp = 0;
@@ -234,7 +232,7 @@ mod tests {
         Runtime::new().block_on(built, || false).unwrap().unwrap()
     }
 
-    /// What zone 1 holds at `at`.
+    /// The contents of zone 1 at `at`.
     fn data(at: u8, blocks: u8) -> Buf {
         let mut data = Buf::zeroed(blocks as usize * BLOCK);
         for (block, bytes) in data.as_mut().unwrap().chunks_mut(BLOCK).enumerate() {
@@ -273,7 +271,7 @@ mod tests {
         again.settle(&second);
         let third = again.claim(Z, &data(4, 3), &[]).unwrap();
         assert_eq!((third.extent, third.written), (extent(4, 3), 1));
-        // Others wait until the rest of it is on its way.
+        // Other appends wait until the rest of it is submitted.
         assert!(again.has_partial_append(Z));
         again.settle(&third);
         assert!(!again.has_partial_append(Z) && again.has_appends(Z));

@@ -1,6 +1,5 @@
-//! Data of requests, copied once each way, between the kernel's pages and a buffer of ours. That is done by plain
-//! `pread` and `pwrite`: the driver copies at once, without waiting for anything, while io_uring would hand either
-//! to a worker thread.
+//! Copies of request data, once each way, between the kernel's pages and a buffer of ours. By plain `pread` and
+//! `pwrite`: the driver copies at once, without blocking, while io_uring would pass either to a worker thread.
 
 use super::abi::{self, Request};
 use engine::{
@@ -10,13 +9,13 @@ use engine::{
 use rustix::io::{pread, pwrite};
 use std::{cell::RefCell, fs::File};
 
-/// Which request: its queue and its tag in there.
+/// A request: its queue, and its tag in that.
 pub(super) type Place = (u16, u16);
 
-/// What the kernel is told: bytes or a negative errno, and the sector of an append.
+/// The answer to the kernel: bytes or a negative errno, and the sector of an append.
 pub(super) type Answer = (i32, u64);
 
-/// The way of data.
+/// Copies the data of requests.
 pub(super) struct Transfer {
     /// `/dev/ublkcN`.
     pub channel: File,
@@ -29,33 +28,33 @@ impl Transfer {
         Transfer { channel, depth, pool: RefCell::new(BufPool::fed_by(buffers)) }
     }
 
-    /// The number of a request among those of all queues.
+    /// The index of a request among those of all queues.
     pub(super) fn slot(&self, (queue, tag): Place) -> usize {
         queue as usize * self.depth as usize + tag as usize
     }
 
-    /// The data of a write or append.
+    /// Copies the data of a write or append into a new buffer.
     pub(super) fn data_of(&self, place: Place, request: &Request) -> Result<Buf, DeviceError> {
         let mut data = self.pool.borrow_mut().take(request.blocks());
         self.take_data(place, &mut data)?;
         Ok(data.freeze())
     }
 
-    /// Takes the data of a write.
+    /// Copies the data of a write.
     pub(super) fn take_data(&self, (queue, tag): Place, data: &mut [u8]) -> Result<(), DeviceError> {
         let position = abi::data_position(queue, tag);
         copied(data.len(), |done| pread(&self.channel, &mut data[done..], position + done as u64))
     }
 
-    /// Hands over what a read or report asks for.
+    /// Copies the data of a read or report to the kernel.
     pub(super) fn give_data(&self, (queue, tag): Place, bytes: &[u8]) -> Result<(), DeviceError> {
         let position = abi::data_position(queue, tag);
         copied(bytes.len(), |done| pwrite(&self.channel, &bytes[done..], position + done as u64))
     }
 }
 
-/// Copies `length` bytes, of which the driver may take fewer at a time when memory is short: `copy`
-/// goes on behind those that are done and says how many it has taken.
+/// Copies `length` bytes, of which the driver may take fewer at a time when memory is short: `copy` continues at its
+/// argument and returns the number of bytes copied.
 fn copied(
     length: usize,
     mut copy: impl FnMut(usize) -> rustix::io::Result<usize>,

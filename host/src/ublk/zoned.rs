@@ -1,4 +1,4 @@
-//! A zoned device behind a block device: what the kernel asks of zones, and what is noted for the next process.
+//! A zoned device behind a block device: zone requests of the kernel, and the acknowledgement log for the next process.
 
 use super::{
     abi::{self, Operation, Request, SECTORS},
@@ -14,12 +14,12 @@ use engine::{
 };
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
-/// A zoned device that is served.
+/// A served zoned device.
 pub(super) struct Zoned {
     device: Rc<dyn ZonedDevice>,
     tails: Rc<TailFile>,
     replay: RefCell<Replay>,
-    /// Opened when appends need not wait any more for one that comes again.
+    /// Opened when appends that wait for a reissued one are to check again.
     replayed: Gate,
     /// Slots of appends whose results are on their way to the kernel.
     answered: RefCell<Vec<usize>>,
@@ -43,15 +43,15 @@ impl Zoned {
         !self.answered.borrow().is_empty()
     }
 
-    /// The kernel has all of these.
+    /// Frees the slots of all these: the kernel has their results.
     pub(super) fn acknowledge_appends(&self) {
         for slot in self.answered.borrow_mut().drain(..) {
             self.tails.end_append(slot);
         }
     }
 
-    /// Carries out a request. Commands are submitted before anything is waited for, so that they
-    /// reach the device in the order in which the kernel handed them over.
+    /// Executes a request. Commands are submitted before anything is waited for, so that they reach the device in the
+    /// order of the kernel.
     pub(super) async fn perform(
         &self,
         transfer: &Transfer,
@@ -74,7 +74,7 @@ impl Zoned {
                 let data = transfer.data_of(place, request)?;
                 let blocks = data.blocks();
                 let slot = transfer.slot(place);
-                // It has another request now.
+                // The slot has a new request now.
                 self.answered.borrow_mut().retain(|answered| *answered != slot);
                 let appended = self.append(transfer, (slot, zone), data, request.fua).await;
                 if appended.is_err() {
@@ -119,21 +119,21 @@ impl Zoned {
         Ok((request.bytes() as i32, 0))
     }
 
-    /// Writes, and says what [`Done::tail`] says.
+    /// Writes, and returns [`Done::tail`].
     async fn write(&self, transfer: &Transfer, lba: Lba, data: Buf, fua: bool) -> Result<u64, DeviceError> {
         let (zone, at) = self.device.geometry().locate(lba);
         let there = self.replay.borrow_mut().written_already(zone, at, data.blocks());
         self.replayed.open();
         let (lba, data) = match there {
             0 => (lba, data),
-            // The process before this one has written so much of it.
+            // The previous process has written that many blocks of it.
             there => {
                 if !replay::holds(&*self.device, lba, &data.slice_blocks(0..there)).await? {
                     return Err(Status::ZoneInvalidWrite.into());
                 }
                 if there == data.blocks() {
                     if fua {
-                        // It may have died before this was safe.
+                        // The previous process may have died before they were durable.
                         self.device.submit(Command::Flush).await.result?;
                     }
                     return Ok(0);
@@ -147,7 +147,7 @@ impl Zoned {
         Ok(done.tail)
     }
 
-    /// Appends, and says where the data is, and what [`Done::tail`] says.
+    /// Appends, and returns the address of the data and [`Done::tail`].
     async fn append(
         &self,
         transfer: &Transfer,
@@ -165,7 +165,7 @@ impl Zoned {
             }
             self.replayed.wait().await;
         }
-        // Where it will go: nothing comes between this and the append, unless the device has it wait.
+        // The expected place: no command comes between this and the append, unless the device delays that.
         let (blocks, expected) = (data.blocks(), self.wp(zone));
         if let Some(at) = expected {
             self.tails.begin_append(slot, Extent { zone, at, blocks });
@@ -180,8 +180,8 @@ impl Zoned {
         Ok((done.lba, done.tail))
     }
 
-    /// Carries out an append that the process before this one has carried out, or begun. Adds the slots of those that
-    /// it is not to `others`.
+    /// Executes an append that the previous process has executed, or begun; `None` if it is not a reissued one. Adds
+    /// the slots of appends with other data to `others`.
     async fn append_again(
         &self,
         (slot, zone): (usize, ZoneIndex),
@@ -202,7 +202,8 @@ impl Zoned {
                     self.replayed.open();
                 }
                 Err(error) => {
-                    // It may be this one: others would wait for ever for it to come again.
+                    // This may be the reissued append. If the noted one stayed, other appends would wait for it
+                    // forever.
                     self.replay.borrow_mut().settle(&append);
                     self.replayed.open();
                     return Err(error);
@@ -226,7 +227,7 @@ impl Zoned {
         Ok(Some((lba, done.tail)))
     }
 
-    /// The write pointer of `zone`, which an array knows at once.
+    /// The write pointer of `zone`; an array answers a report at once.
     fn wp(&self, zone: ZoneIndex) -> Option<u64> {
         let report = self.device.submit(Command::Report { first: zone, count: 1 }).take()?;
         Some(report.zones.first()?.wp_blocks)
@@ -243,7 +244,7 @@ impl Zoned {
         for (zone, known) in zones.map(ZoneIndex).zip(known) {
             match done.result {
                 Ok(()) => self.forget_replay(zone),
-                // Some of it may have been carried out.
+                // Part of the reset may have been carried out.
                 Err(_) => self.tails.complete(zone, known.min(self.wp(zone).unwrap_or(0))),
             }
         }
@@ -254,7 +255,7 @@ impl Zoned {
     async fn close(&self, zone: ZoneIndex) -> Result<Answer, DeviceError> {
         let done = self.device.submit(Command::Close { zones: Zones::One(zone) }).await;
         if done.result == Err(Status::InvalidZoneStateTransition.into()) && self.replay.borrow().goes_on() {
-            // An empty zone that the process before this one had open is so no more.
+            // The zone was open and empty, which does not survive the previous process.
             let report = self.device.submit(Command::Report { first: zone, count: 1 }).await;
             if report.zones.first().is_some_and(|info| info.state == ZoneState::Empty) {
                 return Ok((0, 0));
@@ -277,8 +278,8 @@ impl Zoned {
         let zones: Vec<u8> =
             done.zones.iter().flat_map(|zone| abi::zone_descriptor(geometry, zone)).collect();
         transfer.give_data(place, &zones)?;
-        // The kernel's buffer may be larger than what it asked for, and it would ask for the rest;
-        // of a result that is too large it takes what it needs.
+        // The kernel's buffer may be larger than the zones it requested, and for a shorter result it would request the
+        // rest; of a longer result it uses the part it needs.
         Ok((abi::MAX_REQUEST_BLOCKS as i32 * BLOCK as i32, 0))
     }
 }
@@ -299,14 +300,14 @@ mod tests {
 
     const ZONE: ZoneIndex = ZoneIndex(1);
 
-    /// A drive with a volatile cache of which a process that died has written the first `written` of three blocks that
-    /// it had noted as an append; as the next one shows it.
+    /// A drive with a volatile cache on which a dead process has written the first `written` of three blocks that it
+    /// had noted as an append; and the device of the next process.
     fn left_behind(runtime: &Runtime, data: &Buf, written: u64) -> (EmulatedDrive, Zoned) {
         let dir = tempfile::tempdir().unwrap();
         left_behind_in(dir.path(), runtime, data, written)
     }
 
-    /// As [`left_behind`], with the file of tails in `directory`.
+    /// As [`left_behind`], with the tails file in `directory`.
     fn left_behind_in(
         directory: &Path,
         runtime: &Runtime,
@@ -356,7 +357,7 @@ mod tests {
         assert!(!zoned.replay.borrow().has_partial_append(ZONE));
     }
 
-    /// A drive that reads and appends when it is told to.
+    /// A drive whose reads and appends complete when the test says so.
     struct Slow {
         drive: EmulatedDrive,
         asked: RefCell<Vec<(Command, Completer)>>,
@@ -404,7 +405,7 @@ mod tests {
         runtime.run();
         let left = Left::read(&dir.path().join("tails"), &[7; 16]).unwrap().unwrap();
         let places: Vec<u64> = left.appends.iter().flatten().map(|extent| extent.at).collect();
-        // The first one is what the process before has left.
+        // The first one is the append of the previous process.
         assert_eq!(places, [0, 0, 3]);
     }
 
@@ -412,7 +413,7 @@ mod tests {
         Transfer::over(File::open("/dev/null").unwrap(), 1, Rc::new(|_| None))
     }
 
-    /// What one append is compared with may be what another one was that comes meanwhile.
+    /// While one append compares its data with a noted one, another may arrive that is the noted one.
     #[test]
     fn an_append_that_comes_while_another_one_compares_with_it_is_found() {
         for written in [2, 3] {
