@@ -1,4 +1,4 @@
-//! Where an NBD server is found: a socket in the file system, or an address.
+//! Address of an NBD server: a Unix socket, or IP address and port.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -15,17 +15,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The port that is NBD's.
+/// The registered port of NBD.
 const PORT: u16 = 10809;
 
-/// Where clients connect.
+/// Address for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     Socket(PathBuf),
     Address(SocketAddr),
 }
 
-/// As clients take it.
+/// The URI for clients.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Place::Socket(path) = self else {
@@ -44,10 +44,10 @@ impl fmt::Display for Place {
     }
 }
 
-/// An address, with or without a port, or else the path of a socket.
+/// Parses an address, with or without a port, or else the path of a socket.
 ///
 /// # Errors
-/// When it is neither.
+/// It is neither.
 pub fn parse_place(text: &str) -> Result<Place, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(Place::Address(address));
@@ -70,7 +70,7 @@ pub fn parse_place(text: &str) -> Result<Place, String> {
 }
 
 impl Place {
-    /// What `serve --nbd` takes for it.
+    /// The argument of `serve --nbd` for it.
     pub fn argument(&self) -> String {
         match self {
             Place::Socket(path) => path.display().to_string(),
@@ -78,7 +78,7 @@ impl Place {
         }
     }
 
-    /// Listens. Only its own user may connect to a socket; whoever reaches an address may.
+    /// Listens. Only this user may connect to a socket, but every client that reaches an address.
     pub(super) fn listen(&self) -> Result<(OwnedFd, Place)> {
         match self {
             Place::Socket(path) => {
@@ -89,23 +89,23 @@ impl Place {
                 let problem = || format!("nobody can listen at {address}");
                 let listener = TcpListener::bind(address).with_context(problem)?;
                 listener.set_nonblocking(true).with_context(problem)?;
-                // Which port it is, if any would do.
+                // The actual port, if any port was requested.
                 let address = listener.local_addr().with_context(problem)?;
                 Ok((listener.into(), Place::Address(address)))
             }
         }
     }
 
-    /// Takes the name of a socket away.
+    /// Removes the socket file.
     pub(super) fn close(&self) {
         if let Place::Socket(path) = self {
-            // Left behind, it is taken for what it is.
+            // A file that stays behind is recognized as that of a dead server.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Listens at `path`, in the place of a server that has died, and of nothing else.
+/// Listens at `path`, and replaces the socket of a dead server, but no other file.
 fn listen_at(path: &Path) -> Result<UnixListener> {
     let problem = || format!("{} cannot be made", path.display());
     match path.symlink_metadata() {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(said("/run/a b/x-1.sock"), "nbd+unix:///?socket=/run/a%20b/x-1.sock");
         assert!(said("tank.sock").ends_with("/tank.sock"));
         assert!(parse_place("localhost:5").is_err() && parse_place("").is_err());
-        // A typing error in an address makes no socket.
+        // A mistyped address does not become a socket.
         for text in ["999.1.1.1", "127.0.0", "1.2"] {
             assert!(parse_place(text).unwrap_err().ends_with(&format!("is ./{text}")), "{text}");
         }

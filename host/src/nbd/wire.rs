@@ -1,36 +1,36 @@
-//! The NBD protocol, byte by byte: what clients say, and how they are answered. Fixed newstyle alone, as in
+//! The NBD protocol as bytes: messages of clients, and their answers. Fixed newstyle only, as in
 //! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>. All numbers are big-endian.
 //!
-//! Nothing here waits or reads: a [`Negotiation`] is given options and gives replies, and requests are read from
-//! their headers. So all that a stranger can say is tried without a socket (`tests/fuzz.rs`).
+//! Nothing here waits or reads: a [`Negotiation`] takes options and returns replies, and requests are parsed from their
+//! headers. So all input of a client can be tested without a socket (`tests/fuzz.rs`).
 
 use engine::device::{DeviceError, Status};
 
-/// The first thing that is said: two magic numbers, and that this is fixed newstyle and can do without padding.
+/// First message of the server: two magic numbers, and the flags for fixed newstyle and for no padding.
 pub const GREETING: [u8; 18] = *b"NBDMAGICIHAVEOPT\0\x03";
 
 /// Bytes of the flags that a client answers with.
 pub const CLIENT_FLAGS_BYTES: usize = 4;
 
-/// Bytes before the data of an option.
+/// Bytes of an option's header.
 pub const OPTION_BYTES: usize = 16;
 
 /// Most bytes of an option's data: names and queries have 4096 at most.
 pub const MOST_OPTION_BYTES: u32 = 32 << 10;
 
-/// Most options of one client: nobody needs half of them.
+/// Most options of one client: clients need less than half of them.
 pub const MOST_OPTIONS: u32 = 128;
 
 /// Bytes of a request, without the data of a write.
 pub const REQUEST_BYTES: usize = 28;
 
-/// Most bytes that a request may read or write: what clients count on that do not ask.
+/// Most bytes of a read or write: the limit that clients assume unless they ask.
 pub const MOST_BYTES: u32 = 32 << 20;
 
-/// What is best to be asked for, and what a block of the volume has.
+/// Preferred size of requests: a block of the volume.
 const PREFERRED_BYTES: u32 = 4096;
 
-/// The name of the only thing that block status tells, and the number by which it is called.
+/// The only context of block status, and its id.
 const ALLOCATION: &[u8] = b"base:allocation";
 const ALLOCATION_ID: u32 = 1;
 
@@ -40,10 +40,10 @@ const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// What a client is told that is one too many.
+/// Error message for a client too many.
 const TOO_MANY: &[u8] = b"zoneraid serves as many clients as it can; end one of them first";
 
-/// Options of clients.
+/// Option numbers.
 mod option {
     pub const EXPORT_NAME: u32 = 1;
     pub const ABORT: u32 = 2;
@@ -55,7 +55,7 @@ mod option {
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
-/// Replies to options.
+/// Reply types.
 mod reply {
     pub const ACK: u32 = 1;
     pub const SERVER: u32 = 2;
@@ -67,7 +67,7 @@ mod reply {
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
 }
 
-/// Errors as NBD numbers them.
+/// Error numbers of NBD.
 mod errno {
     pub const EPERM: u32 = 1;
     pub const EIO: u32 = 5;
@@ -77,13 +77,13 @@ mod errno {
     pub const ENOTSUP: u32 = 95;
 }
 
-/// It would take as long as to write zeros.
+/// Answer to a fast zero request that would take as long as writing zeros.
 pub const NOT_FAST: u32 = errno::ENOTSUP;
 
-/// What clients are offered.
+/// The exported volume.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// No name at all means it, too.
+    /// An empty name refers to it, too.
     pub name: String,
     pub size_bytes: u64,
     pub read_only: bool,
@@ -94,7 +94,7 @@ impl Export {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// What can be done with it. A flush on one connection is one for all: they share the volume.
+    /// Transmission flags. A flush on one connection covers all of them: they share the volume.
     fn flags(&self, structured: bool) -> u16 {
         const HAS_FLAGS: u16 = 1 << 0;
         const READ_ONLY: u16 = 1 << 1;
@@ -111,27 +111,27 @@ impl Export {
     }
 }
 
-/// What comes after an option.
+/// Next step after an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Option,
     Requests,
-    /// The client has said goodbye, or what cannot be answered.
+    /// The end: the client has aborted, or its request cannot be answered.
     End,
 }
 
-/// What a client and this end have agreed on so far.
+/// State of the negotiation with a client.
 #[derive(Clone, Debug)]
 pub struct Negotiation {
     export: Export,
     no_padding: bool,
     options: u32,
     structured: bool,
-    /// The client wants to know what takes room.
+    /// Whether the client has selected the allocation context.
     allocation: bool,
 }
 
-/// How requests are answered.
+/// Terms negotiated for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub structured: bool,
@@ -140,7 +140,7 @@ pub struct Terms {
     read_only: bool,
 }
 
-/// Reads numbers and names one after the other.
+/// Reads numbers and names in sequence.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Negotiation {
-    /// From the flags with which a client answers the greeting; `None` if it wants what is not known here.
+    /// Begins with the flags with which the client answers the greeting; `None` if it requires an unknown feature.
     pub fn new(export: &Export, flags: [u8; CLIENT_FLAGS_BYTES]) -> Option<Negotiation> {
         let flags = u32::from_be_bytes(flags);
         let known = flags & !3 == 0;
@@ -183,7 +183,7 @@ impl Negotiation {
         })
     }
 
-    /// How many bytes of data an option has; `None` if it is none, or there have been too many.
+    /// Parses an option's header: bytes of its data; `None` if it is invalid, or there have been too many options.
     pub fn option_bytes(&mut self, header: &[u8; OPTION_BYTES]) -> Option<u32> {
         let mut reader = Reader(header);
         let magic = u64::from_be_bytes(reader.number()?);
@@ -192,7 +192,7 @@ impl Negotiation {
         (magic == OPTION_MAGIC && bytes <= MOST_OPTION_BYTES && self.options <= MOST_OPTIONS).then_some(bytes)
     }
 
-    /// Answers an option: `replies` is sent, whatever comes next.
+    /// Answers an option: `replies` is to be sent, whatever the next step is.
     pub fn answer(&mut self, header: &[u8; OPTION_BYTES], data: &[u8], replies: &mut Vec<u8>) -> Next {
         let number = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
         let mut say = |kind: u32, parts: &[&[u8]]| put_reply(replies, number, kind, parts);
@@ -247,11 +247,11 @@ impl Negotiation {
         Next::Option
     }
 
-    /// Refuses whatever an option is about, since there are too many clients: most of these show why.
+    /// Refuses an option, since there are too many clients: most clients show the reason.
     pub fn refuse(&self, header: &[u8; OPTION_BYTES], replies: &mut Vec<u8>) -> Next {
         let number = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
         match number {
-            // There is no reply to this one but to go.
+            // This option can only be refused by closing the connection.
             option::EXPORT_NAME => return Next::End,
             option::ABORT => put_reply(replies, number, reply::ACK, &[]),
             _ => put_reply(replies, number, reply::ERR_POLICY, &[TOO_MANY]),
@@ -259,7 +259,7 @@ impl Negotiation {
         if matches!(number, option::ABORT | option::GO) { Next::End } else { Next::Option }
     }
 
-    /// The oldest way to end negotiation: there is no way to refuse but to go.
+    /// The oldest way to end the negotiation, which can only be refused by closing the connection.
     fn end_by_name(&self, name: &[u8], replies: &mut Vec<u8>) -> Next {
         if !self.export.is_called(name) {
             return Next::End;
@@ -272,14 +272,14 @@ impl Negotiation {
         Next::Requests
     }
 
-    /// What was agreed on.
+    /// The negotiated terms.
     pub fn terms(&self) -> Terms {
         let Export { size_bytes, read_only, .. } = self.export;
         Terms { structured: self.structured, allocation: self.allocation, size_bytes, read_only }
     }
 }
 
-/// The name in the data of INFO and GO. What is asked to be told is told in any case.
+/// The name in the data of INFO and GO. The requested items are ignored: all are sent in any case.
 fn read_info(data: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader(data);
     let name = reader.named()?;
@@ -309,10 +309,10 @@ fn put_reply(replies: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
     parts.iter().for_each(|part| replies.extend_from_slice(part));
 }
 
-/// What is asked for; places and lengths in bytes.
+/// The operation of a request; offsets and lengths in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// `whole`: in one piece.
+    /// `whole`: in one chunk.
     Read {
         at: u64,
         bytes: u32,
@@ -323,8 +323,7 @@ pub enum Work {
         bytes: u32,
         fua: bool,
     },
-    /// What it covers reads as zeros from then on.
-    /// `keep`: and keeps its room; `fast`: only if that is not slower than to write zeros.
+    /// Zeros a range. `keep`: without deallocating it; `fast`: only if that is faster than writing zeros.
     Zero {
         at: u64,
         bytes: u32,
@@ -332,13 +331,13 @@ pub enum Work {
         keep: bool,
         fast: bool,
     },
-    /// What it covers may read as zeros.
+    /// Discards a range: it may read as zeros afterwards.
     Trim {
         at: u64,
         bytes: u32,
         fua: bool,
     },
-    /// `one`: of the first extent alone.
+    /// `one`: of the first extent only.
     Status {
         at: u64,
         bytes: u32,
@@ -351,18 +350,18 @@ pub enum Work {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The client's name for it.
+    /// The client's identifier for it.
     pub cookie: u64,
-    /// It is answered in chunks.
+    /// Whether the reply is structured (in chunks).
     pub chunks: bool,
     /// Bytes of data that follow its header.
     pub payload_bytes: u32,
-    /// What is to be done, or the error that is the answer.
+    /// The operation, or the error to answer with.
     pub work: Result<Work, u32>,
 }
 
 impl Request {
-    /// From its header; `None` if it is none: then nobody knows what follows.
+    /// Parses a request's header; `None` if it is invalid: then the start of the next request is unknown.
     pub fn read(header: &[u8; REQUEST_BYTES], terms: &Terms) -> Option<Request> {
         const READ: u16 = 0;
         const WRITE: u16 = 1;
@@ -372,7 +371,7 @@ impl Request {
         let (flags, kind) = (u16::from_be_bytes(reader.number()?), u16::from_be_bytes(reader.number()?));
         let (cookie, at) = (u64::from_be_bytes(reader.number()?), u64::from_be_bytes(reader.number()?));
         let bytes = reader.word()?;
-        // So much data is not taken in, nor is it thrown away one gigabyte after the other.
+        // More data than this is neither stored nor skipped.
         if magic != REQUEST_MAGIC || kind == WRITE && bytes > 2 * MOST_BYTES {
             return None;
         }
@@ -417,7 +416,7 @@ fn work(terms: &Terms, (kind, flags): (u16, u16), (at, bytes): (u64, u32)) -> Re
     }
 }
 
-/// The number of an error of the volume.
+/// Translates an error of the volume.
 pub fn errno(error: DeviceError) -> u32 {
     match error {
         DeviceError::Status(Status::CapacityExceeded) => errno::ENOSPC,
@@ -427,10 +426,10 @@ pub fn errno(error: DeviceError) -> u32 {
     }
 }
 
-/// What was asked for in one piece is too much for one.
+/// Answer to a read that is too long for one chunk.
 pub const TOO_LONG: u32 = errno::EOVERFLOW;
 
-/// A reply that is no chunk. What was read follows it, if there is no error.
+/// A simple reply. The data of a read follows it, if there is no error.
 pub fn simple(cookie: u64, error: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[0..4].copy_from_slice(&SIMPLE_MAGIC.to_be_bytes());
@@ -442,17 +441,17 @@ pub fn simple(cookie: u64, error: u32) -> [u8; 16] {
 /// Chunks of a structured reply.
 #[derive(Clone, Copy, Debug)]
 pub enum Chunk<'a> {
-    /// The next `bytes` bytes, which follow it, are those at `at`.
+    /// The `bytes` bytes at offset `at`, which follow the chunk's header.
     Data {
         at: u64,
         bytes: u32,
     },
-    /// Lengths in bytes, and whether these take room.
+    /// Lengths in bytes, and whether these are allocated.
     Extents(&'a [(u32, bool)]),
     Error(u32),
 }
 
-/// The beginning of a chunk, or all of it if no data follows.
+/// The header of a chunk, or the whole chunk if no data follows.
 pub fn chunk(cookie: u64, last: bool, chunk: Chunk<'_>) -> Vec<u8> {
     const HOLE_OF_ZEROS: u32 = 3;
     let (kind, payload, data_bytes): (u16, Vec<u8>, u32) = match chunk {
@@ -490,7 +489,7 @@ mod tests {
         header
     }
 
-    /// What is said to an option: kinds of replies with their data.
+    /// The replies to an option: types with their data.
     fn ask(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> (Next, Vec<(u32, Vec<u8>)>) {
         let (header, mut replies) = (header(number, data), Vec::new());
         assert_eq!(negotiation.option_bytes(&header), Some(data.len() as u32));
@@ -518,11 +517,11 @@ mod tests {
     fn a_client_learns_what_there_is_and_takes_it() {
         let mut negotiation = Negotiation::new(&export(), [0, 0, 0, 3]).unwrap();
         assert_eq!(ask(&mut negotiation, 3, &[]).1, [(2, about("tank", &[])), (1, Vec::new())]);
-        // TLS, and what there may be one day.
+        // TLS, and options that do not exist yet.
         for unknown in [5, 11, 4711] {
             assert_eq!(ask(&mut negotiation, unknown, &[]), (Next::Option, vec![(1 << 31 | 1, Vec::new())]));
         }
-        // Contexts take structured replies.
+        // Contexts require structured replies.
         let wanted = queries("", &["other:thing", "base:allocation"]);
         assert_eq!(ask(&mut negotiation, 10, &wanted).1, [(1 << 31 | 3, Vec::new())]);
         assert_eq!(ask(&mut negotiation, 8, &[]).1, [(1, Vec::new())]);
@@ -537,7 +536,7 @@ mod tests {
         assert_eq!(said[1].1, [0, 3, 0, 0, 0, 1, 0, 0, 16, 0, 2, 0, 0, 0]);
         let terms = negotiation.terms();
         assert!(terms.structured && terms.allocation);
-        // Another choice, without any, takes the former one back.
+        // A second selection, without contexts, replaces the first.
         ask(&mut negotiation, 10, &queries("tank", &[]));
         assert!(!negotiation.terms().allocation);
     }
