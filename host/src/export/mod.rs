@@ -1,10 +1,8 @@
-//! Exporting the block device of an array to other machines with the kernel's NVMe target, which
-//! shows it there as a zoned namespace.
+//! Export of the block device of an array to other machines with the kernel's NVMe target, as a zoned namespace.
 //!
-//! The target is configured by making directories and writing files in configfs, so what is to be
-//! done is a list of steps that can be looked at first. It takes zoned block devices without
-//! conventional zones, with zones of one size that is a power of two, and with appends: the block
-//! device of an array is never anything else.
+//! The target is configured by creating directories and writing files in configfs, so an export is a list of steps that
+//! can be printed first. The target accepts zoned block devices without conventional zones, with zones of one size that
+//! is a power of two, and with appends: the block device of an array always is one.
 
 use crate::output::quoted;
 use anyhow::{Context, Result, bail, ensure};
@@ -18,13 +16,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the kernel's NVMe target is configured.
+/// Configuration directory of the kernel's NVMe target.
 pub const NVMET: &str = "/sys/kernel/config/nvmet";
 
-/// The modules that an export over TCP needs.
+/// Kernel modules for an export over TCP.
 pub const MODULES: [&str; 2] = ["nvmet", "nvmet-tcp"];
 
-/// Something to do to the configuration.
+/// A step of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     MakeDirectory(PathBuf),
@@ -36,11 +34,11 @@ pub enum Step {
     },
     RemoveLink(PathBuf),
     RemoveDirectory(PathBuf),
-    /// Has the kernel forget a host, unless somebody else lets it in.
+    /// Removes the entry of a host, unless another subsystem allows it.
     Forget(PathBuf),
 }
 
-/// As a shell would do it.
+/// The step as a shell command.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |path: &Path| quoted(&path.to_string_lossy());
@@ -79,7 +77,7 @@ impl Step {
     }
 }
 
-/// Carries out `steps` up to the first that fails; says of how many that has come to something.
+/// Carries out `steps` up to the first that fails; returns the number of those done.
 pub fn carry_out(steps: &[Step]) -> (usize, Result<()>) {
     for (done, step) in steps.iter().enumerate() {
         let result = step.carry_out().with_context(|| format!("'{step}' failed"));
@@ -90,15 +88,15 @@ pub fn carry_out(steps: &[Step]) -> (usize, Result<()>) {
     (steps.len(), Ok(()))
 }
 
-/// The name of the subsystem that exports the array `uuid`.
+/// The NQN of the subsystem that exports the array `uuid`.
 pub fn nqn(uuid: &str) -> String {
     format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
 }
 
-/// Longest name of a host or subsystem, in bytes.
+/// Longest NQN, in bytes.
 const NQN_BYTES: usize = 223;
 
-/// Checks the name of a host, which becomes a directory's.
+/// Checks the NQN of a host, which becomes the name of a directory.
 pub fn parse_nqn(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_graphic() && c != '/';
     if !text.starts_with("nqn.") || !text.chars().all(plain) || text.len() > NQN_BYTES {
@@ -107,10 +105,10 @@ pub fn parse_nqn(text: &str) -> Result<String, String> {
     Ok(text.to_string())
 }
 
-/// Longest text of a secret.
+/// Longest secret, in bytes.
 const SECRET_BYTES: u64 = 256;
 
-/// What hosts have to prove that they know (DH-HMAC-CHAP). It is never printed.
+/// The shared secret of hosts (DH-HMAC-CHAP). It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     pub file: PathBuf,
@@ -124,10 +122,10 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Reads a secret as `nvme gen-dhchap-key` prints it.
+    /// Reads a secret in the format of `nvme gen-dhchap-key`.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds none.
+    /// The file cannot be read, or contains no secret.
     pub fn read(file: &Path) -> Result<Secret> {
         let mut text = String::new();
         let read = File::open(file).and_then(|file| file.take(SECRET_BYTES + 2).read_to_string(&mut text));
@@ -144,20 +142,20 @@ impl Secret {
     }
 }
 
-/// What to export, where, and to whom.
+/// Parameters of an export.
 pub struct Export<'a> {
     pub uuid: &'a str,
     pub device: &'a Path,
     pub address: IpAddr,
     pub port: u16,
-    /// Names of the hosts that may connect; any may if there are none.
+    /// NQNs of the hosts that may connect; empty for any host.
     pub hosts: &'a [String],
-    /// What these have to prove that they know.
+    /// Secret that these hosts have to prove.
     pub secret: Option<&'a Secret>,
 }
 
 impl Export<'_> {
-    /// What makes the configuration in `root` export the array over TCP.
+    /// The steps that export the array over TCP, for the configuration in `root`.
     pub fn steps(&self, root: &Path) -> Result<Vec<Step>> {
         let nqn = nqn(self.uuid);
         let subsystem = root.join("subsystems").join(&nqn);
@@ -186,7 +184,7 @@ impl Export<'_> {
                     "{host} has another secret, which may give it rights elsewhere: {}",
                     key.display()
                 );
-                // It would have to prove there as well that it knows one, also if nothing comes of this export.
+                // A secret would be required of the host there too, even if this export fails.
                 ensure!(
                     !before.trim().is_empty()
                         || !is_let_in(&entries(&root.join("subsystems")), host.as_ref()),
@@ -222,7 +220,7 @@ impl Export<'_> {
         Ok(steps)
     }
 
-    /// The port that listens where this export is to be found.
+    /// The port with this address, if it exists.
     fn existing_port(&self, root: &Path) -> Option<PathBuf> {
         let (address, port) = (self.address.to_string(), self.port.to_string());
         let wanted = [("addr_trtype", "tcp"), ("addr_traddr", &address), ("addr_trsvcid", &port)];
@@ -230,8 +228,8 @@ impl Export<'_> {
     }
 }
 
-/// What takes the array `uuid` out of the configuration in `root` again, with ports that nothing
-/// else uses.
+/// The steps that remove the export of the array `uuid` from the configuration in `root`, with ports that it alone
+/// uses.
 pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
     let nqn = nqn(uuid);
     let subsystem = root.join("subsystems").join(&nqn);
@@ -258,7 +256,7 @@ pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
         entries(&root.join("subsystems")).into_iter().filter(|other| *other != subsystem).collect();
     let mut allowed = entries(&subsystem.join("allowed_hosts"));
     allowed.sort();
-    // Whom nobody else lets in is forgotten, and his secret with him.
+    // Hosts that no other subsystem allows are removed, and their secrets with them.
     let mut forgotten = Vec::new();
     for link in allowed {
         let host = link.file_name().unwrap_or_default().to_owned();
@@ -272,8 +270,8 @@ pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Takes out again what these steps have made, all of which have been carried out: half an export would be in the way of
-/// the next try. What was there before stays, whose ever it is, and so does what somebody else has begun to use.
+/// Undoes `steps`, all of which have been carried out: half an export would block the next attempt. Entries that
+/// existed before stay, and so do those that another export has begun to use.
 pub fn undo(steps: &[Step]) {
     for step in steps.iter().rev() {
         let _ = match step {
@@ -284,7 +282,7 @@ pub fn undo(steps: &[Step]) {
     }
 }
 
-/// The ports, in the order of their numbers.
+/// The ports, sorted by number.
 fn ports(root: &Path) -> Vec<PathBuf> {
     let mut ports = entries(&root.join("ports"));
     ports.sort_by_key(|path| number(path));
@@ -300,13 +298,13 @@ fn number(port: &Path) -> u16 {
     port.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0)
 }
 
-/// The first number that no port has.
+/// The first unused port number.
 fn free_port(root: &Path) -> Option<u16> {
     let taken: Vec<u16> = ports(root).iter().map(|port| number(port)).collect();
     (1..=u16::MAX).find(|number| !taken.contains(number))
 }
 
-/// Whether one of these subsystems lets a host in.
+/// Whether one of these subsystems allows the host.
 fn is_let_in(subsystems: &[PathBuf], host: &OsStr) -> bool {
     let lets_in = |path: &PathBuf| path.join("allowed_hosts").join(host).symlink_metadata().is_ok();
     subsystems.iter().any(lets_in)
@@ -327,7 +325,7 @@ mod tests {
         Export { uuid: UUID, device: Path::new("/dev/ublkb0"), address, port, hosts: &[], secret: None }
     }
 
-    /// A directory with what configfs makes by itself.
+    /// A directory with the entries that configfs creates itself.
     fn root() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("ports")).unwrap();
@@ -365,7 +363,7 @@ mod tests {
         carry_out_there(&steps);
         assert!(export(4420).steps(root.path()).is_err());
 
-        // Another array joins the port, or gets one of its own.
+        // Another array joins the port, or gets a port of its own.
         let other = "11234567-89ab-4def-8123-456789abcdef";
         let joined = Export { uuid: other, ..export(4420) }.steps(root.path()).unwrap();
         assert!(!joined.contains(&Step::MakeDirectory(root.path().join("ports/2"))));
@@ -378,14 +376,14 @@ mod tests {
         assert!(!removed.contains(&port), "another array uses it: {removed:?}");
         assert!(removal(root.path(), "none").is_err());
 
-        // Whatever numbers the others have.
+        // Port numbers of other exports do not matter.
         fs::create_dir(root.path().join("ports/65535")).unwrap();
         let third = "21234567-89ab-4def-8123-456789abcdef";
         let apart = Export { uuid: third, ..export(4421) }.steps(root.path());
         assert!(apart.unwrap().contains(&Step::MakeDirectory(root.path().join("ports/2"))));
     }
 
-    /// Of two commands for the same array, the one that comes second.
+    /// The second of two commands for the same array fails.
     #[test]
     fn an_export_that_fails_takes_out_what_it_has_made_and_nothing_else() {
         let root = root();
@@ -400,7 +398,7 @@ mod tests {
         undo(&steps[..done]);
         assert_eq!(there(), (true, true, true));
 
-        // A port that somebody else has made meanwhile.
+        // A port that another process has created meanwhile.
         let other = Export { uuid: "11234567-89ab-4def-8123-456789abcdef", ..export(4421) };
         let steps = other.steps(root.path()).unwrap();
         fs::create_dir_all(root.path().join("ports/2/subsystems")).unwrap();
@@ -430,7 +428,7 @@ mod tests {
         assert!(place(&|step| matches!(step, Step::Link { at, .. } if at.ends_with(&hosts[0]))) > told);
         let shown = steps.iter().map(Step::to_string).collect::<String>() + &format!("{steps:?}");
         assert!(!shown.contains(&text[10..]) && shown.contains("cat "), "{shown}");
-        // A kernel that takes none is told apart from other trouble.
+        // A kernel without support for secrets has an error message of its own.
         let unknown = steps[told].carry_out().unwrap_err().to_string();
         assert!(unknown.contains("CONFIG_NVME_TARGET_AUTH"), "{unknown}");
         fs::create_dir_all(key.parent().unwrap()).unwrap();
@@ -438,7 +436,7 @@ mod tests {
         steps[told].carry_out().unwrap();
         assert_eq!(fs::read_to_string(&key).unwrap(), text);
         assert!(export.steps(root.path()).is_ok(), "the same again");
-        // Whom another export lets in without one.
+        // A host that another export allows without a secret.
         let link = root.path().join("subsystems/other/allowed_hosts").join(&hosts[0]);
         fs::create_dir_all(&link).unwrap();
         assert!(export.steps(root.path()).is_ok(), "with the same secret");
@@ -468,7 +466,7 @@ mod tests {
         let twice = [&hosts[..], &hosts[..]].concat();
         assert_eq!(Export { hosts: &twice, ..export(4420) }.steps(root.path()).unwrap(), steps);
         assert!(attribute(&steps, "0") && !attribute(&steps, "1"));
-        // Nobody may connect before the list is complete.
+        // No host may connect before the list is complete.
         let shown = steps.iter().position(|step| matches!(step, Step::Link { at, .. } if at.ends_with(format!("ports/1/subsystems/{}", nqn(UUID)))));
         let allowed = |host: &String| {
             steps.iter().position(|step| matches!(step, Step::Link { at, .. } if at.ends_with(host)))
@@ -478,7 +476,7 @@ mod tests {
         let removed = removal(root.path(), UUID).unwrap();
         assert_eq!(removed.iter().filter(|step| matches!(step, Step::RemoveLink(_))).count(), 3);
 
-        // Whom somebody else lets in stays known.
+        // A host that another subsystem allows is kept.
         let other = "11234567-89ab-4def-8123-456789abcdef";
         carry_out_there(
             &Export { uuid: other, hosts: &hosts[1..], ..export(4420) }.steps(root.path()).unwrap(),
@@ -491,7 +489,7 @@ mod tests {
         let unlinked = removed.iter().rposition(|step| matches!(step, Step::RemoveLink(_)));
         assert!(forgotten[0] > unlinked && forgotten[1].is_none(), "{removed:?}");
 
-        // An export that fails leaves no host behind, and takes none away that was there.
+        // A failed export leaves no new host behind, and removes none that was there.
         let third = "21234567-89ab-4def-8123-456789abcdef";
         let hosts = ["one", "three"].map(|name| format!("nqn.2014-08.org.example:{name}"));
         let steps = Export { uuid: third, hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
