@@ -1,4 +1,4 @@
-//! What there is to say about namespaces.
+//! Reports on namespaces.
 
 use super::volume::VolumeReport;
 use crate::size::{bytes, show};
@@ -8,10 +8,10 @@ use engine::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How an array is divided among namespaces.
+/// Division of an array into namespaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Division {
-    /// Zones of namespaces that there is room for, and those that nobody has.
+    /// Zones of namespaces that the array has room for, and how many of them are free.
     pub zones: u64,
     pub free_zones: u64,
     pub zone_capacity_bytes: u64,
@@ -25,50 +25,50 @@ impl Division {
     }
 }
 
-/// How a namespace is.
+/// State of a namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NamespaceReport {
     pub name: String,
-    /// What file systems use, and the same by the names of the array and the namespace.
+    /// Its block device, and the link to it by the names of array and namespace.
     pub block_device: Option<String>,
     pub link: Option<String>,
     pub zones: u32,
     pub capacity_bytes: u64,
     pub written_bytes: u64,
     pub weight: u32,
-    /// What it may be asked for at most, and what it gets at least.
+    /// Upper limits and guaranteed floors.
     pub limits: RatesReport,
     pub floors: RatesReport,
-    /// What 999 of 1000 requests are to take at most; nothing if it is not of the class of latency.
+    /// Latency that 999 of 1000 requests shall not exceed, in microseconds; `None` outside of the class of low latency.
     pub latency_us: Option<u32>,
-    /// Zones that may be active at once, and those that are.
+    /// Zones that may be active at once, and zones that are active.
     pub active: u32,
     pub active_zones: u32,
-    /// Zones of the array that each of these has for certain, and all of them together.
+    /// Zones of the array guaranteed to each active zone, and to all of them together.
     pub width: u32,
     pub essential: u32,
-    /// Spare active zones of the array: what is its share by its weight, what it holds, and how much of that is borrowed.
+    /// Spare active zones of the array: its share by weight, how many it holds, and how many of these are borrowed.
     pub own_spares: u32,
     pub held_spares: u32,
     pub borrowed_spares: u32,
-    /// Over how many zones of the array each zone is spread that is being written.
+    /// Stripe widths: zones of the array over which each open zone is spread.
     pub widths: Vec<u32>,
-    /// What is being read, and how much of that each zone may have on its way for others' sake; nothing if nobody is to
-    /// be spared.
+    /// Bytes of reads in flight, and the window of each zone for these under congestion control; `None` without a
+    /// limit.
     pub read_bytes_in_flight: u64,
     pub read_window_bytes: Option<u64>,
-    /// What zones that are being written may write at once; less than nothing if they owe it.
+    /// Write admission tokens of all open zones, in bytes; negative if these are in debt.
     pub token_bytes: i64,
-    /// To how much it is held back for the sake of others; nothing if it is not.
+    /// Throttled rate for the sake of other namespaces; `None` if it is not throttled.
     pub held_to_bytes_per_second: Option<u64>,
-    /// Whether its floors, and its latency, were found to be out of reach: nobody is held back further for them for now.
+    /// Whether its floors or its latency were found unattainable, so that others are not throttled further for now.
     pub floors_out_of_reach: bool,
     pub latency_out_of_reach: bool,
-    /// The volume that it carries. What the array adds to what this writes is not counted there.
+    /// The volume that it carries. Writes that the array adds are not counted there.
     pub volume: Option<VolumeReport>,
 }
 
-/// Limits of a namespace, or floors; nothing where there is none.
+/// Limits or floors of a namespace; `None` for no limit or floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RatesReport {
     pub requests_per_second: Option<u32>,
@@ -82,7 +82,7 @@ impl RatesReport {
         RatesReport { requests_per_second, bytes_per_second }
     }
 
-    /// For people.
+    /// The rates in words.
     pub fn words(self) -> String {
         let requests = self.requests_per_second.map(|requests| format!("{requests} requests/s"));
         let bytes = self.bytes_per_second.map(|bytes| show(bytes) + "/s");
@@ -91,13 +91,13 @@ impl RatesReport {
     }
 }
 
-/// The latency of a class, for people.
+/// The latency of a class in words.
 pub fn latency_words(us: Option<u32>) -> String {
     us.map_or("-".into(), |us| format!("{us} us"))
 }
 
 impl NamespaceReport {
-    /// Of one whose zones hold so many blocks each.
+    /// Converts a status; zones hold `zone_capacity_blocks` each.
     pub fn of(namespace: &NamespaceStatus, zone_capacity_blocks: u64) -> NamespaceReport {
         let NamespaceStatus { spec, active, own_spares, spares, widths, written_blocks, .. } = namespace;
         NamespaceReport {

@@ -1,16 +1,16 @@
-//! Whether an array carries a volume or namespaces, where that may not be known.
+//! Presence of a volume or of namespaces on an array, which may be undecidable.
 
 use super::words::{in_a_row, is_or_are, members_named};
 use anyhow::{Error, Result, anyhow};
 use engine::{array::ArrayStatus, evidence::Presence};
 
-/// Zones that are named, at most.
+/// Most zones that an error names.
 const MOST_NAMED: usize = 6;
 
-/// Whether `what` is on the array or the namespace that is `called` so.
+/// Whether `what` is on the array or namespace `called`.
 ///
 /// # Errors
-/// When zones that would tell are offline or cannot be read: it may be there, so nothing is written.
+/// Zones that would tell are offline or cannot be read: it may be there, so nothing is written.
 pub fn is_there(presence: Presence, what: &str, called: &str, array: &ArrayStatus) -> Result<bool> {
     match presence {
         Presence::Yes => Ok(true),
@@ -19,8 +19,9 @@ pub fn is_there(presence: Presence, what: &str, called: &str, array: &ArrayStatu
     }
 }
 
-/// Why it is not known whether `what` is on what is `called` so: these zones are offline or cannot be read. Names the
-/// members of `array` that they wait for. The zones of a namespace are not those of its array: all of these count then.
+/// The error for `what` that may be on `called`, since `zones` are offline or cannot be read. Names the members of
+/// `array` that these wait for. The zones of a namespace are not those of its array: then all offline zones of the
+/// array count.
 pub fn hidden(zones: &[u32], what: &str, called: &str, array: &ArrayStatus) -> Error {
     let is_array = called == array.name;
     let hiding = array.offline.iter().filter(|offline| !is_array || zones.contains(&offline.zone.0));

@@ -1,4 +1,4 @@
-//! Words of which sentences about arrays are made.
+//! Parts of sentences about arrays.
 
 /// Members in a sentence: `member 3`, `members 0, 2 and 5`.
 pub fn members_named(roles: &[usize]) -> String {
@@ -7,7 +7,7 @@ pub fn members_named(roles: &[usize]) -> String {
     format!("{members} {}", in_a_row(&roles))
 }
 
-/// Things in a sentence: `a`, `a and b`, `a, b and c`.
+/// Items in a sentence: `a`, `a and b`, `a, b and c`.
 pub fn in_a_row(things: &[String]) -> String {
     match things {
         [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
@@ -15,12 +15,12 @@ pub fn in_a_row(things: &[String]) -> String {
     }
 }
 
-/// `is` or `are`, after so many.
+/// `is` or `are`, depending on a count.
 pub fn is_or_are(count: usize) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
-/// `has` or `have`, after so many.
+/// `has` or `have`, depending on a count.
 pub fn has_or_have(count: usize) -> &'static str {
     if count == 1 { "has" } else { "have" }
 }
@@ -34,7 +34,7 @@ pub fn number(count: usize) -> String {
     }
 }
 
-/// So many zones.
+/// A number of zones in a sentence.
 pub fn so_many_zones(count: usize) -> String {
     if count == 1 { "1 zone".to_string() } else { format!("{count} zones") }
 }
