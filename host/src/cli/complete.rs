@@ -1,8 +1,8 @@
-//! What a shell completes: commands and options, and the arrays, members, drives and zones that there are.
+//! Shell completion: commands and options, and the names of arrays, members, drives and zones.
 //!
-//! The script of the shell runs this program, with [`VARIABLE`] set, whenever somebody presses the key. So it is
-//! quick: what is not known within [`PATIENCE`] is not offered. It only looks, which keeps nobody from anything,
-//! and says nothing if something is wrong: whoever is typing has not asked for that.
+//! The shell's script runs this program, with [`VARIABLE`] set, whenever the completion key is pressed. So it is quick:
+//! candidates that are not found within [`PATIENCE`] are not offered. It only reads, locks nothing, and prints no
+//! errors, which would disturb the typing.
 
 use super::{array, manual, zone};
 use crate::{
@@ -30,25 +30,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The variable that says for which shell something is to be completed.
+/// Environment variable with the shell for which a word is to be completed.
 const VARIABLE: &str = "ZONERAID_COMPLETE";
 
-/// The variable in which scripts say which word is to be completed.
+/// Environment variable with the index of the word to complete, set by the scripts.
 const INDEX_VARIABLE: &str = "_CLAP_COMPLETE_INDEX";
 
-/// How long somebody who has pressed a key may be kept waiting.
+/// Most time for a completion.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// The same for one drive.
+/// Most time for one drive.
 const PATIENCE_WITH_A_DRIVE: Duration = Duration::from_millis(100);
 
-/// A word that may be meant, and what it is.
+/// A candidate and its description.
 type Offer = (String, String);
 
-/// Sends what there is as it is found.
+/// Sends candidates as they are found.
 type Search = fn(&Sender<Offer>) -> Result<()>;
 
-/// Prints the script for a shell.
+/// Prints the completion script for a shell.
 pub fn script(output: Output, shell: Shell) -> Result<u8> {
     let shells = Shells::builtins();
     let shell = shells.completer(&shell.to_string()).context("there is no such shell")?;
@@ -58,7 +58,7 @@ pub fn script(output: Output, shell: Shell) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Completes what is being typed, if that is what this process was started for.
+/// Completes the word on the command line, if the process was started for that; `false` otherwise.
 pub fn answer() -> bool {
     if std::env::var_os(VARIABLE).is_none_or(|shell| shell.is_empty()) {
         return false;
@@ -67,12 +67,12 @@ pub fn answer() -> bool {
     let command = || with_completers(manual::command(), "");
     let complete = CompleteEnv::with_factory(command).var(VARIABLE).bin("zoneraid").completer("zoneraid");
     let directory = std::env::current_dir().ok();
-    // Nobody could do anything about an error while typing.
+    // Errors are not shown while a command is typed.
     let _ = complete.try_complete(std::env::args_os(), directory.as_deref());
     true
 }
 
-/// Has the arguments of all commands completed by what they are called.
+/// Adds completers to the arguments of all commands, by their names.
 fn with_completers(command: Command, path: &str) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|inner| inner.get_name().to_string()).collect();
     let command = names.iter().fold(command, |command, name| {
@@ -97,7 +97,7 @@ fn completer(path: &str, argument: &str) -> Option<ArgValueCompleter> {
     })
 }
 
-/// What a function offers.
+/// Completes the words that a function returns.
 struct Words(fn() -> Vec<Offer>);
 
 /// As [`Words`], and paths.
@@ -135,7 +135,7 @@ impl ValueCompleter for Replacement {
     }
 }
 
-/// The words that were typed before the one that is completed, without options and the name of the program.
+/// The words before the one to complete, without options and the name of the program.
 fn typed() -> Vec<OsString> {
     let words: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(2).collect();
     let index = std::env::var(INDEX_VARIABLE).ok().and_then(|index| index.parse::<usize>().ok());
@@ -144,13 +144,13 @@ fn typed() -> Vec<OsString> {
     words[..before].iter().filter(is_word).cloned().collect()
 }
 
-/// What several searches have found that may take too long.
+/// The candidates that several searches find within `PATIENCE`.
 fn within_patience(searches: Vec<Search>) -> Vec<Offer> {
     let deadline = Instant::now() + PATIENCE;
     let (sender, offers) = mpsc::channel();
     for search in searches {
         let sender = sender.clone();
-        // Whoever is given up on ends with the process.
+        // A search that takes longer ends with the process.
         let _ = std::thread::Builder::new().spawn(move || search(&sender));
     }
     drop(sender);
@@ -163,7 +163,7 @@ fn within_patience(searches: Vec<Search>) -> Vec<Offer> {
     found
 }
 
-/// Arrays by their names, or by their UUIDs where the name would have to be quoted or means two of them.
+/// Names of arrays, or their UUIDs if the name would have to be quoted or is ambiguous.
 fn arrays() -> Vec<Offer> {
     let running: Search = |found| {
         for client in client::running()? {
@@ -212,7 +212,7 @@ fn blank_drives() -> Vec<Offer> {
     within_patience(vec![|found| drives(found, |content| *content == Content::Blank)])
 }
 
-/// The roles and drives of the array before it.
+/// Roles and drives of the array on the command line.
 fn members() -> Vec<Offer> {
     within_patience(vec![members_of_array])
 }
@@ -233,12 +233,13 @@ fn members_of_array(found: &Sender<Offer>) -> Result<()> {
     Ok(())
 }
 
-/// The zones of the array before it, as far as the command may be meant for them.
+/// Zones of the array on the command line to which the command may apply.
 fn zones() -> Vec<Offer> {
     within_patience(vec![|found| {
         let mut words = typed().into_iter().skip(1);
         let (verb, name) = words.next().zip(words.next()).context("there is no array before it")?;
-        // Whoever asks a namespace has it run, which is too much for a word.
+        // The zones of a namespace are not offered: to report them, the namespace has to be opened, which takes too
+        // long.
         let path = Path::new(&name);
         ensure!(path.exists() || path.components().count() == 1, "it is a namespace");
         let Zones { zones, .. } = zone::zones_of(Output { json: false }, &ArrayName::from(name), None)?;

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often it is looked for members that are waited for.
+/// Interval at which missing members are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct Started {
     state: State,
     pid: u32,
     block_device: Option<PathBuf>,
-    /// The block device by the name of its array.
+    /// The symbolic link to the block device, by the name of its array.
     link: Option<PathBuf>,
     /// The block devices of its namespaces.
     namespaces: Vec<NamespaceDevice>,
@@ -50,12 +50,12 @@ struct Served {
     uuid: String,
     state: State,
     pid: u32,
-    /// Where NBD clients connect, as they take it.
+    /// URI for NBD clients.
     uri: String,
     size_bytes: u64,
 }
 
-/// An array that is found, and how it is to be run.
+/// An array that is ready to be started.
 struct Ready {
     /// Held until the daemon has ended.
     lock: Lock,
@@ -63,11 +63,11 @@ struct Ready {
     terms: Terms,
     directory: PathBuf,
     left: Option<Left>,
-    /// Block devices that a process has left.
+    /// Block devices left by a dead daemon.
     devices: Vec<Orphan>,
 }
 
-/// Finds the array, claims its drives, and refuses what cannot be before anything is written.
+/// Finds the array, claims its drives, and checks everything that can be checked before anything is written.
 fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let name = &options.array;
     refuse_if_running(name)?;
@@ -78,7 +78,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     if options.complete {
         refuse_unless_complete(&found)?;
     }
-    // Force is for those who have no other choice.
+    // Force takes effect only if the array cannot be assembled without.
     let force = options.force && found.inspect().is_err();
     let Start { read_only, give_up, map_memory, .. } = *options;
     let terms = Terms { read_only, force, give_up, map_memory };
@@ -96,7 +96,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let lock = lock(&directory, &found.label)?;
     let tails = run::tails_path(&directory, &uuid);
     let left = Left::read(&tails, &uuid)?;
-    // Before anything is written, since a kernel without block devices of this kind ends it here.
+    // Before anything is written: on a kernel without ublk the start fails here.
     let devices = found.reactor.wait(ublk::find(&found.reactor, &uuid))??;
     ensure!(
         devices.is_empty() || left.is_some(),
@@ -188,7 +188,7 @@ pub fn serve(output: Output, options: Start, place: &Place) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// What may be lost, or cannot be had, after a start by force.
+/// The warning after a forced start: stale members, and zones that are offline without the missing ones.
 fn forced(array: &ArrayStatus) -> String {
     let of = |which: fn(&MemberStatus) -> bool| {
         let members = array.members.iter().enumerate().filter(|(_, member)| which(member));
@@ -209,7 +209,7 @@ fn forced(array: &ArrayStatus) -> String {
     )
 }
 
-/// Refuses an array that does without a member.
+/// Refuses an array of which a member is out.
 fn refuse_unless_complete(found: &Found) -> Result<()> {
     let status = found.inspect()?.status;
     let name = &status.name;
@@ -226,7 +226,7 @@ fn refuse_unless_complete(found: &Found) -> Result<()> {
     Ok(())
 }
 
-/// Says that an array which is started by hand here does not start by itself.
+/// Prints a note if the array belongs to another host or none, since it is not started automatically here.
 fn say_where_it_belongs(output: Output, Found { label, called, .. }: &Found) {
     let whose = match Owner::of(&label.host) {
         Owner::This => return,
@@ -247,8 +247,8 @@ fn refuse_if_running(name: &ArrayName) -> Result<()> {
     Ok(())
 }
 
-/// Keeps all others from running this array, or a copy of it on other drives, which has the same UUID: sockets and tails
-/// of daemons are named by that.
+/// Prevents other processes from running this array, or a copy of it on other drives with the same UUID: sockets and
+/// tails files are named by the UUID.
 fn lock(directory: &Path, label: &Label) -> Result<Lock> {
     if let Some(lock) = Lock::take(directory, &label.uuid)? {
         return Ok(lock);
@@ -258,7 +258,7 @@ fn lock(directory: &Path, label: &Label) -> Result<Lock> {
     bail!("a copy of '{name}' runs, on other drives, by {by}; stop that one first: zoneraid stop {uuid}")
 }
 
-/// Finds the members of an array; waits for those that are missing, and claims none before.
+/// Finds the members of an array and claims them; waits for missing ones first.
 fn find(output: Output, options: &Start) -> Result<Found> {
     let wait = Duration::from_secs(options.wait.into());
     let deadline = Instant::now() + wait;
@@ -277,7 +277,7 @@ fn find(output: Output, options: &Start) -> Result<Found> {
     }
 }
 
-/// Finds and claims the members of an array; it is an error if some are missing and it is `early`.
+/// Finds and claims the members of an array; fails if members are missing and it is `early`.
 fn find_now(options: &Start, early: bool) -> Result<Found> {
     let found = Found::to_read(&options.array)?.absolute()?;
     match missing(&found).filter(|_| early) {
@@ -287,7 +287,7 @@ fn find_now(options: &Start, early: bool) -> Result<Found> {
     }
 }
 
-/// Says what is missing; a member that the array has done without before is not.
+/// A message that names the missing members; members that were out before do not count.
 fn missing(found: &Found) -> Option<String> {
     let Label { name, members, active, .. } = &found.label;
     let there = |role: u32| found.drives.iter().any(|d| d.label().is_some_and(|label| label.role == role));
@@ -298,7 +298,7 @@ fn missing(found: &Found) -> Option<String> {
 
 pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
     let Some(mut client) = find_running(name)? else {
-        // It may be that only its daemon does not.
+        // The array may be waiting for its next daemon.
         if let Ok(found) = Found::to_look(name) {
             found.refuse_if_waited_for()?;
         }
@@ -309,7 +309,7 @@ pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Asks the daemon of an array; shows how far a rebuild or a copy is.
+/// Sends a request to the daemon of an array, and shows the progress of a rebuild or copy.
 pub fn ask<T: DeserializeOwned>(output: Output, client: &mut Client, request: &Request) -> Result<T> {
     let bar = output.bar("rebuild", 0);
     let answer = client.ask(

@@ -1,4 +1,4 @@
-//! `emulate create` and `examine`: drives by themselves.
+//! `emulate create` and `examine`: single drives.
 
 use super::{args::Model, array::as_one, daemon::ask};
 use crate::{
@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-/// How long a drive may take to report all of its zones.
+/// Most time for a drive to report all of its zones.
 const PATIENCE_TO_EXAMINE: Duration = Duration::from_secs(30);
 
 #[derive(Serialize)]
@@ -71,7 +71,7 @@ pub fn emulate(
     std::fs::create_dir_all(dir).with_context(|| format!("{} cannot be created", dir.display()))?;
     for (made, path) in paths.iter().enumerate() {
         if let Err(error) = EmulatedDrive::create_image(path, &model, output::new_uuid()?) {
-            // Half of them would be in the way of the next try.
+            // Half of the images would block the next attempt.
             for path in &paths[..made] {
                 let _ = std::fs::remove_file(path);
             }
@@ -108,12 +108,12 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// What udev needs to know of a drive or block device: nothing about what is none of ours.
+/// Variables for udev about a drive or block device; empty for devices that are not zoneraid's.
 #[derive(Default, Serialize)]
 struct Exported {
-    /// Of the array that the drive is a member of, if it starts by itself on this host.
+    /// The array of the drive, if it is started automatically on this host.
     uuid: Option<String>,
-    /// The name below /dev of the block device of an array that runs.
+    /// The name below /dev of the block device of a running array.
     link: Option<String>,
 }
 
@@ -131,7 +131,7 @@ pub fn export(output: Output, path: &Path) -> Result<u8> {
 impl Exported {
     fn of(path: &Path) -> Result<Exported> {
         let running = client::running()?;
-        // A partition has the name of its device and a number behind that, as udev names others.
+        // The link of a partition is that of its device with `-part` and its number, as udev names others.
         let (whole, part) = match drive::whole_of(path) {
             Some((whole, number)) => (whole, format!("-part{number}")),
             None => (path.to_path_buf(), String::new()),
@@ -139,18 +139,18 @@ impl Exported {
         if let Some((_, link)) = running.iter().find_map(|client| client.about.device(&whole)) {
             let link =
                 link.and_then(|link| Some(link.strip_prefix("/dev").ok()?.to_str()?.to_string() + &part));
-            // Other names would be several to udev; the daemon has made the link itself.
+            // udev would take names with other characters for several; for these the daemon's own link has to do.
             let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
             let link = link.filter(|link| link.chars().all(plain));
             return Ok(Exported { link, uuid: None });
         }
-        // udev asks about every disk, also while it is mounted: nothing is opened that has no zones, and
-        // nothing claimed.
+        // udev asks about every disk, also while it is mounted: devices without zones are not opened, and nothing is
+        // claimed.
         if !drive::is_drive(path).unwrap_or(false) {
             return Ok(Exported::default());
         }
         let drive = OpenDrive::look(&Reactor::default(), path).ok();
-        // By hand it starts anywhere: this is about what happens when a drive appears.
+        // Only arrays that are started automatically on this host count.
         let starts = |label: &&Label| {
             label.autostart && label.stage == Stage::Whole && Owner::of(&label.host) == Owner::This
         };
@@ -160,7 +160,7 @@ impl Exported {
     }
 }
 
-/// The worn zones of a drive, and which of them are for metadata.
+/// The worn zones of a drive, and which of them are metadata zones.
 fn worn_text(e: &Examined) -> String {
     let metadata = META_ZONES * e.superblock.as_ref().map_or(1, |superblock| superblock.aggregate);
     let named: Vec<String> = e

@@ -1,4 +1,4 @@
-//! `export`: arrays, and namespaces of arrays, for other machines.
+//! `export`: exports arrays and namespaces to other machines.
 
 use crate::{
     export::{self, MODULES, NVMET, Secret, Step},
@@ -23,22 +23,22 @@ struct Exported {
     transport: &'static str,
     address: String,
     port: u16,
-    /// Names of the hosts that may connect; any may if there are none.
+    /// NQNs of the hosts that may connect; empty for any host.
     hosts: Vec<String>,
-    /// Whether these have to prove who they are.
+    /// Whether these have to authenticate.
     authenticated: bool,
     dry_run: bool,
-    /// What is done to the configuration of the kernel's target.
+    /// Steps of the configuration of the kernel's target.
     steps: Vec<String>,
 }
 
-/// Where an export is to be found, and by whom.
+/// Address of an export, and the hosts that may connect.
 pub struct Access {
     pub address: IpAddr,
     pub port: u16,
-    /// Any host, if there are none.
+    /// NQNs; empty for any host.
     pub hosts: Vec<String>,
-    /// The file with what these have to prove that they know.
+    /// File with the secret of these hosts.
     pub key: Option<PathBuf>,
 }
 
@@ -92,7 +92,7 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
     Ok(HEALTHY)
 }
 
-/// What is exported: an array that runs, or a namespace of one.
+/// The exported device: a running array, or a namespace of one.
 struct Target {
     called: String,
     uuid: String,
@@ -100,7 +100,7 @@ struct Target {
 }
 
 impl Target {
-    /// What the user calls so, if its daemon runs.
+    /// The array or namespace `name`, if its daemon runs.
     fn running(name: &ArrayName) -> Result<Option<Target>> {
         if let Some(below) = NamespaceName::meant_by(name) {
             let Some(client) = find_running(&below.array)? else { return Ok(None) };
@@ -117,13 +117,13 @@ impl Target {
     }
 }
 
-/// Whether anybody but its owner may do something with a file.
+/// Whether others than its owner may access a file.
 fn is_open_to_others(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
 }
 
-/// Loads what the target needs; what is built in needs no loading, so that only says why if there is
-/// no target afterwards.
+/// Loads the target's modules. Built-in ones need no loading, so an error of modprobe counts only if there is no target
+/// afterwards.
 fn load_modules() -> Result<()> {
     let ran = Command::new("modprobe").arg("-a").args(MODULES).output();
     let why = match &ran {
@@ -141,7 +141,7 @@ struct Removed {
 }
 
 pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
-    // What is exported stays so, whether its daemon runs or not, and has a block device or not.
+    // An export exists independently of the daemon and its block device.
     let below = NamespaceName::meant_by(name);
     let array = below.as_ref().map_or(name, |below| &below.array);
     let (called, array_uuid) = match find_running(array)? {

@@ -11,12 +11,12 @@ use serde::Serialize;
 use sim::ssd::{Ailment, AilmentFile, Ailments, ImageMedia};
 use std::path::Path;
 
-/// All that is wrong with a drive now.
+/// The faults of an emulated drive.
 #[derive(Serialize)]
 struct Faults {
     drive: String,
     gone: bool,
-    /// How many times as long commands take.
+    /// Factor by which commands are slowed down.
     slow: u32,
     read_only_zones: Vec<u32>,
     offline_zones: Vec<u32>,
@@ -38,7 +38,7 @@ pub fn run(output: Output, drive: &Path, fault: Fault) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// What shall ail the drive; nothing if it shall be well.
+/// The fault to add; `None` to clear all of them.
 fn ailment(geometry: &Geometry, fault: Fault) -> Result<Option<Ailment>> {
     Ok(Some(match fault {
         Fault::ReadOnly { zone } => Ailment::ReadOnly(zone_of(geometry, zone)?),

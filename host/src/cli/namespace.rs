@@ -1,7 +1,7 @@
-//! `namespace`: tenants of an array that this process runs for as long as the command takes, or that its daemon runs.
+//! `namespace`: namespaces of an array that this process runs for the duration of the command, or that its daemon runs.
 //!
-//! The first namespace divides an empty array among tenants, and the removal of the last one leaves it empty: in
-//! between its zones belong to the namespaces, and commands for zones take ARRAY/NAME.
+//! The first namespace divides an empty array, and the removal of the last one leaves it empty: in between its zones
+//! belong to the namespaces, and commands for zones take ARRAY/NAME.
 
 use super::{
     args::{self, CreateNamespace, QosOptions},
@@ -37,7 +37,7 @@ pub fn run(output: Output, verb: args::Namespace) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// A namespace, as commands show it.
+/// A namespace in the output of commands.
 #[derive(Serialize)]
 struct Shown {
     name: String,
@@ -46,7 +46,7 @@ struct Shown {
     weight: u32,
     /// Zones that may be active at once.
     active: u32,
-    /// Zones of the array that each of these has for certain.
+    /// Zones of the array guaranteed to each active zone.
     width: u32,
     limits: RatesReport,
     floors: RatesReport,
@@ -68,7 +68,7 @@ impl Shown {
         }
     }
 
-    /// As a daemon says.
+    /// From the report of a daemon.
     fn reported(namespace: NamespaceReport) -> Shown {
         let NamespaceReport { name, zones, capacity_bytes, weight, active, width, .. } = namespace;
         let NamespaceReport { limits, floors, latency_us, .. } = namespace;
@@ -76,7 +76,7 @@ impl Shown {
     }
 }
 
-/// Namespaces that run on an array, in this process.
+/// The namespaces of an array that this process runs.
 struct Divided {
     session: Session,
     tenants: Tenants,
@@ -88,21 +88,21 @@ impl Divided {
         Divided::over(device, session, called)
     }
 
-    /// Of an array whose zones are those of `device`.
+    /// Opens the namespaces on `device`, which has the zones of the array.
     fn over(device: Rc<dyn ZonedDevice>, session: Session, called: &ArrayName) -> Result<Divided> {
         let opened = Namespaces::open(session.reactor.runtime(), device, tenants::behaviour());
         let namespaces = session.wait(opened)?.map_err(|error| anyhow!("'{called}': {error}"))?;
         Ok(Divided { session, tenants: Tenants { namespaces, array: called.to_string() } })
     }
 
-    /// Of an array that has namespaces, and does not run.
+    /// Opens the namespaces of an array that does not run.
     fn existing(called: &ArrayName) -> Result<Divided> {
         let session = members::assembled(called)?;
         ensure!(is_divided(&session)?, "'{called}' has no namespaces");
         Divided::open(session, called)
     }
 
-    /// As [`Divided::existing`], only to read it: what opening namespaces writes stays in memory.
+    /// As [`Divided::existing`], read-only: writes of opening namespaces stay in memory.
     fn to_read(found: &Found, called: &ArrayName) -> Result<Divided> {
         let session = found.read_only()?;
         ensure!(is_divided(&session)?, "'{called}' has no namespaces");
@@ -111,7 +111,7 @@ impl Divided {
         Divided::over(Rc::new(device), session, called)
     }
 
-    /// What runs one of the namespaces.
+    /// The session with one of the namespaces as its device.
     fn session_of(self, name: &str) -> Result<Session> {
         let namespace = self.tenants.find(name)?;
         Ok(Session { device: Rc::new(namespace), ..self.session })
@@ -125,7 +125,7 @@ fn is_divided(session: &Session) -> Result<bool> {
     is_there(divided, "namespaces", &status.name, &status)
 }
 
-/// The array that the user calls so, or the namespace ARRAY/NAME, run by this process; with its name if it is one.
+/// Opens the array `name`, or the namespace ARRAY/NAME, in this process; with the name of the namespace if it is one.
 pub fn session(name: &ArrayName) -> Result<(Session, Option<NamespaceName>)> {
     if let Some((session, below)) = meant_by(name)? {
         return Ok((session, Some(below)));
@@ -135,20 +135,19 @@ pub fn session(name: &ArrayName) -> Result<(Session, Option<NamespaceName>)> {
     Ok((session, None))
 }
 
-/// The namespace that the user calls so, run by this process; nothing if it can only be an array.
+/// Opens the namespace `name` in this process; `None` if it can only be an array.
 pub fn meant_by(name: &ArrayName) -> Result<Option<(Session, NamespaceName)>> {
     let Some(below) = called(name)? else { return Ok(None) };
     let session = Divided::existing(&below.array)?.session_of(&below.name)?;
     Ok(Some((session, below)))
 }
 
-/// What answers call an array, or a namespace of it.
+/// Name of the array or namespace in the output.
 pub fn name_of(session: &Session, below: Option<&NamespaceName>) -> String {
     below.map_or_else(|| session.array.status().name, NamespaceName::to_string)
 }
 
-/// As [`meant_by`], only to read it, and the array that it lies on: nothing is written on drives, and nobody is kept
-/// from them.
+/// As [`meant_by`], read-only, with the array below: nothing is written to the drives or locked.
 pub fn to_read(name: &ArrayName) -> Result<Option<(Session, Found)>> {
     let Some(NamespaceName { array, name }) = called(name)? else { return Ok(None) };
     let found = Found::to_read(&array)?;
@@ -156,7 +155,7 @@ pub fn to_read(name: &ArrayName) -> Result<Option<(Session, Found)>> {
     Ok(Some((session, found)))
 }
 
-/// The name of a namespace, if the user has typed one; that of one that runs is refused.
+/// The name of a namespace, if `name` is one; it is an error if its array runs.
 fn called(name: &ArrayName) -> Result<Option<NamespaceName>> {
     let Some(wanted) = NamespaceName::meant_by(name) else { return Ok(None) };
     if let Some(client) = find_running(&wanted.array)? {
@@ -192,7 +191,7 @@ impl Changed {
         }
     }
 
-    /// What the daemon of the array makes of a namespace.
+    /// Sends a request about a namespace to the daemon of the array, and returns the result.
     fn asked(output: Output, mut client: Client, name: &str, request: &Request) -> Result<Changed> {
         let array = client.about.name.clone();
         let Division { zone_capacity_bytes, list, .. } = ask(output, &mut client, request)?;
@@ -202,7 +201,7 @@ impl Changed {
         Ok(Changed { array, zone_capacity_bytes, namespace })
     }
 
-    /// `called` is the array, as the user said.
+    /// `called` is the array as the user named it.
     fn print(&self, called: &ArrayName, what: &str, output: Output) -> Result<()> {
         output.print(self, |Changed { zone_capacity_bytes, namespace, .. }| {
             let Shown { name, zones, capacity_bytes, .. } = namespace;
@@ -241,7 +240,7 @@ fn add(array: &ArrayName, wanted: &Wanted) -> Result<Changed> {
     match divided.session.wait(divided.tenants.add(wanted))? {
         Ok(namespace) => Ok(Changed::of(&divided, &namespace)),
         Err(error) => {
-            // An array without namespaces stays one.
+            // An array that had no namespaces must not be left divided.
             if new {
                 dissolve(divided)?;
             }
@@ -250,7 +249,7 @@ fn add(array: &ArrayName, wanted: &Wanted) -> Result<Changed> {
     }
 }
 
-/// Makes an empty array one of namespaces.
+/// Divides an empty array, without namespaces yet.
 fn divide(session: &Session, array: &ArrayName, device: Rc<dyn ZonedDevice>) -> Result<()> {
     let vzone_zones = Namespaces::fitting(device.geometry());
     let made = session.wait(Namespaces::create(device, output::new_uuid()?, vzone_zones))?;
@@ -277,7 +276,7 @@ fn dissolve(divided: Divided) -> Result<()> {
 #[derive(Serialize)]
 struct Listed {
     array: String,
-    /// Zones of namespaces that there is room for, and those that nobody has.
+    /// Zones of namespaces that the array has room for, and how many of them are free.
     zones: u64,
     free_zones: u64,
     zone_capacity_bytes: u64,
@@ -292,7 +291,7 @@ struct ListedNamespace {
 }
 
 impl Listed {
-    /// As the daemon of the array says, if it knows of namespaces.
+    /// As its daemon reports; `None` if the array is not divided.
     fn asked(output: Output, mut client: Client) -> Result<Option<Listed>> {
         let status: Status = ask(output, &mut client, &Request::Status)?;
         let Some(division) = status.namespaces else { return Ok(None) };
@@ -305,7 +304,7 @@ impl Listed {
         Ok(Some(Listed { array: status.name, zones, free_zones, zone_capacity_bytes, namespaces }))
     }
 
-    /// As the drives say, which are only read.
+    /// As found on the drives, read-only.
     fn looked(array: &ArrayName) -> Result<Listed> {
         let session = Found::to_read(array)?.read_only()?;
         ensure!(is_divided(&session)?, "'{array}' has no namespaces");
@@ -375,7 +374,7 @@ fn resize(output: Output, wanted: &NamespaceName, blocks: u64) -> Result<()> {
     changed.print(array, "has another size", output)
 }
 
-/// What was typed, as the engine takes it.
+/// Converts the options of the command line.
 fn qos_of(typed: &QosOptions) -> Result<Qos> {
     let rates = |requests: Option<u32>, blocks: Option<u64>| {
         let blocks = blocks.unwrap_or(0);
@@ -390,7 +389,7 @@ fn qos_of(typed: &QosOptions) -> Result<Qos> {
     })
 }
 
-/// What a namespace may be asked for and gets from now on, in words.
+/// Limits and floors in words.
 fn qos_words(qos: Qos) -> String {
     let limited = match qos.limits.is_none() {
         true => "is not limited".into(),
@@ -428,9 +427,9 @@ fn set(output: Output, wanted: &NamespaceName, typed: &QosOptions) -> Result<()>
 struct Removed {
     array: String,
     name: String,
-    /// Whether it was the last one: the array is empty.
+    /// Whether it was the last one, so that the array is empty now.
     array_empty: bool,
-    /// Whether there was none any more, of this name or another one.
+    /// Whether the array was divided but had no namespaces.
     #[serde(skip)]
     was_none: bool,
 }
@@ -445,7 +444,7 @@ fn remove(output: Output, wanted: &NamespaceName, yes: bool) -> Result<()> {
         }
         None => {
             let divided = Divided::existing(array)?;
-            // So an array is left by a command that was cut off before the first namespace, or behind the last one.
+            // A command that was interrupted before the first namespace, or after the last one, leaves such an array.
             let was_none = divided.tenants.namespaces.list().is_empty();
             if !was_none {
                 divided.tenants.doomed(name, yes)?;

@@ -1,8 +1,7 @@
-//! `status` without an array, and `list`: everything there is, on one page.
+//! `status` without an array, and `list`: all arrays and drives at a glance.
 //!
-//! Whoever asks for everything shall see it although one array or drive is in trouble: a daemon that does not
-//! answer, a drive that takes too long or cannot be opened costs a moment and a line, and the rest is shown.
-//! Nobody is kept from anything meanwhile.
+//! One array or drive in trouble does not prevent the overview: a daemon that does not respond, or a drive that is slow
+//! or cannot be opened, costs a moment and a line, and the rest is shown. Nothing is locked meanwhile.
 
 use super::daemon::ask;
 use crate::{
@@ -25,14 +24,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// An array, wherever it was found.
+/// The status of an array, wherever it was found.
 struct Seen {
     status: Status,
-    /// Zones that are not empty, as far as anybody can tell.
+    /// Zones that are not empty; `None` if that cannot be determined.
     used_zones: Option<u32>,
 }
 
-/// The arrays that run, and those on the drives that nobody else holds.
+/// The running arrays, and the arrays on drives that no daemon runs.
 fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client>) -> Vec<Seen> {
     let mut known = BTreeSet::new();
     let mut arrays = Vec::new();
@@ -81,9 +80,9 @@ fn seen_on_drives(found: &Found) -> Seen {
 #[derive(Serialize)]
 struct Overview {
     arrays: Vec<ArrayLine>,
-    /// Drives that could not be looked at.
+    /// Drives that could not be read.
     unseen: Vec<Unseen>,
-    /// Daemons that do not say how their arrays are.
+    /// Daemons that do not report the status of their arrays.
     silent: Vec<Silent>,
 }
 
@@ -95,31 +94,31 @@ struct ArrayLine {
     state: State,
     status: String,
     action: Option<String>,
-    /// How many more members may be lost before data is.
+    /// How many more members may be lost without a loss of data.
     may_be_lost: u32,
-    /// Nothing while the array is unusable, as the numbers of zones.
+    /// `None` while the array is unusable, like the numbers of zones.
     size_bytes: Option<u64>,
     zones: Option<u32>,
     used_zones: Option<u32>,
     members: u32,
     members_active: u32,
     rebuild: Option<Rebuild>,
-    /// Processes that use the drives and cannot be asked.
+    /// Processes that use the drives and cannot be asked for the status.
     used_by: Vec<User>,
-    /// Whether they change the array all the time, so that what is said of it is of different moments.
+    /// Whether the array keeps changing, so that its status is of different moments.
     changing: bool,
-    /// A daemon was killed, and what uses its block device, or its NBD clients, wait for the next one.
+    /// Whether its daemon was killed, and users of the block device or NBD clients wait for the next one.
     waits_for_daemon: bool,
-    /// Nothing if nobody runs the array.
+    /// Process of the daemon; `None` if the array does not run.
     pid: Option<u32>,
     block_device: Option<String>,
-    /// Where NBD clients connect, if they can.
+    /// Address for NBD clients; `None` if the array does not serve any.
     nbd: Option<String>,
-    /// Of the volume that it carries, as its daemon tells.
+    /// Size and use of its volume, as reported by its daemon.
     volume_size_bytes: Option<u64>,
     volume_used_bytes: Option<u64>,
     host: Owner,
-    /// Whether it starts by itself where it belongs.
+    /// Whether it is started automatically on its host.
     autostart: bool,
     stage: Life,
 }
@@ -130,18 +129,18 @@ struct Unseen {
     error: String,
 }
 
-/// A daemon that does not answer.
+/// A daemon that does not respond.
 #[derive(Clone, Serialize)]
 struct Silent {
     socket: String,
     error: String,
-    /// This user may not ask it.
+    /// Whether this user may not ask it.
     #[serde(skip)]
     is_denied: bool,
 }
 
 impl Silent {
-    /// Those who have been asked so far.
+    /// The daemons that have not responded to this process.
     fn all() -> Vec<Silent> {
         let silent = client::silent().into_iter();
         silent
@@ -154,7 +153,7 @@ impl Silent {
     }
 }
 
-/// That there are no `things`, and where they are not; whoever could not look everywhere does not say so.
+/// A message that there are no `things` in `dirs`, or only that none was found if not everything could be examined.
 fn none_of(things: &str, dirs: &[PathBuf], blind: bool) -> String {
     let named =
         |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" or ");
@@ -199,7 +198,7 @@ impl ArrayLine {
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or("-".into());
         let zones = self.used_zones.zip(self.zones).map(|(used, zones)| format!("{used} of {zones} zones"));
-        // Of a volume all zones are used, sooner or later.
+        // A volume fills all zones sooner or later, so its own use is shown.
         let volume = self.volume_used_bytes.zip(self.volume_size_bytes);
         let used = volume.map(|(used, size)| format!("{} of {}", show(used), show(size))).or(zones);
         let doing = match (&self.rebuild, self.pid) {
@@ -225,12 +224,12 @@ impl ArrayLine {
     }
 }
 
-/// What is wrong with an array, in a word or two: where in its life it is, unless nobody can tell, or else how it is.
+/// The stage of an array that is not complete, unless it keeps changing, or else its state.
 fn shaded_as(stage: Life, state: State) -> String {
     stage.shaded().filter(|_| state != State::Changing).unwrap_or_else(|| state.shaded())
 }
 
-/// The arrays that are called so.
+/// The arrays with these names.
 fn named(output: Output, names: &[ArrayName]) -> Result<Vec<Seen>> {
     let seen = |name| match find_running(name)? {
         Some(mut client) => seen_by_daemon(output, &mut client),
@@ -239,7 +238,7 @@ fn named(output: Output, names: &[ArrayName]) -> Result<Vec<Seen>> {
     names.iter().map(seen).collect()
 }
 
-/// Says how all arrays are, or those with these names, a line each.
+/// Prints the status of all arrays, or of those with these names, a line each.
 pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
     let reactor = Reactor::default();
     let (seen, unseen) = match names {
@@ -266,7 +265,8 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
         text
     })?;
     let worst = overview.arrays.iter().map(|array| array.state).max().map_or(HEALTHY, State::code);
-    // Nobody knows how theirs are, but where somebody who may not ask has looked at the drives.
+    // The state of a silent daemon's array is unknown, unless this user may not ask it and the drives were inspected
+    // instead.
     let is_known = |silent: &Silent| {
         let of_it = |array: &ArrayLine| silent.socket.ends_with(&format!("/{}.sock", array.uuid));
         silent.is_denied && overview.arrays.iter().any(of_it)
@@ -275,7 +275,7 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
     Ok(if worst == HEALTHY && is_blind { FAILED } else { worst })
 }
 
-/// The drives that nobody could look at; those that daemons hold are seen by these.
+/// The drives that could not be read, except those that daemons hold: these report them.
 fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
     let held =
         |path: &Path| running.iter().any(|c| c.about.drives.iter().any(|drive| same_file(drive, path)));
@@ -287,7 +287,7 @@ fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
         });
         let all = scan.damaged.iter().cloned().chain(silent).filter(|(path, _)| !held(path));
         unseen.extend(all.map(|(path, error)| {
-            // It may become something just now.
+            // Its user may just be writing to it.
             let user = drive::user(&path).map(|user| format!("; it is in use by {user}")).unwrap_or_default();
             Unseen { drive: shown(&path), error: error + &user }
         }));
@@ -295,7 +295,7 @@ fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
     unseen
 }
 
-/// A path in the current directory without the dot before it.
+/// A path in the working directory without the leading `./`.
 fn shown(path: &Path) -> String {
     path.strip_prefix("./").unwrap_or(path).display().to_string()
 }
@@ -304,9 +304,9 @@ fn shown(path: &Path) -> String {
 struct Listed {
     arrays: Vec<ListedArray>,
     blank: Vec<Blank>,
-    /// Drives that could not be looked at, or hold something else.
+    /// Drives that could not be read, or hold other data.
     unseen: Vec<Unseen>,
-    /// Daemons that do not say how their arrays are.
+    /// Daemons that do not report the status of their arrays.
     silent: Vec<Silent>,
 }
 
@@ -322,14 +322,14 @@ struct ListedArray {
     members_found: u32,
     members_active: u32,
     policy: String,
-    /// Zones of a drive that are used as one.
+    /// Number of small zones of a drive that are used as one.
     aggregate: u32,
-    /// Whether somebody changes it all the time, so that what is said of it is of different moments.
+    /// Whether the array keeps changing, so that its status is of different moments.
     changing: bool,
-    /// What the array runs as, if it does.
+    /// The block device, if the array runs.
     block_device: Option<String>,
     host: Owner,
-    /// Whether it starts by itself where it belongs.
+    /// Whether it is started automatically on its host.
     autostart: bool,
     stage: Life,
     drives: Vec<ListedMember>,
@@ -337,7 +337,7 @@ struct ListedArray {
 
 #[derive(Serialize)]
 struct ListedMember {
-    /// Empty if it is gone.
+    /// Empty if it is missing.
     drive: String,
     role: u32,
     state: String,
@@ -362,7 +362,7 @@ pub fn list(output: Output, dirs: &[PathBuf]) -> Result<u8> {
         dirs => dirs.iter().map(|dir| Scan::of(&reactor, dir, PATIENCE_TO_LOOK)).collect::<Result<_>>()?,
     };
     let unseen = unseen(&scans, &running);
-    // In a directory, arrays that run on drives elsewhere are none of its business.
+    // For given directories, arrays that run on drives elsewhere are left out.
     let drives = || scans.iter().flat_map(|scan| &scan.drives);
     let here = |client: &Client| {
         let lies_here = |drive: &PathBuf| drives().any(|other| same_file(drive, &other.path));
@@ -401,20 +401,20 @@ impl Blank {
 }
 
 impl ListedArray {
-    /// `labelled` are drives that say they are of the array, of which some may be done without.
+    /// `labelled` are the drives with a label of the array, including stale ones.
     fn new(status: &Status, labelled: &[&OpenDrive]) -> ListedArray {
         let there: Vec<&StatusMember> = status.members.iter().filter(|m| !m.drive.is_empty()).collect();
-        // Those that are gone, too, so that somebody can find them.
+        // Including missing members: model and serial number help to find them.
         let mut drives: Vec<ListedMember> = status.members.iter().map(ListedMember::of).collect();
         for drive in labelled {
-            // A path that is no text is only found as it was printed.
+            // A path that is not valid UTF-8 is only found as it was printed.
             let printed = drive.path.display().to_string();
             let is_it = |member: &&StatusMember| {
                 member.drive == printed || same_file(Path::new(&member.drive), &drive.path)
             };
             let used = there.iter().any(is_it);
             if let Some(label) = drive.label().filter(|_| !used) {
-                // Nothing tells it from the one that is there.
+                // Its label is as new as the array's, so it cannot be told apart from the member in use.
                 let state = if label.event == status.event { "twin" } else { "stale" }.to_string();
                 let Blank { drive, size_bytes, model, serial } = Blank::new(drive);
                 let (role, size_bytes) = (label.role, Some(size_bytes));

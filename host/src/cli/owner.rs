@@ -1,8 +1,7 @@
-//! `rename`, `adopt`, `autostart`, `destroy` and `wipe`: what becomes of an array as a whole, and of single
-//! drives.
+//! `rename`, `adopt`, `autostart`, `destroy` and `wipe`: arrays as a whole, and single drives.
 //!
-//! What an owner says of an array can be changed while nobody runs it, also while a member is away, which makes
-//! nobody stale. To destroy something takes `--yes`, unless nobody can miss it.
+//! Name, host and autostart can be changed while the array does not run, also if a member is missing, which does not
+//! become stale. To destroy data takes `--yes`.
 
 use super::daemon::ask;
 use crate::{
@@ -50,7 +49,7 @@ pub fn rename(output: Output, name: &ArrayName, new: &str) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// UUIDs and names of the arrays on this machine, as far as anybody can tell.
+/// UUIDs and names of the arrays on this machine that can be found.
 fn names() -> Result<Vec<(String, String)>> {
     let running = client::running()?.into_iter().map(|client| (client.about.uuid, client.about.name));
     let mut names: Vec<_> = running.collect();
@@ -84,7 +83,7 @@ pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Has whoever runs the array, or else this process, change what is said of it.
+/// Changes an owner's setting, by the array's daemon if it runs, or else by this process.
 fn set(output: Output, name: &ArrayName, request: &Request, wanted: &Change) -> Result<Owned> {
     match find_running(name)? {
         Some(mut client) => ask(output, &mut client, request),
@@ -112,10 +111,10 @@ struct Destroyed {
 struct Wiped {
     drive: String,
     size_bytes: u64,
-    /// Nothing if the drive does not say.
+    /// `None` if the drive does not report it.
     model: Option<String>,
     serial: Option<String>,
-    /// What there was; nothing if the drive was blank.
+    /// The former contents; `None` if the drive was blank.
     destroyed: Option<String>,
 }
 
@@ -164,7 +163,7 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// What is lost with an array.
+/// The message about the data that is lost with an array.
 fn at_stake(found: &Found) -> String {
     let Label { name, members, .. } = &found.label;
     let drives: Vec<String> = found.drives.iter().map(OpenDrive::introduce).collect();
@@ -191,7 +190,7 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     super::array::refuse_twice(paths)?;
     paths.iter().try_for_each(|path| refuse_if_run(path))?;
     let reactor = Reactor::default();
-    // Claimed from here on, so that nobody makes members of them while it is found out who would miss them.
+    // Claimed before the check below, so that no other process makes them members meanwhile.
     let drives: Vec<OpenDrive> =
         paths.iter().map(|path| OpenDrive::open(&reactor, path)).collect::<Result<_>>()?;
     let mut missed = Vec::new();
@@ -242,8 +241,8 @@ fn refuse_if_run(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What somebody may miss that is on a drive; nothing if nobody does: it is blank, was to become a member of an
-/// array that never was one, or is left of one that was destroyed, or has done without it.
+/// The data on a drive that is lost when it is wiped, with the array that depends on it; `None` if it is blank, belongs
+/// to an array whose creation or destruction was not completed, or is not used by its array any more.
 fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
     let (introduced, what) = (drive.introduce(), drive.describe().unwrap_or_default());
     let label = match &drive.content {

@@ -1,4 +1,4 @@
-//! `top`: what the block devices and the drives of an array that runs are asked for, and how long it takes.
+//! `top`: request rates and latencies of the block devices and drives of a running array.
 
 use super::daemon::ask;
 use crate::{
@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long it is counted before it is shown.
+/// Sampling interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Clears the terminal.
@@ -29,27 +29,27 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 #[derive(Serialize)]
 struct Top {
     array: String,
-    /// What the numbers are of.
+    /// Sampling interval in seconds.
     seconds: f64,
     devices: Vec<Shown>,
     drives: Vec<ShownDrive>,
-    /// The longest turn of the daemon's event loop, and what 99 % took at most.
+    /// The longest turn of the daemon's event loop, and the limit that 99 % of them did not exceed, in microseconds.
     longest_turn_us: Option<u64>,
     p99_turn_us: Option<u64>,
-    /// Bytes that were written on drives for each that was written to block devices; nothing if none was.
+    /// Bytes written to drives per byte written to block devices; `None` without writes.
     written_per_byte: Option<f64>,
 }
 
-/// A block device.
+/// Rates of a block device.
 #[derive(Serialize)]
 struct Shown {
-    /// Of which namespace; nothing of the array.
+    /// Its namespace; `None` for the array.
     namespace: Option<String>,
-    /// The number of an NBD client, of whose requests this is a part of those of the volume.
+    /// Number of the NBD client whose requests these are; they are part of the volume's.
     client: Option<u64>,
     reads: Rates,
     writes: Rates,
-    /// See `status`; nothing of the array.
+    /// State of its scheduler, see `status`; `None` for the array.
     active_zones: Option<u32>,
     widths: Vec<u32>,
     essential: Option<u32>,
@@ -59,28 +59,28 @@ struct Shown {
     read_bytes_in_flight: Option<u64>,
     read_window_bytes: Option<u64>,
     token_bytes: Option<i64>,
-    /// What it is held back to for others' sake; nothing if it is not.
+    /// Throttled rate for the sake of other namespaces; `None` if it is not throttled.
     held_to_bytes_per_second: Option<u64>,
     floors_out_of_reach: Option<bool>,
     latency_out_of_reach: Option<bool>,
 }
 
-/// A drive.
+/// Rates of a drive.
 #[derive(Serialize)]
 struct ShownDrive {
     drive: PathBuf,
-    /// Which member it is; nothing if it is none yet or not any more.
+    /// Its role; `None` if it is not a member yet, or any more.
     role: Option<u32>,
     reads: Rates,
     writes: Rates,
 }
 
-/// Requests of one kind.
+/// Rates and latencies of reads or of writes.
 #[derive(Serialize)]
 struct Rates {
     requests_per_second: f64,
     bytes_per_second: f64,
-    /// Latencies that half of them, 99 % and 99.9 % do not exceed, at most a quarter too much; nothing without requests.
+    /// Latencies that half of them, 99 % and 99.9 % do not exceed, at most a quarter too high; `None` without requests.
     p50_us: Option<u64>,
     p99_us: Option<u64>,
     p99_9_us: Option<u64>,
@@ -116,7 +116,7 @@ fn row(first: &str, kind: &str, rates: &Rates, more: [&str; 4]) -> Vec<String> {
 }
 
 impl Top {
-    /// Between `before` and `now`.
+    /// Differences between the readings `before` and `now`.
     fn between(before: &Asked, now: &Asked, status: &Status, seconds: f64) -> Top {
         let device = |(asked, since): &(&AskedDevice, Counted)| {
             let list = status.namespaces.iter().flat_map(|division| &division.list);
@@ -158,7 +158,7 @@ impl Top {
             (asked, asked.counted.since(then.map(|then| &then.counted)))
         });
         let (devices, drives): (Vec<_>, Vec<_>) = (devices.collect(), drives.collect());
-        // Requests of clients are among those of the volume.
+        // Requests of clients are included in those of the volume.
         let all = devices.iter().filter(|(asked, _)| asked.client.is_none());
         let of_devices = total(all.map(|(_, since)| since.writes.bytes));
         let of_drives = total(drives.iter().map(|(_, since)| since.writes.bytes));
@@ -203,7 +203,7 @@ impl Top {
                 (Some(held), Some(own)) => format!("{held} held, {own} own"),
                 _ => "-".into(),
             };
-            // What the scheduler of namespaces lets through.
+            // State of the namespace scheduler: read window and write tokens.
             let window = device.read_window_bytes.map_or("-".into(), |bytes| show(bytes) + " a zone");
             let tokens = match device.token_bytes {
                 Some(owed @ ..0) => format!("-{}", show(owed.unsigned_abs())),
@@ -226,7 +226,7 @@ impl Top {
             rows.push(row("", "writes", writes, ["", "", "", ""]));
         }
         if self.devices.iter().all(|device| device.namespace.is_none()) {
-            // What the scheduler of namespaces says is said of nothing else.
+            // The columns of the namespace scheduler are left out.
             rows.iter_mut().for_each(|row| row.truncate(head.len() - 4));
         }
         let of_each = |bytes| format!("drives write {bytes:.2} bytes for each that they are given\n");
@@ -243,7 +243,7 @@ impl Top {
 
 pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
     let Some(mut client) = find_running(name)? else {
-        // A daemon may be there and not answer, or have been killed.
+        // The daemon may be running and not respond, or have been killed.
         if let Ok(found) = Found::to_look(name) {
             found.refuse_if_waited_for()?;
         }
@@ -273,7 +273,7 @@ pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
     }
 }
 
-/// Lines no longer than a terminal's, so that none is broken; `columns` is 0 if nobody knows how long these are.
+/// Cuts lines to the width of the terminal, so that they do not wrap; `columns` is 0 if the width is unknown.
 fn clipped(text: &str, columns: usize) -> String {
     let columns = if columns == 0 { usize::MAX } else { columns };
     text.lines().map(|line| line.chars().take(columns).collect::<String>() + "\n").collect()
@@ -334,7 +334,7 @@ mod tests {
             "longest turn 319 us",
         ];
         assert!(told.iter().all(|words| text.contains(words)), "{text}");
-        // Without namespaces there is nothing to say of their scheduler, and a terminal of 80 columns is wide enough.
+        // Without namespaces the columns of their scheduler are left out, and a terminal of 80 columns is wide enough.
         let long = "/a/directory/with/a/long/name/that/does/not/matter/drive0.img".into();
         let (namespace, role) = (None, Some(0));
         let drives = vec![ShownDrive { drive: long, role, reads: rates(), writes: rates() }];

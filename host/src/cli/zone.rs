@@ -1,10 +1,9 @@
-//! `zone`: the zones of an array, in the words of blkzone.
+//! `zone`: the zones of an array, with the terms of blkzone.
 //!
-//! # What `zone write` promises
-//! A number in the acknowledgement log is appended only once all bytes up to it, from the start
-//! of the zone, are safe from a power cut together with the loss of a member. With `--fua` that
-//! is after every write; otherwise after every flush, of which there is one every
-//! [`FLUSH_EVERY`] bytes and one at the end.
+//! # Acknowledgements of `zone write`
+//! A number in the acknowledgement log is appended only once all bytes up to it, from the start of the zone, are safe
+//! from a power cut together with the loss of a member. With `--fua` that is after every write; otherwise after every
+//! flush, of which there is one every [`FLUSH_EVERY`] bytes and one at the end.
 
 use super::{
     args::{Zone, ZoneWrite},
@@ -70,7 +69,7 @@ fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
     done.zones.into_iter().next().with_context(|| format!("the array says nothing about zone {zone}"))
 }
 
-/// The zones of an array, or one of them: its daemon is asked, or else it is looked at.
+/// The zones of an array, or one of them: as its daemon reports, or else as found on the drives.
 pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<Zones> {
     if let Some((session, _)) = namespace::to_read(array)? {
         let geometry = session.device.geometry().clone();
@@ -116,7 +115,7 @@ fn report(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<()> {
     })
 }
 
-/// Zones by their conditions, and what is written of all.
+/// Number of zones by condition, and the bytes written in all of them.
 fn summary(zones: &[report::Zone]) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for zone in zones {
@@ -132,7 +131,7 @@ fn summary(zones: &[report::Zone]) -> String {
     format!("{} zones: {}; {} of {} written\n", zones.len(), counts.join(", "), show(written), show(capacity))
 }
 
-/// What of a zone is written, as far as its condition tells.
+/// Bytes written in a zone, as far as its condition tells.
 fn written(zone: &report::Zone) -> u64 {
     match zone.condition.as_str() {
         "full" => zone.capacity_bytes,
@@ -140,14 +139,14 @@ fn written(zone: &report::Zone) -> u64 {
     }
 }
 
-/// Lines of a picture at most: of more zones, several share a character.
+/// Most lines of the picture: if there are more zones, several share a character.
 const PICTURE_LINES: usize = 8;
 
 fn columns() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_col.into())
 }
 
-/// A character for each zone, or for some: how far it is written, in tenths, or what is wrong with it.
+/// Draws a character for each zone, or for several: tenths written, or its condition.
 fn draw(zones: &[report::Zone], columns: usize) -> String {
     let columns = if columns == 0 { 80 } else { columns }.saturating_sub(2).max(10);
     let each = zones.len().div_ceil(columns * PICTURE_LINES).max(1);
@@ -210,7 +209,7 @@ fn manage(
     };
     output.print(&managed, |managed| format!("zone {zone} is {}\n", managed.condition))?;
     if info.state.is_open() {
-        // Only whoever runs an array keeps zones open.
+        // Zones stay open only while the array runs, which ends with this command.
         let after = if info.wp_blocks == 0 { "empty" } else { "closed" };
         output.note(&format!(
             "nobody runs the array: with the end of this command zone {zone} is {after} again"
@@ -219,16 +218,16 @@ fn manage(
     Ok(())
 }
 
-/// Where `zone read` gets its data from: the array, or the block device of one that runs.
+/// Source of `zone read`: the array, or the block device of a running one.
 struct Source {
     zone: report::Zone,
     /// Most bytes of one read.
     at_most: u64,
-    /// Reads whole blocks from a byte of the device on.
+    /// Reads whole blocks at a byte offset of the device.
     read: Box<dyn Fn(u64, Buf) -> Result<Buf>>,
-    /// The array that is read, if others may use it meanwhile.
+    /// The array that is read, if other processes may use it meanwhile.
     found: Option<Found>,
-    /// Its zones that what is read lies in, or may, as they were.
+    /// The zones of the array that may contain the data, as they were before the read.
     before: Vec<ZoneInfo>,
 }
 
@@ -245,7 +244,7 @@ impl Source {
             anyhow::Ok(Source { zone, at_most, read: Box::new(read), found, before })
         };
         if let Some((session, found)) = namespace::to_read(array)? {
-            // What another namespace gives up may become part of this one, and the other way round.
+            // All zones of the array: a zone may move from one namespace to another meanwhile.
             let count = session.array.geometry().zones;
             let done = session.wait(session.array.submit(Command::Report { first: ZoneIndex(0), count }))?;
             done.result?;
@@ -275,10 +274,10 @@ impl Source {
         Ok(Source { zone, at_most: READ_BYTES, read: Box::new(read), found: None, before: Vec::new() })
     }
 
-    /// Refuses what was read if somebody has emptied a zone meanwhile: it holds less now.
+    /// Fails if a zone was reset while it was read.
     fn check(&self) -> Result<()> {
         let Some(found) = &self.found else { return Ok(()) };
-        // Nobody else touches what waits for its daemon, which a glance cannot tell as well.
+        // No process writes to an array that waits for its daemon, and a glance cannot determine its ends as exactly.
         if found.is_waited_for()? {
             return Ok(());
         }
@@ -348,7 +347,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
 struct Written {
     array: String,
     zone: u32,
-    /// Bytes of standard input that were stored.
+    /// Bytes of standard input that were written.
     written_bytes: u64,
     /// Zeros added to fill the last block.
     padded_bytes: u64,
@@ -398,7 +397,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     let result = writer.copy(&mut input, bytes(options.block_size), bytes(info.capacity_blocks));
     let (start, durable) = (writer.start, writer.durable);
     interrupt::forget();
-    // Takes the progress off the screen before anything is said.
+    // Removes the progress bar before any message.
     drop(writer);
     if input.padded > 0 {
         output.note(&format!(
@@ -423,7 +422,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     })
 }
 
-/// What is left of standard input, if it is a file.
+/// Bytes left in standard input, if it is a file.
 fn input_bytes() -> Option<u64> {
     let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok().filter(Metadata::is_file)?;
@@ -439,8 +438,8 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Fills `target` from its start and gives the bytes that are good: whole blocks, the last
-    /// one filled up with zeros, and less than there is room for only at the end of the input.
+    /// Fills `target` from its start and returns the bytes filled: whole blocks, the last one padded with zeros, and
+    /// less than all only at the end of the input.
     fn fill(&mut self, target: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < target.len() && !self.ended {
@@ -470,8 +469,8 @@ impl Input<'_> {
     }
 }
 
-/// Keeps writes on the way and the promises made about them. Positions are in bytes from the
-/// start of the zone; `durable` ≤ `completed` ≤ `submitted`.
+/// The writes in flight, and how far they are acknowledged. Positions are in bytes from the start of the zone;
+/// `durable` ≤ `completed` ≤ `submitted`.
 struct Writer<'a> {
     session: &'a Session,
     zone: u32,
@@ -483,9 +482,9 @@ struct Writer<'a> {
     submitted: u64,
     completed: u64,
     durable: u64,
-    /// `durable`, for whoever ends this process.
+    /// `durable`, for the message when a signal ends the process.
     told: Arc<AtomicU64>,
-    /// Where the first write went.
+    /// Position of the first write.
     start: u64,
     progress: Transfer,
 }
@@ -544,7 +543,7 @@ impl Writer<'_> {
         if self.fua { self.promise() } else { Ok(()) }
     }
 
-    /// Waits for every write and makes sure that they are durable.
+    /// Waits for all writes and flushes them.
     fn settle(&mut self) -> Result<()> {
         while !self.queue.is_empty() {
             self.complete_one()?;
@@ -556,12 +555,12 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Everything that has completed is durable: says so in the log.
+    /// Records that everything completed is durable, also in the acknowledgement log.
     fn promise(&mut self) -> Result<()> {
         self.durable = self.completed;
         self.told.store(self.durable, Ordering::Relaxed);
         match &mut self.log {
-            // One call for the line, so that a kill leaves all of it or nothing.
+            // One call for the line, so that a killed process leaves all of it or nothing.
             Some(log) => log
                 .write_all(format!("{}\n", self.durable).as_bytes())
                 .context("the acknowledgement log cannot be written"),
