@@ -1,11 +1,10 @@
-//! `zoneraid demo`: a power cut and a lost drive at the same moment, on real files.
+//! `zoneraid demo`: a power cut and the loss of a drive at the same moment, on real files.
 //!
-//! The story: a tar stream is written to an array of five emulated ZN540 with many writes in
-//! flight; at a moment drawn from the seed the power goes and one drive with it. The array is
-//! assembled from the other four, and every byte that had been acknowledged is compared with
-//! what was sent. The rest of the stream is written degraded, a blank drive is rebuilt, another
-//! drive is lost, and everything is read back, unpacked and compared with the files. Every write
-//! carries FUA, so an acknowledgement is a promise.
+//! The scenario: a tar stream is written to an array of five emulated ZN540 with many writes in flight; at a moment
+//! drawn from the seed the power fails, and one drive is lost with it. The array is assembled from the other four, and
+//! all acknowledged bytes are compared with the stream. The rest of the stream is written degraded, a blank drive is
+//! rebuilt, another drive is lost, and everything is read back, unpacked and compared with the files. Every write
+//! carries FUA, so that acknowledged data is durable.
 
 mod rig;
 mod source;
@@ -35,62 +34,61 @@ use std::{
 };
 use stream::{Checker, Volume, Writer};
 
-/// Files that have changed and are named.
+/// Most changed files that are named.
 const MOST_NAMED: usize = 10;
 
 const MEMBERS: usize = 5;
 const DATA_MEMBERS: u64 = MEMBERS as u64 - 1;
 const CHUNK_BLOCKS: u64 = (64 << 10) / BLOCK as u64;
-/// Zones of the array that the stream is spread over, if it is neither small nor huge.
+/// Zones of the array that the stream occupies, unless it is very small or very large.
 const ZONES: u64 = 4;
-/// Zones that the array keeps for itself, and some to spare.
+/// Zones that the array reserves, and some spare ones.
 const MORE_ZONES: u64 = 6;
 
-/// A stream of this length is always cut while it is written.
+/// A stream of at least this length is always being written when the power fails.
 const ENOUGH_BYTES: u64 = 1 << 20;
 
-/// What the demo found. `lost_bytes` is what it is about.
+/// Results of the demo; `lost_bytes` is the one that matters.
 #[derive(Serialize, Default)]
 struct Report {
     seed: u64,
-    /// Files, directories and links that were packed.
+    /// Files, directories and links in the stream.
     entries: u64,
     /// Length of the tar stream.
     input_bytes: u64,
-    /// Bytes of the stream that were promised to be durable: by the end, all of them.
+    /// Bytes of the stream acknowledged as durable: all of them by the end.
     acknowledged_bytes: u64,
-    /// Bytes of the stream that were read back at the end, with another drive lost, and are as sent.
+    /// Bytes of the stream that were read back at the end, without another drive, and are the same.
     verified_bytes: u64,
-    /// Acknowledged bytes that were not there, or not as sent, after the cut or at the end.
+    /// Acknowledged bytes that were missing or different after the cut or at the end.
     lost_bytes: u64,
     power_cuts: u32,
-    /// Commands on their way to the drives when the power went.
+    /// Drive commands in flight when the power failed.
     commands_in_flight: u64,
     acknowledged_at_cut_bytes: u64,
-    /// Where the write pointers were after recovery; at least what was acknowledged.
+    /// Position of the write pointers after recovery: at least the acknowledged bytes.
     recovered_at_cut_bytes: u64,
     verified_at_cut_bytes: u64,
     members_lost: u32,
     rebuilt_bytes: u64,
-    /// Blocks written to flash on the five drives that are the array after the rebuild, by
-    /// blocks of the stream. A block that is written again inside a ZRWA counts once. Nothing
-    /// without input.
+    /// Blocks written to flash on the five drives of the array after the rebuild, divided by blocks of the stream. A
+    /// block that is overwritten inside a ZRWA counts once. `None` without input.
     flash_write_amplification: Option<f64>,
     entries_same: u64,
     entries_different: u64,
-    /// Files that somebody changed on disk while the demo ran.
+    /// Files that changed on disk while the demo ran.
     entries_changed: u64,
     seconds: f64,
 }
 
 impl Report {
-    /// Whether the power went while something was on its way and something had been promised.
+    /// Whether the power failed while writes were in flight and others were acknowledged.
     fn was_cut(&self) -> bool {
         self.commands_in_flight > 0 && self.acknowledged_at_cut_bytes > 0
     }
 }
 
-/// Tells the story about `path`, or about the project's own sources.
+/// Runs the demo with the files at `path`, or with the sources of this project.
 pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u8> {
     let started = Instant::now();
     let seed = match seed {
@@ -105,7 +103,7 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
         story.tell()?;
         Ok(story)
     });
-    // Drives only say that a write has failed.
+    // A drive only reports that a write has failed, not that its file system is full.
     let known = |error: &anyhow::Error| {
         let other = |error: &io::Error| error.kind() != io::ErrorKind::StorageFull;
         error.chain().any(|cause| cause.downcast_ref().is_some_and(other))
@@ -153,20 +151,20 @@ struct Story {
     source: Source,
     rig: Rig,
     runtime: Runtime,
-    /// Only tests ask for another one than the default.
+    /// Default options, except in tests.
     behaviour: Behaviour,
-    /// Length of the stream in whole blocks.
+    /// Length of the stream, rounded up to whole blocks.
     total: u64,
     report: Report,
 }
 
-/// Scaled-down drives that hold a stream of `bytes` in a handful of zones.
+/// A scaled-down drive model for a stream of `bytes` in a handful of zones.
 fn plan(bytes: u64) -> Model {
     let model = Model::zn540();
     let blocks = bytes.div_ceil(BLOCK as u64);
     let wanted = blocks.div_ceil(ZONES * DATA_MEMBERS).next_multiple_of(256);
     let capacity = wanted.clamp(2048, model.geometry.zone_capacity_blocks);
-    // Some of a zone may go to waste at its end.
+    // The end of a zone may stay unused.
     let zones = blocks.div_ceil((capacity - CHUNK_BLOCKS) * DATA_MEMBERS) + MORE_ZONES;
     let zones = zones.min(model.geometry.zones as u64) as u32;
     model.scaled(zones, capacity)
@@ -180,7 +178,7 @@ impl Story {
         Ok(Story { output, source, rig, runtime: Runtime::new(), behaviour, total, report })
     }
 
-    /// A line for people who follow the story.
+    /// Prints a line of progress, unless the output is JSON.
     fn say(&self, what: &str, details: &str) -> Result<()> {
         if self.output.json { Ok(()) } else { self.output.line(&format!("{what:>10}  {details}")) }
     }
@@ -248,8 +246,8 @@ impl Story {
         Ok(self.wait(Array::assemble_with(&self.runtime, self.rig.members(), None, self.behaviour))??)
     }
 
-    /// Writes until the seed says so; then the power goes, with everything in flight. Gives the
-    /// bytes that had been acknowledged.
+    /// Writes up to a point drawn from the seed and cuts the power with all other writes in flight. Returns the
+    /// acknowledged bytes.
     fn write_until_the_cut(&mut self, array: &Array) -> Result<u64> {
         // Between one tenth and nine tenths of the stream.
         let cut_at = self.total / 10 + self.rig.draw((self.total * 8 / 10).max(1));
@@ -273,15 +271,14 @@ impl Story {
         Ok(acknowledged)
     }
 
-    /// Assembles without the drive that went with the power, and compares what was promised.
+    /// Assembles without the lost drive, and compares the recovered data with the stream.
     fn recover(&mut self, lost: usize, acknowledged: u64) -> Result<Array> {
         self.rig.lose(lost);
         self.report.members_lost += 1;
         let array = self.assemble()?;
         let recovered = self.volume(&array).end()?.min(self.total);
         let bar = self.output.bar("compare", recovered);
-        // What lies above the acknowledged bytes was not promised, but if it is there it has to
-        // be right.
+        // Data above the acknowledged bytes may be missing, but recovered data has to be right.
         let bad = Checker::new(self.volume(&array), bar, recovered).finish()?;
         self.report.recovered_at_cut_bytes = recovered;
         self.report.verified_at_cut_bytes = recovered - bad;
@@ -320,7 +317,7 @@ impl Story {
         self.say("rebuilt", &format!("{} on a blank drive {lost}", show(self.report.rebuilt_bytes)))
     }
 
-    /// Loses a drive that survived the first loss, and reads and unpacks everything.
+    /// Loses a drive that survived the first loss, then reads and unpacks everything.
     fn lose_another(&mut self, lost: usize) -> Result<()> {
         let second = (lost + 1 + self.rig.draw(DATA_MEMBERS) as usize) % MEMBERS;
         self.runtime.clear();
@@ -335,12 +332,12 @@ impl Story {
         self.report.lost_bytes += bad;
         self.report.verified_bytes = self.source.bytes.saturating_sub(bad);
         let mut compared = match compared {
-            // A stream with lost bytes need not be a tar stream any more.
+            // A stream with lost bytes may not be a valid tar stream.
             Err(_) if bad > 0 => source::Comparison::default(),
             compared => compared?,
         };
         if bad == 0 {
-            // Every byte came back as it was sent, so that the files are what has changed.
+            // All bytes came back as they were sent, so any difference is due to changed files.
             compared.changed.append(&mut compared.different);
         }
         for path in &compared.different {
@@ -360,7 +357,7 @@ impl Story {
     }
 }
 
-/// `again` is what has to follow the seed for the same story.
+/// `again` is the rest of the command line that repeats this run, behind the seed.
 fn report_text(report: &Report, again: &str) -> String {
     let amplification = report.flash_write_amplification.map_or("-".into(), |factor| format!("{factor:.3}"));
     let rows = [
@@ -388,7 +385,7 @@ fn report_text(report: &Report, again: &str) -> String {
     text + &format!("\n  {verdict} The same again: {} demo --seed {}{again}\n", called(), report.seed)
 }
 
-/// What was typed to have this program, for a shell: whoever has built it need not have installed it.
+/// This program as it was invoked, quoted for a shell: it need not be installed.
 fn called() -> String {
     std::env::args().next().map_or("zoneraid".to_string(), |called| quoted(&called))
 }
@@ -398,7 +395,7 @@ mod tests {
     use super::*;
     use engine::raid::Consistency;
 
-    /// Whether the story ends well with these seeds.
+    /// The verdict of the demo for each of these seeds.
     fn told(consistency: Consistency, seeds: std::ops::Range<u64>) -> Vec<bool> {
         let tree = tempfile::tempdir().unwrap();
         std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();

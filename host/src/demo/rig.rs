@@ -1,8 +1,7 @@
-//! Emulated drives that queue, whose power can be cut and that can be lost.
+//! Emulated drives with a command queue, which can lose power and be lost.
 //!
-//! A [`QueuedDrive`] keeps commands waiting until [`QueuedDrive::step`] lets one of them, picked
-//! at random, happen: NVMe promises no order either. So there always are commands in flight that
-//! a power cut can tear.
+//! A [`QueuedDrive`] holds commands back until [`QueuedDrive::step`] executes one of them, picked at random: NVMe does
+//! not guarantee an order either. So there are always commands in flight that a power cut can tear.
 
 use super::source::no_temporary_files;
 use anyhow::{Context, Result};
@@ -23,13 +22,13 @@ use std::{
     rc::Rc,
 };
 
-/// An emulated drive whose commands wait.
+/// An emulated drive with a command queue.
 pub struct QueuedDrive {
     drive: EmulatedDrive,
     slots: Rc<Slots>,
     /// In the order of submission.
     queue: RefCell<Vec<(Command, Completer)>>,
-    /// By zone: which blocks were written since the last reset, a bit each.
+    /// By zone: bit map of the blocks written since the last reset.
     written: RefCell<Vec<Vec<u64>>>,
     flash_blocks: Cell<u64>,
 }
@@ -45,7 +44,7 @@ impl QueuedDrive {
         }
     }
 
-    /// Lets one waiting command happen; `false` if there is none.
+    /// Executes one queued command; `false` if there is none.
     fn step(&self, rng: &mut Rng) -> bool {
         let (command, completer) = {
             let mut queue = self.queue.borrow_mut();
@@ -79,7 +78,7 @@ impl QueuedDrive {
         true
     }
 
-    /// Counts the blocks from `lba` on that were not written before since the zone was reset.
+    /// Counts the blocks from `lba` on that are written for the first time since the reset of the zone.
     fn count(&self, lba: Lba, blocks: u64) {
         let (zone, offset) = self.drive.geometry().locate(lba);
         let mut written = self.written.borrow_mut();
@@ -95,7 +94,7 @@ impl QueuedDrive {
         }
     }
 
-    /// Cuts the power: waiting commands happen, happen in part, or do not. Gives their number.
+    /// Cuts the power: queued commands are executed, executed in part, or dropped. Returns their number.
     fn cut(&self, rng: &mut Rng) -> Result<usize> {
         let waiting = std::mem::take(&mut *self.queue.borrow_mut());
         let commands: Vec<Command> = waiting.iter().map(|(command, _)| command.clone()).collect();
@@ -118,16 +117,16 @@ impl ZonedDevice for QueuedDrive {
     }
 }
 
-/// The drives of the demo, and the seed that decides what happens to them.
+/// The drives of the demo, and the random generator that decides what happens to them.
 pub struct Rig {
     model: Model,
     rng: RefCell<Rng>,
-    /// By role; a lost drive leaves its place empty.
+    /// By role; `None` for a lost drive.
     drives: RefCell<Vec<Option<Rc<QueuedDrive>>>>,
 }
 
 impl Rig {
-    /// `count` blank drives.
+    /// Creates `count` blank drives.
     pub fn new(model: Model, count: usize, seed: u64) -> Result<Rig> {
         let rng = RefCell::new(Rng::new(seed));
         let rig = Rig { model, rng, drives: RefCell::default() };
@@ -138,8 +137,8 @@ impl Rig {
         Ok(rig)
     }
 
-    /// A blank drive in a file without a name, which nobody else can open and which is gone with this process,
-    /// however that ends.
+    /// A blank drive in an unlinked file, which no other process can open and which disappears with this one, however
+    /// that ends.
     fn make(&self) -> Result<Rc<QueuedDrive>> {
         let private = std::fs::Permissions::from_mode(0o700);
         let dir = tempfile::Builder::new().permissions(private).tempdir().with_context(no_temporary_files)?;
@@ -149,19 +148,19 @@ impl Rig {
         Ok(Rc::new(QueuedDrive::new(EmulatedDrive::from_image(image))))
     }
 
-    /// Draws from the seed: a number below `n`.
+    /// Draws a number below `n` from the seed.
     pub fn draw(&self, n: u64) -> u64 {
         self.rng.borrow_mut().below(n)
     }
 
-    /// The drives that are there, as the engine wants them.
+    /// The drives that are not lost, as members for the engine.
     pub fn members(&self) -> Vec<Drive> {
         let drives = self.drives.borrow();
         let there = drives.iter().enumerate().filter_map(|(role, drive)| drive.clone().map(|d| (role, d)));
         there.map(|(role, device)| Drive { name: format!("drive {role}"), device }).collect()
     }
 
-    /// Lets something happen on one of the drives; `false` if nothing waits on any.
+    /// Executes a queued command on one of the drives; `false` if all queues are empty.
     pub fn step(&self) -> bool {
         let drives = self.drives.borrow();
         let mut rng = self.rng.borrow_mut();
@@ -176,7 +175,7 @@ impl Rig {
         self.drives.borrow().iter().flatten().map(|drive| drive.cut(&mut rng)).sum()
     }
 
-    /// Throws the drive in `role` away.
+    /// Loses the drive in `role`.
     pub fn lose(&self, role: usize) {
         if let Some(place) = self.drives.borrow_mut().get_mut(role) {
             *place = None;
@@ -191,13 +190,13 @@ impl Rig {
         Ok(Drive { name: format!("drive {role} (new)"), device })
     }
 
-    /// Bytes that were written to flash on the drives that are there. A block that is written
-    /// again while it is in a ZRWA counts once; blocks a drive moves by itself do not count.
+    /// Bytes written to flash on the drives that are not lost. A block that is overwritten inside a ZRWA counts once;
+    /// blocks that a drive moves internally do not count.
     pub fn flash_bytes(&self) -> u64 {
         self.drives.borrow().iter().flatten().map(|drive| drive.flash_blocks.get() * BLOCK as u64).sum()
     }
 
-    /// Runs `future` on `runtime` while the drives work.
+    /// Runs `future` on `runtime` while the drives execute commands.
     pub fn wait<T>(&self, runtime: &Runtime, future: impl Future<Output = T>) -> Result<T> {
         runtime.block_on(future, || self.step()).context("the array does not answer any more")
     }

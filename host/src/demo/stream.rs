@@ -1,5 +1,5 @@
-//! The tar stream on the array: zone after zone, written with many writes on the way, and read
-//! back as a [`Read`] that compares everything it passes on with what was sent.
+//! The tar stream on the array: written zone after zone with many writes in flight, and read back as a [`Read`] that
+//! compares everything it passes on with the stream.
 
 use super::{rig::Rig, source::Source};
 use anyhow::{Context, Result};
@@ -18,18 +18,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Writes on the way at the same time.
+/// Writes in flight.
 const QUEUE_DEPTH: usize = 16;
-/// Largest write; the seed picks each size. Short streams are cut into smaller ones, so that
-/// there is something on the way when the power goes.
+/// Largest write; the seed picks each size. Short streams are cut into smaller ones, so that writes are in flight when
+/// the power fails.
 const MOST_BLOCKS: u64 = (512 << 10) / BLOCK as u64;
 const LEAST_WRITES: u64 = 128;
-/// Bytes in one read.
+/// Bytes of one read.
 const READ_BYTES: u64 = 1 << 20;
-/// How long a part of the story takes at least where a person watches.
+/// Least duration of a phase if a progress bar is shown.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// A bar that does not fill up faster than somebody can watch it.
+/// A progress bar that is slowed down enough to be watched.
 pub struct Pace {
     bar: ProgressBar,
     started: Instant,
@@ -50,13 +50,13 @@ impl Pace {
         }
     }
 
-    /// Takes the bar off the screen.
+    /// Removes the bar from the screen.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// An array, what makes it run, and what is on it.
+/// An array with its runtime, drives and stream.
 #[derive(Clone, Copy)]
 pub struct Volume<'a> {
     pub array: &'a Array,
@@ -74,14 +74,14 @@ impl Volume<'_> {
         self.array.geometry().zone_capacity_blocks * BLOCK as u64
     }
 
-    /// Where byte `offset` of the stream is, and how many bytes follow it in the same zone.
+    /// The address of byte `offset` of the stream, and the bytes from there to the end of the zone.
     fn locate(&self, offset: u64) -> (Lba, u64) {
         let (zone, inside) = (offset / self.zone_bytes(), offset % self.zone_bytes());
         let start = self.array.geometry().start(ZoneIndex(zone as u32));
         (Lba(start.0 + inside / BLOCK as u64), self.zone_bytes() - inside)
     }
 
-    /// Bytes of the stream up to where the write pointers say that it goes.
+    /// Bytes of the stream below the write pointers.
     pub fn end(&self) -> Result<u64> {
         let count = self.array.geometry().zones;
         let done = self.wait(self.array.submit(Command::Report { first: ZoneIndex(0), count }))?;
@@ -108,14 +108,13 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Goes on at byte `from`, to byte `total` at most: the padded end of the stream.
+    /// Continues at byte `from`, up to byte `total` at most: the padded end of the stream.
     pub fn new(volume: Volume<'a>, bar: ProgressBar, from: u64, total: u64) -> Writer<'a> {
         let pace = Pace::new(bar, total);
         Writer { volume, pace, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
     }
 
-    /// Writes until `until` bytes are acknowledged and then some commands more, and leaves the
-    /// others on the way.
+    /// Writes until `until` bytes are acknowledged, plus a random number of commands, and leaves the others in flight.
     pub fn write_until(&mut self, until: u64) -> Result<()> {
         while self.acknowledged < until.min(self.total) {
             self.fill_queue()?;
@@ -124,7 +123,7 @@ impl<'a> Writer<'a> {
         for _ in 0..self.volume.rig.draw(64) {
             self.fill_queue()?;
             if self.submitted >= self.total {
-                // What is on its way now has to be there for the cut.
+                // The remaining writes have to be in flight when the power fails.
                 break;
             }
             self.volume.runtime.run();
@@ -137,7 +136,7 @@ impl<'a> Writer<'a> {
         self.take_acknowledged()
     }
 
-    /// Whatever has completed has been promised.
+    /// Counts completed writes as acknowledged.
     fn take_acknowledged(&mut self) -> Result<()> {
         while let Some((end, completion)) = self.queue.front_mut() {
             let Some(done) = completion.take() else { break };
@@ -184,14 +183,14 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads the stream back, up to `end`, and counts the bytes that are not as they were sent.
+/// Reads the stream back up to `end`, and counts the bytes that differ.
 pub struct Checker<'a> {
     volume: Volume<'a>,
     pace: Pace,
     end: u64,
-    /// How far the array has been read.
+    /// Bytes that have been read and compared.
     checked: u64,
-    /// What was read and not yet passed on.
+    /// Bytes that were read and are not passed on yet.
     waiting: Vec<u8>,
     passed: usize,
     /// Bytes in blocks that differ or cannot be read.
@@ -204,7 +203,7 @@ impl<'a> Checker<'a> {
         Checker { volume, pace, end, checked: 0, waiting: Vec::new(), passed: 0, lost: 0 }
     }
 
-    /// Checks whatever nobody has read yet.
+    /// Compares the rest of the stream, and returns the bytes that differ.
     pub fn finish(mut self) -> Result<u64> {
         while self.checked < self.end {
             self.next_piece()?;
@@ -234,7 +233,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Reads from `lba` on into `range` of what waits; `false` if it cannot be read.
+    /// Reads from `lba` on into `range` of the waiting bytes; `false` if that fails.
     fn fetch(&mut self, lba: Lba, range: Range<usize>) -> Result<bool> {
         let command = Command::read(lba, Buf::zeroed(range.len()));
         let done = self.volume.wait(self.volume.array.submit(command))?;
