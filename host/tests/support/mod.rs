@@ -25,7 +25,7 @@ pub struct Place {
     dir: tempfile::TempDir,
 }
 
-/// What a command did.
+/// Result of a command.
 pub struct Ran {
     pub code: i32,
     pub stdout: Vec<u8>,
@@ -88,7 +88,7 @@ impl Place {
         place
     }
 
-    /// Makes this another machine, or none that could be told from others.
+    /// Sets the machine ID, which may be invalid.
     pub fn be(&self, machine: &str) {
         fs::write(self.path("machine-id"), machine).unwrap();
     }
@@ -120,7 +120,8 @@ impl Place {
         fs::remove_file(self.path(inside)).unwrap();
     }
 
-    /// Leaves what a daemon of an array leaves that was killed while its block device was in use; gives where that is.
+    /// Creates the tails file that a daemon leaves when it is killed while its block device is in use; returns its
+    /// path.
     pub fn leave_tails(&self, array: &str) -> PathBuf {
         let status = self.json(&["status", array]);
         let id = status["uuid"].as_str().unwrap();
@@ -137,11 +138,11 @@ impl Place {
         command
     }
 
-    /// Another program, in the same surroundings.
+    /// Another program, in the same environment.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
         command.current_dir(self.dir.path()).env_remove("ZONERAID_DIR");
-        // Daemons of the machine are none of its business.
+        // Keeps daemons of the machine out of the test.
         command.env("ZONERAID_RUN_DIR", self.path("run")).env("ZONERAID_MACHINE_ID", self.path("machine-id"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -169,7 +170,7 @@ impl Place {
         self.run(&args).json()
     }
 
-    /// Runs the daemon of the array in `drives` on a thread of its own, as a machine without ublk allows.
+    /// Runs the daemon of the array in `drives` on a thread; works on a machine without ublk.
     pub fn daemon(&self) -> JoinHandle<()> {
         self.daemon_on(Terms::default())
     }
@@ -178,7 +179,7 @@ impl Place {
         self.daemon_of(self.path("drives"), terms)
     }
 
-    /// As [`Place::daemon_on`], of what is called `name`.
+    /// As [`Place::daemon_on`], of the array called `name`.
     pub fn daemon_of(&self, name: PathBuf, terms: Terms) -> JoinHandle<()> {
         let directory = self.path("run");
         let (ready, wait) = mpsc::channel();
@@ -197,7 +198,7 @@ impl Place {
     }
 }
 
-/// `zoneraid` as somebody who has no rights there.
+/// `zoneraid` as an unprivileged user.
 pub fn nobody(place: &Place, directory: &str, args: &[&str]) -> Command {
     let copy = place.path("zoneraid");
     if !copy.exists() {
@@ -213,10 +214,10 @@ pub fn nobody(place: &Place, directory: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Runs it.
+/// Runs [`nobody`].
 pub fn as_nobody(place: &Place, directory: &str, args: &[&str]) -> Ran {
     let mut command = nobody(place, directory, args);
-    // What another thread starts just now may have the copy open for writing until it runs.
+    // A process that another thread is just starting may have the copy open for writing until its exec.
     let output = loop {
         match command.output() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => sleep(Duration::from_millis(10)),
@@ -259,7 +260,7 @@ impl Random {
     }
 }
 
-/// Every file below `dir` with its content's checksum, to see whether anything was written.
+/// All files below `dir` with their contents, to detect writes.
 pub fn fingerprint(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
