@@ -1,4 +1,4 @@
-//! What boots the guest: busybox, the modules that the root needs, and a script.
+//! The guest's initramfs: busybox, the modules that mount the root, and a script.
 
 use crate::kernel::{Kernel, find_tool};
 use anyhow::{Context, Result, ensure};
@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What the root is mounted with, and what every guest uses; the rest is loaded from the root.
+/// Modules that mount the root, and those that every guest uses; others are loaded from the root.
 const MODULES: [&str; 6] = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "configfs", "nvme"];
 
 /// Writes the initramfs for `kernel` to `file`.
@@ -30,7 +30,7 @@ pub fn write(kernel: &Kernel, file: &Path) -> Result<()> {
     fs::write(file, archive.0).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The files of [`MODULES`] and of what they depend on, in the order in which they are loaded.
+/// The files of [`MODULES`] and of their dependencies, in loading order.
 fn modules(kernel: &Kernel) -> Result<Vec<String>> {
     let mut files: Vec<String> = Vec::new();
     for module in MODULES {
@@ -62,7 +62,7 @@ fn unpacked(module: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// An archive as the kernel unpacks it at boot (`newc` in cpio(5)).
+/// An archive in the kernel's initramfs format (`newc` in cpio(5)).
 struct Cpio(Vec<u8>);
 
 impl Cpio {

@@ -9,10 +9,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// ublk makes zoned block devices since 6.6.
+/// Oldest kernel release: ublk has zoned block devices since 6.6.
 const OLDEST: [u32; 2] = [6, 6];
 
-/// What the runner and the tests call, and the Debian packages that have it.
+/// Programs that the runner and the tests need, and their Debian packages.
 const TOOLS: [(&str, &str); 26] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -44,9 +44,9 @@ const TOOLS: [(&str, &str); 26] = [
 
 /// An unpacked kernel package.
 pub struct Kernel {
-    /// Where it was unpacked: `boot` and `lib/modules` are below.
+    /// Directory where it was unpacked: `boot` and `lib/modules` are below.
     pub root: PathBuf,
-    /// What `uname -r` says when it runs.
+    /// Its `uname -r`.
     pub release: String,
 }
 
@@ -66,8 +66,8 @@ impl Kernel {
         self.root.join("lib/modules").join(&self.release)
     }
 
-    /// The kernel that `wanted` names: a directory with an unpacked one, or the beginning of a release. Without it the
-    /// newest kernel in the cache; if there is none, the newest one that apt offers.
+    /// The kernel that `wanted` names: a directory with an unpacked one, or the beginning of a release. Without a name
+    /// the newest kernel in the cache, or if the cache is empty, the newest one that apt offers.
     pub fn find(wanted: Option<&str>) -> Result<Self> {
         need_tools()?;
         if let Some(path) = wanted.filter(|wanted| wanted.contains('/')) {
@@ -101,14 +101,14 @@ fn unpacked_at(root: &Path) -> Result<Kernel> {
     }
 }
 
-/// Whether a release is meant by what was typed: 7.3 means 7.3.4+deb13-amd64, and not 7.30.
+/// Whether a release matches the given prefix: 7.3 matches 7.3.4+deb13-amd64, and not 7.30.
 fn is_meant(release: &str, prefix: &str) -> bool {
     release.strip_prefix(prefix).is_some_and(|rest| {
         prefix.is_empty() || !rest.starts_with(|c: char| c.is_ascii_digit() || c.is_ascii_alphabetic())
     })
 }
 
-/// Where kernels are kept, which are large, slow to get and the same for all checkouts.
+/// The directory of kernels, which are large, slow to get and the same for all checkouts.
 pub fn cache() -> Result<PathBuf> {
     let base = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
         (Some(base), _) => PathBuf::from(base),
@@ -118,14 +118,14 @@ pub fn cache() -> Result<PathBuf> {
     Ok(base.join("zoneraid-guest"))
 }
 
-/// Finds a program as a shell would, and where only root's PATH looks.
+/// Finds a program in PATH, and in directories that only root's PATH has.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let dirs = env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/bin"].map(PathBuf::from));
     dirs.map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
-/// The packages of the programs that are not installed here.
+/// The packages of missing programs.
 pub fn missing_packages() -> Vec<&'static str> {
     let missing = |(tool, _): &&(&str, &str)| match find_tool(tool) {
         // A busybox that needs shared libraries cannot run in an initramfs.
@@ -150,7 +150,7 @@ fn need_tools() -> Result<()> {
     Ok(())
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to its end and returns its output.
 fn output(program: &str, args: &[&OsStr], dir: &Path) -> Result<String> {
     let mut command = Command::new(find_tool(program).unwrap_or_else(|| program.into()));
     let output = command
@@ -165,7 +165,7 @@ fn output(program: &str, args: &[&OsStr], dir: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The numbers in a kernel's release, to be compared: 6.12.117+deb12 is newer than 6.12.43.
+/// The numbers in a kernel's release, for comparison: 6.12.117+deb12 is newer than 6.12.43.
 fn numbers(release: &str) -> Vec<u32> {
     release.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }
@@ -179,8 +179,8 @@ fn release_of(package: &str) -> Option<&str> {
     (general.starts_with(|c: char| c.is_ascii_digit()) && full && !special).then_some(release)
 }
 
-/// The packages of a kernel, by their beginnings. Ubuntu keeps modules in packages of their own; Debian does from 7.x on,
-/// where the image is in linux-binary, lists of modules in linux-base, and linux-image has nothing.
+/// Prefixes of the packages of a kernel. Ubuntu has separate packages for modules; so has Debian from 7.x on, where the
+/// image is in linux-binary, lists of modules are in linux-base, and linux-image is empty.
 const PACKAGES: [&str; 5] =
     ["linux-image", "linux-binary", "linux-base", "linux-modules", "linux-modules-extra"];
 

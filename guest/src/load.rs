@@ -1,10 +1,9 @@
-//! Writes that have to survive crashes, and the check that they did.
+//! Writes that have to survive crashes, and their verification.
 //!
-//! [`Load`] writes to some zones of a zoned block device, each zone from a thread of its own, and
-//! logs outside the guest what was acknowledged: the end of a write with FUA, or of writes before
-//! a flush. [`Verify`] reads the log and the device after a crash. What a block holds follows
-//! from its zone, the zone's generation (how often it was reset), its place and the seed, so that
-//! a block that is old, misplaced or wrongly reconstructed is told from the right one.
+//! [`Load`] writes to some zones of a zoned block device, each zone from a thread of its own, and logs acknowledgements
+//! outside the guest: the end of a write with FUA, or of writes before a flush. [`Verify`] reads the log and the device
+//! after a crash. The contents of a block follow from its zone, the zone's generation (number of resets), its place and
+//! the seed, so that a block that is old, misplaced or wrongly reconstructed is told from the right one.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -63,26 +62,26 @@ struct Reported {
     full: bool,
 }
 
-/// What the log knows of a zone.
+/// State of a zone according to the log.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Known {
     generation: u64,
     acknowledged: u64,
-    /// A reset was begun and perhaps done.
+    /// A reset was begun, and may be done.
     resetting: bool,
-    /// A finish was begun and perhaps done.
+    /// A finish was begun, and may be done.
     finishing: bool,
     finished: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Event {
-    /// A reset begins; if it is done, the zone is of this generation.
+    /// A reset begins; once it is done, the zone has this generation.
     Resetting(u64),
     Reset(u64),
     Finishing,
     Finished,
-    /// So many blocks are durable.
+    /// This many blocks are durable.
     Acknowledged(u64),
 }
 
@@ -125,7 +124,7 @@ impl Known {
     }
 }
 
-/// What the log says of each zone it mentions. A line that a crash has torn is the last one.
+/// The state of each zone in the log. Only the last line may be torn.
 fn replay(log: &str) -> Result<Vec<Known>> {
     let mut zones: Vec<Known> = Vec::new();
     let whole = log.rfind('\n').map_or("", |end| &log[..end]);
@@ -139,7 +138,7 @@ fn replay(log: &str) -> Result<Vec<Known>> {
     Ok(zones)
 }
 
-/// A stream of numbers that look random (splitmix64).
+/// A pseudo-random sequence (splitmix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -156,7 +155,7 @@ impl Numbers {
     }
 }
 
-/// What block `place` of a zone holds in one of its generations.
+/// Fills `block` with the contents of block `place` of a zone in one of its generations.
 fn fill(block: &mut [u8], seed: u64, zone: usize, generation: u64, place: u64) {
     let mut numbers = Numbers(seed ^ ((zone as u64) << 48) ^ (generation << 32) ^ place);
     let mut head = [zone as u64, generation, place].into_iter();
@@ -166,7 +165,7 @@ fn fill(block: &mut [u8], seed: u64, zone: usize, generation: u64, place: u64) {
     }
 }
 
-/// Memory at an address that direct I/O takes.
+/// Memory that is aligned for direct I/O.
 struct Aligned {
     memory: Vec<u8>,
     offset: usize,
@@ -205,7 +204,7 @@ fn report(device: &Path) -> Result<Vec<Reported>> {
     text.lines().map(|line| parse_report(line).with_context(|| format!("blkzone reports '{line}'"))).collect()
 }
 
-/// Parses a line of `blkzone report`, whose numbers are hexadecimal sectors of 512 bytes.
+/// Parses a line of `blkzone report`, which has hexadecimal numbers of sectors of 512 bytes.
 fn parse_report(line: &str) -> Option<Reported> {
     let sectors = |key: &str| {
         let rest = line.split_once(key)?.1.trim_start_matches([' ', ':']).strip_prefix("0x")?;
@@ -269,7 +268,7 @@ struct Writer<'a> {
     zone: Reported,
     generation: u64,
     numbers: Numbers,
-    /// Writes complete when they are in the drive's cache, or when they are durable.
+    /// Handles for writes that complete in the drive's cache, and for durable writes.
     cached: fs::File,
     durable: fs::File,
     buffer: Aligned,
@@ -334,7 +333,7 @@ impl<'a> Writer<'a> {
 
     fn blkzone(&self, verb: &str) -> Result<()> {
         let sector = (self.zone.start * (BLOCK as u64 / 512)).to_string();
-        // Without `--force` it opens the device for exclusive use, which other workers do as well.
+        // Without `--force` it opens the device for exclusive use, as other workers do.
         blkzone(&self.target.device, &[verb, "--force", "--count", "1", "--offset", &sector]).map(drop)
     }
 
@@ -391,7 +390,7 @@ impl Verify {
     }
 }
 
-/// Checks a zone against the log. Returns what is certain from now on, because it was seen.
+/// Checks a zone against the log. Returns the state that was seen, which is certain from now on.
 fn check(seed: u64, number: usize, known: &Known, zone: &Reported, file: &fs::File) -> Result<Vec<Event>> {
     if known.resetting && zone.written == 0 {
         return Ok(vec![Event::Reset(known.generation + 1)]);
@@ -400,7 +399,7 @@ fn check(seed: u64, number: usize, known: &Known, zone: &Reported, file: &fs::Fi
     ensure!(zone.written >= known.acknowledged, "acknowledged blocks are above the write pointer");
     let mut buffer = Aligned::new(LONGEST * BLOCK);
     let mut expected = vec![0; BLOCK];
-    // A zone that was finished early has zeros from where its data ends.
+    // A zone that was finished early reads as zeros behind its data.
     let may_end_early = zone.full && (known.finishing || known.finished);
     let mut ended = false;
     let mut place = 0;
@@ -430,7 +429,7 @@ fn check(seed: u64, number: usize, known: &Known, zone: &Reported, file: &fs::Fi
         }
         place += blocks;
     }
-    // What was seen once may not be lost later. A change that did not happen is over.
+    // Blocks that were seen may not be lost later. A change that did not happen is over.
     let mut seen = vec![Event::Reset(known.generation), Event::Acknowledged(zone.written)];
     if may_end_early {
         seen = vec![Event::Reset(known.generation), Event::Acknowledged(known.acknowledged)];

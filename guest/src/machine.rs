@@ -1,4 +1,4 @@
-//! QEMU: its drives, its command line, and whether KVM works here.
+//! Starts QEMU: drives, command line, and a test of KVM.
 
 use crate::{kernel, kernel::Kernel};
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a kernel takes at most to start its first process, if KVM works.
+/// Longest time until a kernel starts its first process, if KVM works.
 const PROBE: Duration = Duration::from_secs(20);
 
 #[derive(Args, Clone)]
@@ -126,7 +126,7 @@ pub fn parse_size(text: &str) -> Result<u64> {
 }
 
 impl Drives {
-    /// What describes drive `number` of the machine to QEMU, its image being `image`.
+    /// QEMU's arguments for drive `number` of the machine, with its image.
     fn arguments(&self, number: usize, image: &Path) -> Vec<String> {
         let mut namespace = format!(
             "nvme-ns,drive=image{number},bus=controller{number},nsid=1,\
@@ -171,8 +171,8 @@ impl Drives {
 }
 
 impl Machine {
-    /// Starts QEMU. `share` is what the guest sees as /mnt/guest; the drives' images, the
-    /// initramfs and the monitor's socket are in `room`. The process dies with this one.
+    /// Starts QEMU. `share` is the guest's /mnt/guest; the drives' images, the initramfs and the monitor's socket are
+    /// in `room`. QEMU dies with this process.
     pub fn start(&self, kernel: &Kernel, initramfs: &Path, share: &Path, room: &Path) -> Result<Child> {
         let mut command = qemu(accelerator(kernel, initramfs)?, kernel, initramfs, &room.join("serial"))?;
         command.args(["-m", &self.memory, "-smp", &self.processors.to_string()]).args(&self.qemu);
@@ -213,10 +213,10 @@ fn qemu(accelerator: &str, kernel: &Kernel, initramfs: &Path, serial: &Path) -> 
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-machine", "pc", "-accel"]);
     match accelerator {
         "kvm" => command.args(["kvm", "-cpu", "host"]),
-        // Newer vector instructions cost more to emulate than they save. A thread for each processor costs more
-        // than it saves, too, while several guests run: half of the time one waits for a lock whose holder does not
-        // run. And now and then one of them executes what the kernel has just patched away, and the guest dies. A
-        // reset throws all translations away, which takes minutes if there is a GiB of them.
+        // Newer vector instructions cost more to emulate than they save. So does a thread for each processor while
+        // several guests run: half of the time one waits for a lock with a preempted holder. It also happens that one
+        // executes code that the kernel has just patched, which kills the guest. A reset discards all translations,
+        // which takes minutes for a GiB of them.
         _ => command.args(["tcg,thread=single,tb-size=192", "-cpu", "Nehalem"]),
     };
     command.args(["-nodefaults", "-display", "none", "-serial", &format!("file:{}", serial.display())]);
@@ -224,13 +224,13 @@ fn qemu(accelerator: &str, kernel: &Kernel, initramfs: &Path, serial: &Path) -> 
     Ok(command)
 }
 
-/// "kvm" or "tcg". That /dev/kvm can be opened does not mean that guests run: one boot tells.
+/// "kvm" or "tcg". Guests may fail to run although /dev/kvm can be opened: one boot is tried.
 fn accelerator(kernel: &Kernel, initramfs: &Path) -> Result<&'static str> {
     let usable = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     if !usable {
         return Ok("tcg");
     }
-    // The machine that a home directory is on may change, its boots do.
+    // A home directory may be used on several machines, so the result is kept by boot id.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let cache = kernel::cache()?.join(format!("kvm-{}", boot.trim()));
     let works = match fs::read_to_string(&cache) {
@@ -260,7 +260,7 @@ fn probe_kvm(kernel: &Kernel, initramfs: &Path) -> Result<bool> {
     Ok(fs::read_to_string(serial).is_ok_and(|serial| serial.contains("guest: alive")))
 }
 
-/// The path of a socket has to fit into 108 bytes, so the room is where paths are short.
+/// A directory with a short path: the path of a socket has to fit into 108 bytes.
 pub fn room() -> Result<tempfile::TempDir> {
     let room =
         tempfile::Builder::new().prefix("guest").tempdir().context("no room for the drives' images")?;
@@ -268,7 +268,7 @@ pub fn room() -> Result<tempfile::TempDir> {
     Ok(room)
 }
 
-/// What is known of the end of a guest that died: the last lines of its console and of QEMU.
+/// Information on the end of a guest that died: the last lines of its console and of QEMU.
 pub fn last_words(room: &Path) -> String {
     let tail = |file: PathBuf| {
         let text =

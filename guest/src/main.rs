@@ -1,11 +1,10 @@
-//! `guest`: runs a command, or the tests in `guest/scenarios`, under a Linux kernel of its own
-//! with emulated ZNS drives, in QEMU.
+//! `guest`: runs a command, or the tests in `guest/scenarios`, under a Linux kernel of its own with emulated ZNS
+//! drives, in QEMU.
 //!
-//! The guest sees this machine's files, read-only below an overlay in its memory: what is
-//! installed or built here can be run there. It needs no root rights, no kernel module here and
-//! no KVM. [`kernel`] gets a kernel, [`initramfs`] packs what boots it, [`machine`] is QEMU,
-//! [`run`] lives through one run, [`scenario`] finds and judges the tests. [`load`] makes and
-//! verifies writes that have to survive crashes; it runs inside the guest.
+//! The guest has this machine's files, read-only below an overlay in its memory: programs that are installed or built
+//! here run there. It needs neither root rights nor kernel modules here, and no KVM. [`kernel`] gets a kernel,
+//! [`initramfs`] packs the initramfs, [`machine`] starts QEMU, [`run`] supervises one run, [`scenario`] finds and
+//! judges the tests. [`load`] makes and verifies writes that have to survive crashes; it runs inside the guest.
 #![forbid(unsafe_code)]
 
 mod initramfs;

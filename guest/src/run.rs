@@ -1,4 +1,4 @@
-//! One life of a guest: its output is passed on, what it asks for is done, its end is judged.
+//! One run of a guest: passes its output on, carries out its requests, judges its end.
 
 use crate::{
     initramfs,
@@ -27,10 +27,10 @@ pub const TOO_LONG: u8 = 124;
 /// Exit status: there is no guest, or it died.
 pub const NO_GUEST: u8 = 125;
 
-/// Those that end the runner, which then takes its directories away: interrupt, terminate, hang up.
+/// Signals that end the runner, which then removes its directories: interrupt, terminate, hang up.
 const SIGNALS: [i32; 3] = [2, 15, 1];
 
-/// How often the runner looks at what the guest left in the shared directory.
+/// Polling interval of the shared directory.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
@@ -79,7 +79,7 @@ impl Run {
     }
 }
 
-/// How a guest ended, with the last lines of its console if not by itself.
+/// The end of a guest, with the last lines of its console if it did not exit by itself.
 pub enum End {
     Exited(u8),
     Died(String),
@@ -104,7 +104,7 @@ impl End {
     }
 }
 
-/// Runs `command` in a guest; what it prints goes to `sink` and to `log` in `out`.
+/// Runs `command` in a guest; its output goes to `sink` and to `log` in `out`.
 pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut dyn Write) -> Result<End> {
     let kernel = Kernel::find(machine.kernel.as_deref())?;
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
@@ -130,7 +130,7 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
     initramfs::write(&kernel, &initramfs)?;
     let qemu = machine.start(&kernel, &initramfs, &out, room.path())?;
     let end = watch(qemu, machine, &notes, &room.path().join("qmp"), &mut Log::new(&out, sink)?)?;
-    // QEMU that has refused its arguments has made none.
+    // It is missing if QEMU has refused its arguments.
     let serial = room.path().join("serial");
     if serial.exists() {
         fs::copy(serial, out.join("serial"))?;
@@ -187,7 +187,7 @@ fn watch(mut qemu: Child, machine: &Machine, notes: &Notes, socket: &Path, log: 
     }
 }
 
-/// The part of the shared directory in which runner and guest leave notes for each other.
+/// The part of the shared directory for messages between runner and guest.
 struct Notes(PathBuf);
 
 impl Notes {
@@ -216,7 +216,7 @@ impl Notes {
     }
 }
 
-/// Writes a file that is either not there or complete.
+/// Replaces a file atomically.
 fn replace(file: &Path, contents: &str) -> Result<()> {
     let new = file.with_extension("new");
     fs::write(&new, contents)?;
@@ -247,7 +247,7 @@ impl Ask {
     }
 }
 
-/// What the command prints, as it arrives in the shared directory.
+/// The output of the command, read from the shared directory.
 struct Log<'a> {
     file: fs::File,
     sink: &'a mut dyn Write,
@@ -261,7 +261,7 @@ impl<'a> Log<'a> {
     }
 
     fn pass_on(&mut self) -> Result<()> {
-        // A file that has grown is read on from where its end was.
+        // Reading continues at the former end of the file.
         let position = self.file.stream_position()?;
         self.file.seek(SeekFrom::Start(position))?;
         let mut new = Vec::new();

@@ -1,7 +1,7 @@
-//! The tests: scripts that run in a guest of their own and fail by their exit status.
+//! The tests: scripts that each run in a guest of their own and fail by exit status.
 //!
-//! The first comment of a script says what it shows. A line `# guest: OPTIONS` describes its
-//! machine with the options of `guest run`; `# long` keeps it out of the short run.
+//! The first comment of a script describes the test. A line `# guest: OPTIONS` configures its machine with the options
+//! of `guest run`; `# long` excludes it from the short run.
 
 use crate::{
     kernel::Kernel,
@@ -164,7 +164,7 @@ impl Test {
             false => self.names.contains(&scenario.name),
         };
         let mut wanted: Vec<_> = all.iter().filter(wanted).collect();
-        // Those that may take longest come first, lest one of them is left over for the end.
+        // The longest first, so that none is left for the end.
         wanted.sort_by_key(|scenario| Reverse(scenario.machine.time_limit));
         let failed = self.play(&wanted, seed)?;
         let passed = wanted.len() - failed.len();
@@ -181,7 +181,7 @@ impl Test {
         let jobs = match self.jobs {
             Some(jobs) => jobs.get(),
             None if self.verbose => 1,
-            // A third of the time a guest waits for something.
+            // A guest waits for a third of the time.
             None => (thread::available_parallelism().map_or(1, NonZero::get) * 3 / 2).min(3),
         };
         // They share the kernel, which is fetched once.
