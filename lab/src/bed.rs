@@ -40,44 +40,44 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// What is built.
+/// Parameters of a test bed.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub system: System,
     pub model: Model,
     pub timing: Timing,
     pub members: usize,
-    /// How many of them parity makes up for.
+    /// Number of members that may be lost.
     pub parities: usize,
-    /// All members are parts of one drive: namespaces that share its hardware.
+    /// All members are namespaces of one drive, which share its hardware.
     pub partitioned: bool,
-    /// Zones of a drive that are one.
+    /// Zones of a drive that form one.
     pub aggregate: u32,
     pub chunk_kib: u64,
-    /// Whether the drives keep what is written, so that an array can be found again.
+    /// Whether the drives keep data, so that an array can be assembled again.
     pub stores: bool,
-    /// How the drives compress what is written, if they do; they keep it then.
+    /// The drives' compression, if any; they keep data then.
     pub compression: Option<Scheme>,
-    /// Decides the jitter of the drives; `None` for none.
+    /// Seed of the drives' jitter; `None` for no jitter.
     pub seed: Option<u64>,
     pub host: Host,
-    /// Blocks that are appended in any order; 0 where zones are not written by appends.
+    /// Blocks per group that are appended in any order; 0 if zones are not written by appends.
     pub group_blocks: u32,
-    /// Writes that wait behind each other are joined, whatever the design.
+    /// Queued writes are joined, in all designs.
     pub joins: bool,
-    /// A volume of so many blocks is on the array, and what is written is written to that, at random places.
+    /// The load is random writes to a volume of this many blocks on the array.
     pub volume_blocks: Option<u64>,
     /// Each zone of the array begins on another drive than the one before it.
     pub turned: bool,
-    /// What all writes pass one after the other.
+    /// Serial section that all writes pass one after the other.
     pub section: Section,
-    /// What the lock of a zone counts as one request, if the host has such locks.
+    /// Size that the lock of a zone counts as one request, if the host has such locks.
     pub request_kib: u64,
     pub consistency: Consistency,
 }
 
-/// What a sub-request takes in RAIZN's queue, in µs. A guess: a lock and a list that processors pass to each other.
-/// Nothing is published but that it is the bottleneck (ZRAID §6.1).
+/// Service time of a sub-request in RAIZN's queue, in µs. A guess: a lock and a list that processors pass to each
+/// other. It is only published that the queue is the bottleneck (ZRAID §6.1).
 pub const RAIZN_QUEUE_US: f64 = 2.0;
 
 impl Setup {
@@ -107,7 +107,7 @@ impl Setup {
         }
     }
 
-    /// This, on a host.
+    /// The same setup on a host.
     pub fn on(self, host: &Host) -> Setup {
         Setup { host: host.clone(), ..self }
     }
@@ -120,7 +120,8 @@ impl Setup {
     fn behaviour(&self) -> Behaviour {
         let behaviour = self.system.behaviour();
         let join = self.joins || behaviour.join;
-        // What is to be found again, and what is measured as a product, has its parity where the product has it.
+        // As published, partial parity is logged at the parity member, where recovery does not find it: not for arrays
+        // that are assembled again, or measured as products.
         let published = !(self.stores || self.joins || self.group_blocks > 0);
         let logs_at_parity = behaviour.logs_at_parity && published;
         Behaviour { consistency: self.consistency, join, logs_at_parity, ..behaviour }
@@ -131,7 +132,7 @@ impl Setup {
         let (mut model, timing) = (Model::pm1731a(), Timing::pm1731a());
         let geometry = &mut model.geometry;
         geometry.zones = 8000;
-        // Each has its share of what the drive allows.
+        // Each has its share of the drive's limits.
         for limit in [&mut geometry.max_open, &mut geometry.max_active] {
             *limit /= 5;
         }
@@ -148,36 +149,36 @@ pub struct Load {
     pub zones: u32,
     pub request_kib: u64,
     pub depth: u32,
-    /// Random reads of 4 KiB that are on their way meanwhile.
+    /// Random reads of 4 KiB in flight at the same time.
     pub readers: u32,
     /// Mean of random pauses after each request.
     pub pause_us: u64,
     pub window: Window,
-    /// How many runs with different seeds the figures are the mean of.
+    /// Number of runs with different seeds; their mean is reported.
     pub seeds: u64,
 }
 
 impl Load {
-    /// As the papers' fio jobs. They run for ten seconds; on drives that stripe their zones nothing changes any more
-    /// after some milliseconds, which each row's drift shows.
+    /// As the papers' fio jobs, which run for ten seconds; drives that stripe their zones reach a steady state after
+    /// some milliseconds, as the drift of each row shows.
     pub fn fio(zones: u32, request_kib: u64) -> Load {
         let window = Window::steady(15, 40, 120);
         Load { zones, request_kib, depth: 64, readers: 0, pause_us: 0, window, seeds: 2 }
     }
 
-    /// The same for drives whose write buffer takes long to fill, which it has after 0.4 s at the latest.
+    /// The same for drives with a large write buffer, which is full after 0.4 s at the latest.
     pub fn long(zones: u32, request_kib: u64) -> Load {
         Load { window: Window::steady(450, 500, 700), seeds: 2, ..Load::fio(zones, request_kib) }
     }
 }
 
-/// Jobs begin within so much time of each other.
+/// Jobs begin within this time of each other.
 const STAGGER_NS: u64 = 5_000_000;
 
-/// Measures sequential writes on a new array, with several seeds: means, and how far throughput spreads.
+/// Measures sequential writes on a new array, with several seeds: means, and the spread of throughput.
 ///
 /// # Errors
-/// When there can be no such array, or a write fails.
+/// The drives cannot have such an array, or a write fails.
 pub fn point(setup: &Setup, load: &Load) -> anyhow::Result<Row> {
     let seed = |n: u64| Setup {
         seed: setup.seed.map(|seed| seed + n),
@@ -189,10 +190,10 @@ pub fn point(setup: &Setup, load: &Load) -> anyhow::Result<Row> {
     Row::mean(rows).context("nothing was measured")
 }
 
-/// Runs that have been done: many experiments show a point of another one.
+/// Results of runs: many experiments repeat points of other ones.
 static DONE: Mutex<BTreeMap<String, Row>> = Mutex::new(BTreeMap::new());
 
-/// A run with one seed. All of it follows from what it is asked for, so that nothing is run twice.
+/// A run with one seed. Runs are deterministic, so none is repeated.
 fn run(setup: &Setup, load: &Load) -> anyhow::Result<Row> {
     let key = {
         let (mut setup, load) = (setup.clone(), Load { seeds: 1, ..*load });
@@ -212,13 +213,13 @@ fn run(setup: &Setup, load: &Load) -> anyhow::Result<Row> {
     Ok(Row { host: setup.host.name.clone(), ..row })
 }
 
-/// What streams of writes left on the drives.
+/// Effects of streams of writes on the drives.
 pub struct Left {
     pub flash_write_amplification: f64,
     pub written: Written,
 }
 
-/// An array that can be run.
+/// A running array.
 pub struct Bed {
     pub clock: Clock,
     pub runtime: Runtime,
@@ -228,7 +229,7 @@ pub struct Bed {
     end: End,
 }
 
-/// Tasks and events hold the array that they are for, which holds them: they have to be let go when it ends.
+/// Tasks and events hold their array, which holds them: they have to be cleared at the end.
 struct End {
     clock: Clock,
     runtime: Runtime,
@@ -242,18 +243,18 @@ impl Drop for End {
 }
 
 impl Bed {
-    /// Makes the drives and the array on them.
+    /// Creates the drives and the array on them.
     ///
     /// # Errors
-    /// When the drives cannot have such an array.
+    /// The drives cannot have such an array.
     pub fn new(setup: &Setup) -> anyhow::Result<Bed> {
         Bed::traced(setup, None)
     }
 
-    /// As [`Bed::new`], and has `trace` learn what happens.
+    /// As [`Bed::new`], with events recorded in `trace`.
     ///
     /// # Errors
-    /// When the drives cannot have such an array.
+    /// The drives cannot have such an array.
     pub fn traced(setup: &Setup, trace: Option<Trace>) -> anyhow::Result<Bed> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
         let threads = Threads::new(&setup.host, &clock, &runtime, trace.clone());
@@ -315,7 +316,7 @@ impl Bed {
         let create = Array::create_with(&runtime, options, members, setup.behaviour());
         let array =
             runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
-        // Where blocks are that were appended only the array knows.
+        // Only the array knows the places of appended blocks.
         if setup.aggregate == 1 && setup.group_blocks <= 1 {
             for (member, drive) in drives.iter().enumerate() {
                 drive.set_classifier(classifier(array.layout(), member));
@@ -339,15 +340,15 @@ impl Bed {
     /// Runs `future` to its end.
     ///
     /// # Errors
-    /// When nothing can happen any more and it has not ended.
+    /// It has not ended, and no event is left.
     pub fn run<T>(&self, future: impl Future<Output = T>) -> anyhow::Result<T> {
         self.runtime.block_on(future, || self.clock.advance()).context("nothing can happen any more")
     }
 
-    /// Sequential writes, measured once they are under way. The array ends with them.
+    /// Runs sequential writes and measures them in the window of `load`. The array ends with them.
     ///
     /// # Errors
-    /// When a write fails.
+    /// A write fails.
     pub fn write_zones(self, load: &Load) -> anyhow::Result<Row> {
         let (blocks, pause_ns) = (load.request_kib * 1024 / BLOCK as u64, load.pause_us * 1000);
         let mut rng = Rng::new(self.setup.seed.unwrap_or_default());
@@ -357,7 +358,7 @@ impl Bed {
             Job { blocks, start_ns, pause_ns, ..Job::new(kind, zone, 4, load.depth) }
         };
         let mut jobs: Vec<Job> = (0..load.zones).map(&mut job).collect();
-        // Readers have a zone of their own behind those of the writers, which is full.
+        // Readers have a full zone of their own behind those of the writers.
         if load.readers > 0 {
             jobs.push(Job::new(Kind::Read, load.zones, 4, load.readers));
             let capacity = self.array.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
@@ -402,7 +403,7 @@ impl Bed {
         })
     }
 
-    /// Blocks of flash that the first zones of the array take, when so many are full.
+    /// Blocks of flash used by the array's zones below `zones`, which are full.
     pub fn flash_blocks(&self, zones: u32) -> u64 {
         let of = |ssd: &Ssd| {
             let taken = |zone| match ssd.flash_pages(physical(ZoneIndex(zone))) {
@@ -414,12 +415,12 @@ impl Bed {
         self.drives.iter().map(|drive| of(&drive.ssd().borrow())).sum()
     }
 
-    /// What the drives have been asked so far, for [`Bed::left_since`].
+    /// Current counters of the drives, for [`Bed::left_since`].
     pub fn write_counters(&self) -> Counters {
         sum(&self.drives)
     }
 
-    /// What so many blocks of the host's have left on the drives since then.
+    /// Effects on the drives of `host_blocks` written by the host since then.
     pub fn left_since(&self, before: &Counters, host_blocks: u64) -> Left {
         let (now, host_bytes) = (sum(&self.drives), host_blocks * BLOCK as u64);
         Left {
@@ -431,7 +432,7 @@ impl Bed {
     /// Writes all of `streams` at the same time, to their end.
     ///
     /// # Errors
-    /// When a write fails.
+    /// A write fails.
     pub fn write_streams(&self, streams: &[Stream]) -> anyhow::Result<Left> {
         let before = sum(&self.drives);
         let (left, blocks) = (Rc::new(Cell::new(streams.len())), Rc::new(Cell::new(0)));
@@ -460,15 +461,15 @@ impl Bed {
         Ok(self.left_since(&before, blocks.get()))
     }
 
-    /// Cuts the power, whatever is on its way, takes the member `lost` away, and assembles what is left. Only drives
-    /// that keep what is written can do that, and none that are parts of one.
+    /// Cuts the power with commands in flight, removes the member `lost`, and assembles the rest. The drives must keep
+    /// data, and must not be partitions of one drive.
     ///
     /// # Errors
-    /// When the array cannot be found again.
+    /// The array cannot be assembled.
     pub fn cut_power(self, lost: Option<usize>) -> anyhow::Result<Again> {
         let Bed { array, drives, setup, end, .. } = self;
         ensure!(!setup.partitioned, "parts of one drive are not cut off");
-        // What is on its way in a drive ends here: commands that have not taken effect never will.
+        // Commands in flight in a drive end here: those that have not taken effect never will.
         drop((array, end));
         let ssds: Vec<_> = drives.iter().map(|drive| drive.ssd().clone()).collect();
         drop(drives);
@@ -491,7 +492,7 @@ impl Bed {
     }
 }
 
-/// An array that is there again after a power cut.
+/// An array that was assembled after a power cut.
 pub struct Again {
     pub clock: Clock,
     pub runtime: Runtime,
@@ -505,10 +506,10 @@ pub struct Again {
 }
 
 impl Again {
-    /// Rebuilds a member that is lost on a blank drive; gives how long that takes, in seconds.
+    /// Rebuilds a lost member on a blank drive; gives the time in seconds.
     ///
     /// # Errors
-    /// When it cannot be rebuilt.
+    /// It cannot be rebuilt.
     pub fn rebuild(&self, member: usize) -> anyhow::Result<f64> {
         let Setup { model: Model { geometry, .. }, timing, seed, .. } = &self.setup;
         let ssd = Ssd::new(geometry.clone(), Box::new(MemoryMedia::new(geometry)));
@@ -525,7 +526,7 @@ impl Again {
     }
 }
 
-/// Has `trace` learn when the dies of a member work.
+/// Records the operations of a member's dies in `trace`.
 fn watch_dies(trace: &Trace, member: usize, drive: &TimedDrive) {
     let (trace, process) = (trace.clone(), format!("dies of member {member}"));
     drive.watch_dies(Box::new(move |die, what, from_ns, to_ns| {
@@ -533,7 +534,7 @@ fn watch_dies(trace: &Trace, member: usize, drive: &TimedDrive) {
     }));
 }
 
-/// Of all drives together.
+/// Sum of all drives' counters.
 fn sum(drives: &[TimedDrive]) -> Counters {
     drives.iter().fold(Counters::default(), |sum, drive| sum.plus(&drive.counters()))
 }

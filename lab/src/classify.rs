@@ -1,4 +1,4 @@
-//! Why an array writes a block, from where it lies and what is in it.
+//! Classifies the writes of an array by cause, from address and contents of a block.
 
 use engine::{
     buf::BLOCK,
@@ -16,18 +16,18 @@ const LOG_ZONES: u32 = 2;
 /// Kind of a record of partial parity.
 const PARITY: u16 = 7;
 
-/// Tells the causes of what an array of this layout writes to its member `member`.
+/// Classifies the writes of an array with this layout to its member `member`.
 pub fn classifier(layout: &Layout, member: usize) -> Classifier {
     let layout = *layout;
-    // The record that the log zone is in: its cause, and blocks that are left of it.
+    // The current record in the log zone: its cause, and the number of its blocks that follow.
     let record = Cell::new((Cause::Metadata, 0));
     Box::new(move |block: WrittenBlock<'_>| {
         if block.zone.0 < LOG_ZONES {
             return in_log(&record, block.data);
         }
         let row = block.offset_blocks / layout.chunk_blocks;
-        // The array's window keeps data below this row, and what is temporary from it on: in as many rows slots
-        // of P, in the next as many those of Q. Logs are in the last of them.
+        // The array's window keeps data below this row, and temporary blocks from it on: in `distance` rows slots of P,
+        // in the next ones those of Q. Logs are in the last of them.
         let ahead = block.wp_blocks / layout.chunk_blocks + layout.distance;
         match layout.role(member, row) {
             _ if layout.policy == Policy::Zrwa && row >= ahead => {

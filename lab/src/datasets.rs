@@ -1,9 +1,9 @@
-//! Data to compress: files of Debian packages, fetched with apt, and whatever else somebody has.
+//! Data to compress: files of Debian packages, fetched with apt, and local files.
 //!
-//! A package is named with its version and the SHA-256 of the file, so that everybody gets the same bytes or a message.
-//! The files of a set come one behind the other in the order of their paths, as they lie on a drive that is filled by
-//! copying: nothing is aligned. What there is in `LAB_DATA`, a directory, is measured too, each file in it as a set:
-//! that is the way for Silesia, Calgary and one's own data, which the lab does not fetch.
+//! A package is named with its version and the SHA-256 of the file, so that every run uses the same bytes or reports an
+//! error. The files of a set are concatenated in the order of their paths, as on a drive that is filled by copying:
+//! they are not aligned. Each file in the directory `LAB_DATA` is measured as a set, too: that is the way to use
+//! Silesia, Calgary and private data, which the lab does not fetch.
 
 use anyhow::{Context, bail};
 use sim::ssd::compress::{PAGE, compress};
@@ -13,56 +13,56 @@ use std::{
     process::Command,
 };
 
-/// The most that is taken of a set: 16 MiB are a thousand pages.
+/// Longest part of a set that is used: 16 MiB are a thousand pages.
 const MOST_BYTES: usize = 16 << 20;
 
 /// Files of a package.
 pub struct Source {
-    /// What the set is called.
+    /// Name of the set.
     pub name: &'static str,
     pub package: &'static str,
     pub version: &'static str,
     /// Of the package's file.
     pub sha256: &'static str,
-    /// Where in the package the files are: one, or all below it.
+    /// Path of the files in the package: one file, or all below it.
     pub path: &'static str,
-    /// How their names end.
+    /// Suffix of their names.
     pub suffix: &'static str,
 }
 
 /// Bytes with a name.
 pub struct Dataset {
     pub name: String,
-    /// Where they come from.
+    /// Origin of the bytes.
     pub origin: String,
     pub bytes: Vec<u8>,
 }
 
-/// What there is to compress.
+/// Available data sets.
 #[derive(Default)]
 pub struct Datasets {
     pub found: Vec<Dataset>,
-    /// The names of others, and why they are not there.
+    /// Names of unavailable sets, and the reasons.
     pub missing: Vec<(String, String)>,
 }
 
-/// How far a set can be compressed, page by page.
+/// Compressibility of a set, page by page.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
-    /// Bytes for each byte of the compressed pages.
+    /// Uncompressed bytes per compressed byte.
     pub ratio: f64,
-    /// Between the lower and the upper quartile of the compressed sizes, as a share of a page.
+    /// Distance of the lower and the upper quartile of the compressed sizes, as a share of a page.
     pub spread: f64,
 }
 
 impl Class {
-    /// From which ratio on a set counts as high, and from which as medium.
+    /// Smallest ratio that counts as high, and as medium.
     const HIGH: f64 = 2.5;
     const MEDIUM: f64 = 1.4;
-    /// Up to which spread it counts as dense.
+    /// Largest spread that counts as dense.
     const DENSE: f64 = 1.0 / 16.0;
 
-    /// As the paper abbreviates it: high, medium or low, dense or sparse.
+    /// The paper's abbreviation: high, medium or low, dense or sparse.
     pub fn name(self) -> &'static str {
         match (self.ratio, self.spread <= Class::DENSE) {
             (Class::HIGH.., true) => "HD",
@@ -76,7 +76,7 @@ impl Class {
 }
 
 impl Dataset {
-    /// The whole pages of it.
+    /// Its whole pages.
     pub fn pages(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks_exact(PAGE)
     }
@@ -96,7 +96,7 @@ impl Dataset {
 /// All sets: those of packages, and those in `LAB_DATA`.
 ///
 /// # Errors
-/// When a file in `LAB_DATA` cannot be read.
+/// A file in `LAB_DATA` cannot be read.
 pub fn all(sources: &[Source]) -> anyhow::Result<Datasets> {
     let mut sets = Datasets::default();
     for source in sources {
@@ -119,10 +119,10 @@ pub fn all(sources: &[Source]) -> anyhow::Result<Datasets> {
 }
 
 impl Source {
-    /// What it is.
+    /// Loads the set.
     ///
     /// # Errors
-    /// When the package cannot be had, or is another one.
+    /// The package cannot be fetched, or has another hash.
     pub fn dataset(&self) -> anyhow::Result<Dataset> {
         let folder = self.unpacked()?;
         let mut files = files(&folder.join(self.path), self.suffix)?;
@@ -135,7 +135,7 @@ impl Source {
         Ok(Dataset { name: self.name.into(), origin, bytes })
     }
 
-    /// The files of the package, fetched if they are not there.
+    /// The directory of the unpacked files, which are fetched if they are missing.
     fn unpacked(&self) -> anyhow::Result<PathBuf> {
         let cache = env::var_os("CARGO_TARGET_DIR").map_or(PathBuf::from("target"), PathBuf::from);
         let folder = cache.join("lab/data").join(format!("{}-{}", self.package, self.sha256));
@@ -152,7 +152,7 @@ impl Source {
             fs::remove_file(&file)?;
             bail!("{wanted} is another file than the one that was measured: its SHA-256 is {sum}");
         }
-        // Under its name only when it is whole.
+        // It gets its name only when it is complete.
         let partly = folder.join("partly");
         run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&partly))?;
         fs::rename(partly, folder.join("files"))?;
@@ -160,7 +160,7 @@ impl Source {
     }
 }
 
-/// What a program prints.
+/// The output of a program.
 fn run(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("{name} cannot be run"))?;
@@ -170,7 +170,7 @@ fn run(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A file, or the files below a directory whose names end so; links lead nowhere.
+/// A file, or the files below a directory with this suffix; symbolic links are not followed.
 fn files(path: &Path, suffix: &str) -> anyhow::Result<Vec<PathBuf>> {
     let found = path.symlink_metadata().with_context(|| format!("{} is not there", path.display()))?;
     if found.is_file() {
@@ -186,7 +186,7 @@ fn files(path: &Path, suffix: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// The beginning of what is in these files, one behind the other.
+/// The beginning of the concatenation of these files.
 fn head(files: &[PathBuf]) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for file in files {

@@ -1,4 +1,4 @@
-//! What an experiment gives: measured rows, what a paper claims beside what was found, tables.
+//! Results of an experiment: measured rows, claims of a paper beside our results, tables.
 
 use serde::Serialize;
 
@@ -6,108 +6,109 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     pub system: String,
-    /// What requests cost in front of the drives: a name, and µs a request; 0 for a host that costs nothing.
+    /// Name of the host in front of the drives, and its CPU time per request in µs; 0 for a host without costs.
     pub host: String,
     pub host_us: f64,
     /// Zones that are written at the same time, one job each.
     pub zones: u32,
     pub request_kib: u64,
-    /// Requests of a job that are on their way.
+    /// Requests of a job in flight.
     pub depth: u32,
     pub mb_s: f64,
-    /// How many runs with different seeds it is the mean of; 0 where it comes from runs of another kind.
+    /// Number of runs with different seeds that it is the mean of; 0 if it comes from runs of another kind.
     pub seeds: usize,
-    /// Between the lowest and the highest of the seeds, as a share of the mean.
+    /// Difference between the highest and the lowest throughput over seeds, as a share of the mean.
     pub spread: f64,
-    /// How much more completes in the second half of the window than in the first.
+    /// Relative increase of completions from the first to the second half of the window.
     pub drift: f64,
-    /// Of reads beside the writes; 0 without any.
+    /// Throughput of reads beside the writes; 0 without any.
     pub read_mb_s: f64,
-    /// Blocks that stay on flash, for each block of the host's.
+    /// Blocks that reach flash, per block of the host.
     pub flash_write_amplification: f64,
-    /// What the text of a paper says of this point, where it does.
+    /// The paper's figure for this point, if its text has one.
     pub paper_mb_s: Option<f64>,
     /// Latency of a request: median, 95th and 99th percentile.
     pub p50_us: f64,
     pub p95_us: f64,
     pub p99_us: f64,
-    /// What the array wrote to its members, by cause.
+    /// Blocks that the array wrote to its members, by cause.
     pub written: Written,
-    /// Commands to members for each MiB of the host's: writes and appends, and explicit ZRWA flushes.
+    /// Commands to members per MiB of the host: writes and appends, and explicit ZRWA flushes.
     pub writes_per_mib: f64,
     pub explicit_flushes_per_mib: f64,
-    /// Zones of members that were reset while it was measured.
+    /// Zones of members that were reset in the measured run.
     pub resets: u64,
-    /// Members, where they are not those of the experiment's array.
+    /// Number of members, if it differs from the experiment's array.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drives: Option<usize>,
-    /// Mean of random pauses after each request, where there are any.
+    /// Mean of random pauses after each request, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause_us: Option<u64>,
-    /// What was written, where that is more than zeros.
+    /// The written data, if it is not zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
-    /// Bytes of it for each byte of the flash that it takes.
+    /// Bytes of the data set per byte of flash used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_efficiency: Option<f64>,
     /// The same of a stack of layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_ratio: Option<f64>,
-    /// How much of the room of a volume is taken, where it is overwritten, and at which places.
+    /// Share of a volume's room that is in use when it is overwritten, and the distribution of the writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_percent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<&'static str>,
-    /// Of an application.
+    /// Results of an application.
     #[serde(flatten)]
     pub operations: Option<Operations>,
-    /// Where tenants share it.
+    /// Results of tenants that share a device.
     #[serde(flatten)]
     pub tenancy: Option<Tenancy>,
-    /// Where one of them was promised something.
+    /// Results of a tenant with a promise.
     #[serde(flatten)]
     pub promise: Option<Promised>,
 }
 
-/// What comes of a promise to one of four tenants of which three are hungry: in MB/s of a floor, in µs of latency.
+/// Effects of a promise to one of four tenants, the others of which write as much as they can: in MB/s for a floor, in
+/// µs for a latency target.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Promised {
     pub promised: f64,
-    /// What it had without, and had.
+    /// Its value without the promise, and with it.
     pub without: f64,
     pub got: f64,
-    /// What the others wrote without, and wrote, in MB/s.
+    /// Throughput of the others without the promise, and with it, in MB/s.
     pub others_without: f64,
     pub others: f64,
-    /// What they wrote while it was idle, over the same without a floor.
+    /// Their throughput while it was idle, relative to that without a floor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others_idle: Option<f64>,
-    /// After how many ms it had its floor again, to ten.
+    /// Time until it had its floor again, in ms, rounded up to ten.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back_ms: Option<f64>,
 }
 
-/// How tenants fare beside each other.
+/// Fairness between tenants.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Tenancy {
     pub tenants: u32,
     /// Jain's index of the throughput of equal ones.
     pub jain: f64,
-    /// The largest distance of one of them from an equal share, as a part of that.
+    /// The largest relative deviation of one of them from an equal share.
     pub share_error: f64,
-    /// Of reads of a quiet one: alone, beside loud ones, and the latter over the former.
+    /// p99.9 of reads of a quiet tenant: alone, beside loud ones, and the latter over the former.
     pub p99_9_alone_us: f64,
     pub p99_9_beside_us: f64,
     pub p99_9_ratio: f64,
-    /// What the loud ones write beside the quiet one, over what they write without.
+    /// Throughput of the loud tenants beside the quiet one, relative to that without it.
     pub loud_share: f64,
 }
 
-/// What an application does with a device.
+/// Operations of an application.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Operations {
     pub operations_s: f64,
-    /// Latency of its reads, each of all that the reading operation has to wait for.
+    /// Latency of its reads, each of which includes all device reads that the operation waits for.
     pub p99_9_us: f64,
     pub p99_99_us: f64,
     /// Shares of gets that find their record in a memtable, and of blocks that are in the cache.
@@ -116,7 +117,7 @@ pub struct Operations {
 }
 
 impl Row {
-    /// The mean of runs that differ in their seeds; what they wrote, and how often, is that of the first.
+    /// The mean of runs with different seeds; counts of commands and blocks are those of the first.
     pub fn mean(rows: Vec<Row>) -> Option<Row> {
         let of = |value: fn(&Row) -> f64| rows.iter().map(value).sum::<f64>() / rows.len() as f64;
         let mb_s = of(|row| row.mb_s);
@@ -136,7 +137,7 @@ impl Row {
     }
 }
 
-/// Blocks written to the members, for each block of the host's data.
+/// Blocks written to the members, per block of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Written {
     pub data: f64,
@@ -164,7 +165,7 @@ impl Written {
         ]
     }
 
-    /// All of it.
+    /// The sum of all causes.
     pub fn all(&self) -> f64 {
         self.causes().iter().map(|cause| cause.1).sum()
     }
@@ -175,34 +176,34 @@ impl Written {
 pub struct Claim {
     pub what: String,
     pub paper: f64,
-    /// On the host that the experiment names as its calibrated one, or on a free one where there is no other.
+    /// On the experiment's calibrated host, or on a free one if there is no other.
     pub ours: f64,
-    /// On a host that costs nothing, where that is another.
+    /// On a host without costs, if that is another one.
     pub free: Option<f64>,
     /// `ours` over `paper`, less one.
     pub error: f64,
     pub kind: Kind,
     pub verdict: Verdict,
-    /// The best explanation of a difference, and how far a guess moves it.
+    /// The best explanation of a difference, and its sensitivity to guesses.
     pub why: String,
 }
 
-/// How a claim could have come out.
+/// The evidential value of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Nothing that it was compared with went into it.
+    /// The result was in no way used for calibration.
     Prediction,
-    /// It could not be otherwise, given how many blocks an array writes, or what a drive was calibrated with.
+    /// It follows from the number of blocks that an array writes, or from the calibration of a drive.
     Construction,
-    /// It moves with a parameter that nobody has published.
+    /// It depends on an unpublished parameter.
     Guess,
-    /// No paper states it: what we want.
+    /// Our own goal, not in any paper.
     Goal,
 }
 
 impl Kind {
-    /// What the report calls it.
+    /// Its name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Prediction => "prediction",
@@ -213,7 +214,7 @@ impl Kind {
     }
 }
 
-/// How a claim compares.
+/// Result of the comparison with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -225,7 +226,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// What the report calls it.
+    /// Its name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Matched => "direction and size",
@@ -241,7 +242,7 @@ impl Claim {
         Claim { what, paper, ours, free: None, error, kind: Kind::Prediction, verdict, why }
     }
 
-    /// Compares `ours` with `paper`, both factors. `why` explains what is left between them.
+    /// Compares `ours` with `paper`, both factors. `why` explains the remaining difference.
     pub fn factor(what: impl Into<String>, paper: f64, ours: f64, why: impl Into<String>) -> Claim {
         const SAME: f64 = 0.03;
         let (theirs, gain) = (paper - 1.0, ours - 1.0);
@@ -255,28 +256,28 @@ impl Claim {
         Claim::new(what.into(), paper, ours, verdict, why.into())
     }
 
-    /// Compares quantities that are no gains: they match within a quarter.
+    /// Compares quantities that are not gains: they match within a quarter.
     pub fn share(what: impl Into<String>, paper: f64, ours: f64, why: impl Into<String>) -> Claim {
         let matched = ours == paper || (ours / paper - 1.0).abs() <= 0.25;
         let verdict = if matched { Verdict::Matched } else { Verdict::Missed };
         let claim = Claim::new(what.into(), paper, ours, verdict, why.into());
-        // Nothing is a quarter of nothing.
+        // There is no relative error to 0.
         if paper == 0.0 { Claim { error: ours, ..claim } } else { claim }
     }
 
-    /// A statement that something stays below a bound, by how much is not said: by 2 % at least.
+    /// A claim that a value is below a bound without saying by how much: by at least 2 %.
     pub fn below(what: impl Into<String>, bound: f64, ours: f64, why: impl Into<String>) -> Claim {
         let verdict = if ours < 0.98 * bound { Verdict::Direction } else { Verdict::Missed };
         Claim::new(format!("{} (below)", what.into()), bound, ours, verdict, why.into())
     }
 
-    /// A statement that something does not fall below a bound: by 2 % at most.
+    /// A claim that a value does not fall below a bound: by at most 2 %.
     pub fn at_least(what: impl Into<String>, bound: f64, ours: f64, why: impl Into<String>) -> Claim {
         let verdict = if ours >= 0.98 * bound { Verdict::Direction } else { Verdict::Missed };
         Claim::new(format!("{} (at least)", what.into()), bound, ours, verdict, why.into())
     }
 
-    /// A statement that something lies in a range.
+    /// A claim that a value is in a range.
     pub fn within(
         what: impl Into<String>,
         (low, high): (f64, f64),
@@ -289,18 +290,18 @@ impl Claim {
         Claim::new(format!("{} ({low} to {high})", what.into()), nearest, ours, verdict, why.into())
     }
 
-    /// The same claim, which is of another kind than a prediction.
+    /// The same claim, of another kind than a prediction.
     pub fn is(self, kind: Kind) -> Claim {
         Claim { kind, ..self }
     }
 
-    /// The same claim, with what comes out on a host that costs nothing.
+    /// The same claim, with the result on a host without costs.
     pub fn free(self, ours: f64) -> Claim {
         Claim { free: Some(ours), ..self }
     }
 }
 
-/// Anything that is not a measured row: text cells below a header.
+/// Data other than measured rows: text cells below a header.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
     pub title: String,
@@ -326,43 +327,43 @@ pub struct Plot {
     pub x: String,
     pub y: String,
     pub places: Vec<String>,
-    /// Places have nothing between them: they are things, and not quantities of one thing.
+    /// Places are categories, and not values of one quantity.
     pub apart: bool,
     pub lines: Vec<Line>,
-    /// What a paper states for all places: horizontal lines.
+    /// Figures of a paper for all places: horizontal lines.
     pub limits: Vec<(String, f64)>,
-    /// What a paper states as a range for all places: bands from a value to another.
+    /// Ranges of a paper for all places: bands.
     pub bands: Vec<(String, f64, f64)>,
-    /// What a paper states for single places, by their index.
+    /// Figures of a paper for single places, by their index.
     pub points: Vec<(String, usize, f64)>,
 }
 
-/// One line of a plot: a value for each place, where there is one.
+/// One line of a plot: a value for each place, if there is one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
     pub name: String,
     pub values: Vec<Option<f64>>,
 }
 
-/// What an experiment found.
+/// Results of an experiment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figure {
-    /// As on the command line.
+    /// Its name on the command line.
     pub figure: String,
     pub title: String,
-    /// What was run, and what the reader should know of it.
+    /// Description of the runs, with notes for the reader.
     pub method: String,
     pub rows: Vec<Row>,
     pub claims: Vec<Claim>,
     pub tables: Vec<Table>,
     #[serde(skip)]
     pub plots: Vec<Plot>,
-    /// How long it took, in seconds; in a report beside another one.
+    /// Run time in seconds; in a report, beside other experiments.
     pub took_s: f64,
 }
 
 impl Figure {
-    /// A table of what could not be measured, names and why; none if there is nothing.
+    /// Adds a table of sets that could not be measured, with reasons; none if there are no such sets.
     pub fn not_measured(&mut self, missing: Vec<(String, String)>) {
         if missing.is_empty() {
             return;
@@ -374,8 +375,8 @@ impl Figure {
 }
 
 impl Plot {
-    /// Throughput of each system in `rows`, which all have the same value in everything but `place`. Rows of other
-    /// hosts than a free one are lines of their own.
+    /// Throughput of each system in `rows`, which differ in `place` alone. Rows of other hosts than a free one are
+    /// lines of their own.
     pub fn of(title: String, x: &str, rows: &[&Row], place: impl Fn(&Row) -> u64) -> Plot {
         let name = |row: &Row| match row.host == "free" {
             true => row.system.clone(),
@@ -407,7 +408,7 @@ impl Plot {
         Plot { title: title.into(), x: x.into(), y: y.into(), places, lines, ..Plot::default() }
     }
 
-    /// Values at places that are things, as many as there are places.
+    /// Values at places that are categories, one for each place.
     pub fn named(title: impl Into<String>, y: &str, places: &[&str], lines: Vec<(String, Vec<f64>)>) -> Plot {
         let line = |(name, values): (String, Vec<f64>)| Line {
             name,

@@ -1,8 +1,8 @@
-//! Parameters of a drive from what fio measured on it.
+//! Fits the parameters of a drive to measurements by fio.
 //!
-//! Reads fio's JSON output of runs on a single drive: each job a constant request size and depth.
-//! The parameters of [`Timing`] that such figures show are fitted and put beside the presets. What
-//! they do not show, the size of the write buffer for one, has to be guessed or measured otherwise.
+//! Reads fio's JSON output of runs on a single drive: each job has a constant request size and depth. The parameters of
+//! [`Timing`] that such figures determine are fitted and printed beside the presets. Other ones, the size of the write
+//! buffer for example, have to be guessed or measured otherwise.
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub struct Fit {
     json: bool,
 }
 
-/// What fio measured of one job, all its clones together.
+/// Measurement of one job, all its clones together.
 #[derive(Clone, Debug)]
 struct Sample {
     write: bool,
@@ -48,7 +48,7 @@ impl Fit {
     /// Prints the parameters beside those of the presets.
     ///
     /// # Errors
-    /// When a file cannot be read or holds no runs that show anything.
+    /// A file cannot be read or has no useful runs.
     pub fn run(&self) -> Result<bool> {
         let mut samples = Vec::new();
         for file in &self.files {
@@ -92,7 +92,7 @@ fn read(output: &Value) -> Result<Vec<Sample>> {
         let size = option("bs").unwrap_or("4k");
         let bytes = bytes(size).with_context(|| format!("block size {size} is not understood"))?;
         let depth = count("iodepth").context("iodepth is no number")?;
-        // Clones of a job come one by one, or all in one with group_reporting.
+        // Clones of a job come separately, or merged with group_reporting.
         let in_flight = depth * count("numjobs").context("numjobs is no number")?;
         for (direction, write) in [("read", false), ("write", true)] {
             let measured = &job[direction];
@@ -132,10 +132,10 @@ fn bytes(size: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * factor)
 }
 
-/// The parameters that the runs show.
+/// The parameters that the runs determine.
 ///
 /// # Errors
-/// When they show none.
+/// They determine none.
 fn fit(samples: &[Sample]) -> Result<Vec<Parameter>> {
     let (writes, reads): (Vec<&Sample>, Vec<&Sample>) = samples.iter().partition(|sample| sample.write);
     let most = |samples: &[&Sample]| samples.iter().map(|sample| sample.mb_s).reduce(f64::max);
@@ -176,7 +176,7 @@ fn parameter(
     Parameter { name, unit, fitted, presets: Model::NAMES.iter().filter_map(of).collect() }
 }
 
-/// With many small requests in flight, and bandwidth left, each takes its time in the firmware.
+/// Service time in the firmware: that of many small requests in flight, below the bandwidth limit.
 fn firmware_us(samples: &[&Sample], limit_mb_s: Option<f64>) -> Option<f64> {
     let busy = samples
         .iter()
@@ -184,7 +184,7 @@ fn firmware_us(samples: &[&Sample], limit_mb_s: Option<f64>) -> Option<f64> {
     busy.map(|sample| sample.iops).reduce(f64::max).map(|iops| 1e6 / iops)
 }
 
-/// Latency of single requests by their size, as far as bandwidth is left: fixed µs, and µs a byte.
+/// Latency of single requests by size, below the bandwidth limit: constant µs, and µs per byte.
 fn line(samples: &[&Sample], limit_mb_s: Option<f64>) -> Option<(f64, f64)> {
     let single = samples.iter().filter(|sample| {
         sample.in_flight == 1.0 && sample.bytes <= 16384.0 && sample.mb_s < 0.95 * limit_mb_s.unwrap_or(0.0)
@@ -200,7 +200,7 @@ fn line(samples: &[&Sample], limit_mb_s: Option<f64>) -> Option<(f64, f64)> {
     (slope > 0.0).then_some((y - slope * x, slope))
 }
 
-/// The preset whose parameters are closest, by the mean of the logarithms of their ratios.
+/// The preset with the closest parameters, by the sum of the absolute logarithms of their ratios.
 fn nearest(parameters: &[Parameter]) -> &'static str {
     let distance = |name: &str| -> f64 {
         let ratios =
@@ -217,7 +217,7 @@ mod tests {
     use crate::calibrate;
     use crate::load::{Kind, Window};
 
-    /// What fio would print of a drive.
+    /// fio's output for a drive.
     fn measured(name: &str) -> Value {
         let job = |kind: Kind, zones: u32, kib: u64, depth: u32| {
             let measured = calibrate::measure(name, kind, zones, kib, depth, Window::ms(50, 150)).unwrap();

@@ -1,15 +1,14 @@
-//! The computer in front of the drives: what requests cost it, and how long they wait for it.
+//! Model of the host in front of the drives: CPU time of requests and queueing.
 //!
-//! A request passes its job's own thread, then a thread of the driver or daemon, then the array; what the array
-//! sends to a drive passes such a thread again. A thread takes what waits for it in turns, as an event loop does, and
-//! hands all of a turn on when it has paid for it. All of a cost is paid on the way in, that of the answer
-//! included. Where a scheduler keeps writes of a zone in order, its lock is held for some time after a write has been
-//! answered; what it merges is what the engine's sequencer merges (`engine/src/adapt/sequence.rs`), which is what
-//! `mq-deadline` was measured to merge.
+//! A request passes its job's own thread, then a thread of the driver or daemon, then the array; the array's commands
+//! to a drive pass such a thread again. A thread takes queued work in batches, as an event loop does, and forwards a
+//! batch when its time has passed. All of a cost is charged on the way in, including that of the completion. If a
+//! scheduler keeps writes of a zone in order, its lock is held for some time after a write has completed; merging is
+//! that of the engine's sequencer (`engine/src/adapt/sequence.rs`), as measured with `mq-deadline`.
 //!
 //! The parameters of [`Host::io_uring`] and [`Host::mq_deadline`] are fitted to writes on single drives (`lab
-//! calibrate`), those of [`Host::spdk`] to its own null devices, and a file says what our daemon costs
-//! (`zoneraid bench host`). None is fitted to an array.
+//! calibrate`), those of [`Host::spdk`] to its own null devices, and those of our daemon are in a file (`zoneraid bench
+//! host`). None is fitted to an array.
 
 use crate::trace::Trace;
 use anyhow::{Context, Result, bail};
@@ -29,34 +28,34 @@ use std::{
     rc::Rc,
 };
 
-/// What `zoneraid bench host` measured on the machine that the documents name.
+/// Results of `zoneraid bench host` on the machine that the documents name.
 const DAEMON: &str = include_str!("../hosts/daemon.json");
 
-/// What a computer costs, in µs.
+/// Costs of a host, in µs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
     pub name: String,
-    /// A request on its job's own thread, of which there is one a job.
+    /// Cost of a request on its job's own thread; each job has one.
     pub submit_us: f64,
-    /// Threads of the driver or daemon, among which zones are divided; 0 if they never are what is waited for.
+    /// Threads of the driver or daemon, among which zones are divided; 0 if they are never a bottleneck.
     pub threads: u32,
-    /// What a thread takes in a turn, at most.
+    /// Largest batch of a thread.
     pub batch: usize,
-    /// A turn by itself: a system call, a wake-up.
+    /// Cost of a batch as such: a system call, a wake-up.
     pub turn_us: f64,
-    /// A request on a thread of the driver or daemon.
+    /// Cost of a request on a thread of the driver or daemon.
     pub request_us: f64,
-    /// A command to a drive, on the same.
+    /// Cost of a command to a drive, on the same thread.
     pub sub_request_us: f64,
     pub lock: Option<Lock>,
 }
 
-/// The lock of a zone, where writes to it have to stay in order.
+/// The lock of a zone, if writes to it have to stay in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lock {
-    /// How long it is held after the answer to a command, for each request in it.
+    /// Time that it is held after the completion of a command, per request in it.
     pub request_us: f64,
-    /// More of that for a command of several requests.
+    /// Additional time for a command of several requests.
     pub merged_us: f64,
 }
 
@@ -64,7 +63,7 @@ impl Host {
     /// The names of [`Host::by_name`] that need no file.
     pub const NAMES: [&str; 5] = ["free", "spdk", "io_uring", "mq-deadline", "daemon"];
 
-    /// A host that costs nothing.
+    /// A host without costs.
     pub fn free() -> Host {
         Host {
             name: "free".into(),
@@ -78,7 +77,7 @@ impl Host {
         }
     }
 
-    /// One thread that takes as long for a request as for a command to a drive.
+    /// One thread with the same cost for a request and for a command to a drive.
     pub fn one_thread(us: f64) -> Host {
         let name = format!("{us} µs");
         Host { name, threads: (us > 0.0) as u32, request_us: us, sub_request_us: us, ..Host::free() }
@@ -95,24 +94,24 @@ impl Host {
         Host { name: "io_uring".into(), submit_us: 1.3, ..Host::free() }
     }
 
-    /// The same with `mq-deadline`, for drives whose zones are written in order.
+    /// The same with `mq-deadline`, for drives with zones that are written in order.
     pub fn mq_deadline() -> Host {
         let lock = Some(Lock { request_us: 2.0, merged_us: 1.5 });
         Host { name: "mq-deadline".into(), lock, ..Host::io_uring() }
     }
 
-    /// Our daemon, as measured where the documents say.
+    /// Our daemon, as measured on the machine that the documents name.
     ///
     /// # Errors
-    /// When the file that comes with the lab is not what it should be.
+    /// The file that comes with the lab is invalid.
     pub fn daemon() -> Result<Host> {
         Host::measured("daemon", DAEMON)
     }
 
-    /// A host by its name, µs on one thread ('2'), or the file that `zoneraid bench host --json` wrote.
+    /// A host by its name, µs on one thread ('2'), or a file that `zoneraid bench host --json` wrote.
     ///
     /// # Errors
-    /// When it is none of these.
+    /// `name` is none of these.
     pub fn by_name(name: &str) -> Result<Host> {
         Ok(match name {
             "free" => Host::free(),
@@ -150,12 +149,12 @@ impl Host {
         })
     }
 
-    /// What a request costs, apart from commands to drives.
+    /// Cost of a request, apart from commands to drives.
     pub fn us(&self) -> f64 {
         self.submit_us + self.request_us
     }
 
-    /// What of it there is to notice, whatever it is called: a lock only where writes are `sequenced`.
+    /// The costs that apply, without the name: a lock only if writes are `sequenced`.
     pub fn in_front_of(&self, sequenced: bool) -> Host {
         Host { name: String::new(), lock: self.lock.filter(|_| sequenced), ..self.clone() }
     }
@@ -170,7 +169,7 @@ fn ns(us: f64) -> u64 {
     (us * 1e3) as u64
 }
 
-/// What a thread does when it has paid for it.
+/// Continuation of work when its time has passed.
 type Work = Box<dyn FnOnce()>;
 
 /// The threads of a host. Clones are the same threads.
@@ -192,14 +191,14 @@ struct Thread {
 }
 
 impl Threads {
-    /// Those of `host`, all idle; `trace` learns when they work.
+    /// The threads of `host`, all idle; `trace` records when they work.
     pub fn new(host: &Host, clock: &Clock, runtime: &Runtime, trace: Option<Trace>) -> Threads {
         let threads = (0..host.threads).map(|_| Thread::default()).collect();
         let (host, clock, runtime) = (host.clone(), clock.clone(), runtime.clone());
         Threads(Rc::new(Inner { host, clock, runtime, threads, trace }))
     }
 
-    /// `device` for jobs: whatever they ask passes their own thread and one of the driver or daemon.
+    /// Wraps `device` for jobs: requests pass the job's own thread and one of the driver or daemon.
     pub fn before(&self, device: Rc<dyn ZonedDevice>) -> Rc<dyn ZonedDevice> {
         if self.0.host.is_free() {
             return device;
@@ -207,8 +206,8 @@ impl Threads {
         Rc::new(Requests { device, threads: self.clone(), slots: Rc::default(), free_ns: RefCell::default() })
     }
 
-    /// `drive` for the array: commands pass a thread, and the lock of a zone is held for requests of so many blocks
-    /// if writes are `sequenced`.
+    /// Wraps `drive` for the array: commands pass a thread, and if writes are `sequenced` the lock of a zone is held,
+    /// by the number of requests of `request_blocks`.
     pub fn behind(
         &self,
         drive: Rc<dyn ZonedDevice>,
@@ -226,13 +225,13 @@ impl Threads {
         Rc::new(Commands { drive, threads, lock, request_blocks, slots: Rc::default() })
     }
 
-    /// Has the thread of a zone do `work` when it has spent `us` on it.
+    /// Runs `work` after the thread of a zone has spent `us` on it.
     fn spend(&self, zone: ZoneIndex, us: f64, work: impl FnOnce() + 'static) {
         let Some(number) = (zone.0 as usize).checked_rem(self.0.threads.len()) else { return work() };
         let thread = &self.0.threads[number];
         thread.waiting.borrow_mut().push_back((ns(us), Box::new(work)));
         if !thread.busy.replace(true) {
-            // What comes in the same instant belongs to the same turn.
+            // Work that arrives in the same instant belongs to the same batch.
             let threads = self.clone();
             self.0.clock.at(self.0.clock.now_ns(), move || threads.turn(number));
         }
@@ -262,7 +261,7 @@ impl Threads {
     }
 }
 
-/// The zone that a command is about, or any.
+/// The zone of a command, or zone 0.
 fn zone_of(command: &Command, geometry: &Geometry) -> ZoneIndex {
     match command {
         Command::Read { lba, .. } | Command::Write { lba, .. } | Command::FlushZrwa { last: lba } => {
@@ -277,12 +276,12 @@ fn zone_of(command: &Command, geometry: &Geometry) -> ZoneIndex {
     }
 }
 
-/// An array as jobs reach it.
+/// An array as seen by jobs.
 struct Requests {
     device: Rc<dyn ZonedDevice>,
     threads: Threads,
     slots: Rc<Slots>,
-    /// By zone: when its job's thread has submitted all that it was given.
+    /// By zone: when its job's thread has submitted all requests so far.
     free_ns: RefCell<Vec<u64>>,
 }
 
@@ -321,7 +320,7 @@ impl ZonedDevice for Requests {
     }
 }
 
-/// A drive as the array reaches it.
+/// A drive as seen by the array.
 struct Commands {
     drive: Rc<dyn ZonedDevice>,
     threads: Threads,
@@ -331,7 +330,7 @@ struct Commands {
 }
 
 impl Commands {
-    /// How long the lock of the zone is held after this command.
+    /// Time that the lock of the zone is held after this command.
     fn held_ns(&self, command: &Command) -> u64 {
         let (Some(lock), Command::Write { data, .. }) = (self.lock, command) else { return 0 };
         let requests = data.len().div_ceil(BLOCK * self.request_blocks.max(1) as usize);

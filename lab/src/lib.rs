@@ -1,4 +1,4 @@
-//! Experiments with emulated drives that take as long as real ones, in virtual time.
+//! Experiments with emulated drives that have the timing of real ones, in virtual time.
 #![forbid(unsafe_code)]
 
 pub mod apps;

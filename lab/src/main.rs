@@ -126,7 +126,7 @@ impl Report {
     fn run(&self) -> anyhow::Result<bool> {
         let started = Instant::now();
         let effort = effort(self.quick);
-        // Several at a time: the end of one, where few points are left, is the beginning of another.
+        // Several at a time: the last points of one run beside the first ones of another.
         let figures = work::each("report", EXPERIMENTS, |experiment| {
             let figure = experiment.figure_of(effort)?;
             work::line(&format!("{:<12}{:>6.1} s", experiment.name, figure.took_s));
@@ -168,7 +168,7 @@ impl Point {
     }
 }
 
-/// How much of a run a trace holds.
+/// Length of the end of a run that a trace holds.
 const TRACED_NS: u64 = 2_000_000;
 
 fn effort(quick: bool) -> Effort {

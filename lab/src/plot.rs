@@ -9,10 +9,10 @@ use std::fmt::Write;
 
 const SIZE: (u32, u32) = (480, 300);
 const FONT: &str = "sans-serif";
-/// Pixels of a letter and of a line of text below the horizontal axis, about.
+/// Approximate width of a letter and height of a line of text below the horizontal axis, in pixels.
 const LETTER: usize = 7;
 const LINE: u32 = 14;
-/// Names below the axis, at most; of more places some have none.
+/// Most names below the axis; with more places some have none.
 const NAMES: usize = 16;
 
 /// A colour for each system, the same in every plot.
@@ -45,13 +45,13 @@ fn colour(name: &str, index: usize) -> RGBColor {
     }
 }
 
-/// What the papers state.
+/// Colour of the papers' figures.
 const PAPER: RGBColor = RGBColor(60, 60, 60);
 
-/// The plot as a `<figure>` with an `<svg>`, and below it what its lines, bands and points are.
+/// The plot as a `<figure>` with an `<svg>`, and a legend of its lines, bands and points.
 ///
 /// # Errors
-/// What the plotting library says.
+/// Those of the plotting library.
 pub fn figure(plot: &Plot) -> anyhow::Result<String> {
     let mut svg = String::new();
     draw(plot, &mut svg).map_err(|error| anyhow::anyhow!("plot '{}': {error}", plot.title))?;
@@ -74,7 +74,7 @@ pub fn figure(plot: &Plot) -> anyhow::Result<String> {
     Ok(format!("<figure>{svg}<figcaption>{legend}</figcaption></figure>\n"))
 }
 
-/// Where the vertical axis ends.
+/// End of the vertical axis.
 fn top(plot: &Plot) -> f64 {
     let values = plot.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
     let stated = plot.limits.iter().map(|limit| limit.1).chain(plot.bands.iter().map(|band| band.2));
@@ -83,7 +83,7 @@ fn top(plot: &Plot) -> f64 {
     if most > 0.0 { most * 1.08 } else { 1.0 }
 }
 
-/// What marks the values of a line, so that lines can be told apart where they coincide.
+/// Shape of the markers of a line, so that lines can be told apart where they coincide.
 #[derive(Clone, Copy)]
 enum Shape {
     Circle,
@@ -111,7 +111,7 @@ impl Shape {
     /// Its corners, in pixels around its middle.
     fn corners(self, r: i32) -> Vec<(i32, i32)> {
         match self {
-            // As good as round.
+            // An octagon.
             Shape::Circle => {
                 let half = (r + 1) / 2;
                 vec![
@@ -133,7 +133,7 @@ impl Shape {
     }
 }
 
-/// The names of places, in lines as wide as there is room; or upright, where a word is wider.
+/// The names of places, wrapped to the width that there is; or upright, if a word is wider.
 fn names(plot: &Plot) -> (Vec<Vec<String>>, bool) {
     let every = plot.places.len().div_ceil(NAMES).max(1);
     let room = (SIZE.0 as usize - 64) * every / plot.places.len().max(1) / LETTER;
@@ -199,11 +199,11 @@ fn draw(plot: &Plot, out: &mut String) -> Result<(), Box<dyn std::error::Error>>
             let values = line.values.iter().enumerate();
             values.filter_map(|(place, value)| Some((place as f64, (*value)?)))
         };
-        // What is drawn first is larger, so that what hides it does not hide all of it.
+        // Lines that are drawn first have larger markers, so that they are not hidden completely.
         let behind = (count - 1 - index as i32).min(4);
         let mut aside = 0;
         if plot.apart {
-            // Values of one place stand beside each other.
+            // Values of one place are next to each other.
             let room = (SIZE.0 as i32 - 64) / (last + 1);
             aside = (2 * index as i32 + 1 - count) * (room * 2 / 3 / count.max(1)).min(12) / 2;
         } else {
@@ -239,7 +239,7 @@ fn draw(plot: &Plot, out: &mut String) -> Result<(), Box<dyn std::error::Error>>
     Ok(())
 }
 
-/// Text as HTML shows it.
+/// Text escaped for HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,4 +1,4 @@
-//! All figures as one HTML page that needs nothing else.
+//! All figures as one self-contained HTML page.
 
 use crate::{
     figure::{Claim, Figure, Kind, Row, Table, Verdict, Written},
@@ -38,7 +38,7 @@ with; one that rests on a guess moves with a parameter that nobody has published
 /// The page: a summary, then the experiments.
 ///
 /// # Errors
-/// When a plot cannot be drawn.
+/// A plot cannot be drawn.
 pub fn html(figures: &[Figure]) -> anyhow::Result<String> {
     let mut out = String::from(HEAD);
     summary(&mut out, figures);
@@ -60,7 +60,7 @@ pub fn html(figures: &[Figure]) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// All claims in one table, and how many of each kind hold.
+/// All claims in one table, and the number of each kind that hold.
 fn summary(out: &mut String, figures: &[Figure]) {
     out.push_str("<h2 id=\"summary\">Every claim</h2>\n");
     for kind in [Kind::Prediction, Kind::Guess, Kind::Construction, Kind::Goal] {
@@ -112,7 +112,7 @@ fn claim_row(out: &mut String, what: &str, claim: &Claim, more: &str) {
     );
 }
 
-/// With as many digits as are worth something.
+/// With the significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         100.0.. => format!("{value:.0}"),
@@ -179,7 +179,7 @@ fn cells(out: &mut String, table: &Table) {
     out.push_str("</table></div>\n");
 }
 
-/// Rows that say how much room data took.
+/// Rows of capacity efficiency.
 fn rooms(rows: &[Row]) -> Table {
     let mut table = Table::new("", &["data set", "system", "bytes a byte of flash"]);
     for row in rows {
@@ -232,8 +232,8 @@ pub fn points(rows: &[Row]) -> Table {
     table
 }
 
-/// How steady measured rows are: how many change by more than 3 % within their window, and spread over seeds, where
-/// there is more than one. Nothing where nothing was measured in windows.
+/// Steadiness of measured rows: how many drift by more than 3 % within their window, or spread by as much over seeds,
+/// if there is more than one. `None` if no row was measured in a window.
 pub fn unsteady(rows: &[Row]) -> Option<Table> {
     const MOST: f64 = 0.03;
     let header = ["", "points", "the most", "more than 3 %", "of these the furthest"];
@@ -257,7 +257,7 @@ pub fn unsteady(rows: &[Row]) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// What measured rows wrote, by cause.
+/// Blocks written, by cause, for measured rows.
 pub fn written(rows: &[Row]) -> Table {
     let causes = Written::default().causes();
     let mut header = vec!["blocks for each of the host's", "KiB", "zones"];

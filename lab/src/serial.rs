@@ -1,5 +1,5 @@
-//! A serial section of a driver: what all writes to an array pass one after the other, whatever their zones. RAIZN as
-//! published dispatches all sub-requests from one queue; how long that takes is not published.
+//! A serial section of a driver, which all writes to an array pass one after the other, for all zones. RAIZN as
+//! published dispatches all sub-requests from one queue, with an unpublished service time.
 
 use engine::{
     buf::{BLOCK, Buf},
@@ -10,15 +10,15 @@ use engine::{
 use sim::clock::Clock;
 use std::{cell::Cell, rc::Rc};
 
-/// How long a write is in the section, in µs.
+/// Time of a write in the section, in µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Section {
     pub write_us: f64,
-    /// More for each sub-request: data of every chunk that the write touches, and a parity.
+    /// Additional time per sub-request: one for each chunk of the write, and one for a parity.
     pub sub_request_us: f64,
 }
 
-/// An array behind a section with one server, first come first served. Reads pass beside it.
+/// An array behind a section with one FIFO server. Reads bypass it.
 pub struct Serial {
     array: Rc<dyn ZonedDevice>,
     chunk_blocks: u64,
@@ -42,7 +42,7 @@ impl Serial {
         Serial { array, chunk_blocks, section, clock, runtime, slots: Rc::default(), free_ns: Cell::new(0) }
     }
 
-    /// What a write takes in the section, in ns.
+    /// Service time of a write in the section, in ns.
     fn service_ns(&self, lba: Lba, data: &Buf) -> u64 {
         let end = lba.0 + (data.len() / BLOCK) as u64;
         let sub_requests = end.div_ceil(self.chunk_blocks) - lba.0 / self.chunk_blocks + 1;

@@ -1,5 +1,5 @@
-//! Static zones, as eZNS is compared with (§5): a fixed number of zones of a drive in groups of a fixed width, one
-//! group behind the other, and nothing that decides who goes first. Nobody looks at what is read.
+//! Static zones, the baseline of eZNS (§5): a fixed number of zones of a drive in groups of a fixed width, one group
+//! after the other, without a scheduler. Contents of reads are not returned.
 
 use engine::{
     buf::{BLOCK, Buf},
@@ -10,7 +10,7 @@ use engine::{
 };
 use std::rc::Rc;
 
-/// Zones of the drive that are one.
+/// Zones of the drive per static zone.
 const PARTS: u64 = 16;
 
 /// Static zones of a tenant.
@@ -25,8 +25,8 @@ pub struct StaticZones {
 }
 
 impl StaticZones {
-    /// So many static zones, behind as many others: how many of the drive's are written at the same time, and blocks that
-    /// each gets in turn.
+    /// `zones` static zones behind `others` other ones: `width` of the drive's zones are written at the same time, and
+    /// each gets `unit_blocks` blocks in turn.
     pub fn new(
         runtime: &Runtime,
         drive: Rc<dyn ZonedDevice>,
@@ -52,12 +52,12 @@ impl StaticZones {
         }
     }
 
-    /// A part of a zone on the drive.
+    /// Part `part` of a zone: a zone of the drive.
     fn part(&self, zone: ZoneIndex, part: u64) -> ZoneIndex {
         ZoneIndex(self.first + zone.0 * PARTS as u32 + part as u32)
     }
 
-    /// What a range of a zone is on the drive: parts, where in them, and how many blocks.
+    /// The places of a range of a zone on the drive: part, offset in it, and number of blocks.
     fn pieces(&self, offset: u64, blocks: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let zone_blocks = self.drive.geometry().zone_capacity_blocks;
         let StaticZones { width, unit_blocks, .. } = *self;
@@ -74,7 +74,7 @@ impl StaticZones {
         )
     }
 
-    /// Answers with `data` when all of these have been carried out.
+    /// Completes with `data` when all of these commands have completed.
     fn all(&self, commands: Vec<Command>, data: Buf, completer: Completer) {
         let submitted: Vec<Completion> = commands.into_iter().map(|one| self.drive.submit(one)).collect();
         self.runtime.spawn(async move {

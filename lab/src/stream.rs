@@ -15,11 +15,11 @@ pub struct Stream {
     /// A write is a whole number of these, drawn from `units`.
     pub unit_kib: u64,
     pub units: Range<u64>,
-    /// Whether a write waits until it is safe (FUA).
+    /// Whether writes carry FUA.
     pub sync: bool,
     /// Size of the first write, if it is another.
     pub first_kib: u64,
-    /// How much is written.
+    /// Amount to write.
     pub mib: u64,
 }
 
@@ -27,7 +27,7 @@ impl Stream {
     /// Writes all of it and gives the number of blocks; sizes are drawn from `rng`.
     ///
     /// # Errors
-    /// When a write fails.
+    /// A write fails.
     pub async fn write(self, array: Rc<dyn ZonedDevice>, mut rng: Rng) -> anyhow::Result<u64> {
         let blocks = |kib: u64| kib * 1024 / BLOCK as u64;
         let data = Buf::zeroed((self.unit_kib * self.units.end * 1024) as usize);

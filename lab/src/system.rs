@@ -1,4 +1,4 @@
-//! The systems that are compared: designs of the papers, run by zoneraid's engine.
+//! The compared systems: designs of the papers, run by zoneraid's engine.
 
 use engine::{
     array::Behaviour,
@@ -15,7 +15,7 @@ pub enum System {
     RaiznPlus,
     /// RAIZN+ on zones with a ZRWA ("Z").
     Z,
-    /// Many writes on their way in a zone, nothing is merged ("+ S").
+    /// Many writes in flight in a zone, nothing is merged ("+ S").
     ZS,
     /// No header for partial parity ("+ M").
     ZSM,
@@ -23,7 +23,7 @@ pub enum System {
     Zraid,
     /// The parity chunk itself is updated in the ZRWA.
     Zebra,
-    /// ZRAID, and writes that wait behind each other share one partial parity.
+    /// ZRAID, with queued writes sharing one partial parity.
     Zoneraid,
 }
 
@@ -39,7 +39,7 @@ impl System {
         System::Zoneraid,
     ];
 
-    /// As in the papers' figures.
+    /// Its name in the papers' figures.
     pub fn name(self) -> &'static str {
         match self {
             System::Raizn => "RAIZN",
@@ -53,7 +53,7 @@ impl System {
         }
     }
 
-    /// The system of this name, whatever its case.
+    /// The system of this name, in any case.
     pub fn by_name(name: &str) -> Option<System> {
         System::ALL.into_iter().find(|system| system.name().eq_ignore_ascii_case(name))
     }

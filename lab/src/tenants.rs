@@ -22,7 +22,7 @@ use std::{
     rc::Rc,
 };
 
-/// What the namespaces lie on.
+/// The device below the namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
     /// One PM1731a.
@@ -34,7 +34,7 @@ pub enum Below {
 }
 
 impl Below {
-    /// What rows call it.
+    /// Its name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Below::Drive => "drive",
@@ -44,21 +44,21 @@ impl Below {
     }
 }
 
-/// Zones of each drive; how many there are decides nothing here.
+/// Zones of each drive; their number does not matter here.
 const ZONES: u32 = 2000;
 const MEMBERS: usize = 5;
 
-/// Nanoseconds between two looks of the namespaces at the clock.
+/// Nanoseconds between two ticks of the namespaces.
 const TICK_NS: u64 = 1_000_000;
 
-/// A device that keeps what its first two zones hold, which is the journal of namespaces: the drives keep nothing.
+/// A device that stores its first two zones, which are the journal of namespaces: the drives store nothing.
 struct Remembering {
     inner: Rc<dyn ZonedDevice>,
     kept: RefCell<HashMap<u64, Vec<u8>>>,
 }
 
 impl Remembering {
-    /// Whether a block belongs to the zones that are kept.
+    /// Whether a block is in the stored zones.
     fn keeps(&self, lba: Lba) -> bool {
         lba.0 < self.inner.geometry().start(ZoneIndex(2)).0
     }
@@ -80,7 +80,7 @@ impl ZonedDevice for Remembering {
                 self.kept.borrow_mut().extend(blocks);
                 self.inner.submit(command)
             }
-            // Nothing is read from there but at the start, which nobody measures.
+            // It is read at the start only, which is not measured.
             Command::Read { lba, mut data, .. } if self.keeps(lba) => {
                 let kept = self.kept.borrow();
                 for (lba, block) in
@@ -98,7 +98,7 @@ impl ZonedDevice for Remembering {
     }
 }
 
-/// Namespaces that run.
+/// Running namespaces.
 pub struct Tenants {
     pub clock: Clock,
     pub runtime: Runtime,
@@ -113,7 +113,7 @@ impl Drop for Tenants {
     }
 }
 
-/// A PM1731a that allows so many active zones.
+/// A PM1731a that allows `max_active` active zones.
 pub fn drive(clock: &Clock, seed: u64, max_active: u32) -> TimedDrive {
     drive_of(&Timing::pm1731a(), clock, seed, max_active)
 }
@@ -151,15 +151,15 @@ async fn array(runtime: &Runtime, clock: &Clock, max_active: u32, degraded: bool
 }
 
 impl Tenants {
-    /// Namespaces on a new device, whose drives allow so many active zones.
+    /// Namespaces on a new device, on drives that allow `max_active` active zones.
     ///
     /// # Errors
-    /// When there can be no such ones.
+    /// Such namespaces are not possible.
     pub fn new(below: Below, max_active: u32, specs: &[Spec]) -> anyhow::Result<Tenants> {
         Tenants::regulated(below, max_active, specs, true)
     }
 
-    /// As [`Tenants::new`], with write admission control or without it.
+    /// As [`Tenants::new`], with or without write admission control.
     ///
     /// # Errors
     /// As there.
@@ -180,10 +180,10 @@ impl Tenants {
         Tenants::made(inner, (clock, runtime), specs, admission)
     }
 
-    /// Namespaces on `inner`, which takes its time from this clock.
+    /// Namespaces on `inner`, which uses this clock.
     ///
     /// # Errors
-    /// When there can be no such ones.
+    /// Such namespaces are not possible.
     pub fn over(
         inner: Rc<dyn ZonedDevice>,
         clock: Clock,
@@ -225,10 +225,10 @@ impl Tenants {
         Ok(Tenants { clock, runtime, list: namespaces.list(), namespaces })
     }
 
-    /// Runs all workers for so many milliseconds, and until what is on its way then has completed.
+    /// Runs all workers for `ms` milliseconds, and until the requests in flight then have completed.
     ///
     /// # Errors
-    /// When a command fails.
+    /// A command fails.
     pub fn run(&self, workers: &[Worker], ms: u64) -> anyhow::Result<Vec<Work>> {
         let (stop, begin) = (Rc::new(Cell::new(false)), self.clock.now_ns());
         let mut running = Vec::new();
@@ -266,7 +266,7 @@ impl Tenants {
         running.iter().map(|worker| worker.finished()).collect()
     }
 
-    /// Has the spares that each namespace holds be noted in the middle of each second from now on.
+    /// Records the number of spare zones of each namespace in the middle of each second from now on.
     pub fn watch_spares(&self, seconds: u64) -> Rc<RefCell<Vec<Vec<u32>>>> {
         let noted: Rc<RefCell<Vec<Vec<u32>>>> = Rc::default();
         let (list, clock, notes) = (self.list.clone(), self.clock.clone(), noted.clone());
@@ -281,19 +281,19 @@ impl Tenants {
         noted
     }
 
-    /// Writes the first MiB of zones, to be read.
+    /// Writes the first `mib` MiB of zones, to be read.
     ///
     /// # Errors
-    /// When a write fails.
+    /// A write fails.
     pub fn fill(&self, tenant: usize, zones: &[u32], mib: u64) -> anyhow::Result<()> {
         fill((&self.clock, &self.runtime), &self.list[tenant], zones, mib)
     }
 }
 
-/// Writes the first MiB of zones of a device.
+/// Writes the first `mib` MiB of zones of a device.
 ///
 /// # Errors
-/// When a write fails.
+/// A write fails.
 pub fn fill(
     (clock, runtime): (&Clock, &Runtime),
     device: &dyn ZonedDevice,
@@ -314,14 +314,14 @@ pub fn fill(
     runtime.block_on(filled, || clock.advance()).context("a write never ends")?
 }
 
-/// What a worker does.
+/// The requests of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
-    /// Writes its zones one behind the other, and begins again with the first one.
+    /// Writes its zones one after the other, repeatedly.
     Write,
-    /// Reads random places of the first so many MiB of its zones.
+    /// Reads randomly from the first so many MiB of its zones.
     Read(u64),
-    /// Reads the first so many MiB of its first zone in order, over and over.
+    /// Reads the first so many MiB of its first zone in order, repeatedly.
     ReadInOrder(u64),
 }
 
@@ -334,20 +334,20 @@ pub struct Worker {
     pub kib: u64,
     /// Requests in flight.
     pub depth: u32,
-    /// Least time between the starts of two requests of a loop, in µs.
+    /// Shortest time between the starts of two requests of a loop, in µs.
     pub period_us: u64,
-    /// It does nothing between these milliseconds.
+    /// It is idle between these milliseconds.
     pub idle_ms: (u64, u64),
 }
 
 impl Worker {
-    /// One that is as fast as it can be, all the time.
+    /// A worker without a period or an idle time.
     pub fn new(tenant: usize, zones: Vec<u32>, does: Does, kib: u64, depth: u32) -> Worker {
         Worker { tenant, zones, does, kib, depth, period_us: 0, idle_ms: (0, 0) }
     }
 }
 
-/// What a worker has done: when requests completed, in ns from the beginning, and what they took.
+/// Results of a worker: completion times in ns from the beginning, and latencies.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
     pub completed: Vec<(u64, u64)>,
@@ -373,8 +373,8 @@ impl Work {
     }
 }
 
-/// What all of `work` write and read between two milliseconds, in 10⁶ bytes a second, and how much more in the second
-/// half of that than in the first, as a share.
+/// Throughput of all of `work` between two milliseconds in 10⁶ bytes a second, and its relative increase from the first
+/// to the second half of that time.
 pub fn in_all(work: &[Work], from_ms: u64, to_ms: u64) -> (f64, f64) {
     let between = |from, to| work.iter().map(|work| work.mb_s(from, to)).sum::<f64>();
     let middle = from_ms.midpoint(to_ms);
@@ -387,7 +387,7 @@ struct Running {
     clock: Clock,
     begin: u64,
     stop: Rc<Cell<bool>>,
-    /// Which of the zones is being written, and blocks of it that are.
+    /// Index of the zone that is being written, and its written blocks.
     at: Cell<(usize, u64)>,
     rounds: Cell<u64>,
     rng: RefCell<Rng>,
@@ -407,10 +407,10 @@ impl Running {
                 continue;
             }
             let blocks = data.blocks();
-            // As a block device does.
+            // As the block device does.
             let passed = self.device.admit(blocks, |us| self.clock.sleep(us * 1000)).await;
             let (command, before) = self.next(data);
-            // Others follow at once.
+            // Does not wait for the reset: the other requests of the worker follow at once.
             let done = self.device.submit(command);
             if let Some(reset) = before {
                 self.note(reset.await.result.err());
@@ -438,7 +438,7 @@ impl Running {
         }
     }
 
-    /// The next command, and a reset that comes before it.
+    /// The next command, and a reset that precedes it.
     fn next(&self, data: Buf) -> (Command, Option<Completion>) {
         let (blocks, geometry) = (data.blocks(), self.device.geometry());
         let start = |index: usize| geometry.start(ZoneIndex(self.worker.zones[index])).0;
@@ -458,7 +458,7 @@ impl Running {
                 let (mut index, mut at) = self.at.get();
                 let mut reset = None;
                 if at + blocks > geometry.zone_capacity_blocks {
-                    // What is left at its end is less than a write.
+                    // The rest of the zone is shorter than a write.
                     let zone = ZoneIndex(self.worker.zones[index]);
                     drop(self.device.submit(Command::Finish { zones: Zones::One(zone) }));
                     (index, at) = ((index + 1) % self.worker.zones.len(), 0);

@@ -1,5 +1,5 @@
-//! A run as a trace that Chrome (`chrome://tracing`) and Perfetto show: threads of the host, commands of each
-//! member by zone, and dies, each on a track of its own.
+//! Records a run as a trace for Chrome (`chrome://tracing`) and Perfetto: threads of the host, commands of each member
+//! by zone, and dies, each on a track of its own.
 
 use engine::{
     device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice},
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sim::clock::Clock;
 use std::{cell::RefCell, collections::BTreeMap, ops::Range, rc::Rc};
 
-/// What happened when. Clones are the same trace.
+/// A list of events. Clones are the same trace.
 #[derive(Clone, Default)]
 pub struct Trace(Rc<RefCell<Vec<Span>>>);
 
@@ -18,12 +18,12 @@ struct Span {
     track: String,
     name: String,
     ns: Range<u64>,
-    /// Whether others may overlap it on its track.
+    /// Whether events on its track may overlap.
     overlaps: bool,
 }
 
 impl Trace {
-    /// Something that does one thing at a time was busy.
+    /// Records an event of a resource that does one thing at a time.
     pub fn busy(&self, process: &str, track: &str, name: String, ns: Range<u64>) {
         self.add(process, track, name, ns, false);
     }
@@ -33,7 +33,7 @@ impl Trace {
         self.0.borrow_mut().push(span);
     }
 
-    /// `device`, the commands of which are traced as those of `process`.
+    /// Wraps `device` so that its commands are traced as those of `process`.
     pub fn of(
         &self,
         process: String,
@@ -45,7 +45,7 @@ impl Trace {
         Rc::new(Traced { process, device, trace, clock, runtime, slots: Rc::default() })
     }
 
-    /// What ended in the last so many ns, in the format of Chrome's traces; times in µs.
+    /// The events that ended in the last `last_ns`, in the format of Chrome's traces; times in µs.
     pub fn json(&self, last_ns: u64) -> Value {
         let spans = self.0.borrow();
         let end_ns = spans.iter().map(|span| span.ns.end).max().unwrap_or(0);
@@ -86,7 +86,7 @@ impl Trace {
     }
 }
 
-/// A device whose commands are traced.
+/// A device with traced commands.
 struct Traced {
     process: String,
     device: Rc<dyn ZonedDevice>,
@@ -97,7 +97,7 @@ struct Traced {
 }
 
 impl Traced {
-    /// What a command is called, and the track that it belongs to.
+    /// The name of a command, and its track.
     fn describe(&self, command: &Command) -> (String, String) {
         let zone = |lba| format!("zone {}", self.geometry().locate(lba).0.0);
         match command {

@@ -1,5 +1,5 @@
-//! Zones of an array that do not begin on the same member: zone `z` is turned by `z` drives. The array above knows
-//! nothing of it; what it calls a member is another drive in each zone. The logs stay where they are.
+//! Rotates the zones of an array over its drives: zone `z` is rotated by `z` drives. The array does not notice; each of
+//! its members is another drive in each zone. The logs are not rotated.
 
 use engine::{
     device::{Command, Completion, Geometry, Plate, ZonedDevice, Zones},
@@ -8,7 +8,7 @@ use engine::{
 };
 use std::rc::Rc;
 
-/// A member whose zones are turned.
+/// A member with rotated zones.
 pub struct Turned {
     drives: Rc<[Rc<dyn ZonedDevice>]>,
     member: usize,

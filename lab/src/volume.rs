@@ -1,4 +1,4 @@
-//! A volume as jobs reach it: a device with one zone that is written anywhere.
+//! A volume as seen by jobs: a device with one zone that can be written anywhere.
 
 use anyhow::{Context, Result};
 use engine::{
@@ -16,10 +16,10 @@ struct Face {
     geometry: Geometry,
 }
 
-/// A new volume of so many blocks on `device`, with all of its map in memory.
+/// A new volume of `blocks` blocks on `device`, with all of its map in memory.
 ///
 /// # Errors
-/// When there can be none.
+/// The device has no room for it.
 pub fn over(
     runtime: &Runtime,
     clock: &Clock,

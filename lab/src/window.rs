@@ -1,9 +1,9 @@
-//! The window of log zones that have a ZRWA (ZRAID §4.4, §6.3: Z and its steps). What is logged may be written in any order
-//! then, but no further than the ZRWA reaches, and the write pointer moves only when it is told to: half a window at a
-//! time, when all up to there has been answered.
+//! The window of log zones that have a ZRWA (ZRAID §4.4, §6.3: Z and its steps). Log writes may be in any order there,
+//! up to the end of the ZRWA, and the write pointer is moved by explicit flushes only: half a window at a time, when
+//! all writes up to there have completed.
 //!
-//! Always holds: no write is on its way that ends beyond the window, so that none moves the write pointer by itself;
-//! and writes of a zone are submitted in the order in which they came.
+//! Invariants: no write beyond the window is in flight, so that none moves the write pointer by itself; and writes of a
+//! zone are submitted in the order in which they came.
 
 use engine::{
     device::{Command, Completer, Completion, Done, Geometry, Plate, Slots, ZonedDevice, Zones, Zrwa},
@@ -13,7 +13,7 @@ use engine::{
 };
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
-/// A member whose log zones have a window of their own.
+/// A member with a window of its own for each log zone.
 pub struct LogWindow(Rc<Inner>);
 
 struct Inner {
@@ -30,14 +30,14 @@ struct Flow {
     waiting: VecDeque<(Command, Completer)>,
     /// Its write pointer, if it has its ZRWA.
     wp: Option<u64>,
-    /// Ends of writes that are on their way or beyond the write pointer, and whether they have been answered.
+    /// Ends of writes in flight or above the write pointer, and whether they have completed.
     flights: VecDeque<(u64, bool)>,
-    /// Something that everything else waits for: it is opened, reset or finished, or its write pointer moves.
+    /// An exclusive command is in flight: the zone is opened, reset or finished, or its write pointer moves.
     moving: bool,
 }
 
 impl LogWindow {
-    /// Gives the log zones of `drive` a window, if it has a ZRWA at all.
+    /// Gives the log zones of `drive` a window, if it has a ZRWA.
     pub fn over(drive: Rc<dyn ZonedDevice>, runtime: &Runtime) -> Rc<dyn ZonedDevice> {
         let Some(zrwa) = drive.geometry().zrwa else { return drive };
         let zones = (0..META_ZONES).map(|_| RefCell::default()).collect();
@@ -71,10 +71,10 @@ impl ZonedDevice for LogWindow {
     }
 }
 
-/// What a zone does next.
+/// The next action of a zone.
 enum Next {
     Write(Command, Completer, u64),
-    /// Has the zone to itself.
+    /// A command that needs the zone exclusively.
     Alone(Command, Completer),
     Open,
     Move(u64),
@@ -85,7 +85,7 @@ impl Inner {
         &self.zones[zone.0 as usize]
     }
 
-    /// Submits what may be.
+    /// Submits all commands that may be in flight now.
     fn pump(self: &Rc<Self>, zone: ZoneIndex) {
         loop {
             let next = self.flow(zone).borrow_mut().next(&self.zrwa, self.drive.geometry());
@@ -114,7 +114,7 @@ impl Inner {
         });
     }
 
-    /// Submits a command that nothing else may be beside, after which the write pointer is at `wp`.
+    /// Submits an exclusive command, after which the write pointer is at `wp`.
     fn alone(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -129,7 +129,7 @@ impl Inner {
             match completer {
                 Some(completer) => completer.complete(done),
                 None if done.result.is_ok() => {}
-                // Whoever waits for what was to be done for him learns that it was not.
+                // The waiting commands fail with the same error.
                 None => {
                     let waiting = std::mem::take(&mut this.flow(zone).borrow_mut().waiting);
                     for (_, completer) in waiting {
@@ -158,7 +158,7 @@ impl Flow {
         let Command::Write { lba, data, .. } = command else {
             self.moving = self.flights.iter().all(|(_, answered)| *answered);
             let (command, completer) = if self.moving { self.waiting.pop_front()? } else { return None };
-            // It is opened with its ZRWA when it is first written.
+            // It is opened with its ZRWA by the next write.
             return Some(Next::Alone(command, completer));
         };
         let Some(wp) = self.wp else {
@@ -174,7 +174,7 @@ impl Flow {
         Some(Next::Write(command, completer, end))
     }
 
-    /// How far everything has been answered.
+    /// End of the completed prefix of the writes.
     fn complete(&self) -> u64 {
         let answered = self.flights.iter().take_while(|(_, answered)| *answered);
         answered.last().map_or(0, |(end, _)| *end)
@@ -186,7 +186,7 @@ impl Flow {
         }
     }
 
-    /// Nothing is alone any more. A zone that was reset or finished has no window.
+    /// An exclusive command has completed. A zone that was reset or finished has no window.
     fn moved(&mut self, wp: Option<u64>, done: &Done) {
         (self.moving, self.wp) = (false, wp.filter(|_| done.result.is_ok()));
         self.flights.retain(|(end, _)| wp.is_some_and(|wp| *end > wp));
@@ -204,8 +204,8 @@ mod tests {
         timing::Timing,
     };
 
-    /// Of 1,200 blocks that are all asked for at once the write pointer has passed what it was told to pass and no more:
-    /// a write beyond the window would have moved it by itself.
+    /// After 1,200 blocks that are all submitted at once, the write pointer is where explicit flushes moved it: a write
+    /// beyond the window would have moved it further.
     #[test]
     fn only_commands_move_the_write_pointer_of_a_log() {
         let geometry = Model::zn540().geometry;

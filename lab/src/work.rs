@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// All bars there are: points may have points of their own.
+/// All progress bars: points may have points of their own.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// Prints a line above the bars.

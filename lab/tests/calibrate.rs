@@ -1,4 +1,4 @@
-//! The emulated drives stay as close to published figures of single drives as they are.
+//! The predictions of the emulated drives stay within the bounds of their rows.
 
 use lab::calibrate::{Row, TOLERANCE_PERCENT, rows};
 
@@ -11,7 +11,7 @@ fn every_figure_is_predicted_as_closely_as_its_row_says() {
         let wider = row.bound_percent > TOLERANCE_PERCENT;
         assert_eq!(wider, row.miss.is_some(), "a wider bound has a reason, and only that: {row:?}");
     }
-    // More than a few misses would be a model that does not fit.
+    // With more misses the model would not fit.
     let misses = rows.iter().filter(|row| row.error_percent.abs() > TOLERANCE_PERCENT).count();
     assert!(misses * 5 < rows.len(), "{misses} of {} rows are missed", rows.len());
 }

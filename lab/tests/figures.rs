@@ -1,4 +1,4 @@
-//! What the lab's figures say, on a few points each. Time is virtual: the same everywhere.
+//! Results of the lab's figures, on a few points each. Time is virtual: the same everywhere.
 
 #![allow(clippy::unwrap_used)]
 
@@ -54,8 +54,8 @@ fn flash_writes_have_the_causes_that_the_paper_names() {
     assert!((0.3..0.45).contains(&raizn.headers), "{raizn:?}");
 }
 
-/// With whole stripes two parities cost another drive and nothing else; partial stripes write both parities, and none of
-/// that stays on flash.
+/// With whole stripes two parities only cost another drive; partial stripes write both parities, and none of that stays
+/// on flash.
 #[test]
 fn a_second_parity_costs_a_drive_and_as_much_temporary_parity_again() {
     let levels = |depth, kib| {
@@ -91,7 +91,7 @@ fn a_run_gives_the_same_figures_again_and_another_seed_others() {
     assert_ne!(run(1), run(2));
 }
 
-/// A lead on a free host is not one on a computer: costs have to come out of it, and least of whole stripes.
+/// A lead on a free host may vanish on a real one: costs have to show, and least of all with whole stripes.
 #[test]
 fn what_a_host_costs_is_missing_from_small_writes_and_not_from_large_ones() {
     let of = |system, us, kib| zn540_on(system, &Host::one_thread(us), 12, kib).mb_s;
@@ -102,7 +102,7 @@ fn what_a_host_costs_is_missing_from_small_writes_and_not_from_large_ones() {
     assert!(of(System::Zoneraid, 4.0, 256) > 0.99 * of(System::Zoneraid, 0.0, 256));
 }
 
-/// The lock of a zone costs those whose zones are written in order, and nobody else.
+/// The lock of a zone slows down systems that write zones in order, and no others.
 #[test]
 fn the_lock_of_a_zone_is_for_systems_that_need_it() {
     let ratio = |system, kib| {
@@ -127,7 +127,7 @@ fn a_trace_has_a_track_for_each_part() {
     }
 }
 
-/// Those that stand on more than writes in a loop: power cuts, recovery, applications.
+/// Experiments with more than writes in a loop: power cuts, recovery, applications.
 #[test]
 fn experiments_give_claims_that_are_numbers() {
     for name in ["table1", "recovery", "fig9", "fig10", "waf", "ycsb"] {
@@ -139,7 +139,7 @@ fn experiments_give_claims_that_are_numbers() {
     }
 }
 
-/// ZRAID Table 1: what the last policy promises holds wherever the cut falls, and the others lose something.
+/// ZRAID Table 1: the last policy keeps its promise at every cut, and the others lose data.
 #[test]
 fn only_the_write_pointer_log_survives_every_cut() {
     let figure = Experiment::by_name("table1").unwrap().figure_of(Effort::Quick).unwrap();
@@ -148,7 +148,7 @@ fn only_the_write_pointer_log_survives_every_cut() {
     assert!(of("failures, stripe") > 20.0 && of("failures, chunk") > 20.0);
 }
 
-/// A PM1731a gives a zone the next die in turn, so that log zones of several members do not share one by their numbers.
+/// A PM1731a assigns dies to zones in turn, so that log zones of several members do not share one by their numbers.
 #[test]
 fn small_zones_of_members_that_share_a_drive_do_not_meet_on_a_die() {
     let load = Load { seeds: 1, ..Load::long(15, 16) };

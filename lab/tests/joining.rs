@@ -1,4 +1,4 @@
-//! What joining writes does to throughput, latency and the flash, on five simulated ZN540 of 1 TB.
+//! Effects of joining writes on throughput, latency and flash writes, on five simulated ZN540 of 1 TB.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,8 +17,8 @@ fn both(zones: u32, request_kib: u64, depth: u32) -> [Row; 2] {
     [System::Zraid, System::Zoneraid].map(|system| row(system, zones, request_kib, depth))
 }
 
-/// ZRAID's own limit for writes up to 64 KiB is 3,075 MB/s (§6.3): each has its partial parity, which
-/// costs the ZN540 bandwidth also where it is overwritten later.
+/// ZRAID's own limit for writes up to 64 KiB is 3,075 MB/s (§6.3): each has its partial parity, which costs the ZN540
+/// bandwidth even if it is overwritten later.
 #[test]
 fn deep_queues_of_small_writes_go_out_as_whole_stripes() {
     for request_kib in [4, 16, 64] {
@@ -40,7 +40,7 @@ fn one_write_at_a_time_takes_as_long_as_without_joining() {
     }
 }
 
-/// Where a few writes are in flight, joining must not cost concurrency.
+/// With few writes in flight, joining must not cost concurrency.
 #[test]
 fn shallow_queues_lose_nothing() {
     for (zones, request_kib, depth) in

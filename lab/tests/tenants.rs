@@ -1,4 +1,4 @@
-//! What namespaces do on timed drives. Time is virtual: the same everywhere.
+//! Namespaces on timed drives. Time is virtual: the same everywhere.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ fn few_writers_get_wide_zones() {
 }
 
 /// eZNS Fig. 29 (b): a busy writer in a narrow zone does not fill the write cache at the cost of regular writers, and
-/// admission control costs no bandwidth where all are busy.
+/// admission control costs no bandwidth if all are busy.
 #[test]
 fn admission_control_gives_regular_writers_their_share() {
     let figure = Experiment::by_name("ezns").unwrap().figure_of(Effort::Quick).unwrap();

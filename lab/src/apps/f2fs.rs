@@ -1,9 +1,9 @@
-//! A file system as F2FS on zones, as far as an array sees it: data of all files at the head of one zone, nodes at that
-//! of another (ZRAID §6.4), what is updated elsewhere than where it was. Its metadata lie on another drive, as in the
-//! paper, and cost nothing. And three loads of filebench on it.
+//! Model of F2FS on zones, as far as an array sees it, and three filebench workloads on it: data of all files goes to
+//! the head of one zone and nodes to that of another (ZRAID §6.4), and updates are written out of place. Its metadata
+//! is on another drive, as in the paper, and costs nothing.
 //!
-//! Left out: the page cache but for what fsync writes, cleaning, checkpoints, processors, and files that are spread:
-//! what is read is what was written lately.
+//! Left out: the page cache except for the writes of fsync, cleaning, checkpoints, CPU time, and fragmented files:
+//! reads are of recently written files.
 
 use super::{App, Log};
 use engine::zone::Lba;
@@ -12,7 +12,7 @@ use std::{
     rc::Rc,
 };
 
-/// Files that reads choose from.
+/// Number of recent files that reads choose from.
 const RECENT: usize = 256;
 
 /// A mounted file system.
@@ -30,7 +30,7 @@ impl Fs {
         Rc::new(Fs { app: app.clone(), data, nodes, recent: RefCell::default(), next: Cell::new(0) })
     }
 
-    /// Writes to a file, past the cache.
+    /// Writes to a file, bypassing the cache.
     async fn write(&self, blocks: u64, piece: u64, sync: bool) {
         let lba = self.app.append(&self.data, blocks, piece, sync).await;
         let mut recent = self.recent.borrow_mut();
@@ -41,7 +41,7 @@ impl Fs {
         }
     }
 
-    /// The node of a file that has changed; nobody waits for it unless `sync`.
+    /// Writes the node of a changed file; it is waited for only if `sync`.
     async fn node(self: &Rc<Self>, sync: bool) {
         if sync {
             self.app.append(&self.nodes, 1, 1, true).await;
@@ -53,7 +53,7 @@ impl Fs {
         });
     }
 
-    /// Reads a file that was written lately, or so many blocks of it.
+    /// Reads a recently written file, or its first `most` blocks.
     async fn read(&self, most: u64) {
         let chosen = {
             let recent = self.recent.borrow();
@@ -83,8 +83,8 @@ pub fn fileserver(app: &Rc<App>, io_kib: u64) {
     }
 }
 
-/// filebench's oltp: 200 readers and 10 writers of 4 KiB, ten reads for each write, and 3,200 for each 256 KiB of log; who
-/// is ahead waits.
+/// filebench's oltp: 200 readers and 10 writers of 4 KiB, ten reads for each write, and 256 KiB of log for each 3,200
+/// reads; whichever side is ahead waits.
 pub fn oltp(app: &Rc<App>) {
     const AHEAD: u64 = 2000;
     let fs = Fs::new(app);
@@ -123,8 +123,8 @@ pub fn oltp(app: &Rc<App>) {
     }
 }
 
-/// filebench's varmail: 16 threads that write a mail of 16 KiB on average and have it safe, read one, append and have that
-/// safe, read one.
+/// filebench's varmail: 16 threads that write and sync a mail of 16 KiB on average, read one, append and sync, read
+/// one.
 pub fn varmail(app: &Rc<App>) {
     let fs = Fs::new(app);
     for _ in 0..16 {

@@ -1,7 +1,7 @@
-//! A log-structured merge tree on zones, as RocksDB on ZenFS, as far as an array sees it: a write-ahead log that threads
-//! commit to in groups, memtables that are flushed, and levels that are compacted, each kind of file in zones of its own.
+//! Model of a log-structured merge tree on zones, as RocksDB on ZenFS, as far as an array sees it: a write-ahead log
+//! with group commit, memtables that are flushed, and levels that are compacted, each kind of file in zones of its own.
 //!
-//! Left out: reads of users, caches, cleaning of zones, deeper levels than the second, and processors but for one cost
+//! Left out: reads of users, caches, cleaning of zones, levels below the second, and CPU time except for a fixed cost
 //! of a put.
 
 use super::{App, Log};
@@ -11,13 +11,13 @@ use std::{
     rc::Rc,
 };
 
-/// What a put costs a processor; a guess.
+/// CPU time of a put; a guess.
 const PUT_US: f64 = 5.0;
 /// A key and a value of 8,000 bytes, in a log that is written in blocks.
 const RECORD_BLOCKS: u64 = 2;
 /// 64 MiB.
 const MEMTABLE_BLOCKS: u64 = 16384;
-/// Files of the first level that are compacted together, and with which puts wait.
+/// Files of the first level that are compacted together, and number of files at which puts are stopped.
 const COMPACTED: usize = 4;
 const STOPPED: usize = 20;
 /// Background jobs of each kind.
@@ -26,25 +26,25 @@ const JOBS: usize = 16;
 const FLUSHED: std::ops::Range<u32> = 1..5;
 const MERGED: std::ops::Range<u32> = 5..11;
 
-/// What is put.
+/// The order of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Puts {
-    /// Keys in order: files do not overlap, so that compaction moves them without a write.
+    /// Sequential keys: files do not overlap, so that compaction moves them without a write.
     InOrder,
-    /// Keys at random: files of the first level are merged with as much of the second as `overlap` says.
+    /// Random keys: each file of the first level is merged with `overlap` times as much of the second.
     Random { overlap: u64 },
 }
 
 struct Tree {
     app: Rc<App>,
     puts: Puts,
-    /// Whether writes of groups carry FUA; their puts wait for them either way.
+    /// Whether writes of groups carry FUA; puts wait for these writes either way.
     fua: bool,
     log: Rc<Log>,
-    /// Records that have been put, and those of them that are safe.
+    /// Numbers of records that have been put, and that have been committed.
     put: Cell<u64>,
     safe: Cell<u64>,
-    /// Whether a group is being written, and who waits for that.
+    /// Whether a group is being written, and the gate of the puts that wait for it.
     leads: Cell<bool>,
     group: Gate,
     memtable: Cell<u64>,
@@ -86,7 +86,7 @@ pub fn fill(app: &Rc<App>, puts: Puts, fua: bool) {
 }
 
 impl Tree {
-    /// Joins the next group; whoever finds nobody writing leads it.
+    /// Joins the next group; a put that finds no write in flight leads it.
     async fn put(self: &Rc<Self>) {
         while self.is_stopped() {
             self.app.compute(20.0).await;
@@ -113,7 +113,7 @@ impl Tree {
         self.first_level.borrow().len() >= STOPPED || self.flushes.get() >= JOBS
     }
 
-    /// Records in the memtable; a full one is flushed.
+    /// Adds records to the memtable; a full one is flushed.
     fn remember(self: &Rc<Self>, records: u64) {
         self.memtable.set(self.memtable.get() + records * RECORD_BLOCKS);
         if self.memtable.get() < MEMTABLE_BLOCKS {
@@ -132,13 +132,13 @@ impl Tree {
         });
     }
 
-    /// A file in the next of these zones, in writes of 1 MiB.
+    /// Writes a file to the next of these zones, in writes of 1 MiB.
     async fn write(&self, zones: std::ops::Range<u32>, blocks: u64) -> Lba {
         let zone = zones.start + self.files.replace(self.files.get() + 1) % (zones.end - zones.start);
         self.app.append(&self.zones[zone as usize], blocks, 256, false).await
     }
 
-    /// Merges files of the first level with what they overlap, if there are enough.
+    /// Merges files of the first level with the overlapping part of the second, if there are enough.
     fn compact(self: &Rc<Self>) {
         let Puts::Random { overlap } = self.puts else { return };
         let mut files = self.first_level.borrow_mut();
@@ -150,7 +150,8 @@ impl Tree {
         let tree = self.clone();
         self.app.spawn(async move {
             for input in inputs {
-                // As much of the second level is read and written as the file overlaps; the files read are these.
+                // Besides the file, `overlap` times its size of the second level is read and written; all reads are of
+                // the same blocks.
                 for _ in 0..=overlap {
                     tree.app.read(input, MEMTABLE_BLOCKS).await;
                     tree.write(MERGED, MEMTABLE_BLOCKS).await;

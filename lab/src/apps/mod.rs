@@ -1,8 +1,8 @@
-//! Stand-ins for applications, in virtual time: what they send to an array, and what they wait for.
+//! Models of applications in virtual time: the commands that they send to an array, and their dependencies.
 //!
-//! An application is tasks on the runtime of a test bed. It appends to logs, each at the head of a zone, counts its
-//! operations, and is measured in a window. Zones are so large that none is full before the window ends: nothing is
-//! ever collected. Its processors cost what its file says and no more.
+//! An application is a set of tasks on the runtime of a test bed. It appends to logs, each at the head of a zone,
+//! counts its operations, and is measured in a window. Zones are so large that none is full before the window ends:
+//! there is no garbage collection. Each application's file lists the CPU time that it models.
 
 pub mod f2fs;
 pub mod lsm;
@@ -26,12 +26,12 @@ use std::{
 /// The largest write that an application sends, in blocks.
 const MOST_BLOCKS: u64 = 256;
 
-/// What all tasks of an application share.
+/// State shared by all tasks of an application.
 pub struct App {
     pub array: Rc<dyn ZonedDevice>,
     pub clock: Clock,
     runtime: Runtime,
-    /// What writes take in turn, each of the largest size. Where nobody looks at what is written they share it.
+    /// Buffers that writes take in turn, each of the largest size; a single one if the contents do not matter.
     data: Vec<Buf>,
     next: Cell<usize>,
     rng: RefCell<Rng>,
@@ -46,10 +46,10 @@ pub struct Log {
     at: Cell<u64>,
 }
 
-/// What came of a run.
+/// Results of a run.
 pub struct Ran {
     pub operations_s: f64,
-    /// How many more in the second half of the window than in the first, as a share.
+    /// Relative increase of operations from the first to the second half of the window.
     pub drift: f64,
     /// Of the window, too.
     pub left: Left,
@@ -63,7 +63,7 @@ impl Log {
 }
 
 impl App {
-    /// An application on a device, which draws by `seed` and writes zeros, or these bytes over and over.
+    /// An application on a device, with draws by `seed`, which writes `bytes` repeatedly, or zeros if there are none.
     pub fn new(
         array: &Rc<dyn ZonedDevice>,
         clock: &Clock,
@@ -89,16 +89,16 @@ impl App {
         })
     }
 
-    /// What has failed first.
+    /// The first failure of a command.
     ///
     /// # Errors
-    /// That.
+    /// That failure.
     pub fn check(&self) -> Result<()> {
         self.failed.take().map_or(Ok(()), |problem| bail!("{problem}"))
     }
 
-    /// So many blocks at the head of a log, in writes of at most `piece` blocks one after the other; gives where they
-    /// begin. `sync`: each waits until it is safe.
+    /// Writes `blocks` at the head of a log, in writes of at most `piece` blocks one after the other; gives their first
+    /// address. With `sync` writes carry FUA.
     pub async fn append(&self, log: &Log, blocks: u64, piece: u64, sync: bool) -> Lba {
         let (mut left, mut first) = (blocks, None);
         while left > 0 {
@@ -112,7 +112,7 @@ impl App {
         first.unwrap_or(Lba(0))
     }
 
-    /// Writes so many blocks, 1 MiB at most.
+    /// Writes `blocks` blocks, at most 1 MiB.
     pub async fn write(&self, lba: Lba, blocks: u64, sync: bool) {
         let data = &self.data[self.next.get()];
         self.next.set((self.next.get() + 1) % self.data.len());
@@ -133,12 +133,12 @@ impl App {
     async fn carry_out(&self, what: &str, at: u64, command: Command) {
         if let Err(error) = self.array.submit(command).await.result {
             self.failed.borrow_mut().get_or_insert(format!("{what} at block {at}: {error}"));
-            // Nothing that follows would succeed; the run ends.
+            // Later commands would fail, too; the run ends.
             std::future::pending().await
         }
     }
 
-    /// Reads what has been written.
+    /// Reads written blocks.
     pub async fn read(&self, lba: Lba, blocks: u64) {
         let (mut at, end) = (lba.0, lba.0 + blocks);
         while at < end {
@@ -149,7 +149,7 @@ impl App {
         }
     }
 
-    /// A processor is busy for so long.
+    /// Occupies a processor for `us` µs.
     pub async fn compute(&self, us: f64) {
         self.clock.sleep((us * 1e3) as u64).await;
     }
@@ -169,7 +169,7 @@ impl App {
         self.rng.borrow_mut().unit()
     }
 
-    /// A size in blocks around a mean, from 1 on: exponential, which is gamma with shape 1 where filebench takes 1.5.
+    /// A size in blocks around a mean, at least 1: exponential, which is gamma with shape 1 where filebench takes 1.5.
     pub fn about(&self, mean_blocks: u64) -> u64 {
         (self.rng.borrow_mut().exponential() * mean_blocks as f64).ceil().clamp(1.0, 8.0 * mean_blocks as f64)
             as u64
@@ -181,10 +181,10 @@ impl App {
     }
 }
 
-/// Runs an application that `start` starts on an array, and measures it for so many ms after so many others.
+/// Starts an application on an array with `start`, and measures it for `ms` ms after a warm-up of `warm_ms`.
 ///
 /// # Errors
-/// When something fails that it asks of the array.
+/// A command of the application fails.
 pub fn run(bed: Bed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Result<Ran> {
     let app = App::new(&bed.array, &bed.clock, &bed.runtime, 1, &[]);
     start(&app);

@@ -1,11 +1,11 @@
-//! YCSB and loads of db_bench on a log-structured merge tree on zones, as RocksDB's on ZenFS, as far as a drive sees
-//! it: gets that look for a block in each sorted run until the record is found, scans, puts into a log and a memtable, which is flushed, and
-//! levels that are compacted, one at a time. Options are RocksDB's defaults, with all sizes divided by one number, so
-//! that flushes and compactions are many in a window.
+//! YCSB and workloads of db_bench on a model of a log-structured merge tree on zones, as RocksDB's on ZenFS, as far as
+//! a drive sees it: gets that look for a block in each sorted run until the record is found, scans, puts into a log and
+//! a memtable, which is flushed, and levels that are compacted, one at a time. Options are RocksDB's defaults, with all
+//! sizes divided by one number, so that a window has many flushes and compactions.
 //!
-//! Left out: processors but for one cost of an operation, the page cache, compression, blocks of indices (which RocksDB
-//! keeps in memory), dynamic sizes of levels, and what records are: a run knows how many it has, and where one is
-//! follows from how many puts ago it was written, or is drawn once if it was loaded.
+//! Left out: CPU time except for a fixed cost of an operation, the page cache, compression, blocks of indices (which
+//! RocksDB keeps in memory), dynamic sizes of levels, and the contents of records: a run knows how many it has; the
+//! place of a record follows from the number of puts since it was written, or is drawn once if it was loaded.
 
 use super::{App, MOST_BLOCKS};
 use crate::tenants::Work;
@@ -23,7 +23,7 @@ use std::{
     rc::Rc,
 };
 
-/// What an operation costs a processor; a guess.
+/// CPU time of an operation; a guess.
 const OPERATION_US: f64 = 5.0;
 /// Bytes of a record, and records in a block.
 pub const RECORD_BYTES: u64 = 1024;
@@ -35,32 +35,32 @@ const SECOND_BLOCKS: u64 = 65536;
 const LARGER: u64 = 10;
 /// The block cache has 8 MiB.
 const CACHE_BLOCKS: u64 = 2048;
-/// Files of the first level that are compacted, and with which puts are slowed down and stopped.
+/// Files of the first level that are compacted, and those at which puts are slowed down and stopped.
 const COMPACTED: u64 = 4;
 const SLOWED: u64 = 20;
 const STOPPED: u64 = 36;
-/// What a put of 1 KiB takes at 16 MiB/s.
+/// Time of a put of 1 KiB at 16 MiB/s.
 const SLOWED_US: f64 = 61.0;
-/// How long a put that is stopped waits before it looks again.
+/// Polling interval of a stopped put.
 const LOOK_US: f64 = 100.0;
-/// Between loading and the first operation, in ms: whatever namespaces move when nothing is written has been moved.
+/// Pause between loading and the first operation, in ms: background moves of namespaces have ended by then.
 const IDLE_MS: u64 = 3000;
-/// What Linux reads ahead, 128 KiB: RocksDB leaves that to the kernel where reads are not direct.
+/// Linux's readahead, 128 KiB: RocksDB leaves it to the kernel where reads are not direct.
 const AHEAD_BLOCKS: u64 = 32;
-/// Of YCSB: the exponent of zipf, and the most records of a scan.
+/// Of YCSB: the exponent of the zipf distribution, and the most records of a scan.
 const THETA: f64 = 0.99;
 const SCANNED: u64 = 100;
 
-/// The core workloads of YCSB, and some of db_bench, whose keys are uniform.
+/// The core workloads of YCSB, and some of db_bench, with uniform keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// Half reads, half updates.
     A,
     /// One update in 20.
     B,
-    /// Reads alone.
+    /// Only reads.
     C,
-    /// One insert in 20; reads prefer what was inserted last.
+    /// One insert in 20; reads prefer recently inserted records.
     D,
     /// One insert in 20; scans of 1 to 100 records.
     E,
@@ -91,7 +91,7 @@ impl Workload {
         }
     }
 
-    /// Of 100 operations of a client, how many put something.
+    /// Of 100 operations of a client, the number of puts.
     fn puts(self, client: u32) -> u64 {
         match self {
             Workload::A | Workload::F => 50,
@@ -111,15 +111,15 @@ impl Workload {
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub workload: Workload,
-    /// What sizes of RocksDB are divided by.
+    /// Divisor of RocksDB's sizes.
     pub scale: u64,
     /// Records that are loaded.
     pub records: u64,
-    /// Blocks that a level has on the device, at most: in a larger one a place stands for several.
+    /// Most blocks of a level on the device: in a larger level one place stands for several.
     pub most_blocks: u64,
     /// Clients, with one operation each at a time.
     pub threads: u32,
-    /// Whether a get looks only into the run that has the record, as with Bloom filters that are never wrong.
+    /// Whether a get reads only the run that has the record, as with Bloom filters without false positives.
     pub filters: bool,
 }
 
@@ -128,13 +128,13 @@ impl Options {
         FILE_BLOCKS / self.scale
     }
 
-    /// Puts that a memtable takes.
+    /// Puts that fill a memtable.
     fn memtable(&self) -> u64 {
         self.file_blocks() * RECORDS
     }
 
-    /// Blocks that each level has in the beginning: the first one half of the files that are compacted together, or as
-    /// many as it comes to where all clients write; the last one the rest.
+    /// Blocks of each level in the beginning. First level: half of the files that are compacted together, or, if all
+    /// clients write, the number at which it settles. Last level: the rest.
     fn levels(&self) -> Vec<u64> {
         let files = if self.workload == Workload::Overwrite { SLOWED } else { COMPACTED / 2 };
         let (mut levels, mut rest, mut next) =
@@ -150,57 +150,57 @@ impl Options {
     /// Zones of this capacity for each level, and last for the log.
     fn zones(&self, capacity_blocks: u64) -> Vec<u32> {
         let first = (STOPPED + COMPACTED) * self.file_blocks();
-        // A zone that is written, and one whose blocks are still read.
+        // A zone that is being written, and one with blocks that are still read.
         let zones = |blocks: u64| blocks.div_ceil(capacity_blocks) as u32 + 2;
         let levels = self.levels();
         let further = levels[1..].iter().map(|blocks| zones((*blocks).min(self.most_blocks) + first));
         [zones(first)].into_iter().chain(further).chain([2]).collect()
     }
 
-    /// Zones of this capacity that it takes in all.
+    /// The total number of zones of this capacity that it needs.
     pub fn zones_in_all(&self, capacity_blocks: u64) -> u32 {
         self.zones(capacity_blocks).iter().sum()
     }
 }
 
-/// Zones that are written in turn: what is written last takes the place of what was written first.
+/// Zones that are written in turn: the newest blocks replace the oldest.
 struct Ring {
     zones: Range<u32>,
     written: Cell<u64>,
 }
 
-/// Sorted files: in the first level each is a run, the others are one run each.
+/// Sorted files: in the first level each is a run, in the others all are one run.
 struct Level {
     ring: Ring,
     blocks: Cell<u64>,
-    /// What it may have.
+    /// Target size in blocks.
     target: u64,
-    /// Of these on the device, at most.
+    /// Most blocks on the device.
     most: u64,
 }
 
 impl Level {
-    /// Where what it has on the device begins in its ring.
+    /// The start of its blocks on the device, in its ring.
     fn start(&self) -> u64 {
         self.ring.written.get() - self.blocks.get().min(self.most)
     }
 }
 
-/// What is sorted.
+/// A sorted run.
 #[derive(Clone, Copy)]
 struct Run {
     level: usize,
-    /// Where it begins in the ring of its level, what it has there, and what it has; in blocks.
+    /// Start in the ring of its level, blocks there, and blocks of the run.
     start: u64,
     there: u64,
     blocks: u64,
 }
 
-/// A place of a run: a block of the ring of its level, and which of those that this stands for.
+/// A place of a run: level, block of the level's ring, and which of the run's blocks there that it stands for.
 type Place = (usize, u64, u64);
 
 impl Run {
-    /// Where the record with this hash is, or would be.
+    /// The place of a record with this hash, whether it exists or not.
     fn place(&self, hash: u64) -> Place {
         let number = ((hash as u128 * self.blocks as u128) >> 64) as u64;
         let (there, start) = (self.there.max(1), self.start);
@@ -210,7 +210,7 @@ impl Run {
     }
 }
 
-/// The blocks that were read last.
+/// An LRU cache of blocks.
 #[derive(Default)]
 struct Cache {
     read: HashMap<Place, u64>,
@@ -219,7 +219,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// Whether a block is there; it is from then on, with so many others at most.
+    /// Whether a block is cached; it is from then on, with `most` blocks in all.
     fn has(&mut self, place: Place, most: u64) -> bool {
         self.reads += 1;
         self.order.push_back((place, self.reads));
@@ -270,32 +270,32 @@ impl Zipf {
     }
 }
 
-/// A number that has nothing to do with the ones beside `key`.
+/// A pseudo-random number, independent of those of neighbouring keys.
 fn hash(key: u64) -> u64 {
     Rng::new(key).next_u64()
 }
 
-/// A record: its hash says where in a run it is, its age in which one.
+/// A record: its hash gives the place in a run, its age the run.
 #[derive(Clone, Copy)]
 struct Record {
     hash: u64,
-    /// Records that were written later.
+    /// Number of records that were written later.
     age: u64,
 }
 
-/// What gets have found where.
+/// Statistics of reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
     pub gets: u64,
     /// Of these in a memtable.
     pub in_memory: u64,
-    /// Blocks that gets and scans have looked for, and of these in the cache.
+    /// Blocks that gets and scans have read, and of these the cached ones.
     pub blocks: u64,
     pub cached: u64,
 }
 
 impl Found {
-    /// Both together.
+    /// The sums of both.
     pub fn and(self, other: Found) -> Found {
         Found {
             gets: self.gets + other.gets,
@@ -312,16 +312,16 @@ struct Tree {
     zipf: Zipf,
     log: Ring,
     levels: Vec<Level>,
-    /// Who puts waits for whoever did before.
+    /// Serializes puts.
     puts: Exclusive,
     put: Cell<u64>,
-    /// By key: which put wrote it last.
+    /// By key: the number of the put that wrote it last.
     updated: RefCell<HashMap<u64, u64>>,
     flushes: Cell<bool>,
     compacts: Cell<bool>,
     cache: RefCell<Cache>,
     found: Cell<Found>,
-    /// When operations and their reads ended, and what they took.
+    /// Completion times and latencies of operations, and of their reads.
     operations: RefCell<Work>,
     reads: RefCell<Work>,
 }
@@ -363,7 +363,7 @@ impl Tree {
         }
     }
 
-    /// Blocks at the head of a ring, 1 MiB at a time.
+    /// Appends blocks at the head of a ring, 1 MiB at a time.
     async fn append(&self, ring: &Ring, blocks: u64) {
         let (mut left, geometry) = (blocks, self.app.array.geometry());
         while left > 0 {
@@ -379,7 +379,7 @@ impl Tree {
         }
     }
 
-    /// A block of a ring on the device, and how many there are to the end of its zone.
+    /// The device address of a block of a ring, and the number of blocks up to the end of its zone.
     fn locate(&self, ring: &Ring, at: u64) -> (Lba, u64) {
         let geometry = self.app.array.geometry();
         let (turn, offset) = (at / geometry.zone_capacity_blocks, at % geometry.zone_capacity_blocks);
@@ -387,25 +387,25 @@ impl Tree {
         (Lba(geometry.start(ZoneIndex(zone)).0 + offset), geometry.zone_capacity_blocks - offset)
     }
 
-    /// Reads blocks of a ring; what lies behind a zone is not read.
+    /// Reads blocks of a ring, up to the end of the zone.
     async fn read(&self, level: usize, at: u64, blocks: u64) {
         let (lba, room) = self.locate(&self.levels[level].ring, at);
         self.app.read(lba, blocks.min(room)).await;
     }
 
-    /// All levels as they are after everything has been compacted.
+    /// Writes all levels, in the state after a full compaction.
     async fn load(&self) {
         for level in &self.levels {
             self.append(&level.ring, level.blocks.get().min(level.most)).await;
         }
     }
 
-    /// Files of the first level.
+    /// Number of files in the first level.
     fn files(&self) -> u64 {
         self.levels[0].blocks.get() / self.options.file_blocks()
     }
 
-    /// What is sorted, the newest first.
+    /// All sorted runs, the newest first.
     fn runs(&self) -> Vec<Run> {
         let (written, blocks) = (self.levels[0].ring.written.get(), self.options.file_blocks());
         let file = |nth: u64| Run { level: 0, start: written - (nth + 1) * blocks, there: blocks, blocks };
@@ -422,7 +422,7 @@ impl Tree {
             + if self.flushes.get() { self.options.memtable() } else { 0 }
     }
 
-    /// The record that an operation is about, and its key.
+    /// Draws the record of an operation, and its key.
     fn draw(&self) -> (u64, Record) {
         let rank = match self.options.workload.is_uniform() {
             true => self.app.below(self.options.records),
@@ -450,7 +450,8 @@ impl Tree {
         self.found.set(found);
     }
 
-    /// Reads the block of a run where a record is or would be. It begins anywhere, and so lies in two of the device.
+    /// Reads the block of a run that has or would have a record. It is not aligned, and so spans two blocks of the
+    /// device.
     async fn look(&self, run: &Run, record: Record) {
         let place = run.place(record.hash);
         let cached = self.cache.borrow_mut().has(place, CACHE_BLOCKS / self.options.scale);
@@ -487,7 +488,7 @@ impl Tree {
     }
 
     /// Reads a block of each run, and then from each its share of the records, with RocksDB's readahead: one block, and
-    /// twice as much each time, 256 KiB at most.
+    /// twice as much each time, up to 256 KiB.
     async fn scan(&self, record: Record, records: u64, begun: u64) {
         let runs = self.runs();
         for run in &runs {
@@ -511,7 +512,7 @@ impl Tree {
         work.borrow_mut().completed.push((now, now - begun));
     }
 
-    /// Puts a record. The log is buffered, and written when 1 MiB of it is full: YCSB does not ask for more.
+    /// Puts a record. The log is buffered, and written 1 MiB at a time: YCSB needs no synchronous writes.
     async fn put(self: &Rc<Self>, key: Option<u64>) {
         let _turn = self.puts.take().await;
         while self.files() >= STOPPED {
@@ -544,7 +545,7 @@ impl Tree {
         }
     }
 
-    /// Compacts the level that has most for its size, if one has too much and nothing is being compacted.
+    /// Compacts the level that exceeds its target by the largest factor, if one does and no compaction is running.
     fn compact(self: &Rc<Self>) {
         let (_, above) = self.levels.split_last().unwrap_or((&self.levels[0], &[]));
         let score = |level: &Level| level.blocks.get() as f64 / level.target as f64;
@@ -561,8 +562,8 @@ impl Tree {
         });
     }
 
-    /// Merges the whole first level, or a file of another one, with what it overlaps in the next one. What reaches the
-    /// last level replaces what was there.
+    /// Merges the whole first level, or a file of another one, with the overlapping part of the next one. Records that
+    /// reach the last level replace older ones there.
     async fn merge(&self, at: usize) {
         let (from, to) = (&self.levels[at], &self.levels[at + 1]);
         let taken = if at == 0 { from.blocks.get() } else { self.options.file_blocks() };
@@ -587,7 +588,7 @@ impl Tree {
         to.blocks.set(to.blocks.get() + grows);
     }
 
-    /// One client, for ever.
+    /// One client, in an endless loop.
     async fn client(self: Rc<Self>, number: u32) {
         loop {
             let begun = self.app.clock.now_ns();
@@ -609,20 +610,20 @@ impl Tree {
     }
 }
 
-/// What the clients of a tree have done in a window, by ns from its beginning.
+/// Results of a tree's clients in a window, by ns from its beginning.
 #[derive(Default)]
 pub struct Ran {
     pub operations: Work,
-    /// Gets and scans, those of operations that go on to put something too.
+    /// Gets and scans, including those of operations that then put a record.
     pub reads: Work,
     pub found: Found,
 }
 
-/// Loads a tree on each of these devices, has all of their clients work at the same time, and gives what they did in so
-/// many ms after so many others. What is written is zeros, or these bytes over and over.
+/// Loads a tree on each of these devices, runs all clients at the same time, and gives their results in a window of
+/// `ms` after a warm-up of `warm_ms`. The contents are `bytes`, repeatedly, or zeros.
 ///
 /// # Errors
-/// When something fails that is asked of a device.
+/// A command to a device fails.
 pub fn run(
     (clock, runtime): (&Clock, &Runtime),
     trees: &[(Rc<dyn ZonedDevice>, Options)],
@@ -711,7 +712,7 @@ mod tests {
         assert_eq!(found, [false, false, true, false, true, false]);
     }
 
-    /// A place stays what it is while its run moves on, and stands for several where a level is larger.
+    /// A place stays the same while its run moves on, and stands for several blocks in a larger level.
     #[test]
     fn a_record_stays_where_it_is_until_it_is_written_again() {
         let run = |start, blocks| Run { level: 1, start, there: 100, blocks };

@@ -83,7 +83,7 @@ fn several_zones(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Requests in a command, from the counters of the kernel's block layer.
+/// Requests per command, from the counters of the kernel's block layer.
 fn merged(table: &mut Table) -> Result<()> {
     table.unit = "×";
     for (zones, depth, published) in [(1, 2, 1.0), (1, 4, 2.0), (1, 8, 4.0), (1, 16, 8.0), (4, 4, 2.0)] {
@@ -97,7 +97,7 @@ fn merged(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Writes to so many zones of one drive behind `host`; and how many requests are in a command.
+/// Writes to `zones` zones of one drive behind `host`; and the number of requests per command.
 fn run(host: &Host, zones: u32, kib: u64, depth: u32) -> Result<(Measured, f64)> {
     let bench = Bench::new(NAME)?;
     let threads = Threads::new(host, &bench.clock, &bench.runtime, None);
@@ -111,7 +111,7 @@ fn run(host: &Host, zones: u32, kib: u64, depth: u32) -> Result<(Measured, f64)>
     let before = bench.drive.counters().writes;
     let measured = load::run(&bench.runtime, &threads.before(device), &bench.clock, &jobs, window)?;
     let measured = Measured::sum(&measured);
-    // All of the run, of which four fifths are measured.
+    // In the whole run, of which four fifths are measured.
     let commands = (bench.drive.counters().writes - before) as f64 * 0.8;
     let requests = measured.latencies_ns.len() as f64;
     Ok((measured, requests / commands))

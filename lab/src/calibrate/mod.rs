@@ -1,7 +1,7 @@
 //! Calibration: the emulated drives, and hosts in front of them, against published figures of single drives.
 //!
-//! Each row is one published figure. What the model predicts is measured on one drive, with the
-//! load that the figure was measured with. Figures of arrays are predictions and never among these.
+//! Each row is one published figure. The prediction of the model is measured on one drive, with the load of the
+//! published measurement. Figures of arrays are predictions and never among these.
 
 mod hosts;
 mod pm1731a;
@@ -26,7 +26,7 @@ use sim::{
 use std::{cell::RefCell, rc::Rc};
 
 const OUTPUT_VERSION: u32 = 1;
-/// Rows must be as close as this to what was published, unless they say why they are not.
+/// Largest error of a row without a stated reason, in percent.
 pub const TOLERANCE_PERCENT: f64 = 10.0;
 
 /// Options of `lab calibrate`.
@@ -40,7 +40,7 @@ pub struct Calibrate {
     real_time: bool,
 }
 
-/// A published figure and what the model makes of it.
+/// A published figure and the model's prediction.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Name of the model.
@@ -49,29 +49,29 @@ pub struct Row {
     pub unit: &'static str,
     pub predicted: f64,
     pub published: f64,
-    /// How far the prediction is off, in percent of what was published.
+    /// Error of the prediction, in percent of the published figure.
     pub error_percent: f64,
     pub source: &'static str,
-    /// How far it may be off.
+    /// Largest allowed error.
     pub bound_percent: f64,
-    /// Why it is further off than [`TOLERANCE_PERCENT`].
+    /// The reason for an error above [`TOLERANCE_PERCENT`].
     pub miss: Option<&'static str>,
 }
 
 impl Row {
-    /// Whether the prediction is as close as it should be.
+    /// Whether the error is within the bound.
     pub fn holds(&self) -> bool {
         self.error_percent.abs() <= self.bound_percent
     }
 
-    /// This row is missed, by at most `percent`, and this is why.
+    /// Allows this row an error of up to `percent`, for the reason `why`.
     fn missed(&mut self, percent: f64, why: &'static str) {
         self.bound_percent = percent;
         self.miss = Some(why);
     }
 }
 
-/// All rows of a drive, and what is the same in those that come next.
+/// All rows of a drive, and the common fields of the next ones.
 struct Table {
     drive: &'static str,
     source: &'static str,
@@ -101,7 +101,7 @@ impl Calibrate {
     /// Prints the table; gives whether all rows hold.
     ///
     /// # Errors
-    /// When a drive fails a request, which it never should.
+    /// A drive fails a request, which it never should.
     pub fn run(&self) -> Result<bool> {
         if self.real_time {
             return real_time::run(self.json).map(|()| true);
@@ -128,10 +128,10 @@ impl Calibrate {
     }
 }
 
-/// Every figure that is published.
+/// All published figures.
 ///
 /// # Errors
-/// When a drive fails a request, which it never should.
+/// A drive fails a request, which it never should.
 pub fn rows() -> Result<Vec<Row>> {
     let mut rows = zn540::rows()?;
     rows.extend(pm1731a::rows()?);
@@ -154,7 +154,7 @@ impl Bench {
         Bench::around(name, Rc::new(RefCell::new(ssd)))
     }
 
-    /// The timing of this drive around `ssd`.
+    /// A drive with the timing of `name` around `ssd`.
     fn around(name: &str, ssd: Rc<RefCell<Ssd>>) -> Result<Bench> {
         let timing = Timing::by_name(name).with_context(|| format!("there is no timing of {name}"))?;
         let clock = Clock::new();
@@ -170,7 +170,7 @@ impl Bench {
         Rc::new(self.drive.clone())
     }
 
-    /// Writes a zone from its start without taking any time.
+    /// Writes a zone from its start in no virtual time.
     fn prefill(&self, zone: ZoneIndex, blocks: u64) -> Result<()> {
         let geometry = self.drive.geometry();
         let start = geometry.start(zone).0;
@@ -184,13 +184,13 @@ impl Bench {
         Ok(())
     }
 
-    /// Makes a zone full without taking any time.
+    /// Makes a zone full in no virtual time.
     fn fill_at_once(&self, zone: ZoneIndex) -> Result<()> {
         let finish = Command::Finish { zones: Zones::One(zone) };
         self.drive.ssd().borrow_mut().execute(finish).result.with_context(|| format!("zone {}", zone.0))
     }
 
-    /// Carries out one command and gives how long it took, in µs.
+    /// Executes one command and gives its time in µs.
     fn time(&self, command: Command) -> Result<f64> {
         let begin = self.clock.now_ns();
         let done: Option<Done> = self.runtime.block_on(self.drive.submit(command), || self.clock.advance());

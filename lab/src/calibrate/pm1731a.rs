@@ -77,8 +77,8 @@ fn writes_at_and_below_the_rate_of_a_die(table: &mut Table) -> Result<()> {
 }
 
 fn write_cache(table: &mut Table) -> Result<()> {
-    // 15 writers on 8 zones each, beside a narrow one on 2. Each has a request of 128 KiB in flight,
-    // in stripes of 16 KiB; those for the same zone are one request.
+    // 15 writers on 8 zones each, beside a narrow one on 2. Each has a request of 128 KiB in flight, in stripes of 16
+    // KiB; those for the same zone are one request.
     let wide: Vec<Job> = (0..120).map(|zone| Job::new(Kind::Write, zone, 16, 1)).collect();
     let narrow = (120..122).map(|zone| Job::new(Kind::Write, zone, 64, 1));
     let together: Vec<Job> = wide.iter().cloned().chain(narrow).collect();

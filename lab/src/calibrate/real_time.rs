@@ -1,4 +1,4 @@
-//! The same drives in real time: one model, two ways of letting time pass.
+//! The same drives in real time: one model on two kinds of clock.
 
 use super::{Bench, OUTPUT_VERSION};
 use crate::load::{self, Job, Kind, Measured, Window};
@@ -19,7 +19,7 @@ struct Row {
     real_p50_us: f64,
 }
 
-/// Runs some loads both ways and prints what came out.
+/// Runs some loads both ways and prints the results.
 pub(super) fn run(json: bool) -> Result<()> {
     let folder = tempfile::tempdir().context("there is no place for a drive image")?;
     let image = folder.path().join("drive");
