@@ -1,4 +1,4 @@
-//! Applications by stand-ins: ZRAID's Figures 9 and 10.
+//! Models of applications: ZRAID's Figures 9 and 10.
 
 use super::{Effort, Experiment};
 use crate::{
@@ -39,7 +39,7 @@ const ZENFS: &str = "A stand-in, whose processors cost less than RocksDB's. What
 ZenFS sends none (it opens the drive for direct I/O and never syncs it); if each write to the log did, ZRAID would wait \
 for a logged write pointer after each group, and lose.";
 
-/// What an application does on an array, and how long it is measured, in ms.
+/// Name of an application, its start on an array, and the measured time in ms.
 type Start = (String, Box<dyn Fn(&Rc<App>) + Sync>, u64);
 
 fn figure(

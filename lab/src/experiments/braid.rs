@@ -1,4 +1,4 @@
-//! Compression in the drive (Braid-ZNS Fig. 4a): how much of real data a drive holds.
+//! Compression in the drive (Braid-ZNS Fig. 4a): capacity efficiency for real data.
 
 use super::{Effort, Experiment};
 use crate::{
@@ -52,7 +52,7 @@ pub(super) const SYSTEMS: [(&str, Scheme); 3] = [
     ("braid", Scheme::Braid(Choice::BySizes)),
 ];
 
-/// What other decisions would have given.
+/// Variants with other decisions.
 const OTHERS: [(&str, Scheme); 6] = [
     ("balloon, rests in slots", Scheme::Balloon(Slots::WholeRests)),
     ("balloon, 50 % fit", Scheme::Balloon(Slots::Fitting(50))),
@@ -65,12 +65,12 @@ const OTHERS: [(&str, Scheme); 6] = [
 /// Blocks of a write: a group, and the whole ZRWA.
 const WRITE_BLOCKS: usize = 16;
 
-/// What became of a set.
+/// Results of a set.
 struct Found {
     name: String,
     origin: String,
     class: Class,
-    /// By system, then by other decision.
+    /// By system, then by variant.
     spaces: Vec<Space>,
 }
 
@@ -105,7 +105,7 @@ fn measure(set: &Dataset) -> anyhow::Result<Found> {
     Ok(Found { name: set.name.clone(), origin: set.origin.clone(), class: set.class(), spaces })
 }
 
-/// Writes a set to a zone, and reads it again.
+/// Writes a set to a zone, and reads it back.
 fn space_of(set: &Dataset, scheme: Scheme) -> anyhow::Result<Space> {
     let bytes = &set.bytes[..set.bytes.len() / PAGE * PAGE];
     let blocks = (bytes.len() / BLOCK) as u64;
@@ -128,7 +128,7 @@ fn space_of(set: &Dataset, scheme: Scheme) -> anyhow::Result<Space> {
     Ok(ssd.space().unwrap_or_default().0)
 }
 
-/// How much more of a set Braid holds than Balloon.
+/// Ratio of Braid's efficiency to Balloon's.
 fn gain(found: &Found) -> f64 {
     found.spaces[2].efficiency() / found.spaces[1].efficiency()
 }
@@ -219,7 +219,7 @@ fn plot(found: &[Found]) -> Plot {
 mod tests {
     use super::*;
 
-    /// A set of pages of which so many of 16 parts do not compress, in turn.
+    /// A set of pages of which in turn this many of 16 parts do not compress.
     fn set(parts: &[usize]) -> Dataset {
         let mut noise = sim::rng::Rng::new(1);
         let mut bytes = vec![0; 160 * PAGE];
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(alike.class.name(), "MD");
         let efficiency = |found: &Found| found.spaces.iter().map(Space::efficiency).collect::<Vec<_>>();
         let [base, balloon, braid] = efficiency(&alike)[..3] else { panic!("three systems") };
-        // Three slots, with a rest behind each that is read apart, take less than two that all fit in.
+        // Three slots, with a separately read rest of each unit, take less than two that fit all units.
         assert!(base == 1.0 && balloon > 2.0 && braid == 2.0, "{balloon} {braid}");
         let mixed = of(&[7, 10, 8, 5]);
         assert_eq!(mixed.class.name(), "MS");

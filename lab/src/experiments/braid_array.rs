@@ -1,4 +1,4 @@
-//! Arrays on drives that compress: what parity leaves of it, by policy.
+//! Arrays on compressing drives: the capacity efficiency that parity leaves, by policy.
 
 use super::{
     Effort, Experiment,
@@ -34,7 +34,7 @@ measured once a quarter has been written, since ZRWAs and buffers hold the first
 
 There is no published figure to compare it with.";
 
-/// The policies, by a system that has each.
+/// The policies, each by a system that uses it.
 const POLICIES: [(&str, System); 3] =
     [("zrwa", System::Zoneraid), ("inplace", System::Zebra), ("log", System::RaiznPlus)];
 
@@ -46,11 +46,11 @@ const MEMBERS: usize = 5;
 const ZONE_BLOCKS: u64 = 2048;
 /// Bytes of a chunk.
 const CHUNK: usize = 64 << 10;
-/// Zones of the array that are written at once, and requests on their way in each.
+/// Zones of the array that are written at once, and requests in flight in each.
 const ZONES: u32 = 4;
 const DEPTH: usize = 32;
 
-/// What is written to what.
+/// Parameters of a run.
 struct Point<'s> {
     set: &'s Dataset,
     policy: usize,
@@ -58,7 +58,7 @@ struct Point<'s> {
     request_kib: u64,
 }
 
-/// What came of it.
+/// Results of a run.
 struct Found {
     efficiency: f64,
     mb_s: f64,
@@ -134,7 +134,7 @@ async fn fill(bed: &Bed, set: &[u8], part: Range<u64>, request_blocks: u64) -> R
     let place = |zone: u32, at: u64| (zone as u64 * blocks / ZONES as u64 + at) % blocks;
     let mut at = part.start;
     while at < part.end {
-        // A request ends where the set does, or its zone.
+        // A request ends at the end of the set or of its zone.
         let rest = (0..ZONES).map(|zone| blocks - place(zone, at)).fold(part.end - at, u64::min);
         let size = request_blocks.min(rest);
         for zone in 0..ZONES {
@@ -156,7 +156,7 @@ async fn fill(bed: &Bed, set: &[u8], part: Range<u64>, request_blocks: u64) -> R
     Ok(())
 }
 
-/// The ratio of a set, and of the parity of its chunks.
+/// The compression ratios of a set, and of the parity of its chunks.
 fn ratios(set: &Dataset) -> (f64, f64) {
     let of = |bytes: &[u8]| {
         let stored: usize = bytes.chunks_exact(PAGE).map(|page| compress(page).len()).sum();
@@ -175,7 +175,7 @@ fn ratios(set: &Dataset) -> (f64, f64) {
     (of(whole), of(&parity))
 }
 
-/// What was found of a set, a policy and a scheme, with the largest requests.
+/// The result for a set, a policy and a scheme, with the largest requests.
 fn of<'f>(
     (set, policy, scheme): (&str, usize, usize),
     points: &[Point<'_>],
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use sim::rng::Rng;
 
-    /// Chunks of which all but a quarter of each page is zeros, in the same place or in others.
+    /// Chunks with noise in a fifth of each page, at the same offset in all chunks or at different ones.
     fn set(shifted: bool) -> Dataset {
         let (mut noise, mut bytes) = (Rng::new(1), vec![0; 2 * CHUNK * (MEMBERS - 1)]);
         for (number, page) in bytes.chunks_mut(PAGE).enumerate() {

@@ -1,4 +1,4 @@
-//! Reads of drives that compress (Braid-ZNS Fig. 4b, without its writes).
+//! Reads of compressing drives (Braid-ZNS Fig. 4b, without its writes).
 
 use super::{
     Effort, Experiment,
@@ -44,7 +44,7 @@ const SET: &str = "executable (LLVM)";
 /// Blocks of a zone.
 const ZONE_BLOCKS: u64 = 1024;
 
-/// What is read, and how.
+/// Parameters of a run.
 #[derive(Clone, Copy)]
 struct Point {
     system: &'static str,
@@ -52,7 +52,7 @@ struct Point {
     sequential: bool,
     request_blocks: u64,
     depth: u32,
-    /// Of a page.
+    /// Decompression time of a page.
     expand_us: f64,
 }
 
@@ -105,7 +105,7 @@ fn order(sequential: bool) -> &'static str {
     if sequential { "sequential" } else { "random" }
 }
 
-/// A drive that the set has been written to.
+/// A drive with the set on it, and its number of blocks.
 fn written(set: &Dataset, point: &Point, clock: &Clock) -> anyhow::Result<(TimedDrive, u64)> {
     let blocks = (set.bytes.len() / PAGE * PAGE / BLOCK) as u64;
     let zones = blocks.div_ceil(ZONE_BLOCKS) as u32;
@@ -121,7 +121,7 @@ fn written(set: &Dataset, point: &Point, clock: &Clock) -> anyhow::Result<(Timed
     Ok((TimedDrive::new(Rc::new(RefCell::new(ssd)), &timing, clock, Some(1)), blocks))
 }
 
-/// How fast a point is: four times the requests of a zone, at least.
+/// Throughput of a point: with at least four times the requests of a zone.
 fn mb_s(set: &Dataset, point: &Point) -> anyhow::Result<f64> {
     let clock = Clock::new();
     let (drive, blocks) = written(set, point, &clock)?;
@@ -149,7 +149,7 @@ fn mb_s(set: &Dataset, point: &Point) -> anyhow::Result<f64> {
     Ok(bytes as f64 / 1e6 / (clock.now_ns() as f64 / 1e9))
 }
 
-/// Braid to Balloon where everything else is the same, by the point of Braid.
+/// Ratios of Braid to Balloon with otherwise equal parameters, each with Braid's point.
 fn gains(found: &[(Point, f64)]) -> Vec<(Point, f64)> {
     let key = |p: &Point| (p.sequential, p.request_blocks, p.depth, p.expand_us > 0.0);
     let of = |system: &'static str| found.iter().filter(move |(point, _)| point.system == system);

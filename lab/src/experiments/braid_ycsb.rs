@@ -1,4 +1,4 @@
-//! YCSB on drives that compress (Braid-ZNS Fig. 4c and 4d), by a stand-in for RocksDB.
+//! YCSB on compressing drives (Braid-ZNS Fig. 4c and 4d), with a model of RocksDB.
 
 use super::{
     Effort, Experiment,
@@ -35,17 +35,17 @@ clients, nor FEMU's times. Guesses: a ZN540, whose zones lie on all dies as FEMU
 KiB, eight clients. Everything is a 64th of what it is there, and a level has at most 32 MiB on the drive. The \
 data sets are an executable (MS, as mozilla) and a list of words (MD, as webster).";
 
-/// The paper's sets, the ones that are measured here, and Braid over Balloon on average of all workloads.
+/// The paper's sets, the ones used here, and the mean gain of Braid over Balloon.
 const SETS: [(&str, &str, f64); 2] =
     [("MS_mozilla", "executable (LLVM)", 1.187), ("MD_webster", "words (American)", 1.06)];
 
-/// Balloon with slots that few units do not fit in.
+/// Balloon with slots that 90 % of the units fit in.
 const FITTING: (&str, Scheme) = ("balloon, 90 % fit", Scheme::Balloon(Slots::Fitting(90)));
 
-/// What is smaller here than in RocksDB, by how much.
+/// Scale of all sizes relative to RocksDB.
 const SCALE: u64 = 64;
 const CLIENTS: u32 = 8;
-/// How long clients work before they are measured, in ms.
+/// Warm-up of the clients, in ms.
 const WARM_MS: u64 = 100;
 /// Blocks of a zone.
 const ZONE_BLOCKS: u64 = 2048;
@@ -58,7 +58,7 @@ fn options(workload: Workload) -> Options {
 fn measure(set: &Dataset, scheme: Scheme, workload: Workload, ms: u64) -> anyhow::Result<Row> {
     let (clock, runtime, options) = (Clock::new(), Runtime::new(), options(workload));
     let geometry = Model::zn540().scaled(options.zones_in_all(ZONE_BLOCKS), ZONE_BLOCKS).geometry;
-    // Nothing is asked of a drive that does not compress but how long it takes.
+    // A drive that does not compress needs no data, only its timing.
     let media: Box<dyn Media> = match scheme {
         Scheme::Base => Box::new(NoMedia::new(&geometry)),
         scheme => Box::new(CompressedMedia::new(&geometry, scheme)),
@@ -70,7 +70,7 @@ fn measure(set: &Dataset, scheme: Scheme, workload: Workload, ms: u64) -> anyhow
     Ok(row(workload, &ran.iter().collect::<Vec<_>>(), ms))
 }
 
-/// Braid over another system, in operations, over these workloads on average.
+/// Mean ratio of Braid's operations to those of another system, over these workloads.
 fn gain(rows: &[Row], other: &str, workloads: &[Workload]) -> f64 {
     let speed = |system: &str, workload: &Workload| {
         let of = |row: &&Row| row.system == system && row.load == Some(workload.name());

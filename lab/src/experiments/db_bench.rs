@@ -1,4 +1,4 @@
-//! Loads of db_bench on namespaces of one drive (eZNS Fig. 30 to 33), by the stand-in for RocksDB that YCSB has.
+//! Workloads of db_bench on namespaces of one drive (eZNS Fig. 30 to 33), with the model of RocksDB that YCSB uses.
 
 use super::{
     Effort, Experiment,
@@ -32,7 +32,7 @@ on static ones. Beside writers it is more often: on v-zones these write a quarte
 const BOTH: &[Workload] =
     &[Workload::Overwrite, Workload::Overwrite, Workload::ReadRandom, Workload::ReadRandom];
 
-/// Of these rows, what one is to the other in all.
+/// The ratio of the sums of a value over two sets of rows.
 fn ratio(of: &[Row], over: &[Row], value: fn(&Operations) -> f64) -> f64 {
     let sum = |rows: &[Row]| rows.iter().filter_map(|row| row.operations.as_ref()).map(value).sum::<f64>();
     sum(of) / sum(over)

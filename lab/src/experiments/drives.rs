@@ -1,4 +1,4 @@
-//! The drives by themselves, beside what is published of them.
+//! Single drives beside their published figures.
 
 use super::{Effort, Experiment};
 use crate::{

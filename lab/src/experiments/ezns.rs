@@ -35,7 +35,7 @@ const CACHE: &str =
 const NOT_SWITCHED: &str = "placement of dies is not forced here: zones of both lie on dies in turn";
 const DRIVE: &str = "what the drive writes in all, as it is calibrated: without a scheduler the paper's is 0.94 and 0.80 of it";
 
-/// A drive allows so many active zones that namespaces have `wanted`, beside the journal's and those kept reserved.
+/// Active zones of a drive that leave `wanted` to namespaces, besides those of the journal and the reserved ones.
 pub(super) fn allowing(wanted: u32) -> u32 {
     let kept = |limit: u32| (limit / 16).clamp(1, 16);
     (wanted..).map(|limit| (limit, limit - kept(limit))).find(|(_, left)| *left >= wanted).map_or(0, |l| l.0)
@@ -47,11 +47,11 @@ pub(super) fn spec(name: &str, essential: u32, max_active: u32) -> Spec {
     Spec { name, zones, max_active, max_open: max_active, essential, weight: 1, qos }
 }
 
-/// When writers of Fig. 26 are measured, in ms.
+/// Window of the measurement of Fig. 26, in ms.
 const FROM_MS: u64 = 1000;
 const TO_MS: u64 = 1600;
 
-/// Fig. 26: so many writers of 512 KiB, one request each, in zones of their own.
+/// Fig. 26: `count` writers of 512 KiB, one request each, in zones of their own.
 fn writers(count: u32, essential: u32, most: u32) -> anyhow::Result<(f64, f64)> {
     let tenants = Tenants::new(Below::Drive, allowing(most), &[spec("one", essential, 16)])?;
     let workers: Vec<Worker> =
@@ -60,12 +60,12 @@ fn writers(count: u32, essential: u32, most: u32) -> anyhow::Result<(f64, f64)> 
     Ok(in_all(&work, FROM_MS, TO_MS))
 }
 
-/// Of throughput alone.
+/// A row with throughput only.
 fn row(system: &str, zones: u32, kib: u64, depth: u32, mb_s: f64) -> Row {
     Row { system: system.into(), host: "free".into(), zones, request_kib: kib, depth, mb_s, ..Row::default() }
 }
 
-/// The same of writes of 512 KiB, with the drift within the window.
+/// A row of writes of 512 KiB, with the drift within the window.
 fn steady(system: &str, zones: u32, depth: u32, (mb_s, drift): (f64, f64)) -> Row {
     Row { seeds: 1, drift, ..row(system, zones, 512, depth, mb_s) }
 }
@@ -85,12 +85,12 @@ fn overdrive(figure: &mut Figure) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Seconds of Fig. 27, when three of four stop, and when they go on.
+/// Seconds of Fig. 27: its end, when three of four stop, and when they resume.
 const SECONDS: u64 = 100;
 const STOP_S: u64 = 30;
 const GO_ON_S: u64 = 80;
 
-/// Fig. 27 and 28: the throughput of each namespace and its spares, second by second.
+/// Fig. 27 and 28: throughput and spare zones of each namespace, by second.
 fn lending(figure: &mut Figure) -> anyhow::Result<()> {
     let specs = ["NS1", "NS2", "NS3", "NS4"].map(|name| spec(name, 2, 16));
     let tenants = Tenants::new(Below::Drive, allowing(256), &specs)?;
@@ -156,7 +156,7 @@ fn lending(figure: &mut Figure) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When readers and writers of Fig. 29 are measured, in ms.
+/// Window of the measurement of Fig. 29, in ms.
 const FAIR_MS: (u64, u64) = (800, 1400);
 
 fn sum(work: &[Work]) -> f64 {
@@ -164,7 +164,7 @@ fn sum(work: &[Work]) -> f64 {
 }
 
 /// Fig. 29 (a), scenario 1: narrow zones read one request at a time by four threads, a wide one 32 deep, all of them on
-/// the same dies: the drive has no more than eight.
+/// the same dies: the drive has only eight.
 fn readers(figure: &mut Figure) -> anyhow::Result<()> {
     let specs = [spec("A", 2, 4), spec("B", 8, 1)];
     let (clock, runtime) = (Clock::new(), Runtime::new());
@@ -187,15 +187,15 @@ fn readers(figure: &mut Figure) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many writes of a busy writer are on their way; regular ones have a period and one.
+/// Writes in flight of a busy writer; regular writers have a period and one write.
 const BUSY: u32 = 4;
 
 fn depth(period_us: u64) -> u32 {
     if period_us > 0 { 1 } else { BUSY }
 }
 
-/// Fig. 29 (b): regular writers, and a busy one in a narrow zone, with write admission control or without it. Gives what
-/// all of the former and the latter write, each with its drift.
+/// Fig. 29 (b): regular writers, and a busy one in a narrow zone, with or without write admission control. Gives the
+/// throughput of the former and of the latter, each with its drift.
 fn admitted(regular: u32, period_us: u64, admission: bool) -> anyhow::Result<[(f64, f64); 2]> {
     let specs = [spec("A", 8, 16), spec("B", 2, 1)];
     let tenants = Tenants::regulated(Below::Drive, allowing(130), &specs, admission)?;
@@ -220,7 +220,7 @@ fn busy_writer(figure: &mut Figure) -> anyhow::Result<()> {
         figure.rows.push(steady(&name, *regular, depth(*period_us), *others));
         figure.rows.push(steady(&format!("{name}, the narrow one"), 1, BUSY, *busy));
     }
-    // Without admission control, behind what there is with it.
+    // Each result without admission control follows the one with it.
     let of = |index: usize, who: usize| found.get(index).map_or(f64::NAN, |found| found[who].0);
     let all = |index: usize| of(index, 0) + of(index, 1);
     let gains = [
@@ -238,14 +238,14 @@ fn busy_writer(figure: &mut Figure) -> anyhow::Result<()> {
     figure.claims.push(
         Claim::share("Fig. 29b, scenario 3: MB/s of all", 2997.7, all(4), DRIVE).is(Kind::Construction),
     );
-    // Two zones of their own write 2 · 42.6 MB/s in the paper: 32.5 is 76.3 % of one.
+    // In the paper two zones alone are written with 2 · 42.6 MB/s: 32.5 is 76.3 % of one.
     let narrow = of(2, 1) / (2.0 * 42.6);
     let what = "Fig. 29b, scenario 2: the narrow writer to what its two zones write by themselves";
     figure.claims.push(Claim::share(what, 0.568, narrow, NOT_SWITCHED));
     Ok(())
 }
 
-/// Fig. 29 (c): readers, a busy writer and regular writers together, each as a part of what it does alone.
+/// Fig. 29 (c): readers, a busy writer and regular writers together, each relative to its throughput alone.
 fn mixed(figure: &mut Figure) -> anyhow::Result<()> {
     let play = |who: &[usize]| -> anyhow::Result<Vec<f64>> {
         let specs = [spec("A", 2, 16), spec("B", 2, 1), spec("C", 8, 16)];
@@ -290,11 +290,11 @@ fn mixed(figure: &mut Figure) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Depths of Fig. 40, and when its reads are measured, in ms.
+/// Depths of Fig. 40, and the window of its reads, in ms.
 const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 const READ_MS: (u64, u64) = (20, 120);
 
-/// Fig. 40: what reads of 4 KiB anywhere in a zone take on average, in µs, so many at a time.
+/// Fig. 40: mean latency in µs of random reads of 4 KiB in a zone, `depth` at a time.
 fn read_us(
     (clock, runtime): (&Clock, &Runtime),
     device: Rc<dyn ZonedDevice>,
@@ -306,7 +306,7 @@ fn read_us(
     Ok(load::run(runtime, &device, clock, &[job], window)?[0].mean_us())
 }
 
-/// The same of 16 zones of the drive, and of a v-zone of as many.
+/// The same for 16 zones of the drive, and for a v-zone of as many.
 fn direct_and_through(depth: u32) -> anyhow::Result<[f64; 2]> {
     let (clock, runtime) = (Clock::new(), Runtime::new());
     let below: Rc<dyn ZonedDevice> = Rc::new(drive(&clock, 1, 256));
@@ -353,7 +353,7 @@ fn ezns(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     if effort == Effort::Full {
         parts.insert(1, lending);
     }
-    // One of them is a single long run, which others need not wait for.
+    // One of them is a single long run, so all run in parallel.
     let found = work::each(this.name, &parts, |part| {
         let mut figure = Figure::default();
         part(&mut figure)?;

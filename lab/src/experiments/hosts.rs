@@ -1,4 +1,4 @@
-//! What the lead is worth on a computer: the same writes in front of hosts that cost something.
+//! The lead of zoneraid on real hosts: the same writes with costs of the host.
 
 use super::{Effort, Experiment, best};
 use crate::{
@@ -21,9 +21,9 @@ for a request and x µs for a command to a drive, whatever the array. spdk, mq-d
 one thread only writes as much as ZRAID's limit of 3,075 MB/s, or as ZRAID on a host that costs nothing: between the \
 points measured on a straight line over µs a MB. Both on the same host, zoneraid stays ahead wherever the ratio is above 1.";
 
-/// µs of one thread.
+/// µs of one thread for a request, and for a command.
 const COSTS: [f64; 8] = [0.0, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0];
-/// What the paper gives as the most with requests up to 64 KiB.
+/// The paper's limit with requests up to 64 KiB.
 const LIMIT: f64 = 3075.0;
 
 fn hosts(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
@@ -96,7 +96,7 @@ fn break_even(rows: &[Row], loads: &[(u32, u64)]) -> Table {
     table
 }
 
-/// Where throughput over cost falls below `level`; time a byte is what cost adds to.
+/// The cost at which throughput falls below `level`: interpolated linearly in time per byte.
 fn crossing(values: &[(f64, f64)], level: f64) -> Option<f64> {
     values.windows(2).find_map(|pair| {
         let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);

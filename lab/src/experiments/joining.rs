@@ -1,4 +1,4 @@
-//! Whether joining writes ever loses to a partial parity for each: depths, numbers of drives, pauses.
+//! Whether joining writes ever loses to separate partial parity: over depths, numbers of drives, pauses.
 
 use super::{Effort, Experiment};
 use crate::{
@@ -25,7 +25,7 @@ was chosen among twenty bounds by these very loads, so that they are no test of 
 
 const PLANS: &str = "What is joined is one plan, whose writes are as late as the last of them.";
 
-/// What is the same at all depths.
+/// The parameters besides depth.
 #[derive(Clone, Copy, PartialEq)]
 struct Group {
     drives: usize,
@@ -52,7 +52,7 @@ fn ratio([zraid, ours]: &Pair) -> f64 {
     ours.mb_s / zraid.mb_s
 }
 
-/// How far the ratio may be off, as far as the seeds show.
+/// Error bound of the ratio, from the spread over seeds.
 fn spread([zraid, ours]: &Pair) -> f64 {
     (zraid.spread + ours.spread) / 2.0
 }
@@ -69,7 +69,7 @@ fn joining(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         }
         groups.extend([16, 32, 64].map(|kib| Group { drives: 5, zones: 1, kib, pause_us }));
     }
-    // Nearly half of all the time would be for these.
+    // These would take nearly half of the total time.
     let depths_of =
         |group: &Group| depths.iter().step_by(if (group.drives, group.zones) == (32, 7) { 2 } else { 1 });
     let loads: Vec<(Group, u32)> =
@@ -93,7 +93,7 @@ fn joining(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-/// Where it is least, and with many on their way.
+/// The smallest ratio, and the smallest at large depths.
 fn claims(pairs: &[Pair], pause_us: u64) -> [Claim; 2] {
     let these = || pairs.iter().filter(move |pair| pair[0].pause_us == Some(pause_us));
     let least = these().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));

@@ -1,4 +1,4 @@
-//! Latency with few requests on their way: what joining writes must not cost.
+//! Latency with few requests in flight, which joining writes must not increase.
 
 use super::{Effort, Experiment};
 use crate::{

@@ -1,4 +1,4 @@
-//! Compression on the host, in the drive, and in both: how much a volume holds.
+//! Compression on the host, in the drive, and in both: capacity of a volume.
 
 use super::{Effort, Experiment, braid::SOURCES};
 use crate::{
@@ -29,7 +29,7 @@ Capacity ratio is bytes of the set for each byte of flash in all zones: headers 
 count, and so does what waits in the drive's buffer, as it is. One drive: parity of an array is another matter \
 (braid-array).";
 
-/// The stacks: a name, how the volume compresses and bytes of what together, and whether the drive does.
+/// The stacks: name, the volume's compression and its unit in bytes, and whether the drive compresses.
 const STACKS: [(&str, Host, usize, bool); 10] = [
     ("none", Host::Off, BLOCK, false),
     ("host", Host::Lz4, BLOCK, false),
@@ -65,14 +65,14 @@ const ZONES: u32 = 32;
 const ZONE_BLOCKS: u64 = 1024;
 /// Blocks of a write.
 const WRITE_BLOCKS: usize = 64;
-/// What both have to hold, to the better of one alone.
+/// Goal for the ratio of both layers to the better one alone.
 const GOAL: f64 = 1.15;
 
 /// A set, and its ratios with the stacks.
 struct Found {
     name: String,
     ratios: Vec<f64>,
-    /// With LZ4 over units of 4, 16 and 64 KiB, byte behind byte.
+    /// With LZ4 over units of 4, 16 and 64 KiB, packed without gaps.
     ideal: [f64; 3],
 }
 
@@ -114,7 +114,7 @@ fn measure(set: &Dataset) -> anyhow::Result<Found> {
     Ok(Found { name: set.name.clone(), ratios, ideal })
 }
 
-/// Writes a set to a volume, and reads it again; bytes of it for each byte of flash.
+/// Writes a set to a volume, and reads it back; gives bytes per byte of flash.
 fn ratio(set: &Dataset, (host, unit): (Host, usize), compresses: bool) -> anyhow::Result<f64> {
     let geometry = Model::pm1731a().scaled(ZONES, ZONE_BLOCKS).geometry;
     let ssd = match compresses {
@@ -151,7 +151,7 @@ fn ratio(set: &Dataset, (host, unit): (Host, usize), compresses: bool) -> anyhow
     Ok(blocks as f64 / taken as f64)
 }
 
-/// Blocks of flash that a zone takes, with what waits to be placed.
+/// Blocks of flash that a zone uses, including buffered ones.
 fn flash_blocks(ssd: &Ssd, zone: ZoneIndex) -> u64 {
     let written = ssd.zones().info(zone).wp_blocks;
     // Pages are placed four at a time.
@@ -216,7 +216,7 @@ mod tests {
             none > 0.9 && [host, zstd] == [none; 2] && *units == [none; 4] && drive >= none && both >= none,
             "{none} {host} {drive} {both}"
         );
-        // Four blocks are alike each time: together they take little more than one.
+        // Groups of four equal blocks: together they take little more than one.
         for alike in bytes.chunks_mut(4 * BLOCK) {
             alike[BLOCK / 4..BLOCK].fill(0);
             let (first, others) = alike.split_at_mut(BLOCK);

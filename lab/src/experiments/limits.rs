@@ -1,4 +1,4 @@
-//! Where the distance to the limit goes: causes are switched off in the model, one by one.
+//! Breakdown of the distance to the limit: causes are switched off in the model, one by one.
 
 use super::{Effort, Experiment};
 use crate::{

@@ -35,18 +35,18 @@ use crate::{
 };
 use std::time::Instant;
 
-/// How much is run.
+/// Extent of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// A few points, for a look while something is being changed.
+    /// A few points, for a check during development.
     Quick,
     Full,
 }
 
-/// Something that can be run by name.
+/// An experiment that can be run by name.
 pub struct Experiment {
     pub name: &'static str,
-    /// What it shows, in a line.
+    /// Its subject, in a line.
     pub title: &'static str,
     pub run: fn(&Experiment, Effort) -> anyhow::Result<Figure>,
 }
@@ -57,10 +57,10 @@ impl Experiment {
         EXPERIMENTS.iter().find(|experiment| experiment.name == name)
     }
 
-    /// Runs it, and says how steady what it measured was and how long that took.
+    /// Runs it, and adds tables of unsteady rows and its duration.
     ///
     /// # Errors
-    /// When a run fails, which none should.
+    /// A run fails, which none should.
     pub fn figure_of(&self, effort: Effort) -> anyhow::Result<Figure> {
         let started = Instant::now();
         let mut figure = (self.run)(self, effort)?;
@@ -68,7 +68,7 @@ impl Experiment {
         Ok(Figure { took_s: started.elapsed().as_secs_f64(), ..figure })
     }
 
-    /// A figure to be filled.
+    /// An empty figure with title and method.
     fn figure(&self, method: &str) -> Figure {
         Figure {
             figure: self.name.into(),
@@ -117,12 +117,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
 /// The calibrated host that the papers' claims are stated on.
 const KERNEL: &str = "mq-deadline";
 
-/// Rows of a host that are of this load.
+/// Selects rows of a host with this load.
 fn on<'a>(host: &'a str, load: impl Fn(&Row) -> bool + 'a) -> impl Fn(&Row) -> bool + 'a {
     move |row| row.host == host && load(row)
 }
 
-/// Mean over all loads of what `of` writes to what `over` writes, in throughput.
+/// Mean over all loads of the ratio of the throughput of `of` to that of `over`.
 fn gain(rows: &[Row], of: &str, over: &str, load: impl Fn(&Row) -> bool) -> f64 {
     let ratios: Vec<f64> = rows
         .iter()

@@ -23,7 +23,7 @@ with RAID-5, 8 stripes, and a third with RAID-6, 5 stripes.";
 /// The levels, as the rows name them.
 const LEVELS: [(&str, usize); 2] = [("RAID-5", 1), ("RAID-6", 2)];
 
-/// Requests that are on their way in each zone.
+/// Requests in flight in each zone.
 const DEPTHS: [u32; 4] = [1, 4, 16, 64];
 
 fn setup(parities: usize) -> Setup {

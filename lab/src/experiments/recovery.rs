@@ -1,4 +1,4 @@
-//! How long an array takes to be there again, over how much its logs hold.
+//! Time of assembly after a power cut, by the fill level of the logs.
 
 use super::{Effort, Experiment};
 use crate::{

@@ -1,4 +1,4 @@
-//! What a serial section of the driver would do to the designs that log partial parity.
+//! Effect of a serial section of the driver on the designs that log partial parity.
 
 use super::{Effort, Experiment, gain};
 use crate::{
@@ -22,7 +22,7 @@ Then what each job's own thread takes for a request, for all systems. Last the q
 sub-requests, for 8 and 256 KiB: 2 µs elsewhere on this page. Nothing of this is published, none of it is used \
 anywhere else; it shows how large such costs would have to be, and is no calibration.";
 
-/// The steps of Fig. 8: what the paper says on average, and with 12 zones where it says so.
+/// The steps of Fig. 8: the paper's mean, and its value with 12 zones if it gives one.
 const STEPS: [(&str, &str, f64, Option<f64>); 4] = [
     ("Z+S", "Z", 1.10, None),
     ("Z+S+M", "Z+S", 1.103, None),
@@ -30,7 +30,7 @@ const STEPS: [(&str, &str, f64, Option<f64>); 4] = [
     ("ZRAID", "RAIZN+", 1.347, Some(1.48)),
 ];
 
-/// A section of all zones together, and what a job's thread takes, in µs.
+/// Service time of a section shared by all zones, and CPU time of a job's thread, in µs.
 type Costs = (f64, f64);
 
 fn sections(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
@@ -88,7 +88,7 @@ fn sections(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-/// RAIZN over what its queue takes: beside RAIZN+, and with many zones beside one.
+/// RAIZN by the service time of its queue: relative to no queue, and for several numbers of zones.
 fn queue(this: &Experiment, effort: Effort, figure: &mut Figure) -> anyhow::Result<()> {
     let (costs, zones): (&[f64], &[u32]) = match effort {
         Effort::Quick => (&[2.0], &[12]),

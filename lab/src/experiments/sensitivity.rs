@@ -1,4 +1,4 @@
-//! How far the results move with what nobody has published.
+//! Sensitivity of the results to unpublished parameters.
 
 use super::{Effort, Experiment, zebra::large};
 use crate::{
@@ -20,7 +20,7 @@ const METHOD: &str = "Each guessed parameter is halved and doubled, everything e
 points of the figures above, on the host with mq-deadline; a ratio that moves with a guess is worth as little as the guess. \
 Active zones of the PM1731a (256 in eZNS, 384 in ZRAID) are no limit of any of them.";
 
-/// A guess, and how to multiply it.
+/// A guessed parameter, and how to scale it.
 type Guess = (&'static str, fn(&mut Setup, f64));
 
 const GUESSES: [Guess; 7] = [
@@ -38,7 +38,7 @@ const GUESSES: [Guess; 7] = [
     ("RAIZN's queue", |setup, by| setup.section.sub_request_us *= by),
     ("a write to a ZRWA in the firmware", |setup, by| setup.timing.zrwa_write_factor *= by),
     ("dies of the ZN540, and their unit", |setup, by| {
-        // A die more is as much less to program at a time: bandwidth stays.
+        // More dies have smaller program units: bandwidth is unchanged.
         if setup.timing.drain_mb_s.is_some() {
             setup.timing.dies = (setup.timing.dies as f64 * by) as u32;
             setup.timing.program_blocks = (setup.timing.program_blocks as f64 / by) as u64;
@@ -56,7 +56,7 @@ fn scale_flush(timing: &mut Timing, by: f64) {
     timing.zrwa_flush_acknowledge_us *= by;
 }
 
-/// A ratio of the claims: of, over, what they run on, and the load.
+/// A ratio of the claims: numerator, denominator, setup, zones and request size in KiB.
 type Ratio = (&'static str, System, System, fn(System) -> Setup, u32, u64);
 
 const RATIOS: [Ratio; 8] = [

@@ -1,4 +1,4 @@
-//! How long a volume takes to be there again, over its size and over what was written since its last checkpoint.
+//! Start time of a volume, by its size and by the number of map pages changed since its last checkpoint.
 
 use super::{Effort, Experiment};
 use crate::{
@@ -26,7 +26,7 @@ these pages, a flush, and the power was cut. 'Array' is the time of its assembly
 'after a stop' that of the same volume once it has been stopped. A checkpoint is made when the pages that have changed \
 since the last one take half of the map's budget of 128 MiB a TiB, which is 25,000 pages a TiB, or when four zones are full.";
 
-/// What a start has taken.
+/// Times of a start.
 struct Started {
     array_ms: f64,
     cut_ms: f64,
@@ -37,13 +37,13 @@ struct Started {
 fn setup(tib: u64) -> Setup {
     let (whole, timing) = (Model::zn540_4tb(), Timing::zn540_4tb());
     let capacity = whole.geometry.zone_capacity_blocks;
-    // Of the zones of the array a tenth is the volume's own.
+    // A tenth of the array's zones is reserved by the volume.
     let zones = (tib << 28).div_ceil(3 * capacity) * 10 / 9 + 24;
     let model = whole.scaled(zones as u32, capacity);
     Setup { model, timing, members: 4, stores: true, ..Setup::zn540(System::Zoneraid) }
 }
 
-/// Blocks of a page of the map, or fewer.
+/// Distance of written blocks: at least the blocks of a map page.
 const APART: u64 = 1024;
 
 fn start(this: &Experiment, effort: Effort) -> Result<Figure> {
@@ -52,7 +52,7 @@ fn start(this: &Experiment, effort: Effort) -> Result<Figure> {
         Effort::Quick => (&[14, 1], &[10_000, 1_000]),
         Effort::Full => (&[14, 4, 1], &[100_000, 25_000, 10_000, 1_000]),
     };
-    // Fewer pages have changed than a checkpoint leaves.
+    // A checkpoint leaves no more changed pages than this.
     let points: Vec<(u64, u64)> = sizes
         .iter()
         .flat_map(|tib| pages.iter().map(move |pages| (*tib, *pages)))
@@ -115,7 +115,7 @@ fn one(tib: u64, pages: u64) -> Result<Started> {
     Ok(Started { array_ms: again.took_us / 1e3, cut_ms, stop_ms, read_mib })
 }
 
-/// Opens the volume on a device; gives what that takes.
+/// Opens the volume on a device; gives the time in ms.
 fn open(runtime: &Runtime, clock: &Clock, device: &Rc<dyn ZonedDevice>) -> Result<(f64, Volume)> {
     let before = clock.now_ns();
     let opened = Volume::open(runtime, device.clone(), Behaviour::default());

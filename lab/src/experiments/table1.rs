@@ -1,4 +1,4 @@
-//! Table 1 of the ZRAID paper: power cuts in time, on drives that take time.
+//! Table 1 of the ZRAID paper: power cuts in virtual time, on drives with timing.
 
 use super::{Effort, Experiment};
 use crate::{
@@ -29,7 +29,7 @@ pointer found is below the last acknowledged end. The first column of ours is wi
 one of 200 µs, as long as a guest may take to tell its host which write it has finished, which the paper's does after each. \
 How often a policy fails depends on what a cut finds on its way, so on that pause; that the last policy never fails does not.";
 
-/// Failure rate in % and loss in KB.
+/// Name, policy, the paper's failure rate in % and loss in KB.
 type Policy = (&'static str, Consistency, f64, f64);
 const PAPER: [Policy; 3] = [
     ("stripe", Consistency::Stripe, 76.0, 134.2),
@@ -42,7 +42,7 @@ const MOST_WRITE_BLOCKS: u64 = 128;
 const PAUSE: &str = "Where between two writes the cut falls decides it: with a pause of 200 µs more runs fail than in the \
 paper, without one fewer.";
 
-/// Failure rate from 0 to 1, and the mean loss in a failure, in KB.
+/// Failure rate from 0 to 1, and the mean loss per failure, in KB.
 #[derive(Clone, Copy, Default)]
 struct Found {
     rate: f64,
@@ -111,7 +111,7 @@ fn summary(lost_blocks: &[u64]) -> Found {
     Found { rate: failed.len() as f64 / lost_blocks.len() as f64, lost_kb }
 }
 
-/// One run; gives the blocks that were acknowledged and are lost.
+/// One run; gives the number of acknowledged blocks that were lost.
 fn one_run(consistency: Consistency, pause_us: u64, run: u64) -> anyhow::Result<u64> {
     let mut rng = Rng::new(run);
     let model = Model::zn540().scaled(8, 16 << 8);

@@ -1,4 +1,4 @@
-//! Tenants beside each other: who gets how much, and what the loudest cost the quietest.
+//! Fairness between tenants, and the latency of a quiet tenant beside loud ones.
 
 use super::{Effort, Experiment};
 use crate::{
@@ -28,14 +28,14 @@ idle from 1 to 1.3 s, and is back when 10 ms have the floor. Or it is of the cla
 p99.9 alone as the target, writes with 3 times too, and asks for 4 KiB at a time. By how small steps \
 others get more, and that units are stripes on an array, was chosen with these figures in sight.";
 
-/// Milliseconds: caches are full by then, and the end.
+/// Window of the measurement in ms: caches are full at its start.
 const SETTLED_MS: u64 = 450;
 const END_MS: u64 = 750;
 
 /// Active zones of a drive.
 const MAX_ACTIVE: u32 = 384;
 
-/// Of a device that allows fewer active zones, since eight zones of its drives are one, each has fewer.
+/// A device with fewer active zones, since it aggregates eight zones of its drives, gives each tenant fewer.
 fn specs(below: Below, count: u32) -> Vec<Spec> {
     let (essential, floors) = if below == Below::Drive { (2, 160) } else { (1, 32) };
     let zones = (floors / essential / count).min(16);
@@ -51,7 +51,7 @@ fn specs(below: Below, count: u32) -> Vec<Spec> {
     (0..count).map(spec).collect()
 }
 
-/// Jain's index, and the largest distance from an equal share.
+/// Jain's index, and the largest relative deviation from an equal share.
 fn fairness(shares: &[f64]) -> (f64, f64) {
     let (count, sum) = (shares.len() as f64, shares.iter().sum::<f64>());
     let jain = sum * sum / (count * shares.iter().map(|share| share * share).sum::<f64>());
@@ -66,7 +66,7 @@ fn total(work: &[Work]) -> f64 {
 /// MiB that the quiet tenant reads from, in each of two zones.
 const QUIET_MIB: u64 = 256;
 
-/// The p99.9 of the quiet tenant, and what the others write, in MB/s.
+/// The p99.9 of the quiet tenant, and the throughput of the others in MB/s.
 fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f64, f64)> {
     let tenants = Tenants::new(below, MAX_ACTIVE, &specs(below, count))?;
     tenants.fill(0, &[0, 1], QUIET_MIB)?;
@@ -79,15 +79,15 @@ fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f
     Ok((work[0].quantile_us(0.999, SETTLED_MS), total(&work[1..])))
 }
 
-/// From when on it is measured what comes of a promise, since it takes effect by and by; to when with a floor, and when
-/// who has it is idle; to when with a latency that others are held back for, and without. All in ms.
+/// Times in ms: start of the measurement of a promise, which takes effect gradually; its end with a floor, and the idle
+/// time of the tenant with the floor; its end with a latency target, for which the others are throttled, and without.
 const PROMISED_MS: u64 = 600;
 const FLOORED_MS: u64 = 1450;
 const IDLE_MS: (u64, u64) = (1000, 1300);
 const KEPT_MS: u64 = 4000;
 const QUIET_MS: u64 = 1200;
 
-/// Four tenants, of which the first one was promised something and three are hungry.
+/// Four tenants: the first has a promise, the others write as much as they can.
 const FOUR: u32 = 4;
 
 fn hungry(tenant: u32, kib: u64, idle_ms: (u64, u64)) -> impl Iterator<Item = Worker> {
@@ -101,8 +101,8 @@ fn promised_to_first(below: Below, qos: Qos) -> anyhow::Result<Tenants> {
     Tenants::new(below, MAX_ACTIVE, &specs)
 }
 
-/// What comes of a floor of so many MB/s, 0 for none, of one of four tenants that are equal otherwise: what it writes,
-/// and the others; the same of the others while it is idle; after how many ms it has its floor again.
+/// Effects of a floor of `mb_s` MB/s, 0 for none, of one of four otherwise equal tenants: its throughput, and that of
+/// the others; that of the others while it is idle; the ms until it has its floor again.
 fn floor(below: Below, kib: u64, mb_s: f64) -> anyhow::Result<[f64; 4]> {
     let floors = Rates { requests: 0, blocks: (mb_s * 1e6 / BLOCK as f64) as u32 };
     let tenants = promised_to_first(below, Qos { floors, ..Qos::default() })?;
@@ -117,8 +117,8 @@ fn floor(below: Below, kib: u64, mb_s: f64) -> anyhow::Result<[f64; 4]> {
     Ok([sum(own, PROMISED_MS, idle), sum(others, PROMISED_MS, idle), sum(others, idle + 100, back), returned])
 }
 
-/// The p99.9 of one that asks for 4 KiB at a time and is of the class of latency, and what three hungry ones write
-/// beside it, so many KiB at a time, if they do.
+/// The p99.9 of a tenant of the latency class with requests of 4 KiB, and the throughput of three others that write
+/// `beside` KiB at a time, if they do.
 fn latency(below: Below, does: Does, latency_us: u32, beside: Option<u64>) -> anyhow::Result<[f64; 2]> {
     let tenants = promised_to_first(below, Qos { latency_us, ..Qos::default() })?;
     if does != Does::Write {
@@ -127,15 +127,15 @@ fn latency(below: Below, does: Does, latency_us: u32, beside: Option<u64>) -> an
     let mut workers = vec![Worker::new(0, vec![0, 1], does, 4, 1)];
     let others = |kib| (1..FOUR).flat_map(move |tenant| hungry(tenant, kib, (0, 0)));
     workers.extend(beside.into_iter().flat_map(others));
-    // Others get more, until something is late, and less: that takes its time.
+    // Throttling adjusts gradually, in both directions: that takes its time.
     let end_ms = if latency_us > 0 { KEPT_MS } else { QUIET_MS };
     let work = tenants.run(&workers, end_ms)?;
     let others = work[1..].iter().map(|work| work.mb_s(PROMISED_MS, end_ms)).sum();
     Ok([work[0].quantile_us(0.999, PROMISED_MS), others])
 }
 
-/// A floor, or latencies of one that does this, beside some that write so many KiB at a time: names of rows, and which
-/// part of all that there is, or how many times the p99.9 alone.
+/// A floor, or latency targets of a tenant with this load, beside others that write requests of this many KiB. Each
+/// target has the name of its row, and the share of the total throughput, or the factor to the p99.9 alone.
 type Promise = (Option<Does>, u64, &'static [(&'static str, f64)]);
 
 const PROMISES: [Promise; 5] = [
@@ -143,11 +143,11 @@ const PROMISES: [Promise; 5] = [
     (None, 256, &[("floor", 0.4)]),
     (Some(Does::Write), 128, &[("writes, 1.5", 1.5), ("writes, 3", 3.0)]),
     (Some(Does::Write), 256, &[("writes, 1.5", 1.5)]),
-    // Reads are given up, whatever the target is.
+    // The throttle gives up on reads, for any target.
     (Some(Does::Read(QUIET_MIB)), 128, &[("reads, 1.5", 1.5)]),
 ];
 
-/// What comes of each of such promises.
+/// Results of each of these promises.
 fn promise(below: Below, (does, kib, parts): Promise) -> anyhow::Result<Vec<Promised>> {
     let Some(does) = does else {
         let [without, others_without, idle, _] = floor(below, kib, 0.0)?;
@@ -169,10 +169,10 @@ fn promise(below: Below, (does, kib, parts): Promise) -> anyhow::Result<Vec<Prom
     parts.iter().map(beside).collect()
 }
 
-/// Rows and a table of what was promised to one beside three hungry ones.
+/// Rows and a table of the promises to one tenant beside three that write as much as they can.
 fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, Table)> {
     let points = systems.iter().flat_map(|below| PROMISES.map(|promise| (*below, promise)));
-    // What a latency costs is not another thing where a drive is missing.
+    // A missing drive does not change the cost of a latency target.
     let points: Vec<_> =
         points.filter(|(below, (does, ..))| *below != Below::Degraded || does.is_none()).collect();
     // The longest first, so that none is left for the end.
@@ -221,12 +221,12 @@ fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, T
     Ok((rows, table))
 }
 
-/// Runs that a row is made of.
+/// The runs of a row.
 #[derive(Clone, Copy, Debug)]
 enum Play {
-    /// All write as much as they can.
+    /// All tenants write as much as they can.
     Equals,
-    /// The quiet one alone, beside loud ones, and loud ones without it.
+    /// The quiet tenant alone, beside loud ones, and the loud ones without it.
     Alone,
     Beside,
     Without,
@@ -236,7 +236,8 @@ impl Play {
     /// The longest first, so that none is left for the end.
     const ALL: [Play; 4] = [Play::Beside, Play::Without, Play::Equals, Play::Alone];
 
-    /// What each tenant writes and then the drift of all, or the p99.9 of the quiet one and what the others write.
+    /// The throughput of each tenant and then the drift of all, or the p99.9 of the quiet one and the others'
+    /// throughput.
     fn run(self, below: Below, count: u32) -> anyhow::Result<Vec<f64>> {
         let pair = |(us, mb_s)| vec![us, mb_s];
         match self {
@@ -248,7 +249,7 @@ impl Play {
     }
 }
 
-/// What each of equal tenants writes, and how much more all do in the second half of the window.
+/// The throughput of each of equal tenants, and the drift of their sum within the window.
 fn equals(below: Below, count: u32) -> anyhow::Result<Vec<f64>> {
     let tenants = Tenants::new(below, MAX_ACTIVE, &specs(below, count))?;
     let writer = |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], Does::Write, 64, 4);
@@ -259,7 +260,7 @@ fn equals(below: Below, count: u32) -> anyhow::Result<Vec<f64>> {
     Ok(work.chunks(2).map(total).chain([drift]).collect())
 }
 
-/// A row of what its runs, in the order of [`Play::ALL`], have given.
+/// A row from the results of its runs, in the order of [`Play::ALL`].
 fn row((below, count): (Below, u32), found: &[Vec<f64>]) -> Option<Row> {
     let [beside, without, shares, alone] = found else { return None };
     let (drift, shares) = shares.split_last()?;
@@ -290,7 +291,7 @@ fn tenants(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let counts: &[u32] = if effort == Effort::Quick { &[4] } else { &[2, 4, 8] };
     let systems = [Below::Drive, Below::Array, Below::Degraded];
     let points = systems.iter().flat_map(|below| counts.iter().map(|count| (*below, *count)));
-    // Without a drive it is as with all of them.
+    // Degraded arrays behave the same.
     let points: Vec<(Below, u32)> =
         points.filter(|(below, count)| *below != Below::Degraded || *count == 4).collect();
     let mut figure = this.figure(METHOD);

@@ -74,7 +74,7 @@ fn fig7(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-/// What the paper's text says of a point.
+/// Adds the paper's statement on a point.
 fn state(row: &mut Row) {
     // Both reach the limit with one or two chunks, and ZRAID does with 16 KiB from seven zones on.
     let saturated = match (row.system.as_str(), row.request_kib) {
@@ -153,7 +153,7 @@ fn raizn_claims(rows: &[Row]) -> Vec<Claim> {
     vec![lower.free(most("free")).is(Kind::Guess), fewer.free(falls("free")).is(Kind::Guess)]
 }
 
-/// The fewest zones with which a system writes 97 % of what it ever writes with 16 KiB.
+/// The fewest zones with which a system reaches 97 % of its highest throughput with 16 KiB.
 fn first_saturated(rows: &[Row], system: &str, host: &str) -> f64 {
     let most = best(rows, system, |row| row.host == host && row.request_kib == 16);
     let enough = |row: &&Row| {

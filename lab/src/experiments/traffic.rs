@@ -24,9 +24,9 @@ So all figures of fillseq hold by construction.\n\n\
 varmail: F2FS, which writes all data to one zone and all nodes to another. Each synchronous write of 4 to 28 KiB \
 (16 on average) is followed by one of a node block.";
 
-/// What the host writes in a run.
+/// MiB that the host writes in a run.
 const MIB: u64 = 512;
-/// Of a ZN540.
+/// Bytes of a zone of a ZN540.
 const ZONE_BYTES: f64 = 1077.0 * 1048576.0;
 
 #[derive(Clone, Copy)]
@@ -70,7 +70,7 @@ const MOST: &str = "In fillseq: 2 to 1.25.";
 const HEADERS: &str =
     "The paper's mean of three workloads is 24 %: the other two have larger writes, so a smaller share.";
 
-/// The most that RAIZN+ writes to flash beside ZRAID, in fillseq.
+/// The ratio of RAIZN+'s flash writes to ZRAID's, in fillseq.
 fn most(found: &[Left]) -> f64 {
     match found {
         [raizn, zraid, ..] => raizn.flash_write_amplification / zraid.flash_write_amplification,

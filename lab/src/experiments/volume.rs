@@ -1,4 +1,4 @@
-//! What a volume costs once all of it has been written: collection, and a map that is larger than its memory.
+//! The cost of a volume that has been written completely: garbage collection, and a map larger than its memory.
 
 use super::{Effort, Experiment};
 use crate::{
@@ -40,17 +40,17 @@ apart, so that the map is as much larger; '128 MiB a TiB': so much of that map i
 const WHY_RAIZN: &str = "BIZA's figures are for a block device of its own, which absorbs what is hot in the ZRWA, over RAIZN \
 behind dm-zap, with fio and traces; here the volume is the same on both, and so is what it writes.";
 
-/// Zones of the array, of that whose map is in memory in part, and blocks of a zone of a drive.
+/// Zones of the array, of the one with part of the map in memory, and blocks of a zone of a drive.
 const ZONES: u32 = 80;
 const PAGED_ZONES: u32 = 128;
 const CAPACITY: u64 = 1024;
 
 const DEPTH: usize = 16;
 
-/// How far apart logical blocks are where the map is to be large.
+/// Distance of logical blocks for a large map.
 const SPREAD: u64 = 20;
 
-/// Which blocks are written.
+/// Distribution of the written blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Load {
     Uniform,
@@ -70,11 +70,11 @@ impl Load {
     }
 }
 
-/// One place after the other.
+/// Generator of block addresses.
 struct Places {
     load: Load,
     blocks: u64,
-    /// Of ranks, cumulated.
+    /// Cumulative weights of ranks.
     weights: Vec<f64>,
     log_at: u64,
 }
@@ -98,12 +98,12 @@ impl Places {
         let Some(sum) = self.weights.last() else { return rng.below(self.blocks) };
         let at = rng.unit() * sum;
         let rank = self.weights.partition_point(|weight| *weight < at) as u64;
-        // A prime, so that neighbours in rank are none in place.
+        // A prime, so that neighbours in rank are not neighbours in address.
         (rank as u128 * 2_654_435_761 % self.blocks as u128) as u64
     }
 }
 
-/// A volume that is being written.
+/// Parameters of a volume under load.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -111,7 +111,7 @@ struct Case {
     group_blocks: u32,
     used_percent: u64,
     load: Load,
-    /// Logical blocks for each that is used: maps are as much larger.
+    /// Logical blocks for each used one: the map grows by this factor.
     spread: u64,
     behaviour: Behaviour,
 }
@@ -141,10 +141,10 @@ const WHOLE_MAP: Behaviour = Behaviour {
     give_up: false,
 };
 
-/// What it came to.
+/// Results of a case.
 struct Found {
     row: Row,
-    /// Blocks written for each of the user's, and of these the moved ones, headers, and the map with roots.
+    /// Blocks written per block of the user, and of these the moved ones, headers, and the map with roots.
     amplification: f64,
     moved: f64,
     headers: f64,
@@ -170,12 +170,12 @@ struct Requests {
     running: Cell<usize>,
     ended: Gate,
     latencies_ns: RefCell<Vec<u64>>,
-    /// When half of them had begun.
+    /// The time when half of them had begun.
     half_ns: Cell<u64>,
     failed: RefCell<Option<anyhow::Error>>,
 }
 
-/// Carries out so many requests, at the places that `next` gives.
+/// Executes `count` requests, at the addresses that `next` gives.
 fn requests(
     bed: &Bed,
     volume: &Volume,
@@ -245,7 +245,7 @@ fn open(bed: &Bed, blocks: Option<u64>, behaviour: Behaviour) -> Result<Volume> 
     Ok(bed.run(Volume::open(&bed.runtime, bed.array.clone(), behaviour))??)
 }
 
-/// Writes blocks one behind the other.
+/// Writes blocks sequentially, `spread` apart.
 fn fill(bed: &Bed, volume: &Volume, blocks: u64, spread: u64) -> Result<()> {
     if spread > 1 {
         let next = Cell::new(0);
@@ -266,7 +266,7 @@ fn fill(bed: &Bed, volume: &Volume, blocks: u64, spread: u64) -> Result<()> {
 fn one(case: &Case) -> Result<Found> {
     let bed = Bed::new(&setup(case.system, case.group_blocks, ZONES))?;
     let blocks = bed.array.geometry().zone_capacity_blocks * ZONES as u64 * 4 / 5 * case.spread;
-    // Without the floor that small volumes have.
+    // Without the minimum that applies to small volumes.
     let map_pages = case.behaviour.map_pages.or(Some(pages_in(blocks * BLOCK as u64 / 8192)));
     let behaviour = Behaviour { map_pages, ..case.behaviour };
     let volume = open(&bed, (case.spread > 1).then_some(blocks), behaviour)?;
@@ -317,14 +317,14 @@ fn one(case: &Case) -> Result<Found> {
     })
 }
 
-/// Pages of the map that are used, and blocks of each.
+/// Map pages in use, and blocks of each.
 const PAGES: u64 = 6000;
 const PAGE_BLOCKS: u64 = 16;
-/// Logical blocks from a page to the next one that is used.
+/// Logical blocks from a page to the next one in use.
 const APART: u64 = (16 << 20) / PAGES;
 
-/// Reads and writes with so many pages of the map in memory: throughput of each, the share of requests that find their
-/// page there, and pages written for each block.
+/// Reads and writes with part of the map in memory: throughput of each, the share of requests that find their page in
+/// memory, and pages written per block.
 struct Paged {
     read_mb_s: f64,
     write_mb_s: f64,
@@ -444,7 +444,7 @@ fn volume(this: &Experiment, effort: Effort) -> Result<Figure> {
     Ok(figure)
 }
 
-/// How much is lost where not all pages of the map are in memory.
+/// The loss of throughput if only part of the map is in memory.
 fn map(this: &Experiment, effort: Effort, figure: &mut Figure) -> Result<()> {
     let budgets: &[Option<usize>] = match effort {
         Effort::Quick => &[None, Some(1000)],
@@ -465,7 +465,7 @@ fn map(this: &Experiment, effort: Effort, figure: &mut Figure) -> Result<()> {
         table.rows.push(cells);
     }
     figure.tables.push(table);
-    // The smallest that still has that many.
+    // The smallest budget that still has a hit rate of 95 %.
     let part = found.iter().rev().find(|found| found.read_hits.min(found.write_hits) >= 0.95);
     if let (Some(all), Some(part)) = (found.first(), part) {
         for (what, of) in

@@ -1,4 +1,4 @@
-//! Logs that fill up: what their renewal costs, and what one log zone for all does (Zebra's two issues with RAIZN).
+//! Full logs: the cost of their renewal, and of a single log zone for all zones (Zebra's two issues with RAIZN).
 
 use super::{Effort, Experiment};
 use crate::{
@@ -41,7 +41,7 @@ fn small() -> Setup {
     Setup { model, members: 7, partitioned: false, ..setup }.on(&Host::mq_deadline())
 }
 
-/// Zones of which nobody sees the end.
+/// Zones that are never full.
 fn endless() -> Setup {
     let mut setup = large();
     let capacity = setup.model.geometry.zone_capacity_blocks;
@@ -102,7 +102,7 @@ fn logs(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-/// How often logs of one zone a member are full, by the paper's own bytes.
+/// Number of times that logs of one zone a member fill up, from the paper's own figures.
 fn collections(claims: &mut Vec<Claim>) -> Table {
     // Three workloads of about 130 GB, 1.6 blocks written for each on average, 1.25 of them data and parity.
     let (logged, zone) = (3.0 * 130e9 * (1.6 - 1.25), 1077.0 * 1048576.0);

@@ -1,4 +1,4 @@
-//! YCSB on namespaces of one drive (eZNS Fig. 34 to 37), by a stand-in for RocksDB.
+//! YCSB on namespaces of one drive (eZNS Fig. 34 to 37), with a model of RocksDB.
 
 use super::{
     Effort, Experiment,
@@ -44,12 +44,12 @@ programs, and its static zones may have been far slower: it gives no times.";
 
 const SPEEDS: &str = "It follows from the latency of reads, for which clients wait most of the time.";
 
-/// What the records of a namespace lie on.
+/// The kind of zones that a namespace has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Zoning {
-    /// So many of the drive's zones at the same time, so many blocks in each in turn.
+    /// Static zones: number of the drive's zones written at the same time, and blocks that each gets in turn.
     Static(u32, u32),
-    /// Of so many essential zones, beside as many spare ones.
+    /// V-zones of this many essential zones, and as many spare ones.
     Elastic(u32),
 }
 
@@ -70,17 +70,17 @@ impl Zoning {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub workloads: &'static [Workload],
-    /// Of which nobody uses any but the first ones.
+    /// Of these only the first ones have a workload.
     pub namespaces: u32,
     pub zoning: Zoning,
     pub threads: u32,
     pub filters: bool,
-    /// How long clients work before they are measured, and how long they are.
+    /// Warm-up of the clients, and measured time.
     pub warm_ms: u64,
     pub ms: u64,
 }
 
-/// What is smaller here than in the paper and in RocksDB, by how much.
+/// Divisor of the sizes of the paper and of RocksDB.
 const SCALE: u64 = 32;
 
 const FOUR: &[Workload] = &[Workload::A, Workload::B, Workload::C, Workload::F];
@@ -90,7 +90,7 @@ const SIX: &[Workload] = &Workload::ALL;
 pub(super) const THREADS: u32 = 8;
 /// 500 million records.
 const RECORDS: u64 = 500_000_000 / SCALE;
-/// 256 MiB of a level are there at most.
+/// A level has at most 256 MiB on the device.
 const MOST_BLOCKS: u64 = 65_536;
 
 impl Case {
@@ -112,7 +112,7 @@ impl Case {
         timing.reset.erase_us /= SCALE as f64;
         let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), Box::new(NoMedia::new(&geometry)))));
         let drive: Rc<dyn ZonedDevice> = Rc::new(TimedDrive::new(ssd, &timing, &clock, Some(seed)));
-        // They have to be there for as long as somebody works on them.
+        // The namespaces have to outlive the run.
         let mut elastic = None;
         let devices: Vec<Rc<dyn ZonedDevice>> = match self.zoning {
             Zoning::Static(width, unit) => {
@@ -143,7 +143,7 @@ impl Case {
         }
     }
 
-    /// What rows call it.
+    /// Its name in rows.
     fn name(&self) -> String {
         format!(
             "{}, {} namespace{}",
@@ -154,7 +154,7 @@ impl Case {
     }
 }
 
-/// A row of the runs of a workload with several seeds, in windows of so many ms: latencies are of all of them together.
+/// A row of a workload's runs with several seeds, in windows of `ms` ms: latencies are over all runs.
 pub(super) fn row(workload: Workload, runs: &[&Ran], ms: u64) -> Row {
     let single = |ran: &&Ran| {
         let (mb_s, drift) = in_all(std::slice::from_ref(&ran.operations), 0, ms);
@@ -169,7 +169,7 @@ pub(super) fn row(workload: Workload, runs: &[&Ran], ms: u64) -> Row {
     }
     let [p50_us, p95_us, p99_us, p99_9_us, p99_99_us] =
         [0.5, 0.95, 0.99, 0.999, 0.9999].map(|share| match reads.completed.is_empty() {
-            // Who only writes.
+            // The workload has no reads.
             true => 0.0,
             false => reads.quantile_us(share, 0),
         });
@@ -219,7 +219,7 @@ pub(super) fn operations(title: &str, rows: &[Row]) -> Table {
     table
 }
 
-/// Runs cases with so many seeds each and gives a row for each workload of each.
+/// Runs each case with `seeds` seeds and gives a row for each of its workloads.
 pub(super) fn rows(what: &str, cases: &[Case], seeds: u64) -> anyhow::Result<Vec<Vec<Row>>> {
     let points: Vec<(&Case, u64)> =
         cases.iter().flat_map(|case| (1..=seeds).map(move |seed| (case, seed))).collect();
@@ -235,7 +235,7 @@ pub(super) fn rows(what: &str, cases: &[Case], seeds: u64) -> anyhow::Result<Vec
     Ok(cases.iter().zip(found.chunks(seeds as usize)).map(rows).collect())
 }
 
-/// Of v-zones over static zones, by workload.
+/// Ratios of v-zones to static zones, by workload.
 fn ratios(pair: &[Vec<Row>], of: fn(&Operations) -> f64) -> Vec<(&'static str, f64)> {
     let value = |row: &Row| row.operations.as_ref().map_or(f64::NAN, of);
     let ratio =

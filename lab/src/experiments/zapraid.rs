@@ -1,4 +1,4 @@
-//! ZapRAID's evaluation, as far as writes go: random writes on a volume over arrays of each policy.
+//! ZapRAID's evaluation, as far as writes are concerned: random writes on a volume over arrays of each policy.
 
 use super::{Effort, Experiment, KERNEL};
 use crate::{
@@ -42,7 +42,7 @@ writes are on their way, where ZapRAID's zone write has one of 4 KiB at a time."
 /// Blocks of the volume.
 const VOLUME_BLOCKS: u64 = 1 << 20;
 
-/// A system by the name of its rows: design, blocks of a group, chunk.
+/// A system with the name of its rows: design, blocks of a group, chunk.
 #[derive(Clone, Copy)]
 struct Subject {
     name: &'static str,
@@ -82,7 +82,7 @@ fn run(subject: Subject, host: &Host, request_kib: u64, depth: u32) -> anyhow::R
     Ok(Row { system: subject.name.into(), ..point(&setup.on(host), &load)? })
 }
 
-/// Writes to a zone of the array itself, none of which is joined with another: commands of 4 KiB, as ZapRAID's are.
+/// Writes to a zone of the array itself, without joining: commands of 4 KiB, as in ZapRAID.
 fn run_alone(subject: Subject, host: &Host) -> anyhow::Result<Row> {
     let (model, timing) = (Model::zn540_4tb(), Timing::zn540_4tb());
     let Subject { system, group_blocks, chunk_kib, .. } = subject;
@@ -157,7 +157,7 @@ fn zapraid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-/// What a read takes on average, in µs: of an array with all its drives, and without one.
+/// Mean latency of a read in µs, of an array with all its drives, or without the drive `lost`.
 fn read_us(subject: Subject, lost: Option<usize>) -> anyhow::Result<f64> {
     let (model, timing) = (Model::zn540_4tb().scaled(64, 16 << 8), Timing::zn540_4tb());
     let Subject { system, group_blocks, chunk_kib, .. } = subject;
@@ -197,7 +197,7 @@ fn reads(this: &Experiment, claims: &mut Vec<Claim>) -> anyhow::Result<Table> {
 
 const SLOWEST: &str = "A lost block is as late as the slowest of three reads.";
 
-/// How long a lost drive takes to be rebuilt when so many zones of the array are full, in seconds.
+/// Time in seconds of the rebuild of a lost drive with this many full zones in the array.
 fn rebuild_s(subject: Subject, zones: u32) -> anyhow::Result<f64> {
     let (model, timing) = (Model::zn540_4tb().scaled(24, REBUILT_BLOCKS), Timing::zn540_4tb());
     let Subject { system, group_blocks, chunk_kib, .. } = subject;
@@ -213,7 +213,7 @@ fn rebuild_s(subject: Subject, zones: u32) -> anyhow::Result<f64> {
 /// Blocks of a zone of a drive that is rebuilt: 64 MiB.
 const REBUILT_BLOCKS: u64 = 16 << 10;
 
-/// Exp#3: a drive is rebuilt, and nobody else uses the array.
+/// Exp#3: rebuilding a drive, without other load.
 fn rebuilds(this: &Experiment, claims: &mut Vec<Claim>) -> anyhow::Result<Table> {
     let subjects: Vec<Subject> =
         SUBJECTS.into_iter().filter(|subject| !subject.name.ends_with("all")).collect();
@@ -224,7 +224,7 @@ fn rebuilds(this: &Experiment, claims: &mut Vec<Claim>) -> anyhow::Result<Table>
     let zone_bytes = REBUILT_BLOCKS as f64 * BLOCK as f64;
     let limit = Timing::zn540_4tb().drain_mb_s.unwrap_or(f64::INFINITY);
     for (subject, s) in subjects.iter().zip(found.chunks_exact(2)) {
-        // What does not depend on how much there is falls out of the difference.
+        // The constant part of the time cancels in the difference.
         let each_s = (s[1] - s[0]) / 4.0;
         let of_gib = |gib: f64| s[0] + (gib * (1 << 30) as f64 / (3.0 * zone_bytes) - 4.0) * each_s;
         let mb_s = zone_bytes / each_s / 1e6;
@@ -276,10 +276,10 @@ fn alone_table(rows: &[Row], hosts: &[Host]) -> Table {
     table
 }
 
-/// Throughput by the size of chunks, of small and of large requests: what segments with chunks of two sizes would be for.
+/// Throughput by chunk size, for small and for large requests: the case for segments with two chunk sizes.
 fn chunks(this: &Experiment) -> anyhow::Result<Table> {
     const CHUNKS_KIB: [u64; 4] = [8, 32, 64, 256];
-    // A chunk over `zrwa` is two commits of the window at least.
+    // With `zrwa` a chunk has at least two flush granules.
     const DESIGNS: [(&str, System, u32, u64); 2] =
         [("append-g256", System::RaiznPlus, 256, 8), ("zrwa", System::Zoneraid, 0, 32)];
     const REQUESTS_KIB: [u64; 2] = [4, 64];
@@ -303,8 +303,8 @@ fn chunks(this: &Experiment) -> anyhow::Result<Table> {
     Ok(table)
 }
 
-/// Throughput by the size of groups, and what that costs: bits of the table for all zones of a drive, and the blocks that
-/// are read where a group is not in memory.
+/// Throughput by group size, and its cost: size of the table for all zones of a drive, and the blocks to read for a
+/// group that is not in memory.
 fn sizes_table(rows: &[Row], hosts: &[Host], sizes: &[u32]) -> Table {
     let geometry = Model::zn540_4tb().geometry;
     let blocks = geometry.zones as u64 * geometry.zone_capacity_blocks;

@@ -55,7 +55,7 @@ fn short_small(system: System) -> Setup {
     Setup { model: Model::pm1731a().scaled(2000, capacity), ..small(system) }
 }
 
-/// An array, and what it is to carry.
+/// An array and its load.
 type Point = (Setup, Load);
 
 /// The same array with these loads, for each host and each system.
@@ -72,7 +72,7 @@ fn zebra(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let on_large = points(large, &hosts, &SYSTEMS, &loads);
     let sizes = if effort == Effort::Quick { &SIZES[1..2] } else { &SIZES[..] };
     let loads: Vec<Load> = sizes.iter().map(|size| Load { seeds: 1, ..Load::long(15, *size) }).collect();
-    // Long runs, and nothing there depends on the host.
+    // These runs are long, and do not depend on the host.
     let on_small = points(small, &hosts[..1], &SYSTEMS, &loads);
     let (limits, mixes) = (limits(), mixes(effort));
     let emulated: Vec<Point> = limits.iter().flat_map(|(_, points)| points.clone()).collect();
@@ -142,7 +142,7 @@ fn ratios(what: &str, (low, high): (f64, f64), rows: &[Row]) -> Plot {
     Plot::through(format!("Zebra's gain, {what}"), "KiB a request", "×", &values).band(band, low, high)
 }
 
-/// What Zebra and RAIZN+ would write to small zones on a computer that emulates all seven drives, and has to carry that.
+/// Zebra and RAIZN+ on small zones if one computer emulates all seven drives, with its limits.
 fn limits() -> Vec<(String, [Point; 2])> {
     let among = |system| Setup { partitioned: true, ..small(system) };
     let load = Load { seeds: 1, ..Load::long(15, 8) };
@@ -172,7 +172,7 @@ fn show_limits(limits: &[(String, [Point; 2])], rows: &[Row]) -> Table {
     table
 }
 
-/// Writes beside so many reads, of all systems and then sizes.
+/// Writes beside `readers` reads, of all systems and then sizes.
 struct Mix {
     drives: &'static str,
     readers: u32,
