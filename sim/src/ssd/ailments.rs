@@ -1,25 +1,25 @@
-//! What ails the drive in an image because somebody wants to watch it, in a file beside the image.
+//! Faults of a drive in an image that a user has injected, in a file beside the image.
 //!
-//! `drive0.img.faults` is text: the UUID of the drive, then a line for each fault, from the first to the
-//! last. Nothing of it touches the image, so that all of it can be taken back: by removing the file.
+//! `drive0.img.faults` is text: the UUID of the drive, then a line for each fault, in the order of injection. The image
+//! is not changed, so that all faults are undone by removing the file.
 //!
-//! | line | what it means |
+//! | line | meaning |
 //! |---|---|
-//! | `read-only ZONE` | the zone can only be read (NVMe: ZSRO), for ever unless it is taken back |
+//! | `read-only ZONE` | the zone can only be read (NVMe: ZSRO), until the fault is undone |
 //! | `offline ZONE` | the zone is lost (ZSO); it does not become read-only again |
 //! | `unreadable LBA` | reads of the block fail |
-//! | `flip LBA` | the lowest bit of the block's first byte reads the wrong way round; no error tells |
-//! | `slow FACTOR` | commands take so many times as long; 1 is the drive as it was |
+//! | `flip LBA` | the lowest bit of the block's first byte is inverted in reads, without an error |
+//! | `slow FACTOR` | commands take this many times as long; 1 is normal speed |
 //! | `gone` | the drive does not answer |
-//! | `well LBA BLOCKS` | the drive's own: blocks have been written or reset, and read well again |
+//! | `well LBA BLOCKS` | appended by the drive: blocks have been written or reset, and can be read again |
 //!
-//! A zone that is taken back is closed if it was open, and otherwise as it was. Whoever runs the drive has
-//! locked the image, not this file: a drive looks at it when it is opened, and with a command when the last
-//! look was [`LOOK_EVERY`] ago. That is one `stat`; the file is read again, all of it, if it is another file
-//! or has grown, for lines are only ever added. A line that says nothing is passed over, the file of
-//! another drive too: images get the names of others that were removed. An image that is removed while it is driven is
-//! a drive that is pulled: it is gone from the next look on. What is no file is an error, and so is
-//! a link to one: somebody else may have put it there.
+//! When the fault of a zone is undone, the zone is closed if it was open, and otherwise unchanged. The process that
+//! runs the drive locks the image, not this file. The drive checks the file when it is opened, and with a command if
+//! the last check was [`LOOK_EVERY`] ago. That is one `stat`; the whole file is read again if it is another file or has
+//! grown, for lines are only ever added. Unknown lines are ignored, and so is the file of another drive: an image may
+//! get the name of one that was removed. An image that is removed while it is in use is a pulled drive: it is gone from
+//! the next check on. A path that is not a regular file is an error, and so is a symbolic link: another user may have
+//! put it there.
 
 use super::{ImageError, ImageMedia, image::open_file};
 use engine::zone::{Lba, ZoneIndex, ZoneState};
@@ -34,13 +34,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a drive that is in use may not notice a change.
+/// Longest time until a running drive notices a change.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Most bytes of a file that are read: more lines than anybody types.
+/// Longest file that is read, in bytes; far above anything typed by hand.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Something that ails a drive until it is taken back.
+/// A fault that lasts until it is undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ailment {
     ReadOnly(ZoneIndex),
@@ -64,22 +64,22 @@ impl fmt::Display for Ailment {
     }
 }
 
-/// All that ails a drive.
+/// All injected faults of a drive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ailments {
     pub gone: bool,
-    /// How many times as long as usual commands take, if not as long.
+    /// Factor of command durations; `None` for normal speed.
     pub slow: Option<u32>,
     /// Zones that are read-only or offline.
     pub worn: BTreeMap<u32, ZoneState>,
-    /// Blocks that cannot be read.
+    /// Unreadable blocks.
     pub unreadable: BTreeSet<u64>,
-    /// Blocks of which a bit reads the wrong way round, if they are written.
+    /// Blocks with an inverted bit, if they are written.
     pub flipped: BTreeSet<u64>,
 }
 
 impl Ailments {
-    /// Adds what a line says.
+    /// Adds the fault of a line.
     fn add(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         let what = words.next();
@@ -100,7 +100,7 @@ impl Ailments {
         }
     }
 
-    /// These blocks are well again; whether any was not.
+    /// Removes the faults of these blocks; gives whether there were any.
     pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
         let before = self.unreadable.len() + self.flipped.len();
         if before == 0 {
@@ -112,7 +112,7 @@ impl Ailments {
         self.unreadable.len() + self.flipped.len() < before
     }
 
-    /// What the file of the drive with this name and UUID says. Its last line may be on its way still.
+    /// Parses the file of the drive with this UUID. The last line may be incomplete.
     fn read(text: &str, uuid: &str) -> Ailments {
         let mut ailments = Ailments::default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -124,15 +124,16 @@ impl Ailments {
     }
 }
 
-/// The file with what ails a drive.
+/// The file with the injected faults of a drive.
 pub struct AilmentFile {
     path: PathBuf,
     /// The first line.
     uuid: String,
     looked: Option<Instant>,
-    /// What was read last: device, number and length. Held open, so that no other file gets that number.
+    /// Identity of the file that was read last: device, inode and length. It is held open, so that its inode is not
+    /// reused.
     read: Option<(File, [u64; 3])>,
-    /// The image, if it had a name when it was opened: one without is a drive that has been pulled.
+    /// The image, if it had a name when it was opened; if it loses it, the drive has been pulled.
     image: Option<File>,
 }
 
@@ -140,7 +141,7 @@ impl AilmentFile {
     /// The file of the drive in the image at `path`.
     ///
     /// # Errors
-    /// When there is no image.
+    /// There is no image.
     pub fn of(path: &Path) -> Result<AilmentFile, ImageError> {
         let (_, uuid) = ImageMedia::examine(path)?;
         AilmentFile::beside(path, &uuid).map_err(|e| ImageError {
@@ -157,16 +158,16 @@ impl AilmentFile {
         Ok(AilmentFile { path: name.into(), uuid, looked: None, read: None, image: None })
     }
 
-    /// Has the drive be gone once its `image` has been removed.
+    /// Makes the drive gone once its `image` has been removed.
     pub(super) fn watch(self, image: File) -> io::Result<AilmentFile> {
         let is_named = image.metadata()?.nlink() > 0;
         Ok(AilmentFile { image: Some(image).filter(|_| is_named), ..self })
     }
 
-    /// Adds a fault; the drive notices, whoever runs it.
+    /// Adds a fault, which a running drive notices.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// The file cannot be written.
     pub fn add(&self, ailment: Ailment) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let mut file = open_file(options.read(true).append(true).create(true), &self.path, false)?;
@@ -179,17 +180,17 @@ impl AilmentFile {
                 self.clear()?;
                 return self.add(ailment);
             }
-            // A line that was cut off stays one that says nothing.
+            // An incomplete line is ended, and remains one that is ignored.
             Some(_) if !text.ends_with('\n') => "\n".into(),
             Some(_) => String::new(),
         };
         file.write_all(format!("{before}{ailment}\n").as_bytes())
     }
 
-    /// Takes everything back.
+    /// Undoes all faults.
     ///
     /// # Errors
-    /// When the file cannot be removed.
+    /// The file cannot be removed.
     pub fn clear(&self) -> io::Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -197,16 +198,16 @@ impl AilmentFile {
         }
     }
 
-    /// What ails the drive now.
+    /// The faults of the drive now.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The file cannot be read.
     pub fn ailments(&mut self) -> io::Result<Ailments> {
         self.read = None;
         Ok(self.read_again()?.unwrap_or_default())
     }
 
-    /// What ails the drive now, if that may have changed since the last look and it is time for another.
+    /// The faults of the drive now; `None` if they cannot have changed since the last check, or no check is due.
     pub(super) fn look(&mut self) -> io::Result<Option<Ailments>> {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return Ok(None);
@@ -222,7 +223,7 @@ impl AilmentFile {
         self.read_again()
     }
 
-    /// These blocks are well again: the drive says so. Nothing if the file has been removed.
+    /// Appends that these blocks can be read again. Does nothing if the file has been removed.
     pub(super) fn note_well(&self, lba: Lba, blocks: u64) -> io::Result<()> {
         match open_file(OpenOptions::new().append(true), &self.path, false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

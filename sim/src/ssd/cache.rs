@@ -1,17 +1,17 @@
-//! What a drive with a volatile cache has not made durable yet.
+//! Volatile write cache of a drive: undo records of the writes that are not durable yet.
 //!
-//! Media always hold the newest content, as if the cache had been written back; for every zone
-//! that was written since the last flush a record here knows how to take it back. A record is
-//! bounded by the blocks written since then, however often each of them was written.
+//! Media always hold the newest contents, as if the cache had been written back; for every zone that was written since
+//! the last flush a record here can undo the writes. Its size is bounded by the blocks written since then, however
+//! often each of them was written.
 //!
-//! Invariant: whatever [`Cache::lose`] leaves behind is something a drive could have ended up
-//! with. In a sequential zone a prefix survives. In a zone with a ZRWA any subset of blocks
-//! survives, and the write pointer is where one of the commands since left it (a flush moves it at
-//! once or not at all), with every block below it in its newest version and none beyond the ZRWA.
+//! Invariant: [`Cache::lose`] leaves only states that a drive could have ended up with. In a sequential zone a prefix
+//! survives. In a zone with a ZRWA any subset of blocks survives, and the write pointer is where one of the commands
+//! since left it (a flush moves it at once or not at all), with every block below it in its newest version and none
+//! beyond the ZRWA.
 //!
-//! A write with FUA moves the write pointer that is durable. As drives are by default, whatever is below
-//! it is durable then. Of a drive whose FUA stands alone only its own blocks are: others that are lost
-//! leave holes below the write pointer.
+//! A write with FUA moves the durable write pointer. By default all data below it is durable then. If
+//! [`Cache::fua_stands_alone`] is set, only the blocks of that write are: others that are lost leave holes below the
+//! write pointer.
 
 use super::{Media, after_power_on};
 use crate::rng::Rng;
@@ -26,9 +26,9 @@ use std::{
     io,
 };
 
-/// How much of what is not durable is lost.
+/// The portion of the unflushed data that is lost.
 pub(super) enum Loss<'r> {
-    /// Any part.
+    /// A random portion.
     Drawn(&'r mut Rng),
     All,
     /// One of the [`Cache::ways`].
@@ -36,7 +36,7 @@ pub(super) enum Loss<'r> {
 }
 
 impl Loss<'_> {
-    /// Often one of the ends, for they are where mistakes are.
+    /// Half of the time one of the ends, where mistakes are most likely.
     fn pick_between(&mut self, low: u64, high: u64) -> u64 {
         let Loss::Drawn(rng) = self else { return low };
         match rng.below(4) {
@@ -46,7 +46,7 @@ impl Loss<'_> {
         }
     }
 
-    /// How many blocks of four stay, where any may.
+    /// Of four blocks, how many are kept on average if any may be.
     fn of_four(&mut self) -> u64 {
         if let Loss::Drawn(rng) = self { rng.below(5) } else { 0 }
     }
@@ -60,34 +60,33 @@ impl Loss<'_> {
 #[derive(Clone, Default)]
 pub(super) struct Cache {
     zones: BTreeMap<u32, Unflushed>,
-    /// A write with FUA makes nothing durable but what it writes.
+    /// A write with FUA makes only its own blocks durable.
     pub fua_stands_alone: bool,
 }
 
 /// The unflushed writes of a zone. All positions are blocks from its start.
 #[derive(Clone)]
 struct Unflushed {
-    /// The write pointer that is durable.
+    /// The durable write pointer.
     durable_wp: u64,
-    /// The write pointer that writes with FUA need, if they make nothing else durable.
+    /// The write pointer that writes with FUA require, if they make only their own blocks durable.
     forced_wp: u64,
-    /// Blocks that they wrote, in a sequential zone.
+    /// The blocks of these writes, in a sequential zone.
     alone: BTreeSet<u64>,
-    /// Where commands left the write pointer since, in rising order.
+    /// Positions at which commands since then left the write pointer, ascending.
     stops: Vec<u64>,
     /// Whether the zone had a ZRWA when it was written.
     zrwa: bool,
-    /// The write pointer when the zone was finished since, which is durable at once.
+    /// The write pointer at the time of a finish since then, which is durable at once.
     finished_at: Option<u64>,
-    /// In a zone with a ZRWA, the blocks written since and what they held before: nothing, or
-    /// data and metadata. A sequential zone needs none; its blocks start at the durable
-    /// write pointer and had nothing in them.
+    /// In a zone with a ZRWA, the blocks written since and their former contents: none, or data and metadata. A
+    /// sequential zone needs none; its blocks start at the durable write pointer and were unwritten.
     blocks: BTreeMap<u64, Option<Vec<u8>>>,
 }
 
 impl Cache {
-    /// Remembers how to take back a write of `blocks` blocks, or an explicit ZRWA flush (which
-    /// writes none). Called before the media change.
+    /// Records how to undo a write of `blocks` blocks, or an explicit ZRWA flush (which writes none). Called before the
+    /// media change.
     pub fn before(
         &mut self,
         media: &mut dyn Media,
@@ -119,8 +118,7 @@ impl Cache {
         Ok(())
     }
 
-    /// A write of `blocks` blocks with FUA has completed: it is durable, and so is whatever it
-    /// cannot be there without.
+    /// A write of `blocks` blocks with FUA has completed: it is durable, and so is all data that it depends on.
     pub fn write_through(&mut self, effect: &WriteEffect, blocks: u64, zrwa: Option<Zrwa>) {
         let Some(record) = self.zones.get_mut(&effect.zone.0) else { return };
         let end = effect.offset_blocks + blocks;
@@ -154,29 +152,29 @@ impl Cache {
         self.zones.clear();
     }
 
-    /// Whatever was in the zone is gone or cannot be taken back any more.
+    /// The contents of the zone are gone, or can no longer be undone.
     pub fn forget(&mut self, zone: ZoneIndex) {
         self.zones.remove(&zone.0);
     }
 
-    /// What was in the zone from `wp` on is gone and cannot come back.
+    /// The contents of the zone from `wp` on are gone and cannot come back.
     pub fn forget_from(&mut self, zone: ZoneIndex, wp: u64) {
         if let Some(record) = self.zones.get_mut(&zone.0) {
             record.blocks.retain(|offset, _| *offset < wp);
         }
     }
 
-    /// A zone is being finished, whose write pointer was at `wp`: it stays full, but its data is
-    /// no more durable than before.
+    /// A zone is being finished, with its write pointer at `wp`: it stays full, but its data is no more durable than
+    /// before.
     pub fn finish(&mut self, zone: ZoneIndex, wp: u64) {
         if let Some(record) = self.zones.get_mut(&zone.0) {
             record.finished_at.get_or_insert(wp);
         }
     }
 
-    /// Zones with anything that is not durable, and in how many ways some of that can be lost and some not:
-    /// in a sequential zone each prefix may stay; in one with a ZRWA each prefix of its blocks, with the write
-    /// pointer that is durable, or each position of the write pointer and nothing above.
+    /// Zones with unflushed data, each with the number of ways to lose a part of it: in a sequential zone each prefix
+    /// may be kept; in one with a ZRWA each prefix of its blocks, with the durable write pointer, or each position of
+    /// the write pointer and no block above.
     pub fn ways(&self, table: &ZoneTable) -> Vec<(ZoneIndex, usize)> {
         let ways = |(zone, record): (&u32, &Unflushed)| {
             let zone = ZoneIndex(*zone);
@@ -190,7 +188,7 @@ impl Cache {
         self.zones.iter().map(ways).collect()
     }
 
-    /// Loses the cache, or `only` what is in it of one zone: takes back what is not durable.
+    /// Loses the cache, or only that of zone `only`: undoes writes that are not durable.
     pub fn lose(
         &mut self,
         media: &mut dyn Media,
@@ -203,7 +201,7 @@ impl Cache {
         let all = std::mem::take(&mut self.zones).into_iter();
         let (mut records, kept): (Vec<_>, Vec<_>) = all.partition(|(zone, _)| lost(zone));
         self.zones = kept.into_iter().collect();
-        // Zones that have become full come last, when it is known how many zones are active.
+        // Zones that have become full come last, when the number of active zones is known.
         records.sort_by_key(|(zone, _)| !table.info(ZoneIndex(*zone)).state.is_active());
         for (zone, record) in records {
             let info = table.info(ZoneIndex(zone));
@@ -221,7 +219,7 @@ impl Cache {
                 let closed = ZoneInfo { state: ZoneState::Closed, wp_blocks: wp, zrwa: record.zrwa, ..info };
                 table.load(&after_power_on(closed));
             }
-            // Also where the write pointer has stayed: media that compress place again what was taken back.
+            // Also if the write pointer has not moved: compressing media place the restored blocks again.
             media.set_zone(&after_power_on(table.info(info.zone)))?;
         }
         Ok(())
@@ -229,17 +227,17 @@ impl Cache {
 }
 
 impl Unflushed {
-    /// Where the write pointer may be, above what is durable.
+    /// Possible positions of the write pointer above the durable one.
     fn stops(&self) -> Vec<u64> {
         self.stops.iter().copied().filter(|stop| *stop > self.durable_wp).collect()
     }
 
-    /// Prefixes of the blocks of a zone with a ZRWA that are neither nothing nor all.
+    /// Number of prefixes of the blocks of a zone with a ZRWA that are neither empty nor complete.
     fn prefixes(&self) -> usize {
         self.blocks.len().saturating_sub(1)
     }
 
-    /// Gives the write pointer up to which the data survives.
+    /// Gives the write pointer up to which data survives.
     fn lose_sequential(
         &self,
         media: &mut dyn Media,
@@ -261,7 +259,7 @@ impl Unflushed {
             }
         }
         if wp < newest_wp && newest_wp < geometry.zone_capacity_blocks {
-            // A block that was torn there: it cannot be there without those before it.
+            // A torn block at the write pointer cannot survive without those before it.
             media.forget(Lba(start + newest_wp))?;
         }
         Ok(wp)
@@ -302,14 +300,14 @@ impl Unflushed {
     }
 }
 
-/// Whether one more zone can be active, and have a ZRWA if need be.
+/// Whether one more zone can be active, and have a ZRWA if it needs one.
 fn has_room(geometry: &Geometry, table: &ZoneTable, zrwa: bool) -> bool {
     let most_zrwa = geometry.zrwa.map_or(0, |zrwa| zrwa.max_zones);
     (geometry.max_active == 0 || table.active_zones() < geometry.max_active)
         && (!zrwa || table.zrwa_zones() < most_zrwa)
 }
 
-/// Data and metadata of a block, one behind the other; `None` if it is unwritten.
+/// Data followed by metadata of a block; `None` if it is unwritten.
 pub(super) fn read_block(
     media: &mut dyn Media,
     geometry: &Geometry,

@@ -1,10 +1,10 @@
-//! Drives that answer at once: the emulated SSD, and one that does nothing.
+//! Drives without latency: the emulated SSD, and a null drive.
 
 use super::{AilmentFile, ImageError, ImageMedia, Model, Ssd};
 use engine::device::{Command, Completion, Done, Geometry, Plate, Status, ZonedDevice};
 use std::{cell::RefCell, path::Path, rc::Rc};
 
-/// An emulated SSD that carries every command out when it is submitted. Clones are the same drive.
+/// An emulated SSD that executes every command when it is submitted. Clones are the same drive.
 #[derive(Clone)]
 pub struct EmulatedDrive {
     geometry: Geometry,
@@ -13,7 +13,7 @@ pub struct EmulatedDrive {
 }
 
 impl EmulatedDrive {
-    /// A drive around `ssd`, which others may hold too, to cut its power for example.
+    /// A drive around `ssd`, which may be shared, for example to cut its power.
     pub fn new(ssd: Rc<RefCell<Ssd>>) -> EmulatedDrive {
         let geometry = ssd.borrow().geometry().clone();
         let plate = Plate { size_bytes: geometry.size_bytes(), ..Plate::default() };
@@ -28,32 +28,32 @@ impl EmulatedDrive {
     /// A blank drive of this model in a new image file.
     ///
     /// # Errors
-    /// When there is a file of this name, or it cannot be made.
+    /// A file of this name exists, or it cannot be created.
     pub fn create_image(path: &Path, model: &Model, uuid: [u8; 16]) -> Result<EmulatedDrive, ImageError> {
         EmulatedDrive::in_file(path, ImageMedia::create(path, model, uuid)?)
     }
 
-    /// The drive in an image file, as if its power had returned.
+    /// The drive in an image file, as after a power cycle.
     ///
     /// # Errors
-    /// When there is none, it is damaged, of another version, or in use.
+    /// The image does not exist, is damaged, of another version, or in use.
     pub fn open_image(path: &Path) -> Result<EmulatedDrive, ImageError> {
         EmulatedDrive::in_file(path, ImageMedia::open(path)?)
     }
 
-    /// As [`EmulatedDrive::open_image`], but to be read alone. Whatever would change the image fails.
+    /// As [`EmulatedDrive::open_image`], read-only. Commands that would change the image fail.
     ///
     /// # Errors
-    /// When there is none, it is damaged, of another version, or in use.
+    /// The image does not exist, is damaged, of another version, or in use.
     pub fn open_image_to_read(path: &Path) -> Result<EmulatedDrive, ImageError> {
         EmulatedDrive::in_file(path, ImageMedia::open_to_read(path)?)
     }
 
-    /// As [`EmulatedDrive::open_image`], but to be read alone, while somebody else may drive it. Whatever would
-    /// change the image fails.
+    /// As [`EmulatedDrive::open_image`], read-only and without a lock: another process may be running the drive.
+    /// Commands that would change the image fail.
     ///
     /// # Errors
-    /// When there is none, it is damaged, or of another version.
+    /// The image does not exist, is damaged, or of another version.
     pub fn look_at_image(path: &Path) -> Result<EmulatedDrive, ImageError> {
         EmulatedDrive::in_file(path, ImageMedia::look(path)?)
     }
@@ -69,7 +69,7 @@ impl EmulatedDrive {
         Ok(drive)
     }
 
-    /// The drive in an image that is open already, whatever ails it.
+    /// The drive in an image that is open already, without injected faults.
     pub fn from_image(image: ImageMedia) -> EmulatedDrive {
         let geometry = image.model().geometry.clone();
         let (model, serial) = (image.model().name.clone(), serial_of(image.uuid()));
@@ -84,7 +84,7 @@ impl EmulatedDrive {
     }
 }
 
-/// The serial of a drive in an image that has this UUID: the beginning of it.
+/// The serial number of a drive in an image with this UUID: its first four bytes.
 pub fn serial_of(uuid: &[u8; 16]) -> String {
     uuid[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -107,14 +107,14 @@ impl ZonedDevice for EmulatedDrive {
     }
 }
 
-/// A drive that says yes to everything and stores nothing: reads leave the buffer as it was, and
-/// it has no zones to report. It is there to find out what the layers above it cost.
+/// A drive that accepts every command and stores nothing: reads leave the buffer unchanged, and there are no zones to
+/// report. It serves to measure the cost of the layers above it.
 pub struct NullDrive {
     geometry: Geometry,
 }
 
 impl NullDrive {
-    /// A drive that claims this shape.
+    /// A drive that reports this geometry.
     pub fn new(geometry: Geometry) -> NullDrive {
         NullDrive { geometry }
     }

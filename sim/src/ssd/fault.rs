@@ -1,8 +1,8 @@
-//! Faults of a drive, planned ahead.
+//! Planned faults of a drive.
 //!
-//! A plan is a list of faults with the number of commands that come before each. The drive
-//! consults it with every command. Faults of time, a latency spike and a dropped completion, are
-//! handed to whoever runs the drive's queues. Faults of places that a drive does not have do nothing.
+//! A plan is a list of faults, each with the number of commands before it. The drive consults it with every command.
+//! Faults of timing, a latency spike and a dropped completion, are passed to the code that runs the drive's queues.
+//! Faults at addresses that the drive does not have are ignored.
 
 use super::Ailments;
 use engine::{
@@ -11,33 +11,33 @@ use engine::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Something that goes wrong with a drive.
+/// A fault of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Reads of the block fail, until it is written again or its zone is reset.
     Unreadable(Lba),
     /// The next write or append to the zone fails, and writes nothing.
     WriteFault(ZoneIndex),
-    /// The zone can only be read from now on.
+    /// The zone becomes read-only.
     ReadOnly(ZoneIndex),
-    /// The zone is lost.
+    /// The zone becomes offline.
     Offline(ZoneIndex),
-    /// A bit of the block, if it is written, is stored the wrong way round, and no error tells.
-    /// Bits from 32,768 on are in the out-of-band metadata.
+    /// A stored bit of the block is inverted, if the block is written, without an error. Bits from 32,768 on are in the
+    /// out-of-band metadata.
     Corrupt { lba: Lba, bit: u32 },
-    /// The drive does not answer any more.
+    /// The drive no longer answers.
     Vanish,
-    /// The drive is back, with what it stored.
+    /// The drive is back, with the data that it stored.
     Return,
-    /// The answer to the next command comes this much later.
+    /// The completion of the next command is late by this much.
     LatencySpike { us: u64 },
-    /// The next command is carried out, but never answered.
+    /// The next command is executed, but never completed.
     DropCompletion,
-    /// The next command of this kind is answered with an error; if it is late, it has been carried out.
+    /// The next command of this kind completes with an error; if `late`, it has been executed.
     Fail { kind: Kind, late: bool },
-    /// Another hand resets the zone.
+    /// Another host resets the zone.
     Reset(ZoneIndex),
-    /// Another hand finishes the zone.
+    /// Another host finishes the zone.
     Finish(ZoneIndex),
 }
 
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// What a command of this kind that fails is answered with.
+    /// The status of a failing command of this kind.
     pub(crate) fn status(self) -> Status {
         match self {
             Kind::Read => Status::UnrecoveredReadError,
@@ -94,38 +94,37 @@ impl Kind {
     }
 }
 
-/// What will go wrong with a drive, and what has and still matters.
+/// Planned faults of a drive, and the past ones that still have effects.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    /// Commands seen so far.
+    /// Commands so far.
     commands: u64,
-    /// By the number of commands before them, in the order they were planned.
+    /// By the number of commands before them, in the order of planning.
     planned: BTreeMap<u64, Vec<Fault>>,
     pub(super) gone: bool,
     pub(super) unreadable: BTreeSet<u64>,
     pub(super) failing_writes: BTreeMap<u32, u32>,
     spike_us: Option<u64>,
     drop_completion: bool,
-    /// Whether they are carried out, of commands that fail, by their kind in the order that they were planned.
+    /// Failing commands by kind, in the order of planning: whether each is executed.
     failing: BTreeMap<Kind, VecDeque<bool>>,
-    /// What was ordered for the drive in an image, beside the plan.
+    /// Injected faults of a drive in an image, independent of the plan.
     pub(super) ailments: Ailments,
 }
 
 impl FaultPlan {
-    /// Plans `fault` for when `commands` more commands have been carried out; with 0 it strikes
-    /// before the next one.
+    /// Plans `fault` for after `commands` more commands; with 0 it strikes before the next one.
     pub fn after(&mut self, commands: u64, fault: Fault) {
         self.planned.entry(self.commands.saturating_add(commands)).or_default().push(fault);
     }
 
-    /// Nothing that is planned comes any more, and no command fails that has not yet.
+    /// Cancels planned faults and failures of commands that are still to come.
     pub fn calm(&mut self) {
         self.planned.clear();
         self.failing.clear();
     }
 
-    /// Blocks that could not be read can be read again.
+    /// Makes unreadable blocks readable again.
     pub fn mend(&mut self) {
         self.unreadable.clear();
     }
@@ -135,17 +134,17 @@ impl FaultPlan {
         self.gone || self.ailments.gone
     }
 
-    /// How many times as long as usual commands take, if not as long.
+    /// Factor of command durations; `None` for normal speed.
     pub fn slow(&self) -> Option<u32> {
         self.ailments.slow
     }
 
-    /// How much later the answer to the command just carried out shall come, in microseconds.
+    /// Extra latency of the command just executed, in microseconds.
     pub fn take_latency_spike_us(&mut self) -> Option<u64> {
         self.spike_us.take()
     }
 
-    /// Whether the command just carried out shall never be answered.
+    /// Whether the command just executed is never completed.
     pub fn take_dropped_completion(&mut self) -> bool {
         std::mem::take(&mut self.drop_completion)
     }
@@ -160,7 +159,7 @@ impl FaultPlan {
         std::mem::replace(&mut self.planned, later).into_values().flatten().collect()
     }
 
-    /// Takes note of a fault that the drive does not have to do anything about right now.
+    /// Records a fault that needs no action of the drive now.
     pub(super) fn note(&mut self, fault: Fault) {
         match fault {
             Fault::Unreadable(lba) => _ = self.unreadable.insert(lba.0),
@@ -186,7 +185,7 @@ impl FaultPlan {
         true
     }
 
-    /// Whether the command fails; then what kind it is, and whether it is carried out all the same.
+    /// The kind of the command if it fails, and whether it is executed nevertheless.
     pub(super) fn take_failure(&mut self, command: &Command) -> Option<(Kind, bool)> {
         if self.failing.is_empty() {
             return None;
@@ -203,12 +202,12 @@ impl FaultPlan {
         sets.iter().any(|set| set.range(lba.0..lba.0 + blocks).next().is_some())
     }
 
-    /// Which of these blocks have a bit that reads the wrong way round.
+    /// The blocks among these with an inverted bit.
     pub(super) fn flipped(&self, lba: Lba, blocks: u64) -> Vec<Lba> {
         self.ailments.flipped.range(lba.0..lba.0 + blocks).map(|b| Lba(*b)).collect()
     }
 
-    /// These blocks have been written or reset: they are well again. Gives whether that ends an ailment.
+    /// Removes the faults of blocks that were written or reset. Gives whether that ends an injected fault.
     pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
         if !self.unreadable.is_empty() {
             self.unreadable.retain(|b| !(lba.0..lba.0 + blocks).contains(b));

@@ -1,7 +1,7 @@
-//! The parts of a drive that take time, and the queues in front of them.
+//! Queueing model of a drive's hardware.
 //!
-//! A station serves in the order of arrival. There is one event for each stage of a command, so
-//! that stations work at the same time on different commands.
+//! A station serves in the order of arrival. There is one event for each stage of a command, so that stations work at
+//! the same time on different commands.
 
 use crate::{
     clock::Clock,
@@ -19,28 +19,28 @@ use std::{
 pub(super) struct Hardware {
     pub timing: Timing,
     pub clock: Clock,
-    /// Zones of all namespaces so far.
+    /// Number of zones in all namespaces so far.
     zones: Cell<u32>,
     stations: RefCell<Stations>,
     places: RefCell<Places>,
     watch: RefCell<Option<DieWatch>>,
 }
 
-/// Where zones lie that have been written since they were reset, if each lies on one die.
+/// Dies of zones that have been written since their reset, if each zone is on one die.
 #[derive(Default)]
 struct Places {
     die: Vec<Option<usize>>,
     next: usize,
 }
 
-/// Learns what a die has done, and from when to when: the number of the die, what, ns, ns.
+/// Is called for each operation of a die: number of the die, operation, start and end in ns.
 pub type DieWatch = Box<dyn Fn(usize, &'static str, u64, u64)>;
 
-/// Goes on with a command.
+/// Continuation of a command.
 type Next = Box<dyn FnOnce(&Rc<Hardware>)>;
 
 struct Stations {
-    /// Draws service times; without it every service takes its mean.
+    /// Random service times; without it every service takes its mean.
     rng: Option<Rng>,
     write_firmware: Station,
     read_firmware: Station,
@@ -53,19 +53,19 @@ struct Stations {
     buffer: Buffer,
 }
 
-/// One server, first come first served.
+/// A FIFO server.
 #[derive(Clone, Default)]
 struct Station {
     free_ns: u64,
 }
 
-/// A die: one operation at a time, reads first; what has begun is never stopped.
+/// A die: one operation at a time, reads first; operations are not suspended.
 #[derive(Default)]
 struct Die {
     busy: bool,
-    /// What it does, and since when.
+    /// The current operation and its start.
     work: (&'static str, u64),
-    /// With how many bytes are wanted.
+    /// Reads, each with the bytes to transfer.
     reads: VecDeque<(u64, Next)>,
     programs: u32,
     erases: u32,
@@ -73,12 +73,12 @@ struct Die {
 
 /// The write buffer, in blocks.
 struct Buffer {
-    /// Below 0 after something entered that is larger than the buffer.
+    /// Below 0 after an entry that is larger than the buffer.
     free: i64,
     waiting: VecDeque<(u64, Next)>,
-    /// Blocks of each program unit that is being filled: one for each die, or one in all.
+    /// Fill level in blocks of each open program unit: one for each die, or one in all.
     filling: Vec<u64>,
-    /// Units on their way into a die.
+    /// Units that are being moved to a die.
     draining: u64,
     next_die: usize,
 }
@@ -117,7 +117,7 @@ impl Hardware {
         }
     }
 
-    /// From now on `watch` learns what dies do.
+    /// Calls `watch` for the operations of dies from now on.
     pub fn watch(&self, watch: DieWatch) {
         self.watch.replace(Some(watch));
     }
@@ -138,19 +138,19 @@ impl Hardware {
         die
     }
 
-    /// A zone has been reset: the next time it may lie elsewhere.
+    /// A zone has been reset: it may get another die.
     pub fn release(&self, zone: u32) {
         if let Some(die) = self.places.borrow_mut().die.get_mut(zone as usize) {
             *die = None;
         }
     }
 
-    /// The number of the first of so many zones more.
+    /// Adds zones and gives the number of the first.
     pub fn add_zones(&self, zones: u32) -> u32 {
         self.zones.replace(self.zones.get() + zones)
     }
 
-    /// Goes on at `due_ns`, if there is still somebody who holds the drive then.
+    /// Calls `next` at `due_ns`, if the drive still exists then.
     pub fn after(self: &Rc<Self>, due_ns: u64, next: impl FnOnce(&Rc<Hardware>) + 'static) {
         let hardware = Rc::downgrade(self);
         self.clock.at(due_ns, move || {
@@ -160,44 +160,43 @@ impl Hardware {
         });
     }
 
-    /// When the firmware has served a write or a management command: stages with these mean
-    /// times, and `extra_us`.
+    /// Completion time in the firmware of a write or a management command: stages with these mean times, and
+    /// `extra_us`.
     pub fn write_firmware(&self, means_us: &[f64], extra_us: f64) -> u64 {
         let stations = &mut *self.stations.borrow_mut();
         let service = means_us.iter().map(|mean| exponential_ns(&mut stations.rng, *mean)).sum::<u64>();
         stations.write_firmware.serve(self.clock.now_ns(), service + ns(extra_us))
     }
 
-    /// When the firmware has served a read.
+    /// Completion time in the firmware of a read.
     pub fn read_firmware(&self) -> u64 {
         let stations = &mut *self.stations.borrow_mut();
         let service = exponential_ns(&mut stations.rng, self.timing.read_firmware_us);
         stations.read_firmware.serve(self.clock.now_ns(), service)
     }
 
-    /// When so many blocks have come from the host. A command without data waits for nobody.
+    /// Completion time of the transfer of this many blocks from the host. A command without data does not queue.
     fn transfer_in(&self, blocks: u64) -> u64 {
         let (now, transfer) = (self.clock.now_ns(), transfer_ns(blocks, self.timing.write_link_mb_s));
         if blocks == 0 { now } else { self.stations.borrow_mut().write_link.serve(now, transfer) }
     }
 
-    /// When so many blocks have gone to the host.
+    /// Completion time of the transfer of this many blocks to the host.
     pub fn transfer_out(&self, blocks: u64) -> u64 {
         let transfer = transfer_ns(blocks, self.timing.read_link_mb_s);
         self.stations.borrow_mut().read_link.serve(self.clock.now_ns(), transfer)
     }
 
-    /// When the server for resets has served one.
+    /// Completion time in the server for resets.
     pub fn reset(&self) -> u64 {
         let stations = &mut *self.stations.borrow_mut();
         let service = exponential_ns(&mut stations.rng, self.timing.reset.server_us);
         stations.resets.serve(self.clock.now_ns(), service)
     }
 
-    /// Takes a write of `blocks` blocks in, or none, of which `buffered` need room in the write
-    /// buffer: the same ones, or those that the write pointer passes where the ZRWA is memory. No
-    /// more than a program unit enters at a time, so that a large write waits behind others once
-    /// for each of its units.
+    /// Admits a write of `blocks` blocks, which may be 0. `buffered` of them need room in the write buffer: all of
+    /// them, or with a ZRWA in memory those that the write pointer passes. At most one program unit enters at a time,
+    /// so that a large write queues once for each of its units.
     pub fn take(
         self: &Rc<Self>,
         zone: u32,
@@ -216,7 +215,7 @@ impl Hardware {
                     next(hardware);
                 });
             }
-            // Where less comes from the host than needs room, that comes last: the last of it is waited for.
+            // If fewer blocks come from the host than need room, the transfer comes last.
             let sent = piece.min(blocks.saturating_sub(buffered - piece));
             let arrived = hardware.transfer_in(sent);
             hardware.after(arrived, move |hardware| hardware.fill(zone, piece));
@@ -224,7 +223,7 @@ impl Hardware {
         });
     }
 
-    /// Goes on as soon as there is room for so many blocks in the write buffer.
+    /// Calls `next` as soon as this many blocks fit into the write buffer.
     pub fn admit(self: &Rc<Self>, blocks: u64, next: impl FnOnce(&Rc<Hardware>) + 'static) {
         let mut stations = self.stations.borrow_mut();
         let buffer = &mut stations.buffer;
@@ -237,7 +236,7 @@ impl Hardware {
         }
     }
 
-    /// So many admitted blocks of a zone have arrived in the write buffer.
+    /// This many admitted blocks of a zone have arrived in the write buffer.
     pub fn fill(self: &Rc<Self>, zone: u32, blocks: u64) {
         let timing = &self.timing;
         let of_zone = match timing.placement {
@@ -266,7 +265,7 @@ impl Hardware {
         }
     }
 
-    /// A unit has been programmed: there is room for others.
+    /// A unit has been programmed: its room in the buffer is free.
     fn drained(self: &Rc<Self>) {
         let mut stations = self.stations.borrow_mut();
         stations.buffer.draining -= 1;
@@ -279,11 +278,11 @@ impl Hardware {
         }
     }
 
-    /// The die of a block that is read or erased `offset_blocks` behind the start of a zone that is `zone_blocks` long.
+    /// The die of the block at `offset_blocks` of a zone that is `zone_blocks` long, for reads and erases.
     pub fn die(&self, zone: u32, zone_blocks: u64, offset_blocks: u64) -> usize {
         let number = match self.timing.placement {
             Placement::Striped => (zone as u64 * zone_blocks + offset_blocks) / self.timing.page_blocks,
-            // Where nothing has been written it does not matter; reads of blank drives spread.
+            // An unwritten zone has no die; reads of blank drives spread.
             Placement::ZonePerDie => {
                 let placed = self.places.borrow().die.get(zone as usize).copied().flatten();
                 placed.map_or(zone as u64, |die| die as u64)
@@ -292,19 +291,19 @@ impl Hardware {
         (number % self.timing.dies as u64) as usize
     }
 
-    /// Goes on when a die has read a page and sent so many bytes of it over its channel.
+    /// Calls `next` when a die has read a page and `bytes` of it have passed its channel.
     pub fn read_page(self: &Rc<Self>, die: usize, bytes: u64, next: impl FnOnce(&Rc<Hardware>) + 'static) {
         self.stations.borrow_mut().dies[die].reads.push_back((bytes, Box::new(next)));
         self.start_die(die);
     }
 
-    /// A die is to erase a zone when it has nothing else to do.
+    /// Queues an erase of a zone, at the lowest priority.
     pub fn erase(self: &Rc<Self>, die: usize) {
         self.stations.borrow_mut().dies[die].erases += 1;
         self.start_die(die);
     }
 
-    /// A die begins its next operation, if it is idle and there is one.
+    /// Starts the next operation of a die, if it is idle and there is one.
     fn start_die(self: &Rc<Self>, number: usize) {
         let (now, timing) = (self.clock.now_ns(), &self.timing);
         let mut stations = self.stations.borrow_mut();
@@ -344,8 +343,7 @@ impl Hardware {
         }
     }
 
-    /// What is left of a unit goes to its die, page by page, so that others get at the channel too;
-    /// then the die programs it.
+    /// Transfers the rest of a unit to its die, page by page, so that others can use the channel too; then programs it.
     fn program(self: &Rc<Self>, die: usize, left: u64) {
         let timing = &self.timing;
         if left == 0 {
@@ -378,7 +376,7 @@ impl Hardware {
 }
 
 impl Station {
-    /// When a service of `ns` ends that is asked for at `now_ns`.
+    /// End of a service of `ns` that arrives at `now_ns`.
     fn serve(&mut self, now_ns: u64, ns: u64) -> u64 {
         self.free_ns = self.free_ns.max(now_ns) + ns;
         self.free_ns
@@ -386,12 +384,12 @@ impl Station {
 }
 
 impl Buffer {
-    /// A buffer that nothing is draining from never gets emptier, so anything may enter it.
+    /// A buffer that is not draining never gets emptier, so any entry fits.
     fn has_room(&self, blocks: u64) -> bool {
         blocks as i64 <= self.free || self.draining == 0
     }
 
-    /// Whoever has waited longest, if there is room now.
+    /// The entry that has waited longest, if there is room now.
     fn next_admitted(&mut self) -> Option<(u64, Next)> {
         let blocks = self.waiting.front()?.0;
         if self.has_room(blocks) { self.waiting.pop_front() } else { None }
@@ -407,7 +405,7 @@ pub(super) fn ns(us: f64) -> u64 {
     (us * 1000.0) as u64
 }
 
-/// Time that `blocks` blocks take at this bandwidth.
+/// Transfer time of `blocks` blocks at this bandwidth.
 fn transfer_ns(blocks: u64, mb_s: f64) -> u64 {
     ns((blocks * BLOCK as u64) as f64 / mb_s)
 }

@@ -1,18 +1,16 @@
-//! Media in a file, so that an emulated drive outlives the process that runs it.
+//! Media in a file, so that an emulated drive outlives its process.
 //!
-//! One sparse file for each drive; [`super::layout`] says what is where. Whatever a call has
-//! stored survives the death of the process at any moment, by the order of the writes: data and
-//! metadata, then the bits that say they are written, then the state of the zone, each of which
-//! is one small write. The host's page cache has to survive: nothing is synced.
+//! Each drive is one sparse file; [`super::layout`] has its format. The results of a call survive the death of the
+//! process at any moment, by the order of the writes: data and metadata, then their written bits, then the state of the
+//! zone, each of which is one small write. The host's page cache has to survive: nothing is synced.
 //!
-//! Two changes need more than an order. A block that is written again must change together with
-//! its out-of-band metadata: both go to the redo record first, which is carried out when the
-//! image is opened. A reset marks the zone as resetting and empty, forgets the blocks, then
-//! clears the mark; opening the image finishes what was left.
+//! Two changes need more than an order. A block that is overwritten must change together with its out-of-band metadata:
+//! both go to the redo record first, which is replayed when the image is opened. A reset marks the zone as resetting
+//! and empty, forgets the blocks, then clears the mark; opening the image completes an interrupted reset.
 //!
-//! The file is locked while it is driven, so that no two processes drive the same image. Whoever only looks
-//! ([`ImageMedia::look`]) neither locks it nor writes to it: what is left to be finished is taken as finished.
-//! Somebody may drive the image meanwhile, so that what is looked at may change from one read to the next.
+//! The file is locked while the drive runs, so that no two processes run the same image. Read-only inspection
+//! ([`ImageMedia::look`]) neither locks nor writes it: interrupted changes are completed in memory. Another process may
+//! run the drive meanwhile, so that the contents may change from one read to the next.
 
 use super::{Media, Model, layout, layout::Layout};
 use engine::{
@@ -28,7 +26,7 @@ use std::{
     path::Path,
 };
 
-/// Why an image cannot be made or used.
+/// Error of creating or using an image.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct ImageError {
@@ -36,7 +34,7 @@ pub struct ImageError {
     pub problem: String,
 }
 
-/// Why something cannot be done with a file, with what may help.
+/// The cause of an error on a file, with a possible remedy.
 pub fn cause(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "permission denied; its owner may, or root".into(),
@@ -47,8 +45,8 @@ pub fn cause(error: &io::Error) -> String {
     }
 }
 
-/// Opens a file, and nothing that only looks like one: whoever opens a pipe waits for its other end, and a device may
-/// do anything. A symbolic link is followed only if `links` may lead there.
+/// Opens a regular file and nothing else: opening a pipe would block, and opening a device may have any effect. A
+/// symbolic link is followed only if `links` is true.
 pub(super) fn open_file(options: &mut OpenOptions, path: &Path, links: bool) -> io::Result<File> {
     let is_file = |found: Metadata| match () {
         () if found.is_file() => Ok(()),
@@ -56,7 +54,7 @@ pub(super) fn open_file(options: &mut OpenOptions, path: &Path, links: bool) -> 
         () => Err(io::Error::other("it is no file")),
     };
     match if links { path.metadata() } else { path.symlink_metadata() } {
-        // To be made, perhaps.
+        // It may be about to be created.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         found => is_file(found?)?,
     }
@@ -84,40 +82,40 @@ pub struct ImageMedia {
     zones: Vec<ZoneInfo>,
     /// The written bits of the zones that have been used since the image was opened.
     written: Vec<Option<Vec<u8>>>,
-    /// Where a redo record is put together.
+    /// Buffer for redo records.
     redo: Vec<u8>,
-    /// Blocks, data and metadata, that count in the place of those in the file, which is only looked at.
+    /// A redo record that was replayed in memory only: its blocks supersede those in the file.
     pending: Option<Pending>,
 }
 
-/// What a redo record says.
+/// Contents of a redo record.
 struct Pending {
     lba: Lba,
     data: Vec<u8>,
     oob: Vec<u8>,
 }
 
-/// What an image is opened for.
+/// Purpose of opening an image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
     Use,
-    /// To be read by its only user.
+    /// Read-only, with the lock.
     Read,
     Look,
 }
 
-/// How often an entry of the zone table is read again that somebody may just be writing.
+/// How often an entry of the zone table is read again, since another process may be writing it.
 const TRIES: usize = 64;
 
 const REDO_MAGIC: [u8; 8] = *b"ZNSREDO1";
-/// Magic, CRC-32C of what follows, number of blocks, first block.
+/// Magic, CRC-32C of the rest, number of blocks, first block.
 const REDO_HEADER: usize = 24;
 
 impl ImageMedia {
-    /// Makes a new image of a blank drive. Of the model's name 32 bytes are kept.
+    /// Creates a new image of a blank drive. The model's name is cut to 32 bytes.
     ///
     /// # Errors
-    /// When there is a file of this name, or it cannot be made.
+    /// A file of this name exists, or it cannot be created.
     pub fn create(path: &Path, model: &Model, uuid: [u8; 16]) -> Result<ImageMedia, ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
         let layout = Layout::new(&model.geometry).ok_or_else(|| {
@@ -136,7 +134,7 @@ impl ImageMedia {
         })
     }
 
-    /// Makes a file that was just made an image.
+    /// Turns a new file into an image.
     fn fill(file: File, model: &Model, uuid: [u8; 16], layout: Layout) -> Result<ImageMedia, String> {
         lock(&file)?;
         // The header comes last: without it this is not an image.
@@ -146,32 +144,31 @@ impl ImageMedia {
         ImageMedia::load(file, model.clone(), uuid, layout, For::Use)
     }
 
-    /// Opens an image and finishes what an earlier process did not.
+    /// Opens an image and completes changes that an earlier process left incomplete.
     ///
     /// # Errors
-    /// When there is none, it is damaged, of another version, or in use.
+    /// The image does not exist, is damaged, of another version, or in use.
     pub fn open(path: &Path) -> Result<ImageMedia, ImageError> {
         ImageMedia::open_for(path, For::Use)
     }
 
-    /// Opens an image to be read, whoever drives it. Whatever would change it fails.
+    /// Opens an image read-only, even while another process runs the drive. Calls that would change it fail.
     ///
     /// # Errors
-    /// When there is none, it is damaged, or of another version.
+    /// The image does not exist, is damaged, or of another version.
     pub fn look(path: &Path) -> Result<ImageMedia, ImageError> {
         ImageMedia::open_for(path, For::Look)
     }
 
-    /// As [`ImageMedia::look`], and keeps others from driving the image, which may lie in a file system that cannot be
-    /// written.
+    /// As [`ImageMedia::look`], but locks the image against use; the file system may be read-only.
     ///
     /// # Errors
-    /// When there is none, it is damaged, of another version, or in use.
+    /// The image does not exist, is damaged, of another version, or in use.
     pub fn open_to_read(path: &Path) -> Result<ImageMedia, ImageError> {
         ImageMedia::open_for(path, For::Read)
     }
 
-    /// The file, for whoever watches over it.
+    /// A duplicate of the file descriptor, to watch the file.
     pub(super) fn file(&self) -> io::Result<File> {
         self.file.try_clone()
     }
@@ -194,10 +191,10 @@ impl ImageMedia {
         ImageMedia::load(file, model, uuid, layout, purpose).map_err(failed)
     }
 
-    /// Kind and UUID of the drive in an image, which another process may have open.
+    /// Model and UUID of the drive in an image, which another process may have open.
     ///
     /// # Errors
-    /// When there is none, its header is damaged, or it is of another version.
+    /// The image does not exist, its header is damaged, or it is of another version.
     pub fn examine(path: &Path) -> Result<(Model, [u8; 16]), ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
         let file = open_file(OpenOptions::new().read(true), path, true);
@@ -205,10 +202,10 @@ impl ImageMedia {
         read_header(&file).map_err(failed)
     }
 
-    /// Whether there is an image at `path`, of whatever version and state.
+    /// Whether there is an image at `path`, of any version and state.
     ///
     /// # Errors
-    /// When nobody can tell.
+    /// The file cannot be read.
     pub fn is_image(path: &Path) -> io::Result<bool> {
         let mut magic = [0; 8];
         match open_file(OpenOptions::new().read(true), path, true)?.read_exact_at(&mut magic, 0) {
@@ -217,12 +214,12 @@ impl ImageMedia {
         }
     }
 
-    /// What kind of drive it is.
+    /// The model of the drive.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The UUID that the drive was given when it was made.
+    /// The UUID that the drive was given when it was created.
     pub fn uuid(&self) -> &[u8; 16] {
         &self.uuid
     }
@@ -247,7 +244,7 @@ impl ImageMedia {
         finished.map(|()| media)
     }
 
-    /// Does what an earlier process has left to be done.
+    /// Completes changes that an earlier process left incomplete.
     fn finish(&mut self, resetting: Vec<ZoneIndex>) -> io::Result<()> {
         if let Some(Pending { lba, data, oob }) = self.read_redo()? {
             self.write_blocks(lba, &data, &oob)?;
@@ -256,7 +253,7 @@ impl ImageMedia {
         resetting.into_iter().try_for_each(|zone| self.finish_reset(zone))
     }
 
-    /// As [`ImageMedia::finish`], but in memory alone.
+    /// As [`ImageMedia::finish`], in memory only.
     fn foresee(&mut self, resetting: Vec<ZoneIndex>) -> io::Result<()> {
         self.pending = self.read_redo()?;
         for zone in resetting {
@@ -333,7 +330,7 @@ impl ImageMedia {
         self.file.write_all_at(&[0; 8], self.layout.redo)
     }
 
-    /// What is to be written again; nothing if the last process has done so.
+    /// The redo record; `None` if it has been replayed.
     fn read_redo(&self) -> io::Result<Option<Pending>> {
         let mut header = [0; REDO_HEADER];
         self.file.read_exact_at(&mut header, self.layout.redo)?;
@@ -360,14 +357,14 @@ impl ImageMedia {
     /// Forgets the blocks of a zone that is marked as resetting, then clears the mark.
     fn finish_reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
         let (at, len) = self.layout.bitmap(zone);
-        // In memory it is zero when it is read again.
+        // It is read again, as zeros.
         self.written[zone.0 as usize] = None;
         let cleared = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
         if cleared.is_err() {
             self.file.write_all_at(&vec![0; len as usize], at)?;
         }
         for (at, len) in [self.layout.oob(zone), self.layout.data(zone)] {
-            // Only to save space: what is not marked as written is never read.
+            // Only to save space: blocks without written bits are never read.
             let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             _ = (len > 0).then(|| fallocate(&self.file, holes, at, len));
         }
@@ -376,7 +373,8 @@ impl ImageMedia {
     }
 }
 
-/// The zones, and those that are being reset. A damaged entry may just be written by somebody.
+/// The zones, and those that are being reset. An entry that looks damaged is read again, since another process may be
+/// writing it.
 fn read_table(
     file: &File,
     layout: &Layout,
@@ -422,7 +420,7 @@ fn lock(file: &File) -> Result<(), String> {
 }
 
 impl Pending {
-    /// The data and metadata of a block, if it is one of these.
+    /// The data and metadata of a block, if it is in this record.
     fn block(&self, lba: Lba, oob_bytes: usize) -> Option<(&[u8], &[u8])> {
         let at = usize::try_from(lba.0.checked_sub(self.lba.0)?).ok()?;
         let data = self.data.chunks_exact(BLOCK).nth(at)?;
@@ -463,7 +461,7 @@ impl Media for ImageMedia {
         if again {
             self.write_redo(lba, data, oob)?;
             let written = self.write_blocks(lba, data, oob);
-            // If it has failed the host is told; it must not be carried out later on.
+            // The host gets the error of a failed write, which must not be replayed later.
             self.clear_redo().and(written)
         } else {
             self.write_blocks(lba, data, oob)
@@ -507,7 +505,7 @@ mod tests {
         Model::zn540().scaled(4, 64)
     }
 
-    /// Everything in the file, and when it was written last.
+    /// The contents of the file and its modification time.
     fn fingerprint(path: &Path) -> (Vec<u8>, std::time::SystemTime) {
         (std::fs::read(path).unwrap(), path.metadata().unwrap().modified().unwrap())
     }
@@ -541,7 +539,7 @@ mod tests {
         drop(look);
         assert!(fingerprint(&path) == before);
         drop(media);
-        // Whoever uses the image finishes it, and finds the same.
+        // Opening the image for use completes the changes, with the same result.
         let mut used = ImageMedia::open(&path).unwrap();
         let mut data = [9; 3 * BLOCK];
         used.read(lba, &mut data, &mut []).unwrap();

@@ -1,4 +1,4 @@
-//! Where things are in the image of a drive.
+//! Format of the image of a drive.
 //!
 //! | offset | content |
 //! |---|---|
@@ -26,8 +26,8 @@
 //! | 96..128 | name of the model, padded with zeros |
 //! | 4092..4096 | CRC-32C of all before |
 //!
-//! Zone table entry: all zeros for an empty zone; otherwise state, ZRWA (0 or 1), resetting
-//! (0 or 1), 0, CRC-32C of the entry with this field 0, write pointer (8 bytes).
+//! Zone table entry: all zeros for an empty zone; otherwise state, ZRWA (0 or 1), resetting (0 or 1), 0, CRC-32C of the
+//! entry with this field 0, write pointer (8 bytes).
 
 use super::Model;
 use engine::{
@@ -40,7 +40,7 @@ const MAGIC: [u8; 8] = *b"ZNSIMAGE";
 const VERSION: u32 = 1;
 const PAGE: u64 = 4096;
 pub(super) const ENTRY: usize = 16;
-/// Most blocks in a request: 64 MiB. A redo record is as large.
+/// Most blocks in a request: 64 MiB. A redo record has room for as many.
 const MOST_TRANSFER_BLOCKS: u32 = 1 << 14;
 /// Most blocks in a zone: 256 GiB, of which the written bits take 8 MiB of memory.
 const MOST_ZONE_BLOCKS: u64 = 1 << 26;
@@ -60,8 +60,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// `None` if the image would be larger than a file can be, or there can be no such drive: a header with a
-    /// right checksum may say anything.
+    /// `None` if the image would be larger than a file can be, or the geometry is impossible: a valid checksum does not
+    /// make a header plausible.
     pub fn new(g: &Geometry) -> Option<Layout> {
         let zrwa_can_be = g.zrwa.is_none_or(|zrwa| {
             (1..=MOST_ZONE_BLOCKS).contains(&zrwa.size_blocks)
@@ -96,17 +96,17 @@ impl Layout {
         self.table + zone.0 as u64 * ENTRY as u64
     }
 
-    /// Where the bitmap of a zone is, and its length.
+    /// Offset and length of the bitmap of a zone.
     pub fn bitmap(&self, zone: ZoneIndex) -> (u64, u64) {
         (self.bitmap + zone.0 as u64 * self.bitmap_stride, self.bitmap_stride)
     }
 
-    /// Where the out-of-band metadata of a zone is, and its length.
+    /// Offset and length of the out-of-band metadata of a zone.
     pub fn oob(&self, zone: ZoneIndex) -> (u64, u64) {
         (self.oob + zone.0 as u64 * self.oob_stride, self.oob_stride)
     }
 
-    /// Where the data of a zone is, and its length.
+    /// Offset and length of the data of a zone.
     pub fn data(&self, zone: ZoneIndex) -> (u64, u64) {
         (self.data + zone.0 as u64 * self.data_stride, self.data_stride)
     }
@@ -143,7 +143,7 @@ pub(super) fn encode_header(model: &Model, uuid: &[u8; 16]) -> [u8; BLOCK] {
     block
 }
 
-/// Gives the model and the UUID, or what is wrong with the header.
+/// Gives the model and the UUID, or the error in the header.
 pub(super) fn decode_header(block: &[u8; BLOCK]) -> Result<(Model, [u8; 16]), String> {
     let u32_at = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let u64_at = |at: usize| u32_at(at) as u64 | (u32_at(at + 4) as u64) << 32;

@@ -1,7 +1,7 @@
-//! What an emulated SSD stores its blocks and zone states in.
+//! Storage of an emulated SSD for its blocks and zone states.
 //!
-//! Media know no rules: the [`super::Ssd`] calls them with ranges that lie within the capacity of
-//! one zone. A block that was never written, or was taken back, reads as zeros.
+//! Media enforce no rules: [`super::Ssd`] calls them with ranges within the capacity of one zone. A block that was
+//! never written, or was forgotten, reads as zeros.
 
 use super::compress::{Piece, Reads, Space};
 use engine::{
@@ -11,7 +11,7 @@ use engine::{
 };
 use std::{io, ops::Range, rc::Rc};
 
-/// The memory of a drive. What a call has stored is there when the drive is powered on again.
+/// The storage of a drive. The results of a call are there when the drive is powered on again.
 pub trait Media {
     /// Fills `data`, whole blocks from `lba` on, and `oob` unless it is empty.
     fn read(&mut self, lba: Lba, data: &mut [u8], oob: &mut [u8]) -> io::Result<()>;
@@ -25,7 +25,7 @@ pub trait Media {
     /// Makes a block unwritten again.
     fn forget(&mut self, lba: Lba) -> io::Result<()>;
 
-    /// The state of a zone: empty to begin with, then what was last stored.
+    /// The state of a zone: empty at first, then as last stored.
     fn zone(&self, zone: ZoneIndex) -> ZoneInfo;
 
     /// Stores the state of a zone.
@@ -34,31 +34,31 @@ pub trait Media {
     /// Makes a zone empty and all its blocks unwritten, at once.
     fn reset(&mut self, zone: ZoneIndex) -> io::Result<()>;
 
-    /// Whether there surely is room for blocks that are about to be written from `lba` on, in one zone. There always
-    /// is, but in media that hold less than they announce.
+    /// Whether there certainly is room for `blocks` blocks from `lba` on, in one zone. Always true, except for media
+    /// that announce more than they hold.
     fn has_room(&self, _lba: Lba, _blocks: u64) -> bool {
         true
     }
 
-    /// The power fails and returns, in the middle of what the media are doing on their own, if they do anything.
+    /// The power fails and returns, interrupting background work of the media.
     fn cut(&mut self) {}
 
-    /// What is on the flash of media that compress, and what reads came to.
+    /// Space statistics of compressing media, and their read statistics.
     fn space(&self) -> Option<(Space, Reads)> {
         None
     }
 
-    /// Flash pages that a zone takes in media that compress.
+    /// Flash pages used by a zone, in compressing media.
     fn flash_pages(&self, _zone: ZoneIndex) -> Option<u64> {
         None
     }
 
-    /// Where the logical page of a block lies, in media that compress; nowhere if it is not on flash.
+    /// The places on flash of the logical page of a block, in compressing media; empty if it is not on flash.
     fn pieces(&self, _lba: Lba) -> Vec<Piece> {
         Vec::new()
     }
 
-    /// Media of their own that hold the same; those in memory alone have any.
+    /// A separate copy with the same contents; only media in memory support it.
     fn copy(&self) -> io::Result<Box<dyn Media>> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -67,20 +67,20 @@ pub trait Media {
 /// Blocks of an [`Extent`].
 const EXTENT: u64 = 16;
 
-/// Some neighbouring blocks of a zone, allocated when the first of them is written.
+/// Neighbouring blocks of a zone, allocated when the first of them is written.
 #[derive(Clone)]
 struct Extent {
-    /// Blocks that have anything but zeros, in the order in which they came first.
+    /// Blocks that are not all zeros, in the order in which they were first written.
     data: Vec<u8>,
     oob: Vec<u8>,
-    /// Where in `data` each block lies, from 1; 0 if it is nothing but zeros.
+    /// The position of each block in `data`, from 1; 0 if it is all zeros.
     stored: [u8; EXTENT as usize],
     /// A bit for each block that has been written.
     written: u16,
 }
 
 impl Extent {
-    /// Bytes of `data` that are the block's, if it has any there.
+    /// The bytes of `data` that belong to the block, if any.
     fn range(&self, block: usize) -> Option<Range<usize>> {
         let before = self.stored[block].checked_sub(1)? as usize;
         Some(before * BLOCK..(before + 1) * BLOCK)
@@ -89,21 +89,21 @@ impl Extent {
 
 const ZEROS: [u8; BLOCK] = [0; BLOCK];
 
-/// Media in memory. Only what is written takes space, and a copy only where one of both is changed.
+/// Media in memory. Only written blocks take space, and a copy only for extents that differ.
 #[derive(Clone)]
 pub struct MemoryMedia {
     zone_size: u64,
     oob_bytes: usize,
     zones: Vec<ZoneInfo>,
     extents: Vec<Vec<Option<Rc<Extent>>>>,
-    /// Extents of zones that were reset, to use again.
+    /// Extents of zones that were reset, for reuse.
     free: Vec<Rc<Extent>>,
 }
 
 impl MemoryMedia {
     const MOST_FREE: usize = 64;
 
-    /// Blank media for a drive of this shape.
+    /// Blank media for a drive of this geometry.
     pub fn new(geometry: &Geometry) -> MemoryMedia {
         MemoryMedia {
             zone_size: geometry.zone_size_blocks,
@@ -232,7 +232,7 @@ impl Media for MemoryMedia {
 pub struct NoMedia(Vec<ZoneInfo>);
 
 impl NoMedia {
-    /// Blank media for a drive of this shape.
+    /// Blank media for a drive of this geometry.
     pub fn new(geometry: &Geometry) -> NoMedia {
         NoMedia(blank_zones(geometry))
     }

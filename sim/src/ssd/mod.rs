@@ -1,11 +1,11 @@
 //! The emulated ZNS SSD.
 //!
-//! [`Ssd`] carries out commands one after the other, without any notion of time: the rules are
-//! those of [`engine::table::ZoneTable`], the bytes are in a [`Media`]. Queues and latencies are
-//! put around it: [`TimedDrive`] has those of a real drive, [`EmulatedDrive`] none.
+//! [`Ssd`] executes commands one after the other, without timing: the rules are those of [`engine::table::ZoneTable`],
+//! the data is in a [`Media`]. Queues and latencies are added around it: [`TimedDrive`] has those of a real drive,
+//! [`EmulatedDrive`] none.
 //!
-//! Invariant: media hold the state in which a zone comes back when power returns, so open zones
-//! are stored as closed, or as empty if nothing was written and they have no ZRWA.
+//! Invariant: media hold the state in which a zone comes back when power returns, so open zones are stored as closed,
+//! or as empty if they are unwritten and have no ZRWA.
 
 mod ailments;
 mod cache;
@@ -51,26 +51,26 @@ pub struct Ssd {
     media: Box<dyn Media>,
     cache: Cache,
     faults: FaultPlan,
-    /// Where what ails it is looked up, if it is a drive in an image.
+    /// The file with injected faults, if it is a drive in an image.
     ailing: Option<AilmentFile>,
-    /// Blocks of zones that lost their ZRWA in an orderly shutdown and still read as they were, by zone.
+    /// Blocks of zones that lost their ZRWA in an orderly shutdown and are still readable, by zone.
     residue: BTreeMap<u32, BTreeSet<u64>>,
     /// Reads of unwritten blocks fail, instead of giving zeros.
     unwritten_fails: bool,
-    /// A finished zone has lost what was only in its ZRWA.
+    /// Finishing a zone discards the data above its write pointer in the ZRWA.
     finish_drops: bool,
     /// A power cut may leave some sectors of a block old and some new.
     sectors_tear: bool,
     /// Number of power cuts and shutdowns so far.
     power_epoch: u64,
-    /// The drive does not report the number.
+    /// The drive does not report this number.
     hides_power: bool,
 }
 
 type Outcome = Result<(), DeviceError>;
 
 impl Ssd {
-    /// Powers a drive of this shape on, with what its media remember.
+    /// Powers on a drive of this geometry, with the state of its media.
     pub fn new(geometry: Geometry, media: Box<dyn Media>) -> Ssd {
         let mut table = ZoneTable::new(&geometry);
         for zone in 0..geometry.zones {
@@ -98,10 +98,10 @@ impl Ssd {
         Ssd::new(geometry.clone(), Box::new(MemoryMedia::new(geometry)))
     }
 
-    /// Another drive that holds the same, in its cache and ZRWAs too, and has the same faults.
+    /// A copy of the drive with the same contents, including its cache and ZRWAs, and the same faults.
     ///
     /// # Errors
-    /// If its media cannot be copied.
+    /// Its media cannot be copied.
     pub fn copy(&self) -> io::Result<Ssd> {
         Ok(Ssd {
             geometry: self.geometry.clone(),
@@ -115,7 +115,7 @@ impl Ssd {
         })
     }
 
-    /// Number of power cuts and shutdowns since the drive was made; `None` if it does not report it.
+    /// Number of power cuts and shutdowns since the drive was created; `None` if it does not report it.
     pub fn power_epoch(&self) -> Option<u64> {
         (!self.hides_power).then_some(self.power_epoch)
     }
@@ -130,26 +130,24 @@ impl Ssd {
         self.unwritten_fails = true;
     }
 
-    /// Makes it a drive that drops what lies in the ZRWA of a zone when the zone is finished. What the
-    /// write pointer has not passed is not committed, and Finish is not among what commits it (NVM Express
-    /// Zoned Namespace Command Set 1.1, Zone Random Write Area); QEMU keeps it.
+    /// Makes it a drive that discards the ZRWA of a zone when the zone is finished. Blocks above the write pointer are
+    /// not committed, and Finish is not among the commands that commit them (NVM Express Zoned Namespace Command Set
+    /// 1.1, Zone Random Write Area); QEMU keeps them.
     pub fn drop_at_finish(&mut self) {
         self.finish_drops = true;
     }
 
-    /// Makes it a drive of 512-byte sectors that writes no more than one of them at once: a write that the
-    /// power cut finds on its way may leave some sectors of a block old and some new, and the metadata
-    /// either. What is promised about a power fail are AWUPF or NAWUPF sectors (NVM Express Base
-    /// Specification 2.0, Atomic Operations), which may be one. What was completed and is in a volatile
-    /// cache is lost whole or not at all.
+    /// Makes it a drive of 512-byte sectors that writes only single sectors atomically: a write in flight at a power
+    /// cut may leave some sectors of a block old and some new, and the metadata either old or new. On power fail AWUPF
+    /// or NAWUPF sectors are atomic (NVM Express Base Specification 2.0, Atomic Operations), which may be one. A
+    /// completed write in a volatile cache is lost whole or not at all.
     pub fn tear_sectors(&mut self) {
         self.sectors_tear = true;
     }
 
-    /// Makes it a drive of which a write with FUA makes durable what it writes and nothing else: 'there is
-    /// no implied ordering with other commands' (NVM Command Set, Write). What was written before to the
-    /// same zone and lies below the write pointer then may be gone; it reads as unwritten or as it was
-    /// before. Means nothing without a volatile cache.
+    /// Makes it a drive on which a write with FUA makes only its own blocks durable: 'there is no implied ordering with
+    /// other commands' (NVM Command Set, Write). Earlier writes to the same zone below the write pointer may then be
+    /// lost; they read as unwritten or as before. No effect without a volatile cache.
     pub fn let_fua_stand_alone(&mut self) {
         self.cache.fua_stands_alone = true;
     }
@@ -158,12 +156,12 @@ impl Ssd {
         &self.geometry
     }
 
-    /// The zones as they are now.
+    /// The zone table.
     pub fn zones(&self) -> &ZoneTable {
         &self.table
     }
 
-    /// What is stored of a block, data and metadata; `None` if nothing was written there.
+    /// The stored data and metadata of a block; `None` if it is unwritten.
     ///
     /// # Errors
     /// Those of the media.
@@ -171,8 +169,8 @@ impl Ssd {
         cache::read_block(&mut *self.media, &self.geometry, lba)
     }
 
-    /// Has a block hold these bytes, data and metadata, or nothing, whatever was written there: what a lost, misdirected or
-    /// stale write leaves.
+    /// Replaces the data and metadata of a block, or makes it unwritten, bypassing all rules: the effect of a lost,
+    /// misdirected or stale write.
     ///
     /// # Errors
     /// Those of the media.
@@ -183,36 +181,36 @@ impl Ssd {
         }
     }
 
-    /// What is on the flash of a drive that compresses, and what reads came to.
+    /// Space statistics of a compressing drive, and its read statistics.
     pub fn space(&self) -> Option<(Space, Reads)> {
         self.media.space()
     }
 
-    /// Flash pages that a zone takes, if the drive compresses.
+    /// Flash pages used by a zone, if the drive compresses.
     pub fn flash_pages(&self, zone: ZoneIndex) -> Option<u64> {
         self.media.flash_pages(zone)
     }
 
-    /// Where the logical page of a block lies on the flash of a drive that compresses.
+    /// The places on flash of the logical page of a block, on a compressing drive.
     fn pieces(&self, lba: Lba) -> Vec<Piece> {
         self.media.pieces(lba)
     }
 
-    /// What goes wrong with the drive.
+    /// The planned faults of the drive.
     pub fn faults(&mut self) -> &mut FaultPlan {
         &mut self.faults
     }
 
-    /// From now on the drive suffers from what is in `file`.
+    /// Applies the faults in `file` from now on.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The file cannot be read.
     pub fn suffer_from(&mut self, file: AilmentFile) -> io::Result<()> {
         self.ailing = Some(file);
         self.look_what_ails()
     }
 
-    /// Carries out a command.
+    /// Executes a command.
     pub fn execute(&mut self, command: Command) -> Done {
         if let Err(error) = self.look_what_ails() {
             return refuse(command, os_error(error));
@@ -272,7 +270,7 @@ impl Ssd {
         if self.faults.is_unreadable(lba, blocks) {
             return Err(Status::UnrecoveredReadError.into());
         }
-        // There is nothing between the capacity of a zone and the next zone.
+        // There are no blocks between the capacity of a zone and the next zone.
         let (_, offset) = self.geometry.locate(lba);
         let stored = self.geometry.zone_capacity_blocks.saturating_sub(offset).min(blocks) as usize;
         for block in (0..stored as u64).filter(|_| self.unwritten_fails) {
@@ -321,7 +319,7 @@ impl Ssd {
         self.carry_out(&effect, last, &Buf::default(), &Buf::default())
     }
 
-    /// Does what a write or an explicit ZRWA flush does. A drive does not begin what it might not be able to hold.
+    /// Executes a write or an explicit ZRWA flush. A drive refuses a write that it might not be able to hold.
     fn carry_out(&mut self, effect: &WriteEffect, lba: Lba, data: &Buf, oob: &Buf) -> Outcome {
         if !self.media.has_room(lba, data.blocks().max(1)) {
             return Err(Status::CapacityExceeded.into());
@@ -331,7 +329,7 @@ impl Ssd {
         Ok(())
     }
 
-    /// Stores data before state, and both before the zone changes: if that fails all zones are as they were.
+    /// Stores data before state, and both before the zone table changes: if that fails all zones are unchanged.
     fn store_write(&mut self, effect: &WriteEffect, lba: Lba, data: &Buf, oob: &Buf) -> io::Result<()> {
         let before = self.table.info(effect.zone);
         if self.geometry.volatile_cache {
@@ -351,7 +349,7 @@ impl Ssd {
         self.media.set_zone(&ZoneInfo { state, wp_blocks: effect.wp_blocks, zrwa, ..before })
     }
 
-    /// What the write pointer passes and nobody has written since the zone got its ZRWA is lost.
+    /// Blocks that the write pointer passes and that were not written since the zone got its ZRWA are lost.
     fn pass_residue(&mut self, effect: &WriteEffect, blocks: u64) -> io::Result<()> {
         let Some(residue) = self.residue.get_mut(&effect.zone.0) else { return Ok(()) };
         let written = effect.offset_blocks..effect.offset_blocks + blocks;
@@ -396,7 +394,7 @@ impl Ssd {
         }
     }
 
-    /// The media come first: if they fail the zone is as it was.
+    /// The media come first: if they fail the zone is unchanged.
     fn finish_zone(&mut self, zone: ZoneIndex) -> Outcome {
         let before = self.info(zone)?;
         if !is_worn(before.state) {
@@ -419,7 +417,7 @@ impl Ssd {
         self.media.set_zone(&ZoneInfo { state: ZoneState::Full, wp_blocks, zrwa: false, ..*before })
     }
 
-    /// Forgets what is above the write pointer of a zone with a ZRWA.
+    /// Forgets the blocks above the write pointer of a zone with a ZRWA.
     fn drop_zrwa(&mut self, zone: &ZoneInfo) -> io::Result<()> {
         let size = self.geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
         let end = (zone.wp_blocks + size).min(zone.capacity_blocks);
@@ -457,7 +455,7 @@ impl Ssd {
         self.media.set_zone(&after_power_on(self.table.info(zone)))
     }
 
-    /// These blocks have been written or reset.
+    /// Ends faults of blocks that have been written or reset.
     fn heal(&mut self, lba: Lba, blocks: u64) -> Outcome {
         let ended = self.faults.heal(lba, blocks);
         match &self.ailing {
@@ -466,8 +464,8 @@ impl Ssd {
         }
     }
 
-    /// Lets what ails the drive now begin, and what does not any more end. Media know nothing of it, so
-    /// they have the state in which a zone comes back.
+    /// Starts injected faults that are new, and ends those that were undone. Media do not know them, so they have the
+    /// state in which a zone comes back.
     fn look_what_ails(&mut self) -> io::Result<()> {
         let Some(now) = self.ailing.as_mut().map_or(Ok(None), AilmentFile::look)? else { return Ok(()) };
         let before = std::mem::replace(&mut self.faults.ailments, now);
@@ -497,7 +495,7 @@ impl Ssd {
                 self.store(zone)
             }
             Fault::Corrupt { lba, bit } => self.corrupt(lba, bit as usize),
-            // A zone that cannot be reset or finished stays as it is.
+            // A zone that cannot be reset or finished is unchanged.
             Fault::Reset(zone) => unless_refused(self.reset(Zones::One(zone))),
             Fault::Finish(zone) => unless_refused(self.finish(Zones::One(zone))),
             _ => {
@@ -520,13 +518,13 @@ impl Ssd {
             *byte ^= 1 << (bit % 8);
         }
         self.media.write(lba, &bytes[..BLOCK], &bytes[BLOCK..])?;
-        // Media that compress place again what they took back for that.
+        // Compressing media place blocks again that were moved to the buffer for that.
         let info = self.media.zone(zone);
         self.media.set_zone(&info)
     }
 }
 
-/// Where a write goes.
+/// Destination of a write.
 #[derive(Clone, Copy)]
 enum Target {
     At(Lba),
@@ -547,7 +545,7 @@ fn answer(result: Outcome) -> Done {
     Done { result, ..Done::ok() }
 }
 
-/// A failure that gives the buffers back.
+/// A failure that returns the buffers.
 fn refuse(command: Command, error: DeviceError) -> Done {
     let (data, oob) = match command {
         Command::Read { data, oob, .. }
@@ -558,7 +556,7 @@ fn refuse(command: Command, error: DeviceError) -> Done {
     Done { data, oob, ..Done::error(error) }
 }
 
-/// The trouble with the media that a command had.
+/// The media error of a command, if any; refusals are ignored.
 fn unless_refused(result: Outcome) -> io::Result<()> {
     match result {
         Err(DeviceError::Os(errno)) => Err(io::Error::from_raw_os_error(errno)),

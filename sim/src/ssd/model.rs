@@ -1,14 +1,14 @@
-//! Shapes of drives that exist, to emulate.
+//! Models of real drives for emulation.
 
 use engine::{
     buf::BLOCK,
     device::{Geometry, Zrwa},
 };
 
-/// A kind of drive. Any other can be had by changing the geometry.
+/// A drive model. Others are made by changing the geometry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// What messages and images call it.
+    /// Its name in messages and images.
     pub name: String,
     pub geometry: Geometry,
 }
@@ -85,8 +85,8 @@ impl Model {
         Model { name: "plain-zns".into(), geometry }
     }
 
-    /// A host-managed SMR disk of 1 TB as the block layer shows it: zones of 256 MiB, 128 of which may be
-    /// open. There is neither ZRWA, append nor block metadata, and the cache is volatile.
+    /// A host-managed SMR disk of 1 TB as the block layer presents it: zones of 256 MiB, 128 of which may be open. It
+    /// has no ZRWA, append or block metadata, and its cache is volatile.
     pub fn smr() -> Model {
         Model {
             name: "smr".into(),
@@ -105,8 +105,8 @@ impl Model {
         }
     }
 
-    /// The same drive with other zones. The zone size is as far above the capacity as powers of
-    /// two make it, or equal to it if that was so before; limits and ZRWA stay.
+    /// The same drive with other zones. The zone size is the capacity rounded up to a power of two, or equal to it if
+    /// it was equal before; limits and ZRWA are unchanged.
     pub fn scaled(mut self, zones: u32, capacity_blocks: u64) -> Model {
         let g = &mut self.geometry;
         let equal = g.zone_size_blocks == g.zone_capacity_blocks;

@@ -1,10 +1,10 @@
 //! Power cuts and orderly shutdowns.
 //!
-//! A cut finds commands in flight, which take effect whole, in part or not at all; it may cost
-//! the volatile cache and the ZRWAs; and when power returns open zones are closed.
+//! In a cut the commands in flight take effect whole, in part or not at all; the volatile cache and the ZRWAs may be
+//! lost; and when power returns open zones are closed.
 //!
-//! An orderly shutdown finds none in flight and costs no data, but it ends zones that have only just
-//! been begun.
+//! An orderly shutdown happens without commands in flight and loses no data, but zones with the write pointer at the
+//! start become empty.
 
 use super::{
     Ssd, after_power_on,
@@ -18,27 +18,26 @@ use engine::{
 };
 use std::{collections::BTreeSet, io};
 
-/// What a drive that tears blocks writes at once, in bytes, and how many of these a block has.
+/// Atomic write unit (sector) of a drive with torn blocks, in bytes, and sectors per block.
 const SECTOR: usize = 512;
 const SECTORS: usize = BLOCK / SECTOR;
 
-/// What a power cut costs, apart from commands in flight.
+/// Losses of a power cut, apart from commands in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// Unflushed writes may be lost. Means nothing to a drive without a volatile cache.
+    /// Unflushed writes may be lost. No effect on a drive without a volatile cache.
     pub cache_lost: bool,
-    /// What is above the write pointers in ZRWAs is lost, and so are the ZRWAs themselves: their
-    /// zones come back closed without one, or empty.
+    /// The data above the write pointers in ZRWAs is lost, and so are the ZRWAs themselves: their zones come back
+    /// closed without one, or empty.
     pub zrwa_lost: bool,
 }
 
 impl Ssd {
-    /// Cuts the power and brings it back. `in_flight` are the commands that were submitted and
-    /// have not completed, in the order of their submission: each takes effect whole, in part or
-    /// not at all, in any order, as `rng` decides.
+    /// Cuts the power and restores it. `in_flight` are the submitted commands that have not completed, in the order of
+    /// their submission: each takes effect whole, in part or not at all, in any order, by `rng`.
     ///
     /// # Errors
-    /// Those of the media; the drive is not to be used any more then.
+    /// Those of the media; the drive must not be used any more then.
     pub fn power_cut(&mut self, in_flight: &[Command], rng: &mut Rng, cut: Cut) -> io::Result<()> {
         self.power_epoch += 1;
         self.cut_short(in_flight, rng)?;
@@ -58,29 +57,26 @@ impl Ssd {
         Ok(())
     }
 
-    /// Zones with anything that a power cut may cost, as far as it is in a volatile cache, and in how many
-    /// ways it may cost some of it.
+    /// Zones with unflushed data in the volatile cache, each with the number of ways to lose a part of it.
     pub fn unflushed(&self) -> Vec<(ZoneIndex, usize)> {
         self.cache.ways(&self.table)
     }
 
-    /// Takes back what of a zone is in a volatile cache alone, as a power cut does that is about to come: all,
-    /// or some of it, in one of so many ways.
+    /// Undoes unflushed writes of a zone ahead of a power cut: all of them, or a part, in way number `way`.
     ///
     /// # Errors
-    /// Those of the media; the drive is not to be used any more then.
+    /// Those of the media; the drive must not be used any more then.
     pub fn lose_unflushed(&mut self, zone: ZoneIndex, way: Option<usize>) -> io::Result<()> {
         let loss = way.map_or(Loss::All, Loss::Way);
         self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, Some(zone), loss)
     }
 
-    /// Shuts the drive down as a host does that has done with it, and starts it again. Open zones are
-    /// closed; but one whose write pointer is at its start becomes empty and loses its ZRWA, as in QEMU.
-    /// What was in that ZRWA can still be read, until the zone has got another one and the write pointer
-    /// passes.
+    /// Shuts the drive down in good order and starts it again. Open zones are closed; but one with the write pointer at
+    /// its start becomes empty and loses its ZRWA, as in QEMU. The contents of that ZRWA remain readable until the zone
+    /// has another one and the write pointer passes them.
     ///
     /// # Errors
-    /// Those of the media; the drive is not to be used any more then.
+    /// Those of the media; the drive must not be used any more then.
     pub fn shut_down(&mut self) -> io::Result<()> {
         self.power_epoch += 1;
         self.cache.flush();
@@ -124,7 +120,7 @@ impl Ssd {
         if rng.chance(1, 2) {
             rng.shuffle(&mut commands);
         }
-        // Zones in which a write was torn: nothing can land behind it.
+        // Zones with a torn write: no later write can land behind it.
         let mut torn = BTreeSet::new();
         for command in commands {
             let zone = match command {
@@ -135,7 +131,7 @@ impl Ssd {
             if torn.contains(&zone) {
                 continue;
             }
-            // A command that the rules refuse now simply does not happen.
+            // A command that the rules refuse now has no effect.
             match (rng.below(3), command) {
                 (0, _) => (),
                 (1, Command::Write { .. }) if self.has_zrwa(zone) => self.tear_zrwa_write(command, rng)?,
@@ -163,8 +159,8 @@ impl Ssd {
         zone.0 < self.geometry.zones && self.table.info(zone).zrwa
     }
 
-    /// Any blocks of a write to a zone with a ZRWA. The write pointer does not pass a block of
-    /// the write that has not been written.
+    /// Writes a random subset of the blocks of a write to a zone with a ZRWA. The write pointer passes no block of the
+    /// write that is unwritten.
     fn tear_zrwa_write(&mut self, command: &Command, rng: &mut Rng) -> io::Result<()> {
         let (Command::Write { lba, data, oob, .. }, Some(zrwa)) = (command, self.geometry.zrwa) else {
             return Ok(());
@@ -183,7 +179,7 @@ impl Ssd {
         }
         for block in (0..data.blocks()).filter(|block| chosen[*block as usize]) {
             if self.apply(part(command, block, block + 1)).result.is_err() {
-                // It is to fail, or there is no room.
+                // A write fault is planned, or there is no room.
                 return Ok(());
             }
         }
@@ -192,7 +188,7 @@ impl Ssd {
             if self.sectors_tear && rng.chance(1, 2) {
                 let new: Vec<bool> = (0..SECTORS).map(|_| rng.chance(1, 2)).collect();
                 if self.geometry.volatile_cache {
-                    // It may be lost with the cache, and is where the ZRWA then ends before it.
+                    // It is lost with the cache, or if the write pointer goes back so far that the ZRWA ends before it.
                     let info = self.table.info(zone);
                     if let Ok(effect) = self.table.check_write(Lba(lba.0 + block), 1) {
                         self.cache.before(&mut *self.media, &self.geometry, &info, &effect, 1)?;
@@ -204,8 +200,8 @@ impl Ssd {
         Ok(())
     }
 
-    /// The first blocks of a write to a sequential zone, and the first sectors of the next one. They lie
-    /// at the write pointer, which a host that counts in blocks reads as below them.
+    /// Writes the first blocks of a write to a sequential zone, and the first sectors of the next one. The latter are
+    /// at the write pointer, which counts blocks and so is reported as below them.
     fn tear_sequential_write(&mut self, command: &Command, zone: ZoneIndex, rng: &mut Rng) -> io::Result<()> {
         let (Command::Write { data, oob, .. } | Command::Append { data, oob, .. }) = command else {
             return Ok(());
@@ -213,7 +209,7 @@ impl Ssd {
         if zone.0 >= self.geometry.zones {
             return Ok(());
         }
-        // Rules are asked with the whole of it.
+        // The rules are checked for the whole write.
         let before = self.table.info(zone);
         let whole = match command {
             Command::Write { lba, .. } => self.table.check_write(*lba, data.blocks()),
@@ -227,7 +223,7 @@ impl Ssd {
             return Ok(());
         }
         if before.wp_blocks + landed == 0 {
-            // A zone with some sectors in it is not empty, and blocks cannot say that.
+            // A zone with some written sectors is not empty, which a write pointer in blocks cannot express.
             return Ok(());
         }
         let first = rng.below(SECTORS as u64) as usize;
@@ -236,7 +232,7 @@ impl Ssd {
         self.tear_block(lba, landed, data, oob, &new, rng)
     }
 
-    /// Writes some sectors of a block of a write, and its metadata or not; nothing where there is no room.
+    /// Writes some sectors of a block of a write, and maybe its metadata; does nothing without room.
     fn tear_block(
         &mut self,
         lba: Lba,
@@ -265,7 +261,7 @@ impl Ssd {
         self.media.write(lba, &bytes[..BLOCK], &bytes[BLOCK..])
     }
 
-    /// A command for all zones that came to some of them.
+    /// Executes a command for all zones on some of them.
     fn manage_some(&mut self, command: &Command, rng: &mut Rng) {
         for zone in (0..self.geometry.zones).map(ZoneIndex) {
             if rng.chance(1, 2) {

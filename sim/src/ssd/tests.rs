@@ -108,7 +108,7 @@ fn a_write_that_is_refused_leaves_all_zones_as_they_were() {
         assert_eq!(ssd.execute(write(lba, 1)).result, Ok(()));
     }
     let before = zones(&ssd);
-    // The first would close a zone, the second is opened the longest ago.
+    // The first would close a zone, the second is to the zone that was opened the longest ago.
     for (zone, lba) in [(2, 128), (0, 1)] {
         ssd.faults().after(0, Fault::WriteFault(ZoneIndex(zone)));
         assert_eq!(ssd.execute(write(lba, 1)).result, Err(Status::WriteFault.into()));
@@ -126,7 +126,7 @@ fn what_the_media_cannot_store_has_not_happened() {
     let drive = EmulatedDrive::create_image(&path, &model, [1; 16]).unwrap();
     assert_eq!(drive.ssd().borrow_mut().execute(write(64, 3)).result, Ok(()));
     drop(drive);
-    // Whatever would change the image fails.
+    // Commands that would change the image fail.
     let drive = EmulatedDrive::look_at_image(&path).unwrap();
     let mut ssd = drive.ssd().borrow_mut();
     let (before, one) = (zones(&ssd), Zones::One(ZoneIndex(1)));
@@ -156,7 +156,7 @@ fn a_write_that_is_to_fail_is_not_torn() {
     }
 }
 
-/// Zone 0 is written in order, zone 1 in its ZRWA; of both some is in the cache alone when the power is cut.
+/// Zone 0 is sequential, zone 1 has a ZRWA; both have unflushed data when the power is cut.
 #[test]
 fn what_is_torn_is_lost_with_what_it_lies_behind() {
     let (mut torn, mut went_back) = (0, 0);
@@ -184,7 +184,7 @@ fn what_is_torn_is_lost_with_what_it_lies_behind() {
     assert!(torn > 20 && went_back > 100, "{torn} {went_back}");
 }
 
-/// Their headers have right checksums.
+/// Their headers have valid checksums.
 #[test]
 fn images_of_drives_that_cannot_be_are_refused() {
     let dir = tempfile::tempdir().unwrap();

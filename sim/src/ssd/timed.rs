@@ -1,15 +1,14 @@
 //! The emulated SSD with the timing of a real one.
 //!
-//! - Write: firmware, write buffer (waits for room, for a program unit at a time), link,
-//!   acknowledgement.
+//! - Write: firmware, write buffer (waits for room, for a program unit at a time), link, acknowledgement.
 //! - Append: as a write, but one at a time in each zone as far as the firmware goes.
-//! - Drain, whenever the buffer has a program unit: the drive's write bandwidth, then a die, and
-//!   its channel for the transfer; then the unit's room in the buffer is free.
-//! - Read: firmware, then for each page its die (sensing, and the channel for the transfer) and
-//!   the link, acknowledgement.
+//! - Drain, whenever the buffer has a program unit: the drive's write bandwidth, then a die, and its channel for the
+//!   transfer; then the unit's room in the buffer is free.
+//! - Read: firmware, then for each page its die (sensing, and the channel for the transfer) and the link,
+//!   acknowledgement.
 //!
-//! A command takes effect, by the rules of [`Ssd`], when the firmware has served it. Commands that
-//! come in a wrong order therefore fail as they would on a drive.
+//! A command takes effect, by the rules of [`Ssd`], when the firmware has served it. Commands that arrive in a wrong
+//! order therefore fail as they would on a drive.
 
 use super::{
     Ssd,
@@ -32,10 +31,10 @@ use std::{
     rc::Rc,
 };
 
-/// What a finished zone is filled up with at a time.
+/// Size of the pieces in which a finished zone is padded.
 const PADDING_BLOCKS: u64 = 16;
 
-/// An emulated SSD whose commands take as long as those of a real one. Clones are the same drive.
+/// An emulated SSD with the latencies of a real one. Clones are the same drive.
 #[derive(Clone)]
 pub struct TimedDrive(Rc<Namespace>);
 
@@ -43,20 +42,20 @@ pub struct TimedDrive(Rc<Namespace>);
 struct Namespace {
     geometry: Geometry,
     hardware: Rc<Hardware>,
-    /// Zones of the drive that come before.
+    /// Number of zones of the drive before these.
     first_zone: u32,
     ssd: Rc<RefCell<Ssd>>,
     slots: Rc<Slots>,
     traffic: RefCell<Traffic>,
-    /// Zones of which an append is in the firmware, and the appends behind it.
+    /// Zones with an append in the firmware, and the appends queued behind it.
     appends: RefCell<BTreeMap<u32, VecDeque<(Command, Completer)>>>,
-    /// Blocks that were written to zones before they were finished.
+    /// The write pointers of zones before they were finished.
     finished_at: RefCell<BTreeMap<u32, u64>>,
 }
 
 impl TimedDrive {
-    /// A drive around `ssd` by this clock. `seed` decides the service times; without one there
-    /// is no jitter, every service takes its mean.
+    /// A drive around `ssd` on this clock. `seed` decides the service times; without one there is no jitter, every
+    /// service takes its mean.
     pub fn new(ssd: Rc<RefCell<Ssd>>, timing: &Timing, clock: &Clock, seed: Option<u64>) -> TimedDrive {
         TimedDrive::on(Rc::new(Hardware::new(timing, clock, seed)), ssd)
     }
@@ -85,17 +84,17 @@ impl TimedDrive {
         &self.0.ssd
     }
 
-    /// What has been asked of the drive, and what reached flash.
+    /// Counters of commands, and of blocks that reached flash.
     pub fn counters(&self) -> Counters {
         self.0.traffic.borrow().counters.clone()
     }
 
-    /// From now on `watch` learns what the dies of the drive do, whatever namespace it is for.
+    /// Calls `watch` for the operations of the drive's dies from now on, for all namespaces.
     pub fn watch_dies(&self, watch: DieWatch) {
         self.0.hardware.watch(watch);
     }
 
-    /// From now on `classifier` says why blocks are written; until then all are data.
+    /// Classifies written blocks by `classifier` from now on; until then all are data.
     pub fn set_classifier(&self, classifier: Classifier) {
         self.0.traffic.borrow_mut().classifier = Some(classifier);
     }
@@ -114,7 +113,7 @@ impl ZonedDevice for TimedDrive {
 }
 
 impl Namespace {
-    /// Goes on at `due_ns`. An event does not keep a drive alive that nobody holds any more.
+    /// Calls `next` at `due_ns`. An event does not keep a drive alive that has been dropped.
     fn after(self: &Rc<Self>, due_ns: u64, next: impl FnOnce(&Rc<Namespace>) + 'static) {
         let drive = Rc::downgrade(self);
         self.hardware.clock.at(due_ns, move || {
@@ -153,7 +152,7 @@ impl Namespace {
         self.after(due, move |drive| drive.served(command, completer));
     }
 
-    /// An append has its zone to itself and goes to the firmware.
+    /// An append starts in the firmware, alone in its zone.
     fn start_append(self: &Rc<Self>, command: Command, completer: Completer) {
         let Command::Append { zone, data, .. } = &command else { return };
         let (zone, further) = (*zone, data.blocks().saturating_sub(1) as f64);
@@ -230,10 +229,10 @@ impl Namespace {
         });
     }
 
-    /// Counts what happened to a zone that was as in `before`; gives how far its write pointer moved.
+    /// Counts the effect of a command on a zone that was as in `before`; gives how far its write pointer moved.
     fn record(&self, before: &ZoneInfo, count: impl FnOnce(&mut Traffic)) -> u64 {
         let now = self.ssd.borrow().zones().info(before.zone);
-        // Another hand may have reset the zone just before.
+        // Another host may have reset the zone just before.
         let passed = now.wp_blocks.saturating_sub(before.wp_blocks);
         let mut traffic = self.traffic.borrow_mut();
         count(&mut traffic);
@@ -243,7 +242,7 @@ impl Namespace {
         passed
     }
 
-    /// Blocks of the flash pages that a drive that compresses has begun in a zone since it had so many.
+    /// Blocks of the flash pages that a compressing drive has begun in a zone that had `before` pages.
     fn programmed(&self, zone: ZoneIndex, before: Option<u64>) -> u64 {
         let now = self.ssd.borrow().flash_pages(zone);
         now.unwrap_or_default().saturating_sub(before.unwrap_or_default()) * self.hardware.timing.page_blocks
@@ -259,7 +258,7 @@ impl Namespace {
         let passed = self.record(&before, |traffic| traffic.counters.zrwa_flushes += 1);
         let drained = match self.hardware.timing.zrwa {
             _ if pages.is_some() => self.programmed(zone, pages),
-            // Holes take no time: 6.8 µs are what a flush of 32 KiB takes that nobody has written (ZRAID §6.7).
+            // Holes take no time: 6.8 µs is the time of a flush of 32 unwritten KiB (ZRAID §6.7).
             ZrwaMedium::Flash => 0,
             ZrwaMedium::Dram { .. } => passed,
         };
@@ -289,7 +288,7 @@ impl Namespace {
             if before.zrwa {
                 let holes = traffic.passed(before.zone, missing);
                 if timing.zrwa == ZrwaMedium::Flash && self.ssd.borrow().flash_pages(before.zone).is_none() {
-                    // What was written to it is in flash already.
+                    // Its written blocks are in flash already.
                     missing = holes;
                 }
             } else if before.wp_blocks > 0 {
@@ -370,8 +369,8 @@ impl Namespace {
         }
     }
 
-    /// A read of a drive that compresses. Each flash page is read once; one with rests, when all that say so have been
-    /// read. Each logical page is on its way to the host as soon as all of it is there.
+    /// A read of a compressing drive. Each flash page is read once; one with rests of units after all pages that refer
+    /// to them. Each logical page is sent to the host as soon as it is complete.
     fn read_compressed(self: &Rc<Self>, zone: ZoneIndex, start: u64, done: Done, completer: Completer) {
         let end = start + done.data.blocks();
         let (mut parts, mut in_buffer) = (BTreeMap::<u64, Part>::new(), Vec::new());
@@ -403,7 +402,7 @@ impl Namespace {
         first.into_iter().for_each(|page| self.read_part(zone, page, &parts, &sending));
     }
 
-    /// Reads a flash page, then those with rests that have waited for it.
+    /// Reads a flash page, then the pages with rests that have waited for it.
     fn read_part(self: &Rc<Self>, zone: ZoneIndex, page: u64, parts: &Parts, sending: &Rc<Sending>) {
         let Some(part) = parts.borrow_mut().remove(&page) else { return };
         let (drive, parts, sending) = (Rc::downgrade(self), parts.clone(), sending.clone());
@@ -445,26 +444,26 @@ impl Namespace {
     }
 }
 
-/// A flash page that a read of a drive that compresses needs.
+/// A flash page that a read of a compressing drive needs.
 #[derive(Default)]
 struct Part {
-    /// What of it is wanted.
+    /// The bytes to transfer.
     bytes: u64,
-    /// Blocks that are wanted of logical pages that are there when it is, for each of them.
+    /// For each logical page that is complete with this one: the requested blocks.
     whole: Vec<u64>,
-    /// The pages with the rests of others.
+    /// The pages with the rests of its units.
     rests: Vec<u64>,
-    /// For how many rests it waits to be told that they are in it.
+    /// Number of rests in it that wait until the first page of their unit has been read.
     waits: usize,
 }
 
-/// By the number of the flash page, those that have not been asked for.
+/// Flash pages that have not been requested yet, by number.
 type Parts = Rc<RefCell<BTreeMap<u64, Part>>>;
 
-/// A read, whose pages go to the host one by one.
+/// A read that sends its pages to the host one by one.
 struct Sending {
     left: Cell<u64>,
-    /// How much later it is acknowledged than others.
+    /// Additional latency of its acknowledgement.
     later_us: f64,
     waiting: RefCell<Option<(Done, Completer)>>,
 }
@@ -475,7 +474,7 @@ impl Sending {
         Rc::new(Sending { left: Cell::new(pages), later_us, waiting })
     }
 
-    /// So many blocks of one page go to the host; with the last page the read is done.
+    /// Sends this many blocks of one page to the host; the last page completes the read.
     fn send(self: &Rc<Self>, hardware: &Rc<Hardware>, blocks: u64) {
         let sending = self.clone();
         hardware.after(hardware.transfer_out(blocks), move |hardware| {
@@ -489,7 +488,7 @@ impl Sending {
     }
 }
 
-/// Fills zones up, piece by piece, so that writes of the host have their turn.
+/// Pads zones piece by piece, so that host writes can go in between.
 fn pad(hardware: &Rc<Hardware>, mut zones: VecDeque<(u32, u64)>, done: Done, completer: Completer) {
     let Some((zone, missing)) = zones.front_mut() else {
         return answer(hardware, hardware.timing.finish_us, done, completer);
@@ -501,12 +500,12 @@ fn pad(hardware: &Rc<Hardware>, mut zones: VecDeque<(u32, u64)>, done: Done, com
     }
     hardware.admit(piece, move |hardware| {
         hardware.fill(zone, piece);
-        // By way of the clock, or a zone of many pieces would be as many calls deep.
+        // By way of the clock, or the recursion would be as deep as a zone has pieces.
         hardware.after(hardware.clock.now_ns(), move |hardware| pad(hardware, zones, done, completer));
     });
 }
 
-/// Answers a command in `us` from now.
+/// Completes a command in `us` microseconds.
 fn answer(hardware: &Hardware, us: f64, done: Done, completer: Completer) {
     let due = hardware.clock.now_ns() + ns(us.max(0.0));
     hardware.clock.at(due, move || completer.complete(done));

@@ -1,7 +1,7 @@
-//! What a drive was asked to write, what of it reached flash, and why it was written.
+//! Write traffic of a drive: blocks that the host wrote, those that reached flash, and the causes of writes.
 //!
-//! A block in a ZRWA reaches flash when the write pointer passes it. What is written again before
-//! that has expired and never does, whatever the ZRWA is made of (ZRAID §2.3).
+//! A block in a ZRWA reaches flash when the write pointer passes it. A block that is overwritten before has expired and
+//! never does, whether the ZRWA is in memory or in flash (ZRAID §2.3).
 
 use engine::zone::{ZoneIndex, ZoneInfo};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,7 +33,7 @@ impl Cause {
     }
 }
 
-/// A block that is being written, for whoever knows why.
+/// A block that is being written, to be classified.
 #[derive(Clone, Copy, Debug)]
 pub struct WrittenBlock<'a> {
     pub zone: ZoneIndex,
@@ -44,10 +44,10 @@ pub struct WrittenBlock<'a> {
     pub data: &'a [u8],
 }
 
-/// Says why a block is written.
+/// Gives the cause of a write.
 pub type Classifier = Box<dyn Fn(WrittenBlock<'_>) -> Cause>;
 
-/// Commands and blocks since a drive was made. Arrays are by the number of the [`Cause`].
+/// Commands and blocks since a drive was created. Arrays are indexed by the number of the [`Cause`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub reads: u64,
@@ -60,12 +60,12 @@ pub struct Counters {
     pub read_blocks: u64,
     /// Blocks that the host wrote.
     pub written: [u64; Cause::ALL.len()],
-    /// Of these, blocks that were written again in the ZRWA and never reached flash.
+    /// Of these, blocks that were overwritten in the ZRWA and never reached flash.
     pub expired: [u64; Cause::ALL.len()],
     /// Of these, blocks that reached flash.
     pub programmed: [u64; Cause::ALL.len()],
-    /// Blocks that reached flash although nobody wrote them: the rest of finished zones, and
-    /// holes that a write pointer passed.
+    /// Blocks that reached flash although the host did not write them: the rest of finished zones, and holes that a
+    /// write pointer passed.
     pub padding: u64,
     /// Blocks that were written to a ZRWA.
     pub zrwa_blocks: u64,
@@ -77,7 +77,7 @@ impl Counters {
         self.programmed.iter().sum::<u64>() + self.padding
     }
 
-    /// Both together.
+    /// The sums of both.
     pub fn plus(mut self, other: &Counters) -> Counters {
         self.reads += other.reads;
         self.writes += other.writes;
@@ -97,7 +97,7 @@ impl Counters {
     }
 }
 
-/// Keeps the counters.
+/// Updates the counters.
 #[derive(Default)]
 pub(super) struct Traffic {
     pub counters: Counters,
@@ -107,7 +107,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// `data` was written at this offset of a zone that was as in `before`.
+    /// Counts `data`, written at this offset of a zone that was as in `before`.
     pub fn wrote(&mut self, before: &ZoneInfo, offset_blocks: u64, data: &[u8]) {
         let Traffic { counters, classifier, zrwa } = self;
         let mut ring = before.zrwa.then(|| zrwa.entry(before.zone.0).or_default());
@@ -121,7 +121,7 @@ impl Traffic {
                 continue;
             };
             counters.zrwa_blocks += 1;
-            // Another hand may have reset the zone just before.
+            // Another host may have reset the zone just before.
             let at = offset_blocks.saturating_sub(before.wp_blocks) as usize;
             if ring.len() <= at {
                 ring.resize(at + 1, None);
@@ -132,7 +132,7 @@ impl Traffic {
         }
     }
 
-    /// The write pointer of a zone with a ZRWA moved by so many blocks; gives how many of them nobody has written.
+    /// Counts a move of the write pointer of a zone with a ZRWA by `blocks`; gives the number of unwritten ones.
     pub fn passed(&mut self, zone: ZoneIndex, blocks: u64) -> u64 {
         let ring = self.zrwa.entry(zone.0).or_default();
         let before = self.counters.padding;
@@ -145,7 +145,7 @@ impl Traffic {
         self.counters.padding - before
     }
 
-    /// A zone has lost its ZRWA with all that is in it.
+    /// Counts a ZRWA that was lost with its contents.
     pub fn dropped(&mut self, zone: ZoneIndex) {
         for cause in self.zrwa.remove(&zone.0).into_iter().flatten().flatten() {
             self.counters.expired[cause as usize] += 1;

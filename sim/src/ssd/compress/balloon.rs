@@ -1,16 +1,16 @@
-//! Balloon-ZNS (Wang et al., DAC '24), from what its abstract and Braid-ZNS say of it: slot-aligned storage, slots as
-//! large as the compressibility of the zone asks for, and what does not fit into its slot truncated and stored apart.
+//! Balloon-ZNS (Wang et al., DAC '24), as its abstract and Braid-ZNS describe it: slot-aligned storage, with a slot
+//! size that follows the compressibility of the zone; a unit is truncated to its slot, and its rest is stored apart.
 //!
 //! Decided here: a flash page has one to four slots, for there are out-of-band bytes for four units. The first
-//! [`PROFILE`] units of a zone, or a quarter of it, decide, by a rule of [`Slots`], and wait for that in the buffer.
-//! Slots stay as they are until the zone is reset. A logical page is found by its number. Its rest lies one behind the
-//! other with other rests in pages of their own and crosses none, so that it costs one read more; where it lies is kept
-//! in memory. With [`Slots::WholeRests`] it takes whole slots there, too.
+//! [`PROFILE`] units of a zone, or a quarter of it, decide the slot size, by a rule of [`Slots`], and are buffered
+//! until then. It stays the same until the zone is reset. A logical page is found by its number. Rests are packed one
+//! behind the other in pages of their own and do not cross pages, so that a rest costs one more read; their places are
+//! kept in memory. With [`Slots::WholeRests`] a rest takes whole slots there, too.
 
 use super::{Found, GROUP, Layout, PAGE, Piece, Slots, Space, Unit};
 use std::{collections::BTreeMap, ops::Range, rc::Rc};
 
-/// Units that the slots of a zone are decided by, or a quarter of the zone if that is less.
+/// Number of units that decide the slot size of a zone, or a quarter of the zone if that is less.
 const PROFILE: u64 = 64;
 
 /// The number of the first page with rests: no zone has as many pages with slots.
@@ -20,20 +20,20 @@ const APART: u64 = 1 << 32;
 #[derive(Clone)]
 pub(super) struct Zone {
     rule: Slots,
-    /// Units that the slots are decided by.
+    /// Number of units that decide the slot size.
     profile: usize,
-    /// Those that wait for that.
+    /// Units that wait for this decision.
     waiting: Vec<Rc<Unit>>,
-    /// Slots of a page, once they are decided.
+    /// Slots per page, once decided.
     slots: Option<usize>,
-    /// What fits of each unit, and the rest of each that has one: where it lies among the rests, in bytes.
+    /// The truncated units, and the rests by index of their unit: ranges in bytes among all rests.
     fitting: Vec<Rc<Unit>>,
     rests: BTreeMap<u64, Range<usize>>,
     /// The pages with rests.
     apart: Vec<u8>,
 }
 
-/// The slots of a page by which units of these sizes are stored. Of those that are alike the fewest.
+/// The slots per page for units of these sizes; of equally good ones the fewest.
 fn slots_for(sizes: &[usize], rule: Slots) -> usize {
     let counts = 1..=GROUP;
     let rest = |size: &usize, slots: usize| size.saturating_sub(PAGE / slots);
@@ -53,7 +53,7 @@ fn slots_for(sizes: &[usize], rule: Slots) -> usize {
     }
 }
 
-/// What a rest takes of the pages with rests.
+/// Bytes that a rest takes in the pages with rests.
 fn room(rest: usize, slots: usize, rule: Slots) -> usize {
     match rule {
         Slots::WholeRests => rest.div_ceil(PAGE / slots) * (PAGE / slots),
@@ -61,18 +61,18 @@ fn room(rest: usize, slots: usize, rule: Slots) -> usize {
     }
 }
 
-/// Where the next rest begins behind one of this size, if that would begin at `at`: none crosses a page.
+/// End of a rest of this size that is stored at `at` or later: none crosses a page.
 fn behind(at: usize, rest: usize) -> usize {
     begin(at, rest) + rest
 }
 
-/// Where a rest of this size begins that would begin at `at`.
+/// Start of a rest of this size that is stored at `at` or later.
 fn begin(at: usize, rest: usize) -> usize {
     if at % PAGE + rest > PAGE { at.next_multiple_of(PAGE) } else { at }
 }
 
 impl Zone {
-    /// A zone of so many logical pages.
+    /// A zone of this many logical pages.
     pub fn new(rule: Slots, pages: u64) -> Zone {
         let profile = (pages / 4).clamp(1, PROFILE) as usize;
         let (waiting, fitting, apart) = (Vec::new(), Vec::new(), Vec::new());
@@ -84,7 +84,7 @@ impl Zone {
         self.slots.map_or(0, |slots| self.fitting.len().div_ceil(slots)) + self.apart.len().div_ceil(PAGE)
     }
 
-    /// Decides what the slots are if that has not been decided, and stores what waits.
+    /// Decides the slot size if it is undecided, and stores the waiting units.
     fn store(&mut self) {
         let sizes: Vec<usize> = self.waiting.iter().map(|unit| unit.bytes.len()).collect();
         let slots = *self.slots.get_or_insert_with(|| slots_for(&sizes, self.rule));
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn rests_that_take_whole_slots_are_worth_less() {
         let whole = |sizes: &[usize]| slots_for(sizes, Slots::WholeRests);
-        // In halves a rest of 100 bytes would take another half, in thirds 2.8 KiB take another third.
+        // In halves a rest of 100 bytes would take another half; in thirds, one of 2.8 KiB takes another third.
         let size = PAGE / 2 + 100;
         assert_eq!((whole(&[size; 64]), slots_for(&[size; 64], Slots::LeastSpace)), (3, 2));
         assert_eq!(whole(&[PAGE / 3; 64]), 3);

@@ -8,7 +8,7 @@ pub(super) struct Zone(Vec<std::rc::Rc<Unit>>);
 
 impl Layout for Zone {
     fn push(&mut self, group: Vec<Unit>) {
-        // What the layer above has compressed is stored as it was.
+        // Data that the layer above has compressed is expanded before it is stored.
         let raw = |unit: Unit| Unit { bytes: expand(&unit.bytes).unwrap_or_default(), ..unit };
         self.0.extend(group.into_iter().map(|unit| raw(unit).into()));
     }

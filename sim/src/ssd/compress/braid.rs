@@ -1,12 +1,12 @@
 //! Braid-ZNS (§III): no unit ever crosses a flash page.
 //!
-//! Groups are placed one behind the other, in the order that [`super::select`] takes. A flash page is programmed when
-//! it is closed, which is when the next unit has no room in it: by bytes, or because it has four already, for which
-//! there is room in its out-of-band bytes. The page that is open, and the last group until its pages are programmed,
-//! are kept in the buffer: a power cut in the middle finds there what it has spoilt on flash.
+//! Groups are placed one behind the other, each in the order that [`super::select`] chooses. A flash page is programmed
+//! when it is closed, which is when the next unit does not fit: by bytes, or because the page has four units already,
+//! the most for which there are out-of-band bytes. The open page, and the last group until its pages are programmed,
+//! are kept in the buffer, so that they survive a power cut that spoils their pages on flash.
 //!
-//! Nine out-of-band bytes of a page, besides what is said of any block: four CPSZ of two bytes, and a CPSH. At most
-//! one group begins in a page, for only four units are in it.
+//! Nine out-of-band bytes of a page, besides those of each block: four CPSZ of two bytes, and a CPSH. At most one group
+//! begins in a page, for it has only four units.
 //!
 //! | bits of a CPSH | |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | 5–6 | units in the page that come before it |
 //! | 7 | 1 if a group begins here |
 //!
-//! Where groups begin is kept in memory, and found again from the CPSH of all pages alone.
+//! The starts of groups are kept in memory, and can be recovered from the CPSH of all pages alone.
 
 use super::{
     Choice, FlashPage, Found, GROUP, Layout, Pages, Piece, Space, Unit,
@@ -25,7 +25,7 @@ use std::rc::Rc;
 const BEGINS: u8 = 0x80;
 const COMPACTED: u8 = 31;
 
-/// Where a group begins: a page, and a unit in it.
+/// The start of a group: a page, and a unit in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     page: usize,
@@ -38,21 +38,21 @@ pub(super) struct Zone {
     choice: Choice,
     /// Programmed pages.
     pages: Pages,
-    /// The page behind them, in the buffer; without units if there is none.
+    /// The open page behind them, in the buffer; without units if there is none.
     open: FlashPage,
-    /// Where groups begin.
+    /// The starts of groups.
     places: Vec<Place>,
     units: u64,
     last: Option<Last>,
-    /// As [`Layout::space`] says.
+    /// For [`Layout::space`].
     space: Space,
 }
 
-/// What the buffer keeps of the group that was placed last.
+/// The buffered copy of the group that was placed last.
 #[derive(Clone)]
 struct Last {
     group: Rc<Vec<Unit>>,
-    /// What there was before it: programmed pages, and the page that was open.
+    /// The state before it: number of programmed pages, and the open page.
     pages: usize,
     open: FlashPage,
     space: Space,
@@ -72,7 +72,7 @@ impl Zone {
         }
     }
 
-    /// Places a unit; gives where.
+    /// Places a unit; gives its place.
     fn place(&mut self, unit: &Unit) -> Place {
         if !self.open.fits(unit.bytes.len()) {
             self.pages.push(std::mem::take(&mut self.open).into());
@@ -82,13 +82,13 @@ impl Zone {
         place
     }
 
-    /// Where groups begin, by out-of-band bytes alone.
+    /// The starts of groups, by out-of-band bytes alone.
     fn scan<'p>(pages: impl Iterator<Item = &'p FlashPage>) -> Vec<Place> {
         let begins = pages.enumerate().filter(|(_, page)| page.cpsh & BEGINS > 0);
         begins.map(|(number, page)| Place { page: number, unit: (page.cpsh >> 5 & 3) as usize }).collect()
     }
 
-    /// Takes back the last group; what was before it is as it was.
+    /// Removes the last group and restores the state before it.
     fn undo(&mut self) -> Option<Rc<Vec<Unit>>> {
         let last = self.last.take()?;
         self.pages.truncate(last.pages);
@@ -100,7 +100,7 @@ impl Zone {
     }
 }
 
-/// In which order a group lies that has this CPSH.
+/// The order of a group with this CPSH.
 fn order_of(cpsh: u8) -> [usize; GROUP] {
     orders().nth((cpsh & 31) as usize).unwrap_or([0, 1, 2, 3])
 }
@@ -129,12 +129,12 @@ impl Layout for Zone {
         self.units
     }
 
-    /// With the page that is open.
+    /// Includes the open page.
     fn flash_pages(&self) -> u64 {
         (self.pages.len() + (self.open.units() > 0) as usize) as u64
     }
 
-    /// Each begins a page at most.
+    /// In the worst case each begins a page.
     fn most(&self, units: u64) -> u64 {
         self.flash_pages() + units
     }
@@ -159,15 +159,15 @@ impl Layout for Zone {
 
     fn take_from(&mut self, index: u64) -> Vec<Unit> {
         let units: Vec<Unit> = (index..self.units).filter_map(|index| Some(self.unit(index)?.unit)).collect();
-        // All that is before it is placed again: what is taken back has only just been placed, or is a fault.
+        // The units before are placed again: taking back follows placing closely, or is due to a fault.
         let before: Vec<Unit> = (0..index).filter_map(|index| Some(self.unit(index)?.unit)).collect();
         *self = Zone::new(self.choice);
         before.chunks(GROUP).for_each(|group| self.push(group.to_vec()));
         units
     }
 
-    /// Some pages of the last group may have been programmed, and one is spoilt: nothing of them is believed. The group
-    /// is placed again, from the buffer, behind what was there before it.
+    /// Some pages of the last group may have been programmed, and one is spoilt: none of them is trusted. The group is
+    /// placed again, from the buffer, behind the state before it.
     fn cut(&mut self) {
         if let Some(group) = self.undo() {
             self.push(Rc::unwrap_or_clone(group));

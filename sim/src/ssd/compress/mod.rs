@@ -1,16 +1,16 @@
-//! Compression in the drive: media whose flash holds compressed pages (docs/COMPRESSION.md).
+//! Compression in the drive: media that hold compressed pages on flash (docs/COMPRESSION.md).
 //!
-//! A *logical page* is 16 KiB of a zone, four blocks, and what the drive compresses at once. What comes of it is a
-//! *unit*. Four neighbouring logical pages are a *group*. A *flash page* has 16 KiB too, and out-of-band bytes that say
-//! which units are in it. What the write pointer has not passed may be written again, so it waits uncompressed in a
-//! buffer; a group is compressed and placed, in the way of its [`Scheme`], when the write pointer has passed all of it.
+//! A *logical page* is 16 KiB of a zone, four blocks, and is compressed as one. The result is a *unit*. Four
+//! neighbouring logical pages are a *group*. A *flash page* has 16 KiB too, and out-of-band bytes that list its units.
+//! Blocks above the write pointer may be overwritten, so they wait uncompressed in a buffer; a group is compressed and
+//! placed, by its [`Scheme`], when the write pointer has passed all of it.
 //!
 //! Invariants: pages are placed in order, none before those ahead of it; of each block either the buffer or the flash
-//! has the newest version, and reads look nowhere else. What the drive charges for a page that is in the buffer is what
-//! it may take on flash at most, so that there always is room for what was acknowledged.
+//! has the newest version, and reads look nowhere else. A buffered page is charged with the most flash that it may
+//! take, so that there always is room for acknowledged writes.
 //!
-//! Media know no rules, and none of the drive's changes: whatever is taken back of what was placed, as a volatile
-//! cache does in a power cut, is taken from flash into the buffer again, with all that lies behind it.
+//! Media know neither rules nor changes of the drive: when placed blocks are undone, as by the loss of a volatile cache
+//! in a power cut, they are moved from flash back into the buffer, with all that lies behind them.
 
 mod balloon;
 mod base;
@@ -34,25 +34,25 @@ pub const PAGE: usize = PAGE_BLOCKS as usize * BLOCK;
 /// Logical pages of a group; units that a flash page has out-of-band bytes for.
 pub const GROUP: usize = 4;
 
-/// How a drive places what it has compressed.
+/// Placement of compressed units on flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// As it comes, not compressed.
+    /// In order, uncompressed.
     Base,
-    /// In slots that are alike in all of a zone; what does not fit lies apart.
+    /// In slots of one size for all of a zone; the rest of a larger unit is stored apart.
     Balloon(Slots),
-    /// So that no unit crosses a flash page, in the order that takes the fewest.
+    /// Without a unit that crosses a flash page, in the order that takes the fewest pages.
     Braid(Choice),
 }
 
-/// What decides the slots of a zone, from the sizes of its first units.
+/// Rule for the slot size of a zone, from the sizes of its first units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// The least space, rests that lie apart included.
+    /// The least space, rests that are stored apart included.
     LeastSpace,
     /// The same, where a rest takes whole slots.
     WholeRests,
-    /// The smallest that so many of a hundred units fit in.
+    /// The smallest slots into which this percentage of units fits.
     Fitting(u64),
 }
 
@@ -64,7 +64,7 @@ struct Unit {
     about: About,
 }
 
-/// What the out-of-band bytes of a flash page say of a unit besides its size.
+/// Out-of-band information of a flash page on a unit, besides its size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct About {
     /// A bit for each block that is written.
@@ -76,68 +76,68 @@ struct About {
 /// A unit that was read.
 struct Found {
     unit: Unit,
-    /// Where it lies on flash, in the order in which it has to be read; nowhere if it is in the buffer.
+    /// Its places on flash, in reading order; empty if it is in the buffer.
     pieces: Vec<Piece>,
 }
 
 /// A unit, or a part of one, on flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The flash page, by a number that no other page of the zone has.
+    /// The flash page, by a number that is unique in the zone.
     pub page: u64,
     pub bytes: u64,
 }
 
 /// A zone on flash.
 trait Layout {
-    /// Places a group behind what is there. It is smaller than four units only at the end of the zone.
+    /// Places a group behind the others. Only the last one of the zone may have fewer than four units.
     fn push(&mut self, group: Vec<Unit>);
 
-    /// There is nothing to come.
+    /// No more groups follow.
     fn close(&mut self) {}
 
-    /// Units that have been placed.
+    /// Number of placed units.
     fn units(&self) -> u64;
 
-    /// Flash pages that are taken.
+    /// Flash pages in use.
     fn flash_pages(&self) -> u64;
 
-    /// The most flash pages that all units may take when so many more have been placed.
+    /// The most flash pages that all units may take after this many more have been placed.
     fn most(&self, units: u64) -> u64;
 
-    /// A unit that has been placed.
+    /// A placed unit.
     fn unit(&self, index: u64) -> Option<Found>;
 
-    /// Takes back all units from `index` on, the first of a group.
+    /// Removes and gives all units from `index` on, the first of a group.
     fn take_from(&mut self, index: u64) -> Vec<Unit>;
 
     /// The power fails while the last group is being programmed, and returns.
     fn cut(&mut self) {}
 
-    /// How it was done.
+    /// Space statistics.
     fn space(&self) -> Space;
 
     fn copy(&self) -> Box<dyn Layout>;
 }
 
-/// What is on the flash of a drive, or of one of its zones.
+/// Space statistics of a drive, or of one of its zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Logical pages that have been placed.
+    /// Placed logical pages.
     pub pages: u64,
     /// Flash pages that they take.
     pub flash_pages: u64,
     /// Bytes of all units.
     pub bytes: u64,
-    /// Units of which a rest lies apart.
+    /// Units with a rest that is stored apart.
     pub truncated: u64,
-    /// Groups that kept their order, and groups that were put in another one or might have been.
+    /// Groups that kept their order, and groups for which a better order was sought.
     pub compacted: u64,
     pub braided: u64,
 }
 
 impl Space {
-    /// Both together.
+    /// The sums of both.
     pub fn plus(self, other: Space) -> Space {
         Space {
             pages: self.pages + other.pages,
@@ -149,13 +149,13 @@ impl Space {
         }
     }
 
-    /// Logical pages for each flash page.
+    /// Logical pages per flash page.
     pub fn efficiency(&self) -> f64 {
         self.pages as f64 / self.flash_pages.max(1) as f64
     }
 }
 
-/// What a logical page becomes: LZ4, or the page itself where that is no shorter.
+/// Compresses a logical page: LZ4, or the page itself if that is not shorter.
 pub fn compress(page: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; lz4_flex::block::get_maximum_output_size(page.len())];
     match lz4_flex::block::compress_into(page, &mut bytes) {
@@ -165,7 +165,7 @@ pub fn compress(page: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The logical page that became these bytes.
+/// Inverse of [`compress`].
 fn expand(bytes: &[u8]) -> io::Result<Vec<u8>> {
     if bytes.len() == PAGE {
         return Ok(bytes.to_vec());
@@ -177,23 +177,23 @@ fn expand(bytes: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Media in memory that compress.
+/// Compressing media in memory.
 pub struct CompressedMedia {
     scheme: Scheme,
     zone_size: u64,
     oob_bytes: usize,
-    /// What is not on flash yet, and the states of zones.
+    /// Blocks that are not on flash yet, and the states of zones.
     buffer: MemoryMedia,
     flash: Vec<Flash>,
-    /// Flash pages that there are, if they are fewer than may be needed.
+    /// Number of flash pages, if they are fewer than may be needed.
     most_pages: Option<u64>,
-    /// What all zones are charged for.
+    /// The sum of all zones' charges.
     charged: u64,
     /// Flash pages that reads took, and logical pages that they were for.
     reads: Reads,
 }
 
-/// What reads of the host came to.
+/// Read statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// Logical pages that were on flash.
@@ -205,14 +205,14 @@ pub struct Reads {
 /// The flash of a zone.
 struct Flash {
     layout: Box<dyn Layout>,
-    /// The end of what was written since the zone was reset, in blocks from its start.
+    /// End of the written blocks since the last reset, in blocks from the start of the zone.
     end_blocks: u64,
-    /// Flash pages that are taken or kept free for it.
+    /// Flash pages that are used by or reserved for it.
     charged: u64,
 }
 
 impl CompressedMedia {
-    /// Blank media for a drive of this shape, with as much flash as it can need.
+    /// Blank media for a drive of this geometry, with as much flash as it can need.
     pub fn new(geometry: &Geometry, scheme: Scheme) -> CompressedMedia {
         let pages = geometry.zone_capacity_blocks.div_ceil(PAGE_BLOCKS);
         let flash = || Flash { layout: blank(scheme, pages), end_blocks: 0, charged: 0 };
@@ -228,22 +228,23 @@ impl CompressedMedia {
         }
     }
 
-    /// The same with so many flash pages in all, fewer than its zones can need: what data saves is announced as
-    /// capacity then, and a write is refused that might not find room.
+    /// The same with `flash_pages` in all, fewer than its zones can need: the savings of compression are announced as
+    /// capacity then, and a write is refused if it might not find room.
     ///
     /// # Panics
-    /// With a volatile cache: what a power cut takes back of it may take more than what was placed has saved.
+    /// With a volatile cache: writes that a power cut undoes may need more room in the buffer than placing them has
+    /// saved.
     pub fn with_pages(geometry: &Geometry, scheme: Scheme, flash_pages: u64) -> CompressedMedia {
         assert!(!geometry.volatile_cache, "a drive with a volatile cache cannot announce more than it has");
         CompressedMedia { most_pages: Some(flash_pages), ..CompressedMedia::new(geometry, scheme) }
     }
 
-    /// What is on flash.
+    /// Space statistics of all zones.
     pub fn space(&self) -> Space {
         self.flash.iter().fold(Space::default(), |space, zone| space.plus(zone.layout.space()))
     }
 
-    /// What reads came to.
+    /// Read statistics.
     pub fn reads(&self) -> Reads {
         self.reads
     }
@@ -252,7 +253,7 @@ impl CompressedMedia {
         ((lba.0 / self.zone_size) as usize, lba.0 % self.zone_size)
     }
 
-    /// What the zone would be charged for if it had been written up to `end_blocks`.
+    /// The charge of the zone if it had been written up to `end_blocks`.
     fn charge(&self, zone: usize, end_blocks: u64) -> u64 {
         let layout = &self.flash[zone].layout;
         layout.most(end_blocks.div_ceil(PAGE_BLOCKS).saturating_sub(layout.units()))
@@ -264,7 +265,7 @@ impl CompressedMedia {
         self.flash[zone].charged = charge;
     }
 
-    /// Compresses and places what the write pointer of the zone has passed.
+    /// Compresses and places the groups that the write pointer of the zone has passed.
     fn settle(&mut self, info: &ZoneInfo) -> io::Result<()> {
         let zone = info.zone.0 as usize;
         let full = info.state == ZoneState::Full;
@@ -275,7 +276,7 @@ impl CompressedMedia {
         };
         let mut at = self.flash[zone].layout.units();
         if at < end && !at.is_multiple_of(GROUP as u64) {
-            // A zone that was full, and is not any more.
+            // The zone was full, and no longer is.
             self.take_back(zone, at * PAGE_BLOCKS)?;
             at = self.flash[zone].layout.units();
         }
@@ -292,7 +293,7 @@ impl CompressedMedia {
         Ok(())
     }
 
-    /// Takes a logical page out of the buffer.
+    /// Removes a logical page from the buffer, and compresses it.
     fn take_up(&mut self, info: &ZoneInfo, page: u64) -> io::Result<Unit> {
         let start = info.zone.0 as u64 * self.zone_size;
         let mut data = vec![0; PAGE];
@@ -311,7 +312,7 @@ impl CompressedMedia {
         Ok(Unit { bytes: compress(&data), about })
     }
 
-    /// Takes what is on flash from the group of this block on into the buffer again.
+    /// Moves all units from the group of this block on back from flash into the buffer.
     fn take_back(&mut self, zone: usize, offset: u64) -> io::Result<()> {
         let group = offset / PAGE_BLOCKS / GROUP as u64 * GROUP as u64;
         let start = zone as u64 * self.zone_size + group * PAGE_BLOCKS;
@@ -332,7 +333,7 @@ impl CompressedMedia {
     }
 }
 
-/// A zone of so many logical pages with nothing in it.
+/// An empty zone of this many logical pages.
 fn blank(scheme: Scheme, pages: u64) -> Box<dyn Layout> {
     match scheme {
         Scheme::Base => Box::new(base::Zone::default()),
@@ -473,7 +474,7 @@ impl FlashPage {
         self.cpsz.iter().filter(|size| **size > 0).count()
     }
 
-    /// Whether a unit of this size, and all that is said of it, has room.
+    /// Whether a unit of this size and its out-of-band information fit.
     fn fits(&self, size: usize) -> bool {
         self.units() < GROUP && self.data.len() + size <= PAGE
     }
@@ -484,7 +485,7 @@ impl FlashPage {
         self.about.push(unit.about.clone());
     }
 
-    /// A unit, by the out-of-band bytes.
+    /// A unit, located by the out-of-band bytes.
     fn unit(&self, index: usize) -> Option<Unit> {
         let size = |index: usize| self.cpsz[index] as usize;
         let about = self.about.get(index)?.clone();

@@ -1,24 +1,23 @@
-//! Which way a group goes: what Braid-ZNS (§III) calls the scheme selection logic.
+//! Choice of the order of a group: the scheme selection logic of Braid-ZNS (§III).
 //!
-//! It knows the sizes of four units alone, and looks at two things: their range, for units that are about as large as
-//! each other fill pages alike in any order; and the average ratio, for units that hardly got smaller share no page.
-//! Either way they are *compacted*: placed as they come. Otherwise they are *braided*: of the orders there are the one
-//! is taken that ends first. That one unit never crosses a page goes for both. The paper gives no threshold; these are
-//! decisions, and none was fitted to anything.
+//! It uses the sizes of the four units alone, in two ways: their range, for units of similar size fill pages alike in
+//! any order; and the average ratio, for units that hardly shrank share no page. In both cases they are *compacted*:
+//! placed in their own order. Otherwise they are *braided*: placed in the order that ends first. In either case no unit
+//! crosses a page. The paper gives no thresholds; these are decisions, and none was fitted to anything.
 
 use super::{GROUP, PAGE};
 
-/// Up to which range units are about as large as each other: a sixteenth of a page.
+/// Largest range of units of similar size: a sixteenth of a page.
 const DENSE: usize = PAGE / 16;
-/// From which average on they hardly got smaller: fifteen sixteenths of a page.
+/// Smallest average of units that hardly shrank: fifteen sixteenths of a page.
 const HARDLY_SMALLER: usize = PAGE / 16 * 15;
 
-/// Who decides.
+/// Rule of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The selection logic.
     BySizes,
-    /// Nobody: all groups are placed as they come, or in the best order.
+    /// Constant: all groups keep their order, or get the best one.
     AlwaysCompacted,
     AlwaysBraided,
 }
@@ -38,7 +37,7 @@ impl Choice {
     }
 }
 
-/// All orders of a group, by their number in a CPSH. The first is the one in which it came.
+/// All orders of a group, by their number in a CPSH. The first is the identity.
 pub(super) fn orders() -> impl Iterator<Item = [usize; GROUP]> {
     (0..GROUP.pow(4)).map(|number| [number / 64, number / 16 % 4, number / 4 % 4, number % 4]).filter(
         |order| {
@@ -48,7 +47,7 @@ pub(super) fn orders() -> impl Iterator<Item = [usize; GROUP]> {
     )
 }
 
-/// How far a page is filled: units and bytes.
+/// Fill level of a page: units and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fill {
     /// Pages that were begun behind the first.
@@ -58,7 +57,7 @@ pub(super) struct Fill {
 }
 
 impl Fill {
-    /// Behind units of these sizes, each of which goes to the next page if this one has no room.
+    /// The level after units of these sizes, each of which goes to the next page if it does not fit.
     pub fn behind(self, sizes: impl Iterator<Item = usize>) -> Fill {
         sizes.fold(self, |fill, size| match fill.units < GROUP && fill.bytes + size <= PAGE {
             true => Fill { bytes: fill.bytes + size, units: fill.units + 1, ..fill },
@@ -67,8 +66,8 @@ impl Fill {
     }
 }
 
-/// The number of the order that ends first behind a page that is so full; the earliest of those that are alike.
-/// Of a group that is not whole the units that are not there come last.
+/// The number of the order that ends first behind a page with this fill level; the earliest of equal ones. In an
+/// incomplete group the missing units come last.
 pub(super) fn best_order(sizes: &[usize], fill: Fill) -> usize {
     let whole = |order: &[usize; GROUP]| order[sizes.len()..].iter().all(|unit| *unit >= sizes.len());
     let numbered = orders().enumerate().filter(|(_, order)| whole(order));
@@ -110,7 +109,7 @@ mod tests {
         assert_eq!(end([0, 1, 2, 3]).pages, 2);
     }
 
-    /// No other order ends earlier, whatever there is before it.
+    /// No other order ends earlier, for any fill level before it.
     #[test]
     fn the_best_order_is_the_best_of_all() {
         let mut rng = crate::rng::Rng::new(5);

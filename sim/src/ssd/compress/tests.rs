@@ -17,7 +17,7 @@ const SCHEMES: [Scheme; 6] = [
     Scheme::Braid(Choice::AlwaysBraided),
 ];
 
-/// A page of which so many of 16 parts are noise.
+/// A page in which this many of 16 parts are noise.
 fn page(rng: &mut Rng, parts: u64) -> Vec<u8> {
     let mut page = vec![b'z'; PAGE];
     page.iter_mut().take(PAGE / 16 * parts as usize).for_each(|byte| *byte = rng.below(256) as u8);
@@ -29,7 +29,7 @@ fn unit(rng: &mut Rng, parts: u64) -> Unit {
     Unit { bytes: compress(&page(rng, parts)), about: About { written: rng.below(16) as u8, host } }
 }
 
-/// What of a unit comes back; Base stores it as it was.
+/// Whether the unit was read back unchanged; Base stores its data uncompressed.
 fn same(scheme: Scheme, found: &Unit, unit: &Unit) -> bool {
     let plain = |unit: &Unit| expand(&unit.bytes).unwrap();
     found.about == unit.about && plain(found) == plain(unit) && (scheme == Scheme::Base || found == unit)
@@ -155,7 +155,7 @@ fn blocks(rng: &mut Rng, count: usize) -> (Buf, Buf) {
     (Buf::copy_of(&data), Buf::copy_of(&host))
 }
 
-/// Mostly what makes sense.
+/// Mostly valid commands.
 fn draw(rng: &mut Rng, ssd: &Ssd) -> Command {
     let zone = ZoneIndex(rng.below(4) as u32);
     let (info, start, one) = (ssd.zones().info(zone), zone.0 as u64 * 128, Zones::One(zone));
@@ -175,7 +175,7 @@ fn draw(rng: &mut Rng, ssd: &Ssd) -> Command {
     }
 }
 
-/// All that a host can see, and what is written.
+/// All data that a host can read, and the written blocks.
 fn picture(ssd: &mut Ssd) -> Vec<Option<Vec<u8>>> {
     (0..4 * 128)
         .filter(|lba| lba % 128 < 101)
@@ -191,8 +191,7 @@ fn picture(ssd: &mut Ssd) -> Vec<Option<Vec<u8>>> {
         .collect()
 }
 
-/// A host cannot tell a drive that compresses from one that does not, through power cuts that lose all they may, and
-/// bits that flip.
+/// A host cannot tell a compressing drive from another one, through power cuts with all losses and flipped bits.
 #[test]
 fn a_host_sees_the_same_drive() {
     for scheme in SCHEMES {
@@ -272,7 +271,7 @@ fn a_drive_refuses_what_it_might_not_hold_and_holds_what_it_took() {
     }
 }
 
-/// Whatever is written where, refused, torn, cut, flushed and finished in whatever order.
+/// For any writes, refused, torn, cut, flushed and finished in any order.
 #[test]
 fn a_drive_that_announces_more_than_it_has_is_never_too_full() {
     for scheme in SCHEMES {
@@ -316,7 +315,7 @@ fn no_block_is_torn_where_there_is_no_room() {
     }
 }
 
-/// What it has acknowledged and then loses may have let more be written in its place than it can keep.
+/// Acknowledged data that is lost may have been replaced by more than the drive can keep.
 #[test]
 #[should_panic = "cannot announce more than it has"]
 fn a_drive_with_a_volatile_cache_announces_no_more_than_it_has() {
