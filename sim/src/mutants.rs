@@ -1,14 +1,14 @@
-//! Mutants: single changes that break a rule of the engine, each of which the tests have to notice.
+//! Mutants: single changes that break a rule of the engine, each of which the tests have to detect.
 //!
-//! The list is `sim/mutants.txt` ([`list`]). Its changes go into a copy of the engine below
-//! `target/mutants`, all of them in one build; an environment variable says which one is on. The
-//! product's sources know nothing of it. The simulator of that copy, its systematic search and its
-//! scripted tests are the judges: a mutant is killed by the first check of theirs that fails (`check.rs`).
+//! The list is `sim/mutants.txt` ([`list`]). Its changes go into a copy of the engine below `target/mutants`, all of
+//! them in one build; an environment variable switches one on. The product's sources contain none of it. The simulator
+//! of that copy, its systematic search and its scripted tests are the judges: a mutant is killed by the first of their
+//! checks that fails (`check.rs`).
 //!
-//! Each check is first made with no mutant on. It has to pass, and the switches say which mutants it
-//! reaches. Until a check comes to a mutant's place the mutant changes nothing, and everything that is
-//! checked is decided by seeds and scripts: so a check that does not reach a mutant cannot find it, and
-//! is not asked ([`play`]). The check that found a mutant the last time is asked first ([`finders`]).
+//! Each check is first run without a mutant. It has to pass, and the switches record the mutants that it reaches.
+//! Checks are deterministic, by seeds and scripts, and a mutant changes nothing before its place is reached: so a check
+//! that does not reach a mutant cannot find it, and is skipped ([`play`]). The check that found a mutant the last time
+//! is run first ([`finders`]).
 
 mod check;
 pub mod finders;
@@ -26,14 +26,14 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// What says which mutant is on, and where it is noted which ones are reached.
+/// Environment variables: the mutant that is on, and the file that records reached ones.
 const MUTANT: &str = "ZONERAID_MUTANT";
 const REACHED: &str = "ZONERAID_REACHED";
 
-/// The library whose own tests are judges, too, and the program of scripted tests.
+/// The library with unit tests that are judges, too, and the program of scripted tests.
 const ENGINE: &str = "engine";
 const SCRIPTS: &str = "all";
-/// The scripts that judge mutants: those that are about crashes and faults.
+/// The scripts that judge mutants: those on crashes and faults.
 const TESTS: [&str; 22] = [
     "appended",
     "golden",
@@ -59,11 +59,11 @@ const TESTS: [&str; 22] = [
     "namespaces",
 ];
 
-/// What names of the host's test programs begin with, and the parts of its program of tests that judge.
+/// Prefix of the names of the host's test programs, and the modules of its test program that judge.
 const HOST_TESTS: &str = "host-";
 const OF_HOST: [&str; 5] = ["daemon", "trouble", "volume", "namespaces", "owner"];
 
-/// The module that the copy of the engine has more than the original.
+/// The module that is added to the copy of the engine.
 const SWITCH: &str = "\
 //! Which mutant is on, and which ones are reached.
 use std::{
@@ -97,7 +97,7 @@ fn note(number: u32) {
 }
 ";
 
-/// Where the sources are that this program was built of.
+/// The workspace that this program was built from.
 pub fn workspace() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own).to_path_buf()
@@ -131,26 +131,26 @@ pub fn sources(workspace: &Path, mutants: &[Mutant]) -> anyhow::Result<BTreeMap<
     Ok(sources)
 }
 
-/// Who is asked about a mutant.
+/// The judges of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judges {
     All,
-    /// Random lives alone.
+    /// Random lives only.
     Lives,
 }
 
-/// The build that has all mutants in it.
+/// The build with all mutants.
 pub struct Build {
     directory: PathBuf,
     simulator: PathBuf,
-    /// Test programs, with their names; those of the host begin with `host`.
+    /// Test programs, with their names; those of the host have a prefix.
     tests: Vec<(String, PathBuf)>,
     has_host: bool,
 }
 
 impl Build {
-    /// Copies the sources in `workspace` to `target/mutants` there, with the changes of `mutants`, and builds them:
-    /// all judges, or the simulator alone, which takes a small part of the time. The host is built if one of `chosen` is
+    /// Copies the sources in `workspace` to `target/mutants` there, with the changes of `mutants`, and builds them: all
+    /// judges, or the simulator alone, which takes a small part of the time. The host is built if one of `mutants` is
     /// in it.
     pub fn make(workspace: &Path, mutants: &[Mutant], judges: Judges, jobs: usize) -> anyhow::Result<Build> {
         let has_host = judges == Judges::All && mutants.iter().any(Mutant::is_of_host);
@@ -165,7 +165,7 @@ impl Build {
             build.cargo(&["build", "--package", "zoneraid-sim", "--bin", "sim"], jobs)?;
             return Ok(build);
         }
-        // One command for all, or what they depend on would be built more than once.
+        // One command for all, or their dependencies would be built more than once.
         let packages = ["--package", "zoneraid-engine", "--package", "zoneraid-sim"];
         let host: &[&str] = if has_host { &["--package", "zoneraid"] } else { &[] };
         let tests = ["test", "--no-run", "--lib", "--test", SCRIPTS];
@@ -176,7 +176,7 @@ impl Build {
         Ok(build)
     }
 
-    /// As [`Build::make`], of those of `drawn` that compile; gives these, too.
+    /// As [`Build::make`], for those of `drawn` that compile; gives these, too.
     pub fn random(
         workspace: &Path,
         mut drawn: Vec<Mutant>,
@@ -253,13 +253,13 @@ impl Build {
             .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-            // Whatever a switch does to the style is no matter.
+            // The style of switched code does not matter.
             .env("RUSTFLAGS", "--cap-lints allow")
             .stdin(Stdio::null());
         cargo.output().context("cargo cannot be run")
     }
 
-    /// Files of the copy that do not compile, each with the lines that errors speak of.
+    /// Files of the copy that do not compile, each with the lines of its errors.
     fn errors(&self, jobs: usize) -> anyhow::Result<Vec<(String, Vec<usize>)>> {
         let host: &[&str] = if self.has_host { &["--package", "zoneraid"] } else { &[] };
         let arguments = [&["check", "--keep-going", "--lib", "--package", "zoneraid-engine"], host].concat();
@@ -267,7 +267,7 @@ impl Build {
         if output.status.success() {
             return Ok(Vec::new());
         }
-        // Errors are rendered: the line behind an arrow is the place of each.
+        // Errors are rendered: the line after an arrow is the place of each.
         let text = String::from_utf8_lossy(&output.stderr);
         let place = |line: &str| {
             let mut parts = line.trim().strip_prefix("--> ")?.split(':');
@@ -281,7 +281,7 @@ impl Build {
         }
     }
 
-    /// Builds something of the copy, and notes which programs came of it.
+    /// Runs a build in the copy, and records the resulting programs.
     fn cargo(&mut self, arguments: &[&str], jobs: usize) -> anyhow::Result<()> {
         let output = self.run_cargo(arguments, jobs)?;
         if !output.status.success() {
@@ -308,8 +308,8 @@ impl Build {
     }
 }
 
-/// Copies a directory, with what `instead` has instead of a file, and removes what is in the copy alone. Files that are
-/// the same already keep their times, so that nothing is built in vain.
+/// Copies a directory, with replacements of files by `instead`, and removes files that only the copy has. Unchanged
+/// files keep their times, so that they are not built again.
 fn copy(from: &Path, to: &Path, instead: &dyn Fn(&Path) -> Option<String>) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(to)? {

@@ -15,22 +15,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How much longer than without a mutant a check may take, and what it may take anyway. This is time of the
-/// processor: what else the computer does is no matter.
+/// Time limit of a check with a mutant: a multiple of the time without, and a constant. This is CPU time, independent
+/// of other load on the computer.
 const PATIENCE: u32 = 5;
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
-/// How much longer all of that may take on a clock, for checks that wait for what never happens.
+/// Factor of the limit in real time, for checks that block forever.
 const SLOWEST: u32 = 20;
-/// What a check may take that is made without a mutant.
+/// Time limit of a check without a mutant.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Memory that a check may take, in KiB.
+/// Memory limit of a check, in KiB.
 const MEMORY_KIB: u64 = 3 << 20;
 const POLL: Duration = Duration::from_millis(2);
-/// Signals that end a process which has had its time.
+/// Signals that end a process at its time limit.
 const ENDED: [i32; 2] = [9, 24];
 
-/// Kinds of lives, as `sim run` is told. Each is asked about every mutant that it comes to: volumes and namespaces run
-/// the code of arrays, and layers on arrays all of it.
+/// Kinds of lives, as options of `sim run`. Each is run on every mutant that it reaches: volumes and namespaces run the
+/// code of arrays, and layers on arrays all of it.
 const LIVES: [&str; 6] = [
     "",
     " --volume",
@@ -40,23 +40,23 @@ const LIVES: [&str; 6] = [
     " --stack=volume-on-namespace",
 ];
 
-/// Something that may find a mutant.
+/// A test that may find a mutant.
 #[derive(Clone, Debug)]
 pub(super) struct Check {
-    /// What is known of it by which it can be found again.
+    /// Its identity, by which it can be run again.
     pub finder: Finder,
     program: PathBuf,
 }
 
-/// A check that passes while no mutant is on.
+/// A check that passes without a mutant.
 pub(super) struct Sound {
     pub check: Check,
-    /// The mutants whose places it comes to, by their numbers.
+    /// The numbers of the mutants that it reaches.
     pub reached: BTreeSet<u32>,
     pub took: Duration,
 }
 
-/// What came of a check.
+/// Result of a check.
 struct Ran {
     /// `None` if it took too long.
     passed: Option<bool>,
@@ -70,19 +70,19 @@ impl Check {
         self.finder.judge.strip_prefix("test ").is_some_and(|name| name.starts_with(HOST_TESTS))
     }
 
-    /// Whether it is asked about a mutant: tests of the host are about the host, which nothing else runs.
+    /// Whether it is run on a mutant: tests of the host are for mutants of the host, and no other checks run the host.
     pub(super) fn is_about(&self, mutant: &Mutant) -> bool {
         self.is_of_host() == mutant.is_of_host()
     }
 
-    /// Whether it may fail without a mutant, since the computer lacks something that it needs.
+    /// Whether it may fail without a mutant, since the computer lacks a prerequisite.
     pub(super) fn may_fail(&self) -> bool {
         self.is_of_host()
     }
 }
 
 impl Build {
-    /// Lives: those with the seeds `range`, counted from `from` on, of every kind.
+    /// Lives of every kind with the seeds `range`, counted from `from` on.
     pub(super) fn lives(&self, from: u64, range: Range<u64>) -> Vec<Check> {
         let life = |index: u64, kind: &str| {
             let seed = from.wrapping_add(index);
@@ -141,7 +141,7 @@ impl Build {
         Some(Check { finder: finder.clone(), program: program.clone() })
     }
 
-    /// Makes a check without any mutant: it has to pass.
+    /// Runs a check without a mutant: it has to pass.
     pub(super) fn sound(&self, check: Check) -> anyhow::Result<Sound> {
         let notes = self.notes();
         let ran = self.run(&check, Command::new("sh").env(REACHED, &notes), LONGEST)?;
@@ -149,14 +149,14 @@ impl Build {
             let Finder { judge, arguments, .. } = &check.finder;
             bail!("{judge} fails without any mutant: {arguments:?}\n{}", ran.text);
         }
-        // Not there if it has come to none.
+        // It does not exist if no mutant was reached.
         let text = fs::read_to_string(&notes).unwrap_or_default();
         _ = fs::remove_file(&notes);
         let reached = text.lines().filter_map(|line| line.parse().ok()).collect();
         Ok(Sound { check, reached, took: ran.took })
     }
 
-    /// Makes a check with mutant `number` on. Gives what was found, if something was.
+    /// Runs a check with mutant `number` on. Gives its finding, if any.
     pub(super) fn ask(&self, sound: &Sound, number: u32) -> anyhow::Result<Option<String>> {
         let most = LEAST_PATIENCE + PATIENCE * sound.took;
         let ran = self.run(&sound.check, Command::new("sh").env(MUTANT, number.to_string()), most)?;
@@ -170,7 +170,7 @@ impl Build {
         })
     }
 
-    /// Runs a check in `shell`, with so much of the processor's time.
+    /// Runs a check in `shell`, with a limit of CPU time.
     fn run(&self, check: &Check, shell: &mut Command, most: Duration) -> anyhow::Result<Ran> {
         let started = Instant::now();
         let limited = format!("ulimit -v {MEMORY_KIB}; ulimit -t {}; exec \"$@\"", most.as_secs());

@@ -1,8 +1,9 @@
-//! Which check has found which mutant before: it is asked first, so that a run over all of them takes a small part of
-//! the time.
+//! The checks that have found mutants before: each is run first on its mutant, so that a run over all of them takes a
+//! small part of the time.
 //!
-//! `sim/finders.txt` has a line for each: the mutant, whose check it is, the seeds that had been played with it, if it is
-//! a seed, and what the program is told. A finder that has become deaf costs the mutant's other checks and nothing more.
+//! `sim/finders.txt` has a line for each: the mutant, the judge, the number of seeds until it was found, if it is a
+//! seed, and the arguments of the program. A finder that no longer finds its mutant only costs the mutant's other
+//! checks.
 
 use anyhow::Context;
 use std::{
@@ -18,11 +19,11 @@ const HEAD: &str = "\
 /// A check that found a mutant, or may.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finder {
-    /// Whose it is.
+    /// The name of its judge.
     pub judge: String,
-    /// How many seeds have been played with it, if it is a seed.
+    /// Number of seeds up to this one, if it is a seed.
     pub seeds: Option<u64>,
-    /// What the program is told.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
 }
 
@@ -53,7 +54,7 @@ impl Finders {
         self.0.get(mutant)
     }
 
-    /// Notes who found a mutant, or that nobody did.
+    /// Records the finder of a mutant, or that there is none.
     pub fn note(&mut self, mutant: &str, by: Option<&Finder>) {
         match by {
             Some(finder) => _ = self.0.insert(mutant.into(), finder.clone()),
@@ -66,7 +67,7 @@ impl Finders {
         fs::write(&path, self.text()).with_context(|| path.display().to_string())
     }
 
-    /// Forgets mutants that are not there any more.
+    /// Forgets mutants that no longer exist.
     pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.0.retain(|name, _| is_there(name));
     }

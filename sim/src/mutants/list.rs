@@ -1,11 +1,11 @@
-//! The list of mutants, `sim/mutants.txt`, and what they make of a source text.
+//! The list of mutants, `sim/mutants.txt`, and its application to source text.
 //!
-//! A mutant is one change of one expression or statement. It names the text by a line or so of its
-//! surroundings, in which `«` and `»` stand around what is changed: so a reader sees what it does
-//! without looking anywhere else, and it stays found when lines above it move. Spaces do not count.
+//! A mutant is one change of one expression or statement. It quotes about a line of the source, in which `«` and `»`
+//! enclose the changed part: so it can be read without the source, and it is still found when lines above it move.
+//! White space is ignored.
 //!
-//! All of them go into one build: `E` becomes `(if crate::mutant::on(7) { E' } else { E })`, and a
-//! statement likewise. They may lie inside each other.
+//! All of them go into one build: `E` becomes `(if crate::mutant::on(7) { E' } else { E })`, and a statement likewise.
+//! They may be nested.
 
 use anyhow::{Context, bail};
 use engine::raid::policy::Policy;
@@ -14,45 +14,45 @@ use std::{collections::BTreeSet, ops::Range};
 /// One entry of the list.
 #[derive(Clone, Debug)]
 pub struct Mutant {
-    /// What switches it on: its place in the list, from 1 on.
+    /// Its switch: the position in the list, from 1 on.
     pub number: u32,
     pub name: String,
-    /// The only policy that it concerns, if it is one.
+    /// The policy that it concerns, if only one.
     pub policy: Option<Policy>,
-    /// Below `engine/src`; behind `host/` below `host/src`.
+    /// Path below `engine/src`, or with `host/` in front below `host/src`.
     pub file: String,
-    /// The function that it is in; anywhere in the file if there is none.
+    /// The function that it is in; anywhere in the file if `None`.
     pub function: Option<String>,
-    /// What the source says, without spaces, and which bytes of that are changed.
+    /// The quoted source, without white space, and the changed bytes of it.
     old: String,
     changed: Range<usize>,
     new: String,
-    /// Where it is if it was drawn at random: its line, and which bytes of the source.
+    /// Its place if it was drawn at random: the line, and the bytes of the source.
     place: Option<(usize, Range<usize>)>,
     /// The rule that it breaks.
     pub rule: String,
     pub fate: Fate,
 }
 
-/// What is expected of a mutant.
+/// The expected result of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     Killed,
-    /// Too few seeds show it to be part of a sample.
+    /// Too few seeds find it to be part of a sample.
     Rare,
-    /// Nobody can tell it from the original, because of this.
+    /// It behaves like the original, for this reason.
     Equivalent(String),
-    /// It is not found, and should be: this would have to happen.
+    /// It is not found, and should be: this would be required.
     Survives(String),
 }
 
-/// Files of the host, as opposed to those of the engine.
+/// Prefix of files of the host, as opposed to those of the engine.
 pub(super) const HOST: &str = "host/";
 
 const OPEN: char = '«';
 const CLOSE: char = '»';
 
-/// Reads the list. See its head for how it is written.
+/// Parses the list. Its format is described at its head.
 pub fn parse(text: &str) -> anyhow::Result<Vec<Mutant>> {
     let mut mutants: Vec<Mutant> = Vec::new();
     let mut names = BTreeSet::new();
@@ -108,7 +108,7 @@ fn parse_entry(entry: &str, number: u32) -> anyhow::Result<Mutant> {
     }
     let (before, rest) = old.split_once(OPEN).context("nothing is marked as changed")?;
     let (changed, after) = rest.split_once(CLOSE).context("what is changed has no end")?;
-    // The block of the switch would be all that it is there for, also where nothing is changed.
+    // The binding would be limited to the block of the switch, even if the mutant is off.
     if changed.starts_with("let") && changed.contains('=') && changed.ends_with(';') {
         bail!("it changes a `let` as a whole, instead of what that is set to");
     }
@@ -122,7 +122,7 @@ fn parse_entry(entry: &str, number: u32) -> anyhow::Result<Mutant> {
 }
 
 impl Mutant {
-    /// One that has its place by number.
+    /// A mutant with an explicit place.
     pub(super) fn at(
         file: &str,
         line: usize,
@@ -146,7 +146,7 @@ impl Mutant {
         }
     }
 
-    /// The line of one that has its place by number.
+    /// The line of a mutant with an explicit place.
     pub(super) fn line(&self) -> usize {
         self.place.as_ref().map_or(0, |(line, _)| *line)
     }
@@ -184,7 +184,7 @@ impl Mutant {
         Ok(start..from + sparse(scope, at + self.changed.end - 1) + 1)
     }
 
-    /// What stands instead of `old`.
+    /// The replacement of `old`, with a switch.
     fn switched(&self, old: &str) -> String {
         let (number, new) = (self.number, &self.new);
         let on = format!("{}::mutant::on({number})", if self.is_of_host() { "engine" } else { "crate" });
@@ -198,7 +198,7 @@ impl Mutant {
     }
 }
 
-/// Where the byte of `text` is that is number `dense` without spaces.
+/// The offset in `text` of byte number `dense` without white space.
 fn sparse(text: &str, dense: usize) -> usize {
     let mut left = dense;
     for (at, c) in text.char_indices().filter(|(_, c)| !c.is_whitespace()) {
@@ -210,7 +210,7 @@ fn sparse(text: &str, dense: usize) -> usize {
     text.len()
 }
 
-/// The function `name`, which ends with a brace below its beginning, and where it is.
+/// The function `name`, up to a closing brace at its own indentation, and its offset.
 fn function<'a>(code: &'a str, name: &str) -> Option<(usize, &'a str)> {
     let begins = |open: &str| code.match_indices(&format!("fn {name}{open}")).map(|(at, _)| at).collect();
     let places: Vec<Vec<usize>> = vec![begins("("), begins("<")];

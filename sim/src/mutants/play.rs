@@ -1,4 +1,4 @@
-//! Who finds which mutant, and what it comes to.
+//! Plays mutants: runs checks on them, and computes the score.
 
 use super::{
     Build,
@@ -19,30 +19,30 @@ use std::{
     },
 };
 
-/// What became of a mutant.
+/// Result of a mutant.
 #[derive(Clone, Debug)]
 pub struct Played {
     pub mutant: Mutant,
-    /// Who killed it; `None` if nobody did. Of seeds those count that do not come to it, too.
+    /// The check that killed it, if any. Its number of seeds includes those that do not reach the mutant.
     pub by: Option<Finder>,
-    /// Checks that came to it.
+    /// Number of checks that reached it.
     pub reached: usize,
-    /// What was found.
+    /// Text of the failure.
     pub finding: String,
 }
 
-/// How to play.
+/// Options of a run.
 pub struct Options {
     pub from: u64,
-    /// Seeds before the other judges are asked, and in all.
+    /// Seeds before the other judges, and in all.
     pub seeds: u64,
     pub most_seeds: u64,
     pub jobs: usize,
 }
 
 impl Build {
-    /// Plays `mutants`, stage by stage: who found them before, a few lives, the scripted tests, the systematic search,
-    /// more lives. `told` hears of each as it is done.
+    /// Plays `mutants`, stage by stage: their last finders, a few lives, the scripted tests, the systematic search,
+    /// more lives. `told` is called for each when it is done.
     pub fn play(
         &self,
         mutants: &[Mutant],
@@ -78,7 +78,7 @@ impl Build {
         Ok(done)
     }
 
-    /// Asks about each mutant who found it before, and gives those that are found and the others.
+    /// Runs each mutant's last finder, and gives the found ones and the others.
     fn once_more(
         &self,
         finders: &Finders,
@@ -98,7 +98,7 @@ impl Build {
             if let Some(sound) = finders.of(&before.mutant.name).and_then(|finder| sound.get(finder)) {
                 self.play_one(&mut played, &[sound])?;
             }
-            // Checks are counted when all are asked.
+            // Checks are counted in the stage that runs all of them.
             played.reached = 0;
             if played.by.is_some() {
                 told(&played);
@@ -108,7 +108,7 @@ impl Build {
         Ok(played.into_iter().partition(|played| played.by.is_some()))
     }
 
-    /// Makes checks with those mutants that they come to, and gives those that are found and the others.
+    /// Runs checks on the mutants that they reach, and gives the found ones and the others.
     fn stage(
         &self,
         checks: Vec<Check>,
@@ -124,7 +124,7 @@ impl Build {
             sound => sound.map(Some),
         })?;
         let mut sound: Vec<Sound> = sound.into_iter().flatten().collect();
-        // Lives stay in their order, or one would not know how many it takes.
+        // Lives stay in their order, so that the number of seeds is meaningful.
         sound.sort_by_key(|sound| match sound.check.finder.seeds {
             Some(seeds) => (seeds, sound.took),
             None => (0, sound.took),
@@ -161,7 +161,7 @@ impl Build {
     }
 }
 
-/// How many mutants of each file a check has found: who has found some is asked first about others.
+/// Number of mutants found, by file and check: checks with many are run first on other mutants of the file.
 #[derive(Default)]
 struct Kin(Mutex<BTreeMap<(String, Finder), usize>>);
 
@@ -185,7 +185,7 @@ impl Played {
         Played { mutant, by: None, reached: 0, finding: String::new() }
     }
 
-    /// Whose check found it.
+    /// The judge that found it.
     pub fn judge(&self) -> Option<&str> {
         self.by.as_ref().map(|finder| finder.judge.as_str())
     }
@@ -196,7 +196,7 @@ impl Played {
     }
 }
 
-/// Does `work` for all `items`, `jobs` of them at once, and gives what comes of each, or the first error.
+/// Runs `work` for all `items`, `jobs` of them at once, and gives the results, or the first error.
 fn for_each<T: Sync, R: Send>(
     items: &[T],
     jobs: usize,
@@ -220,8 +220,8 @@ fn for_each<T: Sync, R: Send>(
     Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
 }
 
-/// `count` of those mutants that a random life has found before, drawn by `seed`. One more or less in the list changes
-/// no more than one of the sample.
+/// `count` of the mutants that a random life has found before, drawn by `seed`. Adding or removing a mutant of the list
+/// changes at most one of the sample.
 pub fn sample(mutants: Vec<Mutant>, finders: &Finders, count: usize, seed: u64) -> Vec<Mutant> {
     let place =
         |mutant: &Mutant| Rng::new(seed ^ u64::from(crc32c::crc32c(mutant.name.as_bytes()))).next_u64();
@@ -234,7 +234,7 @@ pub fn sample(mutants: Vec<Mutant>, finders: &Finders, count: usize, seed: u64) 
     drawn
 }
 
-/// What playing mutants comes to.
+/// Summary of played mutants.
 pub struct Score {
     pub mutants: usize,
     pub killed: usize,
@@ -242,18 +242,18 @@ pub struct Score {
     /// Names of those that are not equivalent and were not found.
     pub survived: Vec<String>,
     pub by_judge: BTreeMap<String, usize>,
-    /// Seeds that it took where a run found them.
+    /// Median of the seeds until a life found a mutant.
     pub median_seeds: u64,
-    /// What is worse than the list says.
+    /// Results that are worse than the list expects.
     pub unexpected: Vec<String>,
-    /// What is better.
+    /// Results that are better.
     pub news: Vec<String>,
 }
 
 const BEGIN: &str = "<!-- mutants: written by `sim mutants --write-score` -->\n";
 const END: &str = "<!-- mutants: end -->\n";
 
-/// What a written score says before the length of the list.
+/// Text before the length of the list in a written score.
 const LISTED: &str = "The list (`sim/mutants.txt`) has ";
 
 impl Score {
@@ -336,8 +336,8 @@ mod tests {
     use super::*;
     use crate::mutants::{load, workspace};
 
-    /// The numbers of mutants that were played and that were listed, as a document says; `None` of a score that was
-    /// written before the length of the list was.
+    /// The numbers of played and of listed mutants in a document; `None` for a score without the length of the list, as
+    /// it was written formerly.
     fn counts(text: &str) -> Option<(usize, usize)> {
         let score = text.split_once(BEGIN)?.1.split_once(END)?.0;
         let listed = score.split_once(LISTED)?.1.split_once(' ')?.0;

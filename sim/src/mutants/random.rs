@@ -1,8 +1,8 @@
 //! Mutations of single lines, drawn at random over the engine and the host.
 //!
-//! The list of mutants (`list.rs`) was written by those who knew the rules. Here nothing is known of them: an operator
-//! is swapped, a bound moved by one, a condition negated, a statement left out. A line is taken as text: as a statement, a
-//! condition, or what a `let` is set to. The compiler says which changes are none ([`super::Build::random`]).
+//! The list of mutants (`list.rs`) was written with knowledge of the rules. Here none is used: an operator is swapped,
+//! a bound moved by one, a condition negated, a statement left out. Lines are handled as text: as a statement, a
+//! condition, or the value of a `let`. Changes that do not compile are dropped ([`super::Build::random`]).
 
 use super::list::{Fate, Mutant};
 use crate::rng::Rng;
@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is not changed: commands that people type, and what only measures or shows.
+/// Files without mutations: the command line, and code that only measures or displays.
 const LEFT_OUT: [&str; 9] = [
     "host/cli/",
     "host/bench",
@@ -54,7 +54,7 @@ const SWAPS: [(&str, &str); 24] = [
     (" / ", " * "),
 ];
 
-/// What of a line may be changed.
+/// The part of a line that may be changed.
 enum Part {
     /// A whole statement.
     Statement(Range<usize>),
@@ -96,7 +96,7 @@ fn part(line: &str, at: usize, before: &str, after: &str) -> Option<Part> {
     is_tail.then_some(Part::Expression(whole))
 }
 
-/// What may stand instead of `old`.
+/// Possible replacements of `old`.
 fn changes(part: &Part, old: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for (from, to) in SWAPS {
@@ -130,7 +130,7 @@ fn files(directory: &Path, below: &Path, found: &mut Vec<PathBuf>) -> anyhow::Re
     Ok(())
 }
 
-/// `count` mutations of sources in `workspace` whose paths begin with `start`, of different lines, drawn by `seed`.
+/// `count` mutations of sources in `workspace` with paths that begin with `start`, of different lines, drawn by `seed`.
 pub fn draw(workspace: &Path, start: &str, count: usize, seed: u64) -> anyhow::Result<Vec<Mutant>> {
     let mut drawn = Vec::new();
     for (directory, prefix) in [("engine/src", ""), ("host/src", "host/")] {
