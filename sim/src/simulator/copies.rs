@@ -1,9 +1,9 @@
-//! Copies of an array that are written to independently, and whose drives are mixed then.
+//! Copies of an array that are written to independently and then have their drives mixed.
 //!
-//! What a fork has ended with is there twice. Each copy is assembled, written to and ended by itself, some members
-//! being away all the time or an assembly being cut off; then some drives of one are put in the places of those of the
-//! other. What is assembled of such a mixture has to be one of the two copies, with all that was promised there, or to
-//! be refused. It must not be refused if enough members of a copy are there that have seen everything.
+//! The state at the end of a fork is duplicated. Each copy is assembled, written to and ended on its own, with some
+//! members absent throughout or with an interrupted assembly; then some drives of one copy replace those of the other.
+//! An assembly of the mixture has to give one of the two copies with everything that copy promised, or be refused. It
+//! must not be refused if it contains enough up-to-date members of one copy.
 
 use super::{
     fork::Losses,
@@ -15,19 +15,19 @@ use super::{
 use crate::rng::Rng;
 use engine::array::MemberState;
 
-/// A copy that has come to its end.
+/// A copy after its end.
 struct Copy<'m> {
     world: World<'m>,
-    /// Members that have seen everything, and those that it has gone on without.
+    /// Members that have seen every write, and the members that were absent.
     sound: Vec<usize>,
     away: Vec<usize>,
 }
 
 impl<'m> World<'m> {
-    /// Mixes copies of what has `ended`, half of the time, if no member is suspect.
+    /// Mixes two copies of `ended` in half of the calls, if no member is suspect.
     ///
     /// # Errors
-    /// What was assembled is neither of the copies.
+    /// The mixture was assembled as neither of the copies.
     pub(super) fn mix_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
         let plain = self.members.len() > 1
             && self.heir.is_none()
@@ -55,8 +55,8 @@ impl<'m> World<'m> {
         result
     }
 
-    /// Assembles this copy without some members, writes to it, and ends it. `None` if there is no telling what has
-    /// become of it.
+    /// Assembles this copy without some members, writes to it, and ends it. `None` if too few members have seen every
+    /// write, so that the outcome is open.
     fn live_on(mut self, apart: bool) -> Result<Option<Copy<'m>>, Failure> {
         if apart {
             self.oracle.set_apart();
@@ -98,7 +98,7 @@ impl<'m> World<'m> {
         }))
     }
 
-    /// Puts drives of the other copy in the places of some members, and judges what is assembled.
+    /// Puts drives of the other copy in the places of some members, and judges the assembly of the mixture.
     fn judge_mixture(mut self, one: &Copy<'m>, other: &Copy<'m>) -> Result<(), Failure> {
         let count = self.members.len();
         let exchanged = 1 + self.rng.below(count as u64 - 1) as usize;
@@ -167,8 +167,9 @@ impl<'m> World<'m> {
         Ok(())
     }
 
-    /// A mixture may be refused if no copy has enough members in it that have seen everything, but for those that drives
-    /// of the other copy say are out: that they are half of an array that has gone on without them is as likely.
+    /// A mixture may be refused unless it contains enough up-to-date members of one copy, at least one of which the
+    /// drives of the other copy do not record as out: if they record all of them as out, these may as well be half of
+    /// an array that has gone on without them.
     fn may_refuse(
         &mut self,
         why: &Why,

@@ -1,5 +1,4 @@
-//! What a life remembers between its parts: who may be struck, what goes on beside the load, and drives that
-//! lie about.
+//! State of a life between its parts: the suspects, background work beside the load, and silently faulty drives.
 
 use super::{shelf::Shelf, subject::Said, suspects::Suspects, wire::Bay, world::Pending};
 use engine::zone::Lba;
@@ -9,14 +8,14 @@ use std::{
     rc::Rc,
 };
 
-/// A repair that goes on in the background.
+/// A rebuild or a replacement that runs in the background.
 pub(super) struct Repair {
-    /// All that are filled by it.
+    /// All members that it fills.
     pub members: Vec<usize>,
     pub pending: Pending<u64>,
     /// One of them was struck meanwhile: the repair may fail.
     pub struck: bool,
-    /// The drive is copied to another one.
+    /// It copies a working drive to another one.
     pub copies: bool,
 }
 
@@ -27,10 +26,10 @@ impl Repair {
     }
 }
 
-/// A change of an array that runs.
+/// A change of name, host or autostart of a running array.
 pub(super) struct Changing {
     pub pending: Pending<()>,
-    /// What there may be to say when it is done, and if it has not even begun.
+    /// The possible identities of the array once the change is done, and those if it was refused before it began.
     pub after: Vec<Said>,
     pub before: Vec<Said>,
 }
@@ -42,44 +41,44 @@ pub(super) struct Old {
     pub bytes: Vec<u8>,
 }
 
-/// What a run remembers between its parts.
+/// State of a run between its parts.
 pub(super) struct Course {
     pub suspects: Suspects,
-    /// Drives whose media are damaged: a member stays suspect until it has another drive.
+    /// Drives with damaged media: a member stays suspect until it has another drive.
     pub damaged: BTreeSet<Bay>,
-    /// Those that have blocks that cannot be read.
+    /// Drives with unreadable blocks.
     pub scarred: BTreeSet<Bay>,
-    /// Zones that have worn out, of drives that are damaged, or were when these were in use.
+    /// Worn zones of drives that are damaged, or that were damaged while in use.
     pub worn: BTreeMap<Bay, BTreeSet<u32>>,
     pub repair: Option<Repair>,
-    /// Set to `true` once an heir is the member.
+    /// Set to `true` once the replacement drive is the member.
     pub taken: Option<Rc<Cell<bool>>>,
     /// Drives that were replaced or given up.
     pub attic: Vec<Bay>,
-    /// Those of them of which a member that was away may still believe that they are its array's.
+    /// Drives of `attic` that an absent member may still record as members.
     pub missed: BTreeSet<Bay>,
-    /// A member is being taken out by hand.
+    /// A member is being taken out by an administrative command.
     pub failing: Option<Pending<()>>,
-    /// What is said of the array is being changed.
+    /// The name, host or autostart flag is being changed.
     pub changing: Option<Changing>,
-    /// The array has been assembled on its drives since the last end.
+    /// The array has written to its drives since the last end: it is not, or no longer, provisional.
     pub begun: bool,
-    /// One comes back that was missing.
+    /// A missing member is being taken back.
     pub coming_back: Option<Pending<()>>,
-    /// Those that have come back to an array that may still hold back: it does not say so before it begins.
+    /// Members that came back to an array that may be provisional, which reports them only after its first change.
     pub back: BTreeSet<usize>,
-    /// Drives that are being put in place: set to `false` once the array has taken them.
+    /// Drives that are being attached: the flag is set to `false` once the array has taken the drive.
     pub attaching: Vec<(usize, Rc<Cell<bool>>)>,
-    /// Members whose drives were being put in place when the power went.
+    /// Members with a drive that the array may or may not have taken, since its attachment was interrupted.
     pub half_attached: BTreeSet<usize>,
-    /// The power is going to be cut while the repair goes on.
+    /// The power is to be cut during the repair.
     pub cut_in_rebuild: bool,
-    /// A process was killed, and what it left in volatile caches will be lost with the power next.
+    /// A process was killed, and the next end is a power cut that loses its unflushed data in volatile caches.
     pub caches_next: bool,
-    /// The drives were shut down and no recovery has ended since: it gives zones their ZRWAs again.
+    /// The drives were shut down and no recovery has ended since; recovery opens zones with ZRWAs again.
     pub reopening: bool,
     pub shelf: Shelf,
-    /// A drive has failed silently in this life; and what a block held that may come back.
+    /// A drive has failed silently in this life; and the former contents of a block for a stale write.
     pub failed_silently: bool,
     pub old: Option<Old>,
 }
@@ -112,7 +111,7 @@ impl Course {
         }
     }
 
-    /// A member's drive, if there is one, is none of the array's any more.
+    /// Retires the drive of a member, if `left` has one: it no longer belongs to the array.
     pub fn retire(&mut self, left: Option<(usize, Bay)>) {
         let Some((member, bay)) = left else { return };
         match self.suspects.iter().any(|suspect| suspect.member != member) {
@@ -125,7 +124,7 @@ impl Course {
         self.attic.push(bay);
     }
 
-    /// Whether a drive of `member` is being put in place.
+    /// Whether a drive of `member` is being attached.
     pub fn is_attaching(&self, member: usize) -> bool {
         self.attaching.iter().any(|(other, attaching)| *other == member && attaching.get())
     }

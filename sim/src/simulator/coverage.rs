@@ -1,9 +1,9 @@
-//! What lives have shown: which states of zones went into recoveries, and what came of them.
+//! Coverage of lives: the states of zones that went into recoveries, and the results.
 //!
-//! A *sight* is one zone in one recovery that was judged: the policy, how the world had ended, how the members
-//! were, what had struck last, and what the zone was before and after. All of it comes from the world's own
-//! books and from what the array reports, nothing from the inside of the engine. How many different sights
-//! there were says how wide seeds are; which seeds have shown rare ones decides what the [ledger] keeps.
+//! A *sight* is one zone in one recovery that was judged: the policy, the kind of end, the state of the members, the
+//! last fault, and the state of the zone before and after. All of it comes from the world's own records and from the
+//! array's reports, nothing from the inside of the engine. The number of different sights measures how much seeds
+//! cover; the [ledger] keeps the seeds that have shown rare ones.
 //!
 //! [ledger]: Ledger
 
@@ -40,18 +40,18 @@ impl fmt::Display for Sight {
     }
 }
 
-/// What a world has shown, and what the next recovery is going to be put down as.
+/// Sights of a world, and how the next recovery is to be recorded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
-    /// How the world ended last.
+    /// The kind of the last end.
     pub end: &'static str,
-    /// What struck last, or what was offered beside the members.
+    /// The last fault, or the kind of foreign drive that was offered along with the members.
     pub struck: &'static str,
     pub seen: BTreeSet<Sight>,
 }
 
 impl Coverage {
-    /// Takes note of what a recovery came to, which the oracle has not been told yet.
+    /// Records the result of a recovery, before the oracle has taken it over.
     pub fn see(
         &mut self,
         scenario: &Scenario,
@@ -102,11 +102,11 @@ fn after(zone: &Zone, info: &ZoneInfo) -> &'static str {
     }
 }
 
-/// Seeds that are played before all others, and why each of them is kept: `sim/ledger.txt`.
+/// Seeds that are played before all others, each with the reason for keeping it: `sim/ledger.txt`.
 ///
-/// What a seed plays changes with the code, so that the ledger is made anew, and not kept by hand.
+/// The life of a seed changes with the code, so that the ledger is regenerated and not maintained by hand.
 ///
-/// A line of it begins with the seed, the policy and the level.
+/// A line begins with the seed, the policy and the level.
 pub struct Ledger(pub Vec<(u64, Policy, usize)>);
 
 const HEAD: &str = "\
@@ -115,10 +115,10 @@ const HEAD: &str = "\
 ";
 
 impl Ledger {
-    /// The one that this program was built with.
+    /// The ledger that this program was built with.
     ///
     /// # Errors
-    /// A line that is none of a ledger.
+    /// A line that is not a ledger entry.
     pub fn built_in() -> Result<Ledger, String> {
         Ledger::read(include_str!("../../ledger.txt"))
     }
@@ -136,7 +136,7 @@ impl Ledger {
         Ok(Ledger(seeds?))
     }
 
-    /// The seeds of those of a policy and a number of parities, or of all.
+    /// The seeds of one policy and number of parities; `None` selects all.
     pub fn seeds(&self, policy: Option<Policy>, parities: Option<usize>) -> Vec<u64> {
         let wanted = |own: &&(u64, Policy, usize)| {
             policy.is_none_or(|policy| policy == own.1) && parities.is_none_or(|parities| parities == own.2)
@@ -144,8 +144,8 @@ impl Ledger {
         self.0.iter().filter(wanted).map(|(seed, _, _)| *seed).collect()
     }
 
-    /// As text the `most` seeds that show most together: at each step the one that adds most. A sight counts
-    /// the more, the fewer seeds have shown it.
+    /// The text of a ledger of up to `most` seeds: greedily the seed that adds most at each step. A sight counts the
+    /// more, the fewer seeds have shown it.
     pub fn learn(seen: &BTreeMap<u64, BTreeSet<Sight>>, most: usize) -> String {
         let mut hits: BTreeMap<Sight, u64> = BTreeMap::new();
         for sight in seen.values().flatten() {
@@ -192,7 +192,7 @@ mod tests {
         let seeds =
             |most| Ledger::read(&Ledger::learn(&seen, most)).unwrap().seeds(Some(Policy::Log), Some(1));
         assert_eq!(seeds(1), [9]);
-        // Nothing is left for the others.
+        // The other seeds add nothing.
         assert_eq!(seeds(5), [9, 10]);
         let of = |policy, parities| Ledger::read(&Ledger::learn(&seen, 1)).unwrap().seeds(policy, parities);
         assert_eq!(

@@ -1,8 +1,7 @@
-//! What lies on the drives, judged without the array: by its layout and with code of its own.
+//! Judges the contents of the drives without the array: by its layout and with code of its own.
 //!
-//! Where all members are active and nothing is on its way, each complete stripe has its parity, each
-//! member's part of a zone is in a state that goes with the zone's, and the metadata logs of all members
-//! say the same and hold nothing that is damaged.
+//! When all members are active and no command is in flight, each complete stripe has its parity, the state of each
+//! member's part matches that of its zone, and the metadata logs of all members agree and hold nothing damaged.
 
 use super::{
     wire::Bay,
@@ -35,19 +34,19 @@ use std::{
 /// Zones of a member that come before its part of the first logical zone.
 pub(super) const META_ZONES: u32 = 2;
 
-/// What a metadata log says.
+/// Contents of a metadata log.
 struct Log {
     generation: u64,
     superblock: Superblock,
-    /// Rows with blocks that lie elsewhere: zone, and blocks from its start.
+    /// Rows with blocks stored elsewhere: zone, and blocks from its start.
     displaced: Vec<(u32, Range<u64>)>,
     places: Places,
 }
 
-/// Where a member has its parts of zones.
+/// The zones of a member that hold its parts.
 #[derive(Default)]
 pub(super) struct Places {
-    /// Zones of which the part is in a spare zone, and in which.
+    /// Zones with a part in a spare zone, and that spare zone.
     moved: BTreeMap<u32, u32>,
 }
 
@@ -56,7 +55,8 @@ impl Places {
         self.moved.get(&zone).copied().unwrap_or(zone + META_ZONES)
     }
 
-    /// The zone whose part is in a place; one that no array has if there is none, and `None` where the log is.
+    /// The zone that has its part in place `place` of the drive, or a number that is no zone of the array if none has.
+    /// `None` for the zones of the metadata log.
     pub fn zone_at(&self, place: u32) -> Option<u32> {
         let own = place.checked_sub(META_ZONES)?;
         let here = self.moved.iter().find(|(_, other)| **other == place).map(|(zone, _)| *zone);
@@ -65,11 +65,11 @@ impl Places {
 }
 
 impl World<'_> {
-    /// Judges what lies on the drives. All members have to be active, and the zones as the last recovery
-    /// has reported them.
+    /// Judges the contents of the drives. Does nothing unless all members are active; the zones have to be as the last
+    /// recovery has reported them.
     ///
     /// # Errors
-    /// What is wrong on which drive.
+    /// The first inconsistency, with its drive.
     pub(super) fn judge_drives(&mut self) -> Result<(), Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(()) };
         let Some(layout) = subject.layout() else { return Ok(()) };
@@ -106,7 +106,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets everything come to rest that the array does on its own.
+    /// Waits until the array's background commands have completed.
     fn settle(&mut self) -> Result<(), Failure> {
         loop {
             self.run_tasks()?;
@@ -117,7 +117,7 @@ impl World<'_> {
         }
     }
 
-    /// Each member's part of a zone is in a state that goes with the zone's.
+    /// Checks that the state of each member's part of a zone matches that of the zone.
     fn judge_states(
         &self,
         layout: &Layout,
@@ -141,7 +141,7 @@ impl World<'_> {
                         Policy::Log => wp >= log::position(layout, member, tail),
                         Policy::Zrwa | Policy::InPlace => {
                             let row = (tail / layout.stripe_blocks()).saturating_sub(layout.distance);
-                            // A small zone that a shutdown has emptied is opened when the whole is written next.
+                            // A small zone that a shutdown has emptied is opened by the next write to the aggregate.
                             let small = |p: &ZoneInfo| aggregate > 1 && p.state == ZoneState::Empty;
                             let writable = |p: &ZoneInfo| p.zrwa || p.state == ZoneState::Full || small(p);
                             wp >= row * layout.chunk_blocks && parts.iter().all(writable)
@@ -157,8 +157,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Complete stripes have their parities, but for rows in which blocks are `displaced`. Where the blocks of a zone
-    /// are is in `found`, by member, if they are not in their own places.
+    /// Checks the parities of complete stripes, except rows with `displaced` blocks. `found` has by member the places
+    /// of the zone's blocks, for zones written by appends.
     fn judge_parity(
         &self,
         layout: &Layout,
@@ -167,7 +167,7 @@ impl World<'_> {
         (zone, found): (u32, &[Option<Found>]),
         displaced: &BTreeSet<u64>,
     ) -> Result<(), Failure> {
-        // Writes that a finish has overtaken may have come to nothing.
+        // Writes that were overtaken by a finish may be lost.
         let promised = &self.oracle.zones[zone as usize];
         let tail = if promised.finished { promised.acknowledged } else { promised.submitted() };
         let complete = tail / layout.stripe_blocks();
@@ -202,14 +202,14 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The zones of a drive that are used as one.
+    /// The small zones of a drive that form one aggregated zone.
     fn parts(&self, bay: Bay, aggregate: u32, zone: u32) -> Vec<ZoneInfo> {
         let ssd = self.wire.ssd(bay);
         (0..aggregate).map(|part| ssd.zones().info(ZoneIndex(zone * aggregate + part))).collect()
     }
 
-    /// Where the blocks of a member's zone are that was written by appends: where they have landed, as far as the
-    /// drive has said so.
+    /// The places of the blocks of a member's zone that was written by appends, compared with the places that the drive
+    /// has reported.
     fn found(&self, bay: Bay, zone: u32, member: Uuid) -> Result<Option<Found>, Failure> {
         if self.scenario.group_blocks <= 1 {
             return Ok(None);
@@ -232,7 +232,7 @@ impl World<'_> {
         Ok(Some(found))
     }
 
-    /// A block of a zone, with its metadata; `None` if nothing was written there.
+    /// A block of a zone, with its metadata; `None` if it is unwritten.
     fn block(&self, bay: Bay, aggregate: u32, zone: u32, block: u64) -> Result<Option<Vec<u8>>, Failure> {
         let mut ssd = self.wire.ssd(bay);
         let unit = ssd.geometry().zrwa.filter(|_| aggregate > 1).map_or(u64::MAX, |zrwa| zrwa.size_blocks);
@@ -247,12 +247,12 @@ impl World<'_> {
         ssd.stored(lba).map_err(|error| Failure(format!("drive{bay}: {error}")))
     }
 
-    /// Where the member of which this is the drive has its parts of zones, as its log says.
+    /// The places of the parts of the member on this drive, by its metadata log.
     pub(super) fn places(&self, bay: Bay) -> Places {
         let zones =
             (0..self.wire.geometry(bay).zones).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone)));
         let member = self.members.iter().position(|member| *member == Some(bay));
-        // Nothing is moved without a cause.
+        // Parts move only if a zone is worn.
         let member = member.filter(|_| zones.into_iter().any(|info| is_worn(info.state)));
         member.and_then(|member| self.log_of(bay, member).ok()).map(|log| log.places).unwrap_or_default()
     }
@@ -269,7 +269,7 @@ impl World<'_> {
                     newest = log;
                 }
             }
-            // Where a metadata zone has gone that is worn.
+            // The last spare zones, which take the place of worn metadata zones.
             let zones = self.wire.geometry(bay).zones / aggregate;
             let spare = newest.as_ref().map_or(META_ZONES, |log| META_ZONES + log.superblock.zones);
             for place in spare.max(zones.saturating_sub(4))..zones {
@@ -297,7 +297,7 @@ impl World<'_> {
             let (record, _, blocks) = match Record::read(&bytes, origin) {
                 Ok(read) => read,
                 Err(Unreadable::NoRecord) => break,
-                // A checkpoint that was cut off; the other zone has the log.
+                // A torn checkpoint; the other zone has the log.
                 Err(_) if at == 0 => return Ok(None),
                 Err(error) => return Err(Failure(format!("block {at} of its metadata log: {error:?}"))),
             };
@@ -306,11 +306,11 @@ impl World<'_> {
             }
             at += blocks;
             match (record, &mut log) {
-                // By another number of zones as one it may look like a log only as far as the first zone goes.
+                // Read with the wrong aggregate, a log looks like one only within its first zone.
                 (Record::Checkpoint(checkpoint), None) if checkpoint.superblock.aggregate != aggregate => {
                     return Ok(None);
                 }
-                // The first one, or one behind it, where the log had no other zone to go to.
+                // The first checkpoint, or one behind it, where the log had no other zone to go to.
                 (Record::Checkpoint(checkpoint), _) => {
                     let chunk = checkpoint.superblock.chunk_blocks as u64;
                     let burned = checkpoint.burned.iter().map(|burned| (burned.zone, burned.from..burned.to));
@@ -336,9 +336,8 @@ impl World<'_> {
     }
 }
 
-/// Whether a block is a parity of those of `data`, where what is not there is zeros: the first parity is their
-/// sum, and in the second one each counts twice as often as the one before it. Bytes are polynomials over
-/// GF(2), modulo x^8 + x^4 + x^3 + x^2 + 1.
+/// Whether a block is the parity of the blocks of `data`, where missing blocks count as zeros. P is their sum; for Q
+/// the block with index i has the factor 2^i. Bytes are polynomials over GF(2), modulo x^8 + x^4 + x^3 + x^2 + 1.
 fn is_parity(which: usize, parity: Option<&[u8]>, data: &[Option<Vec<u8>>]) -> bool {
     let mut sum = [0; BLOCK];
     for block in data.iter().rev() {
@@ -365,8 +364,7 @@ mod tests {
     };
     use engine::device::Command;
 
-    /// What is said of an array whose first zone is written nearly to its end, when a bit of one of its
-    /// blocks is wrong.
+    /// Result of judging an array with an almost full first zone, after flipping a bit in one of its blocks.
     fn with_wrong_bit(policy: Policy, parities: usize, zone: u32) -> Result<(), Failure> {
         let maker = ArrayMaker::default();
         let mut rng = Rng::new(3);
@@ -402,7 +400,7 @@ mod tests {
         for (policy, parities) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 1), (policy, 2)]) {
             let wrong = with_wrong_bit(policy, parities, META_ZONES).unwrap_err().0;
             assert!(wrong.contains("the parity is not"), "{wrong}");
-            // One of the two holds the log.
+            // One of the two zones holds the log.
             let wrong = [0, 1].map(|zone| with_wrong_bit(policy, parities, zone));
             assert!(wrong.iter().any(|result| result.is_err()), "{wrong:?}");
         }

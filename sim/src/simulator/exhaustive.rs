@@ -1,23 +1,21 @@
-//! Systematic search: every power cut, with all members lost that may be, in every order up to a bound.
+//! Systematic search: every power cut, with every allowed set of lost members, in every order up to a bound.
 //!
-//! A case is a small array and a short, fixed workload. There is one default order of events; a
-//! schedule deviates from it at up to `delays` places by taking another event that is possible
-//! there (delay-bounded scheduling: Emmi, Qadeer, Rakamarić, POPL 2011). For each schedule the
-//! power is cut, or the process killed while the drives keep power or are shut down in good order, after
-//! each event that changed a drive or told the host something, for each set of members lost that may be, and with three fates of the commands
-//! in flight: none happened, all happened, or some (at a power cut, in part). After a deviation only the next cuts are tried: earlier ones belong to the
-//! schedule it deviates from, and later ones look like those of others.
+//! A case is a small array and a short, fixed workload. There is one default order of events; a schedule deviates from
+//! it at up to `delays` places by taking another event that is possible there (delay-bounded scheduling: Emmi, Qadeer,
+//! Rakamarić, POPL 2011). For each schedule the power is cut, the process killed while the drives keep power, or the
+//! drives shut down in good order, after each event that changed a drive or completed an operation of the host, for
+//! each allowed set of lost members, and with three fates of the commands in flight: none is executed, all are, or some
+//! are (at a power cut, in part). After a deviation only the next cuts are tried: earlier ones belong to the schedule
+//! it deviates from, and later ones look like those of others.
 //!
-//! Some cases end twice: what has to be tried is what is written on what a recovery has left. They have
-//! no deviations; instead, the power is cut before, with torn commands, after every event of a workload
-//! that comes first.
+//! Some cases end twice, to test writes to a zone that was recovered. They have no deviations; instead, the power is
+//! cut with torn commands after every event of a workload that comes first.
 //!
-//! Where drives have volatile caches, a cut costs all that is in them alone, nothing of it, one zone of one
-//! drive of it, all but one, or some of one: each prefix of what was written stays, or each position of its
-//! write pointer, up to a bound.
+//! With volatile caches, a cut loses all unflushed data, none of it, that of one zone of one drive, that of all zones
+//! but one, or some of one: each prefix of the writes is kept, or each position of the write pointer, up to a bound.
 //!
-//! Nothing is sampled, apart from the torn commands of the third fate and of the first of two ends, and
-//! what caches lose with these.
+//! Nothing is sampled, apart from the torn commands of the third fate and of the first of two ends, and the cache
+//! losses that go with these.
 
 use super::{
     heir::Replacement,
@@ -40,7 +38,7 @@ use std::sync::{
 
 /// Cuts that are tried after a deviation.
 const CUTS_AFTER_DEVIATION: usize = 16;
-/// Ways to lose some of what one zone of a drive has in a volatile cache.
+/// Ways to lose a part of the unflushed data of one zone of a drive.
 const MOST_WAYS: usize = 8;
 /// Queued commands that a deviation may choose from.
 const CHOICES: usize = 6;
@@ -57,15 +55,15 @@ pub enum Step {
     Flush,
     Finish,
     Reset,
-    /// The drive of the first member, which works, is replaced by a blank one while the next steps go on.
+    /// Replaces the working drive of the first member by a blank one while the next steps run.
     Replace,
-    /// The first member's part of the zone can only be read from now on.
+    /// The first member's part of the zone becomes read-only.
     Wear,
-    /// What a member is known to lack is rebuilt while the next steps go on.
+    /// Rebuilds the parts that a member is known to lack while the next steps run.
     Rebuild,
 }
 
-/// A small array and what is done with it.
+/// A small array and its workload.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: &'static str,
@@ -74,21 +72,21 @@ pub struct Case {
     pub parities: usize,
     pub chunk_blocks: u64,
     pub granularity_blocks: u64,
-    /// Of a drive's ZRWA; 0 for drives without.
+    /// Size of a drive's ZRWA; 0 for drives without.
     pub window_chunks: u64,
-    /// Zones of a drive that have to be used as one.
+    /// Small zones of a drive that form one zone.
     pub aggregate: u32,
     pub spare_zones: u32,
     pub volatile_cache: bool,
     /// Blocks below the capacity at which the workload starts.
     pub from_end_blocks: Option<u64>,
     pub queue_depth: usize,
-    /// What was done before an end that came first; none if there was no such end.
+    /// The workload before a first end; empty if there is no such end.
     pub before: Vec<Step>,
     pub steps: Vec<Step>,
 }
 
-/// What was tried.
+/// Numbers of schedules and ends that were tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried {
     pub schedules: u64,
@@ -97,7 +95,7 @@ pub struct Tried {
     pub shutdowns: u64,
 }
 
-/// A broken promise and how to come by it.
+/// A broken promise and how to reproduce it.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub case: &'static str,
@@ -109,21 +107,21 @@ pub struct Finding {
 /// A place in the search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Point {
-    /// The power was cut before this event of what was done before.
+    /// The first power cut comes before this event of the first workload.
     pub first_cut: Option<usize>,
-    /// Deviations from the default order: at this event, take that choice.
+    /// Deviations from the default order: event, and the choice taken there.
     pub schedule: Vec<(usize, usize)>,
     /// The end comes before this event.
     pub cut_at: Option<usize>,
     pub end: End,
     pub lost: Vec<usize>,
-    /// If one of them is being replaced it is the drive that is to take over that is lost, and not the one before.
+    /// If a lost member is being replaced, the replacement drive is lost, and not the old one.
     pub heir_lost: bool,
     pub fate: Fate,
     pub cache: CacheFate,
 }
 
-/// What happens to the commands that were in flight at the cut.
+/// Fate of the commands in flight at the cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     #[default]
@@ -132,49 +130,48 @@ pub enum Fate {
     Torn,
 }
 
-/// What is lost of what is in volatile caches alone. A part is one zone of one drive.
+/// Unflushed data in volatile caches that is lost. A part is the unflushed data of one zone of one drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheFate {
-    /// Any part of any part.
+    /// Any portion of any part, drawn at random.
     #[default]
     Drawn,
     Kept,
     Lost,
-    /// This part and no other.
+    /// This part alone.
     OnlyLost(usize),
     OnlyKept(usize),
-    /// Some of this part, in one of so many ways, and nothing of any other.
+    /// A portion of this part, in one of its ways, and nothing of any other.
     Partly {
         part: usize,
         way: usize,
     },
 }
 
-/// What a schedule looked like when it was played to its end.
+/// Properties of a schedule that was played to its end.
 #[derive(Default)]
 struct Shape {
-    /// Choices there were at each event.
+    /// Number of choices at each event.
     choices: Vec<usize>,
     /// Events before which a cut is worth a try.
     cuts: Vec<usize>,
-    /// For each zone of a drive with anything in a volatile cache alone, when the power was cut, in how many
-    /// ways some of it can be lost.
+    /// For each zone of a drive with unflushed data at the power cut: the number of ways to lose a portion of it.
     unflushed: Vec<usize>,
-    /// The first member lacks something from the one event to the other, as far as there are such.
+    /// The events between which the first member lacks a part, if there are such.
     worn: Option<usize>,
     rebuilt: Option<usize>,
 }
 
 impl Shape {
-    /// Whether the first member may lack something before an event.
+    /// Whether the first member may lack a part before an event.
     fn lacks(&self, event: usize) -> bool {
         self.worn.is_some_and(|worn| worn < event) && self.rebuilt.is_none_or(|rebuilt| event < rebuilt)
     }
 }
 
 impl Case {
-    /// The cases that `sim exhaustive` tries on arrays with so many parities. With each parity there is one
-    /// member more, so that stripes have as many data chunks, and room for its slots.
+    /// The cases that `sim exhaustive` tries on arrays with this many parities. Each parity adds a member, so that
+    /// stripes have as many data chunks, and room for its slots.
     pub fn all(parities: usize) -> Vec<Case> {
         use Step::{Finish, Flush, Rebuild, Replace, Reset, Wear};
         let fua = |blocks| Step::Write { blocks, fua: true };
@@ -335,8 +332,8 @@ impl Case {
         }
     }
 
-    /// Plays one schedule, to its end or to a cut and what follows. Gives the shape of the
-    /// schedule, as far as it was played.
+    /// Plays one schedule, to its end or to a cut and the recovery after it. Gives the shape of the schedule, as far as
+    /// it was played.
     fn play(&self, maker: &dyn Maker, point: &Point) -> Result<Shape, Failure> {
         let rng = Rng::new(1 + point.first_cut.unwrap_or(0) as u64);
         let mut world = World::new(maker, self.scenario(), rng, Tracing::Off);
@@ -354,7 +351,7 @@ impl Case {
         self.play_to_end(&mut world, &self.steps, point)
     }
 
-    /// Plays steps, and what follows if they are cut.
+    /// Plays steps, and the recovery if they are cut.
     fn play_to_end(&self, world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Shape, Failure> {
         let mut shape = play_steps(world, steps, point)?;
         if point.cut_at.is_some() {
@@ -373,8 +370,8 @@ impl Case {
         Ok(shape)
     }
 
-    /// The events of what is done before after which the power is cut first; one that is none if there
-    /// is no such end.
+    /// The events of the first workload after which the power is cut first; a single `None` if the case has no first
+    /// end.
     fn first_cuts(&self, maker: &dyn Maker, report: &Report<'_>) -> Vec<Option<usize>> {
         if self.before.is_empty() {
             return vec![None];
@@ -383,7 +380,7 @@ impl Case {
         let shape = alone.try_point(maker, &Point::default(), report);
         shape.map_or(Vec::new(), |shape| shape.cuts.into_iter().map(Some).collect())
     }
-    /// Tries every cut of one schedule; gives the schedules that deviate from it once more.
+    /// Tries every cut of one schedule; gives the schedules with one deviation more.
     fn explore(
         &self,
         maker: &dyn Maker,
@@ -396,7 +393,7 @@ impl Case {
         let after = schedule.last().map_or(0, |(at, _)| at + 1);
         let most = if schedule.is_empty() { usize::MAX } else { CUTS_AFTER_DEVIATION };
         for cut in shape.cuts.iter().copied().filter(|cut| *cut >= after).take(most) {
-            // A single drive has no redundancy to be tested.
+            // A single drive has no redundancy to test.
             let most = if self.members > 1 { self.parities } else { 0 };
             let members: Vec<usize> = (0..self.members).collect();
             let heirs = if self.steps.contains(&Step::Replace) { &[false, true][..] } else { &[false] };
@@ -428,8 +425,8 @@ impl Case {
             .collect()
     }
 
-    /// Tries a point with everything that volatile caches may lose: all, nothing, one part of it, all but
-    /// one, or some of one. Commands that are torn go with what is drawn, for the one may rest on the other.
+    /// Tries a point with every loss of volatile caches: all, nothing, one part, all but one, or a portion of one. Torn
+    /// commands go with random losses, since the one may depend on the other.
     fn try_caches(&self, maker: &dyn Maker, point: &Point, report: &Report<'_>) {
         self.try_point(maker, point, report);
         if !self.volatile_cache || point.end != End::PowerCut || point.fate == Fate::Torn {
@@ -484,7 +481,7 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sh
     let mut told = 0;
     let (mut replacement, mut rebuild): (Option<Replacement>, Option<Pending<u64>>) = (None, None);
     loop {
-        // A drive that has taken over is the member, and the one before nothing of the array's any more.
+        // A drive that has taken over is the member, and the old one no longer belongs to the array.
         let replaces = match &replacement {
             Some(replacement) => world.follow(replacement)?,
             None => false,
@@ -536,8 +533,8 @@ struct Report<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Searches all `cases`, each with as many deviations as `delays` says, on `jobs` threads. `progress` is told how
-/// many schedules are done and how many are known.
+/// Searches all `cases`, each with up to `delays` deviations, on `jobs` threads. `progress` gets the numbers of
+/// schedules that are done and that are known.
 pub fn search(
     maker: &(dyn Maker + Sync),
     cases: &[Case],
@@ -581,7 +578,7 @@ pub fn search(
     (tried, findings)
 }
 
-/// The member that is replaced, or whose drive is worn.
+/// The member that is replaced, or has a worn zone.
 const STRUCK: usize = 0;
-/// The zone that workloads of cases write.
+/// The zone that the workloads write.
 pub(super) const ZONE: ZoneIndex = ZoneIndex(0);

@@ -1,27 +1,27 @@
-//! What a subject says of its members, while it runs: judged by what has struck them; and what it may say of itself.
+//! Checks the events of a running array and its identity (name, host, autostart) against the faults of the life.
 //!
-//! Its events are values. Every member that is out has to be in one that says so, and none may accuse a member that
-//! nothing has struck: an operator would pull a drive that is sound.
+//! Every member that is out needs an event about it, and no event may accuse a member that was not struck: an operator
+//! would pull a sound drive.
 
 use super::subject::{Said, Subject};
 use engine::{array::MemberState, raid::events::Event};
 use std::collections::BTreeSet;
 
-/// What an array may say of itself.
+/// The identities that an array may report.
 #[derive(Clone, Default)]
 pub(super) struct Books {
-    /// The next assembly says one of these.
+    /// The next assembly reports one of these.
     pub may: Vec<Said>,
-    /// Changes that were begun, which is where names come from.
+    /// Number of changes that were begun; new names are made from it.
     pub begun: u64,
 }
 
-/// What a subject has said so far.
+/// Events that a subject has reported so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heard {
     /// The number of the next event.
     next: u64,
-    /// Members that are out by what was said.
+    /// Members that are out according to the events.
     out: BTreeSet<usize>,
 }
 
@@ -36,11 +36,11 @@ impl Heard {
         }
     }
 
-    /// Listens to what `subject` has said since it was last listened to; `is_suspect` says who was struck.
-    /// `note` is told of each event.
+    /// Checks the new events of `subject`; `is_suspect` says whether a member was struck. `note` is called for each
+    /// event.
     ///
     /// # Errors
-    /// It accuses a member that was not, or is silent about one that is out.
+    /// An event accuses a member that was not struck, or a member is out without an event.
     pub(super) fn listen(
         &mut self,
         subject: &dyn Subject,

@@ -1,9 +1,8 @@
-//! Replacements of drives that work, at any moment of a life.
+//! Replacements of working drives, at any moment of a life.
 //!
-//! A member that is replaced has two drives from the beginning to the end: the old one, which is the member
-//! at first, and its *heir*. Whatever happens, one of them is the member, and holds everything: where the
-//! power goes both are offered, and whom the array takes is the member from then on. To lose a member is to
-//! lose one of its drives, either of them.
+//! During a replacement a member has two drives: the old one, which is the member at first, and its *heir*, the drive
+//! that replaces it. At any time one of them is the member and holds everything: after a power cut both are offered,
+//! and the one that the array takes is the member from then on. To lose a member is to lose either one of its drives.
 
 use super::{
     course::{Course, Repair},
@@ -16,7 +15,7 @@ use super::{
 use engine::array::MemberState;
 use std::{cell::Cell, rc::Rc};
 
-/// A replacement that goes on.
+/// A replacement that is running.
 pub(super) struct Replacement {
     pub pending: Pending<u64>,
     /// Set to `true` once the heir is the member.
@@ -30,7 +29,7 @@ impl World<'_> {
         self.members[member].into_iter().chain(heir)
     }
 
-    /// The drives that are there if those of the `lost` members are not.
+    /// The drives that are left without those of the `lost` members.
     pub(super) fn kept(&self, lost: &[usize]) -> Vec<Bay> {
         let mut bays = Vec::new();
         for member in 0..self.members.len() {
@@ -45,14 +44,14 @@ impl World<'_> {
         bays
     }
 
-    /// One of the drives of a member, any.
+    /// One of the drives of a member, at random.
     pub(super) fn drive_of(&mut self, member: usize) -> Option<Bay> {
         let bays: Vec<Bay> = self.drives_of(member).collect();
         if bays.is_empty() { None } else { Some(*self.rng.pick(&bays)) }
     }
 
-    /// Whom the array has taken, once it has been assembled on its drives; gives the member and its drive that
-    /// is none of the array's any more.
+    /// Finds which of the two drives the array has taken, once it has written to its drives; gives the member and the
+    /// drive that no longer belongs to the array.
     pub(super) fn settle_heir(&mut self) -> Option<(usize, Bay)> {
         let heir = self.heir?;
         let subject = self.subject.clone().filter(|subject| !subject.is_provisional())?;
@@ -65,7 +64,7 @@ impl World<'_> {
         Some((heir.member, left))
     }
 
-    /// Starts to replace a drive that works, once in a while.
+    /// Starts to replace a working drive, occasionally.
     pub(super) fn replace_somebody(&mut self, course: &mut Course) -> Result<(), Failure> {
         let busy = course.repair.is_some() || course.failing.is_some() || course.coming_back.is_some();
         if busy || !self.rng.chance(self.scenario.misfortune.replace, 100_000) {
@@ -89,7 +88,7 @@ impl World<'_> {
         if self.foreign.remove(&bay) {
             bay = self.new_drive();
         }
-        // One whose zones are not as far apart is refused.
+        // A drive with another zone size is refused.
         if let Some(old) = self.members[member].filter(|_| self.scenario.mixed && self.rng.chance(3, 4)) {
             bay = self.like(old);
         }
@@ -122,7 +121,7 @@ impl World<'_> {
         Some(self.begin_replacement(subject, member, bay))
     }
 
-    /// Takes note of an heir that is the member now; gives whether the replacement goes on.
+    /// Updates the member if the heir has taken over; gives whether the replacement is still running.
     ///
     /// # Errors
     /// It has failed.
@@ -136,16 +135,16 @@ impl World<'_> {
         }
     }
 
-    /// Which drive of a member that is being replaced is lost, if it is.
+    /// Sets which drive is lost if a member that is being replaced is lost: the heir if `lost`.
     pub(super) fn lose_heir(&mut self, lost: bool) {
         self.heir.iter_mut().for_each(|heir| heir.lost = lost);
     }
 
-    /// Takes note of an heir that is the member now, of one that takes over, and of one that will not.
+    /// Updates the state of the replacement: the heir is the member, is taking over, or never will.
     pub(super) fn note_heir(&mut self, course: &mut Course) {
         let Some(heir) = self.heir else { return };
         if course.taken.is_none() {
-            // The process that had begun with it has ended.
+            // The process that had begun the replacement has ended.
             course.retire(self.settle_heir());
         } else if course.taken.as_ref().is_some_and(|taken| taken.get()) {
             course.taken = None;

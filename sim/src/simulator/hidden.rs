@@ -1,5 +1,5 @@
-//! What is said of a volume, or of namespaces, on an array in any state: with members away, or replaced by drives that
-//! have got nothing yet. Nobody may say that there is none. And single bits of their metadata that flip.
+//! Detection of a volume, or of namespaces, on an array in any state: with members absent, or replaced by drives that
+//! are still empty. It must never be denied that they exist. Also flips single bits of their metadata.
 
 use super::wire::{Bay, Wire};
 use crate::{
@@ -21,20 +21,20 @@ use std::rc::Rc;
 /// Zones of a member that hold the metadata of the array.
 const META_ZONES: u32 = 2;
 
-/// How blocks begin that are looked for: of roots and the map, of groups, and of the journal of namespaces.
+/// First bytes of metadata blocks: roots and the map, groups, and the journal of namespaces.
 const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj1"];
 
-/// What is asked for.
+/// The layer that is looked for.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
     Volume,
     Namespaces,
 }
 
-/// Assembles an array without some of its members, and asks what it carries. An array that is refused says nothing.
+/// Assembles an array without some of its members, and detects the layer on it. A refused assembly passes.
 ///
 /// # Errors
-/// When what is there is denied.
+/// An existing layer is denied, or zones are said to hide one although none is offline.
 pub async fn ask(
     runtime: Runtime,
     drives: Vec<Drive>,
@@ -61,10 +61,10 @@ pub async fn ask(
     }
 }
 
-/// Puts a new drive in the place of a member that is not among `drives`, and rebuilds nothing of it.
+/// Puts a new drive in the place of a member that is not among `drives`, without rebuilding it.
 ///
 /// # Errors
-/// When the array does not come up, or does not take it.
+/// The array does not assemble, or refuses the drive.
 pub async fn attach(
     runtime: Runtime,
     (drives, left): (Vec<Drive>, Option<Tails>),
@@ -79,7 +79,7 @@ pub async fn attach(
     array.attach(member, new).await.map_err(|error| error.to_string())
 }
 
-/// Flips a bit of a block of metadata on one of the drives, none of which is at work; says which one.
+/// Flips a bit of a metadata block on one of the drives, all of which are idle; describes the bit.
 pub fn flip(wire: &Rc<Wire>, bays: &[Bay], rng: &mut Rng) -> Option<String> {
     let bay = *rng.pick(bays);
     let mut ssd = wire.ssd(bay);
@@ -88,7 +88,7 @@ pub fn flip(wire: &Rc<Wire>, bays: &[Bay], rng: &mut Rng) -> Option<String> {
     let bit = rng.below(8 * BLOCK as u64) as u32;
     ssd.faults().after(0, Fault::Corrupt { lba, bit });
     drop(ssd);
-    // Faults come with commands.
+    // Faults take effect with a command.
     let report = Command::Report { first: ZoneIndex(0), count: 1 };
     let reported = wire.drive(bay).submit(report);
     wire.run_all();

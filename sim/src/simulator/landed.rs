@@ -1,5 +1,4 @@
-//! Where appended blocks have landed, as the drives have said: what the engine finds again in their metadata is
-//! compared with this.
+//! Places of appended blocks as the drives reported them, to be compared with those the engine finds by metadata.
 
 use engine::{
     device::{Command, Zones},
@@ -7,13 +6,13 @@ use engine::{
 };
 use std::collections::BTreeMap;
 
-/// Where in the zones of a drive blocks are that were appended, by zone and by the number in their metadata. What was
-/// appended last counts; of what was on its way in a power cut nothing is known.
+/// Places of appended blocks in the zones of a drive, by zone and by the block number in their metadata. The last
+/// append counts; places of appends in flight at a power cut are unknown.
 #[derive(Clone, Default)]
 pub struct Landed(BTreeMap<(ZoneIndex, u32), u64>);
 
 impl Landed {
-    /// The numbers of the blocks of an append; nothing if they have no metadata that could say them.
+    /// The block numbers of an append; empty if its metadata has no room for them.
     pub(super) fn blocks(command: &Command) -> Vec<u32> {
         let Command::Append { data, oob, .. } = command else { return Vec::new() };
         let bytes = oob.len() / (data.blocks() as usize).max(1);
@@ -27,7 +26,7 @@ impl Landed {
         self.0.insert((zone, block), place);
     }
 
-    /// Forgets what nobody knows any more when `command` has been carried out, or perhaps.
+    /// Forgets the places that are unknown once `command` was, or may have been, carried out.
     pub(super) fn forget(&mut self, command: &Command) {
         match command {
             Command::Append { zone, .. } => {
@@ -39,7 +38,7 @@ impl Landed {
         }
     }
 
-    /// Where a block of a zone is, if that is known.
+    /// The place of a block of a zone, if it is known.
     pub fn place(&self, zone: ZoneIndex, block: u64) -> Option<u64> {
         self.0.get(&(zone, u32::try_from(block).ok()?)).copied()
     }

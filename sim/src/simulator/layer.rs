@@ -1,4 +1,4 @@
-//! What the simulators of volumes and of namespaces share: what such a layer lies on, and seeds that are played.
+//! Common parts of the simulators of volumes and of namespaces: the device below the layer, and playing seeds.
 
 use super::{
     runner::each_seed,
@@ -18,11 +18,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// What a layer lies on.
+/// The device below a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     Drive,
-    /// Zones of members are written by appends in groups of so many blocks, if that is not 0.
+    /// Zones of members are written by appends in groups of `group_blocks` blocks, unless that is 0.
     Array {
         policy: Policy,
         parities: usize,
@@ -31,7 +31,7 @@ pub enum Over {
 }
 
 impl Over {
-    /// What it is called.
+    /// Its name in messages.
     pub fn name(self) -> String {
         match self {
             Over::Drive => "drive".into(),
@@ -41,13 +41,13 @@ impl Over {
         }
     }
 
-    /// Arrays of this policy; of the policy `log` half of them have their zones written by appends.
+    /// An array with this policy; with the policy `log` half of them write their zones by appends.
     pub(super) fn array(policy: Policy, parities: usize, rng: &Rng) -> Over {
         let appends = policy == Policy::Log && draw_appends(rng);
         Over::Array { policy, parities, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
     }
 
-    /// Puts it together of new drives; an array has chunks and zones of so many blocks.
+    /// Creates it from new drives; an array has chunks and zones of the given numbers of blocks.
     pub(super) async fn create(
         self,
         runtime: &Runtime,
@@ -71,8 +71,8 @@ impl Over {
         Ok(Rc::new(Array::create(runtime, options, drives).await.map_err(|e| e.to_string())?))
     }
 
-    /// A member of such an array, with room in its metadata log for all that is open: of so many zones, with so many
-    /// active at most, and of so many blocks each if they are written by appends.
+    /// Draws a member of such an array, with room in its metadata log for all open zones: from these ranges of numbers
+    /// of zones and of active zones, and with zones of `appended_blocks` blocks if they are written by appends.
     pub(super) fn draw_member(
         self,
         rng: &mut Rng,
@@ -111,7 +111,7 @@ pub(super) fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn Zo
     Ok(Rc::new(Sequencer::new(runtime, drive.device.clone())))
 }
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome<C> {
     pub seed: u64,
@@ -122,7 +122,7 @@ pub struct Outcome<C> {
     pub trace: Vec<String>,
 }
 
-/// What came of many seeds.
+/// Results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary<C> {
     pub seeds: u64,
@@ -131,7 +131,7 @@ pub struct Summary<C> {
     pub failures: Vec<Outcome<C>>,
 }
 
-/// Has `play` play all `seeds` on `jobs` threads, and adds up what they count. `finished` is told whenever one is done.
+/// Plays all `seeds` with `play` on `jobs` threads, and sums up the counts. `finished` is called after each seed.
 pub(super) fn run_seeds<C: Default + Send>(
     play: &(dyn Fn(u64) -> Outcome<C> + Sync),
     add: fn(&mut C, &C),

@@ -1,7 +1,6 @@
-//! The life of a world: made, worked on, struck by misfortunes, cut, recovered, checked; again.
+//! The life of a world: it is created, loaded, struck by faults, ended, recovered and checked, repeatedly.
 //!
-//! One rule keeps the run inside what the array promises: only its suspects are struck
-//! ([`super::suspects`]).
+//! One rule keeps the run inside the promises of the array: only its suspects are struck ([`super::suspects`]).
 
 use super::{
     course::Course,
@@ -21,8 +20,8 @@ use engine::{
 };
 use std::rc::Rc;
 
-/// Events after which a rebuild has the drives for itself: the load of a large array can make it so slow that
-/// nobody could tell it from one that never ends.
+/// Events after which a rebuild has the drives for itself: under load that of a large array can be so slow that it
+/// looks as if it never ended.
 const LOADED_EVENTS: u64 = 300_000;
 
 impl World<'_> {
@@ -48,7 +47,7 @@ impl World<'_> {
         }
     }
 
-    /// Makes the subject; `false` if it declines the geometry. Sometimes the power is cut first.
+    /// Creates the subject; `false` if it refuses the geometry. Sometimes the power is cut first.
     pub(super) fn create(&mut self) -> Result<bool, Failure> {
         let mut interrupt = self.rng.chance(1, 10);
         loop {
@@ -65,10 +64,10 @@ impl World<'_> {
         }
     }
 
-    /// Takes the new subject; `false` if there is none.
+    /// Takes the new subject; `false` if it was refused.
     ///
     /// # Errors
-    /// If it promises what its drives cannot keep, or less.
+    /// It promises more than its drives can keep, or less.
     pub(super) fn created(&mut self, result: Result<Rc<dyn Subject>, Why>) -> Result<bool, Failure> {
         Ok(match result {
             Ok(subject) => {
@@ -90,11 +89,11 @@ impl World<'_> {
         })
     }
 
-    /// Lets the load run for a while, with misfortunes and repairs.
+    /// Runs the load for a while, with faults and repairs.
     fn work(&mut self, course: &mut Course) -> Result<(), Failure> {
         let mut budget = 1 + self.rng.below(self.scenario.work_events);
         if self.rng.chance(1, 3) {
-            // Cuts that come soon after a recovery are the worst.
+            // Cuts soon after a recovery find the most errors.
             budget = 1 + self.rng.below(budget / 8 + 1);
         }
         let copied = self.rng.chance(self.scenario.misfortune.copies_percent, 100);
@@ -117,7 +116,7 @@ impl World<'_> {
             self.note_changed(course)?;
             self.note_heir(course);
             if self.heir.is_some_and(|heir| self.takes_over(heir)) && self.rng.chance(1, 200) {
-                // It does not take long.
+                // This state is short, so the work sometimes ends in it.
                 budget = done;
             }
             self.forks.notice(Moment::Event);
@@ -130,11 +129,11 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Copies the drive of a member that takes part.
+    /// Copies the drive of a random member that is in use.
     fn copy_somebody(&mut self, course: &mut Course) -> Result<(), Failure> {
         self.note_begun(course);
         let member = self.rng.below(self.members.len() as u64) as usize;
-        // While an array begins that has held back, nobody can tell what a copy has of that.
+        // While a provisional array makes its first change, it is unknown how much of that a copy has.
         let begun = self.subject.as_ref().is_some_and(|subject| !subject.is_provisional());
         let takes_part = begun && self.member_state(member).is_some_and(|state| state != MemberState::Out);
         match takes_part && !course.is_attaching(member) && !self.is_damaged(course, member) {
@@ -143,7 +142,7 @@ impl World<'_> {
         }
     }
 
-    /// Forks the world, if that was planned for now.
+    /// Forks the world if a fork is due.
     fn fork_if_due(&mut self, course: &Course) -> Result<(), Failure> {
         if self.forks.take() {
             let losses = self.losses(course);
@@ -152,7 +151,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Who may be missing if the world ends now.
+    /// The sets of members that may be missing if the world ends now.
     fn losses(&self, course: &Course) -> Losses {
         let (count, parities) = (self.members.len(), self.scenario.parities);
         let mut suspects = course.suspects.members();
@@ -165,7 +164,7 @@ impl World<'_> {
         };
         let offered: Vec<usize> = suspects.iter().copied().filter(is_offered).collect();
         if count == 1 {
-            // A single drive has no redundancy to be tested.
+            // A single drive has no redundancy to test.
             return Losses { lost: vec![Vec::new()], offered: true, suspects, zrwa_lost };
         }
         let others = subsets(&others(count, &suspects), parities - suspects.len());
@@ -177,7 +176,7 @@ impl World<'_> {
         Losses { lost, offered: offered.len() == suspects.len(), suspects, zrwa_lost }
     }
 
-    /// A member that may be struck now: a suspect, or any if there could be more of these.
+    /// A member that may be struck now: a suspect, or any member if there is room for another suspect.
     fn victim(&mut self, course: &Course) -> usize {
         let suspects = course.suspects.members();
         let others = || others(self.members.len(), &suspects);
@@ -190,7 +189,7 @@ impl World<'_> {
         }
     }
 
-    /// Strikes a member, once in a while.
+    /// Strikes a member, occasionally.
     fn misfortune(&mut self, course: &mut Course) {
         let pace = &self.scenario.pace;
         if pace.slow_per_myriad > 0 && self.rng.chance(pace.slow_per_myriad, 10_000) {
@@ -268,7 +267,7 @@ impl World<'_> {
         }
     }
 
-    /// What a power loss of one drive costs.
+    /// Draws the losses of a power loss of one drive.
     fn draw_cut(&mut self) -> Cut {
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
         Cut { cache_lost, zrwa_lost: self.rng.chance(1, 2) }
@@ -282,12 +281,12 @@ impl World<'_> {
         self.wire.power_cycle(bay, &mut self.rng, cut);
     }
 
-    /// All drives, or as many as may be struck, lose power after the process was killed. The next process is given the
-    /// tails of the killed one all the same.
+    /// After the process was killed, all drives lose power, or as many as may be struck. The next process still gets
+    /// the tails of the killed one.
     fn lose_power_after_kill(&mut self, course: &mut Course) {
         let is_volatile = |bay: &&Bay| self.wire.geometry(**bay).volatile_cache;
         let volatile = self.members.iter().flatten().filter(is_volatile).count();
-        // Otherwise these members lack parts of zones, and are no suspects.
+        // Otherwise these members would lack parts of zones without being suspects.
         let is_cut = volatile == 0 || volatile > self.scenario.parities;
         if is_cut && self.rng.chance(1, 2) {
             let cache_lost = volatile > 0;
@@ -307,7 +306,7 @@ impl World<'_> {
         }
     }
 
-    /// A command of some kind fails, or takes effect when the host has given up on it.
+    /// A command of some kind fails, or takes effect after the host has given up on it.
     fn fail_command(&mut self, bay: Bay) {
         let fault = match self.rng.chance(1, 4) {
             true => Fault::Tardy { events: 1 + self.rng.below(300) },
@@ -317,7 +316,7 @@ impl World<'_> {
         self.wire.set_fault(bay, fault);
     }
 
-    /// Takes note that the array has been assembled on its drives, at once or after it had held back.
+    /// Records that the array has been assembled on its drives, at once or after having been provisional.
     fn note_begun(&self, course: &mut Course) {
         let holds_back = self.subject.as_ref().is_none_or(|subject| subject.is_provisional());
         if !holds_back && !std::mem::replace(&mut course.begun, true) {
@@ -330,17 +329,17 @@ impl World<'_> {
         self.subject.as_ref()?.members().get(member).map(|(state, _)| *state)
     }
 
-    /// Takes note of which drives the array has taken: where the power went while a drive was
-    /// replaced, it may be the old one.
+    /// Records the drives that the array has taken: after a power cut during a replacement, a member may be on its old
+    /// drive.
     ///
     /// # Errors
-    /// It has taken one that it must not.
+    /// It has taken a drive that it must not take.
     fn note_drives(&mut self, course: &mut Course) -> Result<(), Failure> {
         course.retire(self.settle_heir());
         self.note_places(course)
     }
 
-    /// As [`World::note_drives`], for drives that the array may or may not have taken.
+    /// As [`World::note_drives`], for drives that were being attached.
     ///
     /// # Errors
     /// As there.
@@ -352,7 +351,7 @@ impl World<'_> {
             if state == MemberState::Out || bay.is_none() || bay == heir {
                 continue;
             }
-            // If it was another array's, that was before it was attached.
+            // If it belonged to another array, it has been attached since.
             self.foreign.retain(|foreign| Some(*foreign) != bay);
             if bay == self.members[member] {
                 continue;
@@ -361,13 +360,13 @@ impl World<'_> {
                 return Err(Failure(format!("member {member} is {drive}, which is not its drive")));
             }
             self.trace.note(|| format!("member {member} is {drive} again"));
-            // What struck that drive may come yet.
+            // Faults of that drive may still come.
             course.suspects.iter_mut().filter(|s| s.member == member).for_each(|s| s.struck = true);
             // It may have been about to take another place, too.
             self.members.iter_mut().for_each(|place| _ = place.take_if(|taken| Some(*taken) == bay));
             let other = std::mem::replace(&mut self.members[member], bay);
             course.attic.retain(|old| Some(*old) != bay);
-            // The other one was being put in place and belongs to nothing.
+            // The other drive was being attached and belongs to nothing.
             if other.is_some() {
                 course.half_attached.remove(&member);
             }
@@ -375,8 +374,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Looks who is active, so that other members may be struck from now on. Those that were `filled` have to
-    /// be.
+    /// Updates the suspects: members that are active and undamaged are cleared. The `filled` members have to be active.
     ///
     /// # Errors
     /// A member is not active without any cause.
@@ -391,8 +389,8 @@ impl World<'_> {
         let is_active = |member: usize| states.get(member).is_some_and(|s| s.0 == MemberState::Active);
         for (member, (state, _)) in states.iter().enumerate() {
             if self.scenario.cramped && *state == MemberState::Rebuilding && filled.is_none() {
-                // Power cuts have displaced more than its log has room for. There are enough others that are
-                // sound, or it would not do without this one.
+                // Power cuts have displaced more blocks than its log has room for. Enough others are sound, or the
+                // array would not do without this one.
                 course.suspects.take_in(member, is_active);
             }
             let is_filled = filled.is_some_and(|filled| filled.contains(&member));
@@ -403,7 +401,7 @@ impl World<'_> {
         }
         let (mut damaged, none) = (course.suspects.members(), course.suspects.is_empty());
         damaged.retain(|member| self.is_damaged(course, *member));
-        // An array that holds back has given nothing back: what it says of others is of what it would do.
+        // A provisional array has restored nothing yet: its report on other members is only a plan.
         let holds_back = self.subject.as_ref().is_some_and(|subject| subject.is_provisional());
         let is_lacking =
             |s: &Suspect| holds_back || s.zrwa_lost || !is_active(s.member) || damaged.contains(&s.member);
@@ -414,8 +412,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Cuts the power, kills the process, or shuts the drives down; with `strike`, members may be lost
-    /// at the same moment, or lose their ZRWAs with the power.
+    /// Cuts the power, kills the process, or shuts the drives down; with `strike`, members may be lost at the same
+    /// moment, or lose their ZRWAs in the power cut.
     pub(super) fn cut(&mut self, course: &mut Course, strike: bool) -> Result<(), Failure> {
         self.note_heir(course);
         self.note_changed(course)?;
@@ -436,7 +434,7 @@ impl World<'_> {
             (kills, shutdowns) if draw < kills + shutdowns => End::Shutdown,
             _ => End::PowerCut,
         };
-        // A ZRWA that was just given again is lost more often.
+        // A ZRWA that was just opened again is lost more often.
         let lose_new = course.reopening && end == End::PowerCut && self.rng.chance(1, 2);
         if strike {
             zrwa_lost.extend(self.strike_at_end(course, victim, end, lose_new));
@@ -465,13 +463,13 @@ impl World<'_> {
             End::Shutdown => self.shut_down()?,
         }
         course.reopening |= end == End::Shutdown;
-        // A drive that had vanished comes back now, if it is offered.
+        // A drive that had vanished works again from now on, if it is offered.
         self.pardon(course);
         Ok(())
     }
 
-    /// A member is lost in the moment of an end, or its ZRWA is, which has to be if it is a `new` one; gives
-    /// the drive whose ZRWA it is.
+    /// At an end, a member is lost, or its ZRWA, which is certain for a `new` one in a power cut; gives the drive that
+    /// loses its ZRWA.
     fn strike_at_end(&mut self, course: &mut Course, victim: usize, end: End, new: bool) -> Option<Bay> {
         let m = &self.scenario.misfortune;
         let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);
@@ -498,14 +496,14 @@ impl World<'_> {
         }
     }
 
-    /// Drives to assemble from, in any order: at times with stale ones among them.
+    /// Drives to assemble from, in random order, sometimes with stale ones among them.
     ///
     /// # Errors
-    /// Those of making one that is not the array's.
+    /// Those of creating a drive of another array.
     fn offered(&mut self, course: &mut Course) -> Result<Vec<Bay>, Failure> {
         let stale_percent = self.scenario.misfortune.stale_returns_percent;
         if !course.suspects.is_full() && self.rng.chance(1, 4) {
-            // Somebody brings an old copy instead.
+            // An old copy is offered instead.
             let copied = course.shelf.copied();
             if !copied.is_empty() {
                 let member = *self.rng.pick(&copied);
@@ -535,7 +533,7 @@ impl World<'_> {
         Ok(bays)
     }
 
-    /// Assembles until it succeeds, with more power cuts on the way, and checks everything.
+    /// Assembles until it succeeds, with more ends on the way, and checks everything.
     pub(super) fn recover(&mut self, course: &mut Course) -> Result<(), Failure> {
         let (mut interruptions, mut faults) = (0, 0);
         loop {
@@ -556,7 +554,7 @@ impl World<'_> {
             course.caches_next &= interrupt;
             let fault_percent = self.scenario.misfortune.fault_in_recovery_percent;
             let strike = faults < 2 && self.rng.chance(fault_percent, 100);
-            // What the original says has to be heard, or the copy is believed.
+            // The original has to be readable, or the copy would be accepted.
             let strike = strike && !course.shelf.any_fresh(&offered);
             let result = match strike {
                 true => {
@@ -575,8 +573,8 @@ impl World<'_> {
                     self.cut(course, strike)?;
                     continue;
                 }
-                // No more members have been struck than it can do without: only what is none of the array's is
-                // a reason.
+                // No more members have been struck than it can do without: only drives that do not belong to the array
+                // are a reason.
                 Some(Err(why)) => {
                     let Course { shelf, half_attached, .. } = course;
                     self.judge_refusal(shelf, half_attached, &offered, &why)?;
@@ -603,15 +601,15 @@ impl World<'_> {
             self.trace.note(|| format!("assembled; {}; {members:?} {offline:?}", brief(&report)));
             self.recovered(&report)?;
             self.note_drives(course)?;
-            // As long as nothing is written the drive before may be the member, and of one that the array does
-            // without it may not have seen whose it is.
+            // Until the first write of the array the old drive may be the member, and the array may not have read the
+            // identity of the drive of a member that it does without.
             if course.begun {
                 let is_out = |member: usize| self.member_state(member) == Some(MemberState::Out);
                 course.half_attached.retain(|member| course.suspects.is_absent(*member) || is_out(*member));
             }
             self.note_active(course, None)?;
             if interruptions < 4 && self.rng.chance(1, 6) {
-                // What was reported has to hold from now on, even if nothing else happens.
+                // The report has to hold from now on, even if nothing else happens.
                 interruptions += 1;
                 if self.rng.chance(1, 2) {
                     // Before the process could leave tails of its own.
@@ -626,8 +624,8 @@ impl World<'_> {
         }
     }
 
-    /// As [`World::wait`] for an assembly; at some moment of it a command of one member fails, or its drive
-    /// vanishes until the next end.
+    /// As [`World::wait`] for an assembly, at some moment of which a command of one member fails, or its drive vanishes
+    /// until the next end.
     fn wait_and_strike<T>(
         &mut self,
         course: &mut Course,
@@ -672,13 +670,13 @@ impl World<'_> {
         Ok(result)
     }
 
-    /// Whether a refusal speaks of a member or its drive.
+    /// Whether a refusal names a member or its drive.
     pub(super) fn names(&self, member: usize, why: &Why) -> bool {
         let drive = self.members[member];
         why.members().contains(&member) || drive.is_some_and(|bay| self.names_drive(bay, why))
     }
 
-    /// What struck the suspects since the process began is over.
+    /// Ends the faults that have struck suspects since the process began.
     fn pardon(&mut self, course: &mut Course) {
         course.suspects.iter_mut().for_each(|suspect| suspect.struck = false);
         for bay in self.kept(&[]).iter().chain(&course.attic) {
@@ -686,7 +684,7 @@ impl World<'_> {
         }
     }
 
-    /// What the subject says of its zones.
+    /// The subject's report of all zones.
     pub(super) fn report(&mut self) -> Result<Vec<ZoneInfo>, Failure> {
         let count = self.oracle.zones.len() as u32;
         let done = self.ask(vec![Command::Report { first: ZoneIndex(0), count }])?;
@@ -695,7 +693,7 @@ impl World<'_> {
         Ok(done.zones)
     }
 
-    /// Reads every zone up to its tail, and a little beyond.
+    /// Reads every zone up to its tail, and a few blocks beyond.
     pub(super) fn verify(&mut self) -> Result<(), Failure> {
         const BEYOND: u64 = 4;
         let Some(limits) = self.limits.clone() else { return Ok(()) };
@@ -723,8 +721,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The end of the run: repairs what is broken, checks, and checks again without as many members as may be
-    /// lost.
+    /// The end of the run: repairs, checks, and checks again without as many members as may be lost.
     fn finale(&mut self, course: &mut Course) -> Result<(), Failure> {
         self.drain()?;
         course.cut_in_rebuild = false;

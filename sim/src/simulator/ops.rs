@@ -1,16 +1,16 @@
-//! Operations of the load that are on their way, and changes of zones that wait.
+//! Outstanding operations of the load, and zone changes that wait.
 
 use super::oracle::{Change, FlushPoint, ReadPoint, ReportPoint};
 use engine::device::{Completion, Done};
 use std::fmt;
 
-/// An operation on its way.
+/// An outstanding operation.
 pub struct Op {
     pub kind: Kind,
     pub completion: Completion,
 }
 
-/// What to do with the answer.
+/// How to check the completion.
 #[derive(Clone, Debug)]
 pub enum Kind {
     Write {
@@ -92,7 +92,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What came of an operation, in a line of the trace.
+/// The result of an operation, in a line of the trace.
 pub fn outcome(done: &Done) -> String {
     match &done.result {
         Ok(()) => "done".into(),

@@ -1,14 +1,14 @@
-//! What the owner of an array does with it as a whole, at any moment of a life: it is renamed or adopted, while it
-//! runs or while nobody runs it, and at the end of some lives it is destroyed.
+//! Administrative operations on an array as a whole, at any moment of a life: it is renamed or adopted, while it runs
+//! or at rest, and at the end of some lives it is destroyed.
 //!
-//! The world keeps its own books of what an array may *say* of itself: what was changed last, and until it is known
-//! what became of a change that was cut off, what was said before as well. What an assembly says has to be among that,
-//! whoever is missing, and from then on it is that and nothing else: a change that was cut off comes back no more once
-//! somebody has seen that it did not happen.
+//! The world records the *identities* (name, host, autostart) that the array may report: the result of the last change,
+//! and as long as the outcome of an interrupted change is unknown, the identity before as well. Every assembly has to
+//! report one of these, whichever members are missing, and from then on exactly that one: an interrupted change does
+//! not come back after an assembly has reported the old identity.
 //!
-//! An array that is being destroyed holds everything that was promised, or is refused, whenever that is cut off and
-//! whoever is there. It can be destroyed to the end then, and when that is done all its drives are blank, and those that
-//! were away come back to nothing.
+//! After an interrupted destruction the array holds everything that was promised or is refused, with any members
+//! present. The destruction can then be completed; after that all its drives are blank, and members that were absent do
+//! not bring the array back.
 
 use super::{
     course::{Changing, Course},
@@ -34,11 +34,11 @@ fn changed(said: &Said, change: &Change) -> Said {
 }
 
 impl World<'_> {
-    /// Compares what a subject says of itself with what it may; from now on it says nothing else, unless it has
-    /// held back.
+    /// Compares the identity that a subject reports with the allowed ones; from now on only this one is allowed, unless
+    /// the array is provisional.
     ///
     /// # Errors
-    /// It says something else.
+    /// It reports another identity.
     pub(super) fn hear_said(&mut self, subject: &dyn Subject) -> Result<(), Failure> {
         let Some(said) = subject.said() else { return Ok(()) };
         if !self.books.may.is_empty() && !self.books.may.contains(&said) {
@@ -51,7 +51,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A change, and what there may be to say once it is made.
+    /// Draws a change, and gives the identities that are allowed after it.
     fn draw_change(&mut self) -> (Change, Vec<Said>) {
         self.books.begun += 1;
         let begun = self.books.begun;
@@ -64,7 +64,7 @@ impl World<'_> {
         (change, after)
     }
 
-    /// Begins to change what is said of the array while it runs, once in a while.
+    /// Begins to change the identity of a running array, occasionally.
     pub(super) fn change_somehow(&mut self, course: &mut Course) {
         let Some(subject) = self.subject.clone().filter(|subject| subject.said().is_some()) else { return };
         let rate = self.scenario.misfortune.change;
@@ -79,10 +79,10 @@ impl World<'_> {
         course.changing = Some(Changing { pending, after, before });
     }
 
-    /// Takes note of what has become of a change.
+    /// Updates the allowed identities when a change has completed.
     ///
     /// # Errors
-    /// An array that runs could not be changed.
+    /// A running array could not be changed.
     pub(super) fn note_changed(&mut self, course: &mut Course) -> Result<(), Failure> {
         let result = course.changing.as_ref().and_then(|changing| changing.pending.borrow_mut().take());
         let Some(result) = result else { return Ok(()) };
@@ -102,14 +102,14 @@ impl World<'_> {
         }
     }
 
-    /// Changes what is said of an array that nobody runs, once in a while, or begins with it; then there is another
-    /// end. Gives whether it has.
+    /// Changes the identity of an array at rest, occasionally; the change may be interrupted. Gives whether it was
+    /// tried, after which another end is due.
     ///
     /// # Errors
-    /// It refuses without a reason.
+    /// It is refused without a reason.
     pub(super) fn change_at_rest(&mut self, course: &mut Course) -> Result<bool, Failure> {
         let percent = self.scenario.misfortune.change_percent;
-        // What a process that was killed has left would not be kept.
+        // The tails of a killed process would not be kept.
         let rests = self.tails.is_none() && !self.books.may.is_empty();
         if !rests || percent == 0 || !self.rng.chance(percent, 100) {
             return Ok(false);
@@ -140,7 +140,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// The drives of members that are there, but those that are another array's yet.
+    /// The drives of present members, except those that still belong to another array.
     fn own(&self, course: &Course) -> Vec<Bay> {
         let kept = self.kept(&course.suspects.absent());
         kept.into_iter().filter(|bay| !self.foreign.contains(bay)).collect()
@@ -152,7 +152,7 @@ impl World<'_> {
         !self.books.may.is_empty() && percent > 0 && self.rng.chance(percent, 100)
     }
 
-    /// Destroys the array, which may be cut off some times before; then it is none, for good.
+    /// Destroys the array for good, maybe after some interrupted attempts.
     ///
     /// # Errors
     /// A broken promise.
@@ -171,7 +171,7 @@ impl World<'_> {
             match self.wait(&pending, events, false)? {
                 None => {
                     cuts -= 1;
-                    // What is on its way may yet happen.
+                    // Commands in flight may still be executed.
                     untouched &= self.changes(&bays) == before && !self.wire.is_changing();
                     self.cut(course, false)?;
                     self.judge_half_destroyed(course, untouched)?;
@@ -183,15 +183,15 @@ impl World<'_> {
                 }
                 Some(Err(why @ Why::Array(ArrayError::Drives(NoArray::OthersGoOn { .. })))) => {
                     let left = self.own(course).into_iter().filter(|bay| self.check_blank(*bay).is_err());
-                    // Half of the members are enough.
+                    // Half of the members may be enough.
                     let few = self.scenario.parities.min(self.members.len() - self.scenario.parities - 1);
                     let are_gone = !untouched && left.count() <= few;
-                    // Those that are away could, with the drive that was to take over or the one before it.
+                    // The absent members may be enough to go on, with either drive of a replacement.
                     let sure = self.members.len() - course.suspects.members().len();
                     let in_doubt = self.heir.is_some_and(|heir| course.suspects.get(heir.member).is_none());
                     let others = sure - usize::from(in_doubt) <= self.scenario.parities;
                     return match self.changes(&bays) == before {
-                        // All that were told are blank, and who was away then cannot know.
+                        // All members that were marked as destroyed are blank, and the absent ones cannot know.
                         true if are_gone => self.judge_left(course, bays),
                         true if others => self.recover(course),
                         _ => Err(Failure(format!("the array could not be destroyed: {why}"))),
@@ -203,13 +203,13 @@ impl World<'_> {
         }
     }
 
-    /// Whether an error speaks of a drive whose media are damaged.
+    /// Whether an error names a drive with damaged media.
     fn is_damage(&self, course: &Course, why: &Why) -> bool {
         course.damaged.iter().any(|bay| self.names_drive(*bay, why))
     }
 
-    /// Looks at what is left of an array that was being destroyed: it holds everything, or is refused; it is there if
-    /// nothing has been done to it.
+    /// Judges an array after an interrupted destruction: it holds everything, or is refused; it has to assemble if
+    /// nothing was changed.
     fn judge_half_destroyed(&mut self, course: &mut Course, untouched: bool) -> Result<(), Failure> {
         for suspect in course.suspects.iter_mut() {
             suspect.absent &= self.rng.chance(1, 2);
@@ -225,7 +225,7 @@ impl World<'_> {
                 self.take_subject(subject)?;
                 let lacking =
                     self.unsound_members().filter(|member| course.suspects.get(*member).is_none()).count();
-                // A drive that was told counts as lost.
+                // A member that was marked as destroyed counts as lost.
                 match lacking + course.suspects.members().len() <= self.scenario.parities {
                     true => {
                         self.check_recovery().map_err(|failure| Failure(format!("half destroyed, {failure}")))
@@ -242,7 +242,7 @@ impl World<'_> {
         }
     }
 
-    /// All drives that were there are blank, and those that were not are no array.
+    /// Checks that all drives that were present are blank, and that the absent ones do not assemble.
     fn judge_destroyed(&mut self, course: &mut Course) -> Result<(), Failure> {
         let sure = |bay: &Bay| !course.damaged.contains(bay);
         for member in (0..self.members.len()).filter(|member| !course.suspects.is_absent(*member)) {
@@ -252,7 +252,7 @@ impl World<'_> {
             }
         }
         let mut away: Vec<usize> = course.suspects.absent();
-        // Half of the members are enough: those that were left behind, the drives before a replacement among them.
+        // Half of the members may be enough, even the old drives of replacements.
         let are_halves = self.members.len() <= 2 * self.scenario.parities;
         if are_halves {
             away.retain(|member| self.heir.is_none_or(|heir| heir.member != *member));
@@ -265,7 +265,7 @@ impl World<'_> {
         self.judge_left(course, offered)
     }
 
-    /// Drives that were away when their array was destroyed are no array.
+    /// Checks that drives that were absent when their array was destroyed do not assemble.
     fn judge_left(&mut self, course: &mut Course, offered: Vec<Bay>) -> Result<(), Failure> {
         if offered.is_empty() {
             return Ok(());

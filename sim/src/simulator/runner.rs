@@ -1,7 +1,7 @@
-//! Runs many seeds, on several threads, and says which fail.
+//! Runs many seeds on several threads and reports those that fail.
 //!
-//! Each seed has a world of its own, so threads share nothing but the number of the next seed. A
-//! panic inside a seed is a failure of that seed. Failing seeds are played again with a trace.
+//! Each seed has a world of its own, so threads share nothing but the number of the next seed. A panic inside a seed is
+//! a failure of that seed. Failing seeds are played again with a trace.
 
 use super::{
     coverage::Sight,
@@ -23,34 +23,34 @@ use std::{
     time::Instant,
 };
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub seed: u64,
     pub policy: Policy,
     pub parities: usize,
-    /// How long it took, on a clock that the run knows nothing of.
+    /// Real time that it took; the run itself does not see this clock.
     pub seconds: f64,
     pub counts: Counts,
     pub sights: BTreeSet<Sight>,
     /// The broken promise, or the panic.
     pub failure: Option<String>,
-    /// Why the array could not be made of these drives.
+    /// Why the array could not be created on these drives.
     pub refusal: Option<String>,
     pub trace: Vec<String>,
 }
 
-/// What came of many seeds.
+/// Results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     pub seeds: u64,
     pub counts: Counts,
     pub sights: BTreeSet<Sight>,
-    /// By seed, if that was wanted.
+    /// Sights by seed, if requested.
     pub sights_by_seed: BTreeMap<u64, BTreeSet<Sight>>,
     /// In order of their seeds.
     pub failures: Vec<Outcome>,
-    /// How often the array could not be made, by reason.
+    /// Number of arrays that could not be created, by reason.
     pub refusals: BTreeMap<String, u64>,
     /// Seconds of all threads together, by policy and number of parities.
     pub seconds: BTreeMap<(Policy, usize), f64>,
@@ -60,13 +60,13 @@ thread_local! {
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Keeps panics off the terminal while seeds run; the last one of this thread is kept as text.
+/// Runs `run` and turns a panic into an error with the text that [`quietly`] has recorded.
 pub(super) fn catch_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run))
         .map_err(|_| LAST_PANIC.with(|text| format!("panic: {}", text.borrow().trim())))
 }
 
-/// The promise that `run` has found broken, or its panic.
+/// The broken promise that `run` reports, or its panic.
 pub(super) fn failure_of(run: impl FnOnce() -> Result<(), Failure>) -> Option<String> {
     match catch_panics(run) {
         Ok(result) => result.err().map(|failure| failure.0),
@@ -74,7 +74,7 @@ pub(super) fn failure_of(run: impl FnOnce() -> Result<(), Failure>) -> Option<St
     }
 }
 
-/// Has `jobs` threads work at once, this one among them.
+/// Runs `work` on `jobs` threads, including this one.
 fn on_threads(jobs: usize, work: &(dyn Fn() + Sync)) {
     quietly(|| {
         std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn on_threads(jobs: usize, work: &(dyn Fn() + Sync)) {
     });
 }
 
-/// Has `play` play each of `seeds`, on `jobs` threads.
+/// Plays each of `seeds` with `play`, on `jobs` threads.
 pub(super) fn each_seed(seeds: Range<u64>, jobs: usize, play: &(dyn Fn(u64) + Sync)) {
     let next = AtomicU64::new(seeds.start);
     on_threads(jobs, &|| {
@@ -109,7 +109,7 @@ pub(super) fn quietly<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A message without its figures: what different seeds have in common.
+/// A message without digits: the part that different seeds have in common.
 pub fn kind(message: &str) -> String {
     message.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -143,7 +143,7 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
     }
 }
 
-/// Plays all `seeds` on `jobs` threads. `finished` is told whenever a seed is done.
+/// Plays all `seeds` on `jobs` threads. `finished` is called after each seed.
 pub fn run_seeds(
     maker: &(dyn Maker + Sync),
     seeds: Range<u64>,
@@ -156,16 +156,16 @@ pub fn run_seeds(
 /// Which seeds are played, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Seeds {
-    /// Those that come before all others.
+    /// Seeds that are played before all others.
     pub first: Vec<u64>,
     pub range: Range<u64>,
-    /// No seed is begun once one has failed. With one job the summary's `seeds` are how many it took.
+    /// No seed is begun after a failure. With one job the summary's `seeds` is the number of seeds until then.
     pub until_failure: bool,
-    /// What each seed has shown is wanted.
+    /// Keep the sights of each seed.
     pub learn: bool,
 }
 
-/// Plays `seeds` on `jobs` threads. `finished` is told whenever one is done.
+/// Plays `seeds` on `jobs` threads. `finished` is called after each seed.
 pub fn play(maker: &(dyn Maker + Sync), seeds: &Seeds, jobs: usize, finished: &(dyn Fn() + Sync)) -> Summary {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total = Mutex::new(Summary::default());

@@ -1,31 +1,31 @@
-//! When the forks of a life come: at moments that matter, as chance has it.
+//! Schedule of the forks of a life: at interesting moments, at random.
 
 use crate::rng::Rng;
 
-/// A fork after a recovery comes within so many events.
+/// Events after a recovery within which its fork comes.
 const SOON_EVENTS: u64 = 24;
 
-/// What a fork may wait for: where promises are made, and everything is on its way.
+/// Moments that may have a fork: promises are made there, or many commands are in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     /// Any event.
     Event,
     /// A recovery has ended. The fork comes a few events later.
     Recovered,
-    /// A recovery was cut off.
+    /// A recovery was interrupted.
     Interrupted,
     /// A write with FUA, or a flush, has completed.
     Promised,
     /// A zone has become full, or was reset or finished.
     Ended,
-    /// A member has been filled.
+    /// A member was rebuilt.
     Rebuilt,
     /// A drive is taking over from another one: any event.
     TakingOver,
 }
 
 impl Moment {
-    /// One of so many such moments has a fork.
+    /// One in this many such moments has a fork.
     fn rarity(self) -> u64 {
         match self {
             Moment::Event => 400,
@@ -37,7 +37,7 @@ impl Moment {
     }
 }
 
-/// When the forks of a life come.
+/// Schedule of the forks of a life.
 pub(super) struct Forks {
     rng: Rng,
     left: u64,
@@ -56,7 +56,7 @@ impl Forks {
         self.rng.fork()
     }
 
-    /// Something has happened that may have a fork.
+    /// Takes note of a moment that may have a fork.
     pub fn notice(&mut self, moment: Moment) {
         match &mut self.due_in {
             Some(events) if moment == Moment::Event => *events = events.saturating_sub(1),
@@ -68,7 +68,7 @@ impl Forks {
         }
     }
 
-    /// Whether a fork is due, which is taken as done.
+    /// Whether a fork is due; it counts as done then.
     pub fn take(&mut self) -> bool {
         let due = self.due_in == Some(0);
         if due {

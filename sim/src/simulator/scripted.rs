@@ -1,8 +1,8 @@
-//! Worlds that are played by a script instead of by chance.
+//! Worlds that are played by a script instead of at random.
 //!
-//! The default order: a task that is ready runs; then the oldest answer is delivered; then the host
-//! hands in its next operation; then the oldest command is executed. Choice 0 at an event is the
-//! default, the others follow in this order.
+//! The default order: a task that is ready runs; then the oldest completion is delivered; then the host submits its
+//! next operation; then the oldest command is executed. Choice 0 at an event is the default, the others follow in this
+//! order.
 
 use super::{
     drives::META_ZONES,
@@ -15,11 +15,11 @@ use super::{
 use crate::ssd::Fault as MediaFault;
 use engine::{device::Command, runtime::Runtime, zone::ZoneIndex};
 
-/// What an event was.
+/// The kind of event that a choice was.
 pub(super) struct Taken {
     /// A drive has executed a command.
     pub executes: bool,
-    /// The host hands in its next operation, which is left to the caller.
+    /// The host submits its next operation, which is left to the caller.
     pub issues: bool,
 }
 
@@ -30,7 +30,7 @@ impl World<'_> {
         self.runtime = Runtime::new();
     }
 
-    /// Makes the subject by the default order; `false` if it declines.
+    /// Creates the subject in the default order; `false` if it refuses.
     pub(super) fn create_in_order(&mut self) -> Result<bool, Failure> {
         let options = create_options(&self.scenario, [7; 16]);
         let drives = self.members.iter().flatten().map(|bay| self.drive(*bay)).collect();
@@ -51,7 +51,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Completes all operations by the default order.
+    /// Completes all operations in the default order.
     pub(super) fn drain_in_order(&mut self) -> Result<(), Failure> {
         while !self.ops.is_empty() {
             self.advance_in_order()?;
@@ -68,12 +68,13 @@ impl World<'_> {
         }
     }
 
-    /// Everything that can happen now, without disorder.
+    /// Runs all that can happen now, in the default order.
     pub(super) fn advance_in_order(&mut self) -> Result<(), Failure> {
         self.advance_waiting(|| false)
     }
 
-    /// As [`World::advance_in_order`]; it is a failure if nothing can happen and somebody `waits`.
+    /// As [`World::advance_in_order`]; an error if nothing can happen although `waits` is true or operations are
+    /// pending.
     fn advance_waiting(&mut self, waits: impl Fn() -> bool) -> Result<(), Failure> {
         self.run_tasks()?;
         self.ready = false;
@@ -87,13 +88,13 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Number of choices there are now; `issue` says whether the host could hand something in.
+    /// Number of choices now, with up to `most` commands of each kind; `issue` says whether the host could submit one.
     pub(super) fn choices(&self, issue: bool, most: usize) -> usize {
         let queued = self.wire.queued().min(most);
         usize::from(self.ready) + self.wire.executed().min(most) + usize::from(issue) + queued
     }
 
-    /// Lets one choice happen.
+    /// Takes one choice.
     pub(super) fn take_choice(&mut self, choice: usize, issue: bool, most: usize) -> Result<Taken, Failure> {
         let mut choice = choice;
         let nothing = Taken { executes: false, issues: false };
@@ -122,7 +123,7 @@ impl World<'_> {
         Ok(Taken { executes: true, issues: false })
     }
 
-    /// Whether the host would hand in this operation now.
+    /// Whether the host would submit this operation now.
     pub(super) fn can_take(&self, step: Step) -> bool {
         let zone = &self.oracle.zones[ZONE.0 as usize];
         match step {
@@ -131,13 +132,13 @@ impl World<'_> {
             }
             Step::Finish | Step::Reset => zone.in_flight == 0,
             Step::Replace => true,
-            // So that it is the next write that finds it.
+            // So that the next write runs into it.
             Step::Wear => self.ops.is_empty(),
             Step::Rebuild => self.unsound_members().next().is_some(),
         }
     }
 
-    /// Hands in an operation of a script.
+    /// Submits an operation of a script.
     pub(super) fn issue_step(&mut self, step: Step) -> Result<(), Failure> {
         match step {
             Step::Write { blocks, fua } => {
@@ -147,14 +148,14 @@ impl World<'_> {
             Step::Flush => self.issue_flush(),
             Step::Finish => self.issue_one_change(ZONE.0, Change::Finish),
             Step::Reset => self.issue_one_change(ZONE.0, Change::Reset),
-            // Something to be waited for by itself.
+            // The caller starts these and waits for them.
             Step::Replace | Step::Wear | Step::Rebuild => {}
         }
         self.ready = true;
         self.collect()
     }
 
-    /// Has the drive of `member` have its part of the zone read-only from now on.
+    /// Makes the part of the zone on the drive of `member` read-only.
     pub(super) fn wear_in_order(&mut self, member: usize) {
         let parts = self.scenario.aggregate;
         for part in 0..parts {
@@ -162,29 +163,29 @@ impl World<'_> {
             for bay in self.members[member].iter() {
                 let mut ssd = self.wire.ssd(*bay);
                 ssd.faults().after(0, MediaFault::ReadOnly(zone));
-                // Faults strike with the next command.
+                // Faults take effect with the next command.
                 ssd.execute(Command::Report { first: zone, count: 1 });
             }
         }
     }
 
-    /// Begins to rebuild what is lacking.
+    /// Starts to rebuild the parts that are lacking.
     pub(super) fn rebuild_in_order(&mut self) -> Option<Pending<u64>> {
         let subject = self.subject.clone()?;
         Some(self.start(subject.rebuild()))
     }
 
-    /// Whether anything is on its way.
+    /// Whether operations are outstanding.
     pub(super) fn is_waiting(&self) -> bool {
         !self.ops.is_empty()
     }
 
-    /// Grows with every answer the host gets.
+    /// Number of operations that have completed.
     pub(super) fn told(&self) -> u64 {
         self.counts.operations - self.ops.len() as u64
     }
 
-    /// Decides what becomes of the commands in flight, before the power goes.
+    /// Decides the fate of the commands in flight before a power cut.
     pub(super) fn settle_fate(&mut self, fate: Fate) {
         match fate {
             Fate::None => self.wire.drop_queued(),
@@ -193,8 +194,8 @@ impl World<'_> {
         }
     }
 
-    /// Decides what the power will cost of what is in volatile caches alone, unless chance shall. Gives
-    /// for each zone of a drive that has anything there in how many ways some of it can be lost.
+    /// Decides the loss of unflushed data in a power cut, unless it is to be random. Gives the number of ways to lose a
+    /// portion of it, for each zone of a drive that has any.
     ///
     /// # Errors
     /// Those of the drives' memory.
@@ -220,28 +221,28 @@ impl World<'_> {
         Ok(parts.into_iter().map(|(_, _, ways)| ways).collect())
     }
 
-    /// Assembles without some members, by the default order.
+    /// Assembles without some members, in the default order.
     pub(super) fn assemble_without(&mut self, lost: &[usize]) -> Result<(), Failure> {
         self.assemble_somehow(lost, false)
     }
 
-    /// As [`World::assemble_without`]; an array that is to `hold_back` writes nothing if it can do without.
+    /// As [`World::assemble_without`]; with `hold_back` the array is provisional if it can be: it writes nothing.
     pub(super) fn assemble_somehow(&mut self, lost: &[usize], hold_back: bool) -> Result<(), Failure> {
-        // One that has not been emptied yet is another array's, and refused as such.
+        // A drive that has not been emptied yet belongs to another array, and would be refused as such.
         let own: Vec<Bay> = self.kept(lost).into_iter().filter(|bay| !self.foreign.contains(bay)).collect();
         let drives = own.iter().map(|bay| self.drive(*bay)).collect();
         let how = How { hold_back, ..self.how() };
         let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
-        // One whose media are damaged may have failed since the array said what it has.
+        // A drive with damaged media may have failed since the array reported its drives.
         self.oracle.volatile_cache = self.promise(&*subject, &own, false)?;
         self.take_subject(subject)?;
         self.settle_heir();
         Ok(())
     }
 
-    /// Compares what the array reports and holds with what it promised.
+    /// Compares the report and the data of the array with its promises.
     pub(super) fn check_recovery(&mut self) -> Result<(), Failure> {
         let report = self.report()?;
         self.recovered(&report)?;

@@ -1,17 +1,16 @@
-//! The shelf: drives beside those of the array, which somebody may hand to it.
+//! The shelf: drives that do not belong to the array but may be offered to it.
 //!
-//! Spares are not always blank, and what is offered to an assembly is not always what belongs there. What has
-//! to come of it follows from the promise and from what the world knows of each drive:
+//! Spares are not always blank, and an assembly may be offered drives that do not belong to it. The expected result
+//! follows from the promises and from the known contents of each drive:
 //!
-//! - a drive that is attached is reset, whatever it holds: a former member, a member of another array, bytes
-//!   of somebody else's;
-//! - a drive that is blank or holds something else is passed over by an assembly, and a member of another
-//!   array is a refusal that names it;
-//! - a copy of a member is stale once the array has been assembled since it was made. Before, nothing tells
-//!   it from the original: an assembly that is offered both refuses and names both, and one that is offered
-//!   the copy alone believes it, so that no life does that;
-//! - nothing is written to any of them before it is attached, and nothing to any drive by an assembly that
-//!   refuses so.
+//! - an attached drive is reset, with any contents: a former member, a member of another array, unknown bytes;
+//! - a blank drive, or one with other contents, is ignored by an assembly, and a member of another array is a refusal
+//!   that names it;
+//! - a copy of a member is stale once the array has been assembled since the copy. Before that it cannot be told from
+//!   the original: an assembly with both refuses and names both, and one with the copy alone accepts it, so that no
+//!   life does that;
+//! - no drive of the shelf is written before it is attached, and no drive at all by an assembly that refuses for these
+//!   reasons.
 
 use super::{
     scenario::Scenario,
@@ -28,27 +27,27 @@ use std::collections::BTreeSet;
 
 /// Copies of members that are kept.
 const MOST_COPIES: usize = 2;
-/// Data chunks in a stripe of the other array.
+/// Data chunks per stripe of the other array.
 const OTHERS_DATA: usize = 2;
 
-/// What a drive on the shelf holds.
+/// Contents of a drive on the shelf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
-    /// Nothing of any array.
+    /// No array.
     Nothing,
-    /// What a member of another array does.
+    /// A member of another array.
     Another,
-    /// What a member did when so many assemblies had ended.
+    /// A copy of a member after this many assemblies.
     Copy { member: usize, assemblies: u64 },
 }
 
-/// Drives that are not the array's.
+/// Drives that do not belong to the array.
 #[derive(Default)]
 pub(super) struct Shelf {
     drives: Vec<(Bay, Holds)>,
     /// Assemblies of the array that have ended.
     pub assemblies: u64,
-    /// What was refused and is not offered again before the next end.
+    /// Drives that were refused, which are not offered again before the next end.
     pub refused: BTreeSet<Bay>,
 }
 
@@ -57,22 +56,22 @@ impl Shelf {
         self.drives.iter().find(|(other, _)| *other == bay).map(|(_, holds)| *holds)
     }
 
-    /// Whether a drive is none of the array's, so that it can never be a member.
+    /// Whether a drive is on the shelf, so that it can never be a member.
     pub fn has(&self, bay: Bay) -> bool {
         self.find(bay).is_some()
     }
 
-    /// Whether nothing tells the drive from the original, if it is a copy.
+    /// Whether these are the contents of a copy that cannot be told from the original.
     fn is_fresh(&self, holds: Holds) -> bool {
         matches!(holds, Holds::Copy { assemblies, .. } if assemblies == self.assemblies)
     }
 
-    /// Whether one of `offered` is a copy that nothing tells from the original.
+    /// Whether one of `offered` is a copy that cannot be told from the original.
     pub fn any_fresh(&self, offered: &[Bay]) -> bool {
         offered.iter().any(|bay| self.find(*bay).is_some_and(|holds| self.is_fresh(holds)))
     }
 
-    /// Members of which an older copy is there: who has lost the original may bring it.
+    /// Members with an older copy, which may be offered if the original is lost.
     pub fn copied(&self) -> Vec<usize> {
         let old = self.drives.iter().filter(|(_, holds)| !self.is_fresh(*holds));
         old.filter_map(|(_, holds)| if let Holds::Copy { member, .. } = holds { Some(*member) } else { None })
@@ -81,8 +80,8 @@ impl Shelf {
 }
 
 impl World<'_> {
-    /// A drive to take the place of a member: a blank one, one of `former` members, which is no longer among
-    /// these, or one that somebody else has used.
+    /// A drive to replace a member: a blank one, one of the `former` members, which is removed there, a member of
+    /// another array, or one with unknown bytes.
     pub(super) fn spare(
         &mut self,
         former: &mut Vec<Bay>,
@@ -91,7 +90,7 @@ impl World<'_> {
         if !self.rng.chance(self.scenario.misfortune.used_spare_percent, 100) {
             return Ok(self.new_drive());
         }
-        // No drive is opened anew before its last command has ended, if by a reset of its controller.
+        // A drive is not opened again before its last command has ended, if only by a controller reset.
         let usable = |bay| usable(bay) && !self.wire.is_awaited(bay);
         let usable: Vec<usize> = (0..former.len()).filter(|at| usable(former[*at])).collect();
         match self.rng.below(4) {
@@ -105,7 +104,7 @@ impl World<'_> {
         }
     }
 
-    /// Copies a member's drive, if that can be read, to the shelf.
+    /// Copies a member's drive to the shelf, if it is there.
     pub(super) fn copy_member(&mut self, shelf: &mut Shelf, member: usize) -> Result<(), Failure> {
         let Some(bay) = self.members[member].filter(|bay| !self.wire.is_gone(*bay)) else { return Ok(()) };
         let ssd = self.wire.ssd(bay).copy();
@@ -121,7 +120,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Adds drives of the shelf to those that are offered. An original that is `sound` can be read.
+    /// Adds drives of the shelf to the offered ones. `sound` says whether the original of a copy can be read.
     pub(super) fn offer_shelf(
         &mut self,
         shelf: &mut Shelf,
@@ -159,10 +158,10 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Judges a refusal by what was offered. Drives that it names rightly are not offered again.
+    /// Judges a refusal by the offered drives. Drives that it names rightly are not offered again.
     ///
     /// # Errors
-    /// Nothing that was offered is a reason, or it is not named.
+    /// No offered drive is a reason for it, or the refusal does not name that drive.
     pub(super) fn judge_refusal(
         &mut self,
         shelf: &mut Shelf,
@@ -170,14 +169,14 @@ impl World<'_> {
         offered: &[Bay],
         why: &Why,
     ) -> Result<(), Failure> {
-        // A drive that was never attached belongs to nobody here.
+        // A drive does not belong to this array if its attachment was not completed.
         let members = self.members.clone();
         let unattached =
             |bay: Bay| half_attached.iter().copied().find(|member| members[*member] == Some(bay));
         let is_reason = |bay: Bay| match shelf.find(bay) {
             Some(Holds::Another) => true,
             Some(holds @ Holds::Copy { member, .. }) => {
-                // Its original is there as well, or another copy that is as new.
+                // Its original is offered as well, or another copy of the same age.
                 let others = shelf.drives.iter().filter(|(other, also)| *other != bay && *also == holds);
                 let mut twins = others.map(|(other, _)| *other).chain(self.members[member]);
                 shelf.is_fresh(holds) && twins.any(|bay| self.names_drive(bay, why))
@@ -200,10 +199,10 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Nothing has been written to what is on the shelf, and no member of another array was passed over.
+    /// Checks that no drive of the shelf was written, and that no member of another array was ignored.
     ///
     /// # Errors
-    /// What was.
+    /// The drive that was written or ignored.
     pub(super) fn check_shelf(&self, shelf: &Shelf, assembled_from: &[Bay]) -> Result<(), Failure> {
         if let Some((bay, holds)) = shelf.drives.iter().find(|(bay, _)| self.wire.changes(*bay) > 0) {
             return Err(Failure(format!(
@@ -216,17 +215,17 @@ impl World<'_> {
         }
     }
 
-    /// Commands that have changed drives, of all of `bays` together.
+    /// The number of commands that have changed drives, summed over `bays`.
     pub(super) fn changes(&self, bays: &[Bay]) -> u64 {
         bays.iter().map(|bay| self.wire.changes(*bay)).sum()
     }
 
-    /// Whether a refusal speaks of a drive.
+    /// Whether a refusal names a drive.
     pub(super) fn names_drive(&self, bay: Bay, why: &Why) -> bool {
         why.drives().contains(&format!("drive{bay}").as_str())
     }
 
-    /// A drive that holds somebody else's bytes, in zones that are in any state.
+    /// A drive with unknown bytes, and with zones in any state.
     fn used_drive(&mut self) -> Bay {
         let bay = self.new_drive();
         let geometry = self.wire.geometry(bay).clone();
@@ -253,14 +252,14 @@ impl World<'_> {
                 _ => (),
             }
             for command in commands {
-                // Some may be too many for the drive's limits.
+                // Some may exceed the drive's limits.
                 self.wire.ssd(bay).execute(command);
             }
         }
         bay
     }
 
-    /// A drive that is a member of another array, with something in it.
+    /// A drive that is a member of another array that holds data.
     fn of_another_array(&mut self) -> Result<Bay, Failure> {
         let members = OTHERS_DATA + self.scenario.parities;
         let scenario = Scenario { members, forks: 0, ..self.scenario.clone() };

@@ -1,8 +1,8 @@
-//! Silent faults of a drive: a write that was lost, went to another place, or was overwritten by an older one.
+//! Silent faults of a drive: a write that is lost, misdirected, or overwritten by an older one.
 //!
-//! No array promises to survive them, since its blocks have no checksums of their own: what a drive gives without an error
-//! is believed. So these are a class that is asked for (`sim run --silent`), one fault in each life, and what lives come to
-//! is counted, not judged. That nothing panics is judged here, too.
+//! The array does not promise to survive them, since its blocks have no checksums of their own: data that a drive
+//! returns without an error is believed. They are a separate mode (`sim run --silent`), with one fault in each life,
+//! and the results are counted, not judged. Panics are judged here, too.
 
 use super::{
     course::{Course, Old},
@@ -19,16 +19,16 @@ enum Silent {
     Stale,
 }
 
-/// What a life with a silent fault came to.
+/// The result of a life with a silent fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Came {
-    /// Everything was as promised.
+    /// All promises were kept.
     Intact,
     /// Wrong data or zeros were read.
     WrongData,
     /// The array refused to assemble.
     Refused,
-    /// Another promise was broken: a zone ended early, a member went out, a rebuild failed.
+    /// Another promise was broken: a zone was cut back, a member went out, a rebuild failed.
     OtherPromise,
     Panic,
 }
@@ -37,7 +37,7 @@ impl Came {
     pub const ALL: [Came; 5] =
         [Came::Intact, Came::WrongData, Came::Refused, Came::OtherPromise, Came::Panic];
 
-    /// What the failure of a life says of it.
+    /// The class of the failure of a life.
     pub fn of(failure: Option<&str>) -> Came {
         match failure {
             None => Came::Intact,
@@ -48,7 +48,7 @@ impl Came {
         }
     }
 
-    /// What it is called.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Came::Intact => "intact",
@@ -61,7 +61,7 @@ impl Came {
 }
 
 impl World<'_> {
-    /// A block of a member that has been written, near the end of a zone more often than not.
+    /// Draws a written block of a member, usually near the end of a zone.
     fn draw_written(&mut self, bay: Bay) -> Option<Lba> {
         let geometry = self.wire.geometry(bay).clone();
         for _ in 0..20 {
@@ -80,7 +80,7 @@ impl World<'_> {
         None
     }
 
-    /// One silent fault in a life, once in a while.
+    /// Injects one silent fault in a life.
     pub(super) fn fail_silently(&mut self, course: &mut Course) {
         let rate = self.scenario.misfortune.silent;
         if rate == 0 || course.failed_silently || !self.rng.chance(rate, 100_000) {
@@ -101,7 +101,7 @@ impl World<'_> {
             Silent::Stale => match course.old.take() {
                 Some(old) => self.wire.ssd(old.bay).forge(old.lba, Some(&old.bytes)),
                 None => {
-                    // It comes back later.
+                    // The old contents come back later.
                     course.old = Some(Old { bay, lba, bytes });
                     return;
                 }

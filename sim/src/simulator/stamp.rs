@@ -1,9 +1,9 @@
-//! What the simulator writes: blocks that say who wrote them.
+//! Block contents of the simulator: each block identifies the write it comes from.
 //!
-//! Every block is filled from one 64-bit stamp, which is a scrambled (zone, block, write number).
-//! Write numbers never repeat in a run, so a block of another place, of an earlier life of the
-//! zone or of a write that was lost is told from the right one, and so is the sum of any blocks.
-//! Scrambling can be undone: a message about a wrong block says where its content belongs.
+//! Every block is filled from one 64-bit stamp, which is a scrambled (zone, block, write number). Write numbers never
+//! repeat in a run, so a block of another place, of an earlier incarnation of the zone or of a lost write differs from
+//! the right one, and so does the sum of any blocks. Scrambling can be undone: a message about a wrong block says where
+//! its contents belong.
 
 use engine::buf::BLOCK;
 
@@ -35,7 +35,7 @@ impl Stamp {
         }
     }
 
-    /// Whether a block holds exactly what [`Stamp::fill`] writes.
+    /// Whether a block holds exactly the data that [`Stamp::fill`] writes.
     pub fn matches(self, bytes: &[u8]) -> bool {
         let mut word = self.word();
         let mut wrong = 0;
@@ -52,14 +52,14 @@ pub fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks_exact(8).fold(0, |sum, chunk| sum | le_word(chunk)) == 0
 }
 
-/// What a block was filled with, if with a stamp.
+/// The stamp that a block was filled with, if any.
 pub fn stamp_of(bytes: &[u8]) -> Option<Stamp> {
     let id = unscramble(le_word(bytes));
     let stamp = Stamp { zone: (id >> 56) as u32, block: id >> 40 & 0xffff, write: id & 0xff_ffff_ffff };
     stamp.matches(bytes).then_some(stamp)
 }
 
-/// What a block seems to hold, for messages.
+/// The contents of a block, for messages.
 pub fn describe(bytes: &[u8]) -> String {
     if is_zero(bytes) {
         return "zeros".into();

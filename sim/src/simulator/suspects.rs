@@ -1,15 +1,14 @@
-//! Suspects: the members that misfortunes may strike.
+//! Suspects: the members that faults may strike.
 //!
-//! An array survives that as many members are lost as it has parities, at any moments. So at any time no more
-//! members than that are suspect: these alone may be lost, lose their ZRWA or suffer faults. Another one may
-//! only be struck once the array has said that a suspect is active again and no fault of the media is left on
-//! it, which is then none any more.
+//! An array survives the loss of as many members as it has parities, at any moments. So at any time no more members
+//! than that are suspect: only these may be lost, lose their ZRWA or suffer faults. Another member may be struck only
+//! after a suspect has been cleared: the array has reported it active again and it has no media fault left.
 
-/// A member that misfortunes may strike.
+/// A member that faults may strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Suspect {
     pub member: usize,
-    /// Something struck its drive since the power came on.
+    /// Its drive was struck since the power came on.
     pub struck: bool,
     /// Its drive is pulled out: it is not offered to the array.
     pub absent: bool,
@@ -31,7 +30,7 @@ pub(super) struct Suspects {
 }
 
 impl Suspects {
-    /// None yet, and `most` at once.
+    /// No suspects, and `most` at once.
     pub fn new(most: usize) -> Suspects {
         Suspects { most, each: Vec::new() }
     }
@@ -40,7 +39,7 @@ impl Suspects {
         self.each.is_empty()
     }
 
-    /// Whether nobody else may be struck.
+    /// Whether no other member may be struck.
     pub fn is_full(&self) -> bool {
         self.each.len() == self.most
     }
@@ -49,10 +48,10 @@ impl Suspects {
         self.each.iter().find(|suspect| suspect.member == member).copied()
     }
 
-    /// What is known of `member`, which is a suspect from now on.
+    /// The entry of `member`, which is a suspect from now on.
     ///
     /// # Panics
-    /// When it is none and there are enough.
+    /// If it is not a suspect and there is no room for another.
     pub fn of(&mut self, member: usize) -> &mut Suspect {
         let at = self.each.iter().position(|suspect| suspect.member == member).unwrap_or_else(|| {
             assert!(!self.is_full(), "member {member} must not be struck beside {:?}", self.each);
@@ -62,7 +61,7 @@ impl Suspects {
         &mut self.each[at]
     }
 
-    /// `member` is suspect from now on, if there is no room instead of another one that `is_sound`.
+    /// Makes `member` a suspect; without room, in the place of a suspect for which `is_sound` is true.
     pub fn take_in(&mut self, member: usize, is_sound: impl Fn(usize) -> bool) {
         let other = self.each.iter().position(|suspect| is_sound(suspect.member));
         match self.get(member) {
@@ -80,7 +79,7 @@ impl Suspects {
         self.each.iter_mut()
     }
 
-    /// Those of whom `remains` says so; the others are none any more.
+    /// Keeps the suspects for which `remains` is true.
     pub fn retain(&mut self, remains: impl Fn(&Suspect) -> bool) {
         self.each.retain(remains);
     }
@@ -89,7 +88,7 @@ impl Suspects {
         self.iter().map(|suspect| suspect.member).collect()
     }
 
-    /// Members whose drives are pulled out.
+    /// Members with drives that are pulled out.
     pub fn absent(&self) -> Vec<usize> {
         self.iter().filter(|suspect| suspect.absent).map(|suspect| suspect.member).collect()
     }
@@ -121,12 +120,12 @@ fn position(members: &[usize], member: usize) -> usize {
     members.iter().position(|other| *other == member).unwrap_or(members.len())
 }
 
-/// All of `count` members but some.
+/// All members below `count` except `than`.
 pub(super) fn others(count: usize, than: &[usize]) -> Vec<usize> {
     (0..count).filter(|member| !than.contains(member)).collect()
 }
 
-/// Members, as a sentence names them.
+/// Members as a phrase for messages.
 pub(super) fn named(members: &[usize]) -> String {
     let numbers: Vec<String> = members.iter().map(usize::to_string).collect();
     match members {
@@ -145,7 +144,7 @@ mod tests {
         suspects.of(3).absent = true;
         assert!(!suspects.is_full() && suspects.is_absent(3));
         suspects.of(1).struck = true;
-        // One that is suspect already is no other one.
+        // A member that is a suspect already needs no room.
         suspects.of(3).struck = true;
         assert_eq!((suspects.members(), suspects.absent()), (vec![3, 1], vec![3]));
         assert!(suspects.is_full());

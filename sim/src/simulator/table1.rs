@@ -1,11 +1,10 @@
-//! Table 1 of the ZRAID paper: what three consistency policies lose in a power cut (§6.6).
+//! Table 1 of the ZRAID paper: losses of three consistency policies in a power cut (§6.6).
 //!
-//! As there: five members with the ZRWA of the ZN540 and 64 KiB chunks; FUA writes of 4 to 512 KiB,
-//! in multiples of 4 KiB, one after the other; the power is cut at any moment, and a member is
-//! lost. A run fails if the write pointer after the recovery is below the end of the last write
-//! that was acknowledged; the difference is what was lost. Not as there: zones are short, the first
-//! write brings the tail to a random place, time is counted in events instead of seconds, and the
-//! data is read back in one run of sixteen.
+//! As there: five members with the ZRWA of the ZN540 and 64 KiB chunks; FUA writes of 4 to 512 KiB, in multiples of 4
+//! KiB, one after the other; the power is cut at any moment, and a member is lost. A run fails if the write pointer
+//! after the recovery is below the end of the last acknowledged write; the difference is lost. Not as there: zones are
+//! short, the first write brings the tail to a random place, time is counted in events instead of seconds, and the data
+//! is read back in one run of sixteen.
 
 use super::{
     runner::{catch_panics, quietly},
@@ -32,11 +31,11 @@ const ROWS: u64 = 128;
 const MOST_EVENTS: u64 = 1000;
 const CHECKED_IN: u64 = 16;
 
-/// What was found for one policy.
+/// Results of one policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Row {
     pub runs: u64,
-    /// Runs whose write pointer went back.
+    /// Runs in which the write pointer went back.
     pub failures: u64,
     /// Bytes between the last acknowledged end and the write pointer, in all failures.
     pub lost_bytes: u64,
@@ -48,7 +47,7 @@ impl Row {
         if self.runs == 0 { 0.0 } else { self.failures as f64 / self.runs as f64 }
     }
 
-    /// Bytes lost in a failure.
+    /// Average bytes lost per failure.
     pub fn average_loss_bytes(&self) -> f64 {
         if self.failures == 0 { 0.0 } else { self.lost_bytes as f64 / self.failures as f64 }
     }
@@ -149,7 +148,7 @@ fn scenario() -> Scenario {
     }
 }
 
-/// One run; gives the blocks that were acknowledged and are lost.
+/// One run; gives the number of acknowledged blocks that were lost.
 fn one_run(maker: &dyn Maker, run: u64) -> Result<u64, Failure> {
     let mut rng = Rng::new(run);
     let draws = rng.fork();
@@ -172,7 +171,7 @@ fn one_run(maker: &dyn Maker, run: u64) -> Result<u64, Failure> {
     }
     let acknowledged = world.oracle.zones[0].acknowledged;
     world.cut_power(|_| Cut::default())?;
-    // A policy that forgets what it acknowledged is held to nothing: that is what is measured.
+    // A policy that loses acknowledged data breaks no promise here: the loss is measured.
     world.oracle.zones[0].durable = 0;
     world.assemble_without(&[rng.below(MEMBERS as u64) as usize])?;
     let done = world.ask(vec![Command::Report { first: ZoneIndex(0), count: 1 }])?;
