@@ -1,8 +1,8 @@
 //! Virtual time.
 //!
-//! A clock jumps from one event to the next, so that a run takes as long as its events take to
-//! compute, and gives the same results everywhere. Events of one instant run in the order in
-//! which they were planned. In real time the same clock is moved by [`Clock::keep_pace`].
+//! A clock jumps from one event to the next, so that a run takes as long as its events take to compute, and gives the
+//! same results everywhere. Events of one instant run in the order in which they were planned. In real time the same
+//! clock is moved by [`Clock::keep_pace`].
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,10 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How much later than asked for a sleeping thread may wake up.
+/// Largest expected delay of a sleeping thread's wake-up.
 const LATE: Duration = Duration::from_micros(200);
 
-/// A clock and what is to happen by it. Clones are the same clock.
+/// A clock and its planned events. Clones are the same clock.
 #[derive(Clone, Default)]
 pub struct Clock(Rc<Inner>);
 
@@ -29,7 +29,8 @@ struct Inner {
 }
 
 struct Event {
-    /// When it is due, above its number: so two are compared without a branch, which is most of what a heap does.
+    /// Due time in the upper half, sequence number in the lower: a comparison needs no branch, and the heap does little
+    /// else.
     order: u128,
     action: Box<dyn FnOnce()>,
 }
@@ -41,7 +42,7 @@ impl Event {
 }
 
 impl Ord for Event {
-    /// The heap gives the greatest first, which has to be the earliest.
+    /// Reversed: the heap gives the greatest first, which has to be the earliest.
     fn cmp(&self, other: &Event) -> Ordering {
         other.order.cmp(&self.order)
     }
@@ -71,7 +72,7 @@ impl Clock {
         Clock::default()
     }
 
-    /// The time, in nanoseconds since the clock was made.
+    /// The time, in nanoseconds since the clock was created.
     pub fn now_ns(&self) -> u64 {
         self.0.now_ns.get()
     }
@@ -84,13 +85,13 @@ impl Clock {
         self.0.events.borrow_mut().push(Event { order, action: Box::new(action) });
     }
 
-    /// Forgets all events, and with them whatever they hold.
+    /// Forgets all events, and drops all that they hold.
     pub fn clear(&self) {
         let events = self.0.events.take();
         drop(events);
     }
 
-    /// When the next event is due.
+    /// Due time of the next event.
     pub fn next_ns(&self) -> Option<u64> {
         self.0.events.borrow().peek().map(Event::due_ns)
     }
@@ -110,12 +111,12 @@ impl Clock {
         self.0.now_ns.set(now_ns.max(self.now_ns()));
     }
 
-    /// As [`Clock::advance`] in real time: waits for the next event and runs all that are due by
-    /// then. `since` is when the clock showed 0.
+    /// As [`Clock::advance`] in real time: waits for the next event and runs all that are due by then. `since` is the
+    /// time at which the clock showed 0.
     pub fn keep_pace(&self, since: Instant) -> bool {
         let Some(next) = self.next_ns() else { return false };
         let due = since + Duration::from_nanos(next);
-        // The kernel wakes late; the last part is waited for awake.
+        // The kernel wakes late; the last part is waited for in a loop.
         if let Some(left) = due.saturating_duration_since(Instant::now()).checked_sub(LATE) {
             std::thread::sleep(left);
         }
@@ -131,7 +132,7 @@ impl Clock {
         if events.peek()?.due_ns() <= until_ns { events.pop() } else { None }
     }
 
-    /// Done `ns` from now on.
+    /// Completes `ns` from now on.
     pub fn sleep(&self, ns: u64) -> impl Future<Output = ()> + use<> {
         let slept = Rc::new((Cell::new(false), RefCell::<Option<Waker>>::default()));
         let event = slept.clone();

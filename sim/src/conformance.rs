@@ -1,8 +1,8 @@
-//! The rules of zones, one row for each rule and each refusal: what a drive of the shape of
-//! [`model`] has to do, emulated or real.
+//! The rules of zones, one row for each rule and each refusal: the required behaviour of a drive with the geometry of
+//! [`model`], emulated or real.
 //!
-//! Sources: NVMe Zoned Namespace Command Set 1.1, and hw/nvme of QEMU for the precedence of
-//! refusals; see the head of `engine/src/zone.rs`.
+//! Sources: NVMe Zoned Namespace Command Set 1.1, and hw/nvme of QEMU for the precedence of refusals; see the head of
+//! `engine/src/zone.rs`.
 
 use crate::ssd::Model;
 use engine::{
@@ -15,7 +15,7 @@ use engine::{
 const SIZE: u64 = 64;
 const CAPACITY: u64 = 45;
 
-/// The shape of drive that the rows are written for.
+/// The drive model that the rows are written for.
 pub fn model() -> Model {
     let geometry = Geometry {
         zones: 6,
@@ -57,7 +57,7 @@ pub enum Do {
 
 use Do::*;
 
-/// The command of a step. What happens to a zone by itself has none: a flush takes its place.
+/// The command of a step. State changes by the drive itself have none: a flush takes their place.
 pub fn command(step: Do) -> Command {
     let data = |blocks: u64| Buf::copy_of(&vec![7; blocks as usize * BLOCK]);
     let one = |zone| Zones::One(ZoneIndex(zone));
@@ -82,8 +82,8 @@ pub fn command(step: Do) -> Command {
     }
 }
 
-/// What came before (all of which succeeds), the step that matters, its result, and then the
-/// state, write pointer and ZRWA of a zone.
+/// Name, steps before (all of which succeed), the tested step, its result, and then number, state, write pointer and
+/// ZRWA of a zone.
 pub type Row = (&'static str, &'static [Do], Do, Result<(), Status>, u32, ZoneState, u64, bool);
 
 use ZoneState::{Closed, Empty, ExplicitlyOpen as Explicit, Full, ImplicitlyOpen as Implicit};
@@ -180,7 +180,7 @@ pub const ROWS: &[Row] = &[
     ("finish makes room", &[Open(0), Open(1), Open(2), Finish(0)], Open(3), Ok(()), 3, Explicit, 0, false),
     ("a zone that fills up makes room", &[Open(0), Open(1), Open(2), Write(0, 0, 45)], Open(3), Ok(()), 3, Explicit, 0, false),
 
-    // The ZRWA: given.
+    // Acquiring a ZRWA.
     ("open with a ZRWA", &[], OpenZrwa(0), Ok(()), 0, Explicit, 0, true),
     ("a third ZRWA", &[OpenZrwa(0), OpenZrwa(1)], OpenZrwa(2), Err(Status::ZrwaResourcesUnavailable), 2, Empty, 0, false),
     ("no ZRWA for an open zone", &[Open(0)], OpenZrwa(0), Err(Status::InvalidZoneStateTransition), 0, Explicit, 0, false),
@@ -193,7 +193,7 @@ pub const ROWS: &[Row] = &[
     ("reset releases the ZRWA", &[OpenZrwa(0), OpenZrwa(1), Reset(0)], OpenZrwa(0), Ok(()), 0, Explicit, 0, true),
     ("a read-only zone has no ZRWA", &[OpenZrwa(0), OpenZrwa(1), ReadOnly(0)], OpenZrwa(2), Ok(()), 2, Explicit, 0, true),
 
-    // The ZRWA: written.
+    // Writing in the ZRWA.
     ("a write in the ZRWA leaves the wp", &[OpenZrwa(0)], Write(0, 0, 8), Ok(()), 0, Explicit, 0, true),
     ("a write in the ZRWA in any order", &[OpenZrwa(0), Write(0, 5, 2)], Write(0, 1, 2), Ok(()), 0, Explicit, 0, true),
     ("a write in the ZRWA again", &[OpenZrwa(0), Write(0, 5, 2)], Write(0, 4, 3), Ok(()), 0, Explicit, 0, true),
@@ -208,7 +208,7 @@ pub const ROWS: &[Row] = &[
     ("a write across the capacity in a ZRWA", &[OpenZrwa(0), Write(0, 0, 16), Write(0, 8, 16), Write(0, 16, 16), Write(0, 24, 16)], Write(0, 44, 2), Err(Status::ZoneBoundaryError), 0, Explicit, 32, true),
     ("a read in the ZRWA", &[OpenZrwa(0), Write(0, 3, 1)], Read(0, 3, 1), Ok(()), 0, Explicit, 0, true),
 
-    // The ZRWA: flushed explicitly.
+    // Flushing the ZRWA explicitly.
     ("flush a granule", &[OpenZrwa(0)], Flush(0, 1), Ok(()), 0, Explicit, 2, true),
     ("flush the whole ZRWA", &[OpenZrwa(0)], Flush(0, 7), Ok(()), 0, Explicit, 8, true),
     ("flush more than the ZRWA", &[OpenZrwa(0)], Flush(0, 9), Err(Status::ZoneBoundaryError), 0, Explicit, 0, true),

@@ -1,4 +1,4 @@
-//! The emulated ZNS SSD, its timing, the simulator, and what is asked of every drive.
+//! The emulated ZNS SSD, its timing, the simulator, and conformance tests of drives.
 //!
 //! An array with two parities on emulated drives, of which two are lost while it is in use:
 //!
@@ -29,7 +29,7 @@
 //!     autostart: false,
 //! };
 //!
-//! // The engine has no thread of its own: whoever waits for something drives it.
+//! // The engine has no threads of its own: `block_on` runs it until the future completes.
 //! let runtime = Runtime::new();
 //! let array = runtime.block_on(Array::create(&runtime, options, drives.clone()), || false).unwrap()?;
 //! let data = Buf::copy_of(&[7; 3 * BLOCK]);
@@ -37,7 +37,7 @@
 //! runtime.block_on(write, || false).unwrap().result.unwrap();
 //! drop(array);
 //!
-//! // Whatever was durable is there without any two of them.
+//! // Durable data survives the loss of any two drives.
 //! drives.remove(4);
 //! drives.remove(1);
 //! let runtime = Runtime::new();
@@ -47,8 +47,8 @@
 //! # Ok::<(), engine::array::ArrayError>(())
 //! ```
 //!
-//! What drives do in a power cut, and which faults they can have, is said in [`ssd`]; how seeds become lives of
-//! arrays, and by what these are judged, in [`simulator`].
+//! [`ssd`] describes the effects of power cuts on drives and their possible faults; [`simulator`] describes how seeds
+//! become lives of arrays, and how these are judged.
 #![forbid(unsafe_code)]
 
 pub mod clock;

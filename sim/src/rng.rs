@@ -1,8 +1,7 @@
-//! A small deterministic generator: the only source of chance in the simulator.
+//! A small deterministic generator: the only source of randomness in the simulator.
 //!
-//! xoshiro256** (Blackman and Vigna, "Scrambled linear pseudorandom number generators", 2021),
-//! seeded through SplitMix64. A seed gives the same numbers on every machine and in every
-//! version of this crate. Not for secrets.
+//! xoshiro256** (Blackman and Vigna, "Scrambled linear pseudorandom number generators", 2021), seeded through
+//! SplitMix64. A seed gives the same numbers on every machine and in every version of this crate. Not for secrets.
 
 use std::ops::Range;
 
@@ -11,7 +10,7 @@ use std::ops::Range;
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// A generator whose numbers are decided by `seed`.
+    /// A generator seeded with `seed`.
     pub fn new(seed: u64) -> Rng {
         let mut state = seed;
         Rng(std::array::from_fn(|_| {
@@ -23,7 +22,7 @@ impl Rng {
         }))
     }
 
-    /// Any number.
+    /// Any 64-bit number.
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -81,16 +80,16 @@ impl Rng {
     /// One of `items`.
     ///
     /// # Panics
-    /// When there are none.
+    /// There are no items.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         assert!(!items.is_empty(), "nothing to pick from");
         &items[self.below(items.len() as u64) as usize]
     }
 
-    /// The number of one of `weights`, each as often as it weighs.
+    /// The index of one of `weights`, with a probability proportional to it.
     ///
     /// # Panics
-    /// When none weighs anything.
+    /// All weights are 0.
     pub fn weighted(&mut self, weights: &[u64]) -> usize {
         let mut draw = self.below(weights.iter().sum());
         let mut kind = 0;
@@ -101,7 +100,7 @@ impl Rng {
         kind
     }
 
-    /// Puts `items` in any order.
+    /// Puts `items` in random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i as u64 + 1) as usize);
@@ -116,7 +115,7 @@ impl Rng {
         }
     }
 
-    /// Another generator, decided by this one, whose numbers have nothing to do with its own.
+    /// Another generator, seeded from this one and independent of its later numbers.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.next_u64())
     }

@@ -1,46 +1,44 @@
-//! How long the parts of a drive take: the parameters of [`crate::ssd::TimedDrive`].
+//! Service times and bandwidths of drives: the parameters of [`crate::ssd::TimedDrive`].
 //!
-//! One set of parameters for each drive, fitted to figures that were published about single
-//! drives. Sources: ZapRAID (TOS '23) Fig. 1 and §4, ZRAID (ASPLOS '25) §6, eZNS (TOS '24) §3,
-//! StoNet NVMeBenchmarks (raw measurements of a 1 TB ZN540 with SPDK). Where nothing is published
-//! the value is a guess, and its documentation says so.
+//! One set of parameters for each drive, fitted to published figures of single drives. Sources: ZapRAID (TOS '23) Fig.
+//! 1 and §4, ZRAID (ASPLOS '25) §6, eZNS (TOS '24) §3, StoNet NVMeBenchmarks (raw measurements of a 1 TB ZN540 with
+//! SPDK). An unpublished value is a guess, and its documentation says so.
 
-/// How a drive keeps the Zone Random Write Area.
+/// The medium of the Zone Random Write Area.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ZrwaMedium {
-    /// In flash: every write costs the drive's write bandwidth, also of a block that is written
-    /// again before the write pointer passes.
+    /// Flash: every write costs the drive's write bandwidth, even of a block that is overwritten before the write
+    /// pointer passes.
     Flash,
-    /// In memory that survives power cuts: what is written again never costs flash bandwidth; the
-    /// blocks that the write pointer passes are drained to flash then.
+    /// Memory that survives power cuts: overwritten blocks never cost flash bandwidth; the blocks that the write
+    /// pointer passes are drained to flash then.
     Dram {
         /// From the transfer to the acknowledgement, in µs.
         acknowledge_us: f64,
     },
 }
 
-/// Where zones lie on the dies.
+/// Placement of zones on the dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// Program units of all zones go to the dies in turn.
     Striped,
-    /// Each zone lies on one die: the next in turn when it is written for the first time since it was reset (eZNS §3.4).
+    /// Each zone is on one die: the next in turn when it is written for the first time since its reset (eZNS §3.4).
     ZonePerDie,
 }
 
-/// What a reset costs.
+/// Times of a reset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResetTiming {
     /// Mean service time of the one server for resets, in µs.
     pub server_us: f64,
-    /// After that until the acknowledgement, in µs.
+    /// From then to the acknowledgement, in µs.
     pub fixed_us: f64,
-    /// More for a zone that was written to its end, in proportion for others, in µs.
+    /// Additional time for a zone that was written to its end, in proportion for others, in µs.
     pub full_us: f64,
-    /// More for a zone that has been written and is not full, in µs.
+    /// Additional time for a zone that has been written and is not full, in µs.
     pub unfinished_us: f64,
-    /// Erasing on the die, after the acknowledgement and only when the die has nothing else to
-    /// do, in µs; 0 for none.
+    /// Erase time on the die, after the acknowledgement and only when the die is idle, in µs; 0 for none.
     pub erase_us: f64,
 }
 
@@ -49,31 +47,31 @@ pub struct ResetTiming {
 pub struct Timing {
     /// Mean service time of a write in the firmware.
     pub write_firmware_us: f64,
-    /// The same of a write to a ZRWA, as a multiple. A guess: one at a time they are as fast as others, several on
-    /// their way in a zone are not published.
+    /// The factor for a write to a ZRWA. A guess: single ones are as fast as others, several in flight in a zone are
+    /// not published.
     pub zrwa_write_factor: f64,
     /// From the end of the transfer of a write to its acknowledgement.
     pub write_acknowledge_us: f64,
     /// Mean service time of an append of one block in the firmware.
     pub append_firmware_us: f64,
-    /// How long an append of one block keeps other appends to its zone waiting.
+    /// Time for which an append of one block delays other appends to its zone.
     pub append_zone_us: f64,
-    /// More of both for each further block.
+    /// Additional time of both per further block.
     pub append_block_us: f64,
     /// From the end of the transfer of an append to its acknowledgement.
     pub append_acknowledge_us: f64,
-    /// More for the first write to an empty zone.
+    /// Additional time of the first write to an empty zone.
     pub first_write_us: f64,
-    /// More for the first append to an empty zone.
+    /// Additional time of the first append to an empty zone.
     pub first_append_us: f64,
     /// Mean service time of a read in the firmware.
     pub read_firmware_us: f64,
     /// From the end of the transfer of a read to its acknowledgement.
     pub read_acknowledge_us: f64,
-    /// Sensing a page, on average over the pages of a cell: with jitter a third of them takes a
-    /// fifth less, and a third a fifth more.
+    /// Sense time of a page, on average over the pages of a cell: with jitter a third of them takes a fifth less, and a
+    /// third a fifth more.
     pub read_page_us: f64,
-    /// How long the channel is taken up with asking for a page.
+    /// Time on the channel of the command to read a page.
     pub channel_read_us: f64,
     /// Host link towards the drive.
     pub write_link_mb_s: f64,
@@ -83,22 +81,22 @@ pub struct Timing {
     pub drain_mb_s: Option<f64>,
     pub dies: u32,
     pub channels: u32,
-    /// A channel when pages are read.
+    /// Bandwidth of a channel when pages are read.
     pub channel_read_mb_s: f64,
-    /// A channel when units are programmed.
+    /// Bandwidth of a channel when units are programmed.
     pub channel_program_mb_s: f64,
     /// Blocks of a flash page.
     pub page_blocks: u64,
     /// Blocks that a die programs at once.
     pub program_blocks: u64,
-    /// How long the die is busy with that, the transfer over its channel included.
+    /// Time for which a die is busy with that, including the transfer over its channel.
     pub program_us: f64,
     pub placement: Placement,
     pub zrwa: ZrwaMedium,
     /// Memory for writes that have been acknowledged and not programmed, in KiB. A guess.
     pub write_buffer_kib: u64,
-    /// An explicit ZRWA flush in the firmware. How it divides between this and the
-    /// acknowledgement is a guess; so is all of it for the PM1731a.
+    /// Service time of an explicit ZRWA flush in the firmware. Its split between this and the acknowledgement is a
+    /// guess; so is all of it for the PM1731a.
     pub zrwa_flush_firmware_us: f64,
     /// From the firmware to the acknowledgement of an explicit ZRWA flush.
     pub zrwa_flush_acknowledge_us: f64,
@@ -108,18 +106,18 @@ pub struct Timing {
     pub close_us: f64,
     /// Finishing an empty zone, in all.
     pub finish_empty_us: f64,
-    /// Finishing another zone, after what is missing in it has been filled up.
+    /// Time of finishing another zone, after its rest has been padded.
     pub finish_us: f64,
     pub reset: ResetTiming,
-    /// More until a write is acknowledged by a drive that compresses, and by one that expands a page that is read, in
-    /// µs; 0 is what Braid-ZNS assumes. IBM gives 7 for its FlashSystem 900 (Hardware data compression), without saying
-    /// which way; that it goes for both is a guess, and so is that an engine keeps up with its drive.
+    /// Additional latency of a write on a drive that compresses, and of a read that expands a page, in µs; Braid-ZNS
+    /// assumes 0. IBM gives 7 for its FlashSystem 900 (Hardware data compression), without a direction; using it for
+    /// both is a guess, and so is that an engine keeps up with its drive.
     pub compress_us: f64,
     pub expand_us: f64,
 }
 
 impl Timing {
-    /// What is not published about any of these drives.
+    /// Parameters that are not published for any of these drives.
     pub const GUESSES: [&str; 8] = [
         "size of the write buffer",
         "dies, channels, program unit and program time of the ZN540, whose write bandwidth is a cap without a cause",
