@@ -55,6 +55,8 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --quiet --workspace --no-deps
+	@git log --format=%s @{upstream}.. 2>/dev/null | awk '!/^[a-z0-9 ,\/-]+: [a-z]/ || length > 72 \
+	    { print "commit subject, not as in CONTRIBUTING.md: " $$0; bad = 1 } END { exit bad }'
 
 check:
 	$(CARGO) test --locked --workspace
