@@ -1,25 +1,24 @@
 //! Buffers: page-aligned bytes that commands own while they are in flight.
 //!
-//! A [`Buf`] is a range of a reference-counted, page-aligned allocation. Cloning and slicing
-//! never copy. A shared buffer is read-only, so nothing can change under a write that is on its way to a
-//! drive. A [`BufMut`] is the only reference to its allocation: it can be written, and becomes a [`Buf`] when
-//! that is done.
+//! A [`Buf`] is a range of a reference-counted, page-aligned allocation. Cloning and slicing never copy. A shared
+//! buffer is read-only, so the data of a write in flight cannot change. A [`BufMut`] is the only reference to its
+//! allocation: it can be written, and becomes a [`Buf`] afterwards.
 
 use std::{ops::Range, rc::Rc};
 
 /// Bytes in a logical block. Drives with smaller blocks are driven eight at a time.
 pub const BLOCK: usize = 4096;
 
-/// Memory that somebody else has set apart for buffers: page-aligned, whole pages.
+/// Memory for buffers that is owned by the caller: page-aligned, whole pages.
 pub trait Memory {
-    /// All of it.
+    /// All bytes.
     fn bytes(&self) -> &[u8];
-    /// All of it, to be written.
+    /// All bytes, mutable.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 enum Store {
-    /// Bytes, and the offset of the first page-aligned one.
+    /// Bytes, and the offset of the first page-aligned byte.
     Own(Vec<u8>, usize),
     Lent(Box<dyn Memory>),
 }
@@ -40,7 +39,7 @@ impl Store {
         }
     }
 
-    /// Bytes that a buffer of the whole store has.
+    /// Length of a buffer of the whole store.
     fn len(&self) -> usize {
         match self {
             Store::Own(bytes, _) => bytes.len() + 1 - BLOCK,
@@ -68,8 +67,7 @@ impl Buf {
         Buf { store: Some(Rc::new(Store::Own(bytes, pad))), start: 0, len: len as u32 }
     }
 
-    /// A buffer of all of `memory`, with whatever is in it. The memory is dropped with the last
-    /// reference.
+    /// A buffer of all of `memory`, with its present contents. The memory is dropped with the last reference.
     pub fn lent(memory: Box<dyn Memory>) -> Buf {
         let len = memory.bytes().len() as u32;
         Buf { store: Some(Rc::new(Store::Lent(memory))), start: 0, len }
@@ -80,17 +78,17 @@ impl Buf {
         BufMut::copy_of(bytes).freeze()
     }
 
-    /// The same bytes, to write: a copy of them if others hold the buffer too.
+    /// The same bytes, mutable: a copy of them if the buffer has other references.
     pub fn into_mut(self) -> BufMut {
         if self.is_unique() { BufMut(self) } else { BufMut::copy_of(&self) }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there is not a byte in it.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -118,7 +116,7 @@ impl Buf {
         self.slice(range.start as usize * BLOCK..range.end as usize * BLOCK)
     }
 
-    /// Its bytes.
+    /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.store {
             Some(store) => &store.bytes()[self.start as usize..][..self.len as usize],
@@ -126,7 +124,7 @@ impl Buf {
         }
     }
 
-    /// The bytes, to write; `None` while another reference to the allocation exists.
+    /// The bytes, mutable; `None` while another reference to the allocation exists.
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         let (start, len) = (self.start as usize, self.len as usize);
         match &mut self.store {
@@ -169,7 +167,7 @@ impl std::fmt::Debug for Buf {
     }
 }
 
-/// A buffer that nobody else holds.
+/// A buffer that is the only reference to its allocation.
 #[derive(Debug, Default)]
 pub struct BufMut(Buf);
 
@@ -199,7 +197,7 @@ impl BufMut {
         self.0.blocks()
     }
 
-    /// The buffer, written.
+    /// The buffer, read-only from now on.
     pub fn freeze(self) -> Buf {
         self.0
     }
@@ -218,14 +216,14 @@ impl std::ops::DerefMut for BufMut {
     }
 }
 
-/// Buffers to use again, kept by power-of-two size. Bounded: a full class lets buffers go.
+/// Pool of buffers for reuse, by power-of-two size. Bounded: a full class drops buffers.
 #[derive(Default)]
 pub struct BufPool {
     classes: [Vec<Buf>; 16],
     source: Option<Source>,
 }
 
-/// Lends a buffer of so many bytes, a power of two of blocks, as long as it has any.
+/// Lends a buffer of that many bytes, a power of two of blocks; `None` if it has none left.
 pub type Source = Rc<dyn Fn(usize) -> Option<Buf>>;
 
 impl BufPool {
@@ -240,11 +238,11 @@ impl BufPool {
         blocks.max(1).next_power_of_two().trailing_zeros() as usize
     }
 
-    /// A buffer of `blocks` blocks that nobody else holds. Its content is whatever was there.
+    /// A buffer of `blocks` blocks without other references. Its contents are undefined.
     pub fn take(&mut self, blocks: u64) -> BufMut {
         let class = Self::class(blocks);
         let whole = self.classes.get_mut(class).and_then(Vec::pop);
-        // What is lent may be held by somebody else all the same.
+        // The lender may hold a reference to a lent buffer all the same.
         let lent = || self.source.as_ref()?(BLOCK << class).filter(Buf::is_unique);
         let whole = whole.or_else(lent);
         let whole = whole.unwrap_or_else(|| Buf::zeroed(BLOCK << class));
@@ -265,7 +263,7 @@ impl BufPool {
     }
 }
 
-/// Whether a block looks like one that was never written: drives fill these with one byte or another.
+/// Whether all bytes of a block are equal, as in one that was never written: drives fill these with one byte value.
 pub fn is_uniform(block: &[u8]) -> bool {
     block.first().is_none_or(|first| block.iter().all(|byte| byte == first))
 }

@@ -1,4 +1,4 @@
-//! The one seam between the engine and everything that stores bytes.
+//! The interface between the engine and everything that stores bytes.
 //!
 //! A [`ZonedDevice`] takes a [`Command`] and returns a [`Completion`]. Submission is eager: the
 //! order of calls is the order on the wire. A command owns its buffers and its completion gives
@@ -17,9 +17,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-/// Something that stores bytes in zones: a drive, an emulated drive, or an array of them.
+/// A zoned block device: a drive, an emulated drive, or an array of them.
 pub trait ZonedDevice {
-    /// What the device is. Constant while it is open.
+    /// Shape and limits of the device. Constant while it is open.
     fn geometry(&self) -> &Geometry;
 
     /// Starts `command`. Never blocks, never fails: errors are in the completion.
@@ -32,36 +32,36 @@ pub trait ZonedDevice {
         None
     }
 
-    /// Writes of so many blocks, that far apart from the start of a zone on, cost least; 1 where it is all the same.
+    /// Preferred write size in blocks, from the start of a zone on; 1 if the device has no preference.
     fn optimal_write_blocks(&self) -> u64 {
         1
     }
 
-    /// Count of power cycles and controller resets of the device: each may have cost completed writes that were not
-    /// safe, or the contents of a ZRWA. The bits of [`LASTING_EPOCH`] are the same for every process that opens the
+    /// Count of power cycles and controller resets of the device: each may have lost completed writes that were not
+    /// durable, or the contents of a ZRWA. The bits of [`LASTING_EPOCH`] are the same for every process that opens the
     /// device; the others count from its opening. `None` if the device gives no such evidence. Must be cheap: it is
     /// compared with every read.
     fn power_epoch(&self) -> Option<u64> {
         None
     }
 
-    /// What is written on the device, as far as it says so.
+    /// Model, serial number and size of the device, as far as it reports them.
     fn plate(&self) -> Plate {
         Plate { size_bytes: self.geometry().size_bytes(), ..Plate::default() }
     }
 }
 
-/// Bits of [`ZonedDevice::power_epoch`] that do not depend on the process that asks.
+/// Bits of [`ZonedDevice::power_epoch`] that do not depend on the calling process.
 pub const LASTING_EPOCH: u64 = (1 << 48) - 1;
 
-/// What tells a drive from others to somebody who stands before it.
+/// Model, serial number and size, as on the drive's label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plate {
-    /// Empty if the drive does not say, like `serial`.
+    /// Empty if the drive does not report it.
     pub model: String,
-    /// As the drive has it; empty if it says none.
+    /// Empty if the drive does not report it.
     pub serial: String,
-    /// What the drive can hold.
+    /// Capacity in bytes.
     pub size_bytes: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct Geometry {
 /// The Zone Random Write Area of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zrwa {
-    /// ZRWASZ: blocks behind the write pointer that may be written in any order, and again.
+    /// ZRWASZ: blocks from the write pointer on that may be written in any order, and again.
     pub size_blocks: u64,
     /// ZRWAFG: the write pointer moves by multiples of this.
     pub granularity_blocks: u64,
@@ -112,10 +112,10 @@ impl Geometry {
         Lba(zone.0 as u64 * self.zone_size_blocks)
     }
 
-    /// Checks the buffers of a read, a write or an append of `most` blocks at most; gives the blocks.
+    /// Checks the buffers of a read, a write or an append of at most `most` blocks; returns the number of blocks.
     ///
     /// # Errors
-    /// Invalid Field, unless they are whole blocks, not too many, and metadata for all of them or none.
+    /// Invalid Field unless `data` is 1 to `most` whole blocks, and `oob` covers all of them or is empty.
     pub fn check_buffers(&self, data: &Buf, oob: &Buf, most: u32) -> Result<u64, Status> {
         let blocks = data.blocks();
         let metadata = blocks as usize * self.oob_bytes as usize;
@@ -139,19 +139,19 @@ pub enum Zones {
     All,
 }
 
-/// What a device can be asked to do. Lengths come from the buffers, in whole blocks.
+/// A command to a device. Lengths come from the buffers, in whole blocks.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Fills `data`, which nobody else may hold. `oob` is empty or `oob_bytes` per block.
+    /// Fills `data`, which must have no other references. `oob` is empty or `oob_bytes` per block.
     Read {
         /// The first block.
         lba: Lba,
-        /// Taken for the bytes that are read, and given back with them.
+        /// The destination; returned, filled, in the completion.
         data: Buf,
         /// Metadata of the blocks, one after the other; empty for none.
         oob: Buf,
     },
-    /// Writes `data` at `lba`. With `fua` it is safe from power cuts at completion.
+    /// Writes `data` at `lba`. With `fua` it is durable at completion.
     Write {
         /// The first block.
         lba: Lba,
@@ -159,10 +159,10 @@ pub enum Command {
         data: Buf,
         /// Metadata of the blocks, one after the other; empty for none.
         oob: Buf,
-        /// Whether it is to be safe when it completes.
+        /// Whether the write is durable when it completes.
         fua: bool,
     },
-    /// Writes `data` at the write pointer of `zone`; the completion says where that was.
+    /// Writes `data` at the write pointer of `zone`; the completion returns that address.
     Append {
         /// The zone to append to.
         zone: ZoneIndex,
@@ -170,10 +170,10 @@ pub enum Command {
         data: Buf,
         /// Metadata of the blocks, one after the other; empty for none.
         oob: Buf,
-        /// Whether it is to be safe when it completes.
+        /// Whether the write is durable when it completes.
         fua: bool,
     },
-    /// Makes every write that has completed so far safe from power cuts.
+    /// Makes every write that has completed so far durable.
     Flush,
     /// Opens zones explicitly. With `zrwa`, an empty zone gets a random write area.
     Open {
@@ -182,12 +182,12 @@ pub enum Command {
         /// Whether the zones get a ZRWA.
         zrwa: bool,
     },
-    /// Lets open zones go, which stay active.
+    /// Closes open zones, which stay active.
     Close {
         /// Which zones.
         zones: Zones,
     },
-    /// Has zones be full, whatever is in them.
+    /// Makes zones full, at any fill level.
     Finish {
         /// Which zones.
         zones: Zones,
@@ -228,20 +228,20 @@ impl Command {
     }
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Done {
-    /// What has come of it.
+    /// Success, or the error.
     pub result: Result<(), DeviceError>,
     /// The command's data buffer: filled by a successful read.
     pub data: Buf,
     /// The command's out-of-band buffer: filled by a successful read.
     pub oob: Buf,
-    /// Where an append landed.
+    /// The address that an append was written at.
     pub lba: Lba,
     /// After a write or append to an array: everything below this block of its zone is complete.
     pub tail: u64,
-    /// What a report found.
+    /// The zones that a report describes.
     pub zones: Vec<ZoneInfo>,
 }
 
@@ -269,22 +269,22 @@ impl Done {
     }
 }
 
-/// Why a device did not do what it was asked.
+/// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum DeviceError {
     /// The device refused the command or failed in it.
     #[error("{0}")]
     Status(Status),
-    /// As before, with a status that has no name here.
+    /// As before, with a status that has no name in this crate.
     #[error("status {0:03X}h")]
     UnknownStatus(u16),
-    /// The device did not answer in time; the command may or may not have been carried out.
+    /// The device did not answer in time; the command may or may not have been executed.
     #[error("no answer within the time limit")]
     Timeout,
     /// The device is not there any more.
     #[error("the drive is gone")]
     Gone,
-    /// The device has lost power or was reset, and completed writes with that.
+    /// The device has lost power or was reset, and with that completed writes.
     #[error("the drive has lost power or was reset")]
     PowerLost,
     /// The operating system failed the request; the number is its errno.
@@ -292,7 +292,7 @@ pub enum DeviceError {
     Os(i32),
 }
 
-/// What Linux means by an errno, of those that say what may help.
+/// The meaning of an errno on Linux, for those that suggest a remedy; empty for others.
 fn meaning(errno: i32) -> &'static str {
     match errno {
         12 => " (out of memory)",
@@ -376,28 +376,28 @@ enum State {
     Taken,
 }
 
-/// The other end of a [`Completion`]. Dropped without an answer, it answers [`DeviceError::Gone`].
+/// The sending end of a [`Completion`]. Dropped without a result, it sends [`DeviceError::Gone`].
 pub struct Completer(SlotRef);
 
-/// Where the answer waits for its future.
+/// Holds the result of a command until its future takes it.
 #[derive(Default)]
 struct Slot {
     done: RefCell<Option<Done>>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// One of the two references to a slot; the last one to go gives the slot back.
+/// One of the two references to a slot; dropping the last one returns the slot to the pool.
 struct SlotRef {
     slot: Option<Rc<Slot>>,
     slots: Rc<Slots>,
 }
 
-/// Slots to use again, so that a command costs no allocation once warm.
+/// Pool of reusable slots, so that a command does not allocate once warm.
 #[derive(Default)]
 pub struct Slots(RefCell<Vec<Rc<Slot>>>);
 
 impl Slots {
-    /// A connected pair.
+    /// A connected sender and future.
     pub fn pair(self: &Rc<Slots>) -> (Completer, Completion) {
         let slot = self.0.borrow_mut().pop().unwrap_or_default();
         let other = SlotRef { slot: Some(slot.clone()), slots: self.clone() };
@@ -425,7 +425,7 @@ impl Drop for SlotRef {
 }
 
 impl Completer {
-    /// Answers, and wakes whoever waits.
+    /// Delivers the result, and wakes the waiting task.
     pub fn complete(self, done: Done) {
         self.answer(done);
     }
@@ -443,7 +443,7 @@ impl Completer {
 
 impl Drop for Completer {
     fn drop(&mut self) {
-        // `complete` leaves its answer behind, or it has been taken and nobody else looks.
+        // After `complete` the slot holds the result, or the completion has taken it and dropped its reference.
         let waiting =
             self.0.slot.as_ref().is_some_and(|s| Rc::strong_count(s) > 1 && s.done.borrow().is_none());
         if waiting {
@@ -453,7 +453,7 @@ impl Drop for Completer {
 }
 
 impl Completion {
-    /// A completion that is there already.
+    /// A completion that has its result already.
     pub fn ready(done: Done) -> Completion {
         Completion(State::Ready(done))
     }
@@ -463,7 +463,7 @@ impl Completion {
         Completion::ready(Done::error(error.into()))
     }
 
-    /// The answer, if it is there and was not taken before.
+    /// Takes the result, if it is there and was not taken before.
     pub fn take(&mut self) -> Option<Done> {
         let done = match &self.0 {
             State::Pending(slot) => slot.get()?.done.borrow_mut().take()?,

@@ -1,4 +1,4 @@
-//! The rules by which zones change.
+//! The zone state machine.
 //!
 //! [`ZoneTable`] is the zone state machine of the NVMe Zoned Namespace Command Set (ZNS 1.1) with
 //! its Zone Random Write Area (ZRWA), as a table of zones without data and without I/O. The
@@ -10,17 +10,17 @@
 //! can happen between them; the `check_` variants are for a device that may still fail in between,
 //! and to which nothing else can happen meanwhile.
 //!
-//! Where the specification leaves the precedence of refusals open it is that of QEMU's hw/nvme:
+//! Where the specification leaves the precedence of errors open it is that of QEMU's hw/nvme:
 //!
 //! - write: Invalid Field (no blocks), LBA Out of Range, then by state Zone Is Full / Read Only /
 //!   Offline, then Zone Invalid Write (not at the write pointer, or outside of the ZRWA and its
 //!   implicit flush range), Zone Boundary Error, Too Many Active Zones, Too Many Open Zones.
 //! - append: Invalid Zone Operation (the zone has a ZRWA), then as a write.
-//! - open: with a ZRWA, Invalid Zone Operation where there is no such thing; then Invalid Zone
-//!   State Transition, Too Many Active Zones, Too Many Open Zones, ZRWA Resources Unavailable.
-//! - explicit ZRWA flush: LBA Out of Range, Invalid Zone Operation (no such thing), Invalid Field
-//!   (the zone has no ZRWA), Zone Boundary Error (outside of the ZRWA), Invalid Field (not a
-//!   multiple of the granularity), Too Many Open Zones.
+//! - open: with a ZRWA, Invalid Zone Operation if the device has no ZRWA; then Invalid Zone State Transition, Too Many
+//!   Active Zones, Too Many Open Zones, ZRWA Resources Unavailable.
+//! - explicit ZRWA flush: LBA Out of Range, Invalid Zone Operation (the device has no ZRWA), Invalid Field (the zone
+//!   has no ZRWA), Zone Boundary Error (outside of the ZRWA), Invalid Field (not a multiple of the granularity), Too
+//!   Many Open Zones.
 //!
 //! Where QEMU is wrong the specification holds: a ZRWA is only given to an empty zone, no victim
 //! is closed before it is certain that the open succeeds, the ZRWA ends one block earlier than
@@ -31,17 +31,16 @@ use crate::{
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 
-/// What a write, an append or an explicit ZRWA flush did to its zone.
+/// Effect of a write, an append or an explicit ZRWA flush on its zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteEffect {
-    /// Which one.
+    /// The zone.
     pub zone: ZoneIndex,
-    /// Where the written blocks are, from the start of the zone; for a flush, the write pointer
-    /// before it.
+    /// The first written block, from the start of the zone; for a flush, the write pointer before it.
     pub offset_blocks: u64,
     /// The write pointer before, from the start of the zone.
     pub wp_before_blocks: u64,
-    /// The write pointer after.
+    /// The write pointer after, from the start of the zone.
     pub wp_blocks: u64,
     /// Whether the zone has become full.
     pub filled: bool,
@@ -71,7 +70,7 @@ pub struct ZoneTable {
     zones: Vec<Zone>,
     open: u32,
     active: u32,
-    /// Active zones that somebody else has, which count as well.
+    /// Active zones that are not in this table and count against the limit as well.
     held: u32,
     with_zrwa: u32,
     /// The implicitly open zones, first opened first: the candidates to be closed when another
@@ -192,7 +191,7 @@ impl ZoneTable {
         Ok(effect)
     }
 
-    /// What [`ZoneTable::write`] would do.
+    /// The effect that [`ZoneTable::write`] would have.
     ///
     /// # Errors
     /// Those of the write.
@@ -227,7 +226,7 @@ impl ZoneTable {
         Ok(effect)
     }
 
-    /// What [`ZoneTable::append`] would do.
+    /// The effect that [`ZoneTable::append`] would have.
     ///
     /// # Errors
     /// Those of the append.
@@ -258,7 +257,7 @@ impl ZoneTable {
         Ok(effect)
     }
 
-    /// What [`ZoneTable::flush_zrwa`] would do.
+    /// The effect that [`ZoneTable::flush_zrwa`] would have.
     ///
     /// # Errors
     /// Those of the flush.
@@ -276,7 +275,8 @@ impl ZoneTable {
         self.advance(zone, wp, end)
     }
 
-    /// Does what a check has just said: opens the zone implicitly if it is not open, and moves the write pointer.
+    /// Applies the effect that a check has returned: opens the zone implicitly if it is not open, and moves the write
+    /// pointer.
     ///
     /// # Panics
     /// When there is no such zone.
@@ -305,7 +305,7 @@ impl ZoneTable {
         Ok(())
     }
 
-    /// Whether [`ZoneTable::open`] can.
+    /// Whether [`ZoneTable::open`] would succeed.
     ///
     /// # Errors
     /// Those of the open.
@@ -335,7 +335,7 @@ impl ZoneTable {
         self.transition(zone, ZoneState::Closed, ZoneState::is_active)
     }
 
-    /// Makes a zone full, whatever has been written; its ZRWA is released.
+    /// Makes a zone full, at any fill level; its ZRWA is released.
     ///
     /// # Errors
     /// LBA Out of Range (no such zone), Invalid Zone State Transition (read-only or offline).
@@ -377,7 +377,7 @@ impl ZoneTable {
         self.for_all(ZoneState::is_open, |table, zone| table.set_state(zone.0, ZoneState::Closed));
     }
 
-    /// Finishes every open and closed zone, and tells which.
+    /// Finishes every open and closed zone, and calls `finished` for each.
     pub fn finish_all(&mut self, mut finished: impl FnMut(ZoneIndex)) {
         self.for_all(ZoneState::is_active, |table, zone| {
             table.set_state(zone.0, ZoneState::Full);
@@ -386,7 +386,7 @@ impl ZoneTable {
         });
     }
 
-    /// Resets every open, closed and full zone, and tells which.
+    /// Resets every open, closed and full zone, and calls `reset` for each.
     pub fn reset_all(&mut self, mut reset: impl FnMut(ZoneIndex)) {
         self.for_all(ZoneState::is_begun, |table, zone| {
             table.set_state(zone.0, ZoneState::Empty);
@@ -395,17 +395,17 @@ impl ZoneTable {
         });
     }
 
-    /// Counts so many zones more as active, which are none of the active ones here.
+    /// Sets the number of active zones that are not in this table and count against the limit as well.
     pub fn hold(&mut self, active: u32) {
         self.held = active;
     }
 
-    /// The device has found that `zone` can only be read from now on.
+    /// Makes `zone` read-only: the device has reported it so.
     pub fn set_read_only(&mut self, zone: ZoneIndex) {
         self.set_state(zone.0, ZoneState::ReadOnly);
     }
 
-    /// The device has lost `zone`.
+    /// Makes `zone` offline: the device has lost it.
     pub fn set_offline(&mut self, zone: ZoneIndex) {
         self.set_state(zone.0, ZoneState::Offline);
     }

@@ -1,14 +1,13 @@
-//! Zones: names and states.
+//! Zones: numbers, addresses and states.
 
-/// Most zones of a device. A drive or a superblock that speaks of more is not believed: memory is taken for
-/// every zone.
+/// Most zones of a device. A drive or a superblock that claims more is rejected: memory is allocated for every zone.
 pub const MOST_ZONES: u32 = 1 << 20;
 
-/// Most blocks of a device: as many bytes as the operating system can count.
+/// Most blocks of a device: its size in bytes has to fit the operating system's 63-bit offsets.
 pub const MOST_BLOCKS: u64 = (1 << 63) / crate::buf::BLOCK as u64;
 
-/// The write pointer of an active zone of which nobody can tell where it is. Drives say no such thing; what presents
-/// their zones otherwise may have to.
+/// The write pointer of an active zone if its position cannot be determined. Drives never report it; a layer that
+/// presents zones of several drives as one may have to.
 pub const UNKNOWN_WP: u64 = u64::MAX;
 
 /// A logical block address: blocks of [`crate::buf::BLOCK`] bytes from the start of a device.
@@ -64,19 +63,19 @@ impl ZoneState {
     }
 }
 
-/// What a zone report says of a zone.
+/// A zone as a zone report describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneInfo {
     /// Number of the zone.
     pub zone: ZoneIndex,
-    /// What it is now.
+    /// Current state.
     pub state: ZoneState,
-    /// Blocks from the start of the zone to its write pointer. Means nothing when the zone is
-    /// full, read-only or offline. [`UNKNOWN_WP`] if nobody can tell.
+    /// Blocks from the start of the zone to its write pointer. Undefined if the zone is full, read-only or offline.
+    /// [`UNKNOWN_WP`] if the position cannot be determined.
     pub wp_blocks: u64,
-    /// Blocks that it can hold.
+    /// Writable blocks.
     pub capacity_blocks: u64,
-    /// Whether a Zone Random Write Area belongs to the zone.
+    /// Whether the zone has a Zone Random Write Area.
     pub zrwa: bool,
 }
 
