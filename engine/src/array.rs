@@ -1,9 +1,9 @@
 //! The array: N zoned devices as one.
 //!
-//! [`Array`] is a [`crate::device::ZonedDevice`] itself: reads, writes, appends, flushes and zone management go
-//! in as [`crate::device::Command`]s, in the order of the calls. Around that there is only its life: made with
-//! [`Array::create`], found again with [`Array::assemble`] or, while the drives keep power, with
-//! [`Array::take_over`], repaired with [`Array::attach`] and [`Array::rebuild`].
+//! [`Array`] is a [`crate::device::ZonedDevice`] itself: reads, writes, appends, flushes and zone management are
+//! submitted as [`crate::device::Command`]s, in the order of the calls. The other methods are its life cycle: an array
+//! is created with [`Array::create`], assembled with [`Array::assemble`] or, while the drives keep power, with
+//! [`Array::take_over`], and repaired with [`Array::attach`] and [`Array::rebuild`].
 
 use crate::{
     buf::{BufPool, Source},
@@ -34,18 +34,18 @@ pub use crate::raid::{
     },
 };
 
-/// N zoned devices as one. Clones are the same array. Its tasks belong to the runtime: it lives, and
-/// holds its drives, until it is closed ([`Array::close`]), or cut off by [`Runtime::clear`].
+/// N zoned devices as one. Clones are the same array. Its tasks belong to the runtime: the array runs, and keeps its
+/// drives open, until it is closed ([`Array::close`]), or its tasks are dropped by [`Runtime::clear`].
 #[derive(Clone)]
 pub struct Array(pub(crate) Rc<Handle>);
 
 impl Array {
-    /// Makes a new array of `drives`, in the order of their roles. Every zone of them is reset.
+    /// Creates an array of `drives`, in the order of their roles. Every zone of them is reset.
     ///
-    /// One drive after the other is emptied and told what it is to be; when all have been, they are told that
-    /// the array is there. A cut on the way leaves drives as they were, one that is not empty yet, and some
-    /// that say what they were to become: [`Array::assemble`] refuses these. Once one drive knows that the array
-    /// is there, all of them are members.
+    /// Each drive in turn is emptied and gets a superblock that says that the array is being created; when all have
+    /// one, it is updated on all of them to say that the array is complete. An interruption leaves drives unchanged,
+    /// one that is not empty yet, and some of an array that is being created: [`Array::assemble`] refuses these. Once
+    /// one drive has the superblock of a complete array, all of them are members.
     pub async fn create(
         runtime: &Runtime,
         options: CreateOptions,
@@ -54,10 +54,10 @@ impl Array {
         Array::create_with(runtime, options, drives, Behaviour::default()).await
     }
 
-    /// What [`Array::create`] would make of `drives`; writes nothing.
+    /// The array that [`Array::create`] would make of `drives` with options from [`Array::spares_for`]; writes nothing.
     ///
     /// # Errors
-    /// Whatever it would refuse.
+    /// Those of [`Array::create`] that do not depend on the state or the contents of the drives.
     pub fn design(
         runtime: &Runtime,
         options: &CreateOptions,
@@ -66,8 +66,8 @@ impl Array {
         create::design(runtime, options, drives)
     }
 
-    /// The options, if they do not say how many zones are spare, with one for each zone that is worn of the drive that
-    /// has most of these, if that is more than the default: as [`Array::create`] does.
+    /// The options as [`Array::create`] completes them: if they do not give the number of spare zones, and a drive has
+    /// more worn zones than the default number, that drive's number of worn zones (the largest one of all drives).
     pub async fn spares_for(
         runtime: &Runtime,
         options: &CreateOptions,
@@ -92,15 +92,15 @@ impl Array {
         Ok(Array(Handle::new(raid)))
     }
 
-    /// Finds the array that `drives`, in any order, are members of; recovers what a power cut
-    /// left behind. One missing member is done without.
+    /// Assembles the array that `drives`, in any order, are members of, and recovers it from a crash. As many members
+    /// may be missing as there are parities.
     pub async fn assemble(runtime: &Runtime, drives: Vec<Drive>) -> Result<Array, ArrayError> {
         Array::assemble_with(runtime, drives, None, Behaviour::default()).await
     }
 
-    /// As [`Array::assemble`], after a process that ran the array has died while the drives kept power:
-    /// whatever it had answered is there, also without FUA or flush. None of its commands may be on its
-    /// way to a drive any more. Tails of another assembly than the last are not looked at.
+    /// As [`Array::assemble`], after a process that ran the array has died while the drives kept power: everything that
+    /// it had acknowledged is there, also without FUA or flush. None of its commands may be in flight to a drive any
+    /// more. Tails of an assembly other than the last are ignored.
     pub async fn take_over(
         runtime: &Runtime,
         drives: Vec<Drive>,
@@ -119,8 +119,8 @@ impl Array {
         Ok(Array(Handle::new(assemble(runtime, drives, tails, behaviour).await?)))
     }
 
-    /// As [`Array::assemble_with`], but where members are missing that are not out yet nothing is written
-    /// before the first command that changes something, or [`Array::begin`].
+    /// As [`Array::assemble_with`], but if members are missing that are not out yet, the array is in deferred-write
+    /// mode: nothing is written before the first command that changes something, or [`Array::begin`].
     pub async fn assemble_provisionally(
         runtime: &Runtime,
         drives: Vec<Drive>,
@@ -140,7 +140,7 @@ impl Array {
         Ok(Array(Handle::assemble_read_only(runtime, drives, tails, behaviour).await?))
     }
 
-    /// Whether nothing has been written on the drives, since members are missing.
+    /// Whether the array is in deferred-write mode: nothing has been written on the drives, since members are missing.
     pub fn is_provisional(&self) -> bool {
         self.0.is_provisional()
     }
@@ -150,52 +150,54 @@ impl Array {
         self.0.is_read_only()
     }
 
-    /// Calls `hook` when the array begins to write: before that is seen by anybody.
+    /// Calls `hook` when the array leaves deferred-write mode, before it executes the first command that changes
+    /// something.
     pub fn on_begin(&self, hook: Box<dyn FnOnce()>) {
         self.0.on_begin(hook);
     }
 
-    /// A number that every assembly sets anew, and that stays while the array runs.
+    /// Number of this assembly: each assembly sets a new one, which stays while the array runs.
     pub fn assembly(&self) -> u64 {
         self.0.assembly()
     }
 
-    /// The power epochs of the members' drives, as far as these give any evidence of power cycles. Kept for
-    /// [`Tails::power`], and to be read again after each change of the membership ([`Array::changed`]).
+    /// The power epochs of the members' drives, for drives that report them. To be stored in [`Tails::power`], and to
+    /// be read again after each change of the membership ([`Array::changed`]).
     pub fn power_marks(&self) -> Vec<PowerMark> {
         self.0.raid().power_marks()
     }
 
-    /// Checks whether drives have lost power or were reset, by their power epochs and by the zones that they report, and
-    /// waits until the members' logs name the parts of zones that were lost. Reads and writes compare power epochs
+    /// Checks whether drives have lost power or were reset, by their power epochs and by their zone reports, and waits
+    /// until the members' logs name the parts of zones that were lost. Reads and writes compare power epochs
     /// themselves; the host calls this periodically, for idle arrays and for drives without such evidence.
     pub async fn check_power(&self) {
         self.0.raid().look_for_lost_zrwas().await;
     }
 
-    /// Has an array that has held back write from now on: the members that are missing are out then.
+    /// Ends deferred-write mode: the array writes from now on, and the missing members are out.
     ///
     /// # Errors
-    /// It can only be read, or it cannot be assembled any more. Then it can still be read.
+    /// The array is read-only, or it cannot be assembled any more. Then it can still be read.
     pub async fn begin(&self) -> Result<(), ArrayError> {
         self.0.begin().await
     }
 
-    /// Takes a drive that was missing: the array has missed nothing that it should have. If that was the last
-    /// one, the array begins, with all of its members; otherwise it goes on to hold back.
+    /// Adds the drive of a missing member to an array in deferred-write mode; the drive has missed no write. If it was
+    /// the last one missing, the array starts to write, with all of its members; otherwise it stays in deferred-write
+    /// mode.
     ///
     /// # Errors
-    /// It is no such drive, or the array has begun without it; nothing is changed.
+    /// The drive is not that of a missing member, or the array has started to write without it; nothing is changed.
     pub async fn complete(&self, drive: Drive) -> Result<(), ArrayError> {
         self.0.complete(drive).await
     }
 
-    /// Where everything lies in a zone.
+    /// The arrangement of a zone over the members.
     pub fn layout(&self) -> &Layout {
         &self.0.layout
     }
 
-    /// What [`Array::assemble`], or [`Array::take_over`] if there are `tails`, would find in `drives`;
+    /// The result that [`Array::assemble`], or [`Array::take_over`] if there are `tails`, would have with `drives`;
     /// writes nothing.
     pub async fn inspect(
         runtime: &Runtime,
@@ -205,41 +207,41 @@ impl Array {
         look(runtime, drives, Told { tails, ..Told::default() }, Behaviour::default()).await?.inspected()
     }
 
-    /// Whether `drive` could take the place of a member; otherwise the error says what it lacks.
+    /// Checks whether `drive` could take the place of a member; the error says what it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
         Ok(self.0.raid().prepare(drive, Uuid::default()).map(|_| ())?)
     }
 
-    /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
+    /// Makes a drive the member in the place of `member`, which must be out; it is to be rebuilt. Every zone of the
     /// drive is reset.
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.begin().await?;
         self.0.raid().attach(member, drive).await
     }
 
-    /// Whether [`Array::replace`] could copy `member` to `drive`, which the array accepts; otherwise the error
-    /// says why not.
+    /// Checks whether [`Array::replace`] could copy `member` to `drive`, which the array accepts; the error says why
+    /// not.
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
         let raid = self.0.raid();
         raid.mirror_with(member, &raid.newcomer(member, drive)?).map(|_| ())
     }
 
-    /// Calls off what [`Array::replace`] is doing: it ends with an error, when the new drive has been made blank.
+    /// Cancels [`Array::replace`]: it returns an error once the new drive has been made blank.
     ///
     /// # Errors
-    /// Nothing is being copied, or the new drive is taking over already.
+    /// No replacement is under way, or the new drive is taking over already.
     pub fn cancel_replacement(&self) -> Result<(), ArrayError> {
         self.0.raid().cancel_replacement()
     }
 
-    /// Puts a drive in the place of `member`, which works: that one is copied, and kept up to date, until the
-    /// new one holds the same, and is left then. Every zone of the new drive is reset first. What could not
-    /// be copied is to be rebuilt then; if the old drive goes out on the way, everything is. Has to be polled
-    /// to its end, as [`Array::rebuild`].
+    /// Replaces the drive of `member`, which works: it is copied to `drive`, and writes go to both, until both hold the
+    /// same; then the old drive is no longer a member. Every zone of the new drive is reset first. Parts that could not
+    /// be copied are to be rebuilt afterwards; all of them, if the old drive fails meanwhile. Has to be polled to its
+    /// end, as [`Array::rebuild`].
     ///
     /// # Errors
-    /// The new drive cannot be used, or has failed: the array is as before. A rebuild is under way, or zones
-    /// are offline or have failed.
+    /// The new drive cannot be used, or has failed: the array is as before. A rebuild is under way, or zones are
+    /// offline or have failed.
     pub async fn replace(
         &self,
         member: usize,
@@ -263,10 +265,9 @@ impl Array {
         }
     }
 
-    /// Rebuilds whatever is not in sync, while reads and writes go on, and goes on where an
-    /// earlier rebuild was interrupted. A zone that cannot be rebuilt is left out; blocks that cannot be
-    /// brought back are lost, and the others of their zone are not. Has to be polled to its end: a zone that
-    /// it holds for its last steps would stay held.
+    /// Rebuilds everything that is not in sync, while reads and writes go on, and continues an interrupted rebuild. A
+    /// zone that cannot be rebuilt is left out; blocks that cannot be recovered are lost, and the others of their zone
+    /// are not. Has to be polled to its end: a zone that is quiesced for the last steps would stay so.
     ///
     /// # Errors
     /// The drive under repair or too many others failed, or a rebuild is under way already.
@@ -275,46 +276,45 @@ impl Array {
         self.0.raid().rebuild(progress).await
     }
 
-    /// Asks each member for the report of a zone, so that a drive that is gone is noticed while nothing is read or
-    /// written. A member that the array cannot do without stays: the array has not failed before a command has.
+    /// Requests a zone report from each member, so that a drive that is gone is noticed while nothing is read or
+    /// written. A member that the array cannot do without is not taken out: the array fails only when a command fails.
     pub async fn probe(&self) {
         let raid = self.0.raid();
         raid.probe().await;
     }
 
-    /// Takes `member` out of the array: it will not be read or written any more.
+    /// Takes `member` out of the array: it is not read or written any more.
     ///
     /// # Errors
-    /// It is out already, or needed: nothing has been changed, and an array that holds back has not begun.
+    /// The member is out already, or needed: nothing has been changed, and an array in deferred-write mode stays in it.
     pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
         self.0.raid().check_fail(member)?;
         self.begin().await?;
         self.0.raid().fail(member).await
     }
 
-    /// Waits for the next change of who the members are, from this call on.
+    /// Waits for the next change of the membership, from this call on.
     pub fn changed(&self) -> impl Future<Output = ()> + use<> {
         let raid = self.0.raid();
         raid.membership.changed()
     }
 
-    /// Takes new buffers from `source` from now on, as long as that has any.
+    /// Takes new buffers from `source` from now on, as long as it has any.
     pub fn feed(&self, source: Source) {
         *self.0.raid().pool.borrow_mut() = BufPool::fed_by(source);
     }
 
-    /// Ends the array: what has completed is made safe, commands that come from now on are answered with
-    /// [`crate::device::DeviceError::Gone`], and nothing of it runs any more. Its drives are let go with the last
-    /// clone.
+    /// Stops the array: completed writes are made durable, later commands fail with
+    /// [`crate::device::DeviceError::Gone`], and all of its tasks end. Its drives are released with the last clone.
     ///
     /// # Errors
-    /// A rebuild, a replacement or a beginning is under way: nothing has been done. Or not everything could be
-    /// made safe: it has ended all the same.
+    /// A rebuild, a replacement or the end of deferred-write mode is under way: nothing has been done. Or not
+    /// everything could be made durable: the array has stopped all the same.
     pub async fn close(&self) -> Result<(), ArrayError> {
         self.0.close().await
     }
 
-    /// What has happened to the array, from event number `since` on: of that the last ones are kept.
+    /// Events of the array from number `since` on, as far as they are still kept.
     pub fn events(&self, since: u64) -> Noted {
         self.0.raid().events.since(since)
     }
@@ -332,7 +332,7 @@ impl Array {
         }
     }
 
-    /// How the array is.
+    /// State of the array, its members and its zones.
     pub fn status(&self) -> ArrayStatus {
         let status = self.0.raid().status();
         let problem = self.0.problem().or(status.problem.clone());
@@ -347,7 +347,7 @@ impl ZonedDevice for Array {
         &self.0.geometry
     }
 
-    /// A stripe: its parity is written once.
+    /// One stripe: its parity is written once.
     fn optimal_write_blocks(&self) -> u64 {
         self.0.layout.stripe_blocks()
     }

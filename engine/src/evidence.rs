@@ -1,9 +1,9 @@
-//! What a device holds, by blocks that have a checksum of their own.
+//! Verified reads of blocks that have a checksum, and the presence of a format on a device.
 //!
 //! A block that fails its checksum may be right on other members of an array: [`read_verified`] asks the device for
-//! each alternative until one verifies. Whether something is on a device is told by such blocks, too, and has three
-//! answers ([`Presence`]): where zones that would tell are offline or unreadable, the answer is not known, and nothing
-//! may be written.
+//! each alternative until one verifies. Such blocks also decide whether a format is present on a device. There are
+//! three answers ([`Presence`]): if the zones that would decide are offline or unreadable, the answer is unknown, and
+//! nothing may be written.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -11,19 +11,19 @@ use crate::{
     zone::{Lba, ZoneInfo, ZoneState},
 };
 
-/// Whether something is on a device.
+/// Whether a format is present on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is there, whole or damaged.
+    /// It is present, whole or damaged.
     Yes,
-    /// It is not there.
+    /// It is not present.
     No,
-    /// It may be there: these zones are offline or cannot be read, and the others do not tell.
+    /// It may be present: these zones are offline or cannot be read, and the others do not decide.
     Unknown(Vec<u32>),
 }
 
 /// Reads the block at `lba`, and every alternative that the device has for it, until `verify` accepts one. `None` if it
-/// accepts none.
+/// rejects all.
 ///
 /// # Errors
 /// When the block cannot be read, and no alternative verifies.
@@ -47,7 +47,7 @@ pub async fn read_verified<T>(
     }
 }
 
-/// The first alternative for the block at `lba` that `verify` accepts: of a block that was read and is not right.
+/// The first alternative for the block at `lba` that `verify` accepts; for a block that was read, and is wrong.
 pub async fn reread_verified<T>(
     device: &dyn ZonedDevice,
     lba: Lba,
@@ -64,17 +64,17 @@ pub async fn reread_verified<T>(
     None
 }
 
-/// Whether `word` is `magic` but for one bit at most: the first bytes of a block whose checksum, which does not cover
-/// them, is right.
+/// Whether `word` differs from `magic` by at most one bit. For the first bytes of a block, which its checksum does not
+/// cover.
 pub fn is_nearly(word: u32, magic: u32) -> bool {
     (word ^ magic).count_ones() <= 1
 }
 
-/// Finds out whether there is something on a device that begins each life of a head zone (0 and 1) and of any other
-/// zone with a block of its own: `is_own` says so of a block, for a head zone or another one. If `ends`, the last block
-/// of a head zone is one as well.
+/// Determines whether a format is present on a device. The format begins each incarnation of a head zone (0 and 1), and
+/// of any other zone, with a block that `is_own` recognizes (its first argument: whether the zone is a head zone). With
+/// `ends`, the last written block of a head zone is such a block as well.
 ///
-/// A block of something else at the start of a zone tells that it is not there.
+/// If no such block is found, a block of something else proves that the format is not present.
 ///
 /// # Errors
 /// When the device is gone.

@@ -1,11 +1,10 @@
 //! zoneraid's engine: the rules of zones, the on-media format and the RAID.
 //!
-//! Nothing in here touches an operating system, reads a clock or starts a thread. Drives are
-//! [`device::ZonedDevice`]s handed in by the caller; waiting is done by futures on
-//! [`runtime::Runtime`]. A reader who opens [`zone`], [`device`], [`mod@array`] and then
-//! [`raid::policy::zrwa`] has understood the system.
+//! Nothing in here touches an operating system, reads a clock or starts a thread. Drives are [`device::ZonedDevice`]s
+//! handed in by the caller; waiting is done by futures on [`runtime::Runtime`]. To understand the system, read
+//! [`zone`], [`device`], [`mod@array`] and then [`raid::policy::zrwa`].
 //!
-//! The rules of zones, as every drive has to keep them and every array keeps them itself:
+//! The rules of zones, which every drive keeps, and every array for its own zones:
 //!
 //! ```
 //! use engine::{
@@ -29,7 +28,7 @@
 //! // Without a ZRWA a zone is written at its write pointer and nowhere else.
 //! zones.write(Lba(0), 3)?;
 //! assert_eq!(zones.write(Lba(5), 1), Err(Status::ZoneInvalidWrite));
-//! // With one, in any order behind it, and again, until somebody moves it.
+//! // With one, in any order from the write pointer on, and again, until the pointer is moved.
 //! zones.open(ZoneIndex(1), true)?;
 //! for block in [69, 64, 69] {
 //!     zones.write(Lba(block), 1)?;

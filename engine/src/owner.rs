@@ -1,22 +1,22 @@
-//! What becomes of an array as a whole: it gets another name or another owner, and it ends.
+//! Operations on an array as a whole: rename it, change its owner, destroy it.
 //!
-//! *What is said of an array* has nothing to do with what it holds, so it can be changed without being
-//! assembled: all members that are there write the checkpoint with which an assembly would begin, twice, and that is
-//! all. An assembly that is cut off at this point has done nothing without anybody (see the head of
-//! `raid/recover/mod.rs`), so nobody is stale afterwards. A member that is away has an older superblock, which is
-//! not below the floor: it is a member as before once it is there again, and the newer superblock of the others
-//! says what the array is called. Whoever assembles an array has all members but as many as there are parities,
-//! and so at least one that was told, unless no more were when the power went: then either name may be the one
-//! that stays. (Four members with two parities are two halves, each of which is enough: there the halves may say
-//! different things until they meet.)
+//! *Name and owner* do not concern the data, so they can be changed without assembling the array: all members that are
+//! present write twice the checkpoint with which an assembly would begin, and that is all. An assembly that is
+//! interrupted at this point has excluded no member (see the head of `raid/recover/mod.rs`), so no member becomes
+//! stale. The superblock of an absent member is older, but not below the floor: when the member returns, it is one as
+//! before, and the newer superblock of the others has the array's name. At most `p` members, the number of parities,
+//! may be missing from an assembly, so it finds at least one that was updated, unless a power loss has interrupted the
+//! update: then either name may be the one that stays. (With two parities, each half of four members is enough: the
+//! halves may have different names until they meet.)
 //!
-//! *The end* is in two steps. First every drive is told that the array is being destroyed, and only when all
-//! know, they are emptied, each from its end: its data, then the zone of its log that does not count, then the
-//! one that says what is going on. So wherever this is cut off, what is left says that it is half destroyed, or
-//! nothing is left. No array goes on without what is gone. A drive that was told is no member any more,
-//! whatever others say; more drives are told than there are parities, and an array takes all its members but as
-//! many. One that is not there, and comes back later, is therefore the rest of an array that nobody can assemble
-//! (but with the old drive of a member that was replaced after it had gone, which it takes for the member).
+//! *Destruction* takes two steps. First every drive is marked as belonging to an array that is being destroyed. Only
+//! when all are marked, they are emptied, each from its end: its data, then the metadata zone that is not current, then
+//! the current one, which has the mark. So an interruption anywhere leaves drives that are marked as half destroyed, or
+//! blank ones, and no array runs on without them: a marked drive is no longer a member, regardless of the superblocks
+//! of other drives; more than `p` drives are marked, and no more than `p` members may be missing from an assembly. A
+//! drive that was absent, and returns later, is therefore left over from an array that cannot be assembled. (Unless it
+//! is found together with the old drive of a member that was replaced while it was absent: by its superblock that drive
+//! is the member.)
 
 use crate::{
     array::Array,
@@ -48,19 +48,20 @@ use crate::{
 pub use crate::raid::change::Change;
 
 impl Array {
-    /// Changes what is said of the array that `drives` are members of, which nobody runs. Nobody is stale
-    /// afterwards. No process may have left `Tails` of it: what these rely on would not be kept.
+    /// Changes a property of the array that `drives` are members of, which must not be running. No member becomes
+    /// stale. No process may have left [`Tails`](crate::array::Tails) of the array: the data that these promise would
+    /// not be kept.
     ///
     /// # Errors
-    /// It could not be assembled, or a member could not be written: then some may have been told.
+    /// The array could not be assembled; or a member could not be written, and then some may have been updated.
     pub async fn change(runtime: &Runtime, drives: Vec<Drive>, change: &Change) -> Result<(), ArrayError> {
         look(runtime, drives, Told::default(), Behaviour::default()).await?.relabel(change).await
     }
 
-    /// Changes what is said of this array, while it runs.
+    /// Changes a property of this array, while it runs.
     ///
     /// # Errors
-    /// It holds back: to write anything would make the member stale that it lacks. Or it has failed.
+    /// The array is in deferred-write mode or read-only: a write would make a missing member stale. Or it has failed.
     pub async fn change_running(&self, change: &Change) -> Result<(), ArrayError> {
         if self.is_provisional() || self.is_read_only() {
             return Err(ArrayError::HoldsBack);
@@ -71,12 +72,12 @@ impl Array {
         raid.check_members()
     }
 
-    /// Destroys the array that all of `drives` say they are of, members or not, and makes them blank. It need
-    /// not be one that could be assembled: its creation or its destruction may have been cut off.
+    /// Destroys the array that all of `drives` belong to by their superblocks, members or not, and makes them blank.
+    /// The array need not be one that could be assembled: its creation or its destruction may have been interrupted.
     ///
     /// # Errors
-    /// A drive is of another array or none, or no more are members than the others could go on without. Nothing
-    /// has been written then. Or a drive cannot be written: the array is half destroyed.
+    /// A drive belongs to another array or none, or the members among the drives are so few that the others can run
+    /// without them: nothing has been written. Or a drive cannot be written: the array is half destroyed.
     pub async fn destroy(runtime: &Runtime, drives: Vec<Drive>) -> Result<(), ArrayError> {
         let mut found = Vec::new();
         for drive in drives {
@@ -110,19 +111,19 @@ impl Array {
     }
 }
 
-/// Makes a drive blank, whatever is on it.
+/// Makes a drive blank, regardless of its contents.
 ///
 /// # Errors
-/// It cannot be written. It may be no member of anything any more, and not blank.
+/// The drive cannot be written. It may be no longer a member of any array, and not blank.
 pub async fn make_blank(drive: &Drive) -> Result<(), ArrayError> {
     let wiped = wipe(&*drive.device).await;
     wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)).into())
 }
 
-/// Has a drive say that its array is being destroyed.
+/// Marks a drive as belonging to an array that is being destroyed.
 async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Result<(), DeviceError> {
     let Candidate { drive, device, log } = &*candidate;
-    // What else it says stays its own: one that is stale is no reason to believe that the others are told.
+    // The other fields stay the drive's own: the mark of a stale drive does not prove that other drives are marked.
     let superblock = Superblock { stage: Stage::Ending, event, ..candidate.superblock().clone() };
     let (role, zones) = (log.origin.member as usize, vec![ZoneRecord::default(); superblock.zones as usize]);
     let geometry = array_geometry(&superblock, device.geometry().volatile_cache);
@@ -138,7 +139,7 @@ async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Resul
     Ok(())
 }
 
-/// Resets all zones of a drive; the one in which it says what is going on goes last.
+/// Resets all zones of a drive; the current metadata zone, which has the mark, goes last.
 async fn empty(candidate: &Candidate) -> Result<(), DeviceError> {
     let device = &*candidate.drive.device;
     let (aggregate, zones) = (candidate.superblock().aggregate, device.geometry().zones);
@@ -146,7 +147,7 @@ async fn empty(candidate: &Candidate) -> Result<(), DeviceError> {
     let logs = META_ZONES * aggregate;
     let report = device.submit(Command::Report { first: ZoneIndex(0), count: zones }).await;
     report.result?;
-    // A zone may be empty and still let be read what was in its ZRWA.
+    // An empty zone may still return data of its former ZRWA.
     let used = report.zones.iter().filter(|info| info.state != ZoneState::Empty || has_zrwa);
     let last = candidate.log.place.unwrap_or(candidate.log.zone) * aggregate;
     let is_last = |zone: &u32| (last..last + aggregate).contains(zone);

@@ -1,17 +1,17 @@
-//! An array that has written nothing yet.
+//! Deferred-write mode: an array that is assembled without a member, and writes nothing before the first change.
 //!
-//! To be assembled without a member makes that member stale, for good: what is written from then on it does
-//! not have. So an array that lacks one, or as many as there are parities, can hold back: it is assembled on
-//! overlays ([`crate::adapt::overlay`]), can be read, and tells how its zones are, while the drives stay as they
-//! are. If a member comes meanwhile, it is simply there. The first command that changes something waits until
-//! the array has been assembled once more, on the drives themselves, and so it is when the last one has come.
+//! Assembling an array without a member makes that member stale for good: it lacks all writes from then on. So an array
+//! that lacks at most as many members as there are parities can defer its writes: it is assembled on overlays
+//! ([`crate::adapt::overlay`]), can be read, and reports its zones, while the drives stay unchanged. A member that
+//! returns meanwhile simply joins. The first command that changes something waits until the array has been assembled
+//! again, on the drives themselves; the return of the last missing member has the same effect.
 //!
-//! *Zones end where it was told that they end.* With a member there again, the drives may show more of a
-//! zone than without it: the end of a write that nobody was told of. Somebody may have looked at the zone by
-//! then and go on writing where it ended. So the members that have come count as some that lack their parts of
-//! such a zone, which ends without them where it did before. And if another one goes before the array begins,
-//! which leaves enough with two parities, what is there without that one may end elsewhere: if it can, the zone
-//! ends where it was told all the same.
+//! *Zones end where they were reported to end.* With a member that has returned, the drives may show more of a zone
+//! than without it: the end of a write that was never acknowledged. The host may have read the write pointer by then,
+//! and continue to write there. So members that have returned count as lacking their parts of such a zone, which ends
+//! without them where it did before. If another member goes before the array starts to write, which leaves enough of
+//! them with two parities, the zone may end elsewhere without that one: where possible, it ends at the reported end all
+//! the same.
 
 use crate::{
     adapt::overlay::Overlay,
@@ -31,32 +31,32 @@ use crate::{
 };
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
-/// What an array is, and what runs it now: that changes once if it has held back.
+/// The running array and its properties; the running array is exchanged once if it was in deferred-write mode.
 pub struct Handle {
     pub geometry: Geometry,
     pub layout: Layout,
     raid: RefCell<Rc<Raid>>,
     held: RefCell<Option<Held>>,
-    /// Opened when an attempt to begin has ended.
+    /// Opened when an attempt to start writing has ended.
     ended: Gate,
 }
 
-/// An array that writes nothing.
+/// State of an array in deferred-write mode, or one that is read-only or closed.
 struct Held {
-    /// What it is assembled of when it begins; `None` if it never will.
+    /// The input of the assembly that starts writing; `None` if there will be none.
     source: Option<Source>,
-    /// [`crate::array::Array::assembly`] as it is on the drives.
+    /// [`crate::array::Array::assembly`] as stored on the drives.
     assembly: u64,
-    /// Members (bits) that are missing still.
+    /// Members (bits) that are still missing.
     awaited: u32,
-    /// Whether it is being assembled to begin, and what waits for that.
+    /// Whether the assembly that starts writing is under way, and the commands that wait for it.
     begins: bool,
     waiting: Vec<(Command, Completer)>,
-    /// Why it could not begin.
+    /// Why the array could not start writing.
     problem: Option<ArrayError>,
-    /// Called when it has begun, before anything that waits is carried out.
+    /// Called when the array has started writing, before waiting commands are executed.
     hook: Option<Box<dyn FnOnce()>>,
-    /// It is over: nothing can be read either.
+    /// The array is closed: it cannot be read either.
     closed: bool,
 }
 
@@ -64,10 +64,10 @@ struct Held {
 struct Source {
     runtime: Runtime,
     drives: Vec<Drive>,
-    /// Members that have come since, by role.
+    /// Members that have returned since, by role.
     returned: Vec<(usize, Drive)>,
     tails: Option<Tails>,
-    /// Where zones end, as it has been told.
+    /// Where zones end, as reported to the host.
     ends: Vec<Option<u64>>,
     behaviour: Behaviour,
 }
@@ -82,13 +82,13 @@ impl Source {
         look(&self.runtime, drives, told, self.behaviour).await
     }
 
-    /// What there is with the members that have come.
+    /// Inspects the drives including the members that have returned.
     async fn look_again(&self) -> Result<Look, ArrayError> {
         let returned = self.returned.iter().map(|(_, drive)| drive);
         self.look_at(self.drives.iter().chain(returned).cloned().collect()).await
     }
 
-    /// Assembles on the drives.
+    /// Assembles the array on the drives themselves.
     async fn assemble(&self) -> Result<Rc<Raid>, ArrayError> {
         let mut without = self.look().await;
         if without.as_ref().is_ok_and(Look::may_run_elsewhere) {
@@ -99,7 +99,7 @@ impl Source {
             return without?.carry_out().await;
         }
         let mut found = self.look_again().await?;
-        // If others have gone meanwhile, those that have come may be needed.
+        // If other members have gone meanwhile, those that have returned may be needed.
         if let Ok(without) = without {
             found.end_as(without);
         }
@@ -118,12 +118,12 @@ impl Handle {
         })
     }
 
-    /// An array that writes.
+    /// An array that writes from the start.
     pub fn new(raid: Rc<Raid>) -> Rc<Handle> {
         Handle::with(raid, None)
     }
 
-    /// What runs the array now.
+    /// The array that runs now.
     pub fn raid(&self) -> Rc<Raid> {
         self.raid.borrow().clone()
     }
@@ -146,7 +146,7 @@ impl Handle {
             return Ok(Handle::new(found.carry_out().await?));
         }
         let assembly = found.assembly();
-        // Those that the array does without may be put to other uses.
+        // Drives that the array does without may be put to other uses.
         source.drives.retain(|drive| found.uses(drive));
         let Source { runtime, drives, tails, .. } = &source;
         let told = Told { tails: tails.as_ref(), ..Told::default() };
@@ -223,11 +223,11 @@ impl Handle {
             }
             let awaited = found.awaited();
             match &mut *self.held.borrow_mut() {
-                // Another one has come meanwhile.
+                // Another member has returned meanwhile.
                 Some(Held { source: Some(now), begins: false, .. }) if now.returned.len() != known => {
                     continue;
                 }
-                // Without a source it has been closed meanwhile.
+                // Without a source the array has been closed meanwhile.
                 Some(held) if !held.begins && held.source.is_some() => {
                     (held.source, held.awaited) = (Some(source), awaited)
                 }
@@ -263,7 +263,7 @@ impl Handle {
                 if let Some(hook) = held.hook {
                     hook();
                 }
-                // Zones that could not be made to end where it was told.
+                // Zones that could not be made to end at the reported end.
                 let ends = raid.ends().into_iter().zip(&source.ends).enumerate();
                 let mut moved: BTreeSet<u32> =
                     ends.filter(|(_, (end, told))| end != *told).map(|(zone, _)| zone as u32).collect();
@@ -273,7 +273,8 @@ impl Handle {
                         Command::Reset { zones: Zones::All } => moved.clear(),
                         _ => {}
                     }
-                    // It was to go behind what had been told, as a write that is refused for where it begins.
+                    // The append was meant for the reported end: it fails like a write that does not start at the write
+                    // pointer.
                     let completion = match &command {
                         Command::Append { zone, .. } if moved.contains(&zone.0) => {
                             Completion::failed(Status::ZoneInvalidWrite)
@@ -296,17 +297,17 @@ impl Handle {
         self.ended.open();
     }
 
-    /// What keeps an array that has held back from beginning.
+    /// Why an array in deferred-write mode could not start writing.
     pub fn problem(&self) -> Option<ArrayError> {
         self.held.borrow().as_ref()?.problem.clone()
     }
 
-    /// Has `status` say who is waited for, and who has come meanwhile.
+    /// Adds to `status` the members that are missing, and those that have returned meanwhile.
     pub fn say_who_is_awaited(&self, status: &mut ArrayStatus) {
         let held = self.held.borrow();
         let Some(Held { source: Some(source), awaited, .. }) = &*held else { return };
         status.wait_for(*awaited);
-        // Also when the last one has come, until it has begun.
+        // Also when the last one has returned, until the array has started writing.
         status.provisional = true;
         status.most_missing = status.most_missing.saturating_sub(source.returned.len());
         for (role, drive) in &source.returned {
@@ -316,7 +317,7 @@ impl Handle {
         }
     }
 
-    /// Holds a command back until the array has begun.
+    /// Queues a command until the array has started writing.
     fn hold_back(self: &Rc<Self>, command: Command) -> Completion {
         if self.start_to_begin().is_err() {
             return Completion::failed(Status::NamespaceIsWriteProtected);
@@ -356,7 +357,7 @@ impl Handle {
             return Err(ArrayError::Busy);
         }
         let has_begun = self.held.borrow().is_none();
-        // From now on nothing comes in.
+        // No command is accepted from now on.
         let closed = Held { closed: true, ..Held::new(None, self.assembly(), 0) };
         *self.held.borrow_mut() = Some(closed);
         let mut result = Ok(());
