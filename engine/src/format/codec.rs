@@ -1,4 +1,4 @@
-//! Numbers to bytes and back, little-endian, never past the end.
+//! Little-endian encoding of numbers, and decoding that never reads past the end.
 
 use crate::format::Origin;
 
@@ -37,22 +37,22 @@ impl Encoder {
     }
 }
 
-/// There are fewer bytes than a field has.
+/// Fewer bytes are left than the field has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooShort;
 
-/// Takes fields off a byte string.
+/// Reads fields from the start of a byte string.
 pub struct Decoder<'a>(pub &'a [u8]);
 
 impl<'a> Decoder<'a> {
-    /// Takes so many bytes.
+    /// Takes `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], TooShort> {
         let (head, rest) = self.0.split_at_checked(len).ok_or(TooShort)?;
         self.0 = rest;
         Ok(head)
     }
 
-    /// Takes as many bytes as the array has.
+    /// Takes `LEN` bytes.
     pub fn array<const LEN: usize>(&mut self) -> Result<[u8; LEN], TooShort> {
         self.bytes(LEN)?.try_into().map_err(|_| TooShort)
     }
@@ -78,44 +78,45 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Largest sequence number, event, generation of a log: no array lives to give out as many, so that counting
-/// on never overflows.
+/// Largest sequence number, event and generation of a log: no array lasts until it, so that increments never overflow.
 pub const MOST_NUMBER: u64 = 1 << 62;
 
-/// How far members of an array are never apart in their numbers, whatever has been left out, and how many there have to
-/// be left for it to go on.
+/// More than the numbers of two members of an array can differ by, skipped numbers included; also, how many numbers
+/// have to be left for an array to be assembled.
 pub const FAR: u64 = 1 << 48;
 
-/// A field, by its name in docs/FORMAT.md, with a number in it that it cannot have.
+/// A field, by its name in docs/FORMAT.md, with an impossible value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{field} = {value} makes no sense")]
 pub struct Absurd {
-    /// What it is called in docs/FORMAT.md.
+    /// Name of the field in docs/FORMAT.md.
     pub field: &'static str,
-    /// What stands there.
+    /// Its value.
     pub value: u64,
 }
 
+/// Checks a field that has been read.
+///
 /// # Errors
-/// The field, if what it says is not `sane`.
+/// The field with its value, unless `sane`.
 pub fn expect(sane: bool, field: &'static str, value: impl Into<u64>) -> Result<(), Absurd> {
     if sane { Ok(()) } else { Err(Absurd { field, value: value.into() }) }
 }
 
-/// Why bytes are not a record.
+/// Why bytes cannot be decoded as a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Something else is there.
+    /// The bytes are something else.
     NoRecord,
     /// A record of another format version.
     Version(u16),
     /// A record of another array or member.
     Foreign(Origin),
-    /// A record, but torn or changed.
+    /// A record that is torn or has been changed.
     Damaged,
-    /// A superblock with features (bits) that this code does not know: other fields may mean something else.
+    /// A superblock with features (bits) that this code does not know: other fields may have other meanings.
     Features(u64),
-    /// A record as it was written, which makes no sense.
+    /// An intact record with an impossible value.
     Absurd(Absurd),
 }
 

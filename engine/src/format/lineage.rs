@@ -1,4 +1,4 @@
-//! The lineage of an array: which assemblies have written to its drives.
+//! The lineage of an array: the assemblies that have written to its drives.
 //!
 //! Every assembly that writes has a random id. Counters cannot tell two copies of an array from each other once both
 //! have been written to, since they count alike; ids can. How they are compared is in `raid/recover/lineage.rs`.
@@ -11,13 +11,13 @@ use crate::{
     },
 };
 
-/// Bytes of a superblock head, of a member in it, and of an assembly and an attempt behind these.
+/// Bytes of a superblock head, of a member in it, and of an assembly and an attempt after these.
 const HEAD_BYTES: usize = 232;
 const MEMBER_BYTES: usize = 112;
 const ASSEMBLY_BYTES: usize = 16;
 const ATTEMPT_BYTES: usize = 24;
 
-/// Most assemblies and most attempts that are kept, whatever there is room for.
+/// Most assemblies and most attempts that are kept, even if there is room for more.
 const MOST_KEPT: usize = 64;
 const MOST_ATTEMPTS: usize = 5;
 
@@ -30,29 +30,29 @@ pub struct Attempt {
     pub id: Uuid,
 }
 
-/// Which assemblies have written to an array, and which were about to.
+/// The assemblies that have written to an array, and those that were about to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
-    /// Ids of assemblies that have written, the last one at the end. Empty if no version that keeps ids has written.
-    /// The oldest are left out.
+    /// Ids of assemblies that have written, the last one at the end. Empty if no zoneraid version that keeps ids has
+    /// written. The oldest ids are dropped.
     pub assemblies: Vec<Uuid>,
     /// Attempts since the last assembly, in the order of their events.
     pub attempts: Vec<Attempt>,
 }
 
-/// Most assemblies that fit in a superblock of so many members, which has to fit in one block.
+/// Most assemblies that fit in a superblock of `members` members, which has to fit in one block.
 fn most_assemblies(members: usize) -> usize {
     let taken = HEADER_BYTES + HEAD_BYTES + members * MEMBER_BYTES + MOST_ATTEMPTS * ATTEMPT_BYTES;
     (BLOCK.saturating_sub(taken) / ASSEMBLY_BYTES).min(MOST_KEPT)
 }
 
 impl Lineage {
-    /// That of an array that is made.
+    /// The lineage of a new array.
     pub fn new(id: Uuid) -> Lineage {
         Lineage { assemblies: vec![id], attempts: Vec::new() }
     }
 
-    /// Id of the last assembly that has written; zeros if that had none.
+    /// Id of the last assembly that has written; zeros if it had none.
     pub fn id(&self) -> Uuid {
         self.assemblies.last().copied().unwrap_or_default()
     }
@@ -62,17 +62,17 @@ impl Lineage {
         id == Uuid::default() || self.assemblies.contains(&id)
     }
 
-    /// Whether no id has been left out, in an array of so many members.
+    /// Whether no id has been dropped, in an array of `members` members.
     pub fn is_whole(&self, members: usize) -> bool {
         self.assemblies.len() < most_assemblies(members)
     }
 
-    /// Event of the checkpoints of an attempt, if it is known.
+    /// Event of the checkpoints of an attempt, if the attempt is known.
     pub fn attempted(&self, id: Uuid) -> Option<u64> {
         self.attempts.iter().find(|attempt| attempt.id == id).map(|attempt| attempt.event)
     }
 
-    /// Adds an attempt. The oldest ones go if there are too many.
+    /// Adds an attempt. The oldest ones are dropped if there are too many.
     pub fn attempt(&mut self, attempt: Attempt) {
         if attempt.id == self.id() || self.attempted(attempt.id).is_some() {
             return;
@@ -83,7 +83,7 @@ impl Lineage {
         self.attempts.drain(..surplus);
     }
 
-    /// Adds an assembly that is about to write, of an array with so many members.
+    /// Adds an assembly that is about to write, of an array with `members` members.
     pub fn commit(&mut self, id: Uuid, members: usize) {
         self.attempts.clear();
         self.assemblies.push(id);
@@ -91,13 +91,13 @@ impl Lineage {
         self.assemblies.drain(..surplus);
     }
 
-    /// Appends its bytes (docs/FORMAT.md) but for the numbers of its parts.
+    /// Appends the encoded lineage (docs/FORMAT.md) without the counts of its parts.
     pub fn encode(&self, out: &mut Encoder) {
         self.assemblies.iter().for_each(|id| _ = out.bytes(&id.0));
         self.attempts.iter().for_each(|Attempt { event, id }| _ = out.u64(*event).bytes(&id.0));
     }
 
-    /// Reads so many assemblies and attempts.
+    /// Reads `assemblies` assemblies and `attempts` attempts.
     ///
     /// # Errors
     /// The field that is truncated or out of range.
@@ -109,10 +109,10 @@ impl Lineage {
         Ok(Lineage { assemblies, attempts })
     }
 
-    /// Whether an array of so many members can have it, whose superblock has this event.
+    /// Checks whether this can be the lineage of an array of `members` members and a superblock with this event.
     ///
     /// # Errors
-    /// The first field that makes no sense.
+    /// The first field with an impossible value.
     pub fn check(&self, members: usize, event: u64) -> Result<(), Absurd> {
         let (assemblies, attempts) = (self.assemblies.len(), self.attempts.len());
         expect(assemblies <= most_assemblies(members), "assemblies", assemblies as u64)?;

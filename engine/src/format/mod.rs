@@ -1,8 +1,7 @@
-//! The on-media format: what lies in the metadata zones and in log blocks.
+//! The on-media format of metadata zones and log blocks.
 //!
-//! docs/FORMAT.md has the byte tables; a test compares them with this code. Every number is
-//! little-endian. Whatever is read is checked (magic, version, array, place, checksum) before it
-//! is believed.
+//! docs/FORMAT.md has the byte tables; a test compares them with this code. Every number is little-endian. Everything
+//! that is read is verified (magic, version, array, place, checksum) before it is used.
 
 pub mod codec;
 pub mod lineage;
@@ -13,24 +12,24 @@ pub mod superblock;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// Version of everything in here. A change of any layout raises it.
+/// Version of the format. A change of any layout raises it.
 pub const VERSION: u16 = 9;
 
 /// The oldest version that can be read.
 pub const OLDEST_VERSION: u16 = 8;
 
-/// 128 random bits that name an array or a member.
+/// 128 random bits that identify an array or a member.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// A number that tells it from others, within the bounds of numbers on drives.
+    /// A number that identifies the UUID, within the bounds of numbers on drives.
     pub fn number(&self) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|at| self.0[at])) & (codec::MOST_NUMBER - 1)
     }
 }
 
-/// Who wrote a record or a mark, and where it lies.
+/// The writer of a record or a mark, and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The array.

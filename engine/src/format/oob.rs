@@ -1,22 +1,22 @@
-//! What a block's out-of-band metadata says of it, where the policy is `inplace`.
+//! The out-of-band metadata of a block, with the policy `inplace`.
 //!
-//! A drive writes a block and its metadata as one, so that what is said here is true of the block. The
-//! checksum covers the array, the member and the block's place too: metadata of another array, or of a
-//! block that was copied, is none.
+//! A drive writes a block and its metadata atomically, so that the metadata is true of the block. The checksum covers
+//! the array, the member and the block's address too: metadata of another array, or of a block that was copied
+//! elsewhere, is invalid.
 
 use crate::format::{Origin, Uuid};
 
 /// Bytes of a block's metadata that are used, from its start; the rest is zeros.
 pub const OOB_BYTES: usize = 16;
 
-/// What lies in a block of a data zone.
+/// Content of a block of a data zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Data of the stripe whose row this is.
     Data,
-    /// Parity of the first so many chunks of the stripe whose row this is.
+    /// Parity of this number of chunks, the first ones, of the stripe of this row.
     Parity(u8),
-    /// As before, of the stripe that the distance is behind.
+    /// As `Parity`, of the stripe `D` rows before this row.
     Ahead(u8),
 }
 
@@ -25,9 +25,9 @@ pub enum Content {
 pub struct Mark {
     /// Low bits of the zone's epoch.
     pub epoch: u32,
-    /// Which assembly of the array wrote the block.
+    /// Number of the assembly that wrote the block.
     pub generation: u32,
-    /// What the block holds.
+    /// The content of the block.
     pub content: Content,
 }
 
@@ -48,7 +48,7 @@ impl Mark {
         bytes
     }
 
-    /// What `bytes` say of the block at `origin`; `None` if they are not ours.
+    /// Decodes the metadata of the block at `origin`; `None` if `bytes` are not a valid mark of it.
     pub fn read(bytes: &[u8], origin: Origin) -> Option<Mark> {
         let bytes: &[u8; OOB_BYTES] = bytes.get(..OOB_BYTES)?.try_into().ok()?;
         let [a, b, c, d, epoch @ .., kind, covers, 0, 0] = bytes else { return None };
@@ -65,7 +65,7 @@ impl Mark {
     }
 }
 
-/// CRC-32C of array, member, block and what follows the checksum.
+/// CRC-32C of array, member, block and the bytes after the checksum.
 fn checksum(bytes: &[u8; OOB_BYTES], origin: Origin) -> u32 {
     let Uuid(array) = origin.array;
     let crc = crc32c::crc32c(&array);

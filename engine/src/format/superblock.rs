@@ -1,8 +1,8 @@
-//! The superblock: what an array is and who belongs to it.
+//! The superblock: the properties and the members of an array.
 //!
-//! A checksum says that a superblock is what somebody wrote, not that it makes sense. So its numbers are
-//! checked, in [`Superblock::check`] and nowhere else, both when an array is made and when one is read: code
-//! that works with a superblock may rely on these bounds.
+//! A checksum proves that a superblock is as it was written, not that its values are possible. So its numbers are
+//! checked, in [`Superblock::check`] and nowhere else, both when an array is created and when a superblock is read:
+//! code that uses a superblock may rely on these bounds.
 
 use crate::{
     buf::BLOCK,
@@ -23,7 +23,7 @@ use std::ops::RangeInclusive;
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES: usize = 64;
 
-/// Longest model and serial of a drive, in bytes: those of NVMe.
+/// Longest model name of a drive, in bytes: that of NVMe.
 pub const MODEL_BYTES: usize = 40;
 /// Longest serial number of a drive, in bytes: that of NVMe.
 pub const SERIAL_BYTES: usize = 20;
@@ -34,22 +34,22 @@ const MOST_BYTES: u64 = MOST_BLOCKS * BLOCK as u64;
 /// Incompatible feature: zones are written by appends, in groups.
 pub const GROUPS: u64 = 2;
 
-/// Incompatible features this code knows. A set bit outside refuses to assemble.
+/// Incompatible features that this code knows. A superblock with any other one is refused.
 pub const KNOWN_INCOMPATIBLE: u64 = GROUPS;
 
-/// Read-only-compatible features this code knows: none yet. zoneraid has no read-only assembly,
-/// so that a set bit outside refuses to assemble as well.
+/// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
+/// read-only assembly.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
 /// How many zones of a drive may be used as one.
 pub const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
 
-/// Members of an array with so many parities.
+/// Number of members that an array with this number of parities may have.
 pub fn members_of(parities: usize) -> RangeInclusive<u64> {
     parities as u64 + 2..=MAX_MEMBERS as u64
 }
 
-/// What an array with so many parities is called.
+/// Name of the RAID level with this number of parities.
 pub fn level_name(parities: usize) -> String {
     format!("RAID-{}", 4 + parities)
 }
@@ -57,16 +57,16 @@ pub fn level_name(parities: usize) -> String {
 /// Blocks in a chunk: 8 KiB to 16 MiB.
 pub const CHUNK_BLOCKS: RangeInclusive<u64> = 2..=4096;
 
-/// Whether a character can be printed on a terminal and be seen there: it does not show as nothing, or change
-/// the order in which others show.
+/// Whether a character is visible on a terminal: it can be printed, does not show as nothing, and does not change the
+/// order in which others show.
 fn shows(c: char) -> bool {
     let unseen = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
         || matches!(c, '\u{feff}' | '\u{fff0}'..='\u{fffd}' | '\u{e0000}'..='\u{e0fff}');
     !c.is_control() && !unseen
 }
 
-/// What is wrong with `name` for an array; nothing if it can be called so. Names become files below /dev, they
-/// are printed on terminals and typed into shells, and a drive that somebody has made may claim any.
+/// Why `name` is not valid for an array; `None` if it is. Names become files below /dev, are printed on terminals and
+/// typed into shells, and a prepared drive may claim any.
 pub fn wrong_with_name(name: &str) -> Option<&'static str> {
     if !(1..=NAME_BYTES).contains(&name.len()) {
         Some("it has 1 to 64 bytes")
@@ -85,23 +85,23 @@ pub fn wrong_with_name(name: &str) -> Option<&'static str> {
     }
 }
 
-/// As much of what a drive says of itself as can be kept in `most` bytes and shown.
+/// The visible part of a drive's own description, cut to `most` bytes.
 pub fn kept_of(text: &str, most: usize) -> String {
     let shown: String = text.trim().chars().filter(|c| shows(*c)).collect();
     let end = (0..=most.min(shown.len())).rfind(|end| shown.is_char_boundary(*end)).unwrap_or(0);
     shown[..end].trim().to_string()
 }
 
-/// Where in its life an array is. It is one only between its making and its end: a power cut in either leaves
-/// drives that say so.
+/// Stage in the life of an array. Only a `Whole` one can be assembled: a power cut during creation or destruction
+/// leaves drives with one of the other stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
-    /// Its superblock is not on all drives yet.
+    /// The array is being created: its superblock is not on all drives yet.
     Making = 1,
-    /// It is there.
+    /// The array is complete.
     #[default]
     Whole = 2,
-    /// Its drives are being made blank.
+    /// The array is being destroyed: its drives are being made blank.
     Ending = 3,
 }
 
@@ -111,62 +111,62 @@ impl Stage {
     }
 }
 
-/// What an array is, and who belongs to it.
+/// The properties and the members of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Features (bits) that need not be known.
+    /// Features (bits) that unaware code may ignore.
     pub compatible: u64,
-    /// Features (bits) without which nothing may be written.
+    /// Features (bits) that code has to know to write anything.
     pub read_only_compatible: u64,
-    /// Features (bits) without which nothing may be believed.
+    /// Features (bits) that code has to know to read anything.
     pub incompatible: u64,
-    /// The name that nobody chose.
+    /// Array UUID, random.
     pub array: Uuid,
-    /// The name that somebody chose.
+    /// User-visible name.
     pub name: String,
-    /// Sequence number of this superblock: the higher one is the newer.
+    /// Sequence number of this superblock: the higher one is newer.
     pub event: u64,
-    /// Members whose last event is older than this were away and are stale.
+    /// Members whose last event is older than this have missed changes and are stale.
     pub floor: u64,
     /// Blocks in a chunk.
     pub chunk_blocks: u32,
     /// Rows of chunks in a zone.
     pub rows: u64,
-    /// Rows that partial parity is ahead (D).
+    /// Rows that partial parity is ahead of its stripe (D).
     pub distance: u32,
     /// Distance between two logical zones in blocks.
     pub zone_size_blocks: u64,
     /// Logical zones.
     pub zones: u32,
-    /// Most logical zones that are active at once; every member can do two more.
+    /// Most logical zones that are active at once; every member can have two more.
     pub max_active: u32,
     /// Blocks that a member's metadata log may need.
     pub log_blocks: u32,
-    /// Number of the assembly whose tails may be believed (see `Tails`).
+    /// Number of the assembly whose tails are valid (see `Tails`).
     pub assembly: u64,
     /// How partial stripes are protected.
     pub policy: Policy,
     /// Zones of a member that are used as one (static aggregation, ZRAID §4.4); 1 without it.
     pub aggregate: u32,
-    /// Parities of a stripe: so many members may be lost.
+    /// Parities of a stripe: the number of members that may be lost.
     pub parities: u32,
     /// Blocks of a group, if members' zones are written by appends; otherwise 0.
     pub group_blocks: u32,
-    /// Who made the array or adopted it; zeros for nobody.
+    /// UUID of the owner, the host that created or adopted the array; zeros for none.
     pub host: Uuid,
-    /// Whether the array starts by itself where `host` is.
+    /// Whether the array starts automatically on `host`.
     pub autostart: bool,
-    /// Whether it is there as yet, or no longer.
+    /// Whether it is being created, complete, or being destroyed.
     pub stage: Stage,
-    /// The host that runs it; zeros if it has been stopped, or that host has no id.
+    /// UUID of the host that runs the array; zeros if it has been stopped, or that host has no id.
     pub runner: Uuid,
-    /// In the order of their roles.
+    /// By role.
     pub members: Vec<SuperblockMember>,
-    /// Which assemblies have written to it.
+    /// The assemblies that have written to the array.
     pub lineage: Lineage,
 }
 
-/// How the zones of members are written.
+/// How the zones of a member are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// In any order, in a ZRWA.
@@ -175,31 +175,31 @@ pub enum Order {
     One,
     /// By appends.
     Groups {
-        /// So many of them land in any order.
+        /// Blocks of a group, which may land in any order.
         blocks: u64,
-        /// The name of the member whose they are.
+        /// UUID of the member that is written.
         member: Uuid,
     },
 }
 
-/// What is said of a member.
+/// A member in the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperblockMember {
-    /// The name of the drive in the array.
+    /// UUID of the drive as a member of the array.
     pub uuid: Uuid,
-    /// Event with which the drive got its place.
+    /// Event with which the drive became the member.
     pub since: u64,
     /// Whether the member belongs to the array now; otherwise its place is vacant.
     pub active: bool,
-    /// The member is taking over from the drive that got the place with this event, and holds the same: where
-    /// the new one cannot be used, that one is the member.
+    /// The member is taking over from the drive that became the member with this event, and holds the same: if the new
+    /// drive cannot be used, the old one is the member.
     pub taking_over: Option<u64>,
-    /// Of the drive, so that somebody who looks for it when it is gone knows which to pull.
+    /// Label of the drive, to identify it when it is missing.
     pub plate: Plate,
 }
 
 impl SuperblockMember {
-    /// One that belongs to the array.
+    /// An active member.
     pub fn new(uuid: Uuid, since: u64, plate: Plate) -> SuperblockMember {
         SuperblockMember { uuid, since, active: true, taking_over: None, plate }
     }
@@ -225,7 +225,7 @@ impl SuperblockMember {
     }
 }
 
-/// Text with zeros up to `N` bytes; what is longer is cut off.
+/// Text padded with zeros to `N` bytes; longer text is cut off.
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [0; N];
     let len = text.len().min(N);
@@ -233,7 +233,7 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// What [`padded`] has padded.
+/// The inverse of [`padded`].
 fn text(bytes: &[u8], field: &'static str) -> Result<String, Absurd> {
     let len = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let text = str::from_utf8(&bytes[..len]);
@@ -253,7 +253,7 @@ impl Superblock {
         }
     }
 
-    /// How the zones of a member are written, of which `member` is the name.
+    /// How the zones of the member with UUID `member` are written.
     pub fn order(&self, member: Uuid) -> Order {
         match self.group_blocks {
             _ if self.policy.uses_zrwa() => Order::Any,
@@ -262,12 +262,12 @@ impl Superblock {
         }
     }
 
-    /// Whether all of these (bits) are members.
+    /// Whether all bits of `mask` are roles of members.
     pub fn are_members(&self, mask: u32) -> bool {
         mask as u64 >> self.members.len() == 0
     }
 
-    /// Appends its bytes (docs/FORMAT.md).
+    /// Appends the encoded superblock (docs/FORMAT.md).
     pub fn encode(&self, out: &mut Encoder) {
         out.u64(self.compatible).u64(self.read_only_compatible).u64(self.incompatible);
         out.bytes(&self.array.0);
@@ -287,11 +287,11 @@ impl Superblock {
         self.lineage.encode(out);
     }
 
-    /// Reads a superblock of a format version that can be read. Its features come first, so that one of a later
-    /// zoneraid, whose other fields may mean something else, is told from a damaged one.
+    /// Reads a superblock of a supported format version. Its features are decoded first, so that a superblock of a
+    /// later zoneraid, whose other fields may have other meanings, is distinguished from a damaged one.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why it cannot be used.
     pub fn decode(from: &mut Decoder<'_>, version: u16) -> Result<Superblock, Unreadable> {
         let (compatible, read_only_compatible, incompatible) = (from.u64()?, from.u64()?, from.u64()?);
         let unknown =
@@ -311,9 +311,9 @@ impl Superblock {
         expect(autostart <= 1, "autostart", autostart)?;
         let stage = Stage::from_value(stage).ok_or(Absurd { field: "stage", value: stage as u64 })?;
         let (parities, group_blocks) = (from.u32()?, from.u32()?);
-        // Without the feature it is a reserved field.
+        // A reserved field without the feature.
         let group_blocks = if incompatible & GROUPS != 0 { group_blocks } else { 0 };
-        // Version 8 knows no lineage, and not which host runs an array.
+        // Version 8 has neither the lineage nor the host that runs the array.
         let (assemblies, attempts) = if version > 8 { (from.u32()?, from.u32()?) } else { (0, 0) };
         let runner = if version > 8 { Uuid(from.array()?) } else { Uuid::default() };
         expect(count as usize <= MAX_MEMBERS, "members", count)?;
@@ -351,10 +351,10 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Whether there can be such an array, on whatever drives.
+    /// Checks whether such an array is possible, on any drives.
     ///
     /// # Errors
-    /// The first field that makes no sense.
+    /// The first field with an impossible value.
     pub fn check(&self) -> Result<(), Absurd> {
         let (members, chunk) = (self.members.len() as u64, self.chunk_blocks as u64);
         expect(wrong_with_name(&self.name).is_none(), "name", self.name.len() as u64)?;
@@ -390,7 +390,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Whether `self` is of the same array as `other`, as far as that never changes.
+    /// Checks whether `self` and `other` agree in the fields that never change, as two superblocks of one array do.
     ///
     /// # Errors
     /// The first field that differs.

@@ -1,4 +1,4 @@
-//! docs/FORMAT.md and the codec say the same.
+//! Compares docs/FORMAT.md with the codec.
 //!
 //! The tables of the document are parsed. Records are encoded with values that differ in every
 //! byte, and each value has to be exactly where the document puts its field, with no byte of the
@@ -46,8 +46,8 @@ fn table(title: &str, head: &[&str]) -> Vec<Vec<&'static str>> {
     rows
 }
 
-/// Takes what the document says of `title` off the front of `bytes`, and compares it with what was
-/// encoded there.
+/// Takes the fields that the document lists under `title` off the front of `bytes`, and compares them with the values
+/// that were encoded there.
 fn take(bytes: &mut &[u8], title: &str, expected: &[(&str, &[u8])]) {
     let (mut at, mut names) = (0, Vec::new());
     for row in table(title, &["offset", "bytes", "field", "meaning"]) {
@@ -93,7 +93,7 @@ fn origin() -> Origin {
     Origin { array: uuid_of(3), member: u32_of(ORIGIN_MEMBER), lba: u64_of(21) }
 }
 
-/// Encodes a record, checks its header, and gives its payload.
+/// Encodes a record, checks its header, and returns its payload.
 fn payload(record: &Record, kind: u16) -> Vec<u8> {
     let bytes = record.encode(origin(), u64_of(22)).to_vec();
     assert_eq!(bytes.len() % BLOCK, 0);
@@ -160,7 +160,7 @@ fn superblock() -> Superblock {
     }
 }
 
-/// The member with role `i`, of which everything is told from that of others.
+/// The member with role `i`, all of whose fields differ from those of others.
 fn member(uuid: Uuid, i: usize) -> SuperblockMember {
     let (model, serial) = (format!("model {i}"), format!("serial {i}"));
     let plate = Plate { model, serial, size_bytes: u64_of(24 + i as u8) >> 1 };
@@ -168,7 +168,7 @@ fn member(uuid: Uuid, i: usize) -> SuperblockMember {
     SuperblockMember { uuid, since: i as u64, active: i != 1, taking_over, plate }
 }
 
-/// A superblock that can be: of an array on drives of 100 zones, with all features known.
+/// A valid superblock, of an array on drives of 100 zones, with all features known.
 pub fn sane(members: usize) -> Superblock {
     Superblock {
         compatible: 0,
@@ -296,7 +296,7 @@ fn burned(number: u8) -> Burned {
     }
 }
 
-/// Burned blocks or a hole, which look the same.
+/// Takes burned blocks or a hole, which have the same layout.
 fn take_burned(bytes: &mut &[u8], title: &str, number: u8) {
     let expected: [(&str, &[u8]); 5] = [
         ("zone", &u32_of(number).to_le_bytes()),
@@ -391,7 +391,7 @@ fn every_number_is_the_documented_one() {
         ("most parities", MAX_PARITIES.to_string()),
         ("metadata zones", META_ZONES.to_string()),
         ("most blocks used of a metadata zone", log_blocks(&roomy, Policy::Zrwa).to_string()),
-        // All of them are known to be harmless.
+        // All compatible features are known to be harmless.
         ("known compatible features", "0".into()),
         ("known read-only-compatible features", superblock::KNOWN_READ_ONLY_COMPATIBLE.to_string()),
         ("known incompatible features", superblock::KNOWN_INCOMPATIBLE.to_string()),
@@ -457,7 +457,7 @@ fn every_kind_of_record_is_documented_and_no_other_is_known() {
     }
 }
 
-/// Makes the checksum of a changed record right.
+/// Corrects the checksum of a changed record.
 fn seal(bytes: &mut [u8]) {
     let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
     bytes[52..56].fill(0);
@@ -569,7 +569,7 @@ fn a_checkpoint_has_the_documented_parts_in_their_order() {
     assert!(rest.is_empty(), "{} bytes of a checkpoint are not documented", rest.len());
 }
 
-/// What is drawn of a parity of chunks `0..=index` of a stripe, and of that of all of them.
+/// Letter of a parity of a stripe in the drawings of the document.
 fn drawn(layout: &Layout, which: usize) -> &'static str {
     if layout.parities == 1 { "" } else { ["P", "Q"][which] }
 }
@@ -596,7 +596,7 @@ fn chunks_slots_and_logs_lie_where_the_examples_show_them() {
     check_example(of(Policy::InPlace, 5, 2, 5), "Two parities in place", version, |_, _| Vec::new());
 }
 
-/// Compares the example below `title` with a layout: what slots are called, and what else there is.
+/// Compares the example below `title` with a layout: the names of slots, and the other content.
 fn check_example(
     layout: Layout,
     title: &str,

@@ -1,4 +1,4 @@
-//! Whatever a record says, with a right checksum or without, it is read or refused.
+//! Every record is decoded or refused, with a right checksum or without.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_payload_that_is_longer_or_shorter_than_its_fields_is_damaged() {
     }
 }
 
-/// The superblock of three members with `value` at `at`, and a right checksum, read.
+/// Decodes a superblock of three members with `value` at `at`, and a right checksum.
 fn superblock_with(at: usize, value: &[u8]) -> Result<Superblock, Unreadable> {
     let mut bytes = Record::Superblock(Box::new(sane(3))).encode(origin(), 10).to_vec();
     bytes[HEADER_BYTES + at..][..value.len()].copy_from_slice(value);
@@ -36,7 +36,7 @@ fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
         other => panic!("{value:?} at {at}: {other:?}"),
     };
     let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
-    // Where the tables put them; the second member.
+    // The offsets in the tables; the second member.
     let (host, autostart, stage) = (176, 192, 196);
     let (size, model, serial) = (232 + 112 + 40, 232 + 112 + 48, 232 + 112 + 88);
     assert_eq!(read(host, &[0xff; 16]).host, Uuid([0xff; 16]));
@@ -99,11 +99,11 @@ fn what_is_kept_of_a_plate_can_always_be_read_again() {
     }
 }
 
-/// Changes some bytes, and makes the checksum right again.
+/// Changes some bytes, and corrects the checksum.
 fn mutate(bytes: &mut [u8], random: &mut impl FnMut() -> u64) {
     let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
     for _ in 0..1 + random() % 4 {
-        // The first bytes are the numbers; of what follows there is much.
+        // The numbers are in the first bytes; the rest is much larger.
         let reach = if random().is_multiple_of(4) { len } else { len.min(HEADER_BYTES + 400) };
         let at = HEADER_BYTES + random() as usize % (reach - HEADER_BYTES);
         let value = [0, 1, 0x7f, 0x80, 0xff, random() as u8][random() as usize % 6];
@@ -120,7 +120,7 @@ fn mutate(bytes: &mut [u8], random: &mut impl FnMut() -> u64) {
     seal(bytes);
 }
 
-/// Numbers that a seed decides (xorshift).
+/// Pseudo-random numbers from a seed (xorshift).
 fn random(mut state: u64) -> impl FnMut() -> u64 {
     move || {
         state ^= state << 13;
@@ -173,7 +173,7 @@ fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
             mutate(&mut bytes, &mut random);
             match Record::read(&bytes, origin()) {
                 Ok((record, sequence, blocks)) => {
-                    // What is read is no larger than what it was read from.
+                    // A decoded record is no larger than its input.
                     assert!(blocks as usize * BLOCK <= bytes.len());
                     _ = record.check(sequence, &sane(5));
                     read += 1;
@@ -192,7 +192,7 @@ fn whatever_bytes_say_they_are_read_or_refused() {
         let len = HEADER_BYTES + random() as usize % 3 * 100 + random() as usize % 200;
         let mut bytes: Vec<u8> = (0..len).map(|_| random() as u8).collect();
         _ = Record::read(&bytes, origin());
-        // As one of ours.
+        // With the magic of a record of ours.
         let header = Record::Reset { first: 0, count: 0 }.encode(origin(), 1);
         bytes[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
         bytes[10] = (random() % 12) as u8;
