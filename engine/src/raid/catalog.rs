@@ -1,4 +1,4 @@
-//! What is known of every zone for good: what checkpoints say of them.
+//! Persistent state of every zone, as checkpoints record it.
 
 use crate::{
     format::record::{Burned, ZoneRecord},
@@ -10,15 +10,15 @@ use std::{
     ops::Range,
 };
 
-/// The records of all zones, and what of their blocks does not count.
+/// The records of all zones, and the blocks of zones that hold no valid data.
 #[derive(Default)]
 pub struct Catalog {
     records: RefCell<Vec<ZoneRecord>>,
-    /// Blocks of the members' zones that cannot be written again and hold nothing that counts.
+    /// Blocks of the members' zones that cannot be written again and hold no valid data.
     burned: RefCell<Vec<Burned>>,
     /// Blocks that a rebuild could not bring back.
     holes: RefCell<HoleMap>,
-    /// Blocks that drives have not been able to read.
+    /// Blocks that drives could not read.
     pub unreadable: Unreadable,
 }
 
@@ -32,7 +32,7 @@ impl Catalog {
         }
     }
 
-    /// All zones, in their order.
+    /// The records of all zones, in the order of the zones.
     pub fn records(&self) -> Ref<'_, Vec<ZoneRecord>> {
         self.records.borrow()
     }
@@ -41,12 +41,12 @@ impl Catalog {
         self.records.borrow()[zone.0 as usize]
     }
 
-    /// The life that a zone is in.
+    /// The current epoch of a zone.
     pub fn epoch(&self, zone: ZoneIndex) -> u64 {
         self.record(zone).epoch
     }
 
-    /// Members (bits) that lack their part of a zone; none of one that there is not.
+    /// Members (bits) that lack their part of a zone; 0 if there is no such zone.
     pub fn lost(&self, zone: ZoneIndex) -> u32 {
         self.records.borrow().get(zone.0 as usize).map_or(0, |record| record.lost)
     }
@@ -55,7 +55,7 @@ impl Catalog {
         self.records.borrow_mut()[zone.0 as usize] = record;
     }
 
-    /// Changes a record; gives the epoch of the zone.
+    /// Changes a record; returns the epoch of the zone.
     pub fn change(&self, zone: ZoneIndex, change: impl FnOnce(&mut ZoneRecord)) -> u64 {
         let record = &mut self.records.borrow_mut()[zone.0 as usize];
         change(record);
@@ -79,7 +79,7 @@ impl Catalog {
         self.burned.replace(burned);
     }
 
-    /// Notes blocks as burned, joined with those of the same part that they follow.
+    /// Adds burned blocks, merged with earlier ones of the same part that reach them.
     pub fn burn(&self, mut new: Burned) {
         let mut burned = self.burned.borrow_mut();
         burned.retain(|old| {
@@ -92,7 +92,7 @@ impl Catalog {
         burned.push(new);
     }
 
-    /// Keeps only burned blocks of which `keep` says so.
+    /// Keeps only the burned blocks for which `keep` returns true.
     pub fn retain_burned(&self, keep: impl FnMut(&Burned) -> bool) {
         self.burned.borrow_mut().retain(keep);
     }
@@ -105,7 +105,7 @@ impl Catalog {
         change(&mut self.holes.borrow_mut());
     }
 
-    /// Whether something of `blocks` of a member's part of a zone is a hole.
+    /// Whether any of `blocks` of a member's part of a zone is a hole.
     pub fn has_hole(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> bool {
         !self.holes.borrow().among(zone, member, blocks).is_empty()
     }
@@ -117,7 +117,7 @@ impl Catalog {
         clipped.flat_map(|hole| hole.start.max(blocks.start)..hole.end.min(blocks.end)).collect()
     }
 
-    /// Takes all that `other` says of a zone, instead of what is known of it.
+    /// Replaces the state of a zone by that in `other`.
     pub fn take_over(&self, zone: ZoneIndex, other: &Catalog) {
         self.set(zone, other.record(zone));
         let theirs = other.burned();

@@ -1,4 +1,4 @@
-//! What is said of an array and can be changed: its name, its owner, how it starts.
+//! Changes of an array's properties that do not concern its data: name, owner, automatic start.
 
 use crate::{
     format::{
@@ -8,22 +8,22 @@ use crate::{
     raid::error::ArrayError,
 };
 
-/// Something that is said of an array and has nothing to do with what it holds.
+/// A change of a property that does not concern the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// What it is called: see [`wrong_with_name`].
+    /// The name: see [`wrong_with_name`] for its rules.
     Name(String),
-    /// Who owns it; zeros for nobody.
+    /// UUID of the owner; zeros for none.
     Host([u8; 16]),
-    /// Whether it starts by itself where its owner is.
+    /// Whether the array starts automatically on its owner.
     Autostart(bool),
 }
 
 impl Change {
-    /// Has a superblock say it.
+    /// Applies the change to a superblock.
     ///
     /// # Errors
-    /// The name is none.
+    /// The name is not valid.
     pub fn apply(&self, superblock: &mut Superblock) -> Result<(), ArrayError> {
         match self {
             Change::Name(name) => {

@@ -1,4 +1,4 @@
-//! Making an array: what drives could become, and what is refused.
+//! Creating an array: its design for given drives, and the reasons to refuse.
 
 use crate::{
     adapt::{aggregate::Aggregated, append::mark::MARK_BYTES},
@@ -33,16 +33,16 @@ use crate::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-/// Blocks of a member that are in flight at once, where zones are written by appends: more than a drive has use for.
+/// Blocks of a member in flight at once, where zones are written by appends: more than a drive can use.
 const APPENDED_BLOCKS: u64 = 32;
 
-/// So many zones have one that is spare.
+/// Zones for each spare zone, by default.
 const ZONES_A_SPARE: u32 = 128;
 
-/// How an array shall be made.
+/// Options of a new array.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// 1 to 64 bytes that show, without `/` (see [`wrong_with_name`]).
+    /// 1 to 64 bytes, visible characters without `/` (see [`wrong_with_name`]).
     pub name: String,
     /// Random, chosen by the caller.
     pub uuid: [u8; 16],
@@ -52,29 +52,30 @@ pub struct CreateOptions {
     /// Distance between two logical zones; the next power of two above the capacity by default.
     /// If it is smaller than what a zone could hold, the zone's capacity is cut to it.
     pub zone_size_blocks: Option<u64>,
-    /// Parities of a stripe: 1 (RAID-5) or 2 (RAID-6). So many drives may be lost.
+    /// Parities of a stripe: 1 (RAID-5) or 2 (RAID-6), the number of drives that may be lost.
     pub parities: usize,
-    /// How partial stripes are protected; by default the best the drives can do.
+    /// How partial stripes are protected; by default the best policy that the drives support.
     pub policy: Option<Policy>,
-    /// If it is not 0, members' zones are written by appends, this many blocks in any order: a power of two. The
-    /// policy is `log` then.
+    /// If it is not 0, members' zones are written by appends, this many blocks in any order: a power of two. The policy
+    /// is then `log`.
     pub group_blocks: u32,
-    /// Zones of each drive that are kept for those that wear out, as large as the array uses them; by default one in 128.
+    /// Zones of each drive that are reserved to replace worn ones, in units as the array uses them; by default one in
+    /// 128.
     pub spare_zones: Option<u32>,
-    /// Who makes it; zeros for nobody.
+    /// UUID of the owner; zeros for none.
     pub host: [u8; 16],
-    /// Whether it starts by itself on that host.
+    /// Whether the array starts automatically on that host.
     pub autostart: bool,
 }
 
 /// An array that could be made (see [`crate::array::Array::design`]).
 #[derive(Clone, Debug)]
 pub struct Design {
-    /// What the array would be like.
+    /// Geometry of the array.
     pub geometry: Geometry,
     /// How partial stripes are protected.
     pub policy: Policy,
-    /// Blocks that are appended in any order, if members' zones are written so; otherwise 0.
+    /// Blocks of a group, if members' zones are written by appends; otherwise 0.
     pub group_blocks: u32,
     /// Zones of a drive that are used as one.
     pub aggregate: u32,
@@ -82,7 +83,7 @@ pub struct Design {
     pub parity_blocks: u64,
     /// Blocks of all members together in zones for metadata.
     pub metadata_blocks: u64,
-    /// Blocks of all members together in zones that are kept for those that wear out.
+    /// Blocks of all members together in spare zones.
     pub spare_blocks: u64,
 }
 
@@ -123,7 +124,7 @@ pub async fn create(
         let wiped = wipe(&*device).await;
         wiped.map_err(|error| BadDrive::new(&name, DriveFault::Reset(error)))?;
         check_forgotten(runtime, &drive).await?;
-        // The other zone than the one before the first.
+        // The first checkpoint goes to the other zone, which is zone 0.
         let log = raid.new_log(member, drive.device, (device, BTreeMap::new()), (1, 0), Live::default());
         raid.members.put(member, name.clone(), log.clone());
         for zone in worn_zones(&*log.device).await.into_iter().filter(|zone| *zone >= META_ZONES) {
@@ -142,7 +143,7 @@ pub async fn create(
     Ok(raid)
 }
 
-/// Zones of a device that are worn.
+/// Worn zones of a device.
 pub async fn worn_zones(device: &dyn ZonedDevice) -> Vec<u32> {
     let count = device.geometry().zones;
     let report = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
@@ -150,7 +151,7 @@ pub async fn worn_zones(device: &dyn ZonedDevice) -> Vec<u32> {
     worn.map(|info| info.zone.0).collect()
 }
 
-/// The options with as many spare zones as worn ones of a drive need, if the number is not chosen: see
+/// The options with enough spare zones for the drive with most worn ones, if the number is not chosen: see
 /// [`crate::array::Array::spares_for`].
 pub async fn with_spares(
     runtime: &Runtime,
@@ -172,15 +173,15 @@ pub async fn with_spares(
     Ok(options)
 }
 
-/// The records of the zones of a new array: of parts that are worn, for which there is no spare zone, members are done
-/// without. Refuses zones that lack too many.
+/// The records of the zones of a new array: a worn part without a spare zone counts as lost. Refuses if a zone lacks
+/// more parts than there are parities.
 async fn without_worn(superblock: &Superblock, members: &[Drive]) -> Result<Vec<ZoneRecord>, ArrayError> {
     let mut records = vec![ZoneRecord::default(); superblock.zones as usize];
     for (member, drive) in members.iter().enumerate() {
         let (shown, zones) = (META_ZONES + superblock.zones, drive.device.geometry().zones);
         let worn = worn_zones(&*drive.device).await;
         let spare = (shown..zones).filter(|zone| !worn.contains(zone)).count();
-        // A metadata zone takes one of the last ones first.
+        // A worn metadata zone takes one of the last spare zones first.
         let logs = worn.iter().filter(|zone| **zone < META_ZONES).count();
         let parts = worn.iter().filter(|zone| (META_ZONES..shown).contains(*zone));
         for zone in parts.skip(spare.saturating_sub(logs)) {
@@ -196,8 +197,8 @@ async fn without_worn(superblock: &Superblock, members: &[Drive]) -> Result<Vec<
     }
 }
 
-/// Refuses a drive that still says that it is a member of an array after it has been emptied: its metadata zone cannot
-/// be written any more.
+/// Refuses a drive that still has the log of an array after it has been emptied: its metadata zone cannot be written
+/// any more.
 pub async fn check_forgotten(runtime: &Runtime, drive: &Drive) -> Result<(), BadDrive> {
     match find_log(runtime, drive).await {
         Ok(_) => Err(BadDrive::new(&drive.name, DriveFault::HoldsLog)),
@@ -209,7 +210,7 @@ pub async fn check_forgotten(runtime: &Runtime, drive: &Drive) -> Result<(), Bad
 struct Draft {
     superblock: Superblock,
     geometry: Geometry,
-    /// The drives as they are used.
+    /// The drives as the array uses them.
     members: Vec<Drive>,
 }
 
@@ -239,7 +240,7 @@ fn draft(
     };
     let members: Vec<Drive> = drives.iter().enumerate().filter_map(prepared).collect();
     let mut superblock = plan(options, policy, aggregate, &members)?;
-    // Of the drives as they are.
+    // The labels are those of the drives themselves.
     for (member, drive) in superblock.members.iter_mut().zip(drives) {
         member.plate = kept_plate(&*drive.device);
     }
@@ -247,7 +248,7 @@ fn draft(
     Ok(Draft { superblock, geometry, members })
 }
 
-/// The superblock of a new array; refuses what cannot be.
+/// The superblock of a new array; refuses impossible designs.
 fn plan(
     options: &CreateOptions,
     policy: Policy,
@@ -323,16 +324,16 @@ fn plan(
         members: (0..drives.len())
             .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, Plate::default()))
             .collect(),
-        // As random as any.
+        // The array's UUID is as random as any id.
         lineage: Lineage::new(array),
     };
-    // Partial parity of all active zones has to fit in a log; if there is much, beside what is written to it.
+    // Partial parity of all active zones has to fit in a log; in half of it, if the policy writes much to logs.
     let share = if policy.writes_much_to_logs() { 2 } else { 1 };
     let room = geometries().map(|g| log_blocks(g, policy)).min().unwrap_or(0) / share;
     while checkpoint_blocks(&superblock) > room && superblock.max_active > 1 {
         superblock.max_active -= 1;
     }
-    // What is left is for relocated blocks.
+    // The rest is for relocated blocks.
     let relocated = if policy.writes_much_to_logs() { rows * chunk } else { 0 };
     let log_blocks = checkpoint_blocks(&superblock).max(relocated);
     superblock.log_blocks = log_blocks.min(u32::MAX as u64) as u32;
@@ -343,7 +344,7 @@ fn plan(
     Ok(superblock)
 }
 
-/// How many rows ahead partial parity can be in the drives' ZRWA.
+/// Rows that partial parity can be ahead of its stripe in the drives' ZRWA.
 fn distance_in_zrwa(chunk: u64, rows: u64, drives: &[Drive]) -> Result<u64, NoDesign> {
     let mut zrwa = u64::MAX;
     for drive in drives {
@@ -358,7 +359,7 @@ fn distance_in_zrwa(chunk: u64, rows: u64, drives: &[Drive]) -> Result<u64, NoDe
     }
 }
 
-/// Zones that a drive can have active, as far as the array is concerned.
+/// Zones that a drive can have active at once for an array: the smallest of its limits.
 fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
     let limited = |limit: u32| if limit == 0 { u32::MAX } else { limit };
     let zrwas = match policy.uses_zrwa() {
@@ -368,8 +369,8 @@ fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
     limited(geometry.max_open).min(limited(geometry.max_active)).min(zrwas)
 }
 
-/// How many zones of the drives are used as one: more than 1 if their ZRWAs do not hold a chunk of data and its
-/// slots. Then they get two of each, as much as it takes to hold write pointers back (ZRAID §4.4, §6.5).
+/// Number of zones of the drives that are used as one: more than 1 if a ZRWA does not hold a chunk of data and its
+/// slots. Then the aggregate holds two of each, which it takes to hold write pointers back (ZRAID §4.4, §6.5).
 fn aggregate_for<'a>(
     policy: Policy,
     parities: usize,
@@ -390,7 +391,7 @@ fn aggregate_for<'a>(
     AGGREGATES.into_iter().find(|aggregate| holds(2 * rows, *aggregate)).unwrap_or(1)
 }
 
-/// What the array looks like from outside, if a member may lose completed writes (`volatile`) or none.
+/// Geometry of the array as the host sees it, with `volatile` if a member may lose completed writes in a power cut.
 pub fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
     Geometry {
         zones: superblock.zones,
@@ -402,12 +403,12 @@ pub fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
         oob_bytes: 0,
         max_transfer_blocks: 4096,
         max_append_blocks: 4096,
-        // With ZRAID a write is safe when write pointers or a log show it.
+        // With ZRAID a write is durable only when write pointers or a log show it.
         volatile_cache: volatile || !superblock.policy.is_safe_when_complete(),
     }
 }
 
-/// Checks that the zones of a drive can be written by appends, in groups of so many blocks; 0 for not at all.
+/// Checks that the zones of a drive can be written by appends, in groups of `group_blocks` blocks; 0 for no appends.
 pub fn check_appends(drive: &Drive, group_blocks: u64) -> Result<(), BadDrive> {
     let geometry = drive.device.geometry();
     let lack = match group_blocks {
@@ -447,7 +448,7 @@ fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), La
         if have < need {
             return Err(Lack::ZrwaBlocks { have, need });
         }
-        // Write pointers stop inside chunks where they have to tell what is complete.
+        // Write pointers stop inside chunks where they have to show how much is complete.
         let (step_blocks, step) = layout.policy.flush_step(&layout);
         let (chunk_blocks, granularity_blocks) = (layout.chunk_blocks, zrwa.granularity_blocks);
         if !step_blocks.is_multiple_of(granularity_blocks) {
@@ -470,8 +471,8 @@ fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), La
 }
 
 impl Raid {
-    /// Tells all members of a new array that it is there. Those that have not been told when the power goes are
-    /// members all the same: the floor is below what they have.
+    /// Marks a new array as complete on all members. Members that have not been updated when the power fails are
+    /// members all the same: the floor is not above their event.
     async fn end_making(&self) -> Result<(), ArrayError> {
         let event = self.membership.next_sequence();
         let superblock = self.membership.change(|superblock| {

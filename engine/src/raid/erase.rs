@@ -1,4 +1,4 @@
-//! Emptying drives, and naming them.
+//! Emptying drives, and the identity of members.
 
 use crate::{
     device::{Command, DeviceError, Plate, Status, ZonedDevice, Zones},
@@ -10,12 +10,12 @@ use crate::{
     zone::ZoneIndex,
 };
 
-/// Zones at the start of a drive in which the log of an array may be, of whatever kind that is.
+/// Zones at the start of a drive that may be metadata zones of an array, with the largest aggregate.
 const LOG_ZONES: u32 = META_ZONES * AGGREGATES[AGGREGATES.len() - 1];
 
-/// Resets every zone of a drive. What says that there is something in the others goes first. Zones that an
-/// orderly shutdown has made empty may still let be read what was in their ZRWA, and a reset of all zones
-/// passes them over.
+/// Resets every zone of a drive, metadata zones first: they say that the others hold data. Zones that an orderly
+/// shutdown has made empty may still return data of their ZRWA, and a reset of all zones skips them: drives with a ZRWA
+/// are reset zone by zone.
 pub async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     let geometry = device.geometry();
     let each = if geometry.zrwa.is_some() { geometry.zones } else { LOG_ZONES.min(geometry.zones) };
@@ -37,7 +37,7 @@ pub async fn reset_each(
         let pending: Vec<_> = batch.iter().map(reset).collect();
         for completion in pending {
             match completion.await.result {
-                // It is worn, and will be found to be.
+                // The zone is worn, and will be detected as such.
                 Err(DeviceError::Status(Status::InvalidZoneStateTransition)) | Ok(()) => {}
                 Err(error) => return Err(error),
             }
@@ -46,13 +46,13 @@ pub async fn reset_each(
     Ok(())
 }
 
-/// What is written on a drive, as far as a superblock can keep it.
+/// Model, serial number and size of a drive, as far as a superblock can keep them.
 pub fn kept_plate(device: &dyn ZonedDevice) -> Plate {
     let Plate { model, serial, size_bytes } = device.plate();
     Plate { model: kept_of(&model, MODEL_BYTES), serial: kept_of(&serial, SERIAL_BYTES), size_bytes }
 }
 
-/// A name for a member that nobody else has, from what is unique about it.
+/// UUID of a member, unique by the array, the role and the event.
 pub fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     let mut uuid = array.0;
     for (byte, add) in

@@ -1,8 +1,8 @@
-//! What has happened to an array, as values: the last few hundred events, with numbers.
+//! Events of an array, as values: the last ones, numbered.
 //!
-//! An event is noted where it is decided, in the same stretch. Nothing that a read or write does which works is an
-//! event, so that they cost nothing. Whoever reads them says which number comes next for him: so he is told all,
-//! and how many have been dropped if he comes too late.
+//! An event is recorded where it is decided, in the same synchronous stretch. Reads and writes that succeed are no
+//! events, so that they cost nothing. A reader gives the number of the first event that it has not read: so it gets all
+//! of them, and the number of those that were dropped before it read them.
 #![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
 
 use crate::{
@@ -15,19 +15,19 @@ use crate::{
 use std::{cell::RefCell, collections::VecDeque};
 use thiserror::Error;
 
-/// Most events that are kept: as many as zones of a large drive, all of which it may lack.
+/// Most events that are kept: as many as a large drive has zones, all of which it may lack.
 const MOST_EVENTS: usize = 1024;
 
-/// Something that has happened to an array. Its sentence has no full stop.
+/// An event of an array. Its message has no full stop.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Event {
-    /// A member is out from now on, or was found to be.
+    /// A member is out from now on, or was found to be out.
     #[error("member {member} is out: {why}")]
     Out { member: usize, why: Note },
-    /// A member that had been away is one again.
+    /// A member that had been absent is one again.
     #[error("member {member} is back: {why}")]
     Back { member: usize, why: Note },
-    /// A member goes on without its part of a zone, since a command failed there.
+    /// A member continues without its part of a zone, since a command failed there.
     #[error("member {member} lacks zone {zone}: {what}: {error}")]
     PartLost { member: usize, zone: u32, what: &'static str, error: DeviceError },
     /// Recovery has found that a member does not hold its part of a zone.
@@ -47,7 +47,7 @@ pub enum Event {
     /// Another process has written to the metadata logs of members.
     #[error("another host has assembled this array: nothing more is written here")]
     Fenced,
-    /// All that are left know who the members are (bits), by the superblock with this event.
+    /// The logs of all remaining members have the present membership (bits), with the superblock of this event.
     #[error("all members that are left know who they are, as of event {event}")]
     Settled { event: u64, active: u32 },
     /// A drive has a place that was vacant, to be rebuilt.
@@ -76,7 +76,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The member that it is about, if it is about one.
+    /// The member that the event is about, if it is about one.
     pub fn member(&self) -> Option<usize> {
         match self {
             Event::Out { member, .. }
@@ -93,7 +93,7 @@ impl Event {
         }
     }
 
-    /// The zone that it is about, if it is about one.
+    /// The zone that the event is about, if it is about one.
     pub fn zone(&self) -> Option<u32> {
         match self {
             Event::PartLost { zone, .. }
@@ -108,7 +108,7 @@ impl Event {
         }
     }
 
-    /// The member that does not hold what it should, if that is what it says.
+    /// The member that lacks data, if the event says that one does.
     pub fn accused(&self) -> Option<usize> {
         match self {
             Event::Out { member, .. }
@@ -122,9 +122,9 @@ impl Event {
 /// Events from some number on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Noted {
-    /// How many of those that were asked for have been dropped.
+    /// How many of the requested events have been dropped.
     pub dropped: u64,
-    /// The number of the first of them.
+    /// Number of the first one of `events`.
     pub first: u64,
     pub events: Vec<Event>,
 }
@@ -136,13 +136,13 @@ impl Noted {
     }
 }
 
-/// The last events, which are numbered from 0.
+/// The last events, numbered from 0.
 #[derive(Default)]
 pub struct Events(RefCell<Ring>);
 
 #[derive(Default)]
 struct Ring {
-    /// The number of the oldest that is kept: so many have been dropped.
+    /// Number of the oldest event that is kept, and of the events that were dropped.
     first: u64,
     kept: VecDeque<Event>,
 }
@@ -162,7 +162,7 @@ impl Events {
         self.0.borrow_mut().note(event);
     }
 
-    /// Those from number `since` on.
+    /// Events from number `since` on.
     pub fn since(&self, since: u64) -> Noted {
         let ring = self.0.borrow();
         let skipped = since.saturating_sub(ring.first).min(ring.kept.len() as u64);
@@ -173,7 +173,7 @@ impl Events {
         }
     }
 
-    /// What happened before these was what is in `before`, whose numbers go on.
+    /// Puts the events of `before` in front of these; their numbers go on.
     pub fn follow(&self, before: &Events) {
         let mut own = self.0.borrow_mut();
         let before = before.0.borrow();

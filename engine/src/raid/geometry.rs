@@ -1,4 +1,4 @@
-//! Where everything lives: logical address <-> stripe, chunk and member (ZRAID §4.2).
+//! Address mapping: logical address <-> stripe, chunk and member (ZRAID §4.2).
 //!
 //! Terms: a stripe is `k` data chunks and one parity chunk, P, or two, P and Q. Chunk `i` of stripe `s` lies
 //! on member `(s + i) mod N` in row `s` of the physical zone, the full P on member `(s + k) mod N` and the
@@ -40,7 +40,7 @@ pub fn each(mask: u32) -> impl Iterator<Item = usize> {
     (0..MAX_MEMBERS).filter(move |member| mask & (1 << member) != 0)
 }
 
-/// The sets (bits) of so many of the members in `mask`.
+/// All sets (bits) of `count` of the members in `mask`.
 pub fn subsets(mask: u32, count: u32) -> Vec<u32> {
     let mut sets = vec![0u32];
     for _ in 0..count {
@@ -60,7 +60,7 @@ pub struct Layout {
     pub policy: Policy,
     /// N: members, data and parity.
     pub members: usize,
-    /// 1 with P alone, 2 with Q: as many members may be lost.
+    /// 1 with P alone, 2 with Q: the number of members that may be lost.
     pub parities: usize,
     /// Blocks in a chunk.
     pub chunk_blocks: u64,
@@ -70,7 +70,7 @@ pub struct Layout {
     pub distance: u64,
 }
 
-/// Where a slot or a log block lies on its member.
+/// Place of a slot or a log block on its member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In this row of the data zone.
@@ -79,7 +79,7 @@ pub enum Place {
     MetaLog,
 }
 
-/// What a member holds in a row.
+/// Content of a member's chunk in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// This data chunk of the stripe.
@@ -97,7 +97,7 @@ pub struct Piece {
     pub index: u64,
     /// First block, from the start of the chunk.
     pub from: u64,
-    /// The end, which is none of them.
+    /// Exclusive end.
     pub to: u64,
 }
 
@@ -107,7 +107,7 @@ impl Layout {
         (self.members - self.parities) as u64
     }
 
-    /// Members without which nothing can be read: all but as many as there are parities.
+    /// Fewest members with which everything can be read: all but as many as there are parities.
     pub fn fewest_members(&self) -> usize {
         self.members - self.parities
     }
@@ -127,7 +127,7 @@ impl Layout {
         self.rows * self.data_chunks()
     }
 
-    /// Blocks from a write pointer on in which everything lies that is written beyond it, with a ZRWA.
+    /// Blocks from a write pointer to the end of everything that may be written beyond it, with a ZRWA.
     pub fn window_blocks(&self) -> u64 {
         self.policy.rows_in_zrwa(self.parities) * self.distance * self.chunk_blocks
     }
@@ -140,11 +140,11 @@ impl Layout {
 
     /// The chunk of a block, and the block's offset in it.
     pub fn chunk_of(&self, block: u64) -> (u64, u64) {
-        // Divisions are dear, and chunks are powers of two.
+        // Divisions are slow, and chunks are powers of two.
         (block >> self.chunk_blocks.trailing_zeros(), block & (self.chunk_blocks - 1))
     }
 
-    /// The member of full parity number `which` of `stripe`.
+    /// The member that holds full parity number `which` of `stripe`.
     pub fn parity_member(&self, stripe: u64, which: usize) -> usize {
         self.member(stripe, self.data_chunks() + which as u64)
     }
@@ -155,7 +155,7 @@ impl Layout {
         (member as u64 + n - stripe % n) % n
     }
 
-    /// What `member` holds in row `row`.
+    /// Content of `member`'s chunk in row `row`.
     pub fn role(&self, member: usize, row: u64) -> Role {
         let index = self.index(member, row);
         match index.checked_sub(self.data_chunks()) {
@@ -164,7 +164,7 @@ impl Layout {
         }
     }
 
-    /// What `role` of a complete stripe holds.
+    /// The data chunks of a complete stripe that `role` holds the sum of.
     pub fn sum(&self, role: Role) -> Sum {
         match role {
             Role::Data(index) => Sum::data(index as usize),
@@ -172,7 +172,7 @@ impl Layout {
         }
     }
 
-    /// What the members hold of a stripe whose parities cover `chunks` chunks, in the order of
+    /// The sums that the members hold of a stripe whose parities cover `chunks` chunks, in the order of
     /// [`Layout::member`].
     pub fn symbols(&self, chunks: u64) -> [Sum; MAX_MEMBERS] {
         let k = self.data_chunks() as usize;
@@ -212,7 +212,7 @@ impl Layout {
         }
     }
 
-    /// What lies so many rows ahead of a stripe: in its own row, in one that the zone has, or in the log.
+    /// The place that many rows ahead of a stripe: its own row, a later row of the zone, or the metadata log.
     fn ahead(&self, stripe: u64, rows: u64) -> Place {
         let row = stripe + rows;
         if rows == 0 || self.policy.uses_zrwa() && row < self.rows { Place::Row(row) } else { Place::MetaLog }
@@ -283,7 +283,7 @@ pub(crate) mod tests {
                 assert_eq!(log.clone().count(), layout.parities + 1);
                 let mut used: Vec<_> = log.map(|member| (member, log_place)).collect();
                 for index in 0..layout.data_chunks() {
-                    // Of the chunks and their parities no two are lost with one member.
+                    // No two of the chunks and their parities are lost with one member.
                     let slots = (0..layout.parities).map(|which| layout.slot(stripe, index, which));
                     let chunks = (0..=index).map(|index| layout.member(stripe, index));
                     let members: BTreeSet<_> =
@@ -313,7 +313,7 @@ pub(crate) mod tests {
                 assert_eq!(layout.log_blocks_of(member, tail), own, "{tail} {member}");
             }
         }
-        // None of nothing, nor where tails go to the metadata logs.
+        // None for an empty zone, nor where tails go to the metadata logs.
         assert!((0..4).all(|m| [0, 85].iter().all(|tail| layout.log_blocks_of(m, *tail).is_none())));
     }
 

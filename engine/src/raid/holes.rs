@@ -1,10 +1,10 @@
-//! Holes: blocks that a rebuild could not bring back.
+//! Holes: blocks that a rebuild could not recover.
 //!
-//! A block of a member is decoded from the same block of all others. If one of these cannot be read, both
-//! are lost, and nothing else is: the rebuild writes zeros in the place of its own, notes a hole there and
-//! goes on. To whoever reads, a hole is a block that its member does not have: it is decoded, which works
-//! again once the other one can be read, or fails. It is never taken for data, nor is anything decoded with
-//! it. Where a zone ends is another question: what is a hole now was written once, and so was what follows.
+//! A block of a member is decoded from the same block of all others. If one of these cannot be read, both are lost, and
+//! nothing else is: the rebuild writes zeros in place of its own block, records a hole there and continues. For a read,
+//! a hole is a block that its member lacks: it is decoded, which works again once the other block can be read, or the
+//! read fails. A hole is never taken for data, nor is anything decoded with it. Holes do not move the tail of a zone: a
+//! hole was written once, and so was the data after it.
 //!
 //! A member's holes in a zone are logged on all members before its part counts again, and stay until they are
 //! filled ([`crate::raid::patrol::holes`]), or until the zone is reset. Their number is bounded by the room for them in
@@ -22,7 +22,7 @@ use std::{collections::BTreeMap, ops::Range};
 pub struct HoleMap(BTreeMap<(u32, u32), Holes>);
 
 impl HoleMap {
-    /// Takes the holes of a member's part of a zone, instead of those it had.
+    /// Replaces the holes of a member's part of a zone.
     pub fn set(&mut self, holes: Holes) {
         let key = (holes.zone, holes.member);
         match holes.ranges.is_empty() {
@@ -31,26 +31,26 @@ impl HoleMap {
         };
     }
 
-    /// Takes those of a zone from `other`, instead of its own.
+    /// Replaces the holes of a zone by those in `other`.
     pub fn take_over(&mut self, zone: u32, other: &HoleMap) {
         self.0.retain(|(of, _), _| *of != zone);
         let theirs = other.0.range((zone, 0)..=(zone, u32::MAX));
         self.0.extend(theirs.map(|(key, holes)| (*key, holes.clone())));
     }
 
-    /// Adds one, behind those of the same part that are there.
+    /// Adds a hole after the present ones of the same part.
     pub fn add(&mut self, hole: Hole) {
         let Hole { zone, member, epoch, from, to } = hole;
         let part = self.0.entry((zone, member)).or_insert(Holes { zone, member, epoch, ranges: Vec::new() });
         part.ranges.push(from..to);
     }
 
-    /// Keeps only those of zones that `keep` (zone, epoch).
+    /// Keeps only the holes of zones for which `keep` (zone, epoch) returns true.
     pub fn retain(&mut self, keep: impl Fn(u32, u64) -> bool) {
         self.0.retain(|(zone, _), holes| keep(*zone, holes.epoch));
     }
 
-    /// The holes of a member's part of a zone that have something of `blocks`.
+    /// The holes of a member's part of a zone that overlap `blocks`.
     pub fn among(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> &[Range<u64>] {
         let Some(holes) = self.0.get(&(zone.0, member as u32)) else { return &[] };
         let first = holes.ranges.partition_point(|hole| hole.end <= blocks.start);
@@ -58,7 +58,7 @@ impl HoleMap {
         &holes.ranges[first..end.max(first)]
     }
 
-    /// All of them, as a checkpoint has them.
+    /// All holes, as a checkpoint records them.
     pub fn all(&self) -> Vec<Hole> {
         let of = |holes: &Holes| {
             let Holes { zone, member, epoch, .. } = *holes;
@@ -68,12 +68,12 @@ impl HoleMap {
         self.0.values().flat_map(of).collect()
     }
 
-    /// Parts (zone, member) that have any.
+    /// Parts (zone, member) that have holes.
     pub fn parts(&self) -> Vec<(ZoneIndex, usize)> {
         self.0.keys().map(|(zone, member)| (ZoneIndex(*zone), *member as usize)).collect()
     }
 
-    /// How many runs of them there are.
+    /// Number of holes, which are runs of blocks.
     pub fn count(&self) -> u64 {
         self.0.values().map(|holes| holes.ranges.len() as u64).sum()
     }
@@ -84,17 +84,17 @@ impl HoleMap {
     }
 }
 
-/// What a rebuild of a member's part of a zone could not bring back.
+/// Blocks that a rebuild of a member's part of a zone could not recover.
 #[derive(Default)]
 pub struct Lost {
     /// In blocks of the part, in order.
     pub holes: Vec<Range<u64>>,
-    /// In blocks of the logical zone: what is in the holes, and what others could not read.
+    /// In blocks of the logical zone: those in the holes, and those that other members could not read.
     pub blocks: Vec<u64>,
 }
 
 impl Lost {
-    /// Adds block `at` of `member`'s part, and of those of `others`, who could not be read there.
+    /// Adds block `at` of `member`'s part, and the same block of `others`, the members that could not read theirs.
     pub fn add(&mut self, layout: &Layout, member: usize, at: u64, others: impl IntoIterator<Item = usize>) {
         match self.holes.last_mut() {
             Some(hole) if hole.contains(&at) => {}

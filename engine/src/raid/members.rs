@@ -1,8 +1,7 @@
-//! The members of an array: which drive is in which place, and the one door to all of them.
+//! The members of an array: the drive in each place, and the only access to the drives.
 //!
-//! Commands for members go through [`Members::submit`], and what comes of them is told here: who has failed is no
-//! member from that moment on. That others have to know it is a matter of the membership
-//! ([`super::membership`]).
+//! Commands for members go through [`Members::submit`], and their failures are recorded here: a member that has failed
+//! is out from that moment on. To inform the other members is the task of the membership ([`super::membership`]).
 
 use crate::{
     adapt::mirror::Mirror,
@@ -24,18 +23,18 @@ use std::{
 /// A place in the array, and the drive in it.
 #[derive(Default)]
 struct Member {
-    /// How many drives have been in this place: an error of an earlier one is not the present one's.
+    /// Number of drives that have been in this place: errors of an earlier one do not concern the present one.
     incarnation: Cell<u32>,
     log: RefCell<Option<Rc<MetaLog>>>,
     /// Distance between two zones of the drive.
     zone_size_blocks: Cell<u64>,
-    /// What messages call the drive.
+    /// Name of the drive in messages.
     name: RefCell<String>,
-    /// Why the member is out, or what else there is to say.
+    /// Why the member is out, or another remark on it.
     note: RefCell<Note>,
     read_errors: Cell<u64>,
     write_errors: Cell<u64>,
-    /// Zones of which the drive has lost its part at work and not got it back.
+    /// Zones of which the drive has lost its part at runtime and not got it back.
     parts_lost: Cell<u32>,
     /// Zones of the drive are read-only or offline.
     worn: Cell<bool>,
@@ -45,7 +44,7 @@ struct Member {
     settled_epoch: Cell<Option<u64>>,
 }
 
-/// What there is to say of the drive in a place.
+/// Properties of the drive in a place, for the status.
 #[derive(Clone, Debug)]
 pub struct About {
     pub name: String,
@@ -55,10 +54,10 @@ pub struct About {
     pub worn: bool,
 }
 
-/// All places of an array, whether there is a drive in them or not.
+/// All places of an array, vacant or not.
 pub struct Members {
     places: Vec<Member>,
-    /// Without so many nothing can be read.
+    /// Fewest members with which everything can be read.
     fewest: usize,
     /// Members (bits) that belong to the array and have a drive.
     active: Cell<u32>,
@@ -66,15 +65,15 @@ pub struct Members {
     volatile: Cell<bool>,
     /// Members (bits) whose drives have lost power and whose parts of zones have not been checked yet.
     suspects: Cell<u32>,
-    /// How often a part of a zone was lost: what was read meanwhile may be of what was written anew there.
+    /// How often a part of a zone was lost: a read in flight meanwhile may return data that was written there anew.
     losses: Cell<u64>,
-    /// A drive that is being replaced, and the one that gets what is written to it.
+    /// The drive that is being replaced, and the mirror that writes to the new drive as well.
     mirror: RefCell<Option<(Seat, Rc<Mirror>)>>,
 }
 
-/// Whether an error is about one zone of a drive: it is worn, or not as we have left it. A zone that has
-/// lost its ZRWA answers an explicit flush with Invalid Field; one of several small ones that cannot be brought
-/// to where it was left, for something in it cannot be read, Unrecovered Read Error.
+/// Whether an error concerns one zone of a drive: the zone is worn, or not in the state in which the array left it. A
+/// zone that has lost its ZRWA answers an explicit flush with Invalid Field; an aggregate of small zones that cannot be
+/// restored to the state in which it was left, since a block of it cannot be read, answers Unrecovered Read Error.
 pub fn is_of_zone(error: DeviceError) -> bool {
     use Status::*;
     let DeviceError::Status(status) = error else { return false };
@@ -93,13 +92,13 @@ pub fn is_of_zone(error: DeviceError) -> bool {
     )
 }
 
-/// Whether an error says that a block, and nothing more, cannot be read.
+/// Whether an error says only that a block cannot be read.
 pub fn is_unreadable(error: DeviceError) -> bool {
     matches!(error, DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock))
 }
 
 impl Members {
-    /// So many places, all of them vacant, of which `fewest` at least have to be taken.
+    /// `count` vacant places; with less than `fewest` members not everything can be read.
     pub fn new(count: usize, fewest: usize) -> Members {
         Members {
             places: (0..count).map(|_| Member::default()).collect(),
@@ -112,12 +111,12 @@ impl Members {
         }
     }
 
-    /// How many places there are.
+    /// Number of places.
     pub fn count(&self) -> usize {
         self.places.len()
     }
 
-    /// The members (bits) that are there.
+    /// Active members (bits).
     pub fn active(&self) -> u32 {
         self.active.get()
     }
@@ -131,12 +130,12 @@ impl Members {
         u32::MAX >> (u32::BITS as usize - self.places.len()) & !self.active.get()
     }
 
-    /// Whether everything can be read with just these members (bits).
+    /// Whether everything can be read with these members (bits) alone.
     pub fn are_enough(&self, members: u32) -> bool {
         members.count_ones() as usize >= self.fewest
     }
 
-    /// Members that are the fewest: one less, and there are not enough.
+    /// Whether these members (bits) are so few that none of them can be missed.
     pub fn are_needed(&self, members: u32) -> bool {
         members.count_ones() as usize <= self.fewest
     }
@@ -146,13 +145,13 @@ impl Members {
         Seat { member, incarnation: self.places[member].incarnation.get() }
     }
 
-    /// Whether a drive is still the member.
+    /// Whether the drive of `seat` is still the member.
     pub fn is_seated(&self, seat: Seat) -> bool {
         self.is_active(seat.member) && self.seat(seat.member) == seat
     }
 
-    /// Whether a log is that of the drive that is the member. Once a drive is out or replaced it must not learn
-    /// any more: the newest superblock would make it pass for its successor.
+    /// Whether `log` is that of the member's present drive. A drive that is out or was replaced must not be updated any
+    /// more: with the newest superblock it would pass for its successor.
     pub fn is_current(&self, member: usize, log: &MetaLog) -> bool {
         let current = self.places[member].log.borrow();
         self.is_active(member) && current.as_deref().is_some_and(|current| std::ptr::eq(current, log))
@@ -164,17 +163,17 @@ impl Members {
             .map(|log| log.device.clone() as Rc<dyn ZonedDevice>)
     }
 
-    /// The log of the drive in a place, also if that is out.
+    /// The log of the drive in a place, also if the member is out.
     pub fn log(&self, member: usize) -> Option<Rc<MetaLog>> {
         self.places[member].log.borrow().clone()
     }
 
-    /// The logs of all drives, also of those that are out.
+    /// The logs of all drives, also of members that are out.
     pub fn logs(&self) -> impl Iterator<Item = Rc<MetaLog>> {
         self.places.iter().filter_map(|place| place.log.borrow().clone())
     }
 
-    /// Starts a command on a member; one that is out answers at once that it is gone.
+    /// Starts a command on a member; one that is out fails it at once with Gone.
     pub fn submit(&self, member: usize, command: Command) -> Completion {
         if self.is_active(member)
             && let Some(log) = &*self.places[member].log.borrow()
@@ -192,11 +191,11 @@ impl Members {
         Lba(physical(zone).0 as u64 * self.places[member].zone_size_blocks.get())
     }
 
-    /// Gives `member` its drive.
+    /// Makes a drive the member.
     pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
         let place = &self.places[member];
         place.incarnation.set(place.incarnation.get() + 1);
-        // What is being read of the drive before says nothing of this one.
+        // Reads in flight to the previous drive say nothing of this one.
         self.note_loss();
         place.parts_lost.set(0);
         place.worn.set(false);
@@ -210,7 +209,7 @@ impl Members {
         self.active.set(self.active.get() | 1 << member);
     }
 
-    /// Forgets what has been said of the drive that was in a place.
+    /// Clears the error counts and the note of the drive that was in a place.
     pub fn forget(&self, member: usize) {
         let place = &self.places[member];
         place.read_errors.set(0);
@@ -218,17 +217,17 @@ impl Members {
         place.note.take();
     }
 
-    /// Does without a drive from now on.
+    /// Takes a member out.
     pub fn take_out(&self, member: usize) {
         self.active.set(self.active.get() & !(1 << member));
     }
 
-    /// Whether completed writes may be lost in a power cut, now or with a drive that was here.
+    /// Whether completed writes may be lost in a power cut, with a present drive or one that was a member.
     pub fn is_volatile(&self) -> bool {
         self.volatile.get()
     }
 
-    /// Grows when what is being read may be of what has been written anew since.
+    /// Increases when a read in flight may return data that has been written anew since.
     pub fn losses(&self) -> u64 {
         self.losses.get()
     }
@@ -274,7 +273,7 @@ impl Members {
         self.suspects.set(self.suspects.get() & !(1 << member));
     }
 
-    /// Has the drive of a seat mirrored, until [`Members::end_mirror`].
+    /// Mirrors the drive of a seat, until [`Members::end_mirror`].
     pub fn mirror(&self, seat: Seat, mirror: Rc<Mirror>) {
         *self.mirror.borrow_mut() = Some((seat, mirror));
     }
@@ -283,7 +282,7 @@ impl Members {
         self.mirror.take();
     }
 
-    /// Lets the drive go that gets what is written to another one; `false` if there is none.
+    /// Detaches the drive that the mirror writes to; `false` if there is none.
     pub fn let_mirror_go(&self) -> bool {
         let mirror = self.mirror.borrow();
         mirror.as_ref().is_some_and(|(_, mirror)| {
@@ -297,7 +296,7 @@ impl Members {
         self.mirror.borrow().as_ref().map(|(seat, _)| seat.member)
     }
 
-    /// Why the member is out, or what else there is to say of it.
+    /// Sets the reason why the member is out, or another remark on it.
     pub fn say(&self, member: usize, note: Note) {
         self.places[member].note.replace(note);
     }
@@ -317,7 +316,7 @@ impl Members {
         }
     }
 
-    /// What there is to say of the members in `mask`.
+    /// The notes of the members in `mask`.
     pub fn notes(&self, mask: u32) -> Notes {
         let places = self.places.iter().enumerate().filter(|(member, _)| mask & (1 << member) != 0);
         let notes = places.map(|(member, place)| (member, place.note.borrow().clone()));
@@ -334,7 +333,7 @@ impl Members {
         errors.set(errors.get() + 1);
     }
 
-    /// Zones of which the drive in a place has lost its part at work and not got it back.
+    /// Zones of which the drive in a place has lost its part at runtime and not got it back.
     pub fn parts_lost(&self, member: usize) -> u32 {
         self.places[member].parts_lost.get()
     }
@@ -344,13 +343,13 @@ impl Members {
         lost.set(lost.get() + 1);
     }
 
-    /// So many parts of zones are there again.
+    /// Subtracts parts of zones that are there again.
     pub fn count_parts_back(&self, member: usize, parts: u32) {
         let lost = &self.places[member].parts_lost;
         lost.set(lost.get().saturating_sub(parts));
     }
 
-    /// Takes note that zones of a drive are read-only or offline, or that none are.
+    /// Records whether zones of a drive are read-only or offline.
     pub fn set_worn(&self, member: usize, worn: bool) {
         self.places[member].worn.set(worn);
     }
@@ -360,7 +359,7 @@ impl Members {
         self.places[member].worn.get()
     }
 
-    /// Takes note of an error that says that a zone of a drive cannot be written any more.
+    /// Records an error that says that a zone of a drive is worn.
     pub fn note_wear(&self, member: usize, error: DeviceError) {
         if [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error) {
             self.set_worn(member, true);
@@ -375,7 +374,7 @@ impl Members {
         }
     }
 
-    /// The member whose drive it is.
+    /// The active member that `drive` is the drive of.
     pub fn member_of(&self, drive: &Drive) -> Option<usize> {
         let is_of =
             |member: &usize| self.log(*member).is_some_and(|log| Rc::ptr_eq(&log.drive, &drive.device));

@@ -1,8 +1,8 @@
-//! Who belongs to the array, as all of them are told.
+//! The membership of an array, and its changes until all members have them.
 //!
-//! A change (a member is out, a part of a zone is lost, zones wait for somebody) is made first and *announced*:
+//! A change (a member is out, a part of a zone is lost, zones wait for absent members) is made first and *announced*:
 //! from then on the membership is pending, and nothing that relies on the change may be acknowledged before it is
-//! settled, which it is when the logs of all members that are left have it ([`super::parts::Raid`] writes it down).
+//! settled. It is settled when the logs of all remaining members have it; [`super::parts::Raid`] writes the logs.
 
 use crate::{
     format::{record::Lacks, superblock::Superblock},
@@ -14,31 +14,31 @@ use std::{
     rc::Rc,
 };
 
-/// More sequence numbers than one member can have been told before the others were told any of them.
+/// More sequence numbers than one member can be ahead of the others.
 pub const AHEAD: u64 = 1 << 32;
 
 pub struct Membership {
     superblock: RefCell<Superblock>,
     /// The last sequence number that was given out.
     sequence: Cell<u64>,
-    /// Number of this assembly, in the metadata of every block that it writes where blocks have any: of the last event
-    /// before it. An earlier assembly's is smaller, for it had an event of its own before it wrote to any zone, and
-    /// whoever has not heard of that holds nothing of it.
+    /// Number of this assembly, in the metadata of every block that it writes where blocks have any: that of the last
+    /// event before it. The number of an earlier assembly is smaller, for that had an event of its own before it wrote
+    /// to any zone, and a member without that event holds no block of it.
     generation: u32,
     /// More members are out than parity makes up for.
     failed: Cell<bool>,
     /// Another host has assembled the array.
     fenced: Cell<bool>,
     pending: Cell<bool>,
-    /// How often something was announced.
+    /// Number of announcements.
     announced: Cell<u64>,
-    /// Parts of zones that were lost, with their epochs, and are to be written down.
+    /// Parts of zones that were lost, with their epochs, and are to be logged.
     lacks: RefCell<Vec<Lacks>>,
-    /// Zones have begun to wait for a member, which is to be written down.
+    /// Zones have begun to wait for a member, which is to be logged.
     waits: Cell<bool>,
     work: Gate,
     done: Rc<Gate>,
-    /// Nobody will write anything down any more.
+    /// Changes are not logged any more.
     ended: Cell<bool>,
 }
 
@@ -64,7 +64,7 @@ impl Membership {
         self.superblock.borrow()
     }
 
-    /// Changes the superblock, which nobody is told by that.
+    /// Changes the superblock in memory, without announcing the change.
     pub fn change<T>(&self, change: impl FnOnce(&mut Superblock) -> T) -> T {
         change(&mut self.superblock.borrow_mut())
     }
@@ -82,7 +82,7 @@ impl Membership {
         self.generation
     }
 
-    /// Leaves out [`AHEAD`] sequence numbers.
+    /// Skips [`AHEAD`] sequence numbers.
     pub fn skip_ahead(&self) {
         self.sequence.set(self.sequence.get() + AHEAD);
     }
@@ -91,12 +91,12 @@ impl Membership {
         self.failed.get()
     }
 
-    /// Nothing works any more.
+    /// Marks the array as failed.
     pub fn fail(&self) {
         self.failed.set(true);
     }
 
-    /// Nothing works any more, since another host has assembled the array; says whether that is new.
+    /// Marks the array as failed, since another host has assembled it; returns whether that is new.
     pub fn fence(&self) -> bool {
         self.fail();
         !self.fenced.replace(true)
@@ -107,25 +107,25 @@ impl Membership {
         self.fenced.get()
     }
 
-    /// Whether something that was announced is not settled yet, and will be.
+    /// Whether an announcement is not settled yet, and will be.
     pub fn is_pending(&self) -> bool {
         self.pending.get() && !self.failed.get()
     }
 
-    /// Has a change written down.
+    /// Announces a change: it is to be logged.
     pub fn announce(&self) {
         self.pending.set(true);
         self.announced.set(self.announced.get() + 1);
         self.work.open();
     }
 
-    /// As [`Membership::announce`], of zones that wait for somebody.
+    /// As [`Membership::announce`], of zones that wait for absent members.
     pub fn announce_waits(&self) {
         self.note_waits();
         self.announce();
     }
 
-    /// Has the next announcement say that zones wait for somebody.
+    /// Makes the next announcement say that zones wait for absent members.
     pub fn note_waits(&self) {
         self.waits.set(true);
     }
@@ -136,31 +136,31 @@ impl Membership {
         self.announce();
     }
 
-    /// Waits until the logs say who the members are, and what they lack.
+    /// Waits until the logs have the members and the parts that they lack.
     pub async fn settled(&self) {
         while self.is_pending() {
             self.done.wait().await;
         }
     }
 
-    /// Announces what has been changed, and waits until it is settled.
+    /// Announces changes that have been made, and waits until they are settled.
     pub async fn settle(&self) {
         self.announce();
         self.settled().await;
     }
 
-    /// Waits for the next change of who the members are, from this call on.
+    /// Waits for the next change of the membership, from this call on.
     pub fn changed(&self) -> impl Future<Output = ()> + use<> {
         let done = self.done.clone();
         async move { done.wait().await }
     }
 
-    /// Tells whoever waits for a change that there was one.
+    /// Wakes the tasks that wait for a change.
     pub fn tell(&self) {
         self.done.open();
     }
 
-    /// Nothing is written down any more.
+    /// Ends the logging of changes.
     pub fn close(&self) {
         self.ended.set(true);
         self.work.open();
@@ -175,7 +175,7 @@ impl Membership {
         self.work.wait()
     }
 
-    /// What is written down from now on has all that was announced before: the number of that.
+    /// Number of the announcements that a log record contains if its writing begins now.
     pub fn begin(&self) -> u64 {
         self.announced.get()
     }
@@ -188,15 +188,14 @@ impl Membership {
         self.waits.take()
     }
 
-    /// All that was announced when `begun` was given is in the logs of all members, with `event`. What has been
-    /// announced since is not, whatever it was: a name that was changed meanwhile, too. Says whether that is
-    /// all.
+    /// The announcements up to `begun` are in the logs of all members, with `event`. Later ones are not, of any kind: a
+    /// new name is not, either. Returns whether there are none.
     pub fn end(&self, event: u64, begun: u64) -> bool {
         if self.announced.get() != begun {
             return false;
         }
         let mut superblock = self.superblock.borrow_mut();
-        // The drive before one that takes over may have to be taken all the same.
+        // While a drive is taking over, its predecessor may still have to be used.
         if !superblock.members.iter().any(|member| member.taking_over.is_some()) {
             superblock.floor = event;
         }

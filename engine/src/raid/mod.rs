@@ -26,24 +26,23 @@ pub(crate) mod zone;
 use crate::{device::ZonedDevice, format::Uuid};
 use std::rc::Rc;
 
-/// A drive as the caller found it.
+/// A drive as the caller opened it.
 #[derive(Clone)]
 pub struct Drive {
-    /// What messages call it: a path, usually.
+    /// Name in messages: a path, usually.
     pub name: String,
     /// The drive.
     pub device: Rc<dyn ZonedDevice>,
 }
 
-/// What a process that runs an array leaves outside of its own memory, so that the next one can go on
+/// State that a process which runs an array keeps outside of its own memory, so that the next process can continue
 /// exactly there if it dies while the drives keep power ([`crate::array::Array::take_over`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tails {
     /// [`crate::array::Array::assembly`] of the array that the process ran.
     pub assembly: u64,
     /// For each logical zone the largest [`crate::device::Done::tail`] of the writes and appends that have completed:
-    /// raised before anybody is told of the completion, and set to 0 with a reset before anybody is
-    /// told of that.
+    /// raised before the completion is reported, and set to 0 with a reset before that is reported.
     pub blocks: Vec<u64>,
     /// [`crate::array::Array::power_marks`] of the array that the process ran; a drive without one gives no evidence.
     pub power: Vec<PowerMark>,
@@ -59,16 +58,16 @@ pub struct PowerMark {
 }
 
 impl PowerMark {
-    /// Tells the drives of an array apart, also those that were replaced: the first half of a member's UUID differs by
-    /// the event with which it became one, and the second half by its role.
+    /// Identifies a drive of an array, also one that was replaced: the first half of a member's UUID depends on the
+    /// event with which it became one, and the second half on its role.
     fn drive_of(uuid: &Uuid) -> u64 {
         let value = u128::from_le_bytes(uuid.0);
         (value as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (value >> 64) as u64
     }
 }
 
-/// How an array shall be assembled and behave: the default but for experiments, tests, and where an operator
-/// has no other choice.
+/// How an array is assembled and behaves: the default except for experiments, tests, and where an operator has no other
+/// choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     /// How much of a partial stripe survives a crash.
@@ -80,7 +79,7 @@ pub struct Behaviour {
     /// Partial parity is logged on the member of the stripe's full parity, as RAIZN has it (ZRAID §2.3), and not on
     /// that of its slot. For measuring alone: no recovery looks for it there.
     pub logs_at_parity: bool,
-    /// Takes stale members where there are too few others, for zones that are full (see `raid/recover`).
+    /// Accepts stale members where there are too few others, for zones that are full (see `raid/recover`).
     pub force: bool,
 }
 
@@ -92,14 +91,14 @@ impl Default for Behaviour {
 }
 
 /// How much of a partial stripe survives a crash: ZRAID's three policies (§6.6, Table 1).
-/// Only [`Consistency::WpLog`] keeps what was promised; the others are for comparison.
+/// Only [`Consistency::WpLog`] keeps all promised data; the others are for comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
     /// Write pointers move when a stripe is complete.
     Stripe,
     /// Write pointers move with every chunk.
     Chunk,
-    /// And a tail inside a chunk is logged for a FUA write or a flush.
+    /// As `Chunk`, and a tail inside a chunk is logged for a FUA write or a flush.
     #[default]
     WpLog,
 }
@@ -113,7 +112,7 @@ pub enum LogStep {
     None,
     /// Data zones have a ZRWA.
     Zrwa,
-    /// Many writes are on their way in a zone, nothing is merged.
+    /// Many writes are in flight in a zone, none are merged.
     Unsequenced,
     /// Partial parity has no header.
     NoHeader,

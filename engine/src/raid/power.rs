@@ -1,11 +1,11 @@
 //! Power loss and resets of member drives while the array runs.
 //!
 //! A drive may return from a power cycle without completed writes: those of its volatile cache, or the contents of its
-//! ZRWAs. It answers reads of these blocks all the same. So every read, barrier and round of settling compares the power
-//! epoch of the members' drives ([`crate::device::ZonedDevice::power_epoch`]) with the epoch for which their parts of
-//! zones are known to be present. A member whose epoch has changed is *suspect*: the membership is pending, so no write
-//! is acknowledged, and reads wait, until the member's zones have been reported. A part of an open zone that has lost
-//! blocks is marked as lost, decoded and rebuilt, like after any other failure of that part.
+//! ZRWAs. It answers reads of these blocks all the same. So every read, barrier and round of settling compares the
+//! power epoch of the members' drives ([`crate::device::ZonedDevice::power_epoch`]) with the epoch for which their
+//! parts of zones are known to be present. A member with another epoch is *suspect*: the membership is pending, so no
+//! write is acknowledged, and reads wait, until the member's zones have been reported. A part of an open zone that has
+//! lost blocks is marked as lost, decoded and rebuilt, like after any other failure of that part.
 //!
 //! Where more parts have lost blocks than parity covers, the zone fails. These parts are not marked as lost: the blocks
 //! below their write pointers are still read, those above are read errors, and the next assembly judges the zone as
@@ -26,8 +26,8 @@ use crate::{
 const WHAT: &str = "power loss";
 
 impl Raid {
-    /// Compares the power epochs of `members` (bits); true if one of them is suspect, so that data read from it is valid
-    /// only after [`Raid::power_checked`].
+    /// Compares the power epochs of `members` (bits); true if one of them is suspect, so that data read from it is
+    /// valid only after [`Raid::power_checked`].
     pub fn notices_power_loss(&self, members: u32) -> bool {
         let lost = self.members.lost_power(members & !self.members.suspects());
         if lost != 0 {
@@ -68,14 +68,14 @@ impl Raid {
         }
     }
 
-    /// See [`crate::array::Array::power_marks`]. A new epoch shows only when the logs say what was lost with the old
-    /// one: a process that takes over before has to find out itself.
+    /// See [`crate::array::Array::power_marks`]. A new epoch shows only when the logs name the parts that were lost
+    /// with the old one: a process that takes over before has to detect the loss itself.
     pub fn power_marks(&self) -> Vec<PowerMark> {
         each(self.members.active()).filter_map(|member| self.power_mark(member)).collect()
     }
 
-    /// Members (bits) whose drives have a volatile cache and have lost power since a process left `tails`: writes
-    /// that this process had answered may be gone there. A drive that gives no evidence has kept power.
+    /// Members (bits) with a volatile cache that have lost power since a process left `tails`: writes that this process
+    /// had acknowledged may be lost there. A drive that gives no evidence has kept power.
     pub fn cut_off_since(&self, tails: &Tails) -> u32 {
         let is_cut_off = |member: &usize| {
             let volatile =
@@ -98,8 +98,8 @@ impl Raid {
         self.members.device(member).and_then(|device| device.power_epoch())
     }
 
-    /// Has suspect members report their zones, and marks the parts that have lost blocks. Called by the task that logs
-    /// changes of the membership.
+    /// Requests zone reports from suspect members, and marks the parts that have lost blocks. Called by the task that
+    /// logs changes of the membership.
     pub async fn check_power(&self) {
         let suspects = self.members.suspects();
         let mut checked = Vec::new();

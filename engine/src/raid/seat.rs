@@ -1,9 +1,9 @@
-//! Who was in a place when something was sent there.
+//! The drive in the place of a member at the time of a command.
 
 /// The drive that is in the place of a member when a command is sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     pub member: usize,
-    /// How many drives have been in this place: an error of an earlier one is not the present one's.
+    /// Number of drives that have been in this place: errors of an earlier one do not concern the present one.
     pub incarnation: u32,
 }

@@ -1,5 +1,5 @@
-//! Blocks that drives have not been able to read: known from the error of a read until the same block is read,
-//! rebuilt, reset, or on another drive. Kept in memory only.
+//! Blocks that drives could not read: known from the error of a read until the same block is read, rebuilt, reset, or
+//! on another drive. Kept in memory only.
 //!
 //! The data is there as long as the other members decode it, and there is less redundancy for it: the status of the
 //! array counts such a block like one that its member lacks.
@@ -11,7 +11,7 @@ use std::{
     ops::Range,
 };
 
-/// Most blocks that are remembered: what comes on top says nothing new of the state of the array.
+/// Most blocks that are remembered: further ones do not change the state of the array.
 const MOST: usize = 1 << 16;
 
 /// Unreadable blocks of the parts of all zones.
@@ -19,7 +19,7 @@ const MOST: usize = 1 << 16;
 pub struct Unreadable {
     /// Members (bits) by zone and block of their parts.
     blocks: RefCell<BTreeMap<(u32, u64), u32>>,
-    /// Whether there are any: asked with every read.
+    /// Whether there are any: checked with every read.
     any: Cell<bool>,
 }
 
@@ -75,7 +75,7 @@ impl Unreadable {
         });
     }
 
-    /// All of them, as gaps of one block each.
+    /// All unreadable blocks, as gaps of one block each.
     pub fn gaps(&self) -> Vec<Gap> {
         let blocks = self.blocks.borrow();
         let gaps = blocks.iter().flat_map(|((zone, block), members)| {
@@ -84,7 +84,7 @@ impl Unreadable {
         gaps.collect()
     }
 
-    /// How many blocks of its own each member cannot read.
+    /// Number of unreadable blocks of each member.
     pub fn count(&self, members: usize) -> Vec<u64> {
         let mut counts = vec![0; members];
         for bits in self.blocks.borrow().values() {
@@ -107,8 +107,8 @@ pub struct Gap {
     pub to: u64,
 }
 
-/// How many members (bits) the blocks with most gaps are without, if their zones are without `missing` members (bits)
-/// anyway: 0 if there are no gaps.
+/// Most members that a block with gaps lacks: those with a gap there, and those that its zone lacks anyway, which
+/// `missing` returns (bits); 0 if there are no gaps.
 pub fn most_missing(gaps: &[Gap], missing: impl Fn(u32) -> u32) -> usize {
     // Ends come before starts, so that neighbours do not overlap.
     let starts = gaps.iter().map(|gap| (gap.zone, gap.from, true, gap.member));
