@@ -1,23 +1,22 @@
-//! Which designs for stripes that are not full there are, and where they keep partial parity.
+//! The partial-parity policies, and where they keep partial parity.
 
 /// A partial-parity design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Policy {
-    /// RAIZN: partial parity with a header in log zones. Any zoned drive will do.
+    /// RAIZN: partial parity with a header in log zones. For any zoned drive.
     Log = 1,
     /// ZRAID: partial parity in the ZRWA of the data zones, ahead of the data.
     Zrwa = 2,
-    /// Zebra: the parity chunk itself is updated in place in the ZRWA; OOB metadata of each block
-    /// tells the tail.
+    /// Zebra: the parity chunk itself is updated in place in the ZRWA; OOB metadata of each block shows the tail.
     InPlace = 3,
 }
 
 impl Policy {
-    /// In the order of their numbers.
+    /// All policies, in the order of their numbers.
     pub const ALL: [Policy; 3] = [Policy::Log, Policy::Zrwa, Policy::InPlace];
 
-    /// What users call it.
+    /// Name for users.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Log => "log",
@@ -26,7 +25,7 @@ impl Policy {
         }
     }
 
-    /// What users call it where zones are written by appends, in groups of so many blocks; 0 for zones that are not.
+    /// Name for users. `group_blocks` is 0 unless zones are written by appends.
     pub fn name_with(self, group_blocks: u32) -> &'static str {
         if group_blocks > 0 { "append" } else { self.name() }
     }
@@ -36,14 +35,14 @@ impl Policy {
         Policy::ALL.into_iter().find(|policy| *policy as u32 == value)
     }
 
-    /// Whether the members' zones have a ZRWA. Asked of drives, and where zones are opened or copied: without
-    /// one, blocks are written at the write pointer and nowhere else.
+    /// Whether the members' zones have a ZRWA. Called for drives, and where zones are opened or copied: without one,
+    /// blocks are written at the write pointer and nowhere else.
     pub fn uses_zrwa(self) -> bool {
         self != Policy::Log
     }
 
-    /// Where parity number `which` of the first chunks of a stripe, up to `index`, is kept: on the member of this
-    /// chunk of the stripe, so many distances ahead of its row. `last` is the last data chunk. Asked of every
+    /// Place of parity number `which` of chunks `0..=index` of a stripe: the chunk of the stripe on whose member it is
+    /// kept, and how many distances it is ahead of the stripe's row. `last` is the last data chunk. Called for every
     /// plan.
     pub fn slot(self, last: u64, index: u64, which: usize) -> (u64, u64) {
         let which = which as u64;
@@ -53,8 +52,8 @@ impl Policy {
         }
     }
 
-    /// How often the distance fits between a write pointer and the end of what is written beyond it. Asked of
-    /// drives with a ZRWA, which has to be so large.
+    /// Distances between a write pointer and the end of everything that may be written beyond it. Called for drives
+    /// with a ZRWA, which has to be that large.
     pub fn rows_in_zrwa(self, parities: usize) -> u64 {
         match self {
             // Data, and the slots of each parity.

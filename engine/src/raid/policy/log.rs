@@ -8,11 +8,11 @@
 //! **The tail** is the end of the longest run of blocks, from the start of the zone, each of which is on
 //! its member or, if that member is missing, can be decoded ([`decide`]).
 //!
-//! **Burned blocks.** After a crash some members may hold blocks beyond the tail, which cannot be taken
-//! back. They are burned: whatever the zone has to hold there later goes to the member's metadata log as
-//! *relocated* blocks, and is read from memory, until the zone is reset. So that there are few, no
-//! stripe is begun before the one [`IN_FLIGHT_STRIPES`] before it is safe; and once half of a log is taken
-//! up by them, a member does without its part of a zone until that is rebuilt.
+//! **Burned blocks.** After a crash some members may hold blocks beyond the tail, which cannot be undone. They are
+//! burned: data that belongs there later goes to the member's metadata log as *relocated* blocks, and is read from
+//! memory, until the zone is reset. So that there are few, no stripe is begun before the one [`IN_FLIGHT_STRIPES`]
+//! before it is safe; and once half of a log is taken up by them, a member continues without its part of a zone until
+//! that is rebuilt.
 
 use crate::{
     buf::Buf,
@@ -27,19 +27,19 @@ use std::collections::BTreeSet;
 /// Stripes of a zone that are in flight at once, at most.
 pub const IN_FLIGHT_STRIPES: u64 = 2;
 
-/// The write pointer of `member`, in blocks, that goes with a tail at `tail_blocks`.
+/// The write pointer of `member`, in blocks, that corresponds to a tail at `tail_blocks`.
 pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
     let index = match layout.role(member, stripe) {
         Role::Data(index) => index,
-        // Grows with the last chunk.
+        // The parity grows with the last chunk.
         Role::Parity(_) => layout.data_chunks() - 1,
     };
     let chunk = layout.chunk_blocks;
     stripe * chunk + covered.saturating_sub(index * chunk).min(chunk)
 }
 
-/// Where the data ends, in blocks, that `member` has of a zone with a tail at `tail_blocks`.
+/// End of the data, in blocks, in `member`'s part of a zone with a tail at `tail_blocks`.
 pub fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     let mut end = position(layout, member, tail_blocks);
     let is_parity = |block| matches!(layout.role(member, block / layout.chunk_blocks), Role::Parity(_));
@@ -49,8 +49,8 @@ pub fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     end
 }
 
-/// Divides `data`, for block `at` of a member whose write pointer is at `position`, in what is for
-/// burned blocks and what can be written, with its place; moves the write pointer.
+/// Splits `data`, for block `at` of a member whose write pointer is at `position`: first the data for burned blocks,
+/// then the data that can be written, with its block; moves the write pointer.
 pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u64, Buf)>) {
     let (wp, end) = (*position, at + data.blocks());
     *position = wp.max(end);
@@ -64,38 +64,38 @@ pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u6
     }
 }
 
-/// What a member holds of a zone.
+/// A member's part of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     /// Its write pointer, from the start of its part.
     pub wp_blocks: u64,
-    /// Blocks below that are burned and not relocated.
+    /// Blocks below the write pointer that are burned and not relocated.
     pub gaps: BTreeSet<u64>,
-    /// Blocks below that the drive could not read.
+    /// Blocks below the write pointer that the drive could not read.
     pub unreadable: BTreeSet<u64>,
 }
 
 impl Part {
-    /// Whether a block is there and can be read.
+    /// Whether a block is present and can be read.
     pub fn holds(&self, block: u64) -> bool {
         block < self.wp_blocks && !self.gaps.contains(&block) && !self.unreadable.contains(&block)
     }
 
-    /// Everything below is held.
+    /// The block below which everything is held.
     pub fn whole(&self) -> u64 {
         let lacking = self.gaps.first().into_iter().chain(self.unreadable.first());
         lacking.fold(self.wp_blocks, |whole, block| whole.min(*block))
     }
 }
 
-/// What is known of a zone after a crash.
+/// Evidence on a zone after a crash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// By member; `None` if it is missing or its part of the zone cannot be relied on.
     pub parts: Vec<Option<Part>>,
     /// Logged partial parity: stripe, block in the chunk, chunk of the slot, number of the parity.
     pub slots: BTreeSet<(u64, u64, u64, usize)>,
-    /// Up to where a process that died had answered, as far as that is known.
+    /// End of the data that a process which died had acknowledged, as far as it is known.
     pub told_blocks: u64,
 }
 
@@ -104,12 +104,12 @@ impl Evidence {
         self.parts[member].as_ref().is_some_and(|part| part.holds(block))
     }
 
-    /// Whether `block` of chunk `index` of `stripe` is there.
+    /// Whether `block` of chunk `index` of `stripe` is held.
     fn has(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
         self.holds(layout.member(stripe, index), stripe * layout.chunk_blocks + block)
     }
 
-    /// What there is at `block` of the chunks of `stripe`.
+    /// The available symbols at `block` of the chunks of `stripe`.
     pub fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
         let k = layout.data_chunks();
         let mut column = Column::default();
@@ -133,41 +133,41 @@ pub enum Stored {
     Slot(u64, usize),
 }
 
-/// What there is of one block of all chunks of a stripe.
+/// The available symbols of one block of all chunks of a stripe.
 #[derive(Default)]
 pub struct Column {
-    /// Where they are, in the order of their sums.
+    /// Their places, in the order of their sums.
     pub stored: Vec<Stored>,
     sums: Vec<Sum>,
 }
 
 impl Column {
     fn push(&mut self, stored: Stored, sum: Sum) {
-        // More than can be told apart are never there: slots of a stripe, at one block, and its members.
+        // There are never more than can be distinguished: slots of a stripe, at one block, and its members.
         if self.stored.len() < decode::MAX_STORED {
             self.stored.push(stored);
             self.sums.push(sum);
         }
     }
 
-    /// How they give what is wanted.
+    /// How to decode `wanted` from them.
     pub fn solve(&self, wanted: Sum) -> Option<Recipe> {
         decode::solve(u128::MAX, &self.sums, wanted)
     }
 }
 
-/// Where the zone ended: blocks of the logical zone that are there or can be decoded with the members
-/// that are. At least everything that was promised; or a refusal.
+/// Tail of the zone: blocks of the logical zone that are present or can be decoded with the present members. At least
+/// everything that was promised; or a refusal.
 pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     let parts = || evidence.parts.iter().flatten();
     let (present, needed) = (parts().count(), layout.fewest_members());
-    // Slots are of the present life of the zone: of the only block there is, if its member does not hold it.
+    // Slots are of the zone's current epoch, and may be the only sign of its first block if that member is missing.
     let begun = parts().any(|part| part.wp_blocks > 0) || !evidence.slots.is_empty();
     if present < needed {
-        // Also if nothing shows that the zone was begun: the others may have all there is.
+        // Also if nothing shows that the zone was begun: the missing members may hold all of its data.
         return Err(Refusal::TooFew { present, members: layout.members, needed });
     }
-    // Rows that all have are there, whatever a missing member has.
+    // Rows that all present members hold are complete, whatever a missing member holds.
     let rows = parts().map(Part::whole).min().unwrap_or(0) / layout.chunk_blocks;
     let mut tail_blocks = rows * layout.stripe_blocks();
     while tail_blocks < layout.capacity_blocks() {
@@ -184,7 +184,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
             let is_unknown =
                 |part: &Option<Part>| part.as_ref().is_none_or(|part| part.unreadable.contains(&at));
             if evidence.parts.iter().filter(|part| is_unknown(part)).count() > layout.parities {
-                // Something may be here although nothing shows it.
+                // There may be data here although nothing shows it.
                 return Err(Refusal::Lacking { member: layout.member(stripe, index) });
             }
             break;
@@ -201,7 +201,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
             return Err(Refusal::Ahead { member, wp_blocks, tail_blocks });
         }
     }
-    // A stripe is begun when all have passed the row `distance` before it.
+    // A stripe is begun only when all members have passed the row `distance` before it.
     let begun = parts().map(|part| part.wp_blocks).max().unwrap_or(0).div_ceil(layout.chunk_blocks);
     for (member, part) in evidence.parts.iter().enumerate() {
         let Some(Part { wp_blocks, .. }) = *part else { continue };
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(decide(&layout, &of([part(2), bad(0), bad(0), part(2)])), Err(lacking));
     }
 
-    /// What the members hold, and where they would write next.
+    /// The blocks that the members hold, and where they would write next.
     #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
     struct State {
         wps: Vec<u64>,
@@ -300,7 +300,7 @@ mod tests {
         slots: Vec<BTreeSet<(u64, u64, u64, usize)>>,
     }
 
-    /// Something that a member does in order: blocks of its zone, or records of its log.
+    /// A step of a member, in order: blocks of its zone, or records of its log.
     #[derive(Clone)]
     enum Step {
         Block,
@@ -340,14 +340,14 @@ mod tests {
             }
         }
 
-        /// What an assembly that finds all members makes of it, which goes on at `tail`.
+        /// The state after an assembly with all members, which continues at `tail`.
         fn recovered(&self, layout: &Layout, tail: u64) -> State {
             let mut next = self.clone();
             let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
             for member in 0..layout.members {
                 let end = position(layout, member, tail);
                 next.burned[member].extend(end..self.wps[member].max(end));
-                // Parity that was lacking.
+                // Missing parity.
                 next.relocated[member] = next.burned[member].range(..end).copied().collect();
                 next.wps[member] = self.wps[member].max(end);
                 next.slots[member].clear();
@@ -364,7 +364,7 @@ mod tests {
 
     type Parity = fn(&Layout, u64, u64) -> [Option<SlotPart>; 2];
 
-    /// What each member is told for a write of blocks `from..to`: steps in its zone, and in its log.
+    /// The steps of each member for a write of blocks `from..to`: in its zone, and in its log.
     fn steps(
         layout: &Layout,
         parity_of: Parity,
@@ -414,8 +414,8 @@ mod tests {
         told
     }
 
-    /// Crashes `state`, which goes on at `tail`, in every way while two writes are under way, with every
-    /// member missing in turn; gives how it may go on, if all are there.
+    /// Crashes `state`, which continues at `tail`, in every way while two writes are in flight, with every member
+    /// missing in turn; returns the states in which it may continue, if all members are present.
     fn crashes(
         layout: &Layout,
         parity_of: Parity,
@@ -435,7 +435,7 @@ mod tests {
             if begun < complete {
                 continue;
             }
-            // Lanes: each member's zone and each member's log happen in order, up to anywhere.
+            // Lanes: each member's zone and each member's log make their steps in order, up to any of them.
             let mut states = vec![state.clone()];
             for (member, lane) in (0..layout.members).flat_map(|m| [(m, 0), (m, 1)]) {
                 let steps_of = |w: usize| told[w][member][lane].iter();
@@ -489,7 +489,7 @@ mod tests {
         }
     }
 
-    /// The check above is worth something: it notices partial parity of a write's last chunk alone.
+    /// The check above is effective: it detects partial parity of a write's last chunk alone.
     #[test]
     #[should_panic(expected = "instead of")]
     fn a_hole_in_the_slot_of_the_chunk_before_is_noticed() {

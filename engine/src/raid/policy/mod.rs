@@ -1,10 +1,10 @@
-//! Which design protects stripes that are not full: the array's partial-parity policy.
+//! The partial-parity policy of an array: how stripes that are not full are protected.
 //!
-//! Chosen when an array is made, kept in its superblock. The three differ in where the parity of a
-//! partial stripe goes and in what tells the end of a zone after a crash; everything else is shared.
+//! Chosen when an array is created, kept in its superblock. The three policies differ in where the parity of a partial
+//! stripe goes and in what shows the end of a zone after a crash; everything else is shared.
 //!
-//! All that they differ in is asked here, of [`Policy`], and nowhere else: each question says when it is asked
-//! and what the answer means. Where they agree on most, the answer is here too; where not, each has a file.
+//! All differences are methods of [`Policy`], and nothing else depends on the policy: each method says when it is
+//! called and what its result means. Where the policies agree on most, the result is here; where not, each has a file.
 
 pub mod inplace;
 pub mod kind;
@@ -24,34 +24,34 @@ use crate::{
 };
 
 impl Policy {
-    /// The policy for drives of which `geometries` are: `zrwa` if all have a ZRWA, `log` otherwise.
+    /// The policy for drives with these geometries: `zrwa` if all have a ZRWA, `log` otherwise.
     pub fn best_for<'a>(mut geometries: impl Iterator<Item = &'a Geometry>) -> Policy {
         if geometries.all(|geometry| geometry.zrwa.is_some()) { Policy::Zrwa } else { Policy::Log }
     }
 
-    /// Whether every block has metadata of its own. Asked of drives, and of every write to a member.
+    /// Whether every block has metadata of its own. Called for drives, and for every write to a member.
     pub fn uses_marks(self) -> bool {
         self == Policy::InPlace
     }
 
-    /// Whether partial parity and more goes to the metadata logs all the time. Asked when an array is made: logs
+    /// Whether partial parity and more goes to the metadata logs all the time. Called when an array is created: logs
     /// then have to hold much, and are as long as their zones.
     pub fn writes_much_to_logs(self) -> bool {
         self == Policy::Log
     }
 
-    /// Where write pointers have to stop, as a multiple of these blocks, and how to call that. Asked of drives
-    /// with a ZRWA: it has to be a multiple of their flush granularity.
+    /// The blocks that write pointers stop at multiples of, and a name for them. Called for drives with a ZRWA: the
+    /// step has to be a multiple of their flush granularity.
     pub fn flush_step(self, layout: &Layout) -> (u64, &'static str) {
         match self {
-            // Write pointers tell what is complete, to the half chunk.
+            // Write pointers show how much is complete, to the half chunk.
             Policy::Zrwa if zrwa::shows_chunks(layout) => (layout.chunk_blocks / 2, "half a chunk"),
             Policy::Log | Policy::Zrwa | Policy::InPlace => (layout.chunk_blocks, "a chunk"),
         }
     }
 
-    /// Blocks that the partial parity of a zone may take in the metadata log of a member. Asked when an array is
-    /// made.
+    /// Blocks that the partial parity of a zone may take in the metadata log of a member. Called when an array is
+    /// created.
     pub fn logged_blocks(self, layout: &Layout) -> u64 {
         let (chunk, distance) = (layout.chunk_blocks, layout.distance);
         let of_one = match self {
@@ -62,19 +62,19 @@ impl Policy {
         layout.parities as u64 * of_one
     }
 
-    /// Whether logged parity of a stripe replaces what was logged of the chunks before. Asked of every such
+    /// Whether logged parity of a stripe replaces the logged parity of fewer of its chunks. Called for every such
     /// record.
     pub fn replaces_versions(self) -> bool {
         self == Policy::InPlace
     }
 
-    /// Whether a write survives a power cut, and the loss of a member, once it is complete on drives without a
-    /// volatile cache. Otherwise it does when it is settled.
+    /// Whether a write survives a power cut, and the loss of a member, once it is complete on drives without a volatile
+    /// cache. Otherwise it does once it is settled.
     pub fn is_safe_when_complete(self) -> bool {
         self != Policy::Zrwa
     }
 
-    /// The blocks that a position counts: what a zone keeps of every member's write pointer.
+    /// Blocks in a unit of positions: a zone keeps the position of every member's write pointer.
     pub fn position_blocks(self, layout: &Layout) -> u64 {
         match self {
             Policy::Log => 1,
@@ -82,8 +82,8 @@ impl Policy {
         }
     }
 
-    /// The position of a member that holds its part of a zone up to `tail_blocks`, all of which is settled.
-    /// Asked when a member takes part again.
+    /// The position of a member that holds its part of a zone up to `tail_blocks`, all of which is settled. Called when
+    /// a member takes part again.
     pub fn position(self, layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
         match self {
             Policy::Log => log::position(layout, member, tail_blocks),
@@ -92,8 +92,8 @@ impl Policy {
         }
     }
 
-    /// Where a plan may end that begins at block `next` and could go on to block `end` of the same stripe, with
-    /// everything below `safe` safe; or what has to be safe first. Asked of every plan.
+    /// End of a plan that begins at block `next` and could go on to block `end` of the same stripe, with everything
+    /// below `safe` safe; the error is the block below which everything has to be safe first. Called for every plan.
     pub fn plan_end(self, layout: &Layout, safe: u64, next: u64, end: u64) -> Result<u64, u64> {
         match self {
             Policy::InPlace => inplace::end_of_plan(layout, safe, next, end),
@@ -101,9 +101,9 @@ impl Policy {
         }
     }
 
-    /// What becomes of `data` for block `at` of a member's part of a zone: how much of it, from its start, lies
-    /// below the write pointer and goes to the log, and what is written, where. Asked of every store; moves the
-    /// position if that counts what was submitted.
+    /// Splits `data` for block `at` of a member's part of a zone: first the data below the write pointer, which goes to
+    /// the log, then the data that is written, with its block. Called for every store; moves the position if the
+    /// position counts submitted blocks.
     pub fn split(self, position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u64, Buf)>) {
         match self {
             Policy::Log => log::split(position, at, data),
@@ -111,9 +111,9 @@ impl Policy {
         }
     }
 
-    /// Chunks, from the start of the zone, that should count as settled when everything below `complete` is
-    /// complete and `claimed` chunks count. Asked whenever something has become complete: if it is more than
-    /// before, there will be a round of settling.
+    /// Chunks, from the start of the zone, that should count as settled when everything below `complete` is complete
+    /// and `claimed` chunks are settled. Called whenever something has become complete: a larger number than before
+    /// causes a round of settling.
     pub fn chunks_to_claim(
         self,
         layout: &Layout,
@@ -128,8 +128,8 @@ impl Policy {
         }
     }
 
-    /// Stripes below this one may be written, with `claimed` chunks settled and the members of `live` (bits) at
-    /// their positions. Asked when something has been settled.
+    /// Number of stripes, from the start of the zone, that may be written with `claimed` chunks settled and the members
+    /// of `live` (bits) at their positions. Called when something has been settled.
     pub fn window_rows(
         self,
         layout: &Layout,

@@ -1,7 +1,7 @@
-//! What the policies do: the questions that are answered by reading and writing.
+//! The operations of the policies that read and write.
 //!
-//! The others ([`crate::raid::policy`]) are answered with values. Whatever is done here is done with what a running
-//! array has: its members, their logs, its zones.
+//! The other methods ([`crate::raid::policy`]) are pure. These use the parts of a running array: its members, their
+//! logs, its zones.
 
 mod inplace;
 mod log;
@@ -21,7 +21,7 @@ use crate::{
 use std::rc::Rc;
 
 impl Policy {
-    /// Asked when the members' zones have been opened, before anything is written there.
+    /// Called when the members' zones have been opened, before anything is written there.
     pub async fn opened(self, raid: &Raid, zone: &Zone) {
         match self {
             Policy::Log | Policy::Zrwa => {}
@@ -29,8 +29,8 @@ impl Policy {
         }
     }
 
-    /// A round of settling: makes what is complete safe, and moves write pointers, as far as `round` asks for
-    /// it. Gives the block below which everything is safe then, or 0.
+    /// A round of settling: makes complete data safe, and moves write pointers, as far as `round` requires. Returns the
+    /// block below which everything is safe then, or 0.
     pub async fn settle(self, raid: &Raid, zone: &Zone, round: &Round) -> u64 {
         match self {
             Policy::Log => log::settle(raid, zone, round).await,
@@ -39,8 +39,8 @@ impl Policy {
         }
     }
 
-    /// Makes the parity of a partial stripe the parity of the whole one, as if the rest were zeros. Asked when a
-    /// zone is finished, which is quiet and whose finish has been promised.
+    /// Makes the parity of a partial stripe the parity of the whole one, as if the rest were zeros. Called when a zone
+    /// is finished: no write is in flight, and the finish has been promised.
     pub async fn promote(self, raid: &Raid, zone: &Zone) {
         match self {
             Policy::Log => raid.promote(zone).await,
@@ -48,8 +48,8 @@ impl Policy {
         }
     }
 
-    /// What a zone is and where it ended. Asked at assembly, of every zone that is not to be reset; only reads,
-    /// and marks in `view` who lacks a part.
+    /// Decides the state of a zone and its tail. Called at assembly, for every zone that is not to be reset; only
+    /// reads, and marks in `view` the members that lack their part.
     pub async fn judge(self, raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         match self {
             Policy::Log => raid.judge_log(view).await,
@@ -58,17 +58,17 @@ impl Policy {
         }
     }
 
-    /// Members (bits) that do not hold what a process that died had completed below a tail, though they are said to
-    /// hold their part: the drive is a copy from before. Asked of a zone that goes on; only reads.
+    /// Members (bits) that lack data below a tail that a process which died had completed, although their part counts
+    /// as present: the drive is a copy from before. Called for a zone that continues; only reads.
     pub async fn outdated(self, raid: &Raid, view: &ZoneView<'_>, tail: &Tail) -> Result<u32, Refusal> {
         match self {
-            // What is lacking is told by write pointers or marks.
+            // Write pointers or marks show missing data.
             Policy::Log | Policy::InPlace => Ok(0),
             Policy::Zrwa => raid.outdated_zrwa(view, tail).await,
         }
     }
 
-    /// Drops what is in logs and does not count any more, now that every zone has its verdict.
+    /// Drops contents of logs that do not count any more, when every zone has its verdict.
     pub fn keep_what_counts(self, raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
         match self {
             Policy::Log => raid.keep_of_logs(verdicts),
@@ -79,7 +79,7 @@ impl Policy {
         }
     }
 
-    /// Writes what is lacking below the tail of a zone that goes on, or is to be finished.
+    /// Writes missing blocks below the tail of a zone that continues, or is to be finished.
     pub async fn write_back(self, raid: &Rc<Raid>, zone: &Zone, tail: &Tail) {
         match self {
             Policy::Log => raid.fill(zone, &tail.held).await,
@@ -87,8 +87,8 @@ impl Policy {
         }
     }
 
-    /// Has the tail with which a zone goes on found again, whoever is lost. Asked behind
-    /// [`Policy::write_back`]; what a round of settling shows need not be shown here.
+    /// Makes the tail with which a zone continues recoverable with any member lost. Called after
+    /// [`Policy::write_back`]; evidence that a round of settling writes need not be written here.
     pub async fn secure(self, raid: &Raid, zone: &Zone) {
         match self {
             Policy::Log | Policy::Zrwa => {}
@@ -96,8 +96,8 @@ impl Policy {
         }
     }
 
-    /// Shows a tail so that it is found without a member that is going to count again: until now there was
-    /// nobody else to lose. Asked of a quiet zone.
+    /// Makes a tail recoverable without a member that is about to count again: until now no other member could be lost.
+    /// Called for a zone with no write in flight.
     pub async fn show_with(self, raid: &Raid, zone: &Zone, member: usize, tail_blocks: u64) {
         match self {
             Policy::Log | Policy::InPlace => {}
@@ -105,7 +105,7 @@ impl Policy {
         }
     }
 
-    /// The record that everything below `tail_blocks` of a zone is promised. Asked before the first promise.
+    /// The record that everything below `tail_blocks` of a zone is promised. Called before the first promise.
     pub fn promise_record(self, raid: &Raid, zone: &Zone, tail_blocks: u64) -> TailRecord {
         if self == Policy::InPlace {
             // Blocks of earlier generations below this tail have been overwritten.
@@ -115,8 +115,8 @@ impl Policy {
         TailRecord { zone: zone.index.0, generation: 0, epoch: zone.flow.borrow().epoch(), tail_blocks }
     }
 
-    /// The record of a tail that a member has to have before it counts again: in its metadata log if it has a
-    /// generation, otherwise where the layout has tails of its stripe.
+    /// The record of a tail that a member needs before it counts again: in its metadata log if it has a generation,
+    /// otherwise where the layout has tails of its stripe.
     pub fn tail_record(self, raid: &Raid, zone: &Zone, tail_blocks: u64) -> Option<TailRecord> {
         match self {
             Policy::Log => None,
