@@ -1,4 +1,4 @@
-//! Who belongs to an array, and what its metadata says.
+//! The members of an array at assembly, and the state that its metadata records.
 
 use crate::{
     format::{
@@ -19,12 +19,12 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// What the metadata of all members comes to.
+/// The state of an array by the metadata of all its members.
 pub struct Found {
     pub superblock: Superblock,
     /// By role; `None` if missing, stale or failed.
     pub members: Vec<Option<Candidate>>,
-    /// By role: what to say of it, if it is out.
+    /// By role: why the member is out.
     pub notes: Vec<Note>,
     pub zones: Vec<ZoneRecord>,
     pub burned: Vec<Burned>,
@@ -33,22 +33,21 @@ pub struct Found {
     pub sequence: u64,
     /// The floor of the next superblock.
     pub floor: u64,
-    /// Members (bits) that were away, and are taken for the zones that wait for them.
+    /// Members (bits) that are stale, and are used again for the zones that wait for them.
     pub returned: u32,
-    /// Those of them that are taken by force: they lack every zone that is not full.
+    /// Those of them that are used by force: they lack every zone that is not full.
     pub forced: u32,
-    /// Members (bits) of which one of two drives is taken now: the other one may have been told as much.
+    /// Members (bits) of which one of two drives is used now: the other one may be just as current.
     pub undecided: u32,
 }
 
-/// The newest superblock that nobody it counts on contradicts.
+/// The newest superblock that is not contradicted by a member it counts on.
 ///
-/// Being out is for good (a drive that comes back to an array gets a new identity), and a change
-/// counts only once all members have it. So a superblock whose writer is out according to one of
-/// its own members was written in an assembly that came to nothing. So was one whose writer has another drive
-/// in its place by what one of its own members says, or one that has replaced such a member: numbers alone do
-/// not tell that for ever, as an assembly may have left out many ([`SKIPPED`]). Members of a copy that has been
-/// written to independently are not asked.
+/// To be out is permanent (a drive that returns to an array gets a new identity), and a change counts only once all
+/// members have it. So a superblock whose writer is out according to one of its own members was written in an assembly
+/// that was never complete. So was one whose writer has been replaced according to one of its own members, or to a
+/// drive that has replaced such a member: sequence numbers alone do not show that for ever, as an assembly may have
+/// skipped many ([`SKIPPED`]). Members of a copy that has been written to independently are ignored.
 pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
     newest_first.sort_by_key(|(writer, superblock)| {
@@ -71,7 +70,7 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
         !denied.any(|denied| denied)
     });
     let newest = newest_first.first()?.1;
-    // Members that one would have, whatever their notes.
+    // Members that a superblock would have, regardless of their notes.
     let has_enough = |superblock: &Superblock| {
         let is_there = |c: &&Candidate| {
             let own = c.superblock();
@@ -81,16 +80,16 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
         there.count_ones() as usize >= superblock.layout().fewest_members()
     };
     let another = newest_first.iter().find(|(writer, superblock)| {
-        // A set from before has nothing to say of what has been written since.
+        // An older set of drives lacks the writes since then.
         let is_older = newest.lineage.has(superblock.lineage.id());
         !is_older && !continues(superblock, newest) && writer.is_member_by(newest) && has_enough(superblock)
     });
     another.filter(|_| !has_enough(newest)).map_or(Some(newest), |(_, superblock)| Some(superblock))
 }
 
-/// Decides who belongs to the array, and what the metadata says; `force` takes stale members where there are
-/// too few others. Where there are, members whose checkpoint is damaged are taken first: what it says of the array the
-/// others say as well.
+/// Decides which drives are members, and the state of the array; `force` uses stale members where there are too few
+/// others. Before these, members with a damaged checkpoint are used: its state of the array is in the other logs as
+/// well.
 pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
     let Scanned { candidates, damaged, salvaged } = scanned;
     let Some(first) = candidates.first() else {
@@ -106,7 +105,7 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
     let name = &superblock.name;
     match superblock.stage {
         Stage::Whole => {}
-        // Of one that has been finished, somebody knows.
+        // If the creation had been finished, the superblock in effect would be that of a complete array.
         Stage::Making => {
             return Err(NoArray::Unfinished(name.clone()));
         }
@@ -138,7 +137,7 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
                 stale.push(candidate);
             }
         } else if own.stage == Stage::Ending {
-            // What it holds may be gone.
+            // Its data may be gone.
             notes[role] = Note::WasDestroyed { drive: name };
         } else if have_diverged(own, &superblock)
             || own.event >= superblock.floor && !continues(own, &superblock)
@@ -203,7 +202,7 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
     for (member, found) in superblock.members.iter_mut().zip(&members) {
         member.taking_over.take_if(|_| found.is_some());
     }
-    // Members that are away may have the commit of any of these.
+    // Absent members may have the commit of any of these attempts.
     let attempts = members.iter().flatten().flat_map(|c| &c.superblock().lineage.attempts);
     attempts.for_each(|attempt| superblock.lineage.attempt(*attempt));
     let (present, fewest) = (members.iter().flatten().count(), superblock.layout().fewest_members());
@@ -238,10 +237,10 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
         let fault = Absurd { field: "sequence", value: seen };
         return Err(NoArray::Misfit(BadDrive::new(&newest.drive.name, DriveFault::Absurd(fault))));
     }
-    // Whoever of two drives is not taken may have been told more than anybody who is here.
+    // The drive of the two that is not used may have had more updates than all drives that are present.
     let sequence = seen + if undecided != 0 { SKIPPED } else { 0 };
     let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
-    // The newest event of those that come back.
+    // The newest event of the members that return.
     let (mut returned, mut by_force, mut back) = (0, 0, 0);
     for mut candidate in forced {
         let role = candidate.log.origin.member as usize;
@@ -262,13 +261,13 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
             members[role] = Some(candidate);
         }
     }
-    // One that is missing, and is not out yet, may be as old as ever: nothing has been done without it, and it is a
-    // member as before as long as the floor is where it was. One that comes back must stay stale until it has been
-    // told: it is below the floor already, or out by a change that has a newer event than it knows, and that all
-    // others were told of unless it was cut off. So a floor that just passes its event makes none of these stale;
-    // and who was below the floor before is so still, which is all that anybody asks it for. But one that comes back
-    // may have heard alone of a change that was cut off, whose event is newer than those of all others: whoever is
-    // taken stays a member, too, if this assembly is cut off before it is told.
+    // A member that is missing, and is not out yet, may be arbitrarily old: nothing has been done without it, and it is
+    // a member as before as long as the floor does not rise. A member that returns must stay stale until it is updated:
+    // it is below the floor already, or out by a change with a newer event than its own, which all others have unless
+    // the change was interrupted. So a floor that just passes its event makes no missing member stale; and members
+    // below the old floor stay below it, which is all that is required. But a member that returns may alone have a
+    // change that was interrupted, with a newer event than all others: so the floor is not above the oldest of the
+    // members in use, which stay members if this assembly is interrupted before they are updated.
     returned |= by_force;
     let floor = superblock.floor.max(back + 1).min(oldest);
     Ok(Found {
@@ -287,7 +286,7 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
 }
 
 /// Whether the drive of a member is a copy from before something that all members had recorded: the end of a reset is
-/// recorded only when all have its beginning, so that a log with nothing missing in it knows of that.
+/// recorded only when all members have its beginning, so a log without gaps has it.
 fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32) -> bool {
     if candidate.log.live.holes {
         return false;
@@ -306,8 +305,8 @@ fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32)
 }
 
 impl Candidate {
-    /// The last assembly that a member knows of, as an attempt by which it goes on as a member that is taken back: it
-    /// has another id until it is told, and the assembly that takes it may be cut off before.
+    /// The last assembly that a stale member knows, as an attempt, so that the member continues: it keeps that id until
+    /// it is updated, and the assembly that uses it may be interrupted before.
     fn last_assembly(&self) -> Attempt {
         let Superblock { floor, lineage, .. } = self.superblock();
         Attempt { event: *floor, id: lineage.id() }
@@ -318,8 +317,8 @@ impl Candidate {
         zone.waits & (1 << self.log.origin.member) != 0 && self.superblock().event >= zone.since
     }
 
-    /// Takes a stale member for the zones that wait for it: it lacks all others, and nothing else of what
-    /// its log says counts. `false` if none waits.
+    /// Uses a stale member for the zones that wait for it: it lacks all others, and the rest of its log is dropped.
+    /// `false` if none waits.
     fn come_back(&mut self, zones: &mut [ZoneRecord]) -> bool {
         let awaited = zones.iter().any(|zone| self.is_awaited(zone));
         if awaited {
@@ -328,7 +327,7 @@ impl Candidate {
         awaited
     }
 
-    /// Takes a stale member for these zones, and those that are in the same life as when it went.
+    /// Uses a stale member for these zones, and those that are in the same epoch as when it became stale.
     fn return_by_force(&mut self, zones: &mut [ZoneRecord]) {
         let bit = 1u32 << self.log.origin.member;
         let (own, ..) = replay(self.log.records.iter(), zones.len() as u32);
@@ -338,7 +337,7 @@ impl Candidate {
         });
     }
 
-    /// Has a stale member lack all zones that do not wait for it and of which it does not hold what it `has`.
+    /// Marks as lost all zones of a stale member that do not wait for it and for which `has` returns false.
     fn lack(&mut self, zones: &mut [ZoneRecord], has: impl Fn(usize, &ZoneRecord) -> bool) {
         let bit = 1u32 << self.log.origin.member;
         let mut lives = vec![None; zones.len()];
@@ -353,7 +352,7 @@ impl Candidate {
     }
 }
 
-/// The state of the zones: the newest checkpoint, and what any member logged after it. Takes the `records`
+/// The state of the zones: the newest checkpoint, and the changes that any member logged after it. Takes the `records`
 /// of all members with their sequence numbers.
 fn replay<'a>(
     records: impl Iterator<Item = &'a (Record, u64)>,
@@ -484,7 +483,7 @@ mod tests {
         let lacks = Record::Lacks(Lacks { zone: 0, epoch: 4, members: 2 });
         let older = [(checkpoint(Some(9), Vec::new()), 10), (lacks.clone(), 11)];
         let newer = [(checkpoint(None, vec![burned(3), burned(4)]), 20)];
-        // In whatever order the members are looked at.
+        // In any order of the members.
         for records in [[&older[..], &newer], [&newer, &older]] {
             let (zones, left, _) = replay(records.into_iter().flatten(), 1);
             assert_eq!((zones[0].finished, zones[0].lost, left), (None, 0, vec![burned(4)]));

@@ -1,14 +1,14 @@
-//! Zones that came back empty although there is something in them.
+//! Zones that are empty by their report although they hold data.
 //!
-//! An orderly shutdown of a drive ends zones whose write pointer has not moved: they are empty and
-//! have no ZRWA any more, but their blocks can still be read. So an empty zone is taken for one
-//! whose write pointer is at its start, and if the logical zone goes on, it gets a ZRWA again and
-//! what must be in it is written again: a write pointer commits what was written to the ZRWA.
+//! An orderly shutdown of a drive ends zones whose write pointer has not moved: they are empty and have no ZRWA any
+//! more, but their blocks can still be read. So an empty zone is taken for one whose write pointer is at its start, and
+//! if the logical zone continues, it gets a ZRWA again and its blocks are written again: a write pointer commits the
+//! contents of the ZRWA.
 //!
-//! It may also be empty because the drive has lost its ZRWA in a power cut. Then nothing is in it:
-//! a member that should hold something and reads as zeros is done without, if parity says that zeros
-//! are not what it should hold. So is a member that cannot read what it should hold. Of small zones used
-//! as one, some may have got a ZRWA again and lost it, and what is in the others is there: each is asked.
+//! A zone may also be empty because the drive has lost its ZRWA in a power cut. Then it holds nothing: a member that
+//! should hold data and reads as zeros is excluded if parity shows that its data is not zeros. So is a member that
+//! cannot read its data. Of small zones used as one, some may have got a ZRWA again and lost it, while the others still
+//! hold their data: each is checked.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -23,18 +23,18 @@ use crate::{
 };
 use std::{ops::Range, rc::Rc};
 
-/// What is in the zones whose write pointers have not moved, and has to be written back.
+/// Data of the zones whose write pointers have not moved, to be written back.
 #[derive(Default)]
 pub struct Kept {
-    /// Members (bits) that lack what they should hold.
+    /// Members (bits) that lack data that they should hold.
     pub gone: u32,
-    /// By member, in the order in which it is to be written.
+    /// By member, in the order of the writes.
     pub pieces: Vec<Held>,
 }
 
 impl Raid {
-    /// Reads what members whose write pointers are at the start hold for a tail at `tail` blocks. Takes
-    /// those that lack it out of the evidence. `empty` are the members (bits) whose zones are empty.
+    /// Reads the data that members with write pointers at the start hold for a tail at `tail` blocks. Removes members
+    /// that lack it from the evidence. `empty` are the members (bits) whose zones are empty.
     pub async fn hold(
         &self,
         view: &ZoneView<'_>,
@@ -72,7 +72,7 @@ impl Raid {
         Ok(held)
     }
 
-    /// Takes members out of the evidence, as long as enough are left.
+    /// Removes members from the evidence, as long as enough are left.
     fn do_without(&self, evidence: &mut Evidence, gone: u32) -> Result<(), Refusal> {
         for member in each(gone) {
             evidence.wp_blocks[member] = None;
@@ -83,7 +83,7 @@ impl Raid {
         Ok(())
     }
 
-    /// Which of the members that read as zeros have lost what they should hold.
+    /// Which of the members that read as zeros (`blank`) have lost their data.
     async fn lost_of_blank(
         &self,
         view: &ZoneView<'_>,
@@ -93,22 +93,22 @@ impl Raid {
         empty: u32,
     ) -> Result<u32, Refusal> {
         match self.parity_agrees(view, evidence, tail).await {
-            // Zeros are what was written.
+            // The data is zeros.
             Some(true) => return Ok(0),
             Some(false) => {}
-            // Nobody can tell. A shutdown would rather have emptied more zones than this one.
+            // It cannot be decided. A shutdown would probably have emptied more zones than this one.
             None if empty.count_ones() == 1 => return Ok(blank & empty),
             None => return Ok(0),
         }
         let there = evidence.wp_blocks.iter().flatten().count();
         let most = there.saturating_sub(self.layout.fewest_members()) as u32;
-        // Those that kept their ZRWA are less in doubt.
+        // Members that kept their ZRWA are less suspect.
         for suspects in [blank & empty, blank] {
             for lost in (1..=most).flat_map(|count| subsets(suspects, count)) {
                 let mut others = evidence.clone();
                 each(lost).for_each(|member| others.wp_blocks[member] = None);
-                // It cannot be another set as well: what agrees without either of two agrees with both. Where nobody
-                // can tell, no suspect is left to be believed.
+                // The set is unique: if parity agrees without either of two members, it agrees with both. If it cannot
+                // be checked without all suspects, none of them is trusted.
                 let agrees = self.parity_agrees(view, &others, tail).await;
                 if agrees == Some(true) || agrees.is_none() && lost == suspects {
                     return Ok(lost);
@@ -118,8 +118,8 @@ impl Raid {
         Err(Refusal::Contradiction)
     }
 
-    /// What a member's ZRWAs hold while the write pointer is at the start, one after the other: there are
-    /// several where small zones are used as one. Each is lost as a whole.
+    /// Blocks of the ZRWAs of a member while the write pointer is at the start: several ranges where small zones are
+    /// used as one. Each is lost as a whole.
     pub fn zrwas_at_start(&self, member: usize) -> impl Iterator<Item = Range<u64>> {
         let layout = &self.layout;
         let end = layout.window_blocks().min(layout.rows * layout.chunk_blocks);
@@ -129,7 +129,7 @@ impl Raid {
         (0..end).step_by(each as usize).map(move |from| from..end.min(from + each))
     }
 
-    /// Whether there are only zeros in a ZRWA of a member that should hold some of `pieces`.
+    /// Whether a ZRWA of a member that should hold some of `pieces` has only zeros.
     async fn lacks_a_zrwa(&self, zone: ZoneIndex, member: usize, pieces: &[Held]) -> bool {
         let start = self.members.start(member, zone).0;
         for zrwa in self.zrwas_at_start(member) {
@@ -146,8 +146,8 @@ impl Raid {
         false
     }
 
-    /// Whether there are only zeros in some blocks of a member's part of a zone; `None` if not all that there is
-    /// can be read, and what can be read is zeros.
+    /// Whether `blocks` of a member's part of a zone are all zeros; `None` if some of them cannot be read, and the
+    /// others are zeros.
     pub async fn is_blank(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Option<bool> {
         let mut blank = Some(true);
         for piece in self.read_ranges(zone, member, &[blocks]).await {
@@ -194,7 +194,7 @@ impl Raid {
         pieces
     }
 
-    /// Whether parity fits the data everywhere below the tail; `None` if that cannot be told.
+    /// Whether parity matches the data everywhere below the tail; `None` if that cannot be decided.
     async fn parity_agrees(&self, view: &ZoneView<'_>, evidence: &Evidence, tail: u64) -> Option<bool> {
         let layout = &self.layout;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
@@ -214,9 +214,9 @@ impl Raid {
         agrees
     }
 
-    /// Gives the members whose zones are empty a ZRWA again, and writes back what is in the zones whose
-    /// write pointers have not moved: also where there is a ZRWA, for an earlier recovery may have come
-    /// no further than that. One member after the other, so that it never is in doubt on two.
+    /// Gives the members whose zones are empty a ZRWA again, and writes back the data of zones whose write pointers
+    /// have not moved: also where there is a ZRWA, for an earlier recovery may have been interrupted after opening it.
+    /// One member after the other, so that the zone never is in doubt on two.
     pub async fn revive(self: &Rc<Self>, zone: ZoneIndex, tail: &Tail) {
         for member in each(self.live(zone)) {
             if tail.revived & (1 << member) != 0 {

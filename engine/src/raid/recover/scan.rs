@@ -1,4 +1,4 @@
-//! Reads what drives say about themselves.
+//! Reads the metadata of drives.
 
 use crate::{
     adapt::{
@@ -28,7 +28,7 @@ use crate::{
 };
 use std::rc::Rc;
 
-/// A drive that says it is a member.
+/// A drive with the log of a member.
 pub struct Candidate {
     pub drive: Drive,
     /// The drive as the array uses it.
@@ -40,11 +40,11 @@ impl Candidate {
     /// The drive's own newest superblock.
     pub fn superblock(&self) -> &Superblock {
         let newest = self.log.records.iter().filter_map(|(record, _)| superblock_of(record));
-        // There is a checkpoint or a superblock, or the log would not have been read.
+        // A log that was read has a checkpoint or a superblock.
         newest.max_by_key(|s| s.event).unwrap_or_else(|| unreachable!("a log begins with a checkpoint"))
     }
 
-    /// Whether this is the drive of its role, by what `superblock` says.
+    /// Whether this is the drive of its role according to `superblock`.
     pub fn is_member_by(&self, superblock: &Superblock) -> bool {
         let role = self.log.origin.member as usize;
         let (own, there) = (self.superblock().members.get(role), superblock.members.get(role));
@@ -60,8 +60,8 @@ fn superblock_of(record: &Record) -> Option<&Superblock> {
     }
 }
 
-/// A drive as a member of an array uses it: `aggregate` zones as one, and each zone written in this order. `None`
-/// if its zones cannot be aggregated or written so.
+/// A drive as a member of an array uses it: `aggregate` zones as one, and each zone written in `order`. `None` if its
+/// zones cannot be aggregated or written that way.
 pub fn prepare(
     runtime: &Runtime,
     mut device: Rc<dyn ZonedDevice>,
@@ -83,13 +83,13 @@ pub fn prepare(
     Some(device)
 }
 
-/// Reads the log of a drive, which says how many zones are one, and may be readable only if that is
-/// known: so every number is tried.
+/// Reads the log of a drive. The log has the number of zones that are used as one, but may be readable only with that
+/// number: so each possible one is tried.
 pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
     let mut reason = NoLog::Blank;
     for aggregate in AGGREGATES {
         let Some(device) = prepare(runtime, drive.device.clone(), Order::Any, aggregate) else { continue };
-        // A member has a zone for data beside those.
+        // A member has a data zone beside the metadata zones.
         if aggregate > 1 && device.geometry().zones <= META_ZONES {
             break;
         }
@@ -111,7 +111,7 @@ pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedD
     Err(reason)
 }
 
-/// The drive of a log, as the array uses it.
+/// The drive of a log as the array uses it, with the log.
 fn prepared(
     runtime: &Runtime,
     drive: &Drive,
@@ -126,7 +126,7 @@ fn prepared(
     prepare(runtime, drive.device.clone(), order, aggregate).map(|device| (device, log))
 }
 
-/// What there is of the log of a drive, whose checkpoint is damaged.
+/// Reads as much as possible of the log of a drive whose checkpoint is damaged.
 async fn salvage(runtime: &Runtime, drive: &Drive) -> Option<Candidate> {
     for aggregate in AGGREGATES {
         let Some(device) = prepare(runtime, drive.device.clone(), Order::Any, aggregate) else { continue };
@@ -138,8 +138,8 @@ async fn salvage(runtime: &Runtime, drive: &Drive) -> Option<Candidate> {
     None
 }
 
-/// Whether there is nothing behind the metadata zones of a drive that could be read. A drive that does not say how its
-/// zones are may hold something.
+/// Whether no zone of a drive but its metadata zones has readable data. A drive that does not report its zones may have
+/// some.
 async fn has_empty_data_zones(device: &dyn ZonedDevice) -> bool {
     let count = device.geometry().zones.saturating_sub(META_ZONES);
     if count == 0 {
@@ -150,16 +150,16 @@ async fn has_empty_data_zones(device: &dyn ZonedDevice) -> bool {
         && report.zones.iter().all(|zone| matches!(zone.state, ZoneState::Empty | ZoneState::Offline))
 }
 
-/// What the logs of drives say.
+/// The logs of drives.
 pub struct Scanned {
     pub candidates: Vec<Candidate>,
     /// Drives that have no readable log, and why.
     pub damaged: Vec<BadDrive>,
-    /// What there is of the logs of some of these.
+    /// Partial logs of some of these.
     pub salvaged: Vec<Candidate>,
 }
 
-/// Reads the logs of `drives`; refuses what another version has written.
+/// Reads the logs of `drives`; refuses those of another version.
 pub async fn scan(runtime: &Runtime, drives: Vec<Drive>) -> Result<Scanned, ArrayError> {
     let (mut candidates, mut damaged, mut salvaged) = (Vec::new(), Vec::new(), Vec::new());
     for drive in drives {
@@ -182,10 +182,10 @@ pub async fn scan(runtime: &Runtime, drives: Vec<Drive>) -> Result<Scanned, Arra
     Ok(Scanned { candidates, damaged, salvaged })
 }
 
-/// What is wrong with a drive that has no readable log.
+/// The fault of a drive that has no readable log.
 fn fault_of(reason: NoLog) -> DriveFault {
     match reason {
-        // A spare, or one whose first superblock was cut off.
+        // A spare drive, or one whose first superblock was interrupted.
         NoLog::Blank => DriveFault::Blank,
         NoLog::Foreign => DriveFault::Foreign,
         NoLog::Damaged(lba) => DriveFault::Damaged(lba.0),
@@ -197,8 +197,8 @@ fn fault_of(reason: NoLog) -> DriveFault {
     }
 }
 
-/// Sets those aside that describe another array than most do: what an array is never changes. And those whose numbers
-/// are out of reach for most.
+/// Sets those aside that differ from the majority in a property that never changes in an array, and those whose
+/// sequence numbers are far beyond the majority's.
 fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Result<(), NoArray> {
     let same = |a: &Candidate, b: &Candidate| a.log.origin.array == b.log.origin.array;
     let dissent = |a: &Candidate, b: &Candidate| a.superblock().agree(b.superblock()).err();
@@ -207,7 +207,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Resu
         let (all, most) = (votes.clone().count(), votes.by_ref().filter(|agrees| *agrees).count());
         2 * most > all
     };
-    // The array would go on behind these numbers, to some that nobody reads any more.
+    // The array would continue beyond these numbers, up to some that are refused.
     let runs_ahead = |of: &Candidate| {
         let numbers = candidates.iter().filter(|other| same(of, other)).map(|other| other.log.sequence);
         let behind = numbers.clone().filter(|number| number + FAR < of.log.sequence).count();
@@ -232,7 +232,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Resu
     Ok(())
 }
 
-/// Reads what zoneraid has written on a drive; writes nothing.
+/// Reads the metadata of zoneraid on a drive; writes nothing.
 pub async fn examine(runtime: &Runtime, drive: &Drive) -> Result<Examined, ArrayError> {
     let Scanned { candidates, damaged, .. } = scan(runtime, vec![drive.clone()]).await?;
     let Some(candidate) = candidates.first() else {
