@@ -1,5 +1,5 @@
-//! The label of a drive that is filled with a copy of a member, as it is read: [`crate::raid::patrol::target`] says what
-//! it is for.
+//! Reads the label of a drive that is being filled with a copy of a member: [`crate::raid::patrol::target`] describes
+//! its purpose.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -16,17 +16,17 @@ use std::{collections::BTreeMap, rc::Rc};
 /// The metadata zone that the label lies in.
 pub const LABEL_ZONE: ZoneIndex = ZoneIndex(1);
 
-/// What a label says.
+/// Contents of a label.
 pub struct Label {
     pub superblock: Superblock,
     pub member: usize,
-    /// Zones of the array that are complete, with their epochs.
+    /// Zones of the array that have been copied completely, with their epochs.
     pub copied: BTreeMap<u32, u64>,
-    /// Where it ends in its zone.
+    /// End of the label in its zone.
     pub wp_blocks: u64,
 }
 
-/// Reads the label of a drive as an array uses it, if it has one.
+/// Reads the label of a drive as an array uses it; `None` if it has none.
 pub async fn read_label(device: &Rc<dyn ZonedDevice>) -> Option<Label> {
     let report = device.submit(Command::Report { first: LABEL_ZONE, count: 1 }).await;
     let info = report.zones.first().filter(|info| info.state != ZoneState::Empty)?;

@@ -1,4 +1,4 @@
-//! What a member's log holds of this member alone: partial parity, blocks in other places, tails.
+//! Contents of a member's log that concern this member alone: partial parity, relocated blocks, tails.
 
 use crate::{
     buf::{Buf, BufPool},
@@ -14,13 +14,12 @@ pub struct LoggedParity(BTreeMap<(u32, u64, u64), Slot>);
 #[derive(Clone)]
 struct Slot {
     epoch: u64,
-    /// One entry a block of the chunk; empty where nothing was logged.
+    /// One entry per block of the chunk; empty where nothing was logged.
     blocks: Vec<Buf>,
 }
 
 impl LoggedParity {
-    /// Adds a record; a later one replaces what an earlier one said of the same blocks. The record's
-    /// data is shared, not copied.
+    /// Adds a record, which replaces earlier records of the same blocks. The record's data is shared, not copied.
     pub fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {
         let slot = self
             .0
@@ -43,7 +42,7 @@ impl LoggedParity {
         slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
     }
 
-    /// Forgets the versions of a stripe's parity that one replaces: it would overwrite them in a zone.
+    /// Drops the versions of a stripe's parity that `version` replaces: in a zone it would overwrite them.
     fn forget_versions_before(&mut self, version: &ParityRecord) {
         let earlier = (version.zone, version.stripe, 0)..(version.zone, version.stripe, version.index as u64);
         for (_, slot) in self.0.range_mut(earlier) {
@@ -52,7 +51,7 @@ impl LoggedParity {
         }
     }
 
-    /// Forgets what covers anything beyond a tail of a zone.
+    /// Drops parity that covers blocks beyond a tail of a zone.
     fn forget_beyond(&mut self, tail: &TailRecord, layout: &Layout) {
         for ((_, stripe, index), slot) in self.0.range_mut((tail.zone, 0, 0)..(tail.zone + 1, 0, 0)) {
             let covered = stripe * layout.stripe_blocks() + index * layout.chunk_blocks;
@@ -61,7 +60,7 @@ impl LoggedParity {
         }
     }
 
-    /// Everything that was logged of `zone` in `epoch`: stripe, chunk, block.
+    /// All blocks that were logged of `zone` in `epoch`: stripe, chunk, block.
     pub fn of_zone(&self, zone: u32, epoch: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let slots = self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).filter(move |(_, slot)| slot.epoch == epoch);
         slots.flat_map(|((_, stripe, index), slot)| {
@@ -75,7 +74,7 @@ impl LoggedParity {
         self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).next().is_some()
     }
 
-    /// Forgets the stripes of `zone` below `stripe`; their buffers go to `pool`.
+    /// Drops the stripes of `zone` below `stripe`; their buffers go to `pool`.
     pub fn forget(&mut self, zone: u32, stripe: u64, pool: &mut BufPool) {
         while let Some((key, _)) = self.0.range((zone, 0, 0)..(zone, stripe, 0)).next() {
             let key = *key;
@@ -85,7 +84,7 @@ impl LoggedParity {
         }
     }
 
-    /// Keeps only blocks of which `keep` (zone, epoch, stripe, chunk, block) says so.
+    /// Keeps only the blocks for which `keep` (zone, epoch, stripe, chunk, block) returns true.
     pub fn retain(&mut self, keep: impl Fn(u32, u64, u64, u64, u64) -> bool) {
         self.0.retain(|(zone, stripe, index), slot| {
             for (block, buf) in slot.blocks.iter_mut().enumerate() {
@@ -97,7 +96,7 @@ impl LoggedParity {
         });
     }
 
-    /// All of it, in as few records as it takes.
+    /// All blocks, in as few records as possible.
     pub fn records(&self) -> Vec<ParityRecord> {
         let mut records = Vec::new();
         for ((zone, stripe, index), slot) in &self.0 {
@@ -129,17 +128,18 @@ impl LoggedParity {
     }
 }
 
-/// What the log holds of this member alone.
+/// Contents of the log that concern this member alone.
 #[derive(Clone, Default)]
 pub struct Live {
     /// Partial parity.
     pub parity: LoggedParity,
-    /// What belongs where its own blocks are burned; the chunk is [`RELOCATED`].
+    /// Blocks that belong in place of burned ones; the chunk is [`RELOCATED`].
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
-    /// Something that was in the log when it was read could not be read, or was damaged.
+    /// A part of the log was unreadable or damaged when the log was read.
     pub holes: bool,
-    /// Zones, with their epochs, that have been in doubt since before the log's checkpoint, when that was so.
+    /// Zones, with their epochs, that were in doubt when the log's checkpoint was written, if an earlier log had such
+    /// holes.
     pub incomplete: BTreeMap<u32, u64>,
 }
 
@@ -175,7 +175,7 @@ impl Live {
         }
     }
 
-    /// Keeps only what is of zones of which `keep` (zone, epoch) says so.
+    /// Keeps only the contents of zones for which `keep` (zone, epoch) returns true.
     pub fn retain_zones(&mut self, keep: impl Fn(u32, u64) -> bool) {
         self.parity.retain(|zone, epoch, _, _, _| keep(zone, epoch));
         self.relocated.retain(|zone, epoch, _, _, _| keep(zone, epoch));

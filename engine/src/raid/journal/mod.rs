@@ -1,4 +1,4 @@
-//! The journal: a log on every member, of what all have to know and of what belongs to this one.
+//! The journal: a log on every member, with state of the array and contents that concern this member alone.
 
 pub mod label;
 pub mod log;

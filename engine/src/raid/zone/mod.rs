@@ -1,4 +1,4 @@
-//! Zones at work: what is written to them, read from them, and done with them.
+//! Zones of the array at runtime: commands, writes, reads, settling, zone management.
 
 pub mod dispatch;
 pub mod flow;

@@ -1,4 +1,4 @@
-//! Tasks that put reads together, kept for the next ones.
+//! Tasks that carry out reads of several members, kept for reuse.
 
 use crate::{
     buf::Buf,
@@ -17,7 +17,7 @@ use std::{
 pub struct Reader {
     pub job: RefCell<Option<Job>>,
     pub work: Gate,
-    /// There will be no more.
+    /// The task is to end.
     pub ended: Cell<bool>,
 }
 
@@ -25,34 +25,34 @@ pub struct Job {
     pub zone: ZoneIndex,
     pub at: u64,
     pub blocks: u64,
-    /// Empty while the direct read has it.
+    /// Empty while the direct read holds it.
     pub data: Buf,
     pub completer: Completer,
-    /// What [`crate::raid::members::Members::losses`] said when the read began.
+    /// [`crate::raid::members::Members::losses`] when the read began.
     pub losses: u64,
-    /// The read of a single member that is on its way already.
+    /// The read of a single member that is in flight already.
     pub direct: Option<(Seat, Completion)>,
 }
 
-/// All readers of an array, those that wait for work at hand.
+/// All readers of an array, and those that are idle.
 #[derive(Default)]
 pub struct Readers {
     idle: RefCell<Vec<Rc<Reader>>>,
-    /// How many are at work.
+    /// Number of readers at work.
     busy: Cell<u32>,
-    /// Opened when none is.
+    /// Opened when none is at work.
     quiet: Gate,
     ended: Cell<bool>,
 }
 
 impl Readers {
-    /// Gives a reader that has nothing to do; if there is none, one is to be started.
+    /// Takes an idle reader; if there is none, the caller has to start one.
     pub fn take(&self) -> Option<Rc<Reader>> {
         self.busy.set(self.busy.get() + 1);
         self.idle.borrow_mut().pop()
     }
 
-    /// Takes a reader back.
+    /// Returns a reader.
     pub fn give(&self, reader: Rc<Reader>) {
         self.busy.set(self.busy.get() - 1);
         if self.busy.get() == 0 {
@@ -64,14 +64,14 @@ impl Readers {
         }
     }
 
-    /// Waits until nothing is being read.
+    /// Waits until no read is in progress.
     pub async fn quiet(&self) {
         while self.busy.get() > 0 {
             self.quiet.wait().await;
         }
     }
 
-    /// Has all readers end, those at work when they have done it.
+    /// Ends all readers; those at work end after their read.
     pub fn end(&self) {
         self.ended.set(true);
         for reader in self.idle.take() {

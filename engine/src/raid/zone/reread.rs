@@ -1,9 +1,9 @@
-//! Reads of blocks that are not right: from redundancy, as if the member that holds one were wrong.
+//! Rereads of blocks with wrong contents: decoded from redundancy, as if the member that holds the block were wrong.
 //!
-//! Who reads such a block has a checksum of its own. With one parity there is one other way to have it: from all other
-//! members. With two, one more of these may be wrong, so each of them is left out in turn. While a stripe is partial its
-//! parities are in memory, made of the data at the last assembly, whatever was wrong with it then: so what assembly has
-//! found on the members, and differs, is tried as well.
+//! The caller has a checksum for the block. With one parity there is one alternative: decoding it from all other
+//! members. With two, one more of these may be wrong, so each of them is left out in turn. While a stripe is partial
+//! its parities are in memory, computed from the data at the last assembly, even if that was wrong: so parity that
+//! assembly has found on the members, and that differs, is tried as well.
 
 use crate::{
     buf::Buf,
@@ -61,19 +61,19 @@ impl Raid {
         self.decode_without(zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
     }
 
-    /// `piece`, which is one block, with the parities that assembly has found instead of those that the data says.
+    /// Decodes `piece`, one block, with the parities that assembly has found instead of those computed from the data.
     async fn read_with_found(&self, zone: ZoneIndex, piece: Piece, avoided: u32) -> Result<Buf, DeviceError> {
         let found = self.found_parities(zone, piece);
         let (tail, known) = found.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
-        // In place of a parity that was not found the members have that of another stripe, or nothing.
+        // In place of a parity that was not found, the member has that of another stripe, or nothing.
         let lacking = (0..self.layout.parities).filter(|which| known[*which].is_none());
         let avoided =
             lacking.fold(avoided, |all, which| all | 1 << self.layout.parity_member(piece.stripe, which));
         self.decode_without(zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
     }
 
-    /// What assembly has found of the parities at `piece`'s offset, and that the data contradicts, with the tail that
-    /// they belong to: of a stripe that is partial still. `None` if there is no such thing.
+    /// The parities at `piece`'s offset that assembly has found and that contradict the data, with the tail that they
+    /// belong to; only while their stripe is partial. `None` if there are none.
     fn found_parities(&self, zone: ZoneIndex, piece: Piece) -> Option<(u64, Parities)> {
         let running = self.zones.running(zone)?;
         let flow = running.flow.borrow();

@@ -1,5 +1,4 @@
-//! Settling: makes what is complete safe, moves write pointers and the window behind it, and lets a zone rest or
-//! end.
+//! Settling: makes complete data safe, then moves write pointers and the window; pauses and ends zones.
 
 use crate::{
     device::{Command, DeviceError, Done, Status, Zones},
@@ -16,7 +15,7 @@ use crate::{
 use std::rc::Rc;
 
 impl Raid {
-    /// Task: makes what is complete safe, and moves the window.
+    /// Task: makes complete data safe, and moves the window.
     pub async fn settle(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
             let work = zone.completed.wait();
@@ -82,20 +81,20 @@ impl Raid {
         self.append_to(live, Record::Tail(record), sequence).await;
     }
 
-    /// Whole chunks that are to count as settled.
+    /// Number of whole chunks that should count as settled.
     fn chunks_to_claim(&self, flow: &Flow) -> u64 {
         let (layout, consistency) = (&self.layout, self.behaviour.consistency);
         layout.policy.chunks_to_claim(layout, consistency, flow.complete, flow.claimed)
     }
 
     pub fn unsettled(&self, flow: &Flow) -> bool {
-        // A zone that is full ends with a round.
+        // A full zone ends with a round.
         let full = flow.complete == self.layout.capacity_blocks();
         let claim = full || self.chunks_to_claim(flow) > flow.claimed;
         !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
     }
 
-    /// The zone has failed: nobody need wait any longer.
+    /// Fails the waiting and the queued writes of a zone that has failed.
     pub(super) fn give_up(&self, zone: &Zone) {
         if !zone.failed.replace(true) && !self.membership.has_failed() {
             self.events.note(Event::ZoneFailed { zone: zone.index.0 });
@@ -108,7 +107,7 @@ impl Raid {
         zone.changed.open();
     }
 
-    /// Writes down what a round of settling has reached, and lets go who waited for it.
+    /// Records the result of a round of settling, and completes the writes that have waited for it.
     pub fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
         if self.has_failed(zone.index) {
             zone.flow.borrow_mut().settling = false;
@@ -141,7 +140,7 @@ impl Raid {
         zone.changed.open();
     }
 
-    /// Everything below may be submitted when the members of `live` are where they are.
+    /// End of the window: blocks below may be submitted with the present positions of the members of `live`.
     pub fn window(&self, flow: &Flow, live: u32) -> u64 {
         let layout = &self.layout;
         let rows = layout.policy.window_rows(layout, live, flow.claimed, &flow.positions);
@@ -155,7 +154,7 @@ impl Raid {
         }
     }
 
-    /// Takes the zone off the list: nothing goes on in it any more.
+    /// Removes a zone from the running ones: nothing happens in it any more.
     pub fn end_zone(&self, zone: &Zone) {
         self.zones.end(zone.index);
         self.forget_logged(zone.index, u64::MAX);
@@ -166,7 +165,7 @@ impl Raid {
         self.zones.changed.open();
     }
 
-    /// Explicit flushes: the position of every live member to its target, where that is ahead.
+    /// Explicit flushes: moves the position of every live member to its target, where that is ahead.
     pub async fn move_to(&self, zone: &Zone, targets: &[u64; MAX_MEMBERS]) {
         let half = self.layout.chunk_blocks / 2;
         {
@@ -189,8 +188,8 @@ impl Raid {
         }
     }
 
-    /// Brings the members' zones to their full state when the capacity is not a whole number of
-    /// rows, or several zones are one, some of which a power cut may have left behind.
+    /// Finishes the members' zones whose capacity is not a whole number of rows, or that are several zones used as one,
+    /// some of which a power cut may have left behind.
     pub async fn fill_zones(&self, zone: &Zone) {
         if self.has_failed(zone.index) {
             return;
@@ -199,12 +198,12 @@ impl Raid {
         let zones = Zones::One(physical(zone.index));
         let aggregated = {
             let superblock = self.membership.superblock();
-            // What is written by appends leaves a reserve.
+            // Appends leave a reserve.
             superblock.aggregate > 1 || superblock.group_blocks > 0
         };
         let larger =
             |m: usize| self.members.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
-        // The drive that it is copied to may have larger ones.
+        // The drive that a member is copied to may have larger zones.
         let copied = self.members.mirrored();
         let short = each(self.live(zone.index))
             .filter(|m| aggregated || larger(*m) || copied == Some(*m))
@@ -213,8 +212,8 @@ impl Raid {
         self.clear_lost(zone.index).await;
     }
 
-    /// Has the members that lack their part of a zone that ends give up what they hold of it: it
-    /// takes resources that the array counts as free. A rebuild does that itself.
+    /// Clears the remains of a zone that ends on members that lack their part of it: they take resources that the array
+    /// counts as free. A rebuild does that itself.
     pub async fn clear_lost(&self, zone: ZoneIndex) {
         let rebuilt = self.duty.seat().filter(|_| self.duty.is_in(zone));
         let lost = self.catalog.lost(zone) & self.members.active();
@@ -223,8 +222,8 @@ impl Raid {
         }
     }
 
-    /// Waits until nothing of the zone is on its way, and what is complete is settled. Nothing is
-    /// submitted until [`Raid::resume`].
+    /// Waits until no command of the zone is in flight, and complete data is settled. Nothing is submitted until
+    /// [`Raid::resume`].
     pub async fn quiesce(&self, zone: &Zone) {
         zone.pause();
         self.quiet(zone).await;
@@ -247,7 +246,7 @@ impl Raid {
         }
     }
 
-    /// Stops everything in a zone that is about to end, a rebuild too.
+    /// Stops all activity in a zone that is about to end, including a rebuild.
     pub async fn freeze(&self, zone: &Zone) {
         self.quiesce(zone).await;
         self.stop_rebuild(zone.index.0..zone.index.0 + 1).await;

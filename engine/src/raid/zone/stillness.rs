@@ -1,4 +1,4 @@
-//! Commands of the host that change something: which of them are on their way, and when none may be.
+//! Drain of host commands that change something: counts those in progress, and holds new ones.
 
 use crate::device::{Command, Completer, Completion, Slots};
 use std::{
@@ -6,7 +6,7 @@ use std::{
     rc::Rc,
 };
 
-/// Whether a command changes something, or asks what is safe: a flush does, since what it answers for has to be.
+/// True for commands that change the array, and for flush, which has to make the changes before it safe.
 pub fn changes(command: &Command) -> bool {
     match command {
         Command::Write { .. } | Command::Append { .. } | Command::Flush => true,
@@ -19,16 +19,16 @@ pub fn changes(command: &Command) -> bool {
 
 #[derive(Default)]
 pub struct Stillness {
-    /// Commands that wait while one drive takes over from another; `None` if none is to wait.
+    /// Commands that are held while a drive takes over from another; `None` if commands are not held.
     held: RefCell<Option<Vec<(Command, Completer)>>>,
-    /// Flushes, resets and finishes that have begun.
+    /// Flushes, resets and finishes in progress.
     underway: Cell<u32>,
     /// The member whose place another drive is taking.
     handing_over: Cell<Option<usize>>,
 }
 
 impl Stillness {
-    /// Has commands wait from now on.
+    /// Holds commands from now on.
     pub fn begin(&self) {
         self.held.borrow_mut().get_or_insert_default();
     }
@@ -37,20 +37,20 @@ impl Stillness {
         self.held.borrow().is_some()
     }
 
-    /// Has a command wait that would change something.
+    /// Holds a command that would change something.
     pub fn hold(&self, command: Command, slots: &Rc<Slots>) -> Completion {
         let (completer, completion) = slots.pair();
         self.held.borrow_mut().get_or_insert_default().push((command, completer));
         completion
     }
 
-    /// Ends, and gives the commands that have waited.
+    /// Stops holding commands, and returns those that have waited.
     pub fn end(&self) -> Vec<(Command, Completer)> {
         self.handing_over.set(None);
         self.held.take().unwrap_or_default()
     }
 
-    /// A flush, reset or finish begins.
+    /// Counts a flush, reset or finish that begins.
     pub fn enter(&self) {
         self.underway.set(self.underway.get() + 1);
     }
@@ -63,7 +63,7 @@ impl Stillness {
         self.underway.get() == 0
     }
 
-    /// The member whose place another drive is taking, while nothing changes.
+    /// The member whose place another drive is taking, while commands are held.
     pub fn handing_over(&self) -> Option<usize> {
         self.handing_over.get()
     }

@@ -1,15 +1,14 @@
-//! Carries writes out (§4.1): one running zone is a queue of writes and three tasks.
+//! Writes (§4.1): one running zone is a queue of writes and three tasks.
 //!
-//! `submit_plans` takes data from the queue in *plans*: blocks of one stripe, of any number of writes,
-//! which go out together with the parity that [`zrwa::parity_of`] asks for. `reap` takes completions in
-//! the order of the plans, so that a plan is complete only when everything before it is; it
-//! acknowledges the writes of a plan, each on its own, if they need no more than that. `settle` moves
-//! the write pointers behind it, logs tails that write pointers cannot show, and acknowledges the
-//! writes that wait for it.
+//! `submit_plans` takes data from the queue in *plans*: blocks of one stripe, of any number of writes, which are
+//! submitted together with the parity that [`zrwa::parity_of`] returns. `reap` takes completions in the order of the
+//! plans, so that a plan is complete only when everything before it is; it acknowledges the writes of a plan, each on
+//! its own, if they need no more than that. `settle` then moves the write pointers, logs tails that write pointers
+//! cannot show, and acknowledges the writes that wait for it.
 //!
-//! What is queued and completes a stripe goes at once. A rest that does not is partial parity to be
-//! written, so it may wait while other writes of the zone are in flight ([`Raid::plan_end`]); when
-//! nothing is, it goes. No tail inside a plan is ever claimed, logged or noted.
+//! Queued data that completes a stripe is submitted at once. Less than that needs partial parity, so it may wait while
+//! other writes of the zone are in flight ([`Raid::plan_end`]); when none is, it is submitted. No tail inside a plan is
+//! ever claimed, logged or recorded.
 //!
 //! The window: stripe `s` may be written when every member has passed row `s − D`. Then data stays
 //! within `[wp, wp + D)` and partial parity and logs within `[wp + D, wp + 2D)`, no write flushes
@@ -35,18 +34,18 @@ use crate::{
 };
 use std::rc::Rc;
 
-/// What stops `reap`.
+/// Why `reap` stops.
 enum Reaped {
     Idle,
     Ended,
     Wait(Sub),
     Membership,
-    /// The first promise is about to be given, of everything below this block.
+    /// The first promise is about to be made, of everything below this block.
     Promise(u64),
 }
 
 impl Raid {
-    /// Writes `data` at block `at` of a zone whose table entry has taken the write already.
+    /// Queues a write of `data` at block `at` of a zone, which the zone table has accepted already.
     pub fn write(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf, fua: bool) -> Completion {
         let (completer, completion) = self.slots.pair();
         let running = self.running_zone(zone);
@@ -101,7 +100,7 @@ impl Raid {
         self.runtime.spawn(self.clone().settle(zone.clone()));
     }
 
-    /// Task: submits what is queued. It looks when whoever was ready has handed in all that he had.
+    /// Task: submits queued data. It runs when all tasks that were ready have queued their writes.
     async fn submit_plans(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
             let queued = zone.queued.wait();
@@ -147,12 +146,12 @@ impl Raid {
         }
     }
 
-    /// Where the plan ends that is to be submitted now, if there is one.
+    /// End of the plan that is to be submitted now, if there is one.
     ///
-    /// Whole stripes go, and so does everything while the members have little to do. When they are busy, a
-    /// rest waits for writes in flight if the stripe will fill up when others follow them; how many follow is
-    /// judged by how much there was lately. Otherwise it waits until there is as much of it as is in flight:
-    /// plans then grow with the load, and two of them are always on their way.
+    /// Whole stripes are submitted, and so is everything while the members have little to do. When they are busy, less
+    /// than a stripe waits for writes in flight if the stripe will fill up with the writes that follow them, as the
+    /// recent queue depth suggests. Otherwise it waits until it is as large as the data in flight: plans then grow with
+    /// the load, and two of them are always in flight.
     fn plan_end(&self, flow: &mut Flow) -> Option<u64> {
         let (front, back) = (flow.queue.front()?, flow.queue.back()?);
         if flow.next >= flow.limit {
@@ -169,7 +168,7 @@ impl Raid {
             return Some(stripe_end);
         }
         let (left, rest, chunk) = (end - flow.next, stripe_end - flow.next, self.layout.chunk_blocks);
-        // Only writes on their way to their end make room for others when they complete.
+        // Only writes in flight make room for others when they complete.
         let in_flight = front.start.saturating_sub(flow.complete);
         if in_flight > 0 {
             // In the last chunk there is nothing to save: its slot is the full parity.
@@ -181,14 +180,14 @@ impl Raid {
         if !(chunk / 2..=chunk).contains(&left) {
             return Some(end);
         }
-        // In two halves, so that one is transferred while the drive begins with the other.
+        // In two halves, so that the transfer of one overlaps with the drive's work on the other.
         let ends = flow.queue.iter().map(Write::end);
         Some(ends.take_while(|end| 2 * (end - flow.next) <= left).last().unwrap_or(front.end()))
     }
 
-    /// Whether members would gain by fewer and larger commands: there are two for each of them on their way, or as
-    /// much as a stripe with its parity, of all zones together. With less, what waits is late for nothing;
-    /// whether others follow soon enough nobody knows here, where there is no clock.
+    /// Whether members would gain by fewer and larger commands: two for each of them are in flight, or as much as a
+    /// stripe with its parity, of all zones together. With less, waiting only adds latency; whether other writes follow
+    /// soon enough is unknown, for there is no clock here.
     fn is_busy(&self) -> bool {
         let Traffic { commands, blocks } = self.zones.traffic();
         commands >= 2 * self.layout.members as u64
@@ -229,7 +228,7 @@ impl Raid {
         flow.pieces = pieces;
     }
 
-    /// Takes `blocks` of data from the queue: a part of one write as it is, parts of several as a copy.
+    /// Takes `blocks` of data from the queue: part of one write without a copy, parts of several copied together.
     fn take_piece(&self, flow: &mut Flow, blocks: u64) -> Buf {
         let mut joined = BufMut::default();
         let mut done = 0;
@@ -260,7 +259,7 @@ impl Raid {
         joined.freeze()
     }
 
-    /// The parities of a whole stripe, as far as there is a member for them.
+    /// The parities of a whole stripe, as far as their members are live.
     fn full_parities(&self, stripe: u64, live: u32, pieces: &[Buf]) -> Parities {
         let layout = &self.layout;
         let kept = |which| which < layout.parities && live & (1 << layout.parity_member(stripe, which)) != 0;
@@ -278,8 +277,7 @@ impl Raid {
         parities
     }
 
-    /// Takes `data` of chunk `index` into the running parities; gives the results if they are to be
-    /// written.
+    /// Adds `data` of chunk `index` to the running parities; returns the results if they are to be written.
     fn run_parities(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Parities {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
         let double = self.layout.parities > 1;
@@ -356,8 +354,8 @@ impl Raid {
                 self.store(zone, flow, member, at, data, content);
             }
             Place::MetaLog => {
-                // The log keeps it for longer than a write lasts, and the parity of one chunk may be the
-                // data of one.
+                // The log keeps the data for longer than the write lasts, and the parity of one chunk may be a write's
+                // own buffer.
                 let data = if index == 0 { self.copy(&data) } else { data };
                 let (epoch, from) = (flow.epoch, offset as u32);
                 let record = ParityRecord { zone: zone.0, epoch, stripe, index: index as u32, from, data };
@@ -383,7 +381,7 @@ impl Raid {
         }
     }
 
-    /// Remembers a sub-request of so many blocks until it completes; some drives have done it already.
+    /// Tracks a sub-request of `blocks` blocks until it completes; some drives complete at once.
     fn track(&self, flow: &mut Flow, member: usize, blocks: u64, mut completion: Completion) {
         match completion.take() {
             Some(done) if done.result.is_ok() => self.give_back(done),
@@ -419,15 +417,14 @@ impl Raid {
         self.give_back(done);
     }
 
-    /// Returns the buffers of a sub-request to the pool. What belongs to a write is not unique, and
-    /// stays with it.
+    /// Returns the buffers of a sub-request to the pool. Buffers of a write are not unique, and stay with it.
     fn give_back(&self, done: Done) {
         let mut pool = self.pool.borrow_mut();
         pool.give(done.data);
         pool.give(done.oob);
     }
 
-    /// Takes all completions that are there.
+    /// Takes all completions that have arrived.
     fn reap(&self, zone: &Zone) -> Reaped {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
@@ -451,7 +448,7 @@ impl Raid {
                 }
                 self.notices_power_loss(self.live(zone.index));
             }
-            // What a lost member does not have may count only when the others know that it is lost.
+            // A write that a lost part lacks may count only when the other members have the loss in their logs.
             if self.membership.is_pending() {
                 break Reaped::Membership;
             }
@@ -476,9 +473,9 @@ impl Raid {
         self.layout.policy.is_safe_when_complete() && !self.members.is_volatile()
     }
 
-    /// The writes of a plan complete together, each with its own answer.
+    /// Completes the writes of a plan together, each with its own result.
     fn complete(&self, zone: ZoneIndex, flow: &mut Flow, end: u64) {
-        // What a member did not write that cannot be done without is not there.
+        // Without the blocks of a member that the zone cannot do without, the plan is not complete.
         if self.zones.stuck(zone).is_none() {
             flow.complete = flow.complete.max(end);
         }
