@@ -1,4 +1,4 @@
-//! Another drive in a place that is vacant.
+//! Attaching a drive to a vacant place.
 
 use crate::{
     device::ZonedDevice,
@@ -18,7 +18,7 @@ use crate::{
 use std::{collections::BTreeMap, rc::Rc};
 
 impl Raid {
-    /// Puts a drive in the place of `member`, which must be out, to be rebuilt. Every zone of the
+    /// Makes a drive the member in the place of `member`, which must be out; it is to be rebuilt. Every zone of the
     /// drive is reset.
     pub async fn attach(self: &Rc<Self>, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.members.check(member)?;
@@ -31,7 +31,7 @@ impl Raid {
         let uuid = self.new_uuid(member);
         let device = self.prepare(&drive, uuid)?;
         self.members.check_unused(&drive)?;
-        // It may be the drive that was here before, and reads of that be on their way.
+        // The drive may have been here before, with reads in flight.
         self.members.note_loss();
         let wiped = wipe(&*device).await;
         wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)))?;
@@ -53,8 +53,8 @@ impl Raid {
         self.catalog.unreadable.remove_parts(member, None);
         let others = self.members.active();
         self.members.put(member, drive.name.clone(), log.clone());
-        // The new member learns last that it is one. If it knew before the others, and they went
-        // on without it, its superblock would be the newest.
+        // The new member is updated last. If it were before the others, and they continued without it, its superblock
+        // would be the newest.
         let own = log.renew();
         self.renew_logs(others).await;
         self.runtime.spawn(log.run());
@@ -68,12 +68,12 @@ impl Raid {
         Ok(())
     }
 
-    /// A name for a drive in the place of `member`, which no other one has had.
+    /// A new UUID for a drive in the place of `member`.
     fn new_uuid(&self, member: usize) -> Uuid {
         member_uuid(self.array, member, self.membership.next_sequence())
     }
 
-    /// The drive as the member with this name uses it, if it could be one.
+    /// The drive as the member with this UUID uses it; the error says why it cannot be one.
     pub fn prepare(&self, drive: &Drive, uuid: Uuid) -> Result<Rc<dyn ZonedDevice>, BadDrive> {
         let superblock = self.membership.superblock();
         check_appends(drive, superblock.group_blocks as u64)?;
@@ -84,7 +84,7 @@ impl Raid {
         Ok(device)
     }
 
-    /// The drive as one that is to replace `member`.
+    /// The drive as the replacement of `member`.
     pub fn newcomer(&self, member: usize, drive: &Drive) -> Result<Newcomer, BadDrive> {
         let uuid = self.new_uuid(member);
         let device = self.prepare(drive, uuid)?;

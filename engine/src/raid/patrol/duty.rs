@@ -1,4 +1,4 @@
-//! What a rebuild or a replacement works on; there is one of either at a time.
+//! The present work of a rebuild or a replacement; one of either runs at a time.
 
 use crate::{raid::seat::Seat, zone::ZoneIndex};
 use std::{
@@ -9,14 +9,14 @@ use std::{
 #[derive(Default)]
 pub struct Duty {
     runs: Cell<bool>,
-    /// It has been called off.
+    /// The work has been cancelled.
     cancelled: Cell<bool>,
-    /// The drive that it works on.
+    /// The drive that is filled.
     seat: Cell<Option<Seat>>,
-    /// The zone that it is in, and whether somebody wants that left alone.
+    /// The zone that the work is in, and whether another operation needs that zone.
     zone: Cell<Option<ZoneIndex>>,
     stop: Cell<bool>,
-    /// Zones of which a member that lacks them gives up what it holds.
+    /// Zones that are being cleared on members that lack their part.
     clearing: RefCell<Vec<ZoneIndex>>,
 }
 
@@ -30,7 +30,7 @@ impl Duty {
         begins
     }
 
-    /// Calls off what is under way.
+    /// Cancels the work that is under way.
     pub fn cancel(&self) {
         self.cancelled.set(true);
     }
@@ -71,7 +71,7 @@ impl Duty {
         self.zone.get() == Some(zone)
     }
 
-    /// Asks for zones to be left alone; `false` if nothing is done in any of them.
+    /// Asks the work to leave zones; `false` if there is no work in any of them.
     pub fn stop(&self, zones: &Range<u32>) -> bool {
         let is_among = self.zone.get().is_some_and(|zone| zones.contains(&zone.0));
         if is_among {
@@ -80,7 +80,7 @@ impl Duty {
         is_among || self.clearing.borrow().iter().any(|zone| zones.contains(&zone.0))
     }
 
-    /// Whether the zone is to be left alone.
+    /// Whether the work has to leave its zone.
     pub fn is_stopped(&self) -> bool {
         self.stop.get()
     }

@@ -1,13 +1,13 @@
-//! Writing holes down ([`crate::raid::holes`]), as far as there is room for them; and filling them in.
+//! Recording holes ([`crate::raid::holes`]), within the room for them, and filling them.
 //!
-//! A hole is filled when its block can be decoded again, since the other drive can read its own. A zone is not
-//! written twice, so the part is written anew:
+//! A hole is filled when its block can be decoded again, since the other drive can read its own. A zone cannot be
+//! overwritten, so the part is written anew:
 //!
-//! - Of a zone that is full, in a spare zone of the drive, from what the part holds and what is decoded. The part
-//!   counts where it is until the copy is complete, and the member has written down where that is. Holes are crossed
-//!   off after that. So a cut leaves the part as it was, or as it is then with holes that are none.
-//! - Otherwise it is given up and rebuilt as any other part that is lacking. That is done only if all other members
-//!   have theirs, and all of the part, holes too, has just been decoded from them: else it might lose what it has.
+//! - Of a full zone, in a spare zone of the drive, from the blocks that the part holds and decoded ones. The part
+//!   counts where it is until the copy is complete, and the member has logged its new place. The holes are removed
+//!   after that. So a crash leaves the part as it was, or the new part with holes that are filled already.
+//! - Otherwise the part is given up and rebuilt like any other lost part. That is done only if all other members have
+//!   theirs, and all of the part, holes included, has just been decoded from them: else it might lose data.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -31,7 +31,7 @@ use std::{ops::Range, rc::Rc};
 const MOST_HOLES: u64 = 4096;
 
 impl Raid {
-    /// Writes down the holes of a member's part of a zone, which does not count yet.
+    /// Logs the holes of a member's part of a zone, which does not count yet.
     pub async fn keep_holes(
         &self,
         zone: ZoneIndex,
@@ -53,7 +53,7 @@ impl Raid {
         Ok(())
     }
 
-    /// Forgets the holes of zones that have been reset, and what could not be read there.
+    /// Removes the holes and the unreadable blocks of zones that have been reset.
     pub fn forget_holes(&self, zones: Range<u32>) {
         self.catalog.unreadable.remove_zones(&zones);
         self.catalog.change_holes(|all| all.retain(|zone, _| !zones.contains(&zone)));
@@ -64,7 +64,7 @@ impl Raid {
         (self.catalog.holes().count() * HOLE_BYTES as u64).div_ceil(BLOCK as u64)
     }
 
-    /// How many holes there may be: they take a quarter at most of what checkpoints leave of a log.
+    /// Most holes that there may be: they take at most a quarter of the room that checkpoints leave in a log.
     fn most_holes(&self) -> u64 {
         let superblock = self.membership.superblock();
         let devices = (0..self.members.count()).filter_map(|member| self.members.device(member));
@@ -73,8 +73,8 @@ impl Raid {
         MOST_HOLES.min(room / 4 * (BLOCK as u64 / HOLE_BYTES as u64))
     }
 
-    /// Fills in holes that can be decoded now, or does without their parts, which are to be rebuilt then. Gives the bytes
-    /// that it has written.
+    /// Fills holes that can be decoded now, or gives up their parts, which are then to be rebuilt. Returns the bytes
+    /// written.
     pub(super) async fn fill_holes(self: &Rc<Self>) -> u64 {
         let parts = self.catalog.holes().parts();
         let mut bytes = 0;
@@ -86,7 +86,7 @@ impl Raid {
             }
             self.duty.enter(zone);
             self.duty.work_on(self.members.seat(member));
-            // What cannot be filled now stays a hole.
+            // Holes that cannot be filled now stay.
             bytes += self.fill_part(zone, member).await.unwrap_or_default();
             self.duty.leave();
             self.zones.changed.open();
@@ -114,7 +114,7 @@ impl Raid {
         if let Some((log, place)) = log.zip(place) {
             let copied = self.copy_to_spare(zone, member, (&log, place)).await;
             if copied.is_err() && log.device.places().get(&physical(zone).0) != Some(&place) {
-                // Half a zone would hold resources of the drive.
+                // Half a zone would take resources of the drive.
                 let zones = Zones::One(physical(zone));
                 log.device.submit_to(place, Command::Reset { zones }).await;
             }
@@ -128,7 +128,7 @@ impl Raid {
         Ok(0)
     }
 
-    /// Writes a member's part of a full zone anew in a spare zone, and has it be there.
+    /// Writes a member's part of a full zone anew in a spare zone, and makes this its place.
     async fn copy_to_spare(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -162,7 +162,7 @@ impl Raid {
         if !self.members.is_seated(seat) {
             return Err(NoPart::Gone.into());
         }
-        // What is being read of the old place may be reset when another zone is moved there.
+        // Reads in flight may be of the old place, which may be reset when another zone is moved there.
         log.device.place(physical(zone), place);
         self.members.note_loss();
         self.events.note(Event::Moved { member, zone: zone.0, place });
@@ -172,8 +172,8 @@ impl Raid {
         Ok(end * BLOCK as u64)
     }
 
-    /// Blocks of a member's part of a full zone, all in one row: as it holds them, or as they are decoded where it
-    /// cannot read them or has holes.
+    /// Blocks of a member's part of a full zone, all in one row: as read, or decoded where the member cannot read them
+    /// or has holes.
     async fn own_or_decoded(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -210,7 +210,7 @@ impl Raid {
         Ok(whole.freeze())
     }
 
-    /// A block of a member's part of a zone from the other members; `None` if these cannot tell it now.
+    /// Decodes a block of a member's part of a zone from the other members; `None` if that is impossible now.
     async fn decode_block(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -229,7 +229,7 @@ impl Raid {
         Ok(self.decode_tail(zone, Piece { stripe: row, index, from, to: from + 1 }, role).await.ok())
     }
 
-    /// What `role` of the stripe that a zone ends in holds at `piece`'s offsets, from the other members.
+    /// Decodes the content of `role` at `piece`'s offsets in the stripe that a zone ends in, from the other members.
     async fn decode_tail(&self, zone: ZoneIndex, piece: Piece, role: Role) -> Result<Buf, DeviceError> {
         let known = match self.zones.running(zone) {
             Some(running) => self.running_parities(&running.flow.borrow(), piece),
@@ -238,7 +238,7 @@ impl Raid {
         self.decode(zone, piece, role, self.tail(zone), &known).await
     }
 
-    /// Whether everything that a member holds of a zone, or should, can be decoded from the others.
+    /// Whether all blocks of a member's part of a zone, held or not, can be decoded from the others.
     async fn decodes_all(self: &Rc<Self>, zone: ZoneIndex, member: usize) -> Result<bool, Stopped> {
         let (layout, tail) = (self.layout, self.tail(zone));
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());

@@ -1,4 +1,4 @@
-//! Filling what is lacking: a drive that is new, one that lost a zone, one that replaces another.
+//! Restoring redundancy: fills a new drive, a lost part of a zone, the replacement of a drive, and holes.
 
 pub mod attach;
 pub mod duty;

@@ -1,59 +1,58 @@
-//! Replacement: a drive takes over from one that works, which is read and kept up to date until then.
+//! Replacement: a drive takes over from a working member, which is copied and mirrored until then.
 //!
-//! *The copy.* The member stays what it is. What is submitted to it goes through a [`Mirror`], which sends
-//! commands for zones that it follows to the new drive as well. A zone is followed from a moment on in which
-//! it is equal on both drives, as far as anybody can tell by reading it, and no command for it is on its way:
-//! one that is empty, at once; one that is full, when it has been copied; one that is being written, when it is
-//! held still and the rest of it has been copied, with whatever is readable in its ZRWA and the write pointer
-//! where it is on the old drive. From then on both get the same commands, each of which is complete on both
-//! before anybody relies on it. So a zone that is followed is on the new drive what it is on the old one, to
-//! every reader, recovery among them; what is known of the member's part (holes, burned blocks) is true of
-//! both. Log blocks and marks name the address where they lie, so zones have to be equally far apart.
+//! *The copy.* The old drive stays the member. Commands for it go through a [`Mirror`], which sends commands for zones
+//! that it *follows* to the new drive as well. A zone is followed from a moment at which it reads the same on both
+//! drives, and no command for it is in flight: an empty zone at once; a full one when it has been copied; one that is
+//! being written when it is quiesced and the rest of it has been copied, with the readable blocks of its ZRWA, and the
+//! write pointer where it is on the old drive. From then on both get the same commands, each of which completes only
+//! when it is complete on both. So a followed zone is equal on both drives for every reader, recovery included; the
+//! records of the member's part (holes, burned blocks) are true of both. Log blocks and marks contain their address, so
+//! zones have to be equally far apart.
 //!
-//! A zone is protected from resets and finishes while it is copied as it is while it is rebuilt; there is one
-//! of either at a time. Blocks that the old drive cannot read are decoded. Where they cannot be, or are part
-//! of a stripe that is not complete, the zone is left out: the new drive lacks it, and it is rebuilt later. That
-//! is refused where any other member lacks it too: a replacement costs no redundancy that is lacking already.
+//! A zone is protected from resets and finishes while it is copied, as while it is rebuilt; only one rebuild or
+//! replacement runs at a time. Blocks that the old drive cannot read are decoded. Where they cannot be, or are part of
+//! a stripe that is not complete, the zone is left out: the new drive lacks it, and it is rebuilt later. That is
+//! refused if any other member lacks the zone too: a replacement does not reduce redundancy that is reduced already.
 //!
-//! *It can be called off* until the new drive takes over: that is let go then, as if it had failed, and emptied.
+//! *It can be cancelled* until the new drive takes over: the new drive is then detached, as if it had failed, and
+//! emptied.
 //!
-//! *Nothing is written anywhere about it* before all zones are followed, but on the new drive, which says what it has
-//! ([`super::target`]) so that the copy goes on later. If the power goes the array is as it was, and the new drive,
-//! which has no log, is none of any array. If the new drive fails it is let go.
-//! If the old one goes out the array does without it, and the new one is attached and rebuilt: what it holds is
-//! of a member that lacks what was written since.
+//! *Nothing is recorded about it* before all zones are followed, except on the new drive, which lists its complete
+//! zones ([`super::target`]) so that the copy can continue later. After a power loss the array is as it was, and the
+//! new drive, which has no log, is not a member of any array. If the new drive fails it is detached. If the old one
+//! fails, the member is out, and the new drive is attached and rebuilt: it holds the data of a member that lacks the
+//! writes since.
 //!
-//! *The new drive takes over* while nothing changes. Commands of the host that change anything are held, and
-//! what has begun is waited for; then both drives hold the same, logs apart, and nothing that is answered
-//! until the end relies on what only one of them has. In this stillness, in this order:
+//! *The takeover* happens while nothing changes. Commands of the host that change anything are held, and those in
+//! progress are drained; then both drives hold the same, logs apart, and nothing that is acknowledged until the end
+//! depends on data that only one of them has. In this state, in this order:
 //!
 //! 1. the cache of the new drive is flushed;
-//! 2. all others have a checkpoint that names the new drive, and says that it is *taking over*;
-//! 3. the new drive has such a checkpoint, with what the log of the old one held of parity and tails;
-//! 4. all have a superblock that says that it has taken over.
+//! 2. all other members get a checkpoint that names the new drive, as *taking over*;
+//! 3. the new drive gets such a checkpoint, with the parity and tails of the old drive's log;
+//! 4. all get a superblock by which it has taken over.
 //!
-//! The old drive is told nothing: its superblock goes on saying that it is the member. When an assembly finds
-//! that a drive is taking over (the newest superblock says so), it takes the new drive if that has its
-//! checkpoint, and otherwise the old one, which is complete as well: until step 4 is done everywhere nothing
-//! has changed. So whichever single drive is lost, and wherever the power goes,
+//! The old drive is not updated: by its own superblock it stays the member. An assembly that finds a drive taking over
+//! (by the newest superblock) uses the new drive if that has its checkpoint, and otherwise the old one, which is
+//! complete as well: until step 4 is done everywhere nothing has changed. So whichever single drive is lost, and
+//! whenever the power fails,
 //!
 //! - before the first checkpoint of step 2 the old drive is the member;
-//! - up to the end of step 3 one of the two is there, or it is the one that is lost;
-//! - once a superblock of step 4 is anywhere, the new drive has its checkpoint, and is the member or the one
-//!   that is lost. Where only members are there that have not got that superblock, the old drive may be taken in
-//!   the place of a new one that is lost. It still holds everything: nothing has gone on before all had it.
+//! - up to the end of step 3 one of the two is present, or it is the one that is lost;
+//! - once a superblock of step 4 is on any drive, the new drive has its checkpoint, and is the member or the one that
+//!   is lost. If only members without that superblock are present, the old drive may be used in place of a new one that
+//!   is lost. It still holds everything: nothing has changed before all had the superblock.
 //!
-//! *Only one of them ever goes on.* The assembly that takes one of them says so in its checkpoints, before
-//! anything else is written; if it is cut off, some say so and nothing has changed. The one that is not taken may
-//! know newer superblocks than anybody who is there, since it was told something in the moment of the cut. So
-//! such an assembly leaves out 2^33 sequence numbers, more than can have been on their way ([`SKIPPED`]): what
-//! it writes is newer than whatever the other one was told, and names somebody else in its place. If both are
-//! missing, all are told that neither takes part any more, as of any member that is absent, before anything
-//! changes.
+//! *Only one of them ever continues.* The assembly that uses one of them records this in its checkpoints, before
+//! anything else is written; if it is interrupted, some have the record and nothing has changed. The drive that is not
+//! used may have newer superblocks than all that are present, from updates in flight when the power failed. So such an
+//! assembly skips 2^33 sequence numbers, more than can have been in flight ([`SKIPPED`]): its records are newer than
+//! any on the other drive, and name another drive in its place. If both are missing, all members record that neither
+//! takes part any more, as for any absent member, before anything changes.
 //!
-//! *If the new drive fails while it takes over*, the old one is put back in its place, still in the stillness,
-//! with a newer superblock on all others, and then on itself. If the power goes before that, and after all were
-//! told that the new one is out, an assembly takes the old one all the same: that one was taking over still.
+//! *If the new drive fails during the takeover*, the old one gets its place back, still while nothing changes, with a
+//! newer superblock on all others, and then on itself. If the power fails before that, and after all have recorded that
+//! the new one is out, an assembly uses the old one all the same: the takeover was still under way.
 
 use crate::{
     adapt::mirror::Mirror,
@@ -88,54 +87,54 @@ use std::{
     rc::Rc,
 };
 
-/// Blocks in a read or write of a copy, if both drives take as much.
+/// Blocks in a read or write of a copy, if both drives support that many.
 const BATCH_BLOCKS: u64 = 256;
-/// Reads ahead of the write that is on its way.
+/// Reads ahead of the write in flight.
 const READS_AHEAD: usize = 4;
-/// Sequence numbers that an assembly leaves out which decides who of two drives is the member: more than a change at
-/// rest does, which may have been cut off.
+/// Sequence numbers that an assembly skips which decides between two drives of one member: more than a change of a
+/// stopped array skips, which may have been interrupted.
 pub const SKIPPED: u64 = 2 * AHEAD;
 
-/// A drive that shall take a place.
+/// A drive that is to become a member.
 pub struct Newcomer {
     pub name: String,
-    /// What the array calls it.
+    /// UUID of the drive as the member.
     pub uuid: Uuid,
-    /// The drive itself, and as the array uses it.
+    /// The drive itself, and the drive as the array uses it.
     pub drive: Rc<dyn ZonedDevice>,
     pub device: Rc<dyn ZonedDevice>,
     /// Its power epoch before anything is written to it.
     pub power_epoch: Option<u64>,
 }
 
-/// How blocks get into a zone of the new drive.
+/// How blocks are written to a zone of the new drive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Without a ZRWA, at the write pointer; what was never written becomes zeros.
+    /// Without a ZRWA, at the write pointer; unwritten blocks become zeros.
     InOrder,
-    /// In the ZRWA, with the write pointer behind them.
+    /// In the ZRWA, and the write pointer then moves past them.
     Passed,
-    /// In the ZRWA.
+    /// In the ZRWA, without moving the write pointer.
     Ahead,
 }
 
-/// Blocks of the old drive as they were read.
+/// Blocks of the old drive.
 struct Found {
     data: Buf,
     oob: Buf,
-    /// Those that were never written.
+    /// Offsets of blocks that were never written.
     unwritten: Vec<u64>,
 }
 
-/// A copy that is going on.
+/// A copy in progress.
 struct Copy<'a> {
     seat: Seat,
     mirror: &'a Rc<Mirror>,
-    /// Takes bytes that are done.
+    /// Called with the number of bytes that have been copied.
     report: &'a dyn Fn(u64),
 }
 
-/// Ends a replacement, also one that is dropped half-way.
+/// Cleans up after a replacement, also after one whose future is dropped.
 struct Guard<'a>(&'a Raid);
 
 impl Drop for Guard<'_> {
@@ -149,8 +148,8 @@ impl Drop for Guard<'_> {
 }
 
 impl Raid {
-    /// Puts `new` in the place of `member`; gives the bytes that were copied, or `None` if the member went
-    /// out on the way.
+    /// Replaces the drive of `member` by `new`; returns the bytes that were copied, or `None` if the member went out
+    /// meanwhile.
     pub async fn replace(
         self: &Rc<Self>,
         member: usize,
@@ -163,7 +162,7 @@ impl Raid {
         let _guard = Guard(self);
         let seat = self.members.seat(member);
         let mirror = self.mirror_with(member, &new)?;
-        // It may be a drive that was a member before, and reads of that be on their way.
+        // The drive may have been a member before, with reads in flight.
         self.members.note_loss();
         let target = self.find_target(member, &new.device).await;
         let wiped = match target.is_blank() {
@@ -195,7 +194,7 @@ impl Raid {
                     self.events.note(Event::Replaced { member, drive: new.name });
                     return Ok(Some(bytes));
                 }
-                // Zones have begun that were left out of nothing, or it is too early.
+                // There are zones again that are neither followed nor left out.
                 Ok(false) => result = self.copy_all(seat, (&mirror, &target), &mut bytes, progress).await,
                 Err(error) => result = Err(error),
             }
@@ -203,7 +202,7 @@ impl Raid {
         self.members.end_mirror();
         mirror.end().await;
         if self.duty.is_cancelled() {
-            // Nothing is on its way to it any more.
+            // No command for it is in flight any more.
             let wiped = wipe(&*new.device).await;
             wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
             let cancelled = NoReplacement::Failed { drive: new.name, member, why: NotTaken::CalledOff };
@@ -234,8 +233,7 @@ impl Raid {
         Ok(())
     }
 
-    /// Both drives in the place of `member`, of which `new` is to get what the old one has; the error says why it
-    /// cannot.
+    /// A mirror of the drive of `member` and `new`; the error says why there cannot be one.
     pub fn mirror_with(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, ArrayError> {
         if let Some(zone) = self.zones.offline().keys().next() {
             return Err(NoReplacement::Offline(*zone).into());
@@ -249,7 +247,7 @@ impl Raid {
         Mirror::new(&self.runtime, old, new.device.clone()).ok_or_else(|| no_copy(NoCopy::ZoneSize))
     }
 
-    /// Copies until every zone is followed; gives those that are left out, and why.
+    /// Copies until every zone is followed or left out; returns those that are left out, and why.
     async fn copy_all(
         self: &Rc<Self>,
         seat: Seat,
@@ -285,7 +283,7 @@ impl Raid {
             };
             let result = self.copy_zone(zone, target, &Copy { seat, mirror, report: &report }).await;
             if result.is_err() && mirror.error().is_none() {
-                // Half a zone would hold resources of the drive.
+                // Half a zone would take resources of the drive.
                 self.on_new(mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
             }
             self.duty.leave();
@@ -306,14 +304,14 @@ impl Raid {
         !self.zones.is_busy(zone) && !self.duty.is_clearing(zone)
     }
 
-    /// Zones that are not followed yet, though the member has its part of them.
+    /// Zones that are neither followed nor left out, of which the member has its part.
     fn to_copy(&self, member: usize, mirror: &Mirror, left_out: &BTreeMap<u32, NoPart>) -> Vec<ZoneIndex> {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
         let lacks = |zone: &ZoneIndex| !mirror.follows(physical(*zone)) && !left_out.contains_key(&zone.0);
         zones.filter(lacks).filter(|zone| self.live(*zone) & (1 << member) != 0).collect()
     }
 
-    /// Follows zones that nothing has been written to, on either drive.
+    /// Follows zones that are unwritten on both drives.
     fn follow_empty(&self, member: usize, mirror: &Mirror) {
         for zone in (0..self.geometry.zones).map(ZoneIndex) {
             let live = self.live(zone) & (1 << member) != 0;
@@ -324,12 +322,12 @@ impl Raid {
         }
     }
 
-    /// Bytes that a member holds of a zone.
+    /// Bytes of a member's part of a zone.
     fn copied_bytes(&self, zone: ZoneIndex) -> u64 {
         self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
     }
 
-    /// A command for the new drive, which is let go if it fails.
+    /// Submits a command to the new drive, which is detached if it fails.
     async fn on_new(&self, mirror: &Mirror, command: Command) -> Result<Buf, Stopped> {
         if mirror.error().is_some() {
             return Err(Stopped::Again);
@@ -341,7 +339,7 @@ impl Raid {
         })
     }
 
-    /// Copies a zone that is left alone meanwhile, and has it followed.
+    /// Copies a zone that does not change meanwhile, and follows it.
     async fn copy_zone(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -359,7 +357,7 @@ impl Raid {
         self.check_stop(member)?;
         let running = self.zones.running(zone);
         match running {
-            // One that waits to be opened will be opened on both.
+            // A zone that waits to be opened will be opened on both.
             Some(running) if running.flow.borrow().is_open() => self.copy_running(&running, copy).await?,
             None if !self.zones.is_unwritten(zone) => self.copy_full(zone, copy).await?,
             _ => {}
@@ -372,7 +370,7 @@ impl Raid {
         Ok(())
     }
 
-    /// Whether the member still has its part of a zone that nobody wants to be left alone.
+    /// Checks that the member still has its part of a zone, and that no other operation waits for the zone.
     fn check_part(&self, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), Stopped> {
         self.check_stop(copy.seat.member)?;
         match self.live(zone) & (1 << copy.seat.member) != 0 && !self.has_failed(zone) {
@@ -388,7 +386,7 @@ impl Raid {
         self.on_new(copy.mirror, Command::Finish { zones }).await.map(|_| ())
     }
 
-    /// A zone that is being written: most of it meanwhile, the rest while it is held still.
+    /// Copies a zone that is being written: most of it meanwhile, the rest while it is quiesced.
     async fn copy_running(self: &Rc<Self>, zone: &Rc<Zone>, copy: &Copy<'_>) -> Result<(), Stopped> {
         let zrwa = self.layout.policy.uses_zrwa();
         let way = if zrwa { Way::Passed } else { Way::InOrder };
@@ -421,11 +419,11 @@ impl Raid {
         complete.min(flow.positions()[member] * layout.policy.position_blocks(layout))
     }
 
-    /// What is left of a zone that is paused, from block `at` of the member's part on.
+    /// Copies the rest of a paused zone, from block `at` of the member's part on.
     async fn copy_rest(&self, zone: &Zone, at: u64, way: Way, copy: &Copy<'_>) -> Result<(), Stopped> {
         let layout = &self.layout;
         let (index, member) = (zone.index, copy.seat.member);
-        // So that nobody asks for more to be made safe meanwhile.
+        // So that no other task needs more to be made safe meanwhile.
         let tail = zone.flow.borrow().complete();
         self.make_safe(zone, tail).await?;
         self.quiet(zone).await;
@@ -457,7 +455,7 @@ impl Raid {
         self.check_part(index, copy)
     }
 
-    /// The most blocks to be copied at once: where a write pointer follows, as many as it may move by.
+    /// Most blocks that are copied at once: in a ZRWA, no more than the write pointer may move by.
     fn copy_batch_blocks(&self, copy: &Copy<'_>) -> u64 {
         let devices = [copy.mirror.geometry(), copy.mirror.second().geometry()];
         let most = devices.iter().fold(BATCH_BLOCKS, |most, d| most.min(d.max_transfer_blocks as u64));
@@ -471,7 +469,7 @@ impl Raid {
         }
     }
 
-    /// Copies blocks of the member's part of a zone, which nobody changes, in their order.
+    /// Copies blocks of the member's part of a zone that do not change, in their order.
     async fn copy_blocks(
         &self,
         zone: ZoneIndex,
@@ -514,7 +512,7 @@ impl Raid {
         self.members.submit(copy.seat.member, Command::Read { lba, data, oob: self.no_oob(count, copy) })
     }
 
-    /// Room for the metadata of blocks, if they have any that matters.
+    /// A buffer for the metadata of blocks, empty if the policy uses none.
     fn no_oob(&self, blocks: u64, copy: &Copy<'_>) -> Buf {
         match self.layout.policy.uses_marks() {
             true => Buf::zeroed((blocks * copy.mirror.geometry().oob_bytes as u64) as usize),
@@ -522,7 +520,7 @@ impl Raid {
         }
     }
 
-    /// Blocks that cannot be read at once.
+    /// Reads blocks one by one that could not be read at once.
     async fn read_old_singly(
         &self,
         zone: ZoneIndex,
@@ -550,7 +548,7 @@ impl Raid {
         Ok(Found { data: Buf::copy_of(&data), oob: Buf::copy_of(&oob), unwritten })
     }
 
-    /// A block of a complete stripe that the old drive cannot read, from the others.
+    /// Decodes a block of a complete stripe, which the old drive cannot read, from the others.
     async fn decode_old(
         &self,
         zone: ZoneIndex,
@@ -596,7 +594,7 @@ impl Raid {
         Ok(())
     }
 
-    /// Does `work`, in which the place of `member` may be given to another drive, while nothing changes.
+    /// Does `work`, in which `member` may get another drive, while nothing changes.
     async fn in_stillness<T>(self: &Rc<Self>, member: usize, work: impl Future<Output = T>) -> T {
         self.stillness.begin();
         self.underway_ended().await;
@@ -615,7 +613,7 @@ impl Raid {
         result
     }
 
-    /// Has the new drive take over, in stillness; `false` if zones have come up that are not followed.
+    /// Makes the new drive take over, while nothing changes; `false` if there are zones again that are to be copied.
     async fn hand_over(
         self: &Rc<Self>,
         seat: Seat,
@@ -686,7 +684,7 @@ impl Raid {
         }
     }
 
-    /// Zones that the new drive lacks, though the old one has them.
+    /// Zones of which the old drive has its part and the new one lacks it.
     fn lost_by_new(&self, member: usize, mirror: &Mirror) -> Vec<ZoneIndex> {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
         zones
@@ -694,7 +692,7 @@ impl Raid {
             .collect()
     }
 
-    /// Gives the new drive the place, to be written down.
+    /// Makes the new drive the member in memory; the change is to be logged.
     fn seat_new(
         self: &Rc<Self>,
         member: usize,
@@ -724,7 +722,7 @@ impl Raid {
         log
     }
 
-    /// Gives the old drive its place back: the new one has failed before anything has changed.
+    /// Makes the old drive the member again: the new one has failed before anything has changed.
     async fn seat_old(
         self: &Rc<Self>,
         member: usize,
@@ -737,7 +735,7 @@ impl Raid {
         self.membership.change(|superblock| {
             superblock.event = event;
             superblock.floor = before.floor;
-            // Whoever has been told of the other one was told before.
+            // Superblocks that name the new drive are older than this event.
             superblock.members[member] = SuperblockMember { since: event, ..before.members[member].clone() };
         });
         for zone in lost {
@@ -745,7 +743,7 @@ impl Raid {
         }
         self.catalog.change_all(|_, record| record.waits &= !(1 << member));
         self.members.put(member, name, log);
-        // It learns last, as a drive that is attached: others may go on without it.
+        // The old drive is updated last, like one that is attached: the others may continue without it.
         self.renew_logs(self.members.active() & !(1 << member)).await;
         self.renew_logs(self.members.active() & (1 << member)).await;
         self.membership.settled().await;

@@ -1,15 +1,16 @@
-//! What a drive says of itself while it is filled with a copy of a member, so that the copy goes on after an end of
-//! the process, a crash or a cut.
+//! The label of a drive that is being filled with a copy of a member, so that the copy can continue after the process
+//! has ended, a crash or a power cut.
 //!
-//! The *label* lies in the second metadata zone of the new drive: the array's superblock, under the role of the member,
-//! and behind it a record for each zone that is complete there, with its epoch. A log begins with a checkpoint and is
-//! begun in the first zone, so a label is no log, and goes when the log of the drive that has taken over needs its zone.
+//! The *label* is in the second metadata zone of the new drive: the array's superblock, under the role of the member,
+//! followed by a record for each zone that is complete there, with its epoch. A log begins with a checkpoint, in the
+//! first zone, so a label cannot be mistaken for one; it is erased when the log of the drive that has taken over needs
+//! its zone.
 //!
-//! *A zone of which the label speaks need not be copied again if it is full in the same epoch.* What a full zone holds
-//! never changes as long as it has its epoch, whoever comes and goes, is lost and rebuilt. Labelled are zones that were
-//! full and of which the member's part had all blocks in their places: neither holes, which are filled later, nor blocks
-//! that were burned. The record is written when the zone has been finished on the new drive and its cache been flushed.
-//! All other zones are copied again.
+//! *A zone in the label need not be copied again if it is full in the same epoch.* The contents of a full zone never
+//! change during its epoch, whichever members leave, return or are rebuilt. The label lists zones that were full and of
+//! which the member's part had all blocks in their places: neither holes, which are filled later, nor burned blocks.
+//! The record is written when the zone has been finished on the new drive and the drive's cache has been flushed. All
+//! other zones are copied again.
 
 use crate::{
     device::{Command, DeviceError, ZonedDevice, Zones},
@@ -23,24 +24,24 @@ use crate::{
 };
 use std::{cell::Cell, collections::BTreeMap, rc::Rc};
 
-/// A drive that is filled, and what it says.
+/// A drive that is being filled, and its label.
 pub struct Target {
     array: Uuid,
     member: usize,
     device: Rc<dyn ZonedDevice>,
     /// As [`crate::raid::journal::label::Label::copied`].
     copied: BTreeMap<u32, u64>,
-    /// Where the label goes on; nothing if it cannot be written any more.
+    /// End of the label; `None` if it cannot be written any more.
     wp_blocks: Cell<Option<u64>>,
 }
 
 impl Target {
-    /// Whether nothing of the drive is to stay.
+    /// Whether no zone of the drive is kept.
     pub fn is_blank(&self) -> bool {
         self.wp_blocks.get().is_none()
     }
 
-    /// Zones of the drive that are to be emptied: all but the label, and what has been copied.
+    /// Zones of the drive that are to be emptied: all but the label and the zones that have been copied.
     pub fn others(&self) -> impl Iterator<Item = u32> {
         let is_kept = |zone: &u32| {
             *zone == LABEL_ZONE.0
@@ -49,8 +50,8 @@ impl Target {
         (0..self.device.geometry().zones).filter(move |zone| !is_kept(zone))
     }
 
-    /// Appends to the label, if it can still be written: what it does not say is copied again. An error is that of a
-    /// flush, which may have cost what was copied as well.
+    /// Appends to the label, if it can still be written: zones without a record are copied again. The error is that of
+    /// a flush, which may have lost copied data as well.
     async fn append(&self, record: Record, sequence: u64) -> Result<(), DeviceError> {
         let Some(at) = self.wp_blocks.take() else { return Ok(()) };
         let geometry = self.device.geometry();
@@ -76,7 +77,7 @@ impl Target {
         }
     }
 
-    /// The drive is about to take over: the label holds no resources of it any more.
+    /// Finishes the label before the drive takes over, so that it takes no resources.
     pub async fn close(&self) {
         self.wp_blocks.take();
         self.device.submit(Command::Finish { zones: Zones::One(LABEL_ZONE) }).await;
@@ -84,12 +85,12 @@ impl Target {
 }
 
 impl Raid {
-    /// What can be relied on of a drive that is to be filled with a copy of `member`: nothing, unless that has been
+    /// The contents that can be kept of a drive that is to be filled with a copy of `member`: none, unless the copy was
     /// begun before.
     pub async fn find_target(&self, member: usize, device: &Rc<dyn ZonedDevice>) -> Target {
         let superblock = self.membership.superblock().clone();
         let label = read_label(device).await;
-        // Appended blocks name the drive by what it was called then.
+        // Appended blocks contain the UUID that the drive had then.
         let label = label.filter(|label| {
             label.superblock.array == self.array
                 && label.member == member
@@ -108,14 +109,14 @@ impl Raid {
         Target { array, member, device, copied: copied.unwrap_or_default(), wp_blocks: Cell::new(wp_blocks) }
     }
 
-    /// Whether a zone has been full since the life with this number began.
+    /// Whether a zone is full and has this epoch.
     fn is_full_in(&self, zone: ZoneIndex, epoch: u64) -> bool {
         let is_full = zone.0 < self.geometry.zones && self.zones.state(zone) == ZoneState::Full;
         is_full && !self.zones.is_running(zone) && self.catalog.epoch(zone) == epoch
     }
 
-    /// Begins the label of a drive that has been emptied but for what is kept, if it has none. After an error the drive
-    /// is not to be relied on.
+    /// Begins the label of a drive that has been emptied, if it has none. After an error the drive's contents are not
+    /// to be relied on.
     pub async fn begin_label(&self, target: &Target) -> Result<(), DeviceError> {
         if target.wp_blocks.get().is_some() {
             return Ok(());
@@ -125,12 +126,13 @@ impl Raid {
         target.append(Record::Superblock(Box::new(superblock)), sequence).await
     }
 
-    /// Whether what a drive has of a zone from an earlier copy is what the member holds.
+    /// Whether a zone on the drive, from an earlier copy, equals the member's part.
     pub fn is_copied(&self, zone: ZoneIndex, target: &Target) -> bool {
         target.copied.get(&zone.0).is_some_and(|epoch| self.is_full_in(zone, *epoch))
     }
 
-    /// Writes down that a zone has been copied, if it will stay as it is. After an error the drive is not to be relied on.
+    /// Records that a zone has been copied, if it will not change. After an error the drive's contents are not to be
+    /// relied on.
     pub async fn label_copied(&self, zone: ZoneIndex, target: &Target) -> Result<(), DeviceError> {
         let (member, epoch) = (target.member, self.catalog.epoch(zone));
         let blocks = 0..self.layout.rows * self.layout.chunk_blocks;
