@@ -1,4 +1,4 @@
-//! The audit: whether the books agree with the map.
+//! Consistency check of the zones' live counts against the map.
 
 use crate::{
     runtime::give_way,
@@ -10,16 +10,16 @@ use crate::{
 };
 
 impl Core {
-    /// Compares how many blocks of each zone count as live with what the map, and its directory, point to. No
-    /// request may be on its way.
+    /// Compares the number of live grains of each zone with the places in the map and its directory. No request may be
+    /// in flight.
     ///
     /// # Errors
-    /// The first zone of which they say different things.
+    /// The first zone of which the numbers differ.
     pub async fn audit(&self) -> Result<(), String> {
         loop {
             let before = self.moment();
             let result = self.compare().await;
-            // Collection may be at work on its own.
+            // Garbage collection may run on its own.
             if self.moment() == before {
                 return result;
             }

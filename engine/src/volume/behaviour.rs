@@ -1,39 +1,39 @@
-//! What a volume shall be, and how it shall behave.
+//! Options of a volume, at creation and at runtime.
 
 use crate::volume::{format::SectorSize, pack::Codec, place::Unit, victim::Choice};
 
-/// What a volume shall be.
+/// Options of a new volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CreateOptions {
-    /// Of its own.
+    /// UUID of the volume.
     pub uuid: [u8; 16],
-    /// Logical blocks; as many as there is room for if there is no number.
+    /// Number of logical blocks; by default as many as there is room for.
     pub blocks: Option<u64>,
-    /// What its users may write at least.
+    /// Size of a sector: the smallest write that users may make.
     pub sector: SectorSize,
-    /// How data is compressed until [`super::Volume::compress`] says otherwise.
+    /// Compression of data until [`super::Volume::compress`] changes it.
     pub codec: Option<Codec>,
-    /// How much of it is compressed together, at most, or what is the most on this device.
+    /// Most blocks that are compressed together; the device may allow less.
     pub unit: Unit,
 }
 
-/// How a volume shall behave.
+/// Runtime options of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behaviour {
-    /// How zones to be collected are chosen.
+    /// How the victims of garbage collection are chosen.
     pub choice: Choice,
-    /// Blocks whose last version lived short have a stream of their own: for comparison. It costs more headers than it
-    /// saves moves.
+    /// Blocks whose last version was short-lived have a stream of their own: for comparison. It costs more headers than
+    /// it saves moves.
     pub apart: bool,
-    /// Pages of the map that are kept in memory; 128 MiB a TiB and no less than 64 MiB if there is no number.
+    /// Pages of the map that are kept in memory; by default 128 MiB per TiB and at least 64 MiB.
     pub map_pages: Option<usize>,
-    /// Pages of the map that may change between two checkpoints, all of which a start reads; 350,000, which takes it some
-    /// three seconds, if there is no number.
+    /// Pages of the map that may change between two checkpoints, all of which a start reads; by default 350,000, which
+    /// it reads in some three seconds.
     pub changed_pages: Option<usize>,
-    /// A write with FUA makes nothing durable but what it writes, as with a bare drive, and not what lies before it
-    /// in its zone, as with an array.
+    /// A write with FUA makes only its own blocks durable, as with a bare drive, and not the blocks before it in its
+    /// zone, as with an array.
     pub fua_stands_alone: bool,
-    /// Zones that are offline, what follows in a zone on a group that cannot be read, and what was written behind the
-    /// last checkpoint to blocks whose page of the map cannot be read, are given up, whatever of it was promised.
+    /// Gives up data that cannot be read, even if it was promised: that of offline zones, the rest of a zone after an
+    /// unreadable group, and writes since the last checkpoint to blocks whose page of the map is unreadable.
     pub give_up: bool,
 }

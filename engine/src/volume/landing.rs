@@ -1,9 +1,9 @@
-//! Groups that land: the task of a stream.
+//! Group commit: the task of a stream that waits for its groups.
 
 use crate::volume::{core::Core, stream::Stream};
 use std::rc::Rc;
 
-/// Waits for the groups of a stream, for ever.
+/// Waits for the groups of a stream and begins its zones, until the device fails.
 pub async fn serve(core: Rc<Core>, index: usize) {
     let moved = core.moved_stream();
     loop {
@@ -16,7 +16,7 @@ pub async fn serve(core: Rc<Core>, index: usize) {
             let capacity = core.capacity();
             let full = core.with_stream(index, |stream, common| {
                 let full = stream.land(done, capacity, common);
-                // Nobody waits for single blocks that are moved.
+                // No request waits for single blocks that are moved.
                 if index != moved {
                     stream.launch(index, capacity, common);
                 }

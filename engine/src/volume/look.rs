@@ -1,8 +1,8 @@
-//! What is on a device: zones, roots, the directory of the map, groups. Only reads.
+//! Inspection of a device: zones, roots, the directory of the map, groups. Only reads.
 //!
-//! Every block that is believed has a checksum of its own, and an array may have a right copy of one that is wrong: each
-//! is read by [`read_verified`]. What verifies in no way is damaged. It may be newer than everything else, so it is
-//! taken for obsolete only where something else proves it.
+//! Every block that is used has a checksum of its own, and an array may have a right copy of a wrong block: each is
+//! read by [`read_verified`]. A block without a copy that verifies is damaged. It may be newer than everything else, so
+//! it counts as obsolete only where something else proves it.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -24,13 +24,13 @@ use crate::{
 };
 use std::rc::Rc;
 
-/// What a device says of itself.
+/// A device, and its zone report.
 pub struct Look {
     pub device: Rc<dyn ZonedDevice>,
     pub zones: Vec<ZoneInfo>,
 }
 
-/// An entry that was found behind the cut.
+/// An entry that was found after the cut.
 pub struct Found {
     pub number: u64,
     pub block: u32,
@@ -38,20 +38,20 @@ pub struct Found {
     pub place: Place,
 }
 
-/// From where on everything is newer than the root.
+/// First segment and entry number that the root does not cover.
 pub struct Newest<'r> {
     pub identity: &'r Identity,
     pub segment: u64,
     pub number: u64,
 }
 
-/// What was found behind the cut in one zone.
+/// Result of walking a zone after the cut.
 pub struct Walked {
     pub stream: u8,
     pub open: Open,
 }
 
-/// What the first block proves of a zone that the root does not count on.
+/// The state of a zone that the root does not count on, by its first block.
 enum Life {
     /// It was begun since the root, with this group.
     New(GroupHeader),
@@ -59,17 +59,17 @@ enum Life {
     Obsolete,
 }
 
-/// What there is in a zone of the head.
+/// The contents of a zone of the head.
 struct Head {
     zone: u32,
     root: Option<Root>,
-    /// Of any block of a root in it.
+    /// The largest one of any block of a root in it.
     generation: Option<u64>,
-    /// The last block behind that root that is damaged, and why it cannot be read if that is so.
+    /// The last damaged block after that root, and the error if it cannot be read.
     damaged: Option<(u32, Option<DeviceError>)>,
 }
 
-/// What a block of a root says: its header and its payload, or the version of a format that is not this one.
+/// A block of a root: its header and its payload, or the version of another format.
 type RootBlock = Result<(Seal, Vec<u8>), u16>;
 
 fn root_block(block: &[u8]) -> Option<RootBlock> {
@@ -103,8 +103,8 @@ impl Look {
         matches!(self.zones[zone as usize].state, ZoneState::Offline | ZoneState::ReadOnly)
     }
 
-    /// Drives do not say how far a zone is written that can only be read. It counts as written as far as there is
-    /// something else than zeros, and to `least`.
+    /// Finds the end of a zone that can only be read, which drives do not report: the end of the last block that is not
+    /// zeros, and no less than `least`.
     pub async fn find_end(&mut self, zone: u32, least: u32) -> Result<(), DeviceError> {
         let capacity = self.device.geometry().zone_capacity_blocks;
         let mut end = self.zones[zone as usize].wp_blocks.min(capacity) as u32;
@@ -112,7 +112,7 @@ impl Look {
         while end > least && !is_known {
             match self.read(zone, end - 1, 1).await {
                 Ok(block) if block.iter().any(|byte| *byte != 0) => break,
-                // Something is there.
+                // An unreadable block was written.
                 Err(DeviceError::Status(Status::UnrecoveredReadError)) => break,
                 Ok(_) | Err(DeviceError::Status(Status::DeallocatedBlock)) => end -= 1,
                 Err(error) => return Err(error),
@@ -122,7 +122,7 @@ impl Look {
         Ok(())
     }
 
-    /// Reads so many blocks, or the first alone where others cannot be read.
+    /// Reads `blocks` blocks, or only the first where others cannot be read.
     async fn read(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
         let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
         read_some(&*self.device, lba, Buf::zeroed(blocks as usize * BLOCK), 1).await
@@ -132,14 +132,15 @@ impl Look {
         Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64)
     }
 
-    /// Whether there is a volume: every life of a zone of the head begins with a block of a root, and ends with one.
-    /// Where a zone of the head hides, the first block of another zone says so. A damaged block counts as what it was.
+    /// Whether there is a volume: every incarnation of a zone of the head begins and ends with a block of a root. Where
+    /// a zone of the head cannot be read, the first block of another zone decides. A damaged block counts as its former
+    /// kind.
     pub async fn has_volume(&self) -> Result<Presence, DeviceError> {
         let is_own = |is_head: bool, block: &[u8]| looks_sealed(block) || !is_head && looks_like_group(block);
         presence(&*self.device, &self.zones, true, is_own).await
     }
 
-    /// The newest whole root in a zone of the head, and what may be newer.
+    /// The newest whole root in a zone of the head, and blocks that may be newer.
     async fn head(&self, zone: u32) -> Result<Head, VolumeError> {
         let mut head = Head { zone, root: None, generation: None, damaged: None };
         for at in (0..self.written(zone)).rev() {
@@ -156,7 +157,7 @@ impl Look {
                             Err(damaged) => head.damaged = head.damaged.or(Some(damaged)),
                         }
                     }
-                    // Or else a root that was cut off.
+                    // Otherwise it is a root that was interrupted.
                 }
                 Ok(None) => head.damaged = head.damaged.or(Some((at, None))),
                 Err(error @ DeviceError::Status(_)) => {
@@ -168,7 +169,7 @@ impl Look {
         Ok(head)
     }
 
-    /// A root of so many blocks, or the block of it that is damaged.
+    /// Reads a root of `blocks` blocks, or returns the block of it that is damaged.
     async fn root_at(
         &self,
         zone: u32,
@@ -195,12 +196,12 @@ impl Look {
         Ok(root.ok_or((offset, None)))
     }
 
-    /// The newest root, and where the next one goes.
+    /// The newest root, and the place of the next one.
     pub async fn newest(&self) -> Result<(Root, (u32, u32)), VolumeError> {
         let mut heads = Vec::new();
         for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
             if self.zones[zone as usize].state == ZoneState::Offline {
-                // Nobody knows where it ends.
+                // The end of an offline zone is unknown.
                 return Err(VolumeError::RootUnreadable { zone, error: Status::ZoneIsOffline.into() });
             }
             heads.push(self.head(zone).await?);
@@ -208,7 +209,7 @@ impl Look {
         let newest = heads.iter().filter_map(|head| Some((head.root.as_ref()?, head.zone)));
         let newest = newest.max_by_key(|(root, _)| root.generation);
         for head in &heads {
-            // An older root says nothing of zones that have been freed and begun anew since.
+            // An older root does not know of zones that have been freed and begun anew since.
             let is_older = newest.is_some_and(|(root, zone)| self.is_older(head, root, zone));
             match head.damaged.filter(|_| !is_older) {
                 None => (),
@@ -220,7 +221,7 @@ impl Look {
         Ok((root.clone(), (zone, self.written(zone))))
     }
 
-    /// Whether all of a zone of the head is older than `root` in `zone`: the other one is begun when that has no room
+    /// Whether all of a zone of the head is older than `root` in `zone`: the other zone is begun when that has no room
     /// for another root, and not before.
     fn is_older(&self, head: &Head, root: &Root, zone: u32) -> bool {
         let capacity = self.device.geometry().zone_capacity_blocks;
@@ -229,7 +230,7 @@ impl Look {
         head.zone != zone && head.generation.map_or(has_room, |generation| generation < root.generation)
     }
 
-    /// Whether there is a head, without a whole root, and nothing else: so it is when a creation was cut off.
+    /// Whether there is a head without a whole root, and nothing else: the state of an interrupted creation.
     pub async fn was_cut_off(&self) -> Result<bool, VolumeError> {
         let mut others = self.zones.iter().skip(HEAD_ZONES as usize);
         if !others.all(|info| info.state == ZoneState::Empty) {
@@ -241,7 +242,7 @@ impl Look {
         }
     }
 
-    /// Where the pages of the map are.
+    /// The places of the pages of the map.
     pub async fn directory(&self, root: &Root, space: &Space) -> Result<Vec<Place>, VolumeError> {
         let pages = Paged::pages(root.identity.blocks) as usize;
         let mut directory = vec![0; pages];
@@ -287,8 +288,8 @@ impl Look {
         Ok(directory)
     }
 
-    /// What the first block of a zone proves that the root does not count on; `None` if it is damaged, or not of this
-    /// volume.
+    /// The state of a zone that the root does not count on, by its first block; `None` if that is damaged, or not of
+    /// this volume.
     async fn life(&self, new: &Newest<'_>, zone: u32) -> Result<Option<Life>, DeviceError> {
         let verify = |block: &[u8]| self.life_of(new, block);
         let life = match read_verified(&*self.device, self.lba(zone, 0), verify).await {
@@ -316,7 +317,7 @@ impl Look {
         header.entries.iter().all(|entry| entry.number >= new.number).then_some(Life::New(header))
     }
 
-    /// Whether nothing was written in a zone, whatever its write pointer says.
+    /// Whether nothing was written in a zone, regardless of its write pointer.
     async fn is_unwritten(&self, zone: u32) -> Result<bool, DeviceError> {
         for at in 0..self.written(zone) {
             match self.read(zone, at, 1).await {
@@ -329,11 +330,11 @@ impl Look {
         Ok(true)
     }
 
-    /// Reads the groups of a zone from `from` on, as far as it is written. `segment` is the life of the zone
-    /// they have to be of; if there is none, that of the first, if it is `new`.
+    /// Reads the groups of a zone from `from` to the end of the written blocks. `segment` is the segment that they have
+    /// to be of; if there is none, that of the first group, if it is `new`.
     ///
     /// # Errors
-    /// Where a group begins that cannot be read, unless what is lost is given up: then it is what follows in the zone.
+    /// The block at which an unreadable group begins, unless lost data is given up: then the rest of the zone is.
     pub async fn walk(
         &self,
         new: &Newest<'_>,
@@ -353,7 +354,7 @@ impl Look {
                     begun = Some(header);
                 }
                 Some(Life::Obsolete) => return Ok(None),
-                // Whatever it was, nobody can tell that it is not needed.
+                // Nothing proves that its contents are not needed.
                 None => {
                     seen.give_up(VolumeError::GroupUnreadable { zone, block: at })?;
                     return Ok(None);
@@ -384,7 +385,7 @@ impl Look {
             }
             let Some(header) = header else {
                 seen.give_up(VolumeError::GroupUnreadable { zone, block: at })?;
-                // Nothing is written behind it.
+                // Nothing is written after it.
                 let (next, torn_at) = (capacity, Some(written));
                 let stream = walked.map_or(0, |walked: Walked| walked.stream);
                 return Ok(
@@ -397,7 +398,7 @@ impl Look {
                 let (first, grains) = (at + 1 + from / GRAINS, entry.what.grains());
                 let place = place::place(zone * capacity + first, from % GRAINS, (entry.what.unit(), grains));
                 from += grains;
-                // All of a piece has to be there.
+                // All of a piece has to be written.
                 let end = first + place::blocks(place);
                 if grains == 0 || end <= written {
                     seen.found.push(Found {
@@ -417,27 +418,27 @@ impl Look {
     }
 }
 
-/// What was found in zones.
+/// The results of walking zones.
 #[derive(Default)]
 pub struct Seen {
-    /// Entries behind the cut, and zones that they are in.
+    /// Entries after the cut, and the zones that they are in.
     pub found: Vec<Found>,
     pub walked: Vec<Walked>,
     /// Zones that are free and not empty.
     pub resets: Vec<u32>,
-    /// What is to be filled up: zone, from and to.
+    /// Ranges that are to be filled up: zone, from and to.
     pub torn: Vec<(u32, u32, u32)>,
     /// Zones that can only be read, and where they end.
     pub ends: Vec<(u32, u32)>,
-    /// The next root has to be safe before anything is written to some zone: this one calls it lost.
+    /// A zone has become lost, or usable again: a new root has to be durable before anything else is written.
     pub is_new: bool,
-    /// What may have been promised and cannot be read is given up; and why that was done.
+    /// Data that may have been promised and cannot be read is given up; and the errors for which that was done.
     pub gives_up: bool,
     pub given_up: Vec<VolumeError>,
 }
 
 impl Seen {
-    /// Does without what is `lost`, if that was asked for.
+    /// Records lost data; returns the error unless lost data may be given up.
     pub fn give_up(&mut self, lost: VolumeError) -> Result<(), VolumeError> {
         self.given_up.push(lost.clone());
         if self.gives_up { Ok(()) } else { Err(lost) }

@@ -1,11 +1,11 @@
-//! The map: where each logical block is.
+//! The L2P map: the place of each logical block.
 //!
-//! A logical block is at a [`Place`]. Place 0 is in the head, so 0 means that there is nothing. [`Paged`] keeps as
-//! many pages in memory as it may; a page is asked for before it is read or changed. It is never the only copy of
-//! anything: what a page says is also said by entries of groups, until a checkpoint has written it.
+//! A logical block is at a [`Place`]. Place 0 is in the head, so 0 means unmapped. [`Paged`] keeps a limited number of
+//! pages in memory; a page is read in before it is looked up or changed. It is never the only copy of a change: entries
+//! of groups have it too, until a checkpoint has written the page.
 //!
-//! A block at a random place costs a miss of the processor's caches, or two, so what pages say takes as little memory
-//! as it can: 4 bytes for each block, and 2 more beside where there are pieces that are no whole blocks.
+//! A lookup of a random block costs a miss of the processor's caches, or two, so pages take as little memory as
+//! possible: 4 bytes per block, and 2 more where there are pieces that are not whole blocks.
 
 use crate::{
     runtime::work,
@@ -16,69 +16,69 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// A page in memory. What it says is in [`Paged::tables`].
+/// A page in memory. Its entries are in [`Paged::tables`].
 struct Slot {
     page: u32,
-    /// It speaks of pieces that are no whole blocks, or did.
+    /// It has entries of pieces that are not whole blocks, or had some.
     shaped: bool,
-    /// It says what the device does not know yet.
+    /// It has changes that the device does not have yet.
     changed: bool,
-    /// It is being written as it was at the cut: the device may not have it yet.
+    /// It is being written as of the cut: the device may not have it yet.
     frozen: bool,
-    /// It was used since the hand last passed.
+    /// It was used since the clock hand last passed.
     used: bool,
 }
 
 /// Pages of one [`Tables`].
 const PAGES: usize = 512;
 
-/// What so many pages say.
+/// The entries of [`PAGES`] pages.
 struct Tables {
     blocks: Box<[u32]>,
-    /// What there is to be said beside of the pages that are shaped; empty if none ever was.
+    /// The shapes of the entries of shaped pages; empty if none ever was.
     shapes: Box<[u16]>,
 }
 
-/// Pages that are not there: how many are skipped at a time, and for a unit of work.
+/// Pages that do not exist: how many are skipped at a time, and per unit of work.
 const MOST_SKIPPED: u32 = 1 << 14;
 const SKIPPED_PER_UNIT: u32 = 16;
 
-/// A checkpoint is due when all pages in memory are changed but one in so many: the more there are, the more often pages
-/// that are used all the time are changed before they are written once. The others are for what is read meanwhile.
+/// A checkpoint is due when only one page in `SHARE` in memory is not changed: the more may be changed, the more often
+/// busy pages are changed before they are written once. The others are for reads meanwhile.
 const SHARE: usize = 16;
 
 /// A map in pages.
 pub struct Paged {
-    /// Where the pages are on the device.
+    /// The places of the pages on the device.
     directory: Vec<Place>,
     /// The slot of each page, from 1; 0 if it is not in memory.
     slots_by_page: Vec<u32>,
     slots: Vec<Slot>,
-    /// What the pages say, slot by slot.
+    /// The entries of the pages, slot by slot.
     tables: Vec<Tables>,
-    /// What frozen pages said at the cut that were changed since.
+    /// The entries at the cut of frozen pages that were changed since.
     at_cut: BTreeMap<u32, Box<[Place]>>,
     /// Most slots, unless all are changed.
     most: usize,
     /// Most changed pages.
     most_changed: usize,
-    /// Where to look next for a page that can go.
+    /// Clock hand: where to look next for a page to evict.
     hand: usize,
     /// Pages that were changed, and frozen ones that were not.
     changed: usize,
     only_frozen: usize,
-    /// The last page that was asked for, and its slot: what follows is mostly of the same one.
+    /// The last page that was looked up, and its slot: the next lookup is mostly of the same one.
     last: (u32, u32),
 }
 
-/// Where what a slot says begins in its [`Tables`].
+/// Index of a slot's first entry in its [`Tables`].
 fn first_of(slot: usize) -> usize {
     slot % PAGES * FANOUT as usize
 }
 
 impl Paged {
-    /// A map of `blocks` blocks, whose pages are where `directory` says, of which `most` may be in memory,
-    /// and `most_changed` should be changed.
+    /// A map of `blocks` blocks, whose pages are at the places in `directory`, of which `most` may be in memory, and
+    /// `most_changed` should be changed.
     pub fn new(blocks: u64, directory: Vec<Place>, (most, most_changed): (usize, usize)) -> Paged {
         let pages = blocks.div_ceil(FANOUT) as usize;
         debug_assert_eq!(directory.len(), pages);
@@ -107,19 +107,19 @@ impl Paged {
         Paged::pages(blocks).div_ceil(FANOUT)
     }
 
-    /// Where `block` is; `None` if that has to be read from the device first.
+    /// The place of `block`; `None` if its page has to be read from the device first.
     pub fn get(&mut self, block: u64) -> Option<Place> {
         work(1);
         let (page, index) = (block / FANOUT, block % FANOUT);
         if let Some(slot) = self.slot(page as u32) {
             return Some(self.entry(slot, index as usize));
         }
-        // If it is nowhere it was never written.
+        // A page that is nowhere was never written.
         (self.directory[page as usize] == 0).then_some(0)
     }
 
-    /// Says that `block` is at `place` now; gives where it was. `None` if that has to be read from the device
-    /// first: then nothing has changed.
+    /// Sets the place of `block`; returns the one before. `None` if its page has to be read from the device first: then
+    /// nothing has changed.
     pub fn set(&mut self, block: u64, place: Place) -> Option<Place> {
         work(1);
         let (page, index) = (block / FANOUT, block % FANOUT);
@@ -135,7 +135,7 @@ impl Paged {
             return Some(before);
         }
         if self.slots[slot].frozen && !self.at_cut.contains_key(&(page as u32)) {
-            // A checkpoint writes what it was.
+            // A checkpoint writes the entries of the cut.
             let all = (0..FANOUT as usize).map(|index| self.entry(slot, index)).collect();
             self.at_cut.insert(page as u32, all);
         }
@@ -191,18 +191,18 @@ impl Paged {
         self.slots_by_page[page as usize] > 0
     }
 
-    /// Whether the page can be read and changed without asking the device.
+    /// Whether the page can be looked up and changed without reading the device.
     pub fn is_known(&self, page: u32) -> bool {
         self.is_here(page) || self.directory[page as usize] == 0
     }
 
-    /// Where the page is on the device; 0 if it was never written.
+    /// The place of the page on the device; 0 if it was never written.
     pub fn place(&self, page: u32) -> Place {
         self.directory[page as usize]
     }
 
-    /// The first page from `page` on, before `end`, that there is; `end` if there is none, or a page before it: it is not
-    /// looked for among more than some thousands.
+    /// The first page from `page` on, before `end`, that exists; `end` if there is none, or a page before it, since
+    /// only `MOST_SKIPPED` pages are checked.
     pub fn next_page(&self, page: u32, end: u32) -> u32 {
         let end = end.min(page.saturating_add(MOST_SKIPPED));
         let there = |page: &u32| self.is_here(*page) || self.directory[*page as usize] != 0;
@@ -216,25 +216,25 @@ impl Paged {
         self.most.min(self.directory.len())
     }
 
-    /// Where the pages are.
+    /// The places of the pages.
     pub fn directory(&self) -> &[Place] {
         &self.directory
     }
 
     /// Whether so many pages are changed that a checkpoint is due: there would soon be no room for others, or a start
-    /// would have too many of them to read.
+    /// would have to read too many of them.
     pub fn is_strained(&self) -> bool {
         let all_fit = self.directory.len() <= self.most;
         self.changed > self.most_changed || !all_fit && self.changed * SHARE >= self.most * (SHARE - 1)
     }
 
-    /// Whether there is room for so many pages more, with those that can go.
+    /// Whether there is room for `pages` pages more, with those that can be evicted.
     pub fn has_room_for(&self, pages: usize) -> bool {
         self.changed + self.only_frozen + pages <= self.most.max(self.slots.len())
     }
 
-    /// Puts a page into memory that says on the device what `table` says, in the place of one that is not needed;
-    /// beyond the budget if there is none.
+    /// Puts a page into memory whose entries on the device are `table`, in place of one that can be evicted; beyond the
+    /// budget if there is none.
     pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Place>) {
         debug_assert!(!self.is_here(page));
         work(FANOUT as u32 / 4);
@@ -261,7 +261,7 @@ impl Paged {
         self.slots_by_page[page as usize] = at as u32 + 1;
     }
 
-    /// The first slot from the hand on that was not used since the hand was there, and is as on the device.
+    /// The slot to evict: the first from the hand on that is not changed and was not used since the hand last passed.
     fn victim(&mut self) -> Option<usize> {
         if self.slots.len() < self.most {
             return None;
@@ -284,8 +284,8 @@ impl Paged {
         }
     }
 
-    /// The pages that were changed. What they say at this moment is kept until [`Paged::thaw`], as they themselves
-    /// are; from now on they count as if the device knew.
+    /// Freezes the changed pages for a checkpoint, and returns them. Their present entries are kept until
+    /// [`Paged::thaw`], and so are the pages; from now on they count as unchanged.
     pub fn freeze(&mut self) -> Vec<u32> {
         let mut frozen = Vec::with_capacity(self.changed);
         for slot in self.slots.iter_mut().filter(|slot| slot.changed) {
@@ -296,7 +296,7 @@ impl Paged {
         frozen
     }
 
-    /// What a frozen page said when it was frozen.
+    /// The entries of a frozen page at the cut.
     pub fn frozen(&self, page: u32) -> impl Iterator<Item = Place> {
         let (at_cut, slot) = (self.at_cut.get(&page), self.slots_by_page[page as usize] as usize - 1);
         (0..FANOUT as usize).map(move |index| match at_cut {
@@ -305,13 +305,13 @@ impl Paged {
         })
     }
 
-    /// A page lies there from now on; gives where it lay.
+    /// Sets the place of a page; returns the one before.
     pub fn lay(&mut self, page: u32, place: Place) -> Place {
         work(1);
         std::mem::replace(&mut self.directory[page as usize], place)
     }
 
-    /// Whatever was frozen is on the device.
+    /// Ends the freeze: everything that was frozen is on the device.
     pub fn thaw(&mut self) {
         for slot in &mut self.slots {
             slot.frozen = false;
@@ -329,12 +329,12 @@ mod tests {
 
     const BLOCKS: u64 = 9 * FANOUT + 5;
 
-    /// Where pages are read from: as the last checkpoint has left them.
+    /// Pages on the device, as the last checkpoint has left them.
     #[derive(Default)]
     struct Device(BTreeMap<Place, Vec<Place>>);
 
     impl Device {
-        /// Where the checkpoint puts pages; what they say is written by [`Device::write`].
+        /// The pages of a checkpoint get their places; their entries are written by [`Device::write`].
         fn cut(&mut self, map: &mut Paged) -> Vec<u32> {
             let pages = map.freeze();
             for page in &pages {
@@ -371,8 +371,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is pushed out of memory and read again, a map in pages says what a flat one says; and a
-        /// checkpoint writes what it said at the cut.
+        /// Whichever pages are evicted and read again, a map in pages equals a flat one; and a checkpoint writes the
+        /// entries of the cut.
         #[test]
         fn pages_say_what_a_flat_map_says(
             steps in prop::collection::vec((0..BLOCKS, places(), 0..12u8), 1..300)

@@ -1,15 +1,15 @@
-//! Pieces: what the blocks of a unit become before they are written, and the blocks again.
+//! Pieces: the stored form of the blocks of a unit, and its expansion to blocks.
 //!
-//! A piece is a whole number of grains. One of a block's length is the block, if it is of one; of others the first three
-//! bytes say how many bytes follow (2 bytes) and by which codec they were made. It is expanded and compared before
-//! anything depends on it, so that a mistake of a codec costs room and no data. What would not save an eighth is kept
-//! as it is, block by block.
+//! A piece is a whole number of grains. A piece of a block's length is the block itself, if it is of one block; other
+//! pieces begin with the number of bytes that follow (2 bytes) and their codec (1 byte). A piece is expanded and
+//! compared before anything depends on it, so that an error in a codec costs room and no data. Units that would not
+//! save an eighth are stored uncompressed, block by block.
 //!
-//! To find out that blocks do not compress takes longer than all else that is done for them. Such blocks come in long
-//! runs, so after some units in a row only few are tried, until one does compress: what begins then is noticed after
-//! [`MOST_UNTRIED`] blocks at the latest. Of a unit that is tried then the first block comes first.
+//! To find out that blocks do not compress takes longer than all other work for them. Such blocks come in long runs, so
+//! after some units in a row only few are tried, until one compresses: compressible data is noticed after
+//! [`MOST_UNTRIED`] blocks at the latest. Of a unit that is tried then, the first block is tried first.
 //!
-//! That is pure work on bytes, and most of what a volume that compresses costs. So a [`Crew`] may do it elsewhere.
+//! This is pure work on bytes, and most of the cost of a volume that compresses. So a [`Crew`] may do it elsewhere.
 
 use crate::{
     buf::BLOCK,
@@ -28,7 +28,7 @@ pub enum Codec {
     Zstd(Level),
 }
 
-/// How thorough Zstandard is: 1, the fastest, to 19.
+/// Level of Zstandard: 1, the fastest, to 19.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level(u8);
 
@@ -45,7 +45,7 @@ impl Level {
 }
 
 impl Codec {
-    /// What pieces on the device call it.
+    /// The codec's number in pieces on the device.
     fn in_pieces(self) -> u8 {
         match self {
             Codec::Lz4 => 1,
@@ -53,7 +53,7 @@ impl Codec {
         }
     }
 
-    /// What a root calls it, with its level.
+    /// The codec's number in a root, and its level.
     pub(super) fn in_root(codec: Option<Codec>) -> [u8; 2] {
         match codec {
             None => [0, 0],
@@ -62,7 +62,7 @@ impl Codec {
         }
     }
 
-    /// What [`Codec::in_root`] has made; `None` of anything else.
+    /// The inverse of [`Codec::in_root`]; `None` of other bytes.
     pub(super) fn of_root(bytes: [u8; 2]) -> Option<Option<Codec>> {
         let codec = match bytes {
             [0, _] => None,
@@ -76,39 +76,39 @@ impl Codec {
 /// How blocks are compressed, and how many together at most.
 pub(super) type How = (Codec, Unit);
 
-/// Bytes before what a codec has made.
+/// Bytes before the compressed data.
 const PREFIX: usize = 3;
 
 /// Units in a row that are tried although none of them compresses.
 const PATIENCE: u32 = 8;
-/// Of those that follow, as many are tried in vain before twice as many blocks lie between two of them.
+/// Further tries in vain after which the interval between two tries is doubled.
 const STEP: u32 = 4;
-/// Most blocks between two that are tried: a try costs as much as a few writes, here a hundredth of one.
+/// Most blocks between two tries: a try costs as much as a few writes, here a hundredth of one.
 const MOST_UNTRIED: u32 = 1024;
 
-/// Whether the next unit is tried.
+/// Decides which units are tried.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     /// Units in a row that were tried and did not compress.
     in_vain: u32,
-    /// Blocks that are not tried from now on.
+    /// Blocks that are stored without a try from now on.
     untried: u32,
 }
 
 impl Patience {
-    /// A unit of so many blocks has come: whether it is tried.
+    /// Whether the next unit, of `blocks` blocks, is tried; counts its blocks.
     fn tries(&mut self, blocks: u32) -> bool {
         let tries = self.untried == 0;
         self.untried = self.untried.saturating_sub(blocks);
         tries
     }
 
-    /// Nothing has compressed for long.
+    /// Whether no unit has compressed for long.
     pub fn is_out(&self) -> bool {
         self.in_vain >= PATIENCE
     }
 
-    /// A unit was tried.
+    /// Records the result of a try.
     fn tried(&mut self, compresses: bool) {
         if compresses {
             *self = Patience::default();
@@ -119,7 +119,7 @@ impl Patience {
         self.untried = steps.map_or(0, |steps| 1 << steps.min(MOST_UNTRIED.ilog2()));
     }
 
-    /// So many blocks have come: whether none of them is tried.
+    /// Whether none of the next `blocks` blocks is tried; if so, counts them.
     pub fn passes(&mut self, blocks: u64) -> bool {
         let passes = self.untried as u64 >= blocks;
         if passes {
@@ -128,7 +128,7 @@ impl Patience {
         passes
     }
 
-    /// Others were packed elsewhere meanwhile.
+    /// Adds the results of blocks that were packed elsewhere meanwhile.
     pub fn learn(&mut self, packing: &Packing) {
         if packing.packed.bytes.is_empty() {
             (packing.before.in_vain..packing.patience.in_vain).for_each(|_| self.tried(false));
@@ -138,17 +138,17 @@ impl Patience {
     }
 }
 
-/// Pieces of blocks, one behind the other.
+/// Pieces of blocks, one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     bytes: Vec<u8>,
-    /// Of each block where the piece of its unit ends, and the unit. The piece begins where the one of the block before
-    /// ends: so there is none for a block that is kept as it is, nor for one that is not the first of its unit.
+    /// For each block the end of the piece of its unit, and the unit. The piece begins at the end for the block before:
+    /// so it is empty for a block that is stored uncompressed, and for one that is not the first of its unit.
     ends: Vec<(u32, Unit)>,
 }
 
 impl Packed {
-    /// The piece of the unit that begins with a block, counted from 0; `None` if the block is kept as it is.
+    /// The piece of the unit that begins with a block, counted from 0; `None` if the block is stored uncompressed.
     pub fn piece(&self, block: usize) -> Option<(&[u8], Unit)> {
         let (end, unit) = *self.ends.get(block)?;
         let start = block.checked_sub(1).map_or(0, |before| self.ends[before].0);
@@ -156,13 +156,13 @@ impl Packed {
     }
 }
 
-/// Blocks to be packed, and then what has become of them.
+/// Blocks to be packed, and the result.
 #[derive(Debug)]
 pub struct Packing {
     blocks: Vec<u8>,
     at: u64,
     how: How,
-    /// What was known before, and is after.
+    /// The state before, and the present one.
     before: Patience,
     patience: Patience,
     pub(super) packed: Packed,
@@ -173,28 +173,29 @@ impl Packing {
         Packing { blocks: blocks.to_vec(), at, how, before: patience, patience, packed: Packed::default() }
     }
 
-    /// Blocks that it is about.
+    /// Number of blocks.
     pub fn blocks(&self) -> usize {
         self.blocks.len() / BLOCK
     }
 
-    /// Packs them.
+    /// Packs the blocks.
     pub fn run(&mut self, packer: &mut Packer) {
         self.packed = packer.pack((self.at, &self.blocks), self.how, &mut self.patience);
     }
 }
 
-/// Who packs blocks while the engine does something else. Whatever it takes it gives back, after [`Packing::run`] on any
-/// thread, or without, and then the volume does it.
+/// Packs blocks while the engine does something else: calls [`Packing::run`] on any thread. It may give up on a packing
+/// that it has taken; then the volume packs the blocks.
 pub trait Crew {
-    /// Takes something to be packed, or gives it back at once if it has enough to do.
+    /// Takes a packing, or returns it at once if the crew is busy.
     ///
     /// # Errors
-    /// What was offered.
+    /// The packing.
     fn take(&self, packing: Packing) -> Result<Taken, Packing>;
 }
 
-/// What a [`Crew`] has taken.
+/// A packing that a [`Crew`] has taken: resolves to it after [`Packing::run`], or to `None` if the crew has given up on
+/// it.
 pub type Taken = Pin<Box<dyn Future<Output = Option<Packing>>>>;
 
 /// Makes pieces. One for each thread.
@@ -219,7 +220,7 @@ impl Default for Packer {
 }
 
 impl Packer {
-    /// The pieces of blocks, the first of which is the one at `at`.
+    /// Packs blocks, the first of which is the logical block `at`.
     pub(super) fn pack(
         &mut self,
         (at, blocks): (u64, &[u8]),
@@ -244,7 +245,7 @@ impl Packer {
         packed
     }
 
-    /// Makes the piece of the blocks of a unit; gives its bytes. `None` if the blocks do not compress.
+    /// Makes the piece of the blocks of a unit; returns its length in bytes. `None` if the blocks do not compress.
     fn compress(&mut self, blocks: &[u8], codec: Codec, unit: Unit) -> Option<usize> {
         let (step, most) = (unit.step() as usize * GRAIN, unit.most_grains() as usize * GRAIN);
         let (prefix, target) = self.piece.split_at_mut(PREFIX);
@@ -271,7 +272,7 @@ impl Packer {
     }
 }
 
-/// Makes blocks again.
+/// Expands pieces to blocks.
 #[derive(Default)]
 pub struct Unpacker {
     zstd: Option<Decompressor<'static>>,
@@ -280,7 +281,7 @@ pub struct Unpacker {
 }
 
 impl Unpacker {
-    /// Makes the blocks again; `None` if the piece is none of so many.
+    /// Expands a piece to `blocks`; `None` if it is not a piece of that many.
     pub fn unpack(&mut self, piece: &[u8], blocks: &mut [u8]) -> Option<()> {
         if piece.len() == blocks.len() {
             blocks.copy_from_slice(piece);
@@ -301,7 +302,7 @@ impl Unpacker {
         (made == blocks.len()).then_some(())
     }
 
-    /// Makes some blocks of a unit again, from the one of this index on: as many as there is room for.
+    /// Expands some blocks of a unit, from the one with this index on: as many as there is room for.
     pub fn unpack_some(&mut self, piece: &[u8], (unit, index): (Unit, usize), some: &mut [u8]) -> Option<()> {
         if some.len() == unit.bytes() {
             return self.unpack(piece, some);
@@ -376,7 +377,7 @@ mod tests {
         let mut compresses = |block: &[u8], patience: &mut Patience| {
             packer.pack((1, block), (Codec::Lz4, Unit::MOST), patience).piece(0).is_some()
         };
-        // One that compresses now and then has all of them tried.
+        // A unit now and then that compresses keeps all of them tried.
         for _ in 0..10 * PATIENCE {
             for _ in 1..PATIENCE {
                 assert!(!compresses(&noise, &mut patience));
@@ -392,14 +393,14 @@ mod tests {
         let late = (0..).take_while(|_| !compresses(&zeros, &mut patience)).count();
         assert!(late <= MOST_UNTRIED as usize);
         assert!(compresses(&zeros, &mut patience));
-        // After a short run of noise what compresses is not missed for longer than that.
+        // After a short run of noise compressible data is not missed for longer than that.
         for noisy in [PATIENCE, 10 * PATIENCE, 100 * PATIENCE] {
             assert!(compresses(&zeros, &mut patience));
             assert!((0..noisy).all(|_| !compresses(&noise, &mut patience)));
             let late = (0..).take_while(|_| !compresses(&zeros, &mut patience)).count();
             assert!(late <= noisy as usize / STEP as usize, "{late} after {noisy}");
         }
-        // Nor is much of what compresses if three in ten do, in no order.
+        // Most compressible data is found if three units in ten compress, in no order.
         let mut rng = (0_u32..).map(|word| crc32c::crc32c(&word.to_le_bytes()) % 10 < 3);
         let (mut all, mut found) = (0, 0);
         for _ in 0..10_000 {
@@ -420,7 +421,7 @@ mod tests {
             packing
         };
         let noise = noise(BLOCK);
-        // Many at once, of which none knows of the others.
+        // Many at once, each without the results of the others.
         for _ in 0..10 * PATIENCE {
             patience.learn(&packing(&noise, Patience::default()));
         }
@@ -443,7 +444,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever blocks hold, their pieces become the blocks again, also with a packer that was used before.
+        /// The pieces of any blocks expand to the blocks, also with a packer that was used before.
         #[test]
         fn pieces_become_blocks_again(
             words in prop::collection::vec(any::<u16>(), 1..3000), zeros in 0..16 * BLOCK,
@@ -470,7 +471,7 @@ mod tests {
             }
         }
 
-        /// No bytes make it panic, or write beyond a block, whichever codec they say.
+        /// No bytes cause a panic, or a write beyond a block, whichever codec they name.
         #[test]
         fn bytes_that_are_no_piece_are_refused(mut bytes in prop::collection::vec(any::<u8>(), 3..400), codec in 0..4u8) {
             let [low, high] = (bytes.len() as u16 - 3).to_le_bytes();
@@ -478,7 +479,7 @@ mod tests {
             let (mut unpacker, mut block) = (Unpacker::default(), vec![0; BLOCK]);
             let _ = unpacker.unpack(&bytes, &mut block);
             let _ = unpacker.unpack_some(&bytes, (Unit::MOST, 9), &mut block);
-            // A damaged piece is one, or is none.
+            // A damaged piece is expanded or refused.
             let mut piece = packed(&vec![7; BLOCK], CODECS[codec as usize % 3]);
             piece.iter_mut().skip(PREFIX).zip(&bytes).for_each(|(byte, change)| *byte ^= *change & 1);
             let _ = unpacker.unpack(&piece, &mut block);

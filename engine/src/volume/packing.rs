@@ -1,4 +1,4 @@
-//! Blocks of a write on their way to becoming pieces: here, or with the crew.
+//! Compression of the blocks of a write into pieces: here, or by the crew.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -10,23 +10,23 @@ use crate::{
 };
 use std::{collections::VecDeque, ops::Range};
 
-/// Where the part of a write ends that begins with block `from` of it, if it begins with the logical block `at`: no unit
-/// is in two.
+/// End of the part of a write that begins with block `from` of it, if the write begins with the logical block `at`: no
+/// unit is in two parts.
 pub fn part_end(at: u64, from: u64, data: &Buf) -> u64 {
     let part = Unit::MOST.blocks() as u64;
     data.blocks().min(Unit::MOST.first(at + from) + part - at)
 }
 
-/// Parts of a write that are packed.
+/// The parts of a write that are packed.
 #[derive(Default)]
 pub struct Parts {
-    /// Where those end that were offered to the crew.
+    /// End of the parts that were offered to the crew.
     offered: u64,
-    /// Those of them that come next, and were taken.
+    /// The next of them; `None` for a part that is packed here.
     taken: VecDeque<Option<Taken>>,
 }
 
-/// Somebody writes.
+/// Counts a write in progress.
 pub struct Writing<'c>(&'c Core);
 
 impl<'c> Writing<'c> {
@@ -43,18 +43,18 @@ impl Drop for Writing<'_> {
 }
 
 impl Core {
-    /// Whether the next so many blocks of a write are kept as they are.
+    /// Whether the next `blocks` blocks of a write are stored uncompressed.
     pub fn passes(&self, blocks: u64, parts: &Parts) -> bool {
         parts.taken.is_empty() && self.state.borrow_mut().patience.passes(blocks)
     }
 
-    /// Packs a part of a write. What comes behind it is offered to the crew before, and the part itself if others write as
-    /// well, who go on meanwhile: unless few blocks are tried, which takes no time.
+    /// Packs a part of a write. Later parts are offered to the crew before, and the part itself if other writes are in
+    /// progress, which continue meanwhile: unless few blocks are tried, which takes no time.
     pub async fn pack(&self, at: u64, data: &Buf, part: Range<u64>, how: How, parts: &mut Parts) -> Packed {
         let blocks = |part: Range<u64>| {
             (at + part.start, &data[part.start as usize * BLOCK..part.end as usize * BLOCK])
         };
-        // A crew may have come while others of its parts were packed here.
+        // A crew may have come while earlier parts were packed here.
         parts.offered = parts.offered.max(part.start);
         if let Some(crew) = &*self.crew.borrow()
             && !self.state.borrow().patience.is_out()

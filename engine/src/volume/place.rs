@@ -1,9 +1,9 @@
-//! Where a logical block lies on the device.
+//! Places: where a logical block is stored on the device.
 //!
-//! What logical blocks became is a *piece*: so many *grains* of 64 bytes, one behind the other in a group. It is of a
-//! *unit* of blocks that were compressed together, all of which are at its place, or of one block. A place says where its
-//! first grain is, how many there are, and of how many blocks it is. One of a single block that begins with a block of
-//! the device and is as long is *whole*, and no more than the number of that block.
+//! Logical blocks are stored as a *piece*: a number of *grains* of 64 bytes, one after the other in a group. A piece is
+//! of a *unit* of blocks that were compressed together, all of which have its place, or of one block. A place has its
+//! first grain, the number of its grains, and its unit. A piece of a single block that begins with a block of the
+//! device and is as long is *whole*, and its place is just the number of that block.
 
 use crate::buf::BLOCK;
 
@@ -11,54 +11,54 @@ use crate::buf::BLOCK;
 pub const GRAIN: usize = 64;
 pub const GRAINS: u32 = (BLOCK / GRAIN) as u32;
 
-/// How many blocks are compressed together: 1, 2, 4, 8 or 16, as the power of two. They are numbered from a multiple of
-/// that on.
+/// Number of blocks that are compressed together: 1, 2, 4, 8 or 16, as the power of two. A unit begins at a multiple of
+/// that number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unit(u8);
 
 impl Unit {
-    /// One block, and the most.
+    /// One block, the smallest unit.
     pub const BLOCK: Unit = Unit(0);
-    /// 64 KiB.
+    /// 64 KiB, the largest unit.
     pub const MOST: Unit = Unit(4);
 
-    /// All of them, the smallest first.
+    /// All units, the smallest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Unit> {
         (0..=Unit::MOST.0).map(Unit)
     }
 
-    /// The unit of so many bytes, if there is one.
+    /// The unit with this number of bytes, if there is one.
     pub fn from_bytes(bytes: u64) -> Option<Unit> {
         Unit::all().find(|unit| unit.bytes() as u64 == bytes)
     }
 
-    /// Its bytes.
+    /// Bytes of the unit.
     pub fn bytes(self) -> usize {
         BLOCK << self.0
     }
 
-    /// Its blocks.
+    /// Blocks of the unit.
     pub(super) fn blocks(self) -> u32 {
         1 << self.0
     }
 
-    /// What says on the device which one it is.
+    /// Its number on the device.
     pub(super) fn number(self) -> u8 {
         self.0
     }
 
-    /// The one of this number, if there is one.
+    /// The unit with this number, if there is one.
     pub(super) fn of_number(number: u8) -> Option<Unit> {
         (number <= Unit::MOST.0).then_some(Unit(number))
     }
 
-    /// The largest one, no larger than this, that begins with the block at `at` and has no more blocks than `most`.
+    /// The largest unit, no larger than this, that begins with the block at `at` and has no more blocks than `most`.
     pub(super) fn at(self, at: u64, most: u64) -> Unit {
         let fits = |unit: &Unit| at.is_multiple_of(unit.blocks().into()) && unit.blocks() as u64 <= most;
         Unit::all().rev().find(|unit| *unit <= self && fits(unit)).unwrap_or_default()
     }
 
-    /// Its first block, of which the one at `at` is a block.
+    /// The first block of the unit that has the block at `at`.
     pub(super) fn first(self, at: u64) -> u64 {
         at - at % self.blocks() as u64
     }
@@ -68,89 +68,90 @@ impl Unit {
         u16::MAX >> (16 - self.blocks())
     }
 
-    /// Its pieces are a multiple of so many grains long.
+    /// The lengths of its pieces are multiples of this number of grains.
     pub(super) fn step(self) -> u32 {
         self.blocks().div_ceil(2)
     }
 
-    /// Most grains of a piece that is worth being compressed: it saves an eighth.
+    /// Most grains of a compressed piece: it saves an eighth.
     pub(super) fn most_grains(self) -> u32 {
         GRAINS / 8 * 7 * self.blocks()
     }
 
-    /// Whether a piece of it may have so many grains.
+    /// Whether a piece of the unit may have `grains` grains.
     pub(super) fn is_sane(self, grains: u32) -> bool {
         let most = if self == Unit::BLOCK { GRAINS } else { self.most_grains() };
         (1..=most).contains(&grains) && grains.is_multiple_of(self.step())
     }
 }
 
-/// Where a piece lies; 0 for nowhere. Bits 0 to 31 are the number of the block on the device that it begins in, zone
-/// for zone without what lies above capacities; bits 32 to 37 the grain of that block; bits 38 to 40 the number of its
-/// unit; bits 41 to 47 how many steps it is shorter than that.
+/// Place of a piece; 0 for none. Bits 0 to 31 are the number of the block on the device that it begins in, counted zone
+/// by zone without the blocks above capacities; bits 32 to 37 the grain of that block; bits 38 to 40 the number of its
+/// unit; bits 41 to 47 how many steps it is shorter than the unit.
 pub type Place = u64;
 
-/// The place of a piece of `grains` grains that begins so many grains into a block.
+/// The place of a piece of `grains` grains that begins at grain `from` of a block.
 pub fn place(block: u32, from: u32, (unit, grains): (Unit, u32)) -> Place {
     let shorter = (GRAINS * unit.blocks()).saturating_sub(grains) / unit.step();
     block as u64 | (from as u64 | (unit.0 as u64) << 6 | (shorter as u64) << 9) << 32
 }
 
-/// A place of its block and its [`shape`].
+/// The place with this block and this [`shape`].
 pub fn shaped(block: u32, shape: u16) -> Place {
     block as u64 | (shape as u64) << 32
 }
 
-/// What a place says beside the block: 0 if it is whole.
+/// The bits of a place besides the block: 0 if it is whole.
 pub fn shape(place: Place) -> u16 {
     (place >> 32) as u16
 }
 
-/// The block that it begins in.
+/// The block that the piece begins in.
 pub fn block(place: Place) -> u32 {
     place as u32
 }
 
-/// The grain of that block that it begins with.
+/// The grain of that block that the piece begins with.
 pub fn from(place: Place) -> u32 {
     (place >> 32) as u32 & 0x3f
 }
 
-/// The unit whose piece lies there.
+/// The unit of the piece.
 pub fn unit(place: Place) -> Unit {
     Unit((place >> 38) as u8 & 7).min(Unit::MOST)
 }
 
-/// How many grains it has.
+/// Number of grains of the piece.
 pub fn grains(place: Place) -> u32 {
     let unit = unit(place);
     (GRAINS * unit.blocks()).saturating_sub(((place >> 41) as u32 & 0x7f) * unit.step())
 }
 
-/// Whether it is a block of the device, and no part of others.
+/// Whether the piece is exactly one block of the device.
 pub fn is_whole(place: Place) -> bool {
     place >> 32 == 0
 }
 
-/// Whether there can be such a place.
+/// Whether a place is valid.
 pub fn is_sane(place: Place) -> bool {
     let (unit, grains) = (unit(place), grains(place));
     unit.is_sane(grains) && place == self::place(block(place), from(place), (unit, grains))
 }
 
-/// Blocks of the device that it lies in.
+/// Number of blocks of the device that the piece lies in.
 pub fn blocks(place: Place) -> u32 {
     (from(place) + grains(place)).div_ceil(GRAINS)
 }
 
-/// What a piece of so many grains counts for, in grains, if so many of its blocks are still there: with its share of the
-/// header of its group, or as much as these blocks take by themselves. Groups of whole blocks are counted by how many
-/// there can be ([`super::space`]); of shorter pieces there may be so many in few blocks that their header counts.
+/// Grains that a piece of `grains` grains counts for if `live` of its blocks are still mapped: its length with its
+/// share of the header of its group, or at most as much as these blocks by themselves. Headers of groups of whole
+/// blocks are counted by the most groups that there can be ([`super::space`]); of shorter pieces there may be so many
+/// in few blocks that their header counts.
 pub fn charge(grains: u32, live: u32) -> u32 {
     (grains + 1).min(GRAINS * live)
 }
 
-/// What the piece at a place counts for more if so many of its blocks are there than with one of them less.
+/// Grains that the piece at a place counts for more with `live` of its blocks mapped than with one less.
 pub fn share(place: Place, live: u32) -> u32 {
     let grains = grains(place);
     charge(grains, live) - charge(grains, live.saturating_sub(1))
@@ -178,7 +179,7 @@ mod tests {
             }
         }
         assert_eq!(place(12, 0, (Unit::BLOCK, GRAINS)), 12);
-        // No other shape is one.
+        // No other shape is valid.
         let all = (0..=u16::MAX).filter(|shape| is_sane(shaped(5, *shape)));
         assert_eq!(all.count(), shapes.len() / 3 * 64);
         assert!(!is_sane(1 << 48 | 5));

@@ -1,9 +1,9 @@
-//! Streams: groups that are filled, written, and land.
+//! Streams: groups are filled, written, and land.
 //!
-//! Everything in here is synchronous; [`super::landing`] waits for the device. A block gets its place in the
-//! group that is being filled; the group is closed when it is full, when nothing of its stream is on its way,
-//! when it is as large as what is on its way (so there are two writes on their way whose size follows the
-//! load), or when somebody waits for all of it. Groups land in the order in which they were closed.
+//! Everything in here is synchronous; [`super::landing`] waits for the device. A block gets its place in the group that
+//! is being filled; the group is closed when it is full, when nothing of its stream is in flight, when it is as large
+//! as the data in flight (so there are two writes in flight whose size follows the load), or when a request waits for
+//! all of it. Groups land in the order in which they were closed.
 //!
 //! A zone is begun when all groups of the one before it have landed and the device has been flushed: so a
 //! power cut leaves one zone of each stream partly written, and no more.
@@ -20,8 +20,8 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// Blocks whose last version lived short, others, and blocks that were moved; with fewer streams the last
-/// ones share.
+/// Streams for blocks whose last version was short-lived, for others, and for blocks that were moved; with fewer
+/// streams the last ones share.
 pub const HOT: usize = 0;
 pub const COLD: usize = 1;
 pub const MOVED: usize = 2;
@@ -29,7 +29,7 @@ pub const MOVED: usize = 2;
 /// The number of the map's stream in cuts.
 pub const MAP: u8 = 3;
 
-/// Most groups of a stream on their way.
+/// Most groups of a stream in flight.
 const MOST_FLIGHTS: usize = 8;
 
 /// The zone that a stream writes.
@@ -39,7 +39,7 @@ pub struct Open {
     pub segment: u64,
     /// Where the next group begins.
     pub next: u32,
-    /// Where what a power cut has torn begins, if that has to be filled up.
+    /// First block that a power cut has torn, if that has to be filled up.
     pub torn_at: Option<u32>,
 }
 
@@ -57,7 +57,7 @@ struct Group {
 }
 
 impl Group {
-    /// Blocks of data, if there are so many grains more.
+    /// Blocks of data with `grains` grains more.
     fn blocks_with(&self, grains: u32) -> u32 {
         (self.grains + grains).div_ceil(GRAINS)
     }
@@ -67,7 +67,7 @@ impl Group {
         self.blocks_with(0)
     }
 
-    /// Most blocks of data: beside them there are the header, and a block that fills up the zone.
+    /// Most blocks of data, besides the header and a block that fills up the zone.
     fn most(&self) -> u32 {
         (self.bytes.len() / BLOCK) as u32 - 2
     }
@@ -110,10 +110,10 @@ pub struct Stream {
     landed: u64,
 }
 
-/// A group that something is in: the stream, and how many groups land before it.
+/// A group: its stream, and how many groups land before it.
 pub type Ticket = (usize, u64);
 
-/// What all groups have in common.
+/// Resources that all groups have in common.
 pub struct Common<'a> {
     pub device: &'a dyn ZonedDevice,
     pub volume: u64,
@@ -122,7 +122,7 @@ pub struct Common<'a> {
 }
 
 impl Stream {
-    /// Goes on in a zone.
+    /// Continues in a zone.
     pub fn resume(&mut self, open: Open) {
         self.open = Some(open);
         self.writing = Some(open.zone);
@@ -137,18 +137,18 @@ impl Stream {
         self.landed
     }
 
-    /// Groups that were closed: those with smaller tickets.
+    /// Number of groups that were closed: those with smaller tickets.
     pub fn closed(&self) -> u64 {
         self.closed
     }
 
-    /// Groups that were begun.
+    /// Number of groups that were begun.
     pub fn begun(&self) -> u64 {
         self.closed + self.filling.is_some() as u64
     }
 
-    /// Whether an entry with a piece of so many grains can be put in now; begins a group, or a zone, if that is what
-    /// it takes. A group of nothing fills up what is left of a zone where that is too little.
+    /// Whether an entry with a piece of `grains` grains can be put in now; begins a group, or a zone, if necessary. A
+    /// group without entries fills up the rest of a zone that is too small.
     pub fn prepare(
         &mut self,
         index: usize,
@@ -190,8 +190,8 @@ impl Stream {
         true
     }
 
-    /// Puts a piece into the group that is being filled; gives its place, and how many blocks were begun for it.
-    /// [`Stream::prepare`] has said yes.
+    /// Puts a piece into the group that is being filled; returns its place, and how many blocks were begun for it.
+    /// [`Stream::prepare`] has returned true.
     pub fn put(&mut self, entry: Entry, piece: &[u8], fua: bool, space: &Space) -> Option<(Place, u32)> {
         let group = self.filling.as_mut()?;
         let (from, grains) = (group.grains, entry.what.grains());
@@ -205,7 +205,7 @@ impl Stream {
         Some((place, begun))
     }
 
-    /// Puts a discard into the group that is being filled. [`Stream::prepare`] has said yes.
+    /// Puts a discard into the group that is being filled. [`Stream::prepare`] has returned true.
     pub fn put_discard(&mut self, block: u32, blocks: u32, number: u64) {
         if let Some(group) = &mut self.filling {
             let entry = Entry { number, block, what: What::Discard(blocks) };
@@ -250,7 +250,7 @@ impl Stream {
         }
     }
 
-    /// Submits what may be.
+    /// Submits closed groups of the zone that may be written, as far as not too many are in flight.
     fn submit(&mut self, common: &mut Common<'_>) {
         while self.flights.len() < MOST_FLIGHTS
             && self.ready.front().is_some_and(|group| self.writing == Some(group.zone))
@@ -264,7 +264,7 @@ impl Stream {
         }
     }
 
-    /// Whether groups wait for a zone to be begun. Asked when none is on its way.
+    /// Whether groups wait for a zone to be begun. Called when none is in flight.
     pub fn waits_for_zone(&self) -> bool {
         self.ready.front().is_some_and(|group| self.writing != Some(group.zone))
     }
@@ -274,18 +274,18 @@ impl Stream {
         self.writing.is_some()
     }
 
-    /// The answer to the oldest group on its way, to be waited for.
+    /// The completion of the oldest group in flight.
     pub fn next_landing(&mut self) -> Option<Completion> {
         self.flights.front_mut().and_then(|group| group.completion.take())
     }
 
-    /// Groups may be written to the zone of the first that waits.
+    /// Allows writes to the zone of the first group that waits.
     pub fn begin_zone(&mut self, common: &mut Common<'_>) {
         self.writing = self.ready.front().map(|group| group.zone);
         self.submit(common);
     }
 
-    /// The oldest group on its way has landed; gives its zone if that is full.
+    /// The oldest group in flight has landed; returns its zone if that is full.
     pub fn land(&mut self, done: Done, capacity: u32, common: &mut Common<'_>) -> Option<u32> {
         let group = self.flights.pop_front()?;
         self.landed += 1;
@@ -307,7 +307,7 @@ impl Stream {
         self.flights.iter().chain(&self.ready).find_map(|group| group.piece(zone, offset, place))
     }
 
-    /// What was torn has been filled up.
+    /// The torn blocks have been filled up.
     pub fn mend(&mut self) {
         if let Some(open) = &mut self.open {
             open.torn_at = None;
