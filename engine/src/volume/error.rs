@@ -82,6 +82,8 @@ pub enum NoVolume {
     Size { blocks: u64 },
     #[error("a volume needs {least} active zones, and the device has {active}")]
     FewActive { active: u32, least: u32 },
+    #[error("a volume needs transfers of {least} blocks, and the device takes {blocks} at a time")]
+    ShortTransfers { blocks: u32, least: u32 },
     #[error(
         "the device is too small for a volume: it has {zones} zones of {capacity_blocks} blocks, and {least} is \
          the least for so many logical blocks"

@@ -38,6 +38,10 @@ const OTHER_ACTIVE: u32 = 3;
 /// Fewest streams of data: what is moved never shares one with what writers write, whom it makes room for.
 const LEAST_STREAMS: u32 = 2;
 
+/// Fewest blocks that a device has to take at a time: a group with a header, two blocks of data, and one that fills up
+/// a zone. With less data, headers would take all the room that a volume may promise.
+const LEAST_TRANSFER: u32 = 4;
+
 /// Most blocks of a group of moved ones: what writers wait behind.
 const MOST_MOVED: u64 = 80;
 
@@ -99,9 +103,12 @@ impl Plan {
         if active < least {
             return Err(NoVolume::FewActive { active, least });
         }
+        let transfer = geometry.max_transfer_blocks;
+        if transfer < LEAST_TRANSFER {
+            return Err(NoVolume::ShortTransfers { blocks: transfer, least: LEAST_TRANSFER });
+        }
         // A header, data, and a block that fills up a zone.
-        let group_most =
-            MOST_ENTRIES.min((geometry.max_transfer_blocks as u64).saturating_sub(2)).min(capacity / 4);
+        let group_most = MOST_ENTRIES.min((transfer as u64).saturating_sub(2)).min(capacity / 4);
         let pages = Paged::pages(most) + Paged::pages(most).div_ceil(FANOUT);
         let map_kept = pages.div_ceil(capacity.max(1)) as u32;
         let map_share = map_kept.saturating_mul(3).saturating_add(3);
@@ -536,10 +543,12 @@ mod tests {
             ("16 TiB", Geometry { zones: 1 << 26, ..geometry() }),
             ("active zones", Geometry { max_active: 3, ..geometry() }),
             ("too small", Geometry { zones: 15, ..geometry() }),
+            ("transfers of 4 blocks", Geometry { max_transfer_blocks: 3, ..geometry() }),
         ] {
             let said = Plan::of(&geometry, None).unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
         }
+        assert!(Plan::of(&Geometry { max_transfer_blocks: 4, ..geometry() }, None).is_ok());
         assert!(Plan::of(&geometry(), Some(0)).is_err());
         assert!(Plan::of(&geometry(), Some(1 << 32)).is_err());
     }
