@@ -4,23 +4,45 @@
 //! Requests that change something hold a [`Claim`] on their blocks, and two that overlap are carried out one after the
 //! other: parts of a block that are written at the same time are all there then, and whoever holds a claim can check
 //! once, right before the first block changes, whether the request still counts (`nbd/mod.rs`).
+//!
+//! A request that finds no room may wait for some ([`Bytes::wait_for_room`]), if the volume is told so. It holds no claim
+//! meanwhile, so that what makes room goes on, and begins anew then.
 
+use crate::ring::Ring;
 use engine::{
     buf::{BLOCK, Buf, BufMut, BufPool, Source},
-    device::DeviceError,
+    device::{DeviceError, Status},
     runtime::Gate,
     volume::{SectorSize, Volume},
 };
-use std::{cell::RefCell, ops::Range};
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    ops::Range,
+    pin::pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
 /// Most zeros that are written at once.
 const ZEROS_BYTES: u64 = 1 << 18;
 
+/// Most requests that wait for room, as long as the longest that a kernel makes: others fail, so that there are some left
+/// for what makes room.
+const MOST_WAITING: u64 = 64;
+
+/// After this long a request that waits for room is tried again, whatever may have made some.
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
 /// A volume by bytes.
 pub struct Bytes {
     volume: Volume,
+    /// What requests wait on for room.
+    ring: Option<Ring>,
+    /// Nobody waits for room any more.
+    ending: Cell<bool>,
     /// Only whole blocks are asked for, and overlapping requests are their sender's business: nothing is claimed.
     whole: bool,
     pool: RefCell<BufPool>,
@@ -49,6 +71,8 @@ impl Bytes {
     pub fn of(volume: Volume, buffers: Source) -> Bytes {
         Bytes {
             volume,
+            ring: None,
+            ending: Cell::new(false),
             whole: false,
             pool: RefCell::new(BufPool::fed_by(buffers)),
             claimed: RefCell::default(),
@@ -60,6 +84,39 @@ impl Bytes {
     /// anybody's way.
     pub fn of_sectors(volume: Volume, buffers: Source) -> Bytes {
         Bytes { whole: volume.sector() == SectorSize::B4096, ..Bytes::of(volume, buffers) }
+    }
+
+    /// Has requests that find no room wait, if the volume is told so.
+    pub fn waiting_on(self, ring: Ring) -> Bytes {
+        Bytes { ring: Some(ring), ..self }
+    }
+
+    /// Waits until a request that was refused may be tried again; `false` if it fails: it was not refused for want of
+    /// room, has waited for as long as the volume is told, too many wait, or [`Bytes::end_waiting`] was called. `since` is
+    /// when it was refused first.
+    pub async fn wait_for_room(&self, refused: DeviceError, since: &mut Option<Instant>) -> bool {
+        let status = self.volume.status();
+        let patience = Duration::from_secs(status.queue_seconds.into());
+        let left = patience.saturating_sub(since.get_or_insert_with(Instant::now).elapsed());
+        let waits = refused == Status::CapacityExceeded.into()
+            && !left.is_zero()
+            && status.waiting < MOST_WAITING
+            && !self.ending.get();
+        let Some(ring) = self.ring.as_ref().filter(|_| waits) else { return false };
+        let mut room = pin!(self.volume.room_made());
+        let mut timer = pin!(ring.sleep(left.min(TRY_EVERY)));
+        poll_fn(|context| match room.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => timer.as_mut().poll(context).map(|_| ()),
+        })
+        .await;
+        true
+    }
+
+    /// Has requests that wait for room fail, and none wait from now on.
+    pub fn end_waiting(&self) {
+        self.ending.set(true);
+        self.volume.retry_refused();
     }
 
     /// Whether there are these bytes.
@@ -100,12 +157,13 @@ impl Bytes {
         Claim(Some(self), blocks)
     }
 
-    /// Writes the bytes at `at`, all of them claimed, that are in `data`, a [`Bytes::buffer`].
+    /// Writes the bytes at `at`, all of them claimed, that are in `data`, a [`Bytes::buffer`], which is still there if that
+    /// fails.
     pub async fn write(
         &self,
         claim: &Claim<'_>,
         (at, bytes): (u64, u64),
-        mut data: BufMut,
+        data: &mut BufMut,
         fua: bool,
     ) -> Result<(), DeviceError> {
         let (blocks, end) = (covering(at, bytes), at + bytes);
@@ -120,10 +178,13 @@ impl Bytes {
             let from = data.len() - BLOCK + tail;
             data[from..].copy_from_slice(&before[tail..]);
         }
-        let data = data.freeze();
-        self.volume.write(blocks.start, &data, fua).await?;
-        self.give(data);
-        Ok(())
+        let written = std::mem::take(data).freeze();
+        let result = self.volume.write(blocks.start, &written, fua).await;
+        match result {
+            Ok(()) => self.give(written),
+            Err(_) => *data = written.into_mut(),
+        }
+        result
     }
 
     /// Makes bytes zeros that keep their room, all of which are claimed: they are written where the volume has promised
@@ -137,7 +198,7 @@ impl Bytes {
             let to = end.min((from / ZEROS_BYTES + 1) * ZEROS_BYTES);
             let (mut data, inside) = self.buffer(from, to - from);
             data[inside].fill(0);
-            self.write(claim, (from, to - from), data, false).await?;
+            self.write(claim, (from, to - from), &mut data, false).await?;
             from = to;
         }
         Ok(())
@@ -159,7 +220,7 @@ impl Bytes {
                 let bytes = part.end - part.start;
                 let (mut data, inside) = self.buffer(part.start, bytes);
                 data[inside].fill(0);
-                self.write(claim, (part.start, bytes), data, false).await?;
+                self.write(claim, (part.start, bytes), &mut data, false).await?;
             }
         }
         Ok(())
@@ -245,7 +306,7 @@ mod tests {
                         let (mut data, inside) = bytes.buffer(at, count);
                         data[inside].fill(value);
                         let claim = bytes.claim(at, count).await;
-                        let written = bytes.write(&claim, (at, count), data, false).await;
+                        let written = bytes.write(&claim, (at, count), &mut data, false).await;
                         written.map(|()| flat[range.clone()].fill(value))
                     }
                     _ => {
@@ -276,7 +337,7 @@ mod tests {
                     let (mut data, inside) = bytes.buffer(part * 512, 512);
                     data[inside].fill(part as u8 + 1);
                     let claim = bytes.claim(part * 512, 512).await;
-                    bytes.write(&claim, (part * 512, 512), data, false).await.unwrap();
+                    bytes.write(&claim, (part * 512, 512), &mut data, false).await.unwrap();
                 });
             }
             runtime.run();

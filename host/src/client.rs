@@ -227,7 +227,7 @@ impl Client {
             Request::About | Request::Status | Request::Traffic => Some(PATIENCE),
             Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
             Request::Adopt | Request::Autostart { .. } => None,
-            Request::Compress { .. } | Request::Qos { .. } => None,
+            Request::SetVolume(_) | Request::Qos { .. } => None,
             Request::CreateNamespace(_) => None,
             Request::ResizeNamespace { .. } | Request::RemoveNamespace { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,

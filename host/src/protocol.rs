@@ -4,16 +4,18 @@
 use crate::{
     drive::same_file,
     name::MemberName,
-    report::{Compression, Rebuild},
+    report::{Compression, Rebuild, WhenFull},
     tenants::{Wanted, WantedQos},
     traffic::{Counted, Counts},
 };
+use anyhow::{Context, Result, ensure};
+use engine::volume::{Unit, Volume};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 11;
+pub const PROTOCOL: u32 = 12;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -56,9 +58,8 @@ pub enum Request {
     Adopt,
     /// Has the array start by itself where it belongs, or not: [`crate::report::Owned`].
     Autostart { yes: bool },
-    /// Has the volume compress what is written from now on, or not, so much of it together or as much as before:
-    /// [`crate::report::VolumeSet`].
-    Compress { with: Compression, unit_bytes: Option<u64> },
+    /// Changes the volume: [`crate::report::VolumeSet`].
+    SetVolume(VolumeChange),
     /// Adds a namespace, and shows it: [`crate::report::Division`].
     CreateNamespace(Wanted),
     /// Has a namespace hold so many blocks, at least: [`crate::report::Division`].
@@ -69,6 +70,38 @@ pub enum Request {
     RemoveNamespace { namespace: String, yes: bool },
     /// Takes the block device down and ends the daemon: [`Stopped`].
     Stop,
+}
+
+/// What is to be changed of a volume; all else stays.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct VolumeChange {
+    /// How what is written from now on is compressed, and how much of it together.
+    pub compression: Option<Compression>,
+    pub unit_bytes: Option<u64>,
+    /// How many blocks of the reserve new blocks may take until the next start.
+    pub lent_blocks: Option<u64>,
+    pub when_full: Option<WhenFull>,
+}
+
+impl VolumeChange {
+    /// Has the volume do so.
+    pub async fn carry_out(self, volume: &Volume) -> Result<()> {
+        let VolumeChange { compression, unit_bytes, lent_blocks, when_full } = self;
+        let status = volume.status();
+        if compression.is_some() || unit_bytes.is_some() {
+            let unit = unit_bytes.map_or(Some(status.unit), Unit::from_bytes);
+            let codec = compression.map_or(status.codec, |compression| compression.0);
+            volume.compress(codec, unit.context("there is no unit of so many bytes")?).await?;
+        }
+        if let Some(WhenFull(seconds)) = when_full {
+            volume.queue_writes(seconds).await?;
+        }
+        if let Some(blocks) = lent_blocks {
+            ensure!(status.reserve > 0, "the volume has no reserve, since there is room for all of it");
+            volume.lend(blocks);
+        }
+        Ok(())
+    }
 }
 
 impl Request {

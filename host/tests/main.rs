@@ -11,6 +11,7 @@ mod clients;
 mod completions;
 mod daemon;
 mod demo;
+mod full;
 mod json;
 mod looking;
 mod manual;

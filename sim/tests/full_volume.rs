@@ -97,6 +97,57 @@ fn start_of_full_volume_lends_half_of_its_reserve() {
 }
 
 #[test]
+fn lent_reserve_takes_new_blocks_and_ends_with_the_process() {
+    let (drive, runtime, volume) = made(Some(8000));
+    let end = fill(&runtime, &volume, 0);
+    let reserve = volume.status().reserve;
+    volume.lend(7);
+    assert_eq!((fill(&runtime, &volume, end), volume.status().lent), (end + 7, 7));
+    volume.lend(0);
+    assert_eq!(fill(&runtime, &volume, end + 7), end + 7);
+    volume.lend(u64::MAX);
+    assert_eq!(volume.status().lent, reserve);
+    let all = fill(&runtime, &volume, end + 7);
+    assert_eq!(all, end + reserve);
+    for at in 0..2 * all {
+        wait(&runtime, volume.write(at % all, &block(at as u8), false)).unwrap();
+    }
+    wait(&runtime, volume.audit()).unwrap();
+    wait(&runtime, volume.stop()).unwrap();
+    runtime.clear();
+    let (_runtime, volume) = open(&drive);
+    assert_eq!(volume.status().lent, reserve / 2);
+}
+
+#[test]
+fn how_long_writes_wait_survives_a_power_cut() {
+    let (drive, runtime, volume) = made(Some(8000));
+    assert_eq!(volume.status().queue_seconds, 0);
+    wait(&runtime, volume.queue_writes(200)).unwrap();
+    runtime.clear();
+    let (_runtime, volume) = open(&drive);
+    assert_eq!(volume.status().queue_seconds, 200);
+}
+
+/// Who waits for room is woken by a discard, and is counted until then.
+#[test]
+fn waiting_for_room_ends_with_a_discard() {
+    let (_drive, runtime, volume) = made(Some(8000));
+    let end = fill(&runtime, &volume, 0);
+    let waiting = volume.clone();
+    runtime.spawn(async move {
+        waiting.room_made().await;
+        waiting.write(end, &block(9), false).await.unwrap();
+    });
+    runtime.run();
+    assert_eq!(volume.status().waiting, 1);
+    wait(&runtime, volume.discard(0, 100)).unwrap();
+    runtime.run();
+    assert_eq!(volume.status().waiting, 0);
+    assert_eq!(wait(&runtime, volume.read(end, Buf::zeroed(4096))).unwrap()[0], 9);
+}
+
+#[test]
 fn volume_with_room_for_all_of_it_keeps_no_reserve() {
     let (_, runtime, volume) = made(None);
     let status = volume.status();

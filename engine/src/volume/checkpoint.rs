@@ -160,6 +160,7 @@ impl Core {
             mapped: state.space.mapped(),
             codec: state.codec,
             unit: state.unit,
+            queue_seconds: state.queue_seconds,
             cuts,
             directory: state.directory.clone(),
             zones,

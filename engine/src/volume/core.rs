@@ -63,6 +63,9 @@ pub struct Core {
     pub wanted: Gate,
     pub ended: Gate,
     flushing: Combined,
+    /// There may be room for what was refused, and how many wait for that.
+    pub freed: Gate,
+    pub waiting: Cell<u64>,
     /// Zones have become few.
     pub few: Gate,
     /// Nobody reads from some zone any more.
@@ -86,6 +89,8 @@ pub struct State {
     /// How new data is compressed, and how much of it together.
     pub codec: Option<Codec>,
     pub unit: Unit,
+    /// Seconds for which a write waits for room; 0 if it fails at once.
+    pub queue_seconds: u8,
     pub packer: Option<Packer>,
     pub patience: Patience,
     pub pool: BufPool,
@@ -136,6 +141,7 @@ pub struct Start {
     pub lifespan: Lifespan,
     pub codec: Option<Codec>,
     pub unit: Unit,
+    pub queue_seconds: u8,
 }
 
 /// What an entry is made for: the piece of a unit, and which of its blocks are there from then on.
@@ -370,7 +376,18 @@ pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
 
 impl Core {
     pub fn new(device: Rc<dyn ZonedDevice>, identity: Identity, behaviour: Behaviour, start: Start) -> Core {
-        let Start { map, mut space, directory, head, generation, next_number, lifespan, codec, unit } = start;
+        let Start {
+            map,
+            mut space,
+            directory,
+            head,
+            generation,
+            next_number,
+            lifespan,
+            codec,
+            unit,
+            queue_seconds,
+        } = start;
         let unit = unit.min(space.plan().unit);
         space.lend_reserve();
         let state = State {
@@ -386,6 +403,7 @@ impl Core {
             lifespan,
             codec,
             unit,
+            queue_seconds,
             packer: None,
             patience: Patience::default(),
             pool: BufPool::default(),
@@ -425,6 +443,8 @@ impl Core {
             wanted: Gate::default(),
             ended: Gate::default(),
             flushing: Combined::default(),
+            freed: Gate::default(),
+            waiting: Cell::new(0),
             few: Gate::default(),
             unread: Gate::default(),
         }
@@ -437,7 +457,8 @@ impl Core {
     /// Nothing is written any more: what the map says of blocks that did not land is not there.
     pub fn fail(&self, error: DeviceError) {
         self.state.borrow_mut().failed.get_or_insert(error);
-        let gates = [&self.room, &self.pages, &self.wanted, &self.ended, &self.few, &self.unread];
+        let gates =
+            [&self.room, &self.pages, &self.wanted, &self.ended, &self.few, &self.freed, &self.unread];
         gates.into_iter().chain(&self.closed).chain(&self.landed).for_each(Gate::open);
     }
 
@@ -696,7 +717,10 @@ impl Core {
             sector: self.identity.sector,
             usable: state.space.usable_for_new(),
             reserve: plan.reserve,
+            lent: state.space.lent(),
             refused: state.refused,
+            queue_seconds: state.queue_seconds,
+            waiting: self.waiting.get(),
             mapped: state.space.mapped(),
             held_bytes: state.space.held() * GRAIN as u64,
             codec: state.codec,

@@ -382,6 +382,8 @@ pub struct Root {
     /// How new data is compressed, and how much of it together.
     pub codec: Option<Codec>,
     pub unit: Unit,
+    /// Seconds for which a write waits for room; 0 if it fails at once.
+    pub queue_seconds: u8,
     pub cuts: Vec<CutRecord>,
     /// Where the blocks of the directory are.
     pub directory: Vec<Place>,
@@ -396,7 +398,7 @@ impl Root {
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
-        out.u64(self.mapped).u32(u32::from_le_bytes([codec, level, self.unit.number(), 0]));
+        out.u64(self.mapped).u32(u32::from_le_bytes([codec, level, self.unit.number(), self.queue_seconds]));
         out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32);
         for cut in &self.cuts {
             out.u32(cut.stream as u32).u32(cut.zone).u32(cut.offset).u32(cut.written);
@@ -422,7 +424,8 @@ impl Root {
         };
         let (generation, next_number) = (from.u64().ok()?, from.u64().ok()?);
         let (next_segment, lifespan) = (from.u64().ok()?, from.u64().ok()?);
-        let (mapped, [codec, level, unit, _]) = (from.u64().ok()?, from.u32().ok()?.to_le_bytes());
+        let (mapped, [codec, level, unit, queue_seconds]) =
+            (from.u64().ok()?, from.u32().ok()?.to_le_bytes());
         let (codec, unit) = (Codec::of_root([codec, level])?, Unit::of_number(unit)?);
         let (cuts, directory) = (from.u32().ok()?, from.u32().ok()?);
         let whole = bytes.len() as u64;
@@ -442,6 +445,7 @@ impl Root {
             mapped,
             codec,
             unit,
+            queue_seconds,
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -575,6 +579,7 @@ mod tests {
             mapped: 5,
             codec: Some(Codec::Lz4),
             unit: Unit::MOST,
+            queue_seconds: 60,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],
             zones: vec![

@@ -23,6 +23,7 @@ mod space;
 mod status;
 mod stream;
 mod victim;
+mod waiting;
 
 pub use self::{
     behaviour::{Behaviour, CreateOptions},
@@ -159,6 +160,34 @@ impl Volume {
             (state.codec, state.unit) = (codec, unit.min(state.space.plan().unit));
         }
         self.0.request_checkpoint().await
+    }
+
+    /// Has a write that finds no room wait so many seconds for some, or fail at once. Who serves the volume waits, since
+    /// there is no clock here. Safe from power cuts at the return.
+    ///
+    /// # Errors
+    /// Those of the device, after which nothing can be written any more.
+    pub async fn queue_writes(&self, seconds: u8) -> Result<(), DeviceError> {
+        self.0.state.borrow_mut().queue_seconds = seconds;
+        self.retry_refused();
+        self.0.request_checkpoint().await
+    }
+
+    /// Lends blocks that are not mapped so many blocks of the reserve, or all of it, until the next start. What was lent
+    /// before is not lent any more, and what has been taken of it stays.
+    pub fn lend(&self, blocks: u64) {
+        self.0.state.borrow_mut().space.lend(blocks);
+        self.retry_refused();
+    }
+
+    /// Waits until there may be room for what was refused: something was discarded, or more of the reserve was lent.
+    pub async fn room_made(&self) {
+        self.0.room_made().await;
+    }
+
+    /// Has all who wait for room look again.
+    pub fn retry_refused(&self) {
+        self.0.freed.open();
     }
 
     /// Has blocks that are to be compressed be offered to `crew` from now on.

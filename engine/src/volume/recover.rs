@@ -77,6 +77,7 @@ pub async fn create(
         mapped: 0,
         codec,
         unit: unit.min(plan.unit),
+        queue_seconds: 0,
         cuts: Vec::new(),
         directory: vec![0; Paged::directory_blocks(identity.blocks) as usize],
         zones: vec![Default::default(); identity.zones as usize],
@@ -110,6 +111,7 @@ fn core_of(
         lifespan: Lifespan(root.lifespan),
         codec: root.codec,
         unit: root.unit,
+        queue_seconds: root.queue_seconds,
     };
     Ok(Core::new(device, identity, behaviour, start))
 }
@@ -421,6 +423,7 @@ mod tests {
                 mapped: 0,
                 codec: None,
                 unit: Unit::BLOCK,
+                queue_seconds: 0,
                 cuts: cuts.iter().map(cut).collect(),
                 directory: Vec::new(),
                 zones: uses.map(of).to_vec(),

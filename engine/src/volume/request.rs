@@ -389,6 +389,7 @@ impl Core {
         landings.wait(self).await?;
         // What is dead now may be what collection waits for.
         self.few.open();
+        self.freed.open();
         Ok(())
     }
 

@@ -298,6 +298,16 @@ impl Space {
         self.usable().saturating_sub(self.plan.reserve.saturating_sub(self.lent))
     }
 
+    /// Lends new blocks so much of the reserve, or as much as there is, until the next start.
+    pub fn lend(&mut self, blocks: u64) {
+        self.lent = blocks.min(self.plan.reserve);
+    }
+
+    /// How much of the reserve is lent to new blocks.
+    pub fn lent(&self) -> u64 {
+        self.lent
+    }
+
     /// Lends new blocks half of the reserve until the next start, if there is little room without: what uses the volume
     /// may have to replay a journal before it can discard anything.
     pub fn lend_reserve(&mut self) {

@@ -48,8 +48,14 @@ pub struct VolumeStatus {
     pub usable: u64,
     /// How many blocks there is room for beside these, for overwriting alone: 0 if the volume is not larger than its room.
     pub reserve: u64,
+    /// How many of these new blocks may take until the next start.
+    pub lent: u64,
     /// Writes and discards that were refused since the start, for want of room.
     pub refused: u64,
+    /// Seconds for which a write that finds no room waits for some; 0 if it fails at once.
+    pub queue_seconds: u8,
+    /// Writes that wait for room.
+    pub waiting: u64,
     /// How many are mapped.
     pub mapped: u64,
     /// What these count for, in bytes, with what headers of short pieces take.

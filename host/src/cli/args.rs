@@ -4,10 +4,10 @@ use crate::{
     bench, export,
     name::{ArrayName, NamespaceName},
     nbd,
-    report::Compression,
+    report::{Compression, WhenFull},
     size,
 };
-use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
 use engine::volume::{SectorSize, Unit};
 use std::{net::IpAddr, path::PathBuf};
@@ -298,6 +298,11 @@ pub enum Emulate {
     },
 }
 
+/// A size in whole blocks, or nothing at all.
+fn lent_blocks(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { size::parse_blocks(text) }
+}
+
 /// What is typed for [`Compression`].
 const COMPRESSION: &str = "off|lz4|zstd[:LEVEL]";
 
@@ -336,18 +341,27 @@ pub enum Volume {
         #[arg(long, value_name = "BYTES", value_parser = sector_size, default_value = "4096")]
         sector_size: SectorSize,
     },
-    /// Change how a volume compresses
+    /// Change how a volume compresses, and what it does when it is full
     ///
-    /// What has been written stays as it is, and is read as ever. The array may be running or not.
+    /// What has been written stays as it is, and is read as ever. The array may be running or not, but to lend something.
+    #[command(group(ArgGroup::new("change").required(true).multiple(true).args(["compression", "unit", "lend", "when_full"])))]
     Set {
         /// Name, UUID or path of the array
         array: ArrayName,
         /// How what is written from now on is compressed
         #[arg(long, value_name = COMPRESSION)]
-        compression: Compression,
+        compression: Option<Compression>,
         /// How much of a write is compressed together, 4K to 64K; as before by default
         #[arg(long, value_name = "SIZE", value_parser = unit)]
         unit: Option<Unit>,
+        /// How much of the reserve of a volume that is larger than its room new blocks may take, until the next start: to
+        /// delete something in a file system that is full. 0 takes back what is left of it
+        #[arg(long, value_name = "SIZE", value_parser = lent_blocks)]
+        lend: Option<u64>,
+        /// What becomes of a write that finds no room: it fails at once, or waits for room, for 60 seconds or as many as
+        /// are said, up to 255
+        #[arg(long, value_name = "fail|queue|queue:SECONDS")]
+        when_full: Option<WhenFull>,
     },
 }
 

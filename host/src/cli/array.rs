@@ -506,6 +506,16 @@ fn volume_text(volume: &VolumeReport) -> String {
         volume.free_zones,
         volume.valid_bytes.len(),
     );
+    if volume.lent_bytes > 0 {
+        let (lent, reserve) = (show(volume.lent_bytes), show(volume.reserve_bytes));
+        text += &format!("  reserve: {lent} of {reserve} are lent to new blocks until it stops\n");
+    }
+    if volume.when_full.0 > 0 {
+        text += &format!(
+            "  when full: writes wait for up to {} seconds; {} do now\n",
+            volume.when_full.0, volume.waiting_writes
+        );
+    }
     if compresses {
         let how = volume.compression.does(volume.unit_bytes);
         text += &format!(

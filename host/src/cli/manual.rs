@@ -38,6 +38,8 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
             "zoneraid volume set tank --compression zstd",
             "zoneraid volume set tank --compression lz4 --unit 64K",
             "zoneraid volume set tank --compression off",
+            "zoneraid volume set tank --when-full queue:200",
+            "zoneraid volume set tank --lend 1G",
         ],
     ),
     ("stop", &["zoneraid stop tank"]),

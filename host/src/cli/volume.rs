@@ -6,14 +6,14 @@ use crate::{
     members::{Found, Session, find_running},
     name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
-    protocol::Request,
+    protocol::{Request, VolumeChange},
     report::{Compression, MORE_ACTIVE, VolumeSet, hidden, is_there, no_start, no_volume},
     size::{bytes, show},
 };
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
-    volume::{Behaviour, CreateOptions, NoVolume, Plan, Unit, Volume, VolumeError},
+    volume::{Behaviour, CreateOptions, NoVolume, Plan, Volume, VolumeError},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -43,38 +43,60 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
             let (uuid, codec) = (new_uuid()?, compression.0);
             create(output, &array, CreateOptions { uuid, blocks: size, sector: sector_size, codec, unit })
         }
-        Verb::Set { array, compression, unit } => {
-            let set = set(output, &array, (compression, unit))?;
-            output.print(&set, |VolumeSet { array, compression, unit_bytes }| match compression.0 {
-                None => format!("the volume on '{array}' compresses nothing from now on\n"),
-                Some(_) => {
-                    let how = compression.does(*unit_bytes);
-                    format!("the volume on '{array}' compresses {how} what is written from now on\n")
-                }
-            })?;
+        Verb::Set { array, compression, unit, lend, when_full } => {
+            let unit_bytes = unit.map(|unit| unit.bytes() as u64);
+            let change = VolumeChange { compression, unit_bytes, lent_blocks: lend, when_full };
+            let set = set(output, &array, change)?;
+            output.print(&set, |set| set_text(set, change))?;
             Ok(HEALTHY)
         }
     }
 }
 
-/// Has whoever runs the array, or else this process, tell the volume how to compress.
-fn set(
-    output: Output,
-    name: &ArrayName,
-    (compression, unit): (Compression, Option<Unit>),
-) -> Result<VolumeSet> {
+/// What has changed, and how it is now.
+fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
+    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full } = set;
+    let mut text = String::new();
+    if change.compression.is_some() || change.unit_bytes.is_some() {
+        text += &match compression.0 {
+            None => format!("the volume on '{array}' compresses nothing from now on\n"),
+            Some(_) => {
+                let how = compression.does(*unit_bytes);
+                format!("the volume on '{array}' compresses {how} what is written from now on\n")
+            }
+        };
+    }
+    if change.lent_blocks.is_some() {
+        let lent = show(*lent_bytes);
+        text +=
+            &format!("new blocks may take {lent} of the reserve of the volume on '{array}' until it stops\n");
+    }
+    if change.when_full.is_some() {
+        text += &match when_full.0 {
+            0 => format!("a write that finds no room on '{array}' fails at once\n"),
+            seconds => format!("a write that finds no room on '{array}' waits for up to {seconds} seconds\n"),
+        };
+    }
+    text
+}
+
+/// Has whoever runs the array, or else this process, change the volume.
+fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<VolumeSet> {
     let (session, called) = match namespace::meant_by(name)? {
         Some((session, below)) => (session, below.to_string()),
         None => {
             if let Some(mut client) = find_running(name)? {
-                let unit_bytes = unit.map(|unit| unit.bytes() as u64);
-                return ask(output, &mut client, &Request::Compress { with: compression, unit_bytes });
+                return ask(output, &mut client, &Request::SetVolume(change));
             }
             let session = Found::by_name(name)?.assemble()?;
             let called = session.array.status().name;
             (session, called)
         }
     };
+    ensure!(
+        change.lent_blocks.is_none(),
+        "'{called}' does not run, and the reserve is lent until it stops: start or serve it first"
+    );
     let runtime = session.reactor.runtime();
     session.wait(async {
         let device = session.device.clone();
@@ -84,7 +106,7 @@ fn set(
         }
         let volume = Volume::open(runtime, device, Behaviour::default()).await;
         let volume = volume.map_err(|error| no_start(&called, error))?;
-        volume.compress(compression.0, unit.unwrap_or(volume.status().unit)).await?;
+        change.carry_out(&volume).await?;
         Ok(VolumeSet::of(called, &volume.status()))
     })?
 }
@@ -188,6 +210,7 @@ pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&Names
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::WhenFull;
     use engine::volume::Codec;
 
     #[test]
@@ -206,7 +229,8 @@ mod tests {
         };
         assert_eq!(crate::output::undescribed(&created, "volume-create.json"), [""; 0]);
         let compression = Compression(Some(Codec::Lz4));
-        let set = VolumeSet { array: "tank".into(), compression, unit_bytes: 4096 };
+        let when_full = WhenFull(60);
+        let set = VolumeSet { array: "tank".into(), compression, unit_bytes: 4096, lent_bytes: 0, when_full };
         assert_eq!(crate::output::undescribed(&set, "volume-set.json"), [""; 0]);
     }
 }

@@ -7,17 +7,16 @@ use super::{
 use crate::{
     machine,
     output::uuid,
-    protocol::{Answer, Request, Stopped},
+    protocol::{Answer, Request, Stopped, VolumeChange},
     reactor::give_way,
     repair,
-    report::{Compression, Examined, Owned, VolumeSet, Zones, no_volume},
+    report::{Examined, Owned, VolumeSet, Zones, no_volume},
     ring::Ring,
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
     device::{Command, ZonedDevice},
     owner::Change,
-    volume::Unit,
     zone::ZoneIndex,
 };
 use serde_json::Value;
@@ -106,9 +105,7 @@ impl Daemon {
                 serde_json::to_value(self.change(&Change::Host(host)).await?)?
             }
             Request::Autostart { yes } => serde_json::to_value(self.change(&Change::Autostart(yes)).await?)?,
-            Request::Compress { with, unit_bytes } => {
-                serde_json::to_value(self.compress(with, unit_bytes).await?)?
-            }
+            Request::SetVolume(change) => serde_json::to_value(self.set_volume(change).await?)?,
             Request::CreateNamespace(wanted) => serde_json::to_value(self.create_namespace(&wanted).await?)?,
             Request::ResizeNamespace { namespace, blocks } => {
                 serde_json::to_value(self.resize_namespace(&namespace, blocks).await?)?
@@ -141,12 +138,11 @@ impl Daemon {
         Ok(Owned::of(&self.array.status()))
     }
 
-    async fn compress(&self, compression: Compression, unit_bytes: Option<u64>) -> Result<VolumeSet> {
+    async fn set_volume(&self, change: VolumeChange) -> Result<VolumeSet> {
         let status = self.array.status();
         let volume = self.volume.borrow().clone().with_context(|| no_volume(&status.name))?;
         ensure!(!status.read_only, "'{}' is started only to be read", status.name);
-        let unit = unit_bytes.map_or(Some(volume.status().unit), Unit::from_bytes);
-        volume.compress(compression.0, unit.context("there is no unit of so many bytes")?).await?;
+        change.carry_out(&volume).await?;
         Ok(VolumeSet::of(status.name, &volume.status()))
     }
 

@@ -32,10 +32,11 @@ use std::{
 const COPIED_BYTES: usize = 256 << 10;
 const CALL_BYTES: usize = 8 << 10;
 
-/// A request that has been received, with the data of a write: buffers, and where in them the data is.
+/// A request that has been received, with the data of a write that is not written yet: buffers, and where in them the
+/// data is.
 pub(super) struct Job {
     pub request: Request,
-    pub data: Vec<(BufMut, Range<usize>)>,
+    pub data: VecDeque<(BufMut, Range<usize>)>,
     /// When its header had been received, if that is measured.
     pub begun: Option<Instant>,
 }
@@ -185,7 +186,7 @@ impl Connection {
                 return Ok(());
             }
             let request = Request::read(&header, terms).ok_or_else(nonsense)?;
-            let (mut data, begun) = (Vec::new(), traffic.begin());
+            let (mut data, begun) = (VecDeque::new(), traffic.begin());
             match request.work {
                 Ok(Work::Disconnect) => return Ok(()),
                 Ok(Work::Write { at, bytes: length, .. }) => {
@@ -197,7 +198,7 @@ impl Connection {
                         let piece = (end - at).min(most);
                         let (mut buffer, inside) = bytes.buffer(at, piece);
                         self.receive(&mut buffer[inside.clone()]).await?;
-                        data.push((buffer, inside));
+                        data.push_back((buffer, inside));
                         at += piece;
                     }
                 }
@@ -224,7 +225,7 @@ impl Connection {
         }
     }
 
-    /// A request has been carried out that had so many bytes of data.
+    /// A request has been carried out that had so many bytes of data, or waits without a worker.
     pub fn release(&self, bytes: u64) {
         self.held_bytes.set(self.held_bytes.get() - bytes);
         self.running.set(self.running.get() - 1);

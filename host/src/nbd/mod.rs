@@ -33,7 +33,7 @@ use crate::{
 use anyhow::Result;
 use connection::{Connection, Job};
 use engine::{
-    device::DeviceError,
+    device::{DeviceError, Status},
     runtime::{Gate, Runtime},
     volume::Volume,
 };
@@ -106,6 +106,8 @@ pub struct Server {
     received: Cell<u64>,
     /// Connections that were taken so far.
     taken: Cell<u64>,
+    /// Bytes of data of requests that wait for room: as many as of one connection at most.
+    waiting_bytes: Cell<u64>,
     /// The log says that clients are refused.
     told: Cell<bool>,
     /// What all clients asked for.
@@ -117,7 +119,7 @@ impl Server {
     pub fn start(reactor: &Reactor, volume: Volume, place: &Place, export: Export) -> Result<Rc<Server>> {
         let (listener, place) = place.listen()?;
         let server = Rc::new(Server {
-            bytes: Bytes::of(volume, reactor.buffers()),
+            bytes: Bytes::of(volume, reactor.buffers()).waiting_on(reactor.ring()?.clone()),
             export,
             ring: reactor.ring()?.clone(),
             runtime: reactor.runtime().clone(),
@@ -128,6 +130,7 @@ impl Server {
             ending: Cell::new(false),
             received: Cell::new(0),
             taken: Cell::new(0),
+            waiting_bytes: Cell::new(0),
             told: Cell::new(false),
             traffic: Traffic::default(),
         });
@@ -182,6 +185,7 @@ impl Server {
     pub async fn close(self: &Rc<Self>) {
         self.ending.set(true);
         self.place.close();
+        self.bytes.end_waiting();
         self.connected().for_each(|connection| connection.end(Shutdown::Read));
         let (ring, patience) = (self.ring.clone(), Rc::downgrade(self));
         self.runtime.spawn(async move {
@@ -245,20 +249,7 @@ impl Server {
                 let (server, connection) = (server.clone(), connection.clone());
                 server.runtime.clone().spawn(async move {
                     while let Some(job) = connection.next_job().await {
-                        let (bytes, work, begun) = (job.held_bytes(), job.request.work, job.begun);
-                        let carried_out = server.carry_out(&connection, job).await;
-                        connection.release(bytes);
-                        for traffic in [&server.traffic, &connection.traffic] {
-                            let latency = begun.map(|begun| begun.elapsed());
-                            match work {
-                                Ok(Work::Read { bytes, .. }) => traffic.reads.count(bytes as u64, latency),
-                                Ok(Work::Write { bytes, .. }) => traffic.writes.count(bytes as u64, latency),
-                                _ => {}
-                            }
-                        }
-                        if carried_out.is_err() {
-                            connection.end(Shutdown::Both);
-                        }
+                        server.clone().serve(connection.clone(), job).await;
                     }
                 });
             }
@@ -268,19 +259,66 @@ impl Server {
         });
     }
 
-    /// Carries out a request, and answers it.
-    async fn carry_out(&self, connection: &Connection, job: Job) -> io::Result<()> {
-        let Job { request, data, .. } = job;
+    /// Carries out a request, and answers it. One that waits for room keeps no worker from others.
+    async fn serve(self: Rc<Self>, connection: Rc<Connection>, mut job: Job) {
+        let bytes = job.held_bytes();
+        let carried_out = self.carry_out(&connection, &mut job).await;
+        connection.release(bytes);
+        match carried_out {
+            Ok(Some(refused)) => {
+                let server = self.clone();
+                self.runtime.spawn(async move { server.wait_for_room(&connection, job, refused).await });
+            }
+            answered => self.end_job(&connection, &job, answered.map(drop)),
+        }
+    }
+
+    /// Tries a request again that was refused for want of room, until it is answered.
+    async fn wait_for_room(&self, connection: &Connection, mut job: Job, mut refused: DeviceError) {
+        let (mut since, held_bytes) = (None, job.held_bytes());
+        let waiting_bytes = self.waiting_bytes.get() + held_bytes;
+        self.waiting_bytes.set(waiting_bytes);
+        let answered = loop {
+            if waiting_bytes > MOST_HELD_BYTES || !self.bytes.wait_for_room(refused, &mut since).await {
+                break connection.answer(&job.request, Err(refused)).await;
+            }
+            match self.carry_out(connection, &mut job).await {
+                Ok(Some(error)) => refused = error,
+                answered => break answered.map(drop),
+            }
+        };
+        self.waiting_bytes.set(self.waiting_bytes.get() - held_bytes);
+        self.end_job(connection, &job, answered);
+    }
+
+    /// A request has been answered, or could not be.
+    fn end_job(&self, connection: &Connection, job: &Job, answered: io::Result<()>) {
+        for traffic in [&self.traffic, &connection.traffic] {
+            let latency = job.begun.map(|begun| begun.elapsed());
+            match job.request.work {
+                Ok(Work::Read { bytes, .. }) => traffic.reads.count(bytes as u64, latency),
+                Ok(Work::Write { bytes, .. }) => traffic.writes.count(bytes as u64, latency),
+                _ => {}
+            }
+        }
+        if answered.is_err() {
+            connection.end(Shutdown::Both);
+        }
+    }
+
+    /// Carries out a request, and answers it; or gives why not, if it was refused for want of room and may wait for some.
+    async fn carry_out(&self, connection: &Connection, job: &mut Job) -> io::Result<Option<DeviceError>> {
+        let request = job.request;
         let (at, bytes, fua) = match request.work {
             Ok(Work::Zero { keep: true, fast: true, .. }) if self.bytes.writes_zeros() => {
-                return connection.refuse(&request, wire::NOT_FAST).await;
+                return connection.refuse(&request, wire::NOT_FAST).await.map(|()| None);
             }
             Ok(
                 Work::Write { at, bytes, fua }
                 | Work::Zero { at, bytes, fua, .. }
                 | Work::Trim { at, bytes, fua },
             ) => (at, bytes as u64, fua),
-            _ => return self.answer(connection, &request).await,
+            _ => return self.answer(connection, &request).await.map(|()| None),
         };
         let claim = self.bytes.claim(at, bytes).await;
         if connection.has_hung_up() {
@@ -291,12 +329,16 @@ impl Server {
             Ok(Work::Zero { .. }) => self.bytes.zero(&claim, (at, bytes)).await,
             Ok(Work::Trim { .. }) => self.bytes.trim(&claim, (at, bytes)).await,
             _ => {
-                let (mut done, mut result) = (0, Ok(()));
-                for (piece, inside) in data {
-                    let range = (at + done, inside.len() as u64);
-                    done += range.1;
+                let mut from = at + bytes - job.held_bytes();
+                let mut result = Ok(());
+                while let Some((piece, inside)) = job.data.front_mut()
+                    && result.is_ok()
+                {
+                    let length = inside.len() as u64;
+                    result = self.bytes.write(&claim, (from, length), piece, fua).await;
                     if result.is_ok() {
-                        result = self.bytes.write(&claim, range, piece, fua).await;
+                        job.data.pop_front();
+                        from += length;
                     }
                 }
                 result
@@ -305,7 +347,12 @@ impl Server {
         let writes = matches!(request.work, Ok(Work::Write { .. }));
         let result = if fua && !writes && result.is_ok() { self.bytes.flush().await } else { result };
         drop(claim);
-        connection.answer(&request, result).await
+        // A trim makes room.
+        let may_wait = !matches!(request.work, Ok(Work::Trim { .. }));
+        match result {
+            Err(error) if error == Status::CapacityExceeded.into() && may_wait => Ok(Some(error)),
+            result => connection.answer(&request, result).await.map(|()| None),
+        }
     }
 
     /// Carries out a request that changes nothing, and answers it.

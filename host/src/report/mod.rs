@@ -26,7 +26,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 pub use namespaces::{Division, NamespaceReport, RatesReport, latency_words};
 pub use presence::{hidden, is_there};
-pub use volume::{Compression, Space, VolumeReport, VolumeSet, WrittenBytes, given_up, no_start, no_volume};
+pub use volume::{
+    Compression, Space, VolumeReport, VolumeSet, WhenFull, WrittenBytes, given_up, no_start, no_volume,
+};
 pub use words::{has_or_have, in_a_row, is_or_are, members_named, number, so_many_zones};
 
 /// What an array with so many parities is called where it is typed, and in JSON; in sentences it has its

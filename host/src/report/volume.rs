@@ -20,6 +20,12 @@ pub struct VolumeReport {
     pub free_bytes: u64,
     /// What is kept for overwriting beside the usable bytes, of a volume that is larger than its room.
     pub reserve_bytes: u64,
+    /// What of the reserve is lent to blocks that are not written yet, until the next start.
+    pub lent_bytes: u64,
+    /// What becomes of a write that finds no room.
+    pub when_full: WhenFull,
+    /// Writes that wait for room.
+    pub waiting_writes: u64,
     /// How scarce room is: always `enough` where there is room for all of the volume.
     pub space: Space,
     /// How new data is compressed.
@@ -110,6 +116,53 @@ impl Compression {
     }
 }
 
+/// What becomes of a write that finds no room: it waits for so many seconds for some (`queue:SECONDS`), or fails at once
+/// (`fail`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct WhenFull(pub u8);
+
+/// How long a write waits for room, if nobody says anything else.
+const QUEUE_SECONDS: u8 = 60;
+
+impl fmt::Display for WhenFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("fail"),
+            seconds => write!(f, "queue:{seconds}"),
+        }
+    }
+}
+
+impl FromStr for WhenFull {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<WhenFull, String> {
+        match text {
+            "fail" => return Ok(WhenFull(0)),
+            "queue" => return Ok(WhenFull(QUEUE_SECONDS)),
+            _ => {}
+        }
+        let seconds = text.strip_prefix("queue:").ok_or("it is fail, queue or queue:SECONDS")?;
+        let seconds = seconds.parse().ok().filter(|seconds| *seconds > 0);
+        seconds.map(WhenFull).ok_or("writes wait for 1 to 255 seconds".into())
+    }
+}
+
+impl From<WhenFull> for String {
+    fn from(when_full: WhenFull) -> String {
+        when_full.to_string()
+    }
+}
+
+impl TryFrom<String> for WhenFull {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<WhenFull, String> {
+        text.parse()
+    }
+}
+
 /// How scarce room is in a volume that is larger than its room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -157,10 +210,16 @@ impl VolumeReport {
         let used = self.physical_bytes.saturating_mul(100) / self.usable_bytes.max(1);
         let what = match self.space {
             Space::Enough => return None,
-            Space::Full => format!(
-                "the volume is full: only what is written already can be overwritten, with {} kept for that",
-                show(self.reserve_bytes)
-            ),
+            Space::Full => {
+                let others = match self.when_full.0 {
+                    0 => String::new(),
+                    seconds => format!("; other writes wait for up to {seconds} seconds"),
+                };
+                format!(
+                    "the volume is full: only what is written already can be overwritten, with {} kept for that{others}",
+                    show(self.reserve_bytes - self.lent_bytes.min(self.reserve_bytes))
+                )
+            }
             _ => format!("the volume uses {used} % of its room, and {} are free", show(self.free_bytes)),
         };
         let action = "delete what is not needed and have the file system discard it (fstrim)";
@@ -204,13 +263,22 @@ pub struct VolumeSet {
     pub array: String,
     pub compression: Compression,
     pub unit_bytes: u64,
+    /// What new blocks may take of the reserve until the next start.
+    pub lent_bytes: u64,
+    pub when_full: WhenFull,
 }
 
 impl VolumeSet {
     /// How the volume on an array is now.
     pub fn of(array: String, volume: &VolumeStatus) -> VolumeSet {
         let unit_bytes = volume.unit.bytes() as u64;
-        VolumeSet { array, compression: Compression(volume.codec), unit_bytes }
+        VolumeSet {
+            array,
+            compression: Compression(volume.codec),
+            unit_bytes,
+            lent_bytes: bytes(volume.lent),
+            when_full: WhenFull(volume.queue_seconds),
+        }
     }
 }
 
@@ -266,6 +334,9 @@ impl VolumeReport {
             used_bytes: bytes(volume.mapped),
             free_bytes: room.min(bytes(volume.blocks - volume.mapped)),
             reserve_bytes: bytes(volume.reserve),
+            lent_bytes: bytes(volume.lent),
+            when_full: WhenFull(volume.queue_seconds),
+            waiting_writes: volume.waiting,
             space: Space::of(volume),
             compression: Compression(volume.codec),
             unit_bytes: volume.unit.bytes() as u64,
@@ -300,6 +371,16 @@ impl VolumeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn when_full_is_said_as_it_is_typed() {
+        for (typed, said) in [("fail", "fail"), ("queue", "queue:60"), ("queue:255", "queue:255")] {
+            assert_eq!(typed.parse::<WhenFull>().unwrap().to_string(), said);
+        }
+        for wrong in ["", "wait", "queue:", "queue:0", "queue:256", "queue:-1"] {
+            assert!(wrong.parse::<WhenFull>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn compression_is_said_as_it_is_typed() {

@@ -212,6 +212,10 @@ impl BlockDevice {
     /// Removes the block device. What nobody has written back by then is lost, so nobody should
     /// have it open.
     pub async fn stop(self) -> Result<()> {
+        // The kernel waits for all that it has asked for.
+        if let Served::Volume(volume) = &self.queues.served {
+            volume.end_waiting();
+        }
         self.controls.stop(self.id).await?;
         self.queues.drained().await;
         self.queues.detach();

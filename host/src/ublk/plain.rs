@@ -32,16 +32,35 @@ pub(super) async fn perform(
         Operation::Write => {
             let (mut data, inside) = volume.buffer(at, bytes);
             transfer.take_data(place, &mut data[inside])?;
-            let claim = volume.claim(at, bytes).await;
-            volume.write(&claim, (at, bytes), data, request.fua).await?;
-            Ok((bytes as i32, 0))
+            let mut since = None;
+            loop {
+                let claim = volume.claim(at, bytes).await;
+                let Err(error) = volume.write(&claim, (at, bytes), &mut data, request.fua).await else {
+                    return Ok((bytes as i32, 0));
+                };
+                drop(claim);
+                if !volume.wait_for_room(error, &mut since).await {
+                    return Err(error);
+                }
+            }
         }
         Operation::Discard | Operation::WriteZeroes => {
-            let claim = volume.claim(at, bytes).await;
-            match operation {
-                Operation::Discard => volume.trim(&claim, (at, bytes)).await?,
-                _ if request.keeps_room => volume.zero_in_place(&claim, (at, bytes)).await?,
-                _ => volume.zero(&claim, (at, bytes)).await?,
+            let mut since = None;
+            loop {
+                let claim = volume.claim(at, bytes).await;
+                let result = match operation {
+                    Operation::Discard => volume.trim(&claim, (at, bytes)).await,
+                    _ if request.keeps_room => volume.zero_in_place(&claim, (at, bytes)).await,
+                    _ => volume.zero(&claim, (at, bytes)).await,
+                };
+                drop(claim);
+                match result {
+                    Ok(()) => break,
+                    // What makes room waits for nothing.
+                    Err(error) if operation == Operation::Discard => return Err(error),
+                    Err(error) if !volume.wait_for_room(error, &mut since).await => return Err(error),
+                    Err(_) => {}
+                }
             }
             if request.fua {
                 volume.flush().await?;

@@ -51,7 +51,7 @@ pub(super) struct Queues {
     idle: Gate,
     /// Why the kernel takes no answer or fetch, if it has not stopped the device.
     failure: Cell<Option<i32>>,
-    served: Served,
+    pub(super) served: Served,
     /// What was asked for.
     pub traffic: Rc<Traffic>,
     /// The namespace that is asked, if it is one: it says when.

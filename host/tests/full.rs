@@ -1,0 +1,150 @@
+//! Volumes that are full: what waits for room, what does not, and what is lent.
+
+use crate::{
+    support::{Place, Random},
+    volume::{Client, Server, emulate},
+};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+const WRITE: (u16, u16) = (0, 1);
+const FLUSH: (u16, u16) = (0, 3);
+const TRIM: (u16, u16) = (0, 4);
+const ENOSPC: u32 = 28;
+const MIB: u64 = 1 << 20;
+
+/// A place with a volume of 2 GiB on drives of 128 MiB each.
+fn over_committed() -> Place {
+    let place = Place::new();
+    emulate(&place, 5);
+    place.create("tank", "drives", 5).ok();
+    place.run(&["volume", "create", "drives", "--size", "2G"]).ok();
+    place
+}
+
+/// Writes new blocks from `at` on until one is refused; gives where that is.
+fn fill(client: &mut Client, mut at: u64) -> u64 {
+    let data = Random(5).bytes(MIB as usize);
+    for length in [MIB, 4096] {
+        loop {
+            match client.write(at, &data[..length as usize], false) {
+                0 => at += length,
+                error => break assert_eq!(error, ENOSPC),
+            }
+        }
+    }
+    at
+}
+
+fn set(place: &Place, option: &str, value: &str) -> serde_json::Value {
+    place.json(&["volume", "set", "drives", option, value])
+}
+
+#[test]
+fn write_to_full_volume_waits_for_trim_and_nothing_waits_for_it() {
+    let place = over_committed();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let end = fill(&mut client, 0);
+    assert_eq!(set(&place, "--when-full", "queue:200")["when_full"], "queue:200");
+    // More than there are workers.
+    let data = Random(6).bytes(4096);
+    for number in 0..40 {
+        client.request(WRITE, 100 + number, (end + number * 4096, 4096));
+        client.say(&data);
+    }
+    client.request(FLUSH, 1, (0, 0));
+    assert_eq!(client.replied(), (0, 1));
+    client.request((0, 0), 2, (0, 4096));
+    assert_eq!(client.replied(), (0, 2));
+    client.take(4096);
+    assert_eq!(client.write(0, &data, true), 0, "what is written already can be overwritten");
+    let status = place.json(&["status", "drives"]);
+    let volume = &status["volume"];
+    assert_eq!((&volume["when_full"], &volume["waiting_writes"]), (&"queue:200".into(), &40.into()));
+    let said = place.run(&["status", "drives"]).text();
+    assert!(said.contains("writes wait for up to 200 seconds; 40 do now"), "{said}");
+    assert!(said.contains("other writes wait for up to 200 seconds"), "{said}");
+    client.request(TRIM, 3, (MIB, MIB as u32));
+    let mut replies: Vec<(u32, u64)> = (0..41).map(|_| client.replied()).collect();
+    replies.sort_unstable();
+    let expected: Vec<_> = [3].into_iter().chain(100..140).map(|cookie| (0, cookie)).collect();
+    assert_eq!(replies, expected);
+    assert!(client.read(end + 39 * 4096, 4096).unwrap() == data);
+    drop(client);
+    server.end(Signal::TERM);
+    // It is the volume's own, and stays.
+    let server = Server::of(&place, &[]);
+    assert_eq!(place.json(&["status", "drives"])["volume"]["when_full"], "queue:200");
+    server.end(Signal::TERM);
+}
+
+#[test]
+fn waiting_write_fails_after_its_time_and_when_the_daemon_ends() {
+    let place = over_committed();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let end = fill(&mut client, 0);
+    set(&place, "--when-full", "queue:1");
+    let begun = Instant::now();
+    assert_eq!(client.write(end, &[7; 4096], false), ENOSPC);
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    set(&place, "--when-full", "queue:255");
+    client.request(WRITE, 9, (end, 4096));
+    client.say(&[7; 4096]);
+    client.request(FLUSH, 1, (0, 0));
+    assert_eq!(client.replied(), (0, 1));
+    let begun = Instant::now();
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert_eq!(client.replied(), (ENOSPC, 9));
+}
+
+#[test]
+fn lent_reserve_takes_new_blocks_until_it_is_taken_back() {
+    let place = over_committed();
+    place.run(&["volume", "set", "drives", "--lend", "1M"]).fails_with(&["does not run", "start or serve"]);
+    let usage = place.run(&["volume", "set", "drives"]);
+    assert!(usage.stderr.contains("--lend"), "{}", usage.stderr);
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let end = fill(&mut client, 0);
+    assert_eq!(set(&place, "--lend", "1M")["lent_bytes"], MIB);
+    assert_eq!(place.json(&["status", "drives"])["volume"]["lent_bytes"], MIB);
+    let more = fill(&mut client, end);
+    assert_eq!(more - end, MIB);
+    let said = place.run(&["volume", "set", "drives", "--lend", "0"]).ok().text();
+    assert_eq!(said, "new blocks may take 0 of the reserve of the volume on 'tank' until it stops\n");
+    assert_eq!(client.write(more, &[7; 4096], false), ENOSPC);
+    // All that there is, and no more.
+    let reserve = place.json(&["status", "drives"])["volume"]["reserve_bytes"].as_u64().unwrap();
+    assert_eq!(set(&place, "--lend", "1T")["lent_bytes"], reserve);
+    drop(client);
+    server.end(Signal::TERM);
+}
+
+#[test]
+fn waiting_write_of_an_ended_connection_is_void() {
+    let place = over_committed();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let end = fill(&mut client, 0);
+    set(&place, "--when-full", "queue:200");
+    client.request(WRITE, 9, (end, 4096));
+    client.say(&[7; 4096]);
+    client.request(FLUSH, 1, (0, 0));
+    assert_eq!(client.replied(), (0, 1));
+    drop(client);
+    let mut client = Client::ready(&place, false);
+    client.request(TRIM, 3, (MIB, MIB as u32));
+    assert_eq!(client.replied(), (0, 3));
+    assert_eq!(client.write(end, &[8; 4096], false), 0);
+    let waits = || place.json(&["status", "drives"])["volume"]["waiting_writes"].as_u64() > Some(0);
+    assert!((0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        !waits()
+    }));
+    assert!(client.read(end, 4096).unwrap() == [8; 4096]);
+    drop(client);
+    server.end(Signal::TERM);
+}
