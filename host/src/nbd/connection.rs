@@ -1,14 +1,14 @@
 //! One NBD client: what it sends is received, queued and answered here.
 
 use super::{
-    ACTIVE, MOST_HELD_BYTES, MOST_QUEUED, PIECE_BYTES, Server,
+    ACTIVE, MOST_HELD_BYTES, MOST_QUEUED, PIECE_BYTES, REQUEST_COST, SHARED_PIECE_BYTES, Server,
     wire::{self, Chunk, Export, Negotiation, Next, Request, Terms, Work},
 };
-use crate::{bytes::Bytes, reactor, ring::Ring, traffic::Traffic};
+use crate::{bytes::Bytes, ring::Ring, traffic::Traffic};
 use engine::{
-    buf::BufMut,
+    buf::{BLOCK, BufMut},
     device::DeviceError,
-    runtime::{Exclusive, Gate, Held},
+    runtime::{self, Exclusive, Gate, Held},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -27,10 +27,11 @@ use std::{
     time::Instant,
 };
 
-/// Most bytes that one system call copies, and the work of a client after which others may go on: some 100 microseconds
-/// of copying, or so many system calls that copy nothing.
-const COPIED_BYTES: usize = 256 << 10;
-const CALL_BYTES: usize = 8 << 10;
+/// Most bytes that one system call copies: as many as a slice of work.
+const COPIED_BYTES: usize = (runtime::SLICE / runtime::COPY) as usize * BLOCK;
+
+/// Work of a system call that copies nothing, some microseconds.
+const CALL: u32 = 64;
 
 /// A request that has been received, with the data of a write that is not written yet: buffers, and where in them the
 /// data is.
@@ -46,6 +47,16 @@ impl Job {
     pub fn held_bytes(&self) -> u64 {
         self.data.iter().map(|(_, inside)| inside.len() as u64).sum()
     }
+
+    /// What it costs while it is carried out. What has no data is a long look at the map, maybe.
+    pub fn cost(&self) -> u64 {
+        let bytes = match self.request.work {
+            Ok(Work::Read { bytes, .. } | Work::Write { bytes, .. }) => bytes as u64,
+            Ok(Work::Flush) | Err(_) => 0,
+            _ => SHARED_PIECE_BYTES,
+        };
+        REQUEST_COST + bytes.min(SHARED_PIECE_BYTES)
+    }
 }
 
 pub(super) struct Connection {
@@ -57,8 +68,9 @@ pub(super) struct Connection {
     jobs: RefCell<VecDeque<Job>>,
     /// Workers that have nothing to do.
     idle: RefCell<Vec<Waker>>,
-    /// Requests that are being carried out.
+    /// Requests that are being carried out, and what they cost.
     running: Cell<usize>,
+    running_cost: Cell<u64>,
     /// The number of the last request, among those of all clients.
     last: Cell<u64>,
     /// Bytes of data that are in memory.
@@ -75,8 +87,6 @@ pub(super) struct Connection {
     agreed: Cell<bool>,
     /// There are too many clients.
     refused: bool,
-    /// Bytes copied since others could go on.
-    copied: Cell<usize>,
     /// How many connections there had been with this one.
     pub number: u64,
     /// What the client asked for.
@@ -110,6 +120,7 @@ impl Connection {
             jobs: RefCell::default(),
             idle: RefCell::default(),
             running: Cell::new(0),
+            running_cost: Cell::new(0),
             last: Cell::new(0),
             held_bytes: Cell::new(0),
             room: Gate::default(),
@@ -118,7 +129,6 @@ impl Connection {
             gone: Cell::new(false),
             agreed: Cell::new(false),
             refused,
-            copied: Cell::new(0),
             number,
             traffic: Traffic::default(),
             server,
@@ -226,9 +236,10 @@ impl Connection {
     }
 
     /// A request has been carried out that had so many bytes of data, or waits without a worker.
-    pub fn release(&self, bytes: u64) {
+    pub fn release(&self, bytes: u64, cost: u64) {
         self.held_bytes.set(self.held_bytes.get() - bytes);
         self.running.set(self.running.get() - 1);
+        self.running_cost.set(self.running_cost.get() - cost);
         self.room.open();
         if self.done.get() {
             self.idle.borrow_mut().drain(..).for_each(Waker::wake);
@@ -247,11 +258,12 @@ impl Connection {
             let mut idle = self.idle.borrow_mut();
             idle.retain(|worker| !worker.will_wake(context.waker()));
             let share = self.server.upgrade().map_or(1, |server| server.share());
+            let cost = self.jobs.borrow().front().map_or(0, Job::cost);
+            let fits = self.running.get() == 0 || self.running_cost.get() + cost <= share;
             let next = || self.jobs.borrow_mut().pop_front();
-            if self.running.get() < share
-                && let Some(job) = next()
-            {
+            if fits && let Some(job) = next() {
                 self.running.set(self.running.get() + 1);
+                self.running_cost.set(self.running_cost.get() + cost);
                 if !self.jobs.borrow().is_empty() {
                     idle.pop().into_iter().for_each(Waker::wake);
                 }
@@ -350,11 +362,8 @@ impl Connection {
 
     /// Lets others go on after so much work, also if this client always has something more to say. Bytes were copied.
     async fn give_way(&self, bytes: usize) {
-        let copied = self.copied.get() + CALL_BYTES + bytes;
-        self.copied.set(copied % COPIED_BYTES);
-        if copied >= COPIED_BYTES {
-            reactor::give_way().await;
-        }
+        runtime::work(CALL + (bytes as u64 * runtime::COPY as u64 / BLOCK as u64) as u32);
+        runtime::give_way().await;
     }
 
     /// Receives data that is not used.

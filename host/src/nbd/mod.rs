@@ -12,6 +12,8 @@
 //! 2. waits for others that change the same blocks (`Bytes::claim`);
 //! 3. is void if the client has hung up by then, which the kernel is asked right before the first block changes.
 //!
+//! One that finds no room and waits for some gives up its claim, and begins anew then, with 2 and 3.
+//!
 //! If a later request of the client to the same blocks is here, then the hang-up came before it: the former request is
 //! either void by 3, or it has passed 3 before, and the later one waits for its end by 2. The hang-up is behind all that
 //! the client had sent, so the receiver takes in what there is, up to `MOST_QUEUED` requests and `MOST_HELD_BYTES`
@@ -61,10 +63,14 @@ const MAX_CLIENTS: usize = 32;
 /// Most clients that are being refused at a time; more wait for their greeting.
 const MAX_REFUSALS: usize = 16;
 
-/// Requests of a client that are carried out at a time, and those of all clients that are active: each of these has an
-/// equal share, and one request at least, so that one that asks for little does not wait behind all that others want.
+/// Requests of a client that are carried out at a time.
 const WORKERS: usize = 16;
-const SHARED: usize = 32;
+
+/// What requests of all clients that are carried out at a time cost, while several clients are active: each of these has
+/// an equal share, and one request at least, so that one that asks for little does not wait behind all that others want.
+/// A request costs its bytes, those of a piece at most, and as much as it takes to copy [`REQUEST_COST`] bytes.
+const SHARED_COST: u64 = 640 << 10;
+const REQUEST_COST: u64 = 16 << 10;
 
 /// A client is active as long as there were no more requests of others since its last one.
 const ACTIVE: u64 = 256;
@@ -72,7 +78,7 @@ const ACTIVE: u64 = 256;
 /// Most bytes that are read or written at a time, and while several clients are active: longer requests are carried out
 /// piece by piece.
 const PIECE_BYTES: u64 = 1 << 20;
-const SHARED_PIECE_BYTES: u64 = 128 << 10;
+const SHARED_PIECE_BYTES: u64 = 64 << 10;
 
 /// Most requests of a client that have been received and not begun, and most bytes of data to be written that are in
 /// memory for it: the longest request, and more than kernels hold of a connection.
@@ -160,9 +166,12 @@ impl Server {
         self.connections.borrow().iter().filter_map(Weak::upgrade).filter(active).count()
     }
 
-    /// How many requests of an active client may be carried out at a time.
-    fn share(&self) -> usize {
-        (SHARED / self.active().max(1)).clamp(1, WORKERS)
+    /// What requests of an active client may cost that are carried out at a time.
+    fn share(&self) -> u64 {
+        match self.active() {
+            0 | 1 => u64::MAX,
+            active => SHARED_COST / active as u64,
+        }
     }
 
     /// How many bytes are read or written at a time.
@@ -261,9 +270,9 @@ impl Server {
 
     /// Carries out a request, and answers it. One that waits for room keeps no worker from others.
     async fn serve(self: Rc<Self>, connection: Rc<Connection>, mut job: Job) {
-        let bytes = job.held_bytes();
+        let (bytes, cost) = (job.held_bytes(), job.cost());
         let carried_out = self.carry_out(&connection, &mut job).await;
-        connection.release(bytes);
+        connection.release(bytes, cost);
         match carried_out {
             Ok(Some(refused)) => {
                 let server = self.clone();
