@@ -7,10 +7,12 @@
 //! is the median of several rounds after one to warm up; a round writes one zone from its start.
 //! GB are 10⁹ bytes.
 
+pub mod fairness;
 pub mod host;
 mod idle;
 pub mod namespaces;
 mod null;
+mod peer;
 pub mod volume;
 
 use crate::{

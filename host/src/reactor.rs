@@ -8,7 +8,7 @@ use engine::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::{
-    cell::OnceCell,
+    cell::{Cell, OnceCell},
     future::{Future, poll_fn},
     hash::{BuildHasher, RandomState},
     os::unix::net::UnixStream,
@@ -29,13 +29,20 @@ struct Inner {
     ring: OnceCell<Ring>,
     /// Turns of the event loop: how long tasks ran between two looks at the ring.
     turns: Counter,
+    /// The clock that they are timed by.
+    clock: Cell<ClockId>,
 }
 
 impl Default for Reactor {
     fn default() -> Reactor {
         let runtime = Runtime::new();
         runtime.set_entropy(entropy());
-        let inner = Rc::new(Inner { runtime, ring: OnceCell::new(), turns: Counter::default() });
+        let inner = Rc::new(Inner {
+            runtime,
+            ring: OnceCell::new(),
+            turns: Counter::default(),
+            clock: Cell::new(ClockId::MonotonicCoarse),
+        });
         let weak = Rc::downgrade(&inner);
         let pause: Pause = Rc::new(move || Box::pin(pause(weak.clone())));
         inner.runtime.set_host(Host { id: machine::id().unwrap_or_default(), pause: Some(pause) });
@@ -62,13 +69,6 @@ async fn pause(inner: Weak<Inner>) {
 /// How often a host looks whether another one has started its array, and how long that one waits for it.
 pub const FENCE_CHECK: Duration = Duration::from_secs(1);
 const FENCE_PAUSE: Duration = Duration::from_secs(5);
-
-/// The time since some moment, to a tick of the kernel (1 to 4 ms): a clock that costs no system call on any machine, since
-/// it is read twice in each turn.
-fn tick() -> Duration {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-}
 
 /// Bits that no other process has.
 fn entropy() -> [u8; 16] {
@@ -101,6 +101,20 @@ impl Reactor {
         &self.0.turns
     }
 
+    /// The time since some moment, to a tick of the kernel (1 to 4 ms): a clock that costs no system call on any machine,
+    /// since it is read twice in each turn.
+    fn tick(&self) -> Duration {
+        let now = clock_gettime(self.0.clock.get());
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    }
+
+    /// A reactor whose turns are timed exactly, in processor time of this thread: at a system call or two each.
+    pub fn timing_work() -> Reactor {
+        let reactor = Reactor::default();
+        reactor.0.clock.set(ClockId::ThreadCPUTime);
+        reactor
+    }
+
     /// Where buffers for I/O come from: memory that the kernel knows, where there is a ring and it
     /// takes some.
     pub fn buffers(&self) -> Source {
@@ -131,13 +145,13 @@ impl Reactor {
 
     /// Runs tasks until `future` is done; an error if nothing can happen any more.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        let (mut broken, mut begun) = (None, tick());
+        let (mut broken, mut begun) = (None, self.tick());
         // Clients who ask without a pause for what needs no drive would keep all others waiting.
         let value = self.0.runtime.block_on_fairly(future, |busy| {
             let Some(ring) = self.0.ring.get() else { return busy };
-            self.0.turns.count(0, Some(tick().saturating_sub(begun)));
+            self.0.turns.count(0, Some(self.tick().saturating_sub(begun)));
             let turned = if busy { ring.pass().map(|()| true) } else { ring.wait() };
-            begun = tick();
+            begun = self.tick();
             turned.unwrap_or_else(|error| {
                 broken = Some(error);
                 false

@@ -3,7 +3,7 @@
 use crate::alloc::allocations;
 use anyhow::{Result, ensure};
 use engine::{
-    device::{Command, Completion, DeviceError, Done, Geometry, ZonedDevice},
+    device::{Command, Completion, DeviceError, Done, Geometry, ZonedDevice, Zrwa},
     runtime::Runtime,
 };
 use sim::ssd::{EmulatedDrive, Model};
@@ -24,7 +24,18 @@ pub struct Idle {
 
 impl Idle {
     pub fn new(zones: u32) -> Idle {
+        let model = Model::zn540().scaled(zones, Idle::zone_blocks());
+        Idle::of(model.geometry)
+    }
+
+    /// As [`Idle::new`], with so many zones that may be active or open at a time.
+    pub fn with_active(zones: u32, active: u32) -> Idle {
         let geometry = Model::zn540().scaled(zones, Idle::zone_blocks()).geometry;
+        let zrwa = geometry.zrwa.map(|zrwa| Zrwa { max_zones: active, ..zrwa });
+        Idle::of(Geometry { max_active: active, max_open: active, zrwa, ..geometry })
+    }
+
+    fn of(geometry: Geometry) -> Idle {
         Idle { drive: EmulatedDrive::in_memory(&geometry), idles: Cell::new(false) }
     }
 

@@ -474,6 +474,8 @@ pub enum Benched {
     Engine,
     /// What a request and a command to a drive cost the daemon, with members in files, as the lab takes it
     Host,
+    /// How long a quiet client waits beside eight greedy ones, and the longest turn of the event loop
+    Fairness,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

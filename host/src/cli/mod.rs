@@ -137,6 +137,9 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
             crate::bench::run(output, rounds as usize, level.parities())
         }
         Verb::Bench { what: Benched::Host, rounds, .. } => crate::bench::host::run(output, rounds as usize),
+        Verb::Bench { what: Benched::Fairness, rounds, .. } => {
+            crate::bench::fairness::run(output, rounds as usize)
+        }
         Verb::Completions { shell } => complete::script(output, shell),
         Verb::Man { dir } => manual::pages(&dir),
     }

@@ -1,0 +1,453 @@
+//! How long one quiet client waits beside eight greedy ones, and how long a turn of the event loop takes.
+//!
+//! An array of drives that answer at once and store nothing carries two volumes of 8 TiB, each in a namespace of its own
+//! and served to NBD clients by one event loop, as the daemon serves them. The quiet client writes 4 KiB, waits for the
+//! reply, and pauses. The greedy clients keep as many requests on their way as they may, on the same volume or on the
+//! other one. What drives do not take, the processor does: this is the strictest case.
+//!
+//! Latencies are measured twice: by the clock on the wall, and in processor time of the event loop between a request and
+//! its reply, which other work on this machine does not change. The limit is on the second. Rounds alone and beside take
+//! turns, and each figure is the median of the rounds.
+
+use super::{
+    CHUNK_BYTES, DATA_CHUNKS, begin,
+    idle::Idle,
+    median,
+    null::thread_seconds,
+    peer::{BLOCK_STATUS, Peer, TRIM, WRITE, head},
+};
+use crate::{
+    clock::clock,
+    nbd::{Place, Server, wire::Export},
+    output::{FAILED, HEALTHY, Output, table},
+    reactor::Reactor,
+    ring::Ring,
+    size::bytes,
+};
+use anyhow::{Context, Result, bail, ensure};
+use engine::{
+    array::{Array, CreateOptions, Drive},
+    buf::BLOCK,
+    device::ZonedDevice,
+    volume::{Behaviour, CreateOptions as VolumeOptions, Volume},
+    vzone::{self, Namespaces, PATIENCE_US, Qos, Spec},
+};
+use rustix::io::Errno;
+use serde::Serialize;
+use sim::rng::Rng;
+use std::{
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+/// Most that the quiet client may wait, as a multiple of what it waits alone.
+const MOST_RATIO: f64 = 3.0;
+/// Longest turn of the event loop, in µs of processor time.
+const MOST_TURN_US: u64 = 2_000;
+
+const GREEDY: u64 = 8;
+/// Requests of the quiet client in each half of a round, and its pause between two of them.
+const REQUESTS: usize = if cfg!(debug_assertions) { 20 } else { 400 };
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Logical blocks of a volume, zones of its namespace, and zones of each drive.
+const BLOCKS: u64 = 1 << 31;
+const VOLUME_ZONES: u32 = 60;
+const VOLUME_ACTIVE: u32 = 5;
+/// Zones of the array in a zone of a namespace.
+const VZONE_ZONES: u32 = 4;
+const DRIVE_ZONES: u32 = 640;
+const DRIVE_ACTIVE: u32 = 64;
+/// Where small writes go: 64 GiB.
+const REGION_BLOCKS: u64 = 1 << 24;
+/// Bytes of a request without data: nearly 4 GiB.
+const MOST_BYTES: u32 = u32::MAX / BLOCK as u32 * BLOCK as u32;
+
+#[derive(Serialize)]
+struct Fairness {
+    most_ratio: f64,
+    most_turn_us: u64,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    greedy: &'static str,
+    /// The greedy clients are on the volume of the quiet one.
+    same_volume: bool,
+    /// All but one request in a hundred of the quiet client take at most so long, by the clock on the wall.
+    alone_p99_us: f64,
+    beside_p99_us: f64,
+    /// The same in processor time of the event loop.
+    alone_p99_work_us: f64,
+    beside_p99_work_us: f64,
+    ratio: f64,
+    /// Requests of all greedy clients.
+    greedy_requests_a_second: f64,
+    /// Processor time, at most a quarter too much.
+    longest_turn_us: u64,
+}
+
+/// What greedy clients do.
+#[derive(Clone, Copy)]
+enum Greed {
+    SmallWrites,
+    LargeWrites,
+    Discards,
+    Status,
+}
+
+const GREED: [(Greed, &str); 4] = [
+    (Greed::SmallWrites, "4 KiB writes, 32 each"),
+    (Greed::LargeWrites, "1 MiB writes, 8 each"),
+    (Greed::Discards, "discards of 4 GiB, 16 each"),
+    (Greed::Status, "block status of 4 GiB, 8 each"),
+];
+
+/// By the clock on the wall, and in processor time of the event loop, in µs.
+type Latencies = (f64, f64);
+
+/// The event loop, as other threads see it.
+struct Served {
+    sockets: [PathBuf; 2],
+    /// Where a quiet client is handed in, and what comes of it.
+    quiet: mpsc::Sender<Peer>,
+    latencies: mpsc::Receiver<Result<Latencies>>,
+}
+
+/// Measures, prints, and fails if a limit is exceeded.
+pub fn run(output: Output, rounds: usize) -> Result<u8> {
+    begin(output, rounds)?;
+    let dir = tempfile::tempdir().context("there is no room for sockets")?;
+    let (ready, wait) = mpsc::channel();
+    let (stop, longest) = (AtomicBool::new(false), AtomicU64::new(0));
+    let rows = std::thread::scope(|scope| {
+        let (stop, longest, dir) = (&stop, &longest, dir.path());
+        let server = scope.spawn(move || serve(dir, ready, stop, longest));
+        let measured = || {
+            let served = wait.recv_timeout(Duration::from_secs(60)).context("the volumes are not served")?;
+            let bar = output.steps("measuring", GREED.len() as u64 * 2);
+            let mut rows = Vec::new();
+            for same_volume in [true, false] {
+                for greed in GREED {
+                    rows.push(row(&served, rounds, greed, same_volume, longest)?);
+                    bar.inc(1);
+                }
+            }
+            bar.finish_and_clear();
+            anyhow::Ok(rows)
+        };
+        let rows = measured();
+        stop.store(true, Relaxed);
+        match server.join() {
+            Ok(ended) => ended.and(rows),
+            Err(_) => bail!("the server did not end"),
+        }
+    })?;
+    let fairness = Fairness { most_ratio: MOST_RATIO, most_turn_us: MOST_TURN_US, rows };
+    output.print(&fairness, text)?;
+    let is_within = |row: &Row| row.ratio <= MOST_RATIO && row.longest_turn_us <= MOST_TURN_US;
+    match fairness.rows.iter().all(is_within) {
+        true => Ok(HEALTHY),
+        false => Ok(FAILED),
+    }
+}
+
+fn text(fairness: &Fairness) -> String {
+    let head = [
+        "eight greedy clients",
+        "volume",
+        "p99 alone",
+        "beside",
+        "of the loop alone",
+        "beside",
+        "ratio",
+        "requests/s",
+        "longest turn",
+    ];
+    let us = |us: f64| format!("{us:.0} µs");
+    let row = |row: &Row| {
+        vec![
+            row.greedy.to_string(),
+            if row.same_volume { "the same" } else { "another" }.to_string(),
+            us(row.alone_p99_us),
+            us(row.beside_p99_us),
+            us(row.alone_p99_work_us),
+            us(row.beside_p99_work_us),
+            format!("{:.2}", row.ratio),
+            format!("{:.0}", row.greedy_requests_a_second),
+            us(row.longest_turn_us as f64),
+        ]
+    };
+    let rows: Vec<Vec<String>> =
+        std::iter::once(head.map(String::from).to_vec()).chain(fairness.rows.iter().map(row)).collect();
+    format!(
+        "one quiet client beside eight greedy ones, drives that answer at once\n{}\nlimits: ratio {}, turn {} µs\n",
+        table(&rows),
+        fairness.most_ratio,
+        fairness.most_turn_us
+    )
+}
+
+/// Serves both volumes until it is told to stop.
+fn serve(dir: &Path, ready: mpsc::Sender<Served>, stop: &AtomicBool, longest: &AtomicU64) -> Result<()> {
+    let reactor = Reactor::timing_work();
+    let ring = reactor.ring()?.clone();
+    let volumes = reactor.wait(volumes(&reactor))??;
+    let mut servers = Vec::new();
+    for (index, volume) in volumes.into_iter().enumerate() {
+        let export = Export { name: String::new(), size_bytes: bytes(volume.blocks()), read_only: false };
+        servers.push(Server::start(&reactor, volume, &Place::Socket(socket(dir, index)), export)?);
+    }
+    let sockets = [socket(dir, 0), socket(dir, 1)];
+    // Nobody waits for them if the benchmark has given up.
+    let ((quiet_in, clients), (found, latencies)) = (mpsc::channel(), mpsc::channel());
+    let _ = ready.send(Served { sockets, quiet: quiet_in, latencies });
+    reactor.wait(async {
+        let mut before = reactor.turns().counts();
+        while !stop.load(Relaxed) {
+            ring.sleep(Duration::from_millis(20)).await;
+            if let Ok(peer) = clients.try_recv() {
+                let _ = found.send(quiet(ring.clone(), peer).await);
+            }
+            // What rows take from it, they set to zero.
+            let now = reactor.turns().counts();
+            longest.fetch_max(now.since(&before).all_but_one_in_us(u64::MAX).unwrap_or(0), Relaxed);
+            before = now;
+        }
+        for server in servers {
+            server.close().await;
+        }
+    })?;
+    reactor.runtime().clear();
+    Ok(())
+}
+
+fn socket(dir: &Path, index: usize) -> PathBuf {
+    dir.join(format!("volume{index}"))
+}
+
+/// Two volumes on an array that is divided between them.
+async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
+    let drives: Vec<Rc<Idle>> =
+        (0..=DATA_CHUNKS).map(|_| Rc::new(Idle::with_active(DRIVE_ZONES, DRIVE_ACTIVE))).collect();
+    let options = CreateOptions {
+        group_blocks: 0,
+        spare_zones: None,
+        name: "bench".into(),
+        uuid: [1; 16],
+        chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
+        zone_size_blocks: None,
+        parities: 1,
+        policy: None,
+        host: [0; 16],
+        autostart: false,
+    };
+    let runtime = reactor.runtime();
+    let members = drives.iter().enumerate();
+    let members = members.map(|(n, drive)| Drive { name: n.to_string(), device: drive.clone() }).collect();
+    let array: Rc<dyn ZonedDevice> = Rc::new(Array::create(runtime, options, members).await?);
+    Namespaces::create(array.clone(), [1; 16], VZONE_ZONES).await?;
+    let behaviour = vzone::Behaviour { clock: clock(), patience_us: PATIENCE_US, admission: true };
+    let namespaces = Namespaces::open(runtime, array, behaviour).await?;
+    let namespace = async |name: &str| {
+        let (name, qos) = (name.into(), Qos::default());
+        let (zones, max_active) = (VOLUME_ZONES, VOLUME_ACTIVE);
+        let spec = Spec { name, zones, max_active, max_open: max_active, essential: 1, weight: 1, qos };
+        let namespace: Rc<dyn ZonedDevice> = Rc::new(namespaces.add(spec).await?);
+        anyhow::Ok(namespace)
+    };
+    let volume = async |namespace: Rc<dyn ZonedDevice>| {
+        let options = VolumeOptions { uuid: [2; 16], blocks: Some(BLOCKS), ..VolumeOptions::default() };
+        Volume::create(namespace.clone(), options).await?;
+        // What drives do not store cannot be read again.
+        let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
+        anyhow::Ok(Volume::open(runtime, namespace, behaviour).await?)
+    };
+    // Before one of them has taken what is spare.
+    let [quiet, other] = [namespace("quiet").await?, namespace("other").await?];
+    let volumes = [volume(quiet).await?, volume(other).await?];
+    runtime.spawn(pass_time(namespaces, reactor.ring()?.clone()));
+    drives.iter().for_each(|drive| drive.idle());
+    Ok(volumes)
+}
+
+/// Has time pass for namespaces, as the daemon does.
+async fn pass_time(namespaces: Namespaces, ring: Ring) {
+    loop {
+        ring.sleep(Duration::from_millis(1)).await;
+        namespaces.tick();
+    }
+}
+
+/// The medians of so many rounds, each alone and beside.
+fn row(
+    served: &Served,
+    rounds: usize,
+    (greed, called): (Greed, &'static str),
+    same_volume: bool,
+    longest: &AtomicU64,
+) -> Result<Row> {
+    let mut figures: [Vec<f64>; 6] = Default::default();
+    // One to warm up.
+    for round in 0..=rounds {
+        let alone = ask_quiet(served)?;
+        longest.store(0, Relaxed);
+        let (beside, requests_a_second) = beside(served, greed, same_volume, round as u64)?;
+        let ratio = beside.1 / alone.1;
+        let of_round = [alone.0, beside.0, alone.1, beside.1, ratio, requests_a_second];
+        if round > 0 {
+            figures.iter_mut().zip(of_round).for_each(|(figures, figure)| figures.push(figure));
+        }
+    }
+    let [alone_p99_us, beside_p99_us, alone_p99_work_us, beside_p99_work_us, ratio, greedy_requests_a_second] =
+        figures.map(median);
+    Ok(Row {
+        greedy: called,
+        same_volume,
+        alone_p99_us,
+        beside_p99_us,
+        alone_p99_work_us,
+        beside_p99_work_us,
+        ratio,
+        greedy_requests_a_second,
+        longest_turn_us: longest.load(Relaxed),
+    })
+}
+
+/// Has the quiet client write; see [`quiet`].
+fn ask_quiet(served: &Served) -> Result<Latencies> {
+    let peer = Peer::connect(&served.sockets[0], false)?;
+    served.quiet.send(peer).ok().context("the server has ended")?;
+    served.latencies.recv().context("the server has ended")?
+}
+
+/// What all but one in a hundred requests of the quiet client take at most. It is a task of the event loop itself, which
+/// learns of replies by the ring, as it would by a network: its times are those of the loop, whatever else this machine
+/// does, and a turn of the loop too long at most.
+async fn quiet(ring: Ring, peer: Peer) -> Result<Latencies> {
+    let (mut walls, mut works) = (Vec::new(), Vec::new());
+    let socket = Rc::new(peer.into_socket()?);
+    let mut rng = Rng::new(7);
+    for _ in 0..REQUESTS {
+        ring.sleep(PAUSE).await;
+        // Where nobody else discards: overlapping requests are carried out one after the other.
+        let at = (BLOCKS - 1 - rng.below(REGION_BLOCKS)) * BLOCK as u64;
+        let request = [&head(WRITE, (at, BLOCK as u32))[..], &[0x5a; BLOCK]].concat();
+        let (wall, work) = (Instant::now(), thread_seconds());
+        let sent = rustix::io::write(&*socket, &request)?;
+        ensure!(sent == request.len(), "the socket takes no request");
+        let (mut reply, mut received) = ([0; 16], 0);
+        while received < reply.len() {
+            match rustix::io::read(&*socket, &mut reply[received..]) {
+                Ok(0) => bail!("the server has hung up"),
+                Ok(count) => received += count,
+                Err(Errno::AGAIN) => _ = ring.ready(socket.clone(), libc::POLLIN).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        ensure!(reply[4..8] == [0; 4], "a request of the quiet client fails");
+        works.push((thread_seconds() - work) * 1e6);
+        walls.push(wall.elapsed().as_secs_f64() * 1e6);
+    }
+    let p99 = |mut of: Vec<f64>| {
+        of.sort_by(f64::total_cmp);
+        of[of.len() - 1 - of.len() / 100]
+    };
+    Ok((p99(walls), p99(works)))
+}
+
+/// The same beside greedy clients, and how many requests of these were answered a second.
+fn beside(served: &Served, greed: Greed, same_volume: bool, round: u64) -> Result<(Latencies, f64)> {
+    let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let socket = &served.sockets[!same_volume as usize];
+    std::thread::scope(|scope| {
+        let spawn = |number| {
+            let (stop, answered) = (&stop, &answered);
+            scope.spawn(move || greedy(socket, greed, round << 8 | number, stop, answered))
+        };
+        let clients: Vec<_> = (0..GREEDY).map(spawn).collect();
+        std::thread::sleep(Duration::from_millis(100));
+        let (before, began) = (answered.load(Relaxed), Instant::now());
+        let quiet = ask_quiet(served);
+        let requests = answered.load(Relaxed) - before;
+        let requests_a_second = requests as f64 / began.elapsed().as_secs_f64();
+        stop.store(true, Relaxed);
+        for client in clients {
+            match client.join() {
+                Ok(ended) => ended.context("a greedy client")?,
+                Err(_) => bail!("a greedy client did not end"),
+            }
+        }
+        Ok((quiet?, requests_a_second))
+    })
+}
+
+/// Keeps requests on their way until it is stopped.
+fn greedy(socket: &Path, greed: Greed, seed: u64, stop: &AtomicBool, answered: &AtomicU64) -> Result<()> {
+    let mut peer = Peer::connect(socket, matches!(greed, Greed::Status))?;
+    let (mut rng, data) = (Rng::new(seed), vec![0x5a; 1 << 20]);
+    let depth = match greed {
+        Greed::SmallWrites => 32,
+        Greed::LargeWrites | Greed::Status => 8,
+        Greed::Discards => 16,
+    };
+    let mut send = |peer: &mut Peer, number: u64| {
+        let mut block = |blocks| rng.below(blocks) * BLOCK as u64;
+        match greed {
+            // Discards find something to discard.
+            Greed::Discards if number % 16 > 0 => {
+                peer.request(WRITE, (block(REGION_BLOCKS), 4096), &data[..BLOCK])
+            }
+            Greed::SmallWrites => peer.request(WRITE, (block(REGION_BLOCKS), 4096), &data[..BLOCK]),
+            Greed::LargeWrites => peer.request(WRITE, (block(REGION_BLOCKS), 1 << 20), &data),
+            Greed::Discards => peer.request(TRIM, (block(REGION_BLOCKS), MOST_BYTES), &[]),
+            // A quarter of them is about where there is something.
+            Greed::Status if number % 4 == 0 => {
+                peer.request(BLOCK_STATUS, (block(REGION_BLOCKS), MOST_BYTES), &[])
+            }
+            Greed::Status => peer.request(BLOCK_STATUS, (block(BLOCKS - (1 << 20)), MOST_BYTES), &[]),
+        }
+    };
+    for number in 0..depth {
+        send(&mut peer, number)?;
+    }
+    let mut number = depth;
+    while !stop.load(Relaxed) {
+        peer.reply()?;
+        answered.fetch_add(1, Relaxed);
+        send(&mut peer, number)?;
+        number += 1;
+    }
+    for _ in 0..depth {
+        peer.reply()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_what_the_schema_says() {
+        let row = Row {
+            greedy: GREED[0].1,
+            same_volume: true,
+            alone_p99_us: 1.0,
+            beside_p99_us: 2.0,
+            alone_p99_work_us: 1.0,
+            beside_p99_work_us: 2.0,
+            ratio: 2.0,
+            greedy_requests_a_second: 1.0,
+            longest_turn_us: 1,
+        };
+        let fairness = Fairness { most_ratio: MOST_RATIO, most_turn_us: MOST_TURN_US, rows: vec![row] };
+        assert_eq!(crate::output::undescribed(&fairness, "bench-fairness.json"), [""; 0]);
+    }
+}
