@@ -132,6 +132,7 @@ impl Core {
                 return Err(error);
             }
         };
+        state.space.count_scan();
         let mut zones: Vec<_> = state.space.records().collect();
         let open = |zone: u32| state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone));
         for (zone, record) in (0..).zip(&mut zones) {

@@ -82,6 +82,7 @@ impl Core {
             return Step::Rest;
         }
         let state = self.state.borrow();
+        state.space.count_scan();
         // What could not be read may be readable by now. It is read in vain if not: one zone for each refusal.
         if state.tried < state.refused
             && let Some((zone, _)) = state.space.unreadable().min_by_key(|(_, refused)| *refused)

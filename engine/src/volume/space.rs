@@ -7,6 +7,7 @@
 use crate::{
     buf::BLOCK,
     device::Geometry,
+    runtime::work,
     volume::{
         error::NoVolume,
         format::{FANOUT, MOST_ENTRIES, ZoneRecord, ZoneUse},
@@ -44,6 +45,9 @@ const LEAST_TRANSFER: u32 = 4;
 
 /// Most blocks of a group of moved ones: what writers wait behind.
 const MOST_MOVED: u64 = 80;
+
+/// Zones that are looked at in the time of a unit of work.
+const ZONES_IN_UNIT: u32 = 8;
 
 /// Of the room of a volume that is larger, this part is for overwriting alone: one in so many.
 const RESERVE_SHARE: u64 = 16;
@@ -493,6 +497,11 @@ impl Space {
         let charge = place::share(place, are);
         self.zones[zone as usize].record.live += charge;
         charge
+    }
+
+    /// Counts the work of a look at all zones: some nanoseconds each.
+    pub fn count_scan(&self) {
+        work(self.zones.len() as u32 / ZONES_IN_UNIT);
     }
 
     /// Closed zones in which nothing is live.

@@ -23,17 +23,23 @@ pub fn choose<'z>(
     now: u64,
 ) -> Option<u32> {
     let closed = zones.filter(|(_, z)| z.state == ZoneUse::ClosedData && (1..=most).contains(&z.live));
+    // Fractions, which are compared without being divided: this is done for each zone that there is.
     let score = |zone: &ZoneRecord| {
-        let (live, capacity) = (zone.live as u128, capacity as u128);
+        let yields = capacity.saturating_sub(zone.live) as u128;
         match choice {
-            Choice::Greedy => capacity.saturating_sub(live),
+            Choice::Greedy => (yields, 1),
             Choice::CostBenefit => {
-                let age = now.saturating_sub(zone.segment) as u128;
-                capacity.saturating_sub(live) * age * (1 << 32) / (capacity + live)
+                let age = now.saturating_sub(zone.segment);
+                (yields * age as u128, capacity as u128 + zone.live as u128)
             }
         }
     };
-    closed.max_by_key(|(index, zone)| (score(zone), std::cmp::Reverse(*index))).map(|(index, _)| index)
+    let scored = closed.map(|(index, zone)| (score(zone), index));
+    let best = scored.reduce(|best, next| {
+        let ((gain, cost), (other_gain, other_cost)) = (best.0, next.0);
+        if other_gain * cost > gain * other_cost { next } else { best }
+    });
+    best.map(|(_, index)| index)
 }
 
 /// What is known of how long versions live: the mean age of zones when they were collected, of those of hot
@@ -72,6 +78,15 @@ mod tests {
         assert_eq!(chosen(Choice::Greedy, 99), Some(0));
         assert_eq!(chosen(Choice::CostBenefit, 99), Some(1));
         assert_eq!(chosen(Choice::Greedy, 9), None);
+    }
+
+    /// The largest numbers that there may be: ages below 2^56, and zones of 127 GiB in grains.
+    #[test]
+    fn scores_of_the_oldest_and_largest_zones_are_compared() {
+        let zone = |live, segment| ZoneRecord { live, state: ZoneUse::ClosedData, segment };
+        let zones = [zone(1, 1), zone(1, 0), zone(1, 0)];
+        let chosen = choose((0..).zip(&zones), Choice::CostBenefit, (u32::MAX / 2, u32::MAX), (1 << 56) - 1);
+        assert_eq!(chosen, Some(1));
     }
 
     #[test]
