@@ -416,7 +416,9 @@ pub enum NoPart {
     /// A member that cannot be done without cannot write it.
     #[error("member {0} cannot write its part of the zone: stop the array and start it again")]
     Stuck(usize),
-    #[error("more blocks are lost than there is room to remember")]
+    #[error(
+        "more blocks are lost than there is room to remember: copy what can be read of the zone, then reset it"
+    )]
     TooManyHoles,
     #[error("the old drive lacks it")]
     OldLacks,

@@ -4,7 +4,10 @@
 //! The rule is that nothing here is better than reality: blocks count, not members. A zone that lacks more parts than
 //! there are parities has failed, however few members are out.
 
-use crate::raid::status::{ArrayStatus, MemberState, MemberStatus};
+use crate::{
+    raid::status::{ArrayStatus, MemberState, MemberStatus},
+    zone::ZoneIndex,
+};
 
 /// How well an array is, from well to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +71,10 @@ pub struct Health {
     pub remedy: Option<Remedy>,
     /// How many more members may be lost before data is, whichever they are.
     pub may_be_lost: usize,
+    /// Zones of which not everything can be read; none of an array that has failed.
+    pub unreadable_zones: Vec<ZoneIndex>,
+    /// In other zones there may be single blocks that cannot be read.
+    pub blocks_unreadable: bool,
     /// Members that the array does without for good.
     pub out: Vec<usize>,
     /// Members that are not there, and without which nothing has been written.
@@ -120,7 +127,13 @@ impl Health {
             None => Condition::Healthy,
         };
         let may_be_lost = if array.failed { 0 } else { array.parities.saturating_sub(most_missing) };
+        let offline = array.offline.iter().map(|offline| offline.zone);
+        let mut unreadable_zones: Vec<ZoneIndex> =
+            offline.chain(array.unreadable_zones.iter().copied()).collect();
+        unreadable_zones.sort_unstable();
         let mut health = Health {
+            unreadable_zones,
+            blocks_unreadable: array.most_missing_of_blocks > array.parities || array.lost_blocks > 0,
             condition,
             cause,
             remedy: None,
@@ -139,6 +152,7 @@ impl Health {
         // Members whose drives cannot store what is to be rebuilt.
         let worn = self.lacking.iter().filter(|role| array.members[**role].is_worn_out());
         let need_drives: Vec<usize> = self.out.iter().chain(worn).copied().collect();
+        let worn_parts = self.lacking.iter().filter(|role| array.members[**role].worn).count();
         match cause {
             Cause::ArrayFailed => Remedy::AssembleAgain(self.out.clone()),
             Cause::ZonesOffline => {
@@ -151,6 +165,10 @@ impl Health {
                     true => Remedy::Replace(gone),
                     false => Remedy::AssembleWith(waited),
                 }
+            }
+            // A reset takes as many parts that can be written as there are without parities.
+            Cause::ZonesFailed if !self.out.is_empty() && self.out.len() + worn_parts > array.parities => {
+                Remedy::Replace(self.out.clone())
             }
             Cause::ZonesFailed | Cause::BlocksLost => Remedy::ResetZones,
             Cause::MembersMissing => Remedy::BringBack(self.missing.clone()),

@@ -98,6 +98,8 @@ pub struct ArrayStatus {
     pub failed: bool,
     /// How many members the blocks of the array that lack most are without, for any reason.
     pub most_missing: usize,
+    /// The same for single blocks, of zones that have not failed, that drives could not read or a rebuild not bring back.
+    pub most_missing_of_blocks: usize,
     /// Zones that lack more parts than there are parities, and cannot be written.
     pub failed_zones: Vec<ZoneIndex>,
     /// Those of them in which something cannot be read.
@@ -262,9 +264,22 @@ impl Raid {
         }));
         let failed = |zone: &ZoneIndex| !self.membership.has_failed() && self.has_failed(*zone);
         let failed_zones: Vec<ZoneIndex> = decided().filter(failed).collect();
+        let most_missing_of_gaps = most_missing(&gaps, missing);
+        let (mut of_failed, mut of_others) = (Vec::new(), Vec::new());
+        for gap in gaps.iter().filter(|gap| !self.zones.is_offline(ZoneIndex(gap.zone))) {
+            let failed = failed_zones.contains(&ZoneIndex(gap.zone));
+            (if failed { &mut of_failed } else { &mut of_others }).push(*gap);
+        }
+        // All parts may be there of a zone that cannot be written.
+        let has_unreadable_blocks = |zone: ZoneIndex| {
+            let gaps: Vec<Gap> = of_failed.iter().copied().filter(|gap| gap.zone == zone.0).collect();
+            most_missing(&gaps, missing) > superblock.parities as usize
+        };
+        let is_unreadable = |zone: &ZoneIndex| self.is_unreadable(*zone) || has_unreadable_blocks(*zone);
         ArrayStatus {
-            most_missing: parts_missing.max(most_missing(&gaps, missing)),
-            unreadable_zones: failed_zones.iter().copied().filter(|zone| self.is_unreadable(*zone)).collect(),
+            most_missing: parts_missing.max(most_missing_of_gaps),
+            most_missing_of_blocks: most_missing(&of_others, missing),
+            unreadable_zones: failed_zones.iter().copied().filter(is_unreadable).collect(),
             failed_zones,
             name: superblock.name.clone(),
             uuid: superblock.array.0,

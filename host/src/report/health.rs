@@ -65,7 +65,8 @@ fn waiting(array: &ArrayStatus, health: &Health) -> String {
         0 => String::new(),
         count => format!("; {} may be lost", more_members(count)),
     };
-    format!("{what}; all data is there, and nothing has been written without {it} so far{why}{more}")
+    let readable = readable(health);
+    format!("{what}; {readable}, and nothing has been written without {it} so far{why}{more}")
 }
 
 /// What is wrong with an array, in a sentence.
@@ -80,11 +81,19 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
         Some(Cause::ArrayFailed) => "too many members are out; nothing can be read or written".into(),
         Some(Cause::ZonesOffline) => {
             let (zones, are) = (so_many_zones(array.offline.len()), is_or_are(array.offline.len()));
-            format!("{zones} {are} offline: nobody can tell where the data there ends; all others work")
+            let others = match array.failed_zones.len() {
+                0 => others_work(health).into(),
+                count => {
+                    let lack = if count == 1 { "lacks" } else { "lack" };
+                    let failed = zones_named(&array.failed_zones);
+                    format!("{failed} {lack} more parts than parity makes up for, and cannot be written")
+                }
+            };
+            format!("{zones} {are} offline: nobody can tell where the data there ends; {others}")
         }
         Some(Cause::ZonesFailed) => {
             let count = array.failed_zones.len();
-            let (which, work) = (zones_named(&array.failed_zones), "all other zones work");
+            let (which, work) = (zones_named(&array.failed_zones), others_work(health));
             let lack = if count == 1 { "lacks" } else { "lack" };
             let what = match array.unreadable_zones.len() {
                 0 => format!("all data is there, but nothing can be written to {}", it_or_them(count)),
@@ -103,7 +112,7 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
             let why = array.problem.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
             format!("every member is there, but nothing can be written{why}")
         }
-        Some(Cause::MembersLack) => format!("{}; {}{}", members(), readable(array), stake()),
+        Some(Cause::MembersLack) => format!("{}; {}{}", members(), readable(health), stake()),
         Some(Cause::LogsConfined) => {
             let count = health.confined.len();
             let (have, they_are) = if count == 1 { ("has", "it is") } else { ("have", "they are") };
@@ -119,7 +128,7 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
                 format!("the drive of member {role} cannot read up to {size}")
             };
             let what = in_a_row(&health.unreadable.iter().map(of).collect::<Vec<_>>());
-            format!("{what}; {}{}", readable(array), stake())
+            format!("{what}; {}{}", readable(health), stake())
         }
         Some(Cause::BlocksLost) => {
             let lost = show(bytes(array.lost_blocks));
@@ -130,10 +139,18 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
 }
 
 /// What can be read of an array of which no zone has failed.
-fn readable(array: &ArrayStatus) -> String {
-    match array.most_missing > array.parities || array.lost_blocks > 0 {
+fn readable(health: &Health) -> String {
+    match health.blocks_unreadable {
         true => "single blocks cannot be read, and all other data is there".into(),
         false => "all data is there".into(),
+    }
+}
+
+/// What is said of the zones beside those that are offline or have failed.
+fn others_work(health: &Health) -> &'static str {
+    match health.blocks_unreadable {
+        true => "all others work, but single blocks there cannot be read",
+        false => "all others work",
     }
 }
 

@@ -23,6 +23,10 @@ use std::{collections::BTreeSet, rc::Rc};
 const MOST_LOST: usize = 6;
 /// As many where one has been missing before.
 const MOST_LOST_BESIDE: usize = 2;
+/// One of so many forks judges what the status said of how many members may be lost.
+const CLAIMS: u64 = 3;
+/// One of so many recoveries is followed by what the status recommends.
+pub(super) const REMEDIES: u64 = 10;
 
 /// What may be missing when a fork is recovered.
 #[derive(Clone, Debug)]
@@ -57,6 +61,7 @@ impl World<'_> {
     pub(super) fn fork(&mut self, mut losses: Losses) -> Result<(), Failure> {
         self.counts.forks += 1;
         let mut rng = self.forks.generator();
+        let claim = self.claim(Self::never_offered(&losses), &losses.suspects)?;
         let lost = draw_losses(&mut rng, std::mem::take(&mut losses.lost), MOST_LOST);
         let mut ended = self.copy(rng.fork())?;
         let end = ended.end_somehow()?;
@@ -68,6 +73,10 @@ impl World<'_> {
                 self.trace.extend(std::mem::take(&mut copy.trace));
                 return Err(Failure(format!("forked here, after {end}, {}{failure}", without(lost))));
             }
+        }
+        if let Some(claim) = claim.filter(|_| rng.chance(1, CLAIMS)) {
+            self.judge_claim(&ended, &claim, &losses.suspects, &mut rng)
+                .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))?;
         }
         if losses.suspects.is_empty() && losses.offered && self.heir.is_none() && rng.chance(1, 4) {
             let mut copy = ended.copy(rng.fork())?;
@@ -112,6 +121,9 @@ impl World<'_> {
         self.counts.judgements += copy.counts.judgements;
         self.counts.beyond += copy.counts.beyond;
         self.counts.double_losses += copy.counts.double_losses;
+        self.counts.claims += copy.counts.claims;
+        self.counts.pessimistic_claims += copy.counts.pessimistic_claims;
+        self.counts.remedies += copy.counts.remedies;
         self.coverage.seen.append(&mut copy.coverage.seen);
     }
 
@@ -150,7 +162,7 @@ impl World<'_> {
     }
 
     /// Ends the world in any way; says which.
-    fn end_somehow(&mut self) -> Result<&'static str, Failure> {
+    pub(super) fn end_somehow(&mut self) -> Result<&'static str, Failure> {
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
         let end = *self.rng.pick(&[End::PowerCut, End::PowerCut, End::PowerCut, End::Kill, End::Shutdown]);
         self.end_by(end, cache_lost)
@@ -186,6 +198,9 @@ impl World<'_> {
         }
         self.judge(lost, suspects)?;
         self.judge_drives()?;
+        if plain && self.rng.chance(1, REMEDIES) {
+            return self.judge_status(lost, suspects);
+        }
         let unsound = self.unsound_members().filter(|member| !lost.contains(member));
         let most = self.scenario.parities;
         let gone: Vec<usize> = lost.iter().copied().chain(unsound).take(most).collect();
@@ -264,7 +279,7 @@ impl World<'_> {
 
     /// Recovers without `lost` and compares everything with the promise; nobody else may be out but
     /// suspects.
-    fn judge(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
+    pub(super) fn judge(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: assembly {}", without(lost)));
         self.assemble_without(lost)?;
         self.check_recovery()?;

@@ -11,6 +11,7 @@ pub mod coverage;
 mod drives;
 pub mod exhaustive;
 mod fork;
+mod health;
 mod hearsay;
 mod heir;
 mod hidden;

@@ -211,7 +211,7 @@ impl World<'_> {
             struck && !repair.members.contains(&suspect.member)
         };
         let others = course.suspects.iter().any(is_other);
-        others && repair.members.iter().all(is_filled) && !matches!(why, Why::Lost(_))
+        others && repair.members.iter().all(is_filled) && !matches!(why, Why::Lost(..))
     }
 
     /// Remembers drives that the array may or may not have taken.

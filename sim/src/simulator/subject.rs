@@ -6,8 +6,8 @@
 use super::scenario::Scenario;
 use engine::{
     array::{
-        Array, ArrayError, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState, PowerMark,
-        Tails, examine,
+        Array, ArrayError, ArrayStatus, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState,
+        PowerMark, Tails, examine,
     },
     device::ZonedDevice,
     owner::Change,
@@ -31,8 +31,9 @@ use std::{
 #[derive(Clone, Debug)]
 pub enum Why {
     Array(ArrayError),
-    /// A rebuild has not brought this back, though no more drives were struck than may be.
-    Lost(LostBlocks),
+    /// A rebuild has not brought this back, though no more drives were struck than may be; it may have left something
+    /// out, too.
+    Lost(LostBlocks, Option<LeftOut>),
     LeftOut(LeftOut),
     /// A subject that is no array can use too few of its members.
     TooFew(String),
@@ -98,7 +99,9 @@ impl Display for Why {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Why::Array(error) => write!(f, "{error}"),
-            Why::Lost(lost) => write!(f, "{lost:?} is lost, though no more drives were struck than may be"),
+            Why::Lost(lost, _) => {
+                write!(f, "{lost:?} is lost, though no more drives were struck than may be")
+            }
             Why::LeftOut(out) => write!(f, "zone {} of member {}: {}", out.zone, out.member, out.reason),
             Why::TooFew(sentence) | Why::Other(sentence) => f.write_str(sentence),
         }
@@ -194,6 +197,11 @@ pub trait Subject: ZonedDevice {
 
     /// Ends of zones that its process has noted for the next one, if these are not those of the zones that it shows.
     fn tails(&self) -> Option<Vec<u64>> {
+        None
+    }
+
+    /// As [`Array::status`]; `None` of what has no array below it.
+    fn array_status(&self) -> Option<ArrayStatus> {
         None
     }
 
@@ -398,8 +406,8 @@ impl Subject for Array {
         Box::pin(async move {
             let rebuilt = Array::rebuild(&array, &|_| ()).await?;
             match (rebuilt.lost.first(), rebuilt.left_out.first()) {
-                (Some(lost), _) => Err(Why::Lost(*lost)),
-                (_, Some(out)) => Err(Why::LeftOut(*out)),
+                (Some(lost), out) => Err(Why::Lost(*lost, out.copied())),
+                (None, Some(out)) => Err(Why::LeftOut(*out)),
                 (None, None) => Ok(rebuilt.bytes),
             }
         })
@@ -447,6 +455,10 @@ impl Subject for Array {
     fn change(&self, change: Change) -> Work<()> {
         let array = self.clone();
         Box::pin(async move { Ok(Array::change_running(&array, &change).await?) })
+    }
+
+    fn array_status(&self) -> Option<ArrayStatus> {
+        Some(self.status())
     }
 
     fn offline(&self) -> Vec<(u32, Refusal)> {

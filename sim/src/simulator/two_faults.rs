@@ -11,7 +11,7 @@
 //! them at once as there are parities.
 
 use super::{
-    fork::Losses,
+    fork::{Losses, REMEDIES},
     hearsay::Heard,
     life::brief,
     oracle::Change,
@@ -132,7 +132,11 @@ impl World<'_> {
             self.oracle.fall_back();
         }
         self.lenient = true;
-        let judged = self.suffer(&mut books).and_then(|()| self.return_all(&mut books));
+        let judged =
+            self.suffer(&mut books).and_then(|()| match books.assembled && self.rng.chance(1, REMEDIES) {
+                true => self.judge_remedies_beyond(books.struck),
+                false => self.return_all(&mut books),
+            });
         judged.map_err(|failure| Failure(format!("beyond the promise ({what}): {failure}")))
     }
 
@@ -185,6 +189,7 @@ impl World<'_> {
                 // It has been given a new log.
                 books.blow.outcast &= !books.blow.renews;
                 books.failed = self.verify_where(&report, |_| true)?;
+                self.judge_readable(&books.failed)?;
                 self.counts.beyond += 1;
                 if self.rng.chance(1, 2) {
                     self.write_on()?;
@@ -349,7 +354,10 @@ impl World<'_> {
     }
 
     /// Assembles from the drives of some members, in order; the reason if the array refuses.
-    fn assemble_from(&mut self, takes: impl Fn(usize) -> bool) -> Result<Result<(), Why>, Failure> {
+    pub(super) fn assemble_from(
+        &mut self,
+        takes: impl Fn(usize) -> bool,
+    ) -> Result<Result<(), Why>, Failure> {
         self.assemble_as(takes, self.how())
     }
 
@@ -369,7 +377,7 @@ impl World<'_> {
 
     /// Compares the report with what was promised; a zone that `may` is left as it was if it is offline, or
     /// can only be read.
-    fn take_report(&mut self, may: impl Fn(u32) -> bool) -> Result<Vec<ZoneInfo>, Failure> {
+    pub(super) fn take_report(&mut self, may: impl Fn(u32) -> bool) -> Result<Vec<ZoneInfo>, Failure> {
         let report = self.report()?;
         let members = self.subject.as_ref().map(|subject| subject.members());
         self.trace.note(|| format!("assembled; {}; {members:?}", brief(&report)));
@@ -404,7 +412,7 @@ impl World<'_> {
     }
 
     /// As [`World::verify`], but reads may fail in zones that `may`; gives those in which some have.
-    fn verify_where(
+    pub(super) fn verify_where(
         &mut self,
         report: &[ZoneInfo],
         may: impl Fn(u32) -> bool,

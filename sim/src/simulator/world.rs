@@ -86,6 +86,12 @@ pub struct Counts {
     pub judgements: u64,
     /// Recoveries with one fault more than is promised to be survived, judged by a rule of their own.
     pub beyond: u64,
+    /// Statements of how many members may be lost that were compared with the truth.
+    pub claims: u64,
+    /// Those of them that were too pessimistic, without any cause.
+    pub pessimistic_claims: u64,
+    /// Remedies that a status recommended and that were carried out.
+    pub remedies: u64,
 }
 
 impl Counts {
@@ -111,6 +117,9 @@ impl Counts {
         self.forks += other.forks;
         self.judgements += other.judgements;
         self.beyond += other.beyond;
+        self.claims += other.claims;
+        self.pessimistic_claims += other.pessimistic_claims;
+        self.remedies += other.remedies;
     }
 }
 

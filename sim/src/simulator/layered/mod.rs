@@ -19,7 +19,7 @@ use super::{
 use crate::rng::Rng;
 use divided::Divided;
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState, PowerMark, Tails},
+    array::{Array, ArrayStatus, CreateOptions, Drive, MemberState, PowerMark, Tails},
     device::{Command, Completion, Geometry, ZonedDevice},
     raid::{events, policy::Policy},
     runtime::Runtime,
@@ -287,6 +287,10 @@ impl Subject for Layered {
 
     fn members(&self) -> Vec<(MemberState, String)> {
         Subject::members(&self.array)
+    }
+
+    fn array_status(&self) -> Option<ArrayStatus> {
+        Subject::array_status(&self.array)
     }
 
     fn assembly(&self) -> u64 {

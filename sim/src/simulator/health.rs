@@ -1,0 +1,332 @@
+//! The status is compared with the truth, in forks.
+//!
+//! *May be lost.* As many members as the status says may be lost are pulled from a copy of the world, whichever they
+//! are, and everything that was promised has to be there. Members that are struck in a way that no array can know of
+//! yet (a block that has not been read since) are pulled first. Where fewer may be lost than there are parities although
+//! no member is suspect, the status is too pessimistic, which is counted.
+//!
+//! *Readable.* Each zone in which a read fails is one of those of which the status says that not everything can be read,
+//! or the status says so of single blocks.
+//!
+//! *Remedies.* What the status recommends is done, until it recommends nothing: each remedy has to succeed, unless a
+//! drive that is damaged takes part, and to help. Fewer members may not be lost after it than before, and it is not
+//! recommended again. At the end the array is healthy, and as many members as it has parities may be lost.
+
+use super::{
+    fork::Losses,
+    oracle::Change,
+    subject::Why,
+    suspects::{named, subsets},
+    world::{Failure, World},
+};
+use crate::{rng::Rng, ssd::Cut};
+use engine::{
+    array::{ArrayStatus, Condition, Health, MemberState, Remedy},
+    device::{Command, Zones},
+    raid::error::NoPart,
+    zone::ZoneIndex,
+};
+use std::collections::BTreeSet;
+
+/// Remedies in a row after which an array has to be healthy.
+const MOST_REMEDIES: usize = 12;
+
+/// What the status said when a world was ended.
+pub(super) struct Claim {
+    health: Health,
+    /// Members that are not offered any more.
+    absent: Vec<usize>,
+    /// Members that may be struck without the array knowing of it.
+    hidden: Vec<usize>,
+}
+
+impl World<'_> {
+    /// The status of the subject, if it is an array.
+    fn array_status(&self) -> Option<ArrayStatus> {
+        self.subject.as_ref()?.array_status()
+    }
+
+    fn health(&self) -> Option<Health> {
+        self.array_status().map(|status| Health::of(&status))
+    }
+
+    /// What the status says of how many members may be lost. `absent` ones are not offered from now on.
+    ///
+    /// # Errors
+    /// The status contradicts itself.
+    pub(super) fn claim(&self, absent: Vec<usize>, suspects: &[usize]) -> Result<Option<Claim>, Failure> {
+        let Some(health) = self.health().filter(|_| self.members.len() > 1) else { return Ok(None) };
+        let whole = health.may_be_lost == self.scenario.parities && health.unreadable_zones.is_empty();
+        if health.condition == Condition::Healthy && !whole {
+            return Err(Failure(format!("the status says that the array is healthy: {health:?}")));
+        }
+        // One that is filled, and is not there any more, is one more that is lost.
+        let is_out = |member: &usize| health.out.contains(member) || health.missing.contains(member);
+        let known =
+            |member: &usize| is_out(member) || health.lacking.contains(member) && !absent.contains(member);
+        let hidden = suspects.iter().copied().filter(|member| !known(member)).collect();
+        Ok(Some(Claim { health, absent, hidden }))
+    }
+
+    /// Pulls as many members as may be lost by `claim` from a copy of `ended`, and judges what is recovered.
+    ///
+    /// # Errors
+    /// A broken promise.
+    pub(super) fn judge_claim(
+        &mut self,
+        ended: &Self,
+        claim: &Claim,
+        suspects: &[usize],
+        rng: &mut Rng,
+    ) -> Result<(), Failure> {
+        let Claim { health, absent, hidden } = claim;
+        let (most, parities) = (health.may_be_lost, self.scenario.parities);
+        self.counts.claims += 1;
+        self.counts.pessimistic_claims +=
+            u64::from(most < parities && suspects.is_empty() && absent.is_empty());
+        let Some(free) = most.checked_sub(hidden.len()) else { return Ok(()) };
+        let gone = [&health.out, &health.missing, absent, hidden];
+        let is_gone = |member: &usize| gone.iter().any(|members| members.contains(member));
+        let others: Vec<usize> = (0..self.members.len()).filter(|member| !is_gone(member)).collect();
+        let mut sets = subsets(&others, free);
+        sets.retain(|set| set.len() == free);
+        if sets.is_empty() {
+            return Ok(());
+        }
+        let set = rng.pick(&sets).clone();
+        let pulled: BTreeSet<usize> = [absent.clone(), hidden.clone(), set].concat().into_iter().collect();
+        let pulled: Vec<usize> = pulled.into_iter().collect();
+        // Members that are being filled, and are not offered any more.
+        let out = health.out.iter().chain(&health.missing);
+        if out.chain(&pulled).collect::<BTreeSet<_>>().len() > parities {
+            return Ok(());
+        }
+        let mut copy = ended.copy(rng.fork())?;
+        let result = copy.judge(&pulled, suspects);
+        self.take_from(&mut copy);
+        result.map_err(|failure| {
+            self.trace.extend(std::mem::take(&mut copy.trace));
+            let what = format!("the status said that {most} more members may be lost ({health:?})");
+            Failure(format!("{what}; without {}: {failure}", named(&pulled)))
+        })
+    }
+
+    /// Compares what can be read with what the status says of it: reads have failed in the `failed` zones alone.
+    ///
+    /// # Errors
+    /// The status says that everything is there.
+    pub(super) fn judge_readable(&self, failed: &BTreeSet<u32>) -> Result<(), Failure> {
+        let Some(status) = self.array_status() else { return Ok(()) };
+        let health = Health::of(&status);
+        let is_said = |zone: &u32| {
+            let zone = ZoneIndex(*zone);
+            let whole = health.unreadable_zones.contains(&zone);
+            status.failed || whole || health.blocks_unreadable && !status.failed_zones.contains(&zone)
+        };
+        match failed.iter().find(|zone| !is_said(zone)) {
+            None if failed.is_empty() || health.condition != Condition::Healthy => Ok(()),
+            zone => Err(Failure(format!("reads fail in zone {zone:?}, and the status says {health:?}"))),
+        }
+    }
+
+    /// Pulls as many members as may be lost by the status of an array that has been recovered without `lost`; then
+    /// does what the status recommends.
+    ///
+    /// # Errors
+    /// The status promises too much, or what it recommends does not help.
+    pub(super) fn judge_status(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
+        if let Some(claim) = self.claim(lost.to_vec(), suspects)? {
+            let mut rng = self.rng.fork();
+            let mut ended = self.copy(rng.fork())?;
+            let end = ended.end_somehow()?;
+            self.judge_claim(&ended, &claim, suspects, &mut rng)
+                .map_err(|failure| Failure(format!("recovered; then, after {end}, {failure}")))?;
+        }
+        // A drive that is damaged may fail on the way, and so may what it takes part in.
+        let damaged: Vec<usize> = suspects.iter().copied().filter(|member| !lost.contains(member)).collect();
+        self.follow_remedies(&damaged, damaged.is_empty())
+    }
+
+    /// Does what the status recommends, until it recommends nothing. `damaged` members may lack what no array can know of
+    /// yet; nothing else fails if it `works`.
+    fn follow_remedies(&mut self, damaged: &[usize], works: bool) -> Result<(), Failure> {
+        let mut done = Vec::new();
+        for _ in 0..MOST_REMEDIES {
+            let Some(before) = self.health() else { return Ok(()) };
+            let (Some(cause), Some(remedy)) = (before.cause, before.remedy.clone()) else {
+                return match done.is_empty() {
+                    true => Ok(()),
+                    false => self.judge_cured(&done, damaged),
+                };
+            };
+            self.trace.note(|| format!("fork: {cause:?}, so {remedy:?}"));
+            self.counts.remedies += 1;
+            let tried = self.apply(&remedy)?;
+            self.hear(|_| true)?;
+            self.trace.note(|| format!("fork: {tried:?}"));
+            let Some(after) = self.health() else { return Ok(()) };
+            let of = |what: String| Failure(format!("recommended since {cause:?}: {remedy:?}; {what}"));
+            if let Err(why) = tried
+                && works
+            {
+                return Err(of(format!("it fails: {why}; before: {before:?}")));
+            }
+            if after.may_be_lost < before.may_be_lost && damaged.is_empty() {
+                return Err(of(format!("worse afterwards: {after:?}; before: {before:?}")));
+            }
+            if (after.cause, &after.remedy) == (before.cause, &before.remedy) {
+                return Err(of(format!("it is recommended again; {:?}", self.array_status())));
+            }
+            done.push(remedy);
+        }
+        Err(Failure(format!("the array is not healthy after {done:?}")))
+    }
+
+    /// Does what the status of an array recommends that has suffered more than is promised to be survived, from when its
+    /// drives fail no more commands: members that are missing come back when they are to be brought back.
+    ///
+    /// # Errors
+    /// What is recommended does not help.
+    pub(super) fn judge_remedies_beyond(&mut self, struck: usize) -> Result<(), Failure> {
+        for bay in self.kept(&[]) {
+            self.wire.ssd(bay).faults().calm();
+        }
+        self.follow_remedies(&[struck], true)
+    }
+
+    /// Carries out a remedy: the same commands as `host` gives.
+    fn apply(&mut self, remedy: &Remedy) -> Result<Result<(), Why>, Failure> {
+        let Some(subject) = self.subject.clone() else { return Ok(Ok(())) };
+        match remedy {
+            Remedy::Rebuild => {
+                let pending = self.start(subject.rebuild());
+                let rebuilt = self.wait_in_order(&pending)?;
+                match rebuilt {
+                    // As the status says then.
+                    Err(Why::Lost(_, None)) if self.lenient => Ok(Ok(())),
+                    // Only the rebuild itself says so, and names the zone: it is to be reset.
+                    Err(Why::LeftOut(out) | Why::Lost(_, Some(out)))
+                        if self.lenient && out.reason == NoPart::TooManyHoles =>
+                    {
+                        self.reset_zones(&[out.zone])
+                    }
+                    Err(Why::Lost(_, Some(out))) => Ok(Err(Why::LeftOut(out))),
+                    rebuilt => Ok(rebuilt.map(|_| ())),
+                }
+            }
+            Remedy::Replace(members) => self.exchange(members),
+            Remedy::BringBack(members) => {
+                for member in members {
+                    let Some(bay) = self.members[*member] else { return self.exchange(members) };
+                    let pending = self.start(subject.complete(self.drive(bay)));
+                    if let Err(why) = self.wait_in_order(&pending)? {
+                        self.trace.note(|| format!("member {member} does not come back: {why}"));
+                        return self.exchange(members);
+                    }
+                }
+                Ok(Ok(()))
+            }
+            Remedy::AssembleWith(members) if members.is_empty() => self.reset_unusable(),
+            Remedy::ResetZones => self.reset_unusable(),
+            Remedy::AssembleAgain(members) | Remedy::AssembleWith(members) => {
+                drop(subject);
+                self.cut_power(|_| Cut { cache_lost: false, zrwa_lost: false })?;
+                if let Err(why) = self.assemble_from(|_| true)? {
+                    return Ok(Err(why));
+                }
+                self.take_report(|_| true)?;
+                let is_out = |member: &usize| self.member_state(*member) == Some(MemberState::Out);
+                match members.iter().any(is_out) {
+                    // It cannot be brought back.
+                    true => self.reset_unusable(),
+                    false => Ok(Ok(())),
+                }
+            }
+        }
+    }
+
+    /// Puts new drives in the places of members, one after the other.
+    fn exchange(&mut self, members: &[usize]) -> Result<Result<(), Why>, Failure> {
+        for member in members.iter().copied() {
+            let Some(subject) = self.subject.clone() else { return Ok(Ok(())) };
+            let old = self.members[member];
+            let bay = match old {
+                Some(old) if self.scenario.mixed => self.like(old),
+                _ => self.new_drive(),
+            };
+            let is_out = self.member_state(member) == Some(MemberState::Out);
+            let drive = self.drive(bay);
+            let mut result = match is_out {
+                true => Ok(()),
+                false => {
+                    let pending = self.start(subject.replace(member, drive.clone()));
+                    self.wait_in_order(&pending)?
+                }
+            };
+            // As `replace --now`.
+            let no_copy = result.as_ref().is_err_and(|why| why.is_no_copy());
+            if no_copy {
+                let pending = self.start(subject.fail(member));
+                result = self.wait_in_order(&pending)?;
+            }
+            if result.is_ok() && (is_out || no_copy) {
+                let pending = self.start(subject.attach(member, drive));
+                result = self.wait_in_order(&pending)?;
+            }
+            if result.is_err() {
+                return Ok(result);
+            }
+            self.members[member] = Some(bay);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Resets the zones that the status names, or, where it names none, those in which blocks cannot be read.
+    fn reset_unusable(&mut self) -> Result<Result<(), Why>, Failure> {
+        let Some(status) = self.array_status() else { return Ok(Ok(())) };
+        let mut zones: Vec<u32> = status.failed_zones.iter().map(|zone| zone.0).collect();
+        zones.extend(status.offline.iter().map(|offline| offline.zone.0));
+        if zones.is_empty() {
+            zones = (0..self.oracle.zones.len() as u32).collect();
+        }
+        self.reset_zones(&zones)
+    }
+
+    fn reset_zones(&mut self, zones: &[u32]) -> Result<Result<(), Why>, Failure> {
+        for zone in zones.iter().copied() {
+            // What an offline zone was being changed to is of no concern any more.
+            self.oracle.zones[zone as usize].change = None;
+            self.oracle.change(zone, Change::Reset);
+            let reset = Command::Reset { zones: Zones::One(ZoneIndex(zone)) };
+            let done = self.ask(vec![reset])?.pop();
+            if let Some(Err(error)) = done.map(|done| done.result) {
+                return Ok(Err(Why::Other(format!("reset of zone {zone}: {error}"))));
+            }
+            self.oracle.changed(zone);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Everything that was promised is there after remedies, and stays so without as many members as may be lost now.
+    fn judge_cured(&mut self, done: &[Remedy], damaged: &[usize]) -> Result<(), Failure> {
+        let cured = |failure: Failure| Failure(format!("healthy after {done:?}; {failure}"));
+        let report = self.take_report(|_| false).map_err(cured)?;
+        self.verify_where(&report, |_| false).map_err(cured)?;
+        let mut sets = subsets(&(0..self.members.len()).collect::<Vec<_>>(), self.scenario.parities);
+        let parities = self.scenario.parities;
+        sets.retain(|set| set.len() == parities && damaged.iter().all(|member| set.contains(member)));
+        if sets.is_empty() {
+            return Ok(());
+        }
+        let lost = self.rng.pick(&sets).clone();
+        let end = self.end_somehow()?;
+        self.judge(&lost, &[])
+            .map_err(|failure| cured(Failure(format!("after {end}, without {}: {failure}", named(&lost)))))
+    }
+
+    /// Members of `losses` that are not offered in any recovery.
+    pub(super) fn never_offered(losses: &Losses) -> Vec<usize> {
+        let always = |member: &usize| losses.lost.iter().all(|lost| lost.contains(member));
+        losses.suspects.iter().copied().filter(always).collect()
+    }
+}
