@@ -1,4 +1,4 @@
-//! What every test of the array does: make drives, write what can be recognised, read it back.
+//! Shared by the tests of arrays: creates drives, writes data that identifies its position, and reads it back.
 
 use engine::{
     array::{Array, CreateOptions, Drive},
@@ -57,7 +57,7 @@ pub fn submit(runtime: &Runtime, array: &Array, command: Command) -> Done {
     done
 }
 
-/// Content that says where it belongs.
+/// Data that identifies its position.
 pub fn pattern(from: u64, blocks: u64) -> Vec<u8> {
     (from..from + blocks)
         .flat_map(|b| (b.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 77).to_le_bytes().repeat(BLOCK / 8))
@@ -73,7 +73,7 @@ pub fn write(runtime: &Runtime, array: &Array, zone: u32, at: u64, blocks: u64, 
     submit(runtime, array, write_command(array, zone, at, blocks, fua));
 }
 
-/// Checks that the first `tail` blocks of a zone are what was written there.
+/// Checks that the first `tail` blocks of a zone read as written.
 pub fn check(runtime: &Runtime, array: &Array, zone: u32, tail: u64) {
     let start = array.geometry().start(ZoneIndex(zone)).0;
     let mut at = 0;
@@ -95,7 +95,7 @@ pub fn wp(runtime: &Runtime, array: &Array, zone: u32) -> (ZoneState, u64) {
     (done.zones[0].state, done.zones[0].wp_blocks)
 }
 
-/// The records in the first `blocks` blocks of a drive, which are its metadata, each with its blocks.
+/// The records in the first `blocks` blocks of a drive, which are its metadata, each with its block range.
 pub fn records(runtime: &Runtime, drive: &Drive, blocks: u64) -> Vec<(Record, Range<u64>)> {
     let read = |lba| run(runtime, drive.device.submit(Command::read(Lba(lba), Buf::zeroed(BLOCK)))).data;
     let bytes: Vec<u8> = (0..blocks).flat_map(|lba| read(lba).to_vec()).collect();

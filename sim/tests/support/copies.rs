@@ -1,9 +1,9 @@
-//! A small subject that survives the loss of as many drives as is said, and ways to break it.
+//! A small subject of the simulator that survives the loss of a given number of drives, and ways to break it.
 //!
-//! [`Copies`] keeps everything on each of its drives. Commands are carried out one after the other, on all
-//! drives at once. The first two zones of a drive take turns as a log of records, the last of which says who
-//! is a member and who holds everything; nothing that relies on a drive being out is answered before the
-//! others have that on record. A zone ends where the copy ends that has most, and the others are brought there.
+//! [`Copies`] keeps all data on each of its drives. Commands are executed one after the other, on all drives at once.
+//! The first two zones of a drive hold a log of records and are used in turn; the last record lists the members and
+//! their states. An operation that relies on a drive being out completes only after the other drives have recorded
+//! that. The tail of a zone is that of the longest copy, and the other copies are brought to it.
 
 use engine::{
     array::{CreateOptions, Drive, MemberState},
@@ -22,22 +22,22 @@ use std::{
     rc::Rc,
 };
 
-/// A rule that copies break.
+/// A rule that the copies violate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     Nothing,
-    /// A write is answered once as many copies hold it as are always left, and not before all do.
+    /// A write completes when as many copies have it as always remain, and not only when all have it.
     AnswersEarly,
-    /// An assembly that lacks a member takes one that is not filled yet for one that is.
+    /// An assembly without a member takes a member that is still being filled for a complete one.
     TrustsUnfilled,
-    /// Of two members that are out, the second is not put on record.
+    /// With two members out, the second one is not recorded.
     ForgetsTheSecond,
 }
 
 /// Makes [`Copies`].
 #[derive(Clone, Copy)]
 pub struct CopiesMaker {
-    /// Members that may be lost.
+    /// Number of members that may be lost.
     pub parities: usize,
     pub broken: Broken,
 }
@@ -46,7 +46,7 @@ pub struct CopiesMaker {
 const LOGS: u32 = 2;
 const MAGIC: u64 = 0x7365_6970_6f63_6d69;
 
-/// What is to happen to a zone on all drives, and may have happened on some.
+/// An operation on a zone of all drives, which an interruption may have left on some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
     None,
@@ -55,20 +55,20 @@ enum Intent {
     Finish(u32),
 }
 
-/// What every member has on record.
+/// The record that every member stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
     uuid: [u8; 16],
-    /// Assemblies so far, and records since.
+    /// Number of assemblies so far, and of records in the current one.
     assembly: u64,
     sequence: u64,
-    /// For each member what its drive is called, which no other one ever was, and its state.
+    /// For each member the name of its drive, which is never reused, and its state.
     members: Vec<(u64, MemberState)>,
     intent: Intent,
 }
 
 impl Record {
-    /// As a block of the drive that is called `own`.
+    /// Encodes the record as a block of the drive named `own`.
     fn block(&self, own: u64) -> Buf {
         let state = |state: &MemberState| match state {
             MemberState::Active => 0,
@@ -89,7 +89,7 @@ impl Record {
         Buf::copy_of(&bytes)
     }
 
-    /// The record in a block and what its drive is called.
+    /// The record in a block, and the name of its drive.
     fn read(bytes: &[u8]) -> Option<(Record, u64)> {
         let all: Vec<u64> =
             bytes.chunks(8).map(|eight| u64::from_le_bytes(eight.try_into().unwrap())).collect();
@@ -120,12 +120,12 @@ fn sum(words: &[u64]) -> u64 {
     words.iter().fold(MAGIC, |sum, word| (sum.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// A drive and the place of its next record.
+/// A drive and the position of its next record.
 struct Copy {
     drive: Drive,
     name: u64,
     log: Cell<(u32, u64)>,
-    /// Zones that it holds, if not all.
+    /// Zones that it holds, or `None` for all.
     filled: RefCell<Option<BTreeSet<u32>>>,
 }
 
@@ -163,7 +163,7 @@ impl Copy {
         self.run(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }).await.result
     }
 
-    /// Puts a record down; where a log is full, in the other one.
+    /// Writes a record; if the log is full, to the other zone.
     async fn note(&self, record: &Record) -> Result<(), DeviceError> {
         let (mut zone, mut block) = self.log.get();
         if block == self.drive.device.geometry().zone_capacity_blocks {
@@ -175,7 +175,7 @@ impl Copy {
         Ok(())
     }
 
-    /// The last record of a drive, if it is one of any array and can be read; what it is called then.
+    /// The last record of a drive, if it has a readable one, and the drive with its recorded name.
     async fn last_record(drive: &Drive) -> Option<(Record, Rc<Copy>)> {
         let copy = Copy::new(drive.clone(), 0);
         let zones = copy.report().await.ok()?;
@@ -199,14 +199,14 @@ impl Copy {
     }
 }
 
-/// Why blocks could not be copied.
+/// Reason why blocks could not be copied.
 #[derive(Debug)]
 enum Unfilled {
     NoSource,
     NotWritten,
 }
 
-/// Who there is, and the drive that is to replace one of them.
+/// The members, and the drive that is to replace one of them.
 struct State {
     record: Record,
     copies: Vec<Option<Rc<Copy>>>,
@@ -221,12 +221,12 @@ pub struct Copies {
     queue: RefCell<VecDeque<(Command, Completer)>>,
     gate: Gate,
     slots: Rc<Slots>,
-    /// Turns that were given out, and the one that it is.
+    /// Lock tickets handed out, and the current one.
     turns: Cell<(u64, u64)>,
     reads: Cell<usize>,
 }
 
-/// As long as it is there nothing else is carried out.
+/// While it exists, no other command or operation is executed.
 struct Lock<'a>(&'a Copies);
 
 impl Drop for Lock<'_> {
@@ -241,7 +241,7 @@ impl Copies {
     fn new(maker: CopiesMaker, record: Record, copies: Vec<Option<Rc<Copy>>>) -> Rc<Copies> {
         let first = copies.iter().flatten().next().unwrap();
         let drive = first.drive.device.geometry();
-        // One zone has records, and another one may be filled that is full on the others.
+        // One active zone is for records, and one for a zone under rebuild that is full on the others.
         let but_two = |limit: u32| if limit == 0 { 0 } else { limit - 2 };
         let geometry = Geometry {
             zones: drive.zones - LOGS,
@@ -278,7 +278,7 @@ impl Copies {
         self.state.borrow().record.clone()
     }
 
-    /// The drives of members that are not out, and with `heir` the one that is to replace one of them.
+    /// The drives of members that are not out, and with `heir` also the one that is to replace a member.
     fn copies(&self, heir: bool) -> Vec<Rc<Copy>> {
         let state = self.state.borrow();
         state.copies.iter().flatten().chain(state.heir.as_ref().filter(|_| heir)).cloned().collect()
@@ -288,7 +288,7 @@ impl Copies {
         self.record().members.iter().filter(|(_, state)| *state == MemberState::Out).count()
     }
 
-    /// Does without a drive; `false` if too few others have everything.
+    /// Takes a drive out; `false` if too few others are complete.
     fn take_out(&self, copy: &Rc<Copy>) -> bool {
         let mut state = self.state.borrow_mut();
         if state.heir.as_ref().is_some_and(|heir| Rc::ptr_eq(heir, copy)) {
@@ -306,7 +306,7 @@ impl Copies {
         true
     }
 
-    /// Puts on record what is so now; who cannot be written is out.
+    /// Records the present state; drives that cannot be written are taken out.
     async fn note(&self) -> Result<(), Why> {
         if self.maker.broken == Broken::ForgetsTheSecond && self.outs() == 2 {
             return Ok(());
@@ -329,13 +329,13 @@ impl Copies {
         }
     }
 
-    /// Puts on record what is going to happen.
+    /// Records an intent.
     async fn intend(&self, intent: Intent) -> Result<(), DeviceError> {
         self.state.borrow_mut().record.intent = intent;
         self.note().await.map_err(|_| DeviceError::Status(Status::InternalError))
     }
 
-    /// Has all of `copies` carry out a command, and does without those that fail if others do not.
+    /// Executes a command on all `copies`; drives that fail are taken out if others do not fail.
     async fn run_on(&self, copies: &[Rc<Copy>], command: &Command) -> Done {
         let answers: Vec<_> = copies.iter().map(|copy| copy.drive.device.submit(command.clone())).collect();
         let (mut good, mut bad) = (None, None);
@@ -426,7 +426,7 @@ impl Copies {
         completer.complete(done);
     }
 
-    /// Those that have a zone, from another one on each time.
+    /// The drives that hold a zone, in an order that rotates with each call.
     fn holders(&self, zone: u32) -> Vec<Rc<Copy>> {
         let mut copies = self.copies(true);
         copies.retain(|copy| copy.holds(zone));
@@ -469,7 +469,7 @@ impl Copies {
         }
     }
 
-    /// Has each of some zones go through `command` on all drives that have it.
+    /// Executes `command` for each of `zones` on all drives that hold the zone.
     async fn each(&self, zones: &[u32], command: impl Fn(Zones) -> Command) -> Done {
         let mut done = Done::ok();
         for zone in zones {
@@ -483,7 +483,7 @@ impl Copies {
         done
     }
 
-    /// As [`Copies::each`], for what must not be left half done.
+    /// As [`Copies::each`], with a recorded intent, for operations that must not remain half done.
     async fn change(&self, zones: &[u32], intent: Intent, command: impl Fn(Zones) -> Command) -> Done {
         if let Err(error) = self.intend(intent).await {
             return Done::error(error);
@@ -495,13 +495,13 @@ impl Copies {
         }
     }
 
-    /// Brings all members that are active to one state, after an end.
+    /// Brings all active members to the same state after an end.
     async fn agree(&self) -> Result<(), Why> {
         while !self.agree_or_take_out().await? {}
         self.run_on(&self.copies(false), &Command::Flush).await.result.map_err(too_few)
     }
 
-    /// As [`Copies::agree`]; `false` if those that have most could not be read and are done without.
+    /// As [`Copies::agree`]; `false` if the longest copies could not be read and were taken out.
     async fn agree_or_take_out(&self) -> Result<bool, Why> {
         let mut reports = Vec::new();
         for copy in self.copies(false) {
@@ -515,7 +515,7 @@ impl Copies {
                 Err(error) => return Err(too_few(error)),
             }
         }
-        // Zones that will not be active come first: there may be no more of them than a limit.
+        // Zones that will not be active come first, as drives limit the number of active ones.
         for active in [false, true] {
             for zone in 0..self.geometry.zones {
                 if !self.agree_on(zone, &reports, active).await? {
@@ -526,7 +526,7 @@ impl Copies {
         Ok(true)
     }
 
-    /// Brings one zone to one state, if it is going to be as `active` as that.
+    /// Brings a zone to the same state on all drives, unless its future activity differs from `active`.
     async fn agree_on(
         &self,
         zone: u32,
@@ -580,14 +580,14 @@ impl Copies {
             if !is_worn(info) {
                 return Err(too_few("a zone cannot be brought to one state"));
             }
-            // The zone is done without, for the drive cannot be.
+            // The drive is needed, so only this zone of it is left out.
             let all = || (0..self.geometry.zones).collect();
             copy.filled.borrow_mut().get_or_insert_with(all).remove(&zone);
         }
         Ok(true)
     }
 
-    /// Empties all zones of a drive that is to be filled from the beginning.
+    /// Resets all zones of a drive that is to be filled from the start.
     async fn empty(&self, copy: &Rc<Copy>) {
         for zone in LOGS..LOGS + self.geometry.zones {
             if copy.reset(zone).await.is_err() {
@@ -597,7 +597,7 @@ impl Copies {
         }
     }
 
-    /// Copies blocks of a zone of a drive from one that can be read.
+    /// Copies blocks of a zone to a drive from the first readable source.
     async fn fill(
         &self,
         sources: &[Rc<Copy>],
@@ -623,7 +623,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Fills drives that do not have everything, zone by zone; work goes on between two.
+    /// Fills incomplete drives zone by zone; commands are executed between two zones.
     async fn fill_all(&self) -> Result<u64, Why> {
         let mut bytes = 0;
         for zone in 0..self.geometry.zones {
@@ -645,7 +645,7 @@ impl Copies {
                     Ok(()) => self.fill(&sources, &copy, at, 0..end).await.map_err(|_| ()),
                     Err(_) => Err(()),
                 };
-                // As open as it is on the others.
+                // With the same open state as on the others.
                 let state = match info.state {
                     ZoneState::ExplicitlyOpen => {
                         Some(Command::Open { zones: Zones::One(ZoneIndex(at)), zrwa: false })
@@ -686,10 +686,10 @@ impl Copies {
         self.note().await
     }
 
-    /// A drive that has nothing yet.
+    /// Resets a drive and gives it a new name.
     async fn blank(&self, drive: Drive) -> Result<Rc<Copy>, Why> {
         let record = self.record();
-        // Nothing is ever called what the next record is not called yet.
+        // The name is unique: it is that of the next record.
         let copy = Copy::new(drive, record.assembly << 32 | record.sequence);
         let done = copy.run(Command::Reset { zones: Zones::All }).await;
         done.result.map_err(|error| error.to_string())?;
@@ -735,7 +735,7 @@ impl Copies {
         let mut record = self.record();
         record.members[member].0 = copy.name;
         record.sequence += 1;
-        // It has everything, and is the member as soon as it says so.
+        // The drive is complete, and becomes the member with its own record.
         if copy.note(&record).await.is_err() {
             return Err("the drive stays, but not copied to the new one".into());
         }
@@ -815,8 +815,8 @@ async fn assemble(maker: CopiesMaker, drives: Vec<Drive>, force: bool) -> Result
         }
     }
     let copies = Copies::new(maker, record, copies);
-    // First what was so before: a refusal makes nobody stale. Who has the second record knows that everybody
-    // has the first, so that no other assembly is given the same number.
+    // First the state from before, so that a refusal makes no member stale. A drive with the second record proves that
+    // all drives have the first one, so that no other assembly gets the same number.
     for copy in copies.copies(false) {
         if copy.note(&before).await.is_err() && !copies.take_out(&copy) {
             return Err(too_few("records cannot be written"));
@@ -853,7 +853,7 @@ impl Maker for CopiesMaker {
         Some(self.parities)
     }
 
-    /// Of assemblies its records have numbers alone, and the copy that has most of a zone is believed.
+    /// Records identify assemblies by number only, and the longest copy of a zone is believed.
     fn notices_others(&self) -> bool {
         false
     }
@@ -873,7 +873,7 @@ impl Maker for CopiesMaker {
     }
 }
 
-/// What the simulator has of [`Copies`].
+/// [`Copies`] as seen by the simulator.
 struct Handle(Rc<Copies>);
 
 impl ZonedDevice for Handle {

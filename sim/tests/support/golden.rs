@@ -1,10 +1,10 @@
-//! What the golden images hold: an array of each level with a zone in every state that the format knows.
+//! Contents of the golden images: an array of each level, with a zone in every state that the format has.
 //!
-//! Shared by the program that makes images of the present version (`sim/examples/golden.rs`) and
-//! the test that reads them (`sim/tests/golden.rs`). Images are never made again, so that what is
-//! said of them here does not change either.
+//! Shared by the program that creates images of the present version (`sim/examples/golden.rs`) and the test that reads
+//! them (`sim/tests/golden.rs`). Existing images are never created again, so the contents described here do not change
+//! either.
 
-// Each of the two uses only a part.
+// The program and the test each use only a part.
 #![allow(dead_code)]
 
 use engine::{
@@ -17,7 +17,7 @@ use sim::ssd::Model;
 
 pub const NAME: &str = "golden";
 pub const HOST: [u8; 16] = *b"made on this one";
-/// Twenty stripes of three chunks in a zone, and D = 2: small, and nothing is left out.
+/// Twenty stripes of three chunks in a zone, and D = 2: small, with all cases.
 pub const CHUNK_BLOCKS: u64 = 2;
 pub const CAPACITY_BLOCKS: u64 = 120;
 
@@ -26,10 +26,10 @@ pub struct Golden {
     pub uuid: [u8; 16],
     pub members: usize,
     pub parities: usize,
-    /// What the names of its images begin with.
+    /// Prefix of the names of its images.
     prefix: &'static str,
     zrwa_blocks: u64,
-    /// More than the array uses if its logs take more.
+    /// Larger than the zones of the array if its logs need more.
     zone_capacity_blocks: u64,
     zone_size_blocks: Option<u64>,
 }
@@ -54,12 +54,12 @@ pub const RAID6: Golden = Golden {
     zone_size_blocks: Some(CAPACITY_BLOCKS),
 };
 
-/// What is in a logical zone.
+/// Contents of a logical zone.
 pub struct Zone {
     pub state: ZoneState,
-    /// Blocks that were written; what is above reads as zeros.
+    /// Written blocks; those above read as zeros.
     pub blocks: u64,
-    /// Blocks that were written before the zone was reset, if it was.
+    /// Blocks written before the last reset, if there was one.
     pub earlier_blocks: Option<u64>,
     pub finished: bool,
 }
@@ -68,7 +68,7 @@ const fn zone(state: ZoneState, blocks: u64, earlier_blocks: Option<u64>, finish
     Zone { state, blocks, earlier_blocks, finished }
 }
 
-/// By number.
+/// By zone number.
 pub const ZONES: [Zone; 8] = [
     // Written to its end.
     zone(Full, CAPACITY_BLOCKS, None, false),
@@ -84,7 +84,7 @@ pub const ZONES: [Zone; 8] = [
     zone(Closed, 9, Some(111), false),
     // Finished without having been written.
     zone(Full, 0, None, true),
-    // Never touched.
+    // Never written.
     zone(Empty, 0, None, false),
 ];
 
@@ -126,8 +126,8 @@ impl Golden {
     }
 }
 
-/// What was written from block `from` of a zone on, in its `life` (0 before the first reset): a
-/// line of text over and over, another one in every block.
+/// Data written from block `from` of a zone on, in its `life` (0 before the first reset): a repeated line of text,
+/// different in every block.
 pub fn content(zone: u32, life: u32, from: u64, blocks: u64) -> Buf {
     let line = |block: u64| format!("zone {zone:3} life {life:2} block {block:8}\n").into_bytes();
     let bytes: Vec<u8> = (from..from + blocks).flat_map(|block| line(block).repeat(BLOCK / 32)).collect();

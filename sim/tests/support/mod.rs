@@ -1,10 +1,9 @@
-//! A small sound subject, and ways to break it: what tests the simulator itself.
+//! A small sound subject, and ways to break it: for tests of the simulator itself.
 //!
-//! [`Single`] makes one drive into a device: it hands commands down one after the other, in the
-//! order of the calls, each once the one before it has completed. It has no redundancy; [`copies`] has one
-//! with some.
+//! [`Single`] makes a device of one drive: it passes commands to the drive in the order of the calls, each after the
+//! completion of the one before. It has no redundancy; [`copies`] has a subject with redundancy.
 //!
-//! [`array`], [`rig`] and [`scene`] are what the tests of the array share, [`volume`] those of volumes.
+//! [`array`], [`rig`] and [`scene`] are shared by the tests of arrays, [`volume`] by those of volumes.
 
 pub mod array;
 pub mod copies;
@@ -22,7 +21,7 @@ use engine::{
 use sim::simulator::subject::{How, Maker, Subject, Work};
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
-/// A rule that a subject breaks.
+/// A rule that a subject violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     None,
@@ -32,9 +31,9 @@ pub enum Flaw {
     IgnoresFlush,
     /// A write completes when it is submitted.
     AnswersEarly,
-    /// The third reset is answered, but not done.
+    /// The third reset completes without being executed.
     LosesReset,
-    /// A finish is never answered.
+    /// A finish never completes.
     NeverFinishes,
     /// A write's last block is written with the content of its first.
     MixesBlocks,
@@ -98,7 +97,7 @@ impl Single {
                 continue;
             };
             if matches!(command, Command::Finish { .. }) {
-                // What a finished zone holds has to stay, which a drive does not promise.
+                // Data of a finished zone has to be durable, which a drive does not guarantee.
                 device.submit(Command::Flush).await;
             }
             let done = device.submit(self.break_command(command)).await;

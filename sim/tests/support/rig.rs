@@ -1,4 +1,4 @@
-//! Drives under control of a script: a rule holds commands back or fails them.
+//! Drives under control of a test: a rule holds commands back or fails them.
 
 use engine::{
     array::Drive,
@@ -16,22 +16,22 @@ use std::{
     rc::Rc,
 };
 
-/// What becomes of a command.
+/// Treatment of a command.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
-    /// It is carried out at once.
+    /// It is executed at once.
     Pass,
-    /// It is neither carried out nor answered until it is released.
+    /// It is neither executed nor completed until it is released.
     Hold,
-    /// It is not carried out, and its answer is an error.
+    /// It is not executed, and completes with an internal error.
     Fail,
-    /// It is not carried out, and its answer is an error that is about one zone.
+    /// It is not executed, and completes with an error that concerns one zone.
     Refuse,
-    /// The host gives up on it, and it is carried out when it is released.
+    /// It completes with a timeout at once, and is executed when it is released.
     Late,
-    /// It is not carried out, and the answer is that a block cannot be read.
+    /// It is not executed, and completes with an unrecovered read error.
     Unreadable,
-    /// It is not carried out, and the answer is that the zone is lost.
+    /// It is not executed, and completes with the error of an offline zone.
     Offline,
 }
 
@@ -43,7 +43,7 @@ impl Act {
 
 type Rule = Box<dyn Fn(usize, &Command) -> Act>;
 
-/// Some drives, numbered from 0, and the rule that all of them follow; at first, everything passes.
+/// Drives, numbered from 0, and the rule that all of them follow; at first all commands pass.
 pub struct Rig {
     rule: RefCell<Rule>,
     held: RefCell<Vec<(usize, Command, Completer)>>,
@@ -99,7 +99,7 @@ impl Rig {
         })
     }
 
-    /// One more blank drive; it gets the next number.
+    /// Adds a blank drive, with the next number.
     pub fn drive(self: &Rc<Rig>, geometry: &Geometry) -> Drive {
         let ssd = Rc::new(RefCell::new(Ssd::in_memory(geometry)));
         let number = self.ssds.borrow().len();
@@ -108,12 +108,12 @@ impl Rig {
         Drive { name: format!("drive{number}"), device: Rc::new(device) }
     }
 
-    /// Sets the rule for commands from now on, by drive and command.
+    /// Sets the rule for all further commands, by drive number and command.
     pub fn rule(&self, rule: impl Fn(usize, &Command) -> Act + 'static) {
         *self.rule.borrow_mut() = Box::new(rule);
     }
 
-    /// From now on these blocks of drives cannot be read.
+    /// Makes these blocks of drives unreadable, by drive number.
     pub fn hide(&self, bad: Vec<(usize, BTreeSet<u64>)>) {
         self.rule(move |drive, command| match command {
             Command::Read { lba, data, .. }
@@ -127,12 +127,13 @@ impl Rig {
         });
     }
 
-    /// Carries out so many commands that change a drive and none after that; says whether any was held back.
+    /// Executes the next `commands` commands that change a drive, and holds all after them; the returned cell tells
+    /// whether any was held.
     pub fn hold_after(&self, commands: usize) -> Rc<Cell<bool>> {
         self.hold_after_but(commands, |_, _| false)
     }
 
-    /// As [`Rig::hold_after`], but for commands that drives refuse, which do not count.
+    /// As [`Rig::hold_after`], but commands that `refuses` selects are refused and do not count.
     pub fn hold_after_but(
         &self,
         commands: usize,
@@ -155,13 +156,12 @@ impl Rig {
         held
     }
 
-    /// How many commands are held back.
+    /// Number of held commands.
     pub fn held(&self) -> usize {
         self.held.borrow().len()
     }
 
-    /// Carries out the held commands that are `chosen`, by position and command; gives
-    /// their number.
+    /// Executes the held commands that are `chosen`, by position and command; returns their number.
     pub fn release(&self, chosen: impl Fn(usize, &Command) -> bool) -> usize {
         let held = mem::take(&mut *self.held.borrow_mut());
         let mut released = 0;
@@ -178,8 +178,7 @@ impl Rig {
         released
     }
 
-    /// Carries out the first `blocks` blocks of the held writes and nothing else of what is held back, which is never
-    /// answered.
+    /// Executes the first `blocks` blocks of each held write; all held commands are dropped without completion.
     pub fn tear(&self, blocks: u64) {
         for (number, command, _) in mem::take(&mut *self.held.borrow_mut()) {
             if let Command::Write { lba, data, fua, .. } = command {
@@ -189,7 +188,7 @@ impl Rig {
         }
     }
 
-    /// Another drive, the next one, with all that a drive holds now.
+    /// Adds a copy of a drive with its present contents, with the next number.
     pub fn copy(self: &Rc<Rig>, drive: usize) -> Drive {
         let ssd = self.ssds.borrow()[drive].borrow().copy().unwrap();
         let (number, geometry) = (self.ssds.borrow().len(), ssd.geometry().clone());
@@ -199,7 +198,7 @@ impl Rig {
         Drive { name: format!("drive{number}"), device: Rc::new(device) }
     }
 
-    /// Never carries out what is held back: its drives are gone, as far as its senders can tell.
+    /// Drops all held commands: they are never executed, and complete as those of a vanished drive.
     pub fn drop_held(&self) {
         self.held.borrow_mut().clear();
     }
@@ -209,7 +208,7 @@ impl Rig {
         self.ssds.borrow()[drive].borrow().zones().info(zone).wp_blocks
     }
 
-    /// Makes all drives drop what is in a ZRWA when its zone is finished.
+    /// Makes all drives drop the contents of a ZRWA when its zone is finished.
     pub fn drop_at_finish(&self) {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().drop_at_finish());
     }
@@ -219,33 +218,32 @@ impl Rig {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().fail_unwritten());
     }
 
-    /// Lets writes with FUA make durable what they write and nothing else, on all drives.
+    /// On all drives, makes FUA cover only the blocks of the write itself.
     pub fn let_fua_stand_alone(&self) {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().let_fua_stand_alone());
     }
 
-    /// Damages a drive, by its number.
+    /// Injects a fault into a drive, by number.
     pub fn damage(&self, drive: usize, fault: Fault) {
         self.ssds.borrow()[drive].borrow_mut().faults().after(0, fault);
     }
 
-    /// Shuts all drives down in good order and starts them again.
+    /// Shuts all drives down in an orderly way and starts them again.
     pub fn shut_down(&self) {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().shut_down().unwrap());
     }
 
-    /// Makes all drives give no evidence of power cuts and resets.
+    /// Makes all drives report no power epochs.
     pub fn hide_power_epochs(&self) {
         self.ssds.borrow().iter().for_each(|ssd| ssd.borrow_mut().hide_power_epoch());
     }
 
-    /// Cuts the power of one drive and brings it back, while the host and the other drives go on.
+    /// Power-cycles one drive, while the host and the other drives keep running.
     pub fn cut_power_of(&self, drive: usize, cut: Cut) {
         self.ssds.borrow()[drive].borrow_mut().power_cut(&[], &mut Rng::new(1), cut).unwrap();
     }
 
-    /// Cuts the power of all drives and brings it back, each with the `cut` for its number. What was
-    /// held back is lost, and the rule with it.
+    /// Power-cycles all drives, with the `cut` for each number. Held commands are lost, and the rule is cleared.
     pub fn cut_power(&self, rng: &mut Rng, cut: impl Fn(usize) -> Cut) {
         self.held.borrow_mut().clear();
         self.rule(|_, _| Act::Pass);

@@ -1,4 +1,4 @@
-//! An array on drives under control of a script, and the ways in which it comes to its end.
+//! An array on drives under control of a test, and the ways in which it ends.
 
 use super::{
     array::{check, geometry, options, run, wp, write, write_command},
@@ -20,7 +20,7 @@ use std::{cell::Cell, rc::Rc};
 pub const CHUNK: u64 = 4;
 /// Blocks of a stripe of four members.
 pub const STRIPE: u64 = 3 * CHUNK;
-/// Metadata zones of a drive: those of the data come behind.
+/// Metadata zones of a drive, before the data zones.
 pub const META: u32 = 2;
 pub const ZONES: u32 = 6;
 
@@ -44,7 +44,7 @@ impl Scene {
         Scene::shaped(policy, geometry(ZONES + META, 240, 8))
     }
 
-    /// With drives that lose what is in their caches.
+    /// With drives that have a volatile cache.
     pub fn volatile(policy: Policy) -> Scene {
         Scene::shaped(policy, Geometry { volatile_cache: true, ..geometry(ZONES + META, 240, 8) })
     }
@@ -53,7 +53,7 @@ impl Scene {
         Scene::created(CreateOptions { policy: Some(policy), ..options(CHUNK) }, shape)
     }
 
-    /// With zones that are written by appends, in groups of so many blocks.
+    /// With zones that are written by appends, in groups of `group_blocks` blocks.
     pub fn appended(group_blocks: u32) -> Scene {
         let options = CreateOptions { policy: Some(Policy::Log), group_blocks, ..options(CHUNK) };
         Scene::created(options, geometry(ZONES + META, 240, 8))
@@ -70,7 +70,7 @@ impl Scene {
         write(&self.runtime, &self.array, zone, at, blocks, true);
     }
 
-    /// A command that is on its way.
+    /// Submits a command and leaves it in flight.
     pub fn start(&self, command: Command) -> Completion {
         let pending = self.array.submit(command);
         self.runtime.run();
@@ -85,7 +85,7 @@ impl Scene {
         assert_eq!(run(&self.runtime, self.array.submit(command)).result, Ok(()));
     }
 
-    /// Lets everything through that was held back, and what comes of it.
+    /// Executes all held commands and those that follow from them.
     pub fn release(&self) {
         self.rig.rule(|_, _| Act::Pass);
         self.runtime.run();
@@ -101,7 +101,7 @@ impl Scene {
         self.rig.rule(|_, _| Act::Pass);
     }
 
-    /// Cuts the power; these drives lose what is in their caches.
+    /// Cuts the power; the drives that `lost` selects lose their caches.
     pub fn cut(&self, lost: impl Fn(usize) -> bool) {
         self.runtime.clear();
         self.rig.cut_power(&mut Rng::new(1), |drive| Cut { cache_lost: lost(drive), zrwa_lost: false });
@@ -116,14 +116,14 @@ impl Scene {
         self.array = run(&self.runtime, Array::assemble(&self.runtime, self.without(missing))).unwrap();
     }
 
-    /// An assembly without `missing` that is on its way, as far as it comes.
+    /// Starts an assembly without `missing` and runs it as far as it gets.
     pub fn start_assembly(&self, missing: Option<usize>) {
         let (runtime, there) = (self.runtime.clone(), self.without(missing));
         self.runtime.spawn(async move { _ = Array::assemble(&runtime, there).await });
         self.runtime.run();
     }
 
-    /// Puts a blank drive in the place of a member, which is not rebuilt yet.
+    /// Attaches a blank drive as `member`, without a rebuild.
     pub fn replace(&mut self, member: usize) {
         if self.array.status().members[member].state != MemberState::Out {
             run(&self.runtime, self.array.fail(member)).unwrap();
@@ -136,7 +136,7 @@ impl Scene {
         run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
     }
 
-    /// A rebuild that is on its way; says whether it has come to an end, and to a good one.
+    /// Starts a rebuild; the returned cell tells whether it has ended, and successfully.
     pub fn start_rebuild(&self) -> Rc<Cell<Option<bool>>> {
         let (array, told) = (self.array.clone(), Rc::new(Cell::new(None)));
         let result = told.clone();
@@ -166,10 +166,10 @@ impl Scene {
         META as u64 * self.shape.zone_size_blocks
     }
 
-    /// Damages a drive that nobody tells of it.
+    /// Injects a fault into a member's drive, without notice to the array.
     pub fn damage(&self, member: usize, fault: Fault) {
         self.rig.damage(member, fault);
-        // Faults strike with the next command.
+        // Faults take effect with the next command.
         assert_eq!(run(&self.runtime, self.drives[member].device.submit(Command::Flush)).result, Ok(()));
     }
 }

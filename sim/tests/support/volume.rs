@@ -1,4 +1,4 @@
-//! What every test of a volume on a drive has.
+//! Shared by the tests of volumes on a single drive.
 
 use engine::{
     buf::{BLOCK, Buf},
@@ -22,12 +22,12 @@ pub fn geometry() -> Geometry {
     }
 }
 
-/// A block of the same bytes.
+/// A block filled with one byte.
 pub fn block(byte: u8) -> Buf {
     Buf::copy_of(&[byte; BLOCK])
 }
 
-/// A block that does not compress.
+/// A block of random bytes, which does not compress.
 pub fn noise(at: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK];
     Rng::new(at).fill(&mut bytes);
