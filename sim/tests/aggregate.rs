@@ -1,5 +1,5 @@
-//! Small zones used as one: what is written is there, also when the drive loses power or is shut down
-//! between the commands that one command has become.
+//! Aggregation of small zones: written data survives a power loss or an orderly shutdown between the commands into
+//! which one command is split.
 
 use crate::support::array::{check, drives, geometry, options, pattern, run, write, write_command};
 use engine::{
@@ -20,7 +20,7 @@ use std::{cell::Cell, rc::Rc};
 
 const FACTOR: u32 = 4;
 
-/// Zones of 32 blocks with ZRWAs of 4 in granules of 2: a PM1731a on a small scale.
+/// Zones of 32 blocks with ZRWAs of 4 blocks in granules of 2: a scaled-down PM1731a.
 fn small() -> Geometry {
     Geometry {
         zones: 26,
@@ -36,7 +36,7 @@ fn small() -> Geometry {
     }
 }
 
-/// A drive whose commands wait, with its zones aggregated.
+/// A drive with a command queue under the control of the test, and its aggregated zones.
 struct Rig {
     runtime: Runtime,
     wire: Rc<Wire>,
@@ -82,7 +82,7 @@ impl Rig {
         rig
     }
 
-    /// Zone 0 holds what `filled` has written.
+    /// Checks that zone 0 holds the data that `filled` has written.
     fn check_filled(&self) {
         for from in [0, 8] {
             let (data, oob) = (Buf::zeroed(8 * BLOCK), Buf::zeroed(8 * 64));
@@ -119,7 +119,7 @@ fn transfers_across_parts_come_back_and_limits_are_shared_out() {
     assert_eq!(rig.submit(flush(4)).result, Err(Status::ZoneBoundaryError.into()));
     let zone = rig.zone();
     assert_eq!((zone.state, zone.wp_blocks, zone.zrwa), (ZoneState::ExplicitlyOpen, 6, true));
-    // The blocks of the first six that a write would change are committed, the others are not.
+    // Blocks 4 and 5 are committed and cannot be overwritten; the blocks from 6 on can be.
     assert_eq!(rig.submit(blocks(4, 2)).result, Err(Status::ZoneInvalidWrite.into()));
     assert_eq!(rig.submit(blocks(6, 9)).result, Ok(()));
     assert_eq!(rig.submit(Command::Finish { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
@@ -128,7 +128,7 @@ fn transfers_across_parts_come_back_and_limits_are_shared_out() {
     assert_eq!((rig.zone().state, rig.zone().wp_blocks), (ZoneState::Empty, 0));
 }
 
-/// Carries out up to so many commands, one by one.
+/// Executes and completes up to `commands` queued commands, one by one.
 fn advance(rig: &Rig, commands: usize) {
     for _ in 0..commands {
         rig.runtime.run();
@@ -139,7 +139,7 @@ fn advance(rig: &Rig, commands: usize) {
     }
 }
 
-/// Cuts the power, or shuts the drive down in good order, with what is on its way.
+/// Drops the queued commands, and cuts the power or shuts the drive down in an orderly way.
 fn end(rig: Rig, shutdown: bool, cut: Cut) -> Rig {
     let (Rig { wire, bay, .. }, rng) = (rig, &mut Rng::new(1));
     wire.drop_queued();
@@ -150,8 +150,7 @@ fn end(rig: Rig, shutdown: bool, cut: Cut) -> Rig {
     Rig::of(wire, bay)
 }
 
-/// Cuts the power, or shuts the drive down, when `executed` commands of a flush have reached the drive,
-/// and again while that is repaired.
+/// Cuts the power, or shuts the drive down, after `executed` commands of a flush, and again during its repair.
 fn interrupted(executed: usize, shutdown: bool, again: usize, shutdown_again: bool) {
     let rig = Rig::filled();
     let flushing = rig.device.submit(flush(10));
@@ -159,7 +158,7 @@ fn interrupted(executed: usize, shutdown: bool, again: usize, shutdown_again: bo
     drop(flushing);
     let mut rig = end(rig, shutdown, Cut::default());
     if shutdown && executed == 0 {
-        // Nothing has moved: all of it is empty, and whoever uses it has to open it again.
+        // No part has moved its write pointer: all parts are empty, and the zone has to be opened again.
         assert_eq!((rig.zone().state, rig.zone().zrwa), (ZoneState::Empty, false));
         return rig.check_filled();
     }
@@ -180,7 +179,7 @@ fn interrupted(executed: usize, shutdown: bool, again: usize, shutdown_again: bo
         assert_eq!(rig.submit(flush(16)).result, Ok(()));
         assert_eq!(rig.zone().wp_blocks, 16);
         rig.check_filled();
-        // What the write pointer has passed is in no ZRWA any more.
+        // Blocks below the write pointer are no longer in a ZRWA.
         end(rig, false, Cut { cache_lost: false, zrwa_lost: true }).check_filled();
     }
 }
@@ -194,7 +193,7 @@ fn a_flush_that_is_cut_off_has_happened_or_not() {
     }
 }
 
-/// Whoever asked for it asks again, and nothing that was there is gone.
+/// An interrupted finish can be repeated, and loses no data.
 #[test]
 fn a_finish_that_is_cut_off_can_be_asked_for_again() {
     let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
@@ -216,7 +215,7 @@ fn a_finish_that_is_cut_off_can_be_asked_for_again() {
     }
 }
 
-/// In its new ZRWA what is left out would read as zeros.
+/// With a new ZRWA, the blocks that could not be copied would read as zeros.
 #[test]
 fn a_part_that_cannot_be_read_is_not_given_a_new_zrwa() {
     let rig = Rig::filled();
@@ -224,7 +223,7 @@ fn a_part_that_cannot_be_read_is_not_given_a_new_zrwa() {
     advance(&rig, 1);
     drop(flushing);
     let rig = end(rig, true, Cut::default());
-    // The second part has not moved.
+    // The write pointer of the second part has not moved.
     rig.wire.ssd(rig.bay).faults().after(0, Fault::Unreadable(Lba(32)));
     let result = rig.submit(blocks(12, 4)).result;
     assert_eq!(result, Err(Status::UnrecoveredReadError.into()));
@@ -277,9 +276,9 @@ fn larger() -> Geometry {
     Geometry { zones: 40, zone_capacity_blocks: 64, zone_size_blocks: 64, ..small() }
 }
 
-/// After an orderly shutdown a recovery gives an empty zone of a member its ZRWAs again. The power goes when
-/// `opened` parts of it have theirs, and the member loses them: at once, or in one more cut. `false` if the
-/// member's zone is not reopened.
+/// Interrupts the reopening of a member's zone. After an orderly shutdown, recovery opens the empty zone of a member
+/// with ZRWAs again. The power is cut once `opened` parts of it are open, and the member loses the contents of its
+/// ZRWAs: in this cut if `at_once`, otherwise in a second one. Returns `false` if the member's zone is not reopened.
 fn zrwa_lost_while_reopened(member: usize, opened: usize, tail: u64, at_once: bool) -> bool {
     let wire = Rc::new(Wire::default());
     let bays: Vec<Bay> = (0..4).map(|_| wire.insert(Ssd::in_memory(&larger()))).collect();
@@ -397,7 +396,7 @@ fn an_unreadable_block_where_a_part_has_not_moved_costs_that_zone_at_most() {
         write(&runtime, &array, 0, 0, 8, true);
         write(&runtime, &array, 0, 8, 1, true);
         runtime.clear();
-        // The end of the last part of the first data zone.
+        // In the last part of the first data zone.
         block.set(Some(Lba(11 * 64 + 3)));
         for readable in [false, true] {
             let runtime = Runtime::new();
@@ -406,7 +405,7 @@ fn an_unreadable_block_where_a_part_has_not_moved_costs_that_zone_at_most() {
             let states: Vec<_> = array.status().members.iter().map(|member| member.state).collect();
             let others = &states[1..present];
             assert!(others.iter().all(|state| *state == MemberState::Active), "{states:?}");
-            // With another one missing nothing can be done without, but for now nothing written either.
+            // With another member missing, this member cannot be left out, and the zone cannot be written for now.
             let data = Buf::copy_of(&pattern(9, 3));
             let done = run(&runtime, array.submit(Command::write(Lba(9), data, true)));
             let stuck = present == 3 && !readable;
@@ -421,7 +420,7 @@ fn an_unreadable_block_where_a_part_has_not_moved_costs_that_zone_at_most() {
     }
 }
 
-/// What is on a drive is judged by how its zones would be used, if it were a member.
+/// Foreign data is looked for in the zones as the drive would use them as a member, aggregated or not.
 #[test]
 fn a_drive_whose_metadata_zones_are_empty_is_left_out_whatever_else_is_on_it() {
     let plain = Geometry { zone_capacity_blocks: 256, zone_size_blocks: 256, ..geometry(24, 256, 5) };

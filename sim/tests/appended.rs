@@ -1,4 +1,4 @@
-//! Zones that are written in order and stored by appends: whatever order the drive keeps, and wherever it is cut off.
+//! Zones that are written sequentially and stored by zone appends, with any order of execution and any power cut.
 
 use engine::{
     adapt::append::{Appended, GROUPS_BYTES, Usage},
@@ -15,12 +15,12 @@ use sim::{
 };
 use std::rc::Rc;
 
-/// Blocks of a zone as it is shown, and between the starts of two.
+/// Usable blocks of a zone, and distance between the starts of zones.
 const SHOWN: u64 = 64;
 const SIZE: u64 = 80;
-/// The zone that is written.
+/// Index of the zone under test.
 const ZONE: u64 = 3;
-/// The owner of the blocks.
+/// Owner of the blocks: the UUID of the member.
 const MEMBER: [u8; 16] = [7; 16];
 
 struct Rig {
@@ -46,7 +46,7 @@ fn rig(seed: u64, group_blocks: u64) -> Rig {
     let (runtime, wire) = (Runtime::seeded(seed), Rc::new(Wire::default()));
     let capacity = if group_blocks == 1 { SHOWN } else { SHOWN + 8 };
     let bay = wire.insert(Ssd::in_memory(&Geometry { zone_capacity_blocks: capacity, ..drive() }));
-    // As much as is worth while, or of groups that are not being written one alone.
+    // Recommended memory for groups that are not being written, or memory for a single one.
     let groups_bytes = if seed.is_multiple_of(2) { GROUPS_BYTES } else { 0 };
     let usage = Usage { group_blocks, plain_zones: 2, member: MEMBER, groups_bytes };
     let device = Appended::new(&runtime, Rc::new(wire.drive(bay)), usage).unwrap();
@@ -55,7 +55,7 @@ fn rig(seed: u64, group_blocks: u64) -> Rig {
 }
 
 impl Rig {
-    /// One event of the drive, if there is any.
+    /// Executes or delivers one command of the drive; `false` if there is none.
     fn step(&self, rng: &mut Rng) -> bool {
         self.runtime.run();
         let (queued, executed) = (self.wire.queued() as u64, self.wire.executed() as u64);
@@ -75,7 +75,7 @@ impl Rig {
         completion.take().unwrap()
     }
 
-    /// Another process, after a power cut or without one.
+    /// A new process, after a power cut or a kill.
     fn begin_anew(&mut self, rng: &mut Rng, cut: bool) {
         match cut {
             true => self.wire.power_cut(rng, |_| Cut::default()).unwrap(),
@@ -86,7 +86,7 @@ impl Rig {
         self.open();
     }
 
-    /// Somebody who knows nothing of the zones yet.
+    /// Opens the device anew, without any state in memory.
     fn open(&mut self) {
         let drive = Rc::new(self.wire.drive(self.bay));
         self.device = Appended::new(&self.runtime, drive, self.usage).unwrap();
@@ -98,8 +98,8 @@ impl Rig {
         done.zones[0].wp_blocks
     }
 
-    /// Someone looks while some blocks, next to each other, cannot be read: nothing is made up of what was `written`, and
-    /// an end that is told is that of afterwards, too. Gives whether one was told.
+    /// Reports and reads the zone while some adjacent blocks are unreadable. Reads return the `written` data or an
+    /// error, and a reported end is still the end after a power cut. Returns whether an end was reported.
     fn look_badly(&mut self, rng: &mut Rng, (complete, written): (u64, &[u8])) -> bool {
         let bad = ZONE * SIZE + rng.below(complete + 8);
         for lba in bad..bad + 1 + rng.below(5) {
@@ -133,7 +133,7 @@ impl Rig {
         told != UNKNOWN_WP
     }
 
-    /// The first byte of each of the blocks below `end`.
+    /// First byte of each block below `end`.
     fn content(&self, rng: &mut Rng, end: u64) -> Vec<u8> {
         let mut found = Vec::new();
         while (found.len() as u64) < end {
@@ -153,12 +153,12 @@ fn write(at: u64, content: &[u8]) -> Command {
     Command::write(Lba(ZONE * SIZE + at), Buf::copy_of(&data), false)
 }
 
-/// What a life has seen.
+/// Statistics of a life.
 #[derive(Default)]
 struct Seen {
-    /// The most commands that were on their way at once.
+    /// Most commands in flight at once.
     most: usize,
-    /// How often an end was told while some blocks could not be read, and how often it was not.
+    /// How often an end was reported with unreadable blocks, and how often it was not.
     told: u64,
     not_told: u64,
 }
@@ -217,7 +217,7 @@ fn life(seed: u64, group_blocks: u64) -> Seen {
         written.truncate(end as usize);
         assert_eq!(rig.content(&mut rng, end), written, "seed {seed}");
     }
-    // Ended, and read by somebody who knows nothing of it.
+    // Finished, and read by a device without state in memory.
     let finish = Command::Finish { zones: Zones::One(ZoneIndex(ZONE as u32)) };
     assert_eq!(rig.finished(&mut rng, finish).result, Ok(()));
     rig.begin_anew(&mut rng, true);
@@ -241,7 +241,8 @@ fn a_zone_can_be_written_to_its_end_through_any_number_of_power_cuts() {
     assert!(told > 100 && not_told > 100, "with blocks that cannot be read {told} and {not_told}");
 }
 
-/// As after a timeout: an append is carried out when the drive belongs to somebody else, who has reset the zone.
+/// Late execution, as after a timeout: the drive executes an append of the previous user after the next user of the
+/// drive has reset the zone.
 #[test]
 fn an_append_that_lands_late_is_nobodys_block() {
     let (mut noticed, mut cut_before) = (0, 0);
@@ -266,7 +267,7 @@ fn an_append_that_lands_late_is_nobodys_block() {
         rig.wire.deliver(0);
         rig.runtime.run();
         assert_eq!(reset.take().unwrap().result, Ok(()));
-        // From now on it may land whenever it likes.
+        // From here on the late append may land at any time.
         let submitted = 1 + rng.below(8);
         let mut pending: Vec<_> =
             (0..submitted).map(|at| rig.device.submit(write(at, &[at as u8]))).collect();
@@ -310,7 +311,7 @@ fn blocks_can_be_read_while_their_zone_is_finished() {
     }
 }
 
-/// A group is read from the drive while its end is being written, in a zone that nobody has looked at.
+/// A group is read from the drive while its end is being written, in a zone that was not read before.
 #[test]
 fn what_was_read_of_a_group_never_hides_what_was_written_meanwhile() {
     for seed in 0..400 {
@@ -339,7 +340,7 @@ fn a_zone_that_cannot_be_looked_at_is_that_zone_alone() {
     rig.wire.execute_now(0, false);
     rig.wire.deliver(0);
     rig.runtime.run();
-    // When the drive has said how far the zone is written, and before anything of it is read.
+    // After the drive has reported the write pointer, and before any block of the zone is read.
     rig.wire.ssd(rig.bay).faults().after(0, MediaFault::Offline(zone));
     while rig.step(&mut rng) {}
     let done = report.take().unwrap();
@@ -405,7 +406,7 @@ fn a_block_that_cannot_be_read_neither_ends_a_zone_nor_is_made_up() {
             }
         }
         assert!(unreadable >= 1);
-        // That drive's zone is nobody's until it is reset.
+        // The zone cannot be written until it is reset.
         assert_eq!(rig.finished(&mut rng, write(12, &[1])).result, Err(Status::ZoneInvalidWrite.into()));
         let reset = Command::Reset { zones: Zones::One(ZoneIndex(ZONE as u32)) };
         assert_eq!(rig.finished(&mut rng, reset).result, Ok(()));
@@ -414,7 +415,7 @@ fn a_block_that_cannot_be_read_neither_ends_a_zone_nor_is_made_up() {
     }
 }
 
-/// Of the last group, and of one behind it in which nothing is.
+/// Reads in the last group, and in the empty one behind it.
 #[test]
 fn a_zone_that_was_finished_early_is_not_read_to_its_end() {
     let (mut rng, mut rig) = (Rng::new(1), rig(2, 8));
@@ -425,7 +426,7 @@ fn a_zone_that_was_finished_early_is_not_read_to_its_end() {
         let mut read = rig.device.submit(Command::read(Lba(ZONE * SIZE + at), Buf::zeroed(BLOCK)));
         let events = std::iter::repeat_with(|| rig.step(&mut rng)).take_while(|more| *more).count();
         assert_eq!(read.take().map(|done| done.data[7]), Some(content));
-        // A report, two reads of metadata, and one of the block.
+        // A report, two reads of metadata, and a read of the block.
         assert!(events <= 4 * 2, "{events} events");
     }
 }

@@ -1,4 +1,4 @@
-//! The array on emulated drives that answer at once: its life from creation to rebuild.
+//! The array on emulated drives that complete at once: from creation to rebuild.
 
 use crate::support::{
     self,
@@ -32,7 +32,7 @@ fn drives(count: usize) -> Vec<Drive> {
     support::array::drives(count, &geometry())
 }
 
-/// Every number of members, every chunk size, every member lost, at every kind of tail.
+/// Every number of members, chunk size, lost member and kind of tail.
 #[test]
 fn what_was_promised_is_there_whoever_is_missing_and_the_array_goes_on() {
     for members in 3..=7 {
@@ -55,7 +55,7 @@ fn life(policy: Policy, members: usize, chunk: u64, lost: Option<usize>) {
     let array = run(&runtime, Array::create(&runtime, options, all.clone())).unwrap();
     let capacity = array.geometry().zone_capacity_blocks;
     let stripe = chunk * (members as u64 - 1);
-    // The last one will go on in the last stripe.
+    // The writes after the assembly cross into the last stripe.
     let last = capacity - 2 * stripe + chunk + 1;
     let tails = [(0, 1), (1, chunk), (2, stripe + chunk + 1), (3, 3 * stripe - 1), (6, last)];
     for (zone, tail) in tails {
@@ -66,7 +66,7 @@ fn life(policy: Policy, members: usize, chunk: u64, lost: Option<usize>) {
             at += blocks;
         }
     }
-    // A zone to the brim, and one that is finished inside a stripe.
+    // A zone that is written to its capacity, and one that is finished inside a stripe.
     let mut at = 0;
     while at < capacity {
         let blocks = (2 * stripe + 3).min(capacity - at);
@@ -112,7 +112,7 @@ fn life(policy: Policy, members: usize, chunk: u64, lost: Option<usize>) {
     assert!(status.members.iter().all(|m| m.zones_to_rebuild == 0));
     runtime.clear();
 
-    // Another one goes: what was rebuilt has to stand in for it.
+    // Another member is lost: the rebuilt one has to make up for it.
     let runtime = Runtime::new();
     let mut left = all;
     left[lost] = blank;
@@ -161,7 +161,7 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
     assert!(refused(ours[..3].to_vec()).contains("only 3 of 5 members"));
     let blank = [&ours[..3], &drives(1)[..]].concat();
     assert!(refused(blank).contains("is blank"));
-    // A member that was away is left out, and says so.
+    // A stale member is left out, and its state says so.
     runtime.clear();
     let runtime = Runtime::new();
     run(&runtime, Array::assemble(&runtime, ours[1..].to_vec())).unwrap();
@@ -175,8 +175,8 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
     );
 }
 
-/// Starts the other metadata zone of a member than the one that was `found` with a checkpoint that says
-/// something else.
+/// Starts the metadata zone that does not hold the log that was `found`, with a checkpoint whose superblock is changed
+/// by `change`.
 fn rewrite(drive: &Drive, found: &Examined, change: impl FnOnce(&mut Superblock)) {
     let runtime = Runtime::new();
     let mut superblock = found.superblock.clone();
@@ -238,7 +238,7 @@ fn features_from_the_future_are_refused_and_nothing_is_written() {
         assert!(before == all.iter().map(content).collect::<Vec<_>>());
     }
     let runtime = Runtime::new();
-    // Features that old code may ignore are no reason to refuse.
+    // Unknown compatible features do not refuse the array.
     rewrite(&all[0], &found, |superblock| superblock.compatible = 1);
     let array = run(&runtime, Array::assemble(&runtime, all)).unwrap();
     check(&runtime, &array, 0, 9);
@@ -276,8 +276,8 @@ fn damaged_metadata_of_one_member_is_made_up_for_by_the_others() {
     }
 }
 
-/// Trap: three members, where both witnesses of a stripe's first chunk would be the same one; and
-/// one and a half chunks at the start of a zone, where there is nothing before.
+/// Trap: with three members both witnesses of a stripe's first chunk would be the same member; and with one and a half
+/// chunks at the start of a zone there is no chunk before them.
 #[test]
 fn first_chunks_survive_the_loss_of_any_member() {
     for members in [3, 4, 5] {
@@ -309,7 +309,7 @@ fn limits_of_the_members_are_the_limits_of_the_array_and_are_enforced() {
     let runtime = Runtime::new();
     let array = run(&runtime, Array::create(&runtime, options(8), drives(4))).unwrap();
     let most = array.geometry().max_active;
-    // Eight, less the metadata zone and a zone under repair.
+    // Eight, less one for the metadata zone and one for a zone under repair.
     assert_eq!(most, 6);
     for zone in 0..most {
         submit(&runtime, &array, Command::Open { zones: Zones::One(ZoneIndex(zone)), zrwa: false });
@@ -325,7 +325,7 @@ fn limits_of_the_members_are_the_limits_of_the_array_and_are_enforced() {
     }
 }
 
-/// Firmware differs: sizes, granularities and limits of the least drive count for all.
+/// Firmware differs: the smallest sizes, granularities and limits of all members apply.
 #[test]
 fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
     let shape = |size: u64, capacity: u64, zrwa: u64, granularity: u64, active: u32| Geometry {
@@ -377,8 +377,8 @@ fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
     check(&runtime, &array, 1, 77);
 }
 
-/// An assembly without one member is cut off after a single superblock; the next one is without
-/// the drive that has it. What that drive says is news to nobody, and it is stale.
+/// An assembly without one member is cut off after a single superblock; the next one runs without the drive that has
+/// it. That drive is then stale, and its superblock does not count.
 #[test]
 fn a_superblock_from_an_assembly_that_came_to_nothing_does_not_count() {
     let runtime = Runtime::new();
@@ -413,7 +413,7 @@ fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
             Command::FlushZrwa { .. } => Act::Hold,
             _ => Act::Pass,
         });
-        // Within a chunk, over chunks, exactly a stripe, into the fourth one.
+        // Within a chunk, across chunks, exactly a stripe, and into the fourth stripe.
         let plan: [&[u64]; 5] = [&[1], &[3, 2], &[5, 6, 1], &[12, 12, 12, 2], &[9, 9, 9, 9, 5]];
         let mut tails = Tails { assembly: array.assembly(), blocks: vec![0; 8], power: vec![] };
         for (zone, sizes) in (0..).zip(plan) {
@@ -439,7 +439,7 @@ fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
             );
             check(&runtime, &array, zone, *tail);
         }
-        // It holds from now on, and goes on from there; tails of the process before are not believed.
+        // The tails are durable now, and writes go on from there; the tails file of the earlier process is not used.
         write(&runtime, &array, 0, 1, 1, true);
         drop(array);
         runtime.clear();
@@ -469,8 +469,8 @@ fn tails_that_cannot_be_are_not_believed() {
     };
     let refused = take_over(&Tails { blocks: vec![0; 7], ..sound.clone() });
     assert!(refused.err().unwrap().to_string().contains("the ends of 7"));
-    // No stripe so far ahead can have been begun; no zone is so large. The zone is there again when nobody
-    // says so any more.
+    // No stripe so far ahead can have been begun, and no zone is so large. The zone is usable again with a tails file
+    // that does not claim this.
     let mut assembly = sound.assembly;
     for (tail, why) in
         [(60, Refusal::Behind { member: 0, wp_blocks: 2, tail_blocks: 60 }), (1000, Refusal::Beyond(1000))]
@@ -489,7 +489,7 @@ fn tails_that_cannot_be_are_not_believed() {
     }
 }
 
-/// Zones whose write pointers have not moved are empty then, on some members or on all.
+/// After the shutdown, zones without a moved write pointer are empty on some members or on all.
 #[test]
 fn what_was_durable_is_there_after_an_orderly_shutdown_whoever_is_missing() {
     for missing in [None, Some(0), Some(1), Some(2), Some(3)] {
@@ -528,7 +528,7 @@ fn what_was_durable_is_there_after_an_orderly_shutdown_whoever_is_missing() {
                 check(&runtime, &array, zone, *tail);
             }
             if round == 1 {
-                // Now without power, and with everything committed that was written back.
+                // Once more, after a flush that has committed all writes.
                 submit(&runtime, &array, Command::Flush);
                 runtime.clear();
                 let array = run(&runtime, Array::assemble(&runtime, drives(missing))).unwrap();
@@ -560,7 +560,7 @@ fn a_member_that_lost_the_content_of_an_empty_zone_is_noticed() {
     check(&runtime, &array, 0, 3);
     drop(array);
     runtime.clear();
-    // Now the member that has the only copy has lost it too, or is said to: nobody can tell.
+    // Member 1, with the only copy, has lost it too, or reports so: the tail cannot be proven.
     ssds[1].borrow_mut().power_cut(&[], &mut Rng::new(1), cut).unwrap();
     let array = run(&runtime, Array::assemble(&runtime, drives())).unwrap();
     let offline = array.status().offline;
@@ -568,7 +568,7 @@ fn a_member_that_lost_the_content_of_an_empty_zone_is_noticed() {
     assert_eq!((offline[0].zone, &offline[0].refusal), (ZoneIndex(0), &Refusal::Lacking { member: 1 }));
 }
 
-/// What a process has left is of the last assembly; to read is none.
+/// The tails of a process belong to the last assembly that may write; a read-only assembly starts none.
 #[test]
 fn an_array_that_is_only_read_is_still_in_the_assembly_before() {
     let (runtime, all) = (Runtime::new(), drives(4));

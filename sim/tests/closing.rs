@@ -1,4 +1,4 @@
-//! An array that is closed: nothing of it runs any more, and nothing is lost.
+//! Closing an array: no task of it runs afterwards, and no data is lost.
 
 use crate::support::{
     array::{pattern, run, write, write_command},
@@ -15,7 +15,7 @@ use engine::{
 };
 use std::{cell::Cell, rc::Rc};
 
-/// How many hold each of the drives.
+/// Number of references to each drive.
 fn holders(scene: &Scene) -> Vec<usize> {
     scene.drives.iter().map(|drive| Rc::strong_count(&drive.device)).collect()
 }
@@ -27,7 +27,7 @@ fn a_closed_array_lets_go_of_its_drives_and_has_made_everything_safe() {
         let held = holders(&scene);
         write(&scene.runtime, &scene.array, 0, 0, 7, false);
         write(&scene.runtime, &scene.array, 1, 0, 40, false);
-        // Readers that wait for more, and a zone that is over.
+        // The tasks of these reads stay idle for further reads; zone 1 is finished.
         scene.check(1, 40);
         scene.submit(finish(1));
         run(&scene.runtime, scene.array.close()).unwrap();
@@ -35,7 +35,7 @@ fn a_closed_array_lets_go_of_its_drives_and_has_made_everything_safe() {
         assert_eq!(run(&scene.runtime, scene.array.submit(read)).result, Err(DeviceError::Gone));
         let late = write_command(&scene.array, 0, 7, 1, true);
         assert_eq!(run(&scene.runtime, scene.array.submit(late)).result, Err(DeviceError::Gone));
-        // Its tasks have ended: it goes when the next one comes in its place.
+        // Its tasks have ended; the array itself is dropped when the next one replaces it.
         scene.runtime.run();
         scene.assemble(None);
         assert_eq!(holders(&scene), held, "{policy:?}: somebody holds the drives still");
@@ -46,7 +46,7 @@ fn a_closed_array_lets_go_of_its_drives_and_has_made_everything_safe() {
     }
 }
 
-/// Whoever waits is answered: what was on its way completes, what had not begun is refused.
+/// Pending commands are answered: those in flight complete, those not yet started are refused.
 #[test]
 fn nobody_waits_for_a_closed_array() {
     let scene = Scene::new(Policy::Zrwa);
@@ -74,8 +74,8 @@ fn nobody_waits_for_a_closed_array() {
     assert_eq!(run(&scene.runtime, flush).result, Err(DeviceError::Gone));
 }
 
-/// An array with something in zone 0 that holds back, since member 1 is missing: that of the second chunk, so what there
-/// is of it takes the parity in memory.
+/// A provisional array without member 1, which has the second chunk of zone 0: reads of that chunk take the parity in
+/// memory.
 fn held_back() -> (Scene, Runtime, Array) {
     let scene = Scene::new(Policy::Zrwa);
     scene.write(0, 0, 7);
@@ -86,7 +86,7 @@ fn held_back() -> (Scene, Runtime, Array) {
     (scene, runtime, array)
 }
 
-/// One that has held back has written nothing, and goes on to have written nothing.
+/// Closing a provisional array writes nothing.
 #[test]
 fn an_array_that_has_held_back_ends_without_having_begun() {
     let (mut scene, runtime, held_back) = held_back();
@@ -99,7 +99,7 @@ fn an_array_that_has_held_back_ends_without_having_begun() {
     scene.check(0, 7);
 }
 
-/// Whoever has come back when an array has been closed meanwhile comes too late.
+/// A member that returns while the array is being closed is refused.
 #[test]
 fn a_closed_array_does_not_begin_though_a_member_is_on_its_way() {
     let (scene, runtime, array) = held_back();
@@ -122,7 +122,8 @@ fn a_closed_array_does_not_begin_though_a_member_is_on_its_way() {
     assert!(said.contains("begun without it"), "{said}");
 }
 
-/// What is being read of an array that has held back is answered from what it knew, whoever begins meanwhile.
+/// Reads of a provisional array that are in flight complete with the data known before, though the array commits
+/// meanwhile.
 #[test]
 fn a_read_goes_on_while_an_array_begins() {
     let (scene, runtime, array) = held_back();

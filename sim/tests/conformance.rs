@@ -1,4 +1,4 @@
-//! The rules of zones on both kinds of media.
+//! Zone state machine tests on memory and image media.
 
 use engine::{
     adapt::overlay::Overlay,
@@ -64,12 +64,12 @@ fn every_rule_and_refusal_in_an_image() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What comes before a step has happened to the drive below, or to the overlay.
+/// The preparing steps are executed on the drive below, or on the overlay.
 #[test]
 fn every_rule_and_refusal_over_a_drive_that_is_only_read() {
     for below in [true, false] {
         for &(name, before, step, result, zone, state, wp, zrwa) in ROWS {
-            // What befalls a drive does not befall what lies over it.
+            // Zone faults can be injected into the drive only, not into the overlay.
             let befalls = |step: &Do| matches!(step, ReadOnly(_) | Offline(_));
             if befalls(&step) || !below && before.iter().any(befalls) {
                 continue;
@@ -128,13 +128,13 @@ fn every_refusal_of_the_specification_is_in_a_row() {
         Status::InvalidOpcode,
         Status::InternalError,
         Status::CapacityExceeded,
-        // What only real drives say.
+        // Status codes of real drives only.
         Status::DataTransferError,
         Status::NamespaceIsWriteProtected,
         Status::NamespaceNotReady,
         Status::AccessDenied,
         Status::DeallocatedBlock,
-        // Those of faults are in `faults.rs`.
+        // Status codes of media faults are tested in `faults.rs`.
         Status::WriteFault,
         Status::UnrecoveredReadError,
     ];

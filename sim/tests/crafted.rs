@@ -1,7 +1,7 @@
-//! Metadata that somebody has made up: every checksum is right, and what it says is not.
+//! Forged metadata: every checksum is right, and the values are not.
 //!
-//! A drive with such metadata is a damaged one. It is named, with the field that makes no sense, and the
-//! array does without it. Nothing panics, and nothing takes memory or time for a number that was only said.
+//! A drive with such metadata is treated as damaged: it is named, with the invalid field, and the array runs without
+//! it. Nothing panics, and no memory or time is spent in proportion to a forged number.
 
 use crate::support::{
     self,
@@ -29,7 +29,7 @@ use sim::rng::Rng;
 use std::{cell::Cell, ops::Range, rc::Rc};
 
 const MEMBERS: usize = 4;
-/// The one whose metadata is made up.
+/// The member with forged metadata.
 const LIAR: usize = 1;
 
 fn geometry(policy: Policy) -> Geometry {
@@ -37,13 +37,13 @@ fn geometry(policy: Policy) -> Geometry {
     if policy == Policy::Log { Geometry { zrwa: None, ..geometry } } else { geometry }
 }
 
-/// An array that has been written to and is not running.
+/// An array with data that is not running.
 struct Bed {
     rig: Rc<Rig>,
     drives: Vec<Drive>,
-    /// What its metadata says before any of it is made up.
+    /// The member's metadata before it is forged.
     found: Examined,
-    /// Blocks that have been read.
+    /// Number of blocks read.
     read_blocks: Rc<Cell<u64>>,
 }
 
@@ -59,7 +59,7 @@ impl Bed {
         write(&runtime, &array, 2, 0, 50, true);
         run(&runtime, array.submit(Command::Reset { zones: Zones::One(ZoneIndex(2)) })).result.unwrap();
         write(&runtime, &array, 2, 0, 5, true);
-        // A tail that the liar is one of those to log.
+        // A tail that member `LIAR` is one of those to log.
         write(&runtime, &array, 3, 0, 27, true);
         runtime.clear();
         let read_blocks = Rc::new(Cell::new(0));
@@ -78,7 +78,7 @@ impl Bed {
         &self.drives[LIAR]
     }
 
-    /// The metadata zone that does not count, where a newer log is put.
+    /// The inactive metadata zone, into which a newer log is written.
     fn zone(&self) -> ZoneIndex {
         ZoneIndex(self.found.generation as u32 % 2)
     }
@@ -93,7 +93,7 @@ impl Bed {
         assert_eq!(run(&runtime, self.liar().device.submit(command)).result, Ok(()));
     }
 
-    /// Starts a metadata zone with these bytes.
+    /// Resets a metadata zone and writes `bytes` to it.
     fn put_in(&self, zone: ZoneIndex, bytes: &[u8]) {
         self.submit(Command::Reset { zones: Zones::One(zone) });
         let start = self.liar().device.geometry().start(zone).0;
@@ -102,12 +102,12 @@ impl Bed {
         }
     }
 
-    /// Starts the other metadata zone with these bytes.
+    /// Resets the inactive metadata zone and writes `bytes` to it.
     fn put(&self, bytes: &[u8]) {
         self.put_in(self.zone(), bytes);
     }
 
-    /// A checkpoint that could be the next one.
+    /// A checkpoint that could be the next one of the log.
     fn checkpoint(&self) -> Checkpoint {
         Checkpoint {
             generation: self.found.generation + 1,
@@ -122,7 +122,8 @@ impl Bed {
         }
     }
 
-    /// The array is without the liar, for a reason that names it and the field, and has what was written.
+    /// Checks that the array runs without the forged member, for a reason that names it and the field, and has all its
+    /// data.
     fn expect_damaged(&self, field: &str) {
         let runtime = Runtime::new();
         let name = &self.liar().name;
@@ -148,22 +149,22 @@ impl Bed {
 
 type Change = fn(&mut Superblock);
 
-/// What is made up.
+/// A forged part of the metadata.
 enum Lie {
     Superblock(Change),
     Checkpoint(fn(&mut Checkpoint)),
-    /// Of the checkpoint, from its start: these four bytes.
+    /// Four bytes at an offset into the checkpoint.
     Number(usize, u32),
-    /// Behind the checkpoint, with its sequence number.
+    /// A record behind the checkpoint, with its sequence number.
     Record(Record, u64),
 }
 
 use Lie::{Checkpoint as InCheckpoint, Number, Record as Behind, Superblock as InSuperblock};
 
-/// The superblock head in a checkpoint, and the counts behind the members and the only assembly.
+/// Offset of the superblock's head in a checkpoint, and of the counts behind the members and the only assembly.
 const SUPERBLOCK_AT: usize = HEADER_BYTES + 8;
 const COUNTS_AT: usize = SUPERBLOCK_AT + MEMBERS_AT + 112 * MEMBERS + 16;
-/// The superblock members, from the start of the head.
+/// Offset of the superblock's members from the start of its head.
 const MEMBERS_AT: usize = 232;
 
 fn lies() -> Vec<(&'static str, Lie)> {
@@ -303,7 +304,7 @@ fn holes(zone: u32, member: u32, range: Range<u64>) -> Holes {
     Holes { zone, member, epoch: 0, ranges: vec![range] }
 }
 
-/// Makes the checksum of a changed record right.
+/// Recomputes the checksum of a changed record.
 fn seal(bytes: &mut [u8]) {
     let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
     bytes[52..56].fill(0);
@@ -342,7 +343,7 @@ fn a_number_that_cannot_be_is_named_and_the_array_does_without_the_drive() {
     }
 }
 
-/// Without this the test above would also pass if nothing was ever taken for a log.
+/// Control: without a forged value the same log is accepted. Otherwise the test above would also pass if no log was.
 #[test]
 fn the_same_without_a_lie_is_believed() {
     let bed = Bed::new(Policy::Zrwa);
@@ -379,7 +380,7 @@ fn the_same_without_a_lie_is_believed() {
     );
 }
 
-/// Numbers that one drive alone could have, but that the others say are wrong.
+/// Values that are valid for one drive alone and contradict the other members.
 #[test]
 fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
     let lies: [(&str, Change); 6] = [
@@ -398,7 +399,7 @@ fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
         checkpoint.zones.truncate(checkpoint.superblock.zones as usize);
         bed.put(&Record::Checkpoint(Box::new(checkpoint)).encode(bed.origin(0), 50));
         let runtime = Runtime::new();
-        // Nothing is wrong with it alone.
+        // The drive alone is valid.
         run(&runtime, examine(&runtime, bed.liar())).unwrap();
         let array = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).unwrap();
         let note = array.status().members[LIAR].note.to_string();
@@ -409,7 +410,7 @@ fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
     }
 }
 
-/// An array that went on behind the last number that there is would be one that nobody reads any more.
+/// An array that continued from the largest sequence number could not be read any more.
 #[test]
 fn a_drive_with_a_number_that_most_others_are_far_from_is_outvoted() {
     let bed = Bed::new(Policy::Zrwa);
@@ -429,7 +430,7 @@ fn a_drive_with_a_number_that_most_others_are_far_from_is_outvoted() {
     }
 }
 
-/// Where there is no majority nothing is written.
+/// Without a majority the array is refused, and nothing is written.
 #[test]
 fn an_array_that_would_run_out_of_numbers_is_refused() {
     let bed = Bed::new(Policy::Zrwa);
@@ -446,7 +447,7 @@ fn an_array_that_would_run_out_of_numbers_is_refused() {
     assert!(refused.contains("sequence = 4611686018427387904 makes no sense"), "{refused}");
 }
 
-/// What the log of a drive says of resets: without that it would be one from before them.
+/// Zone epochs by the resets in the drive's log; without them the forged log would be one from before these resets.
 fn known_zones(drive: &Drive, count: u32) -> Vec<ZoneRecord> {
     let mut zones = vec![ZoneRecord::default(); count as usize];
     let meta_blocks = META_ZONES as u64 * drive.device.geometry().zone_size_blocks;
@@ -458,7 +459,7 @@ fn known_zones(drive: &Drive, count: u32) -> Vec<ZoneRecord> {
     zones
 }
 
-/// Gives a drive a log that begins with a superblock somebody has `changed`.
+/// Starts a new log on a drive, with a superblock changed by `change`.
 fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl FnOnce(&mut Superblock)) {
     let runtime = Runtime::new();
     let generation = run(&runtime, examine(&runtime, drive)).map_or(0, |found| found.generation) + 1;
@@ -478,8 +479,8 @@ fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl Fn
     }
 }
 
-/// An assembly that left out many numbers, and came to nothing when it had told one drive, leaves a number
-/// there that the array never comes to.
+/// An assembly that skipped many event numbers and came to nothing after it had written one superblock leaves an event
+/// number there that the array never reaches.
 #[test]
 fn a_drive_that_has_been_replaced_is_not_believed_whatever_number_it_says() {
     for replaced in 1..=MEMBERS {
@@ -511,7 +512,7 @@ fn a_drive_that_has_been_replaced_is_not_believed_whatever_number_it_says() {
     }
 }
 
-/// The same of one that is out, when all others have been replaced meanwhile.
+/// The same for a drive that is out, after all other members have been replaced.
 #[test]
 fn a_drive_that_is_out_is_not_believed_by_those_who_came_after_it() {
     let bed = Bed::new(Policy::Zrwa);
@@ -533,13 +534,14 @@ fn a_drive_that_is_out_is_not_believed_by_those_who_came_after_it() {
     }
 }
 
-/// A drive that was to take over and has failed may know almost as much as the one that it did not replace.
+/// A drive that failed before it took over the role of another may hold nearly the same superblock as the drive that it
+/// did not replace.
 #[test]
 fn who_takes_over_says_from_whom() {
     let bed = Bed::new(Policy::Zrwa);
     let about = bed.found.superblock.clone();
     let (liar, event) = (&about.members[LIAR], about.event);
-    // One has failed, the next one has not come so far as to know anything.
+    // One replacement has failed; the next one was interrupted before its own superblock was written.
     let failed = bed.rig.drive(&geometry(Policy::Zrwa));
     let newcomer = |since: u64| {
         move |superblock: &mut Superblock| {
@@ -568,13 +570,13 @@ fn what_another_version_has_written_is_refused_by_number() {
     for (version, advice) in [(2, "an older one, or make the array anew"), (newer, "use a newer one")] {
         let bed = Bed::new(Policy::Zrwa);
         let mut bytes = Record::Checkpoint(Box::new(bed.checkpoint())).encode(bed.origin(0), 50).to_vec();
-        // All else may look different then.
+        // All other fields may have another layout in that version.
         bytes[8..10].copy_from_slice(&version.to_le_bytes());
         bytes[HEADER_BYTES..HEADER_BYTES + 300].fill(0xa5);
         seal(&mut bytes);
         bed.put(&bytes);
         if version < VERSION {
-            // What is older counts only if there is nothing else.
+            // A log of an older version counts only if there is no other.
             let runtime = Runtime::new();
             run(&runtime, examine(&runtime, bed.liar())).unwrap();
             bed.submit(Command::Reset { zones: Zones::One(ZoneIndex(1 - bed.zone().0)) });
@@ -586,7 +588,7 @@ fn what_another_version_has_written_is_refused_by_number() {
     }
 }
 
-/// What the metadata zones of a drive are overwritten with, and what is said of it then.
+/// Contents of a drive's metadata zones, and how the drive is reported then.
 #[test]
 fn a_drive_is_blank_only_if_there_is_nothing_in_its_metadata_zones() {
     let said = |bed: &Bed| {
@@ -600,7 +602,7 @@ fn a_drive_is_blank_only_if_there_is_nothing_in_its_metadata_zones() {
         let damage = |bytes: &[u8]| bed.put_in(ZoneIndex(used), bytes);
         let checkpoint = Record::Checkpoint(Box::new(bed.checkpoint()));
         let log = checkpoint.encode(Origin { lba: start.0, ..bed.origin(0) }, 50).to_vec();
-        // The magic is gone; a bit is flipped; the head is gone and something is behind it.
+        // A wrong magic; a flipped bit; a missing head with a record behind it.
         let mut other = log.clone();
         other[..8].copy_from_slice(b"somebody");
         damage(&other);
@@ -613,10 +615,10 @@ fn a_drive_is_blank_only_if_there_is_nothing_in_its_metadata_zones() {
         let behind = [&[0; BLOCK][..], &log].concat();
         damage(&behind);
         assert!(said(&bed).ends_with(&damaged), "{}", said(&bed));
-        // Nothing where metadata would be, but something elsewhere.
+        // Empty metadata zones, and data elsewhere.
         bed.submit(Command::Reset { zones: Zones::One(ZoneIndex(used)) });
         assert!(!said(&bed).contains("is blank"), "{}", said(&bed));
-        // None of these keeps the others from being an array.
+        // None of these drives prevents the assembly of the others.
         let runtime = Runtime::new();
         let array = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).unwrap();
         check(&runtime, &array, 1, 640);
@@ -647,13 +649,13 @@ fn damage_on_drives_of_few_zones_is_called_damage() {
     }
 }
 
-/// A record of the liar's, in its log or in a data zone.
+/// A record of the forged member, in its log or in a data zone.
 struct Place {
     lba: u64,
     bytes: Vec<u8>,
 }
 
-/// The records that lie in `zone`, and all its bytes.
+/// The records in `zone`, and all its bytes.
 fn records(drive: &Drive, zone: u32) -> (Vec<Place>, Vec<u8>) {
     let runtime = Runtime::new();
     let start = drive.device.geometry().start(ZoneIndex(zone)).0;
@@ -663,7 +665,7 @@ fn records(drive: &Drive, zone: u32) -> (Vec<Place>, Vec<u8>) {
     };
     let report = Command::Report { first: ZoneIndex(zone), count: 1 };
     let info = run(&runtime, drive.device.submit(report)).zones[0];
-    // Of data zones, also what is in the ZRWA.
+    // In data zones including the blocks in the ZRWA.
     let end = match info.state {
         ZoneState::Empty => 0,
         ZoneState::Full => 220,
@@ -681,7 +683,7 @@ fn records(drive: &Drive, zone: u32) -> (Vec<Place>, Vec<u8>) {
     (places, bytes)
 }
 
-/// Changes fields of a record.
+/// Overwrites random fields of a record, and recomputes its checksum.
 fn mutate(bytes: &mut [u8], rng: &mut Rng) {
     let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
     for _ in 0..rng.range(1..4) {
@@ -695,8 +697,8 @@ fn mutate(bytes: &mut [u8], rng: &mut Rng) {
     seal(bytes);
 }
 
-/// How many blocks may be read of four drives to tell what is on them: every metadata zone by every number
-/// of zones that could be one, and what lies ahead in ten data zones.
+/// Most blocks that an inspection of four drives may read: every metadata zone, once for each possible aggregation of
+/// zones, and the rows ahead of the write pointers in ten data zones.
 const MOST_READ: u64 = 4 * (2 * 220 * 5 + 10 * 300);
 
 #[test]
@@ -749,7 +751,7 @@ fn ten_thousand_logs_that_were_tampered_with_are_read_or_refused() {
     }
 }
 
-/// Writes a block of a zone that is open again, with a mark that was made up.
+/// Writes a forged mark into the out-of-band metadata of a block in a random open zone.
 fn tamper_with_mark(bed: &Bed, rng: &mut Rng) {
     let device = &bed.liar().device;
     let runtime = Runtime::new();

@@ -1,5 +1,6 @@
-//! Damage to the metadata of volumes and namespaces, and zones of theirs that are away: what an array can put right is
-//! read right, nothing is given up unasked, and nothing that may be there is denied.
+//! Damage to the metadata of volumes and namespaces, and offline zones with such metadata: damage that the array can
+//! repair is read correctly, nothing is discarded unless requested, and possibly existing data is never reported as
+//! absent.
 
 use crate::support::{
     array::{geometry, options, run},
@@ -23,10 +24,10 @@ use std::rc::Rc;
 const CHUNK: u64 = 4;
 const META: u32 = 2;
 
-/// Magics of blocks of roots and the map, of groups, and of the journal of namespaces.
+/// Magics of the blocks of roots and map pages, of group headers, and of the journal of namespaces.
 const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj1"];
 
-/// An array on drives that can be damaged.
+/// The drives of an array, with injectable damage.
 struct Members {
     drives: Vec<EmulatedDrive>,
 }
@@ -45,7 +46,7 @@ impl Members {
         members
     }
 
-    /// The drives as members, without some.
+    /// The drives that are not in `without`.
     fn there(&self, without: &[usize]) -> Vec<Drive> {
         let named = self.drives.iter().enumerate().filter(|(at, _)| !without.contains(at));
         named
@@ -57,14 +58,14 @@ impl Members {
         Rc::new(run(runtime, Array::assemble(runtime, self.there(without))).unwrap())
     }
 
-    /// The array as it is now, while the drives stay as they are.
+    /// The array assembled read-only under an overlay, which leaves the drives unchanged.
     fn looked_at(&self, runtime: &Runtime) -> Rc<dyn ZonedDevice> {
         let array = Array::assemble_read_only(runtime, self.there(&[]), None, Default::default());
         let array = Rc::new(run(runtime, array).unwrap());
         Rc::new(run(runtime, Overlay::over(runtime, array)))
     }
 
-    /// Blocks of metadata on all members, outside of the array's own.
+    /// Blocks of volume and namespace metadata on all members, without the array's own.
     fn metadata(&self) -> Vec<(usize, Lba)> {
         let runtime = Runtime::new();
         let mut found = Vec::new();
@@ -89,7 +90,7 @@ impl Members {
 
 fn strike(drive: &EmulatedDrive, fault: Fault) {
     drive.ssd().borrow_mut().faults().after(0, fault);
-    // Faults come with commands.
+    // Faults take effect with the next command.
     let report = drive.submit(Command::Report { first: ZoneIndex(0), count: 1 });
     run(&Runtime::new(), report).result.unwrap();
 }
@@ -102,8 +103,8 @@ async fn read_all(volume: &Volume, blocks: u64) -> Vec<u8> {
     all
 }
 
-/// A volume of an array whose process has died, with this in its first blocks, some of it in zones begun since the
-/// newest root.
+/// Creates a volume on an array and kills its process; returns the contents of the volume's first blocks, some of which
+/// are in zones begun since the newest root.
 fn with_volume(members: &Members) -> Vec<u8> {
     let runtime = Runtime::new();
     let array = members.assembled(&runtime, &[]);
@@ -135,7 +136,7 @@ fn check_any_flipped_bit(members: usize, policy: Policy, parities: usize) {
     let metadata = members.metadata();
     assert!(metadata.len() > 50, "{policy:?}: {} blocks", metadata.len());
     for (count, at) in metadata.into_iter().enumerate() {
-        // Of the magic, of the checksum, and of what it covers.
+        // In the magic, in the checksum, and in the bytes that it covers.
         let bit = [3, 40, 70, 200][count % 4];
         members.flip(at, bit);
         let runtime = Runtime::new();
@@ -173,14 +174,14 @@ fn volume_survives_any_flipped_metadata_bit_raid6() {
     check_any_flipped_bit(5, Policy::Zrwa, 2);
 }
 
-/// With two parities one member may be wrong while another one is away.
+/// With two parities one member may be corrupt while another one is missing.
 #[test]
 fn raid6_volume_survives_flipped_bits_on_two_members() {
     let members = Members::new(5, Policy::Zrwa, 2);
     let all = with_volume(&members);
     let metadata = members.metadata();
     for (at, (member, lba)) in metadata.iter().enumerate().step_by(7) {
-        // The same row on another member: data or a parity of the stripe.
+        // The same row on another member: data or a parity of the same stripe.
         let other = ((member + 1 + at % 4) % 5, *lba);
         members.flip((*member, *lba), 70);
         members.flip(other, 70);
@@ -190,7 +191,7 @@ fn raid6_volume_survives_flipped_bits_on_two_members() {
             let volume = Volume::open(&runtime, device, Behaviour::default()).await;
             let volume = volume.unwrap_or_else(|error| panic!("{member}, {lba:?}, {other:?}: {error}"));
             let read = read_all(&volume, 900).await;
-            // Data of the volume has no checksum.
+            // User data of the volume has no checksum.
             let same = read.chunks(BLOCK).zip(all.chunks(BLOCK)).filter(|(a, b)| a == b).count();
             assert!(same >= 899, "{member}, {lba:?}, {other:?}");
         });
@@ -200,7 +201,7 @@ fn raid6_volume_survives_flipped_bits_on_two_members() {
     }
 }
 
-/// A drive with a volume that nobody else has a copy of.
+/// A volume on a single drive, without redundancy.
 fn single() -> (EmulatedDrive, Runtime, Volume) {
     let drive = EmulatedDrive::in_memory(&crate::support::volume::geometry());
     let options = volume::CreateOptions { uuid: [7; 16], blocks: Some(600), ..Default::default() };
@@ -238,7 +239,7 @@ fn recovery_never_resets_a_zone_whose_first_group_is_damaged() {
         let refused = open(&drive, false).err().unwrap();
         assert_eq!(refused, VolumeError::GroupUnreadable { zone: zone as u32, block: 0 }, "bit {bit}");
         assert_eq!(states(&drive), after, "bit {bit}");
-        // It was right for a moment only.
+        // The bit flips back.
         strike(&drive, Fault::Corrupt { lba, bit });
         let (runtime, volume) = open(&drive, false).unwrap();
         assert_eq!(run(&runtime, read_all(&volume, 20)), vec![7; 20 * BLOCK]);
@@ -246,7 +247,7 @@ fn recovery_never_resets_a_zone_whose_first_group_is_damaged() {
     }
 }
 
-/// Data of somebody else in a zone that the root calls free proves nothing.
+/// Foreign data in a zone that the root lists as free proves no loss.
 #[test]
 fn recovery_refuses_zones_of_something_else() {
     let (drive, runtime, _) = single();
@@ -265,7 +266,7 @@ fn damaged_newest_root_is_named_and_an_obsolete_one_ignored() {
     let (drive, runtime, volume) = single();
     runtime.clear();
     drop(volume);
-    // The only root: it is there, and cannot be read.
+    // The only root is present and unreadable.
     let lba = drive.geometry().start(ZoneIndex(0));
     strike(&drive, Fault::Corrupt { lba, bit: 77 });
     for give_up in [false, true] {
@@ -284,14 +285,14 @@ fn damaged_newest_root_is_named_and_an_obsolete_one_ignored() {
     // An older root in front of a newer one.
     strike(&drive, Fault::Corrupt { lba, bit: 77 });
     assert!(open(&drive, false).is_ok());
-    // What is in the other zone of the head, in front of which nothing ends, is older than what can go on here.
+    // A block without a root in the other head zone is obsolete: the zone of the newest root has room for more.
     let other = drive.geometry().start(ZoneIndex(1));
     run(&Runtime::new(), drive.submit(Command::write(other, block(1), true))).result.unwrap();
     let (runtime, volume) = open(&drive, false).unwrap();
     assert_eq!(run(&runtime, read_all(&volume, 4))[3 * BLOCK], 3);
     run(&runtime, volume.stop()).unwrap();
     runtime.clear();
-    // The newest one.
+    // The newest root.
     let last = Lba(lba.0 + states(&drive)[0].1 - 1);
     strike(&drive, Fault::Corrupt { lba: last, bit: 300 });
     let block = (last.0 - lba.0) as u32;
@@ -314,7 +315,7 @@ fn quick() -> vzone::Behaviour {
     vzone::Behaviour { clock: Rc::new(|| 0), patience_us: PATIENCE_US, admission: true }
 }
 
-/// Prepares a device for namespaces, and adds one with three blocks in it.
+/// Prepares a device for namespaces, and adds two, one with three blocks of data.
 fn with_tenant(runtime: &Runtime, device: &Rc<dyn ZonedDevice>) {
     run(runtime, async {
         Namespaces::create(device.clone(), [9; 16], 1).await.unwrap();
@@ -366,7 +367,7 @@ fn namespaces_survive_any_flipped_journal_bit() {
     }
 }
 
-/// A checkpoint says the same as the journal before it, which is emptied before anything else is written.
+/// A checkpoint repeats the journal before it, which is reset before anything else is written.
 #[test]
 fn damaged_copy_of_the_journal_is_ignored_and_the_only_one_named() {
     let drive = EmulatedDrive::in_memory(&Geometry { zones: 60, ..crate::support::volume::geometry() });
@@ -384,7 +385,7 @@ fn damaged_copy_of_the_journal_is_ignored_and_the_only_one_named() {
     assert_eq!(run(&runtime, Namespaces::are_on(device)), Ok(Presence::Yes));
 }
 
-/// Member 0 was replaced by a drive that has got nothing yet, and member 2 is away.
+/// Member 0 was replaced by a blank drive that is not rebuilt yet, and member 2 is missing.
 #[test]
 fn what_waits_for_a_member_is_not_denied() {
     for policy in [Policy::Zrwa, Policy::Log] {
@@ -434,7 +435,7 @@ fn what_waits_for_a_member_is_not_denied() {
     }
 }
 
-/// Somebody's data on an array is nobody's volume, though a zone is away where a root could be.
+/// Foreign data on an array proves that it has no volume, even if a zone that could hold a root is offline.
 #[test]
 fn other_data_tells_that_there_is_no_volume() {
     let drive = EmulatedDrive::in_memory(&crate::support::volume::geometry());

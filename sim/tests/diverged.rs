@@ -1,4 +1,4 @@
-//! Copies of an array that are written to independently, and whose drives are mixed then.
+//! Copies of an array that are written independently, and arrays of drives from both.
 
 use crate::support::{
     array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
@@ -21,7 +21,7 @@ use std::{cell::Cell, rc::Rc};
 
 const MEMBERS: usize = 5;
 
-/// Policies with groups of appends, for both levels.
+/// All policies and grouped appends, each with one and with two parities.
 fn kinds() -> impl Iterator<Item = CreateOptions> {
     let kinds = Policy::ALL.into_iter().map(|policy| (policy, 0)).chain([(Policy::Log, 16)]);
     kinds.flat_map(|(policy, group_blocks)| {
@@ -29,23 +29,23 @@ fn kinds() -> impl Iterator<Item = CreateOptions> {
     })
 }
 
-/// As [`kinds`], where two zones are written at a time: with appends such small drives allow one.
+/// As [`kinds`], for tests that write two zones at a time: with appends, drives this small allow only one.
 fn kinds_with_two_zones() -> impl Iterator<Item = CreateOptions> {
     kinds().filter(|options| options.group_blocks == 0)
 }
 
-/// The array of these drives, for reading only.
+/// Assembles these drives read-only.
 fn opened(runtime: &Runtime, drives: Vec<Drive>) -> Array {
     run(runtime, Array::assemble_read_only(runtime, drives, None, Default::default())).unwrap()
 }
 
-/// An array and its copy, each with its drives.
+/// Two copies of an array, with the drives of each.
 struct Copies {
     rig: Rc<Rig>,
     sets: [Vec<Drive>; 2],
 }
 
-/// Blocks that the array has before it is copied, and what is written to each copy.
+/// Blocks written before the array is copied, and to each copy afterwards.
 const BEFORE: u64 = 30;
 const LENGTHS: [u64; 2] = [25, 40];
 
@@ -61,7 +61,7 @@ impl Copies {
         Copies { rig, sets: [one, other] }
     }
 
-    /// Writes to a copy, in one assembly for each of `lengths`.
+    /// Writes to a copy, in one assembly for each of `lengths`; returns the tail.
     fn write(&self, set: usize, lengths: &[u64]) -> u64 {
         let mut tail = BEFORE;
         for length in lengths {
@@ -74,13 +74,13 @@ impl Copies {
         tail
     }
 
-    /// The drives of the first copy, but for those of `other`.
+    /// The drives of the first copy, with members `other` from the second one.
     fn mixed(&self, other: &[usize]) -> Vec<Drive> {
         (0..MEMBERS).map(|role| self.sets[other.contains(&role) as usize][role].clone()).collect()
     }
 }
 
-/// Members that are active, and what is said of the others.
+/// Active members, and the notes of the others.
 fn used(array: &Array) -> (Vec<usize>, Vec<Note>) {
     let status = array.status();
     let (active, out): (Vec<_>, Vec<_>) =
@@ -141,7 +141,7 @@ fn members_of_diverged_copies_are_never_mixed() {
     }
 }
 
-/// The foreign drive has seen more changes than the array has.
+/// The foreign drive has a higher event number than the array.
 #[test]
 fn a_newer_drive_of_another_copy_does_not_take_the_array_down() {
     for options in kinds() {
@@ -158,8 +158,8 @@ fn a_newer_drive_of_another_copy_does_not_take_the_array_down() {
     }
 }
 
-/// Assemblies of either copy that are cut off after any number of commands, in succession and with a member away:
-/// nobody of that copy is stale.
+/// Successive assemblies of one copy are cut off after any number of commands, some with a missing member: no member
+/// counts as diverged.
 #[test]
 fn members_stay_current_when_assemblies_are_cut_off() {
     for options in kinds() {
@@ -196,7 +196,7 @@ fn members_stay_current_when_assemblies_are_cut_off() {
     }
 }
 
-/// A copy of a running array goes on, and so does the array: the id of the array is the one that both had.
+/// An array and a copy that was made while it ran both continue: both have the same assembly in their lineages.
 #[test]
 fn a_copy_of_a_running_array_is_not_mixed_with_it() {
     for options in kinds() {
@@ -207,7 +207,7 @@ fn a_copy_of_a_running_array_is_not_mixed_with_it() {
         write(&runtime, &array, 0, 0, BEFORE, true);
         let copies = Copies { sets: [one, (0..MEMBERS).map(|drive| rig.copy(drive)).collect()], rig };
         write(&runtime, &array, 0, BEFORE, 25, true);
-        // It sees more changes than the copy does.
+        // The array has more events than the copy.
         run(&runtime, array.fail(4)).unwrap();
         write(&runtime, &array, 0, BEFORE + 25, 25, true);
         runtime.clear();
@@ -224,8 +224,8 @@ fn a_copy_of_a_running_array_is_not_mixed_with_it() {
     }
 }
 
-/// A drive is put back from a copy that was made while the array ran, after the process was killed: it costs no more
-/// than a drive that is missing.
+/// After its process was killed, an array gets back a member from a copy that was made while it ran: this costs no more
+/// than a missing member.
 #[test]
 fn a_member_from_a_copy_made_at_work_is_no_worse_than_a_missing_one() {
     for options in kinds_with_two_zones() {
@@ -236,7 +236,7 @@ fn a_member_from_a_copy_made_at_work_is_no_worse_than_a_missing_one() {
             let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
             let runtime = Runtime::new();
             let array = run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
-            // One zone goes on as it is, and one has another life.
+            // Zone 0 is written on, and zone 1 is reset and written again.
             if before > 0 {
                 write(&runtime, &array, 0, 0, before, true);
                 write(&runtime, &array, 1, 0, before, true);
@@ -265,8 +265,8 @@ fn a_member_from_a_copy_made_at_work_is_no_worse_than_a_missing_one() {
     }
 }
 
-/// Where an older copy of a member has something else than the member, of what parity says of the first `tail` blocks
-/// of zone 0: stripes, blocks in a chunk, and block of the zone if it is data.
+/// Blocks in which an older `copy` of a member differs from it, and that the parity of the first `tail` blocks of zone
+/// 0 covers or contains: stripe, block in the chunk, and block of the zone if it is data.
 fn contradicted(
     layout: &Layout,
     (member, drive): (usize, &Drive),
@@ -303,13 +303,14 @@ fn contradicted(
     found
 }
 
-/// Members that an array has said to lack something.
+/// Members that the array's events report as lacking something.
 fn accused(array: &Array) -> Vec<usize> {
     array.events(0).events.iter().filter_map(Event::accused).collect()
 }
 
-/// As before, without a reset: only what is in zones tells the copy from the member. With one parity a single block
-/// that contradicts it may be a flipped bit on any member: no other one is accused, and only that block may be wrong.
+/// As before, without a reset: only the contents of zones distinguish the copy from the member. With one parity a
+/// single contradicting block may be a flipped bit on any member: no other member is accused, and only that block may
+/// be wrong.
 #[test]
 fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
     for options in kinds() {
@@ -363,9 +364,9 @@ fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
     }
 }
 
-/// A bit of what a member holds ahead of or behind its write pointer has flipped when the process is killed: no other
-/// member is said to lack anything, and would be given what the flipped bit decodes to. As long as there is any redundancy
-/// the zone goes on.
+/// After a kill, one bit of a member has flipped ahead of or behind its write pointer: no other member is reported as
+/// lacking blocks, since its rebuild would write data decoded with that bit. With any redundancy left the zone
+/// stays open.
 #[test]
 fn a_flipped_bit_accuses_no_other_member_after_a_kill() {
     let kinds = kinds().filter(|options| options.policy == Some(Policy::Zrwa));
@@ -418,8 +419,8 @@ fn a_flipped_bit_accuses_no_other_member_after_a_kill() {
     }
 }
 
-/// Two hosts on the same drives: the second one has the first one let go before it looks, so that nothing is lost that
-/// the first one has acknowledged.
+/// Two hosts on the same drives: the second one waits until the first one is fenced before it reads the drives, so that
+/// no acknowledged write of the first one is lost.
 #[test]
 fn a_host_lets_go_of_an_array_that_another_one_assembles() {
     for options in kinds_with_two_zones() {
@@ -457,7 +458,7 @@ fn a_host_lets_go_of_an_array_that_another_one_assembles() {
         let second = run(&other, Array::assemble(&other, drives.clone())).unwrap();
         let told = acknowledged.get();
         let mut tails = [0, 1].map(|zone| wp(&other, &second, zone).1);
-        // What was under way when the first one let go may be there.
+        // Writes in flight when the first host was fenced may be there.
         assert!(
             (0..2).all(|zone| (told[zone]..=told[zone] + 35).contains(&tails[zone])),
             "{what}: {told:?}, {tails:?}"
@@ -484,7 +485,7 @@ fn a_host_lets_go_of_an_array_that_another_one_assembles() {
     }
 }
 
-/// The same, where the other host does not wait: as soon as anything fails, or somebody looks, the first one stops.
+/// The same, where the second host does not wait: the first one stops at the first error or fence check.
 #[test]
 fn a_host_notices_that_its_log_was_written_by_another_one() {
     for options in kinds() {
@@ -495,7 +496,7 @@ fn a_host_notices_that_its_log_was_written_by_another_one() {
         write(&one, &first, 0, 0, BEFORE, true);
         assert_eq!(run(&one, first.check_fence()), Ok(()));
         let second = run(&other, Array::assemble(&other, drives.clone())).unwrap();
-        // A change of membership is written down by whoever the members are.
+        // The first host writes a change of membership to the logs of all members.
         assert!(run(&one, first.fail(0)).is_err() || first.status().failed, "{:?}", options.policy);
         assert_eq!(run(&one, first.check_fence()), Err(ArrayError::Fenced), "{:?}", options.policy);
         assert!(first.events(0).events.contains(&Event::Fenced), "{:?}", options.policy);
@@ -506,7 +507,7 @@ fn a_host_notices_that_its_log_was_written_by_another_one() {
     }
 }
 
-/// A drive in which a bit of a block is another one than was written.
+/// A drive that returns a block with one flipped bit.
 struct Flipped {
     drive: Rc<dyn ZonedDevice>,
     block: u64,
@@ -531,8 +532,8 @@ impl ZonedDevice for Flipped {
     }
 }
 
-/// One flipped bit in the metadata log of a member, while as many others are missing as may be: what the log says of the
-/// array, the others say as well.
+/// One flipped bit in the metadata log of a member, with as many other members missing as there are parities: the other
+/// logs hold the same information.
 #[test]
 fn a_flipped_bit_in_a_log_refuses_no_array_that_lacks_others() {
     for options in kinds_with_two_zones() {

@@ -1,5 +1,5 @@
-//! Zones of which nobody can tell where they ended: they are offline and untouched, everything else works,
-//! and their data is there again when the member is that can tell.
+//! Zones of which no tail can be proven: they are offline and unchanged, everything else works, and their data is
+//! available again when the member that can prove the tail is back.
 
 use crate::support::{
     array::{check, geometry, options, run, submit, wp, write, write_command},
@@ -25,7 +25,7 @@ use std::{cell::Cell, rc::Rc};
 
 const CHUNK: u64 = 4;
 const MEMBERS: usize = 4;
-/// Zones of a drive before those of the array.
+/// Metadata zones of a drive, before the data zones.
 const META: u32 = 2;
 
 struct World {
@@ -59,7 +59,7 @@ impl World {
         run(&self.runtime, Array::assemble(&self.runtime, there.collect())).unwrap()
     }
 
-    /// Puts a new drive in the place of `member`; nothing is rebuilt yet.
+    /// Replaces `member` by a new drive without a rebuild.
     fn replace(&mut self, array: &Array, member: usize) {
         run(&self.runtime, array.fail(member)).unwrap();
         self.drives[member] = self.rig.drive(&self.shape);
@@ -94,7 +94,7 @@ fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
             }
             world.replace(&array, 1);
             world.end(array);
-            // Member 1 lacks zone 0, and member 0 does not come back.
+            // Member 1 lacks zone 0, and member 0 is missing.
             let array = world.without(&[0]);
             let what = format!("{policy:?} {blocks}");
             assert_eq!(world.state(&array, 0), ZoneState::Offline, "{what}");
@@ -110,7 +110,7 @@ fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
             ] {
                 assert!(world.refused(&array, command.clone()), "{what}: {command:?}");
             }
-            // Everything else works, also resets and finishes of all zones, and a rebuild gets through.
+            // Everything else works, also resets and finishes of all zones, and the rebuild of the other zones.
             world.write(&array, 1, 0, 7);
             submit(&world.runtime, &array, Command::Finish { zones: Zones::All });
             assert_eq!(world.state(&array, 1), ZoneState::Full, "{what}");
@@ -120,7 +120,7 @@ fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
             world.write(&array, 2, 0, 9);
             run(&world.runtime, array.rebuild(&|_| ())).unwrap();
             world.end(array);
-            // Once more without it, and then it is back.
+            // Once more without member 0, and then with it.
             let array = world.without(&[0]);
             assert_eq!(world.state(&array, 0), ZoneState::Offline, "{what}");
             world.write(&array, 2, 9, 20);
@@ -138,7 +138,7 @@ fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
             run(&world.runtime, array.rebuild(&|_| ())).unwrap();
             assert!(array.status().members.iter().all(|m| m.state == MemberState::Active), "{what}");
             world.end(array);
-            // Whoever was away is stale afterwards, so that only one can be looked without.
+            // A member that was missing is stale afterwards, so the array is assembled without a single one only.
             let array = world.without(&[blocks as usize % MEMBERS]);
             world.check(&array, 0, blocks + more);
             world.check(&array, 1, 30);
@@ -148,8 +148,8 @@ fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
     }
 }
 
-/// A member that comes back for a zone that waits for it is as stale as ever in all others, also after the
-/// zone has been decided.
+/// A returning member counts only for the zones that wait for it; in all others it is stale, also after these zones
+/// have been decided.
 #[test]
 fn who_was_waited_for_is_stale_again_when_it_has_been_away_again() {
     for policy in Policy::ALL {
@@ -172,7 +172,7 @@ fn who_was_waited_for_is_stale_again_when_it_has_been_away_again() {
     }
 }
 
-/// A full zone is as little use without two parts as any other: it waits too.
+/// A full zone without two of its parts cannot be read either: it waits too.
 #[test]
 fn a_full_zone_waits_for_the_member_that_holds_it() {
     for policy in Policy::ALL {
@@ -189,7 +189,7 @@ fn a_full_zone_waits_for_the_member_that_holds_it() {
             world.end(array);
             for _ in 0..2 {
                 let array = world.without(&[0]);
-                // It cannot be rebuilt either.
+                // Member 1 cannot be rebuilt in zone 0 either.
                 run(&world.runtime, array.rebuild(&|_| ())).unwrap();
                 world.write(&array, 1, wp(&world.runtime, &array, 1).1, 7);
                 world.end(array);
@@ -207,7 +207,7 @@ fn a_full_zone_waits_for_the_member_that_holds_it() {
     }
 }
 
-/// Whoever was waited for may fail before the assembly has ended.
+/// A returning member may fail before the assembly has ended.
 #[test]
 fn a_member_that_comes_back_and_fails_at_once_is_waited_for_again() {
     for policy in Policy::ALL {
@@ -251,7 +251,8 @@ fn a_member_that_comes_back_and_fails_at_once_is_waited_for_again() {
     }
 }
 
-/// What a member that comes back holds of zones that ended without it takes its resources.
+/// Zones that ended without the returning member, and that are still open on its drive, count against the drive's
+/// limits.
 #[test]
 fn a_member_that_comes_back_gives_up_the_zones_that_it_lacks() {
     for policy in Policy::ALL {
@@ -305,7 +306,7 @@ fn a_member_whose_zones_cannot_be_listed_is_done_without() {
     }
 }
 
-/// Someone resets or finishes a zone of one member behind the array's back.
+/// A zone of one member is reset or finished by another program.
 #[test]
 fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
     for policy in Policy::ALL {
@@ -338,7 +339,7 @@ fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
     }
 }
 
-/// Its finish is written down, so that its end is known; what is below has to be there all the same.
+/// The finish is recorded, so the zone's end is known; its data still has to be there.
 #[test]
 fn a_zone_that_is_being_finished_and_that_somebody_else_has_reset_is_done_without_too() {
     let policies = [Policy::Zrwa, Policy::Log].into_iter();
@@ -371,7 +372,7 @@ fn a_zone_that_is_being_finished_and_that_somebody_else_has_reset_is_done_withou
     }
 }
 
-/// Flips a byte in each tail record that `chosen` takes, by drive; gives how many there were.
+/// Flips a bit in each tail record of the drives that are `chosen`; returns the number of records.
 fn flip_tail_records(world: &World, chosen: impl Fn(usize) -> bool) -> usize {
     let mut flipped = 0;
     let g = geometry(8, 240, 8);
@@ -385,7 +386,7 @@ fn flip_tail_records(world: &World, chosen: impl Fn(usize) -> bool) -> usize {
                 flipped += 1;
             }
         }
-        // Faults strike with the next command.
+        // Faults take effect with the next command.
         run(&world.runtime, drive.device.submit(Command::Flush));
     }
     flipped
@@ -401,7 +402,8 @@ fn a_damaged_tail_record_is_no_missing_one() {
             world.write(&array, 0, 0, blocks);
             world.end(array);
             assert!(flip_tail_records(&world, |_| true) > 0);
-            // Whoever is missing: no tail is shorter, and no zone is reset; which cannot be told is offline.
+            // With any member missing no tail is shorter and no zone is reset; a zone whose tail cannot be proven is
+            // offline.
             let absent: Vec<usize> = Some(absent).filter(|m| *m < MEMBERS).into_iter().collect();
             let array = world.without(&absent);
             for (zone, blocks) in [(0, blocks), (1, 24)] {
@@ -426,7 +428,7 @@ fn a_damaged_tail_record_is_no_missing_one() {
     }
 }
 
-/// A drive whose zones cannot be listed is one member less, whichever comes first.
+/// A drive that cannot list its zones counts as missing, before or after the other missing member.
 #[test]
 fn a_second_member_that_is_lost_before_anything_is_written_is_a_refusal() {
     for missing in [0, 3] {
@@ -449,7 +451,7 @@ fn a_second_member_that_is_lost_before_anything_is_written_is_a_refusal() {
     }
 }
 
-/// One that has ended, too: the part of a member that is not there now is right as long as nothing is done.
+/// A full zone, too: the part of the missing member stays valid as long as the zone is not changed.
 #[test]
 fn a_full_zone_that_lacks_two_parts_waits_for_the_one_that_may_come_back() {
     for policy in [Policy::Zrwa, Policy::Log, Policy::InPlace] {
@@ -473,8 +475,8 @@ fn a_full_zone_that_lacks_two_parts_waits_for_the_one_that_may_come_back() {
     }
 }
 
-/// A cut between a record and the flush that makes it safe leaves no gap in front of it, whatever a write
-/// with FUA would have made safe.
+/// A power cut between a record and the flush that makes it durable leaves no gap in front of it, even if FUA covers
+/// only the write's own blocks.
 #[test]
 fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
     for seed in 0..40 {
@@ -503,13 +505,13 @@ fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
     }
 }
 
-/// A drive that cannot be written any more, beside one that is missing, is a refusal; and it costs nothing, for
-/// nobody has been told yet that the missing one is out.
+/// With one member missing, a drive that cannot be written is a refusal. It costs nothing: no superblock says yet that
+/// the missing member is out.
 #[test]
 fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
     for policy in Policy::ALL {
         for (worn, missing) in (0..MEMBERS).flat_map(|m| [1, 2, 3].map(|by| (m, (m + by) % MEMBERS))) {
-            // Which of the two zones the log goes to next is found out by trying.
+            // Which of the two zones the log goes to next is found by trying.
             let mut refusals = 0;
             for (zone, offline) in [(0, false), (0, true), (1, false), (1, true)] {
                 let what = format!("{policy:?}: zone {zone} of {worn} without {missing}, offline {offline}");
@@ -541,14 +543,14 @@ fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
     }
 }
 
-/// A drive that fails at work while another one lacks zones holds what nobody else does: no more is written
-/// there, and it counts when it is back.
+/// A drive that fails while another member lacks zones holds the only copy of some data: these zones are not written
+/// any more, and the drive counts for them when it returns.
 #[test]
 fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
     let cases = Policy::ALL.into_iter().flat_map(|policy| {
         let some = |end, by, rebuild, volatile| (policy, (50, end, by), rebuild, volatile);
-        // Many writes, with a cache or without; those in which it counts that the cache is empty; one block; and
-        // the end of a zone that is larger on the members.
+        // Many writes, with a cache or without; writes without a rebuild, where the state of the cache matters; one
+        // block; and the end of a zone that is larger on the members.
         let last = (policy, (715, 720, 5), false, true);
         [
             some(110, 5, true, false),
@@ -632,7 +634,7 @@ fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
                     run(&world.runtime, array.rebuild(&|_| ())).unwrap();
                 }
                 world.end(array);
-                // Nothing has waited for it, and nobody else can be spared.
+                // No zone has waited for member 0, and it is stale: no other member can be missing.
                 if absent.is_empty() && is_stale {
                     break;
                 }
@@ -645,7 +647,7 @@ fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
     }
 }
 
-/// So it is if it fails while the array assembles, at any command.
+/// The same for a failure during the assembly, at any command.
 #[test]
 fn a_member_that_fails_in_an_assembly_while_another_lacks_the_zone_is_waited_for() {
     for policy in Policy::ALL {
@@ -682,7 +684,7 @@ fn a_member_that_fails_in_an_assembly_while_another_lacks_the_zone_is_waited_for
     }
 }
 
-/// To reset a zone that is offline is to give up what was in it: whoever it has waited for is stale there.
+/// Resetting an offline zone discards its contents: members that it waited for are stale there.
 #[test]
 fn a_zone_that_is_offline_can_be_given_up() {
     for policy in Policy::ALL {
@@ -693,7 +695,7 @@ fn a_zone_that_is_offline_can_be_given_up() {
         world.end(array);
         let array = world.without(&[0]);
         assert_eq!(array.status().offline.len() as u32, begun);
-        // A reset of all zones is not about these.
+        // A reset of all zones leaves offline zones alone.
         submit(&world.runtime, &array, Command::Reset { zones: Zones::All });
         assert_eq!(array.status().offline.len() as u32, begun);
         submit(&world.runtime, &array, Command::Reset { zones: Zones::One(ZoneIndex(0)) });
@@ -715,7 +717,7 @@ fn a_zone_that_is_offline_can_be_given_up() {
     }
 }
 
-/// If the zone could not be used afterwards either, it is not given up.
+/// A reset is refused if the zone could not be used afterwards either.
 #[test]
 fn a_zone_that_is_offline_is_not_given_up_for_nothing() {
     for policy in Policy::ALL {
@@ -734,7 +736,7 @@ fn a_zone_that_is_offline_is_not_given_up_for_nothing() {
     }
 }
 
-/// Of the member that a zone waits for there is a copy from before the last changes of membership.
+/// A zone waits for a member of which there is a copy from before the last changes of membership.
 #[test]
 fn a_copy_of_a_member_is_not_taken_for_the_one_that_a_zone_waits_for() {
     for policy in Policy::ALL {
@@ -757,7 +759,7 @@ fn a_copy_of_a_member_is_not_taken_for_the_one_that_a_zone_waits_for() {
     }
 }
 
-/// The last record of each drive's metadata log: where it begins, and how many blocks it has.
+/// The first block and the length in blocks of the last record in each drive's metadata log.
 fn last_records(world: &World) -> Vec<(u64, u64)> {
     let last_of = |drive: &Drive| {
         let size = world.shape.zone_size_blocks;
@@ -771,8 +773,8 @@ fn last_records(world: &World) -> Vec<(u64, u64)> {
     world.drives.iter().map(last_of).collect()
 }
 
-/// A power cut leaves the beginning of the last record, or all of it: one that is there as a whole, with a wrong
-/// checksum, is damaged, and so is what is no record.
+/// A power cut leaves a prefix of the last record, or all of it: a complete record with a wrong checksum is damaged,
+/// and so are contents that are no record.
 #[test]
 fn a_last_record_that_is_damaged_is_no_torn_one() {
     for (policy, blocks) in [(Policy::Log, 6), (Policy::Log, 13), (Policy::InPlace, 6), (Policy::Zrwa, 6)] {
@@ -796,7 +798,7 @@ fn a_last_record_that_is_damaged_is_no_torn_one() {
                     let what =
                         format!("{policy:?}: block {place} of {count} of {victim} without {absent}: {bit}");
                     match found {
-                        // The last record is the first one.
+                        // The damaged record is the only one of its log.
                         Err(refusal) => {
                             assert!(
                                 refusal.to_string().contains(&format!("drive{victim}")),
@@ -806,7 +808,7 @@ fn a_last_record_that_is_damaged_is_no_torn_one() {
                         Ok(found) if found.zones[0].state == ZoneState::Offline => offline += 1,
                         Ok(found) => assert_eq!(found.zones[0].wp_blocks, blocks, "{what}"),
                     }
-                    // The wrong way round twice is right.
+                    // Flips the bit back.
                     world.rig.damage(victim, Fault::Corrupt { lba: Lba(lba + place), bit });
                 }
             }
@@ -816,8 +818,8 @@ fn a_last_record_that_is_damaged_is_no_torn_one() {
     }
 }
 
-/// The only chunk of a zone is with a member that is missing, and the parity of it was in a part of another
-/// member's log that cannot be read: that all that is there is empty proves nothing.
+/// The zone's only chunk is on a missing member, and its parity in an unreadable part of another member's log: empty
+/// zones on all other members prove nothing.
 #[test]
 fn a_zone_that_looks_empty_is_in_doubt_if_its_only_parity_cannot_be_read() {
     for policy in [Policy::Zrwa, Policy::Log] {
@@ -837,7 +839,7 @@ fn a_zone_that_looks_empty_is_in_doubt_if_its_only_parity_cannot_be_read() {
         let array = world.without(&[0]);
         match policy {
             Policy::Log => assert_eq!(world.state(&array, 0), ZoneState::Offline),
-            // Parity is in the zone itself.
+            // The parity is in the zone itself.
             _ => world.check(&array, 0, CHUNK),
         }
         world.end(array);
@@ -847,7 +849,7 @@ fn a_zone_that_looks_empty_is_in_doubt_if_its_only_parity_cannot_be_read() {
     }
 }
 
-/// A zone is in doubt since its log cannot be read; a member lacks it, and that is no help.
+/// A zone is offline since its log cannot be read; the member that lacks it is not waited for.
 #[test]
 fn a_zone_in_doubt_does_not_wait_for_a_member_that_lacks_it() {
     let (mut world, array) = World::new(Policy::Zrwa);
@@ -871,7 +873,7 @@ fn a_zone_in_doubt_does_not_wait_for_a_member_that_lacks_it() {
     }
 }
 
-/// What zones in doubt hold of the drives is not given to others.
+/// Active-zone resources of offline zones are not given to other zones.
 #[test]
 fn zones_in_doubt_count_as_active() {
     for policy in Policy::ALL {
@@ -894,8 +896,8 @@ fn zones_in_doubt_count_as_active() {
     }
 }
 
-/// Zones that are full to the host take up drives until their last writes have arrived. What those in doubt
-/// hold is not given to others then either.
+/// Zones that are full to the host keep active-zone resources until their last writes have completed. The resources of
+/// offline zones are not given to other zones in that case either.
 #[test]
 fn zones_are_not_begun_beside_those_in_doubt_before_others_have_ended() {
     for policy in Policy::ALL {
@@ -929,21 +931,21 @@ fn zones_are_not_begun_beside_those_in_doubt_before_others_have_ended() {
     }
 }
 
-/// Zone 1 goes on without a member that is waited for because of zone 0; what that one had logged of zone 1
-/// is of writes that came to nothing.
+/// Zone 1 is written without a member for which zone 0 waits; the member's log records of zone 1 belong to writes that
+/// came to nothing.
 #[test]
 fn of_a_member_that_comes_back_only_the_log_of_what_waits_counts() {
     let (mut world, array) = World::new(Policy::Zrwa);
     world.write(&array, 0, 0, 8);
     world.replace(&array, 1);
-    // So near the end that tails go to the metadata logs: of stripe 57 to those of members 1 and 0.
+    // Near the end of the zone, where tails go to the metadata logs: those of stripe 57 to members 1 and 0.
     let begun = 57 * 12;
     for at in (0..begun).step_by(36) {
         world.write(&array, 1, at, 36);
     }
     world.write(&array, 1, begun, 1);
     let data = META as u64 * geometry(8, 240, 8).zone_size_blocks;
-    // The drive in the place of member 1.
+    // Drive 4 is member 1 now.
     world.rig.rule(move |drive, command| match command {
         Command::Write { lba, .. } if drive == 4 && lba.0 < data => Act::Hold,
         _ => Act::Pass,

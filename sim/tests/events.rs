@@ -1,4 +1,4 @@
-//! What an array says of itself while it runs: each thing that happens is an event, once.
+//! Events of a running array: each change is reported by exactly one event.
 
 use crate::support::{
     array::{drives, geometry, options, run, write},
@@ -13,14 +13,14 @@ use engine::{
 };
 
 const CHUNK: u64 = 4;
-/// Zones of a drive before those that hold data.
+/// Metadata zones of a drive, before the data zones.
 const META_ZONES: u32 = 2;
 
 fn create(runtime: &Runtime, all: &[Drive]) -> Array {
     run(runtime, Array::create(runtime, options(CHUNK), all.to_vec())).unwrap()
 }
 
-/// The events that have come since `next`, which goes on; but for those that all members know of.
+/// The events since `next`, which is advanced, without `Settled`.
 fn heard(array: &Array, next: &mut u64) -> Vec<Event> {
     let noted = array.events(*next);
     assert_eq!((noted.dropped, noted.first), (0, *next));
@@ -60,7 +60,7 @@ fn a_member_that_is_missing_is_in_an_event_and_so_is_the_end() {
     assert_eq!(heard(&array, &mut next), []);
 }
 
-/// What a command failed with is said, and what becomes of it: an error of a zone costs the part, any other one
+/// An event names the failed operation, its error and its effect: an error of a zone costs the part, any other error
 /// the member.
 #[test]
 fn errors_are_in_events_with_what_was_done() {

@@ -1,5 +1,5 @@
-//! What an assembly believes of what it finds, and what it does not: parts that are lacking or were changed,
-//! logs with holes, and members that were away.
+//! The evidence that an assembly accepts and rejects: lacking or changed parts, logs with unreadable records, and
+//! members that were missing.
 
 use crate::support::{
     array::{geometry, records, run, wp, write_command},
@@ -33,14 +33,14 @@ fn state(scene: &Scene, zone: u32) -> ZoneState {
     wp(&scene.runtime, &scene.array, zone).0
 }
 
-/// The blocks of a drive's metadata log that hold records which are `chosen`.
+/// Blocks of the `chosen` records in a drive's metadata log.
 fn logged(scene: &Scene, drive: usize, chosen: impl Fn(&Record) -> bool) -> BTreeSet<u64> {
     let found = records(&scene.runtime, &scene.drives[drive], scene.data());
     found.into_iter().filter(|(record, _)| chosen(record)).flat_map(|(_, blocks)| blocks).collect()
 }
 
-/// A shutdown has made zone 0 empty; who holds what was written is missing, and who has the copy of the log is not
-/// rebuilt yet.
+/// An array with zone 0 offline: a shutdown has made it empty on all drives, member 0 with its data is missing, and
+/// member 3 with the other copy of its log records is not rebuilt.
 fn in_doubt(policy: Policy) -> Scene {
     let mut scene = Scene::new(policy);
     scene.write(0, 0, 1);
@@ -52,7 +52,7 @@ fn in_doubt(policy: Policy) -> Scene {
     scene
 }
 
-/// Member 1 has lost its part at work, and the zone has gone on: what it holds looks as good as any.
+/// Member 1 lost its part at runtime, and the zone was written on: the contents of the part look as valid as any.
 #[test]
 fn a_part_that_is_lacking_is_not_believed_because_another_one_is_missing_or_was_changed() {
     for (policy, changed) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
@@ -78,7 +78,7 @@ fn a_part_that_is_lacking_is_not_believed_because_another_one_is_missing_or_was_
     }
 }
 
-/// As before, and the zone is full: what is left of it looks whole.
+/// As before, with a full zone: the remains of the lost part look complete.
 #[test]
 fn a_full_zone_is_in_doubt_if_one_has_lost_its_part_and_another_ones_was_changed() {
     for policy in Policy::ALL {
@@ -100,17 +100,17 @@ fn a_zone_in_doubt_is_left_alone_by_a_rebuild() {
     for policy in Policy::ALL {
         let scene = in_doubt(policy);
         let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
-        // It is not in sync, and that is said.
+        // The zone is reported as left out.
         let left_out: Vec<_> = rebuilt.left_out.iter().map(|out| (out.zone, out.member)).collect();
         assert_eq!(left_out, [(0, 3)], "{policy:?}");
         assert_eq!(scene.states()[3], LACKS_ONE, "{policy:?}");
     }
 }
 
-/// Without one of two members all the others agree, and without the other one, too.
+/// The remaining members agree without either of two members, so neither of the two may be left out.
 #[test]
 fn nobody_is_done_without_if_either_of_two_may_have_been_changed() {
-    // Stripe 2 has been begun, on member 2; or it and the next one have, and nobody else has any of it.
+    // Stripe 2 has been begun, with data on member 2; or stripes 2 and 3 have, with data on member 2 only.
     for (changed, promised, more) in [(1, 26, 0), (3, 24, 24)] {
         let mut scene = Scene::new(Policy::Log);
         scene.write(0, 0, promised);
@@ -142,7 +142,7 @@ fn too_few_members_cannot_tell_that_nothing_was_written() {
     }
 }
 
-/// Every block was written, and the members' zones, which are larger than what is used, are not finished yet.
+/// Every block is written, and the members' zones, which are larger than their used part, are not finished yet.
 #[test]
 fn a_zone_that_was_written_to_its_end_waits_for_the_member_that_holds_it() {
     for policy in Policy::ALL {
@@ -165,7 +165,7 @@ fn a_zone_that_was_written_to_its_end_waits_for_the_member_that_holds_it() {
     }
 }
 
-/// The version that decodes the tail of the missing member was in a part of a log that cannot be read.
+/// The logged partial parity that decodes the tail of the missing member is unreadable.
 #[test]
 fn a_tail_that_a_version_in_a_log_with_holes_may_have_shown_is_in_doubt() {
     let mut scene = Scene::new(Policy::InPlace);
@@ -186,8 +186,7 @@ fn a_tail_that_a_version_in_a_log_with_holes_may_have_shown_is_in_doubt() {
     scene.check(0, end - CHUNK);
 }
 
-/// A shutdown has made the zone empty on all members, so that only the record of its beginning tells that
-/// there is something in it.
+/// A shutdown has made the zone empty on all members, so only the record of its beginning proves that it has data.
 #[test]
 fn a_zone_whose_beginning_no_log_can_tell_is_in_doubt() {
     let mut scene = Scene::new(Policy::InPlace);
@@ -204,8 +203,7 @@ fn a_zone_whose_beginning_no_log_can_tell_is_in_doubt() {
     }
 }
 
-/// The power goes while an assembly tells the members of itself, one after the other; the next one, which the
-/// one that has not been told is missing from, comes to nothing.
+/// An assembly is cut off before `missing` has its superblock; the next one, without that member, comes to nothing.
 #[test]
 fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_nothing() {
     for policy in Policy::ALL {
@@ -215,7 +213,7 @@ fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_no
             scene.stop();
             let data = scene.data();
             for (held, there) in [(vec![missing], None), (vec![0, 1, 2, 3], Some(missing))] {
-                // Appended to a log, and not a checkpoint, is that somebody is out.
+                // The superblock that says that a member is out is appended to the log, not part of a checkpoint.
                 scene.rig.rule(move |drive, command| match command {
                     Command::Write { lba, .. } if there.is_some() && lba.0 % 256 == 0 => Act::Pass,
                     _ => Act::hold_if(held.contains(&drive) && is_metadata(command, data)),
@@ -231,8 +229,8 @@ fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_no
     }
 }
 
-/// Zone 0 was in doubt, as its log could not be read, and is decided without a member, in an assembly that is
-/// cut: that member is stale as soon as anything may have been done without it.
+/// Zone 0 was offline with unreadable log blocks, and is decided without member 2 in an assembly that is cut off: that
+/// member is stale as soon as anything may have changed without it.
 #[test]
 fn a_zone_that_was_decided_waits_for_nobody_who_was_away_then() {
     let mut seen = BTreeSet::new();
@@ -261,7 +259,7 @@ fn a_zone_that_was_decided_waits_for_nobody_who_was_away_then() {
     assert_eq!(seen.len(), 2);
 }
 
-/// Two members lack a zone, so that it has failed; when one of them goes out, nothing waits for it.
+/// Two members lack a zone, which has failed; when one of them goes out, the zone does not wait for it.
 #[test]
 fn a_zone_waits_for_no_member_that_lacked_it_when_it_went_out() {
     for policy in Policy::ALL {
@@ -281,7 +279,7 @@ fn a_zone_waits_for_no_member_that_lacked_it_when_it_went_out() {
     }
 }
 
-/// The member fails in the very reset; another one lacks the zone.
+/// The member fails in the reset itself; another member lacks the zone.
 #[test]
 fn a_zone_that_is_reset_waits_for_nobody() {
     for policy in Policy::ALL {
@@ -302,12 +300,12 @@ fn a_zone_that_is_reset_waits_for_nobody() {
     }
 }
 
-/// What is in a log may look like anything: here like a record that was damaged, in parity whose own record a
-/// power cut has torn. It lies where the second block of that record is.
+/// Payloads in logs are arbitrary: here parity in a record torn by a power cut contains a block that looks like
+/// a damaged record, at the second block of the torn one.
 #[test]
 fn what_looks_like_a_record_inside_a_torn_one_is_no_damage() {
     let zeros = Buf::zeroed(2 * BLOCK);
-    // The parity of a first chunk is the chunk, and lies in the log of member 1. Nothing else arrives.
+    // The parity of a first chunk equals the chunk, and goes to the log of member 1. Neither it nor the data arrives.
     let begin = |data: &Buf| {
         let scene = Scene::new(Policy::Log);
         let (from, seen) = (scene.data(), Rc::new(RefCell::new(None)));
@@ -327,7 +325,7 @@ fn what_looks_like_a_record_inside_a_torn_one_is_no_damage() {
     let (_, lba, record) = begin(&zeros);
     let header = Header::read(&record).unwrap();
     let payload = header.payload_bytes as usize - zeros.len();
-    // A record of one block, of which a bit is wrong.
+    // A record of one block with a wrong bit.
     let origin = Origin { lba: lba.0 + 1, ..header.origin };
     let tail = TailRecord { zone: 0, generation: 0, epoch: 0, tail_blocks: 1 };
     let mut damaged = Record::Tail(tail).encode(origin, header.sequence + 1).to_vec();
@@ -342,7 +340,7 @@ fn what_looks_like_a_record_inside_a_torn_one_is_no_damage() {
     assert_eq!(state(&scene, 0), ZoneState::Empty);
 }
 
-/// What is flushed has to be found as it was told, whoever comes back.
+/// A flushed state has to be found again with any returning member, so a flush commits the array.
 #[test]
 fn an_array_that_holds_back_begins_when_it_is_flushed() {
     for policy in Policy::ALL {
@@ -363,8 +361,9 @@ fn an_array_that_holds_back_begins_when_it_is_flushed() {
     }
 }
 
-/// An assembly takes a member back, and is cut when one of the others has been told; also if that member alone has
-/// heard of a change that was cut off, and another one of an assembly.
+/// An assembly takes member 0 back, and is cut off when only one other member has its superblock. With `heard`, member
+/// 0 alone also has the superblock of an interrupted change, and the other one that of an interrupted assembly without
+/// member 0.
 #[test]
 fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_still() {
     for (policy, heard) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
@@ -374,7 +373,7 @@ fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_st
         if heard {
             scene.stop();
             let (data, size, checkpoints) = (scene.data(), scene.shape.zone_size_blocks, Cell::new(0));
-            // All are told once, and member 0 the change itself.
+            // A first superblock goes to all members, and the change itself to member 0 only.
             scene.rig.rule(move |_, command| match command {
                 Command::Write { lba, .. } if lba.0 < data && lba.0 % size == 0 => {
                     checkpoints.set(checkpoints.get() + 1);
@@ -394,7 +393,7 @@ fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_st
         for missing in [heard.then_some(0), None] {
             scene.cut(|_| false);
             let data = scene.data();
-            // The drive of member 1 is another one.
+            // Member 1 is drive 4 now.
             scene.rig.rule(move |drive, command| Act::hold_if(drive < 4 && is_metadata(command, data)));
             scene.start_assembly(missing);
             assert_eq!(scene.rig.held(), 1, "{policy:?}");
@@ -406,8 +405,8 @@ fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_st
     }
 }
 
-/// A member has failed at work while a zone could not do without it, and nothing was written down since. An
-/// assembly tells the others that it is back, and is cut before it is told itself.
+/// A member failed at runtime while a zone could not do without it, and no superblock was written since. An assembly
+/// writes to the others that it is back, and is cut off before the member's own superblock.
 #[test]
 fn a_member_that_comes_back_has_been_away_until_it_is_told() {
     for policy in Policy::ALL {
@@ -434,15 +433,15 @@ fn a_member_that_comes_back_has_been_away_until_it_is_told() {
     }
 }
 
-/// Assembles without `missing`, with one that is stale in its place.
+/// Assembles without `missing`, and by force with a stale member.
 fn force(scene: &mut Scene, missing: usize) {
     let (there, behaviour) =
         (scene.without(Some(missing)), Behaviour { force: true, ..Behaviour::default() });
     scene.array = run(&scene.runtime, Array::assemble_with(&scene.runtime, there, None, behaviour)).unwrap();
 }
 
-/// Zone 0 is as it was when the member went; it lacked zone 1, as only its own log says, and zone 2 was written
-/// anew without it.
+/// Zone 0 is unchanged since the member went out; zone 1 is lacking according to the member's own log only; zone 2 was
+/// rewritten without the member.
 #[test]
 fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
     for policy in Policy::ALL {
@@ -457,7 +456,7 @@ fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
             _ => Act::hold_if(drive != 3 && is_metadata(command, data)),
         });
         scene.check(1, 2 * STRIPE);
-        // Nobody else writes it down.
+        // No other member records it.
         scene.runtime.run();
         assert_eq!(scene.states()[3], LACKS_ONE, "{policy:?}");
         scene.stop();
@@ -472,11 +471,12 @@ fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
     }
 }
 
-/// The end of a write that came to nothing is in its log alone, and the zone has ended before that since.
+/// The forced member's log alone has the tail of a write that came to nothing; the zone was decided with an earlier
+/// tail since.
 #[test]
 fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_one_is_back() {
     let mut scene = Scene::new(Policy::Zrwa);
-    // So near the end that tails go to the metadata logs: of stripe 57 to those of members 1 and 0.
+    // Near the end of the zone, where tails go to the metadata logs: those of stripe 57 to members 1 and 0.
     let begun = 57 * STRIPE;
     (0..begun).step_by(3 * STRIPE as usize).for_each(|at| scene.write(0, at, 3 * STRIPE));
     scene.write(0, begun, 1);
@@ -495,14 +495,14 @@ fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_o
     scene.check(0, begun + 1);
 }
 
-/// Some have been told that a member is back, and others say still that it is out; then the array is to be
-/// destroyed, and only that member has been told so.
+/// Some superblocks say that a member is back, and others still that it is out; then a destruction is cut off when only
+/// that member is marked for it.
 #[test]
 fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         (0..2).for_each(|zone| scene.write(zone, 0, 30));
-        // The zones wait for member 0, as the new drive lacks them.
+        // The zones wait for member 0, since the new drive lacks them.
         scene.replace(1);
         scene.cut(|_| false);
         scene.assemble(Some(0));
@@ -527,7 +527,7 @@ fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
     }
 }
 
-/// A member holds blocks that came to nothing, which are burned; then another hand resets its part.
+/// A member holds burned blocks of a write that came to nothing; then its part is reset by another program.
 #[test]
 fn a_part_that_ends_before_what_was_burned_of_it_is_done_without() {
     let mut scene = Scene::new(Policy::Log);
@@ -548,16 +548,16 @@ fn a_part_that_ends_before_what_was_burned_of_it_is_done_without() {
     scene.check(0, tail);
 }
 
-/// What the host does while blocks cannot be read.
+/// Load while blocks are unreadable.
 #[derive(Clone, Copy, Debug)]
 enum Meanwhile {
     Nothing,
-    /// So many blocks, with FUA.
+    /// So many blocks, written with FUA.
     Writes(u64),
 }
 
-/// Appends of a member are lost in a power cut, and others that landed cannot be read at the next assembly; at the
-/// one after that they can.
+/// Appends to a member are lost in a power cut. Others that landed are unreadable in the next assembly, and readable in
+/// the one after that.
 #[test]
 fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
     let meanwhile = [Meanwhile::Nothing, Meanwhile::Writes(1), Meanwhile::Writes(4), Meanwhile::Writes(30)];
@@ -587,7 +587,7 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
             if landed > begin {
                 scene.write(0, begin, landed - begin);
             }
-            // Of what is on its way to the member a few appends are lost, and those behind them land.
+            // The first of the appends in flight to the member are lost, and those behind them land.
             scene.rig.rule(move |drive, command| {
                 Act::hold_if(drive == member && matches!(command, Command::Append { .. }))
             });
@@ -599,7 +599,7 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
             scene.rig.release(|position, _| position > lost);
             let voids = scene.data()..scene.data() + scene.shape.zone_size_blocks;
             scene.cut(|_| false);
-            // Whatever it holds beyond what was promised.
+            // All blocks of the member beyond the promised ones.
             let written = scene.rig.written(member, part(0));
             let promised = position(scene.array.layout(), member, landed);
             let bad = (voids.start + promised..voids.start + written).collect();
@@ -624,7 +624,7 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
     }
 }
 
-/// An assembly starts counting anew, and a life of a zone after it has the number of one before.
+/// Trap: an assembly that restarts its count would give an epoch to a zone a second time.
 #[test]
 fn no_number_is_given_twice_after_an_assembly() {
     let mut scene = Scene::new(Policy::Log);
@@ -648,8 +648,8 @@ fn no_number_is_given_twice_after_an_assembly() {
     assert!(epochs(&scene).last() > before.last(), "{:?} after {before:?}", epochs(&scene));
 }
 
-/// Of a write that was cut off one member has its part, which the recovery does without; what is written in front of it
-/// later does not bring it back.
+/// A write that was cut off arrived on one member only and is not part of the tail; later writes in front of it do not
+/// make it count.
 #[test]
 fn what_an_earlier_assembly_has_left_beyond_the_tail_counts_for_nothing() {
     for policy in Policy::ALL {

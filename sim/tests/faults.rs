@@ -1,4 +1,5 @@
-//! Planned faults strike when they should, and images refuse what is not theirs.
+//! Scheduled faults of the emulated drive take effect at the planned command, and files that are no valid image are
+//! refused.
 
 use engine::{
     buf::{BLOCK, Buf},
@@ -134,7 +135,7 @@ fn with_zrwa() -> Ssd {
     ssd
 }
 
-/// All that can be seen of the zones that the commands are about.
+/// All visible state of the zones and blocks that the commands address.
 fn seen(ssd: &mut Ssd) -> String {
     let zones = [1, 2].map(|zone| ssd.zones().info(ZoneIndex(zone)));
     let data = [512, 513].map(|lba| read(ssd, lba).data[0]);
@@ -181,7 +182,7 @@ fn another_hand_resets_and_finishes_zones_between_commands() {
     ssd.faults().after(0, Fault::Reset(ZoneIndex(1)));
     assert_eq!(read(&mut ssd, 513).data[0], 0);
     assert_eq!(ssd.zones().info(ZoneIndex(1)).state, ZoneState::Empty);
-    // What cannot be reset stays as it is, and nobody notices.
+    // A zone that cannot be reset or finished stays as it is, without an error.
     ssd.faults().after(0, Fault::Offline(ZoneIndex(1)));
     ssd.faults().after(0, Fault::Reset(ZoneIndex(1)));
     ssd.faults().after(0, Fault::Finish(ZoneIndex(8)));

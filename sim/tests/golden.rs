@@ -1,8 +1,9 @@
-//! Arrays that earlier code has written are read as it left them.
+//! Golden images: arrays written by earlier code are read correctly.
 //!
-//! `fixtures/v9` holds the members of two arrays of the present version, a RAID-5 and a RAID-6, made once by
-//! `sim/examples/golden.rs`; what is in their zones is said in `support/golden.rs`. They are unpacked, assembled with
-//! all members and with each set of them missing that parity makes up for, compared, and written on.
+//! `fixtures/v9` holds the members of two arrays of the present format version, a RAID-5 and a RAID-6, created once by
+//! `sim/examples/golden.rs`; `support/golden.rs` describes the contents of their zones. The tests unpack them, assemble
+//! them with all members and without each set of members that the parity makes up for, compare the contents, and write
+//! on.
 
 use crate::support::golden::{self, Golden, RAID5, RAID6, ZONES};
 use engine::{
@@ -26,7 +27,7 @@ use std::{
     rc::Rc,
 };
 
-/// Unpacks one image of a version, with holes where it has zeros.
+/// Unpacks the image of one member, as a sparse file.
 fn unpack_of(golden: &Golden, version: u16, member: usize, dir: &Path) -> Drive {
     let name = golden.file_name(member);
     let images = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../fixtures/v{version}"));
@@ -53,7 +54,7 @@ fn unpack(golden: &Golden, version: u16, missing: &[usize], dir: &Path) -> Vec<D
     there.map(|member| unpack_of(golden, version, member, dir)).collect()
 }
 
-/// What is on the drives in `dir`, those of `members`.
+/// Contents of the image files of `members` in `dir`.
 fn content(golden: &Golden, members: &[usize], dir: &Path) -> Vec<Vec<u8>> {
     members.iter().map(|member| std::fs::read(dir.join(golden.file_name(*member))).unwrap()).collect()
 }
@@ -75,7 +76,7 @@ fn submit(runtime: &Runtime, array: &Array, command: Command) -> Done {
     done
 }
 
-/// What has to be in a zone, up to its capacity.
+/// Expected contents of a zone, up to its capacity.
 fn expected(zone: u32) -> Vec<u8> {
     let plan = &ZONES[zone as usize];
     let life = plan.earlier_blocks.is_some() as u32;
@@ -104,7 +105,7 @@ fn check_zones(runtime: &Runtime, array: &Array) {
     }
 }
 
-/// Fills what is not full, to see that the array can go on from what it found.
+/// Writes every zone that is not full to its capacity, to check that the array can continue.
 fn write_on(runtime: &Runtime, array: &Array) {
     for (zone, plan) in (0..).zip(&ZONES).filter(|(_, plan)| plan.state != ZoneState::Full) {
         let start = array.geometry().start(ZoneIndex(zone)).0;
@@ -123,7 +124,7 @@ fn read_whoever_is_missing(golden: &Golden) {
     {
         let dir = tempfile::tempdir().unwrap();
         let drives = unpack(golden, version, &missing, dir.path());
-        // Twice: what the first assembly repairs, the second one has to find as it was.
+        // Twice: the second assembly has to find the state that the first one left after its repairs.
         for again in [false, true] {
             let runtime = Runtime::new();
             let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
@@ -134,7 +135,7 @@ fn read_whoever_is_missing(golden: &Golden) {
             for (role, member) in status.members.iter().enumerate() {
                 let state = if missing.contains(&role) { MemberState::Out } else { MemberState::Active };
                 assert_eq!(member.state, state, "member {role} without {missing:?}: {}", member.note);
-                // Those of the drive that is gone, too; member 1 has been replaced.
+                // Also for the missing drive; member 1 has been replaced.
                 let serial = format!("{:02x}", [0, 0x11, 2, 3, 4][role]).repeat(4);
                 let Geometry { zones, zone_capacity_blocks, .. } = golden.model().geometry;
                 let size_bytes = zones as u64 * zone_capacity_blocks * BLOCK as u64;
@@ -191,7 +192,7 @@ fn with_one_member_too_few_the_array_is_refused_and_nothing_is_written() {
     }
 }
 
-/// Without this the images would prove less than they seem to.
+/// Checks the coverage of the images.
 #[test]
 fn the_images_hold_every_kind_of_record() {
     assert_eq!(VERSION, 9, "a new version needs images of its own");
@@ -237,10 +238,10 @@ fn holds_every_kind_of_record(golden: &Golden) {
             }
         }
     }
-    // Holes need more room than these logs have.
+    // Hole records need more room than these logs have.
     assert_eq!(in_log, (1..=11).filter(|kind| *kind != 10).collect());
     assert_eq!(in_data, BTreeSet::from([8]), "tail records in rows ahead");
-    // Its present life ends too near its beginning for that.
+    // The zone's present life is too short for logged tails.
     let earlier = logged_lives.iter().any(|(zone, _)| *zone == 5);
     assert!(earlier, "a tail of zone 5 before it was reset: {logged_lives:?}");
     assert!(checkpointed.0 > 0 && checkpointed.1 > 0, "partial parity and tails in checkpoints");

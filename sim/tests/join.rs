@@ -1,5 +1,5 @@
-//! Writes that are queued behind each other in a zone: what goes out together, what waits for what, and
-//! how it is answered.
+//! Joining of writes that are queued in a zone: which writes are sent together, which ones wait, and in which order
+//! they complete.
 
 use crate::support::{
     array::{check, geometry, options, run, write_command},
@@ -13,12 +13,12 @@ use engine::{
 use std::{cell::RefCell, rc::Rc};
 
 const CHUNK: u64 = 4;
-/// A stripe of four members.
+/// Blocks of a stripe of four members.
 const STRIPE: u64 = 3 * CHUNK;
 /// First block of the first data zone of a drive.
 const DATA: u64 = 2 * 128;
 
-/// An array whose drives hold writes of data and parity back. Commands are noted as member, row and
+/// An array on drives that hold back writes of data and parity. `writes` lists these commands as member, row and
 /// blocks.
 struct Scene {
     runtime: Runtime,
@@ -26,7 +26,7 @@ struct Scene {
     array: Array,
     writes: Rc<RefCell<Vec<(usize, u64, u64)>>>,
     pending: Vec<Completion>,
-    /// Writes of another zone.
+    /// Writes to another zone.
     others: Vec<Completion>,
     end: u64,
 }
@@ -49,7 +49,7 @@ impl Scene {
         Scene { runtime, rig, array, writes, pending: Vec::new(), others: Vec::new(), end: 0 }
     }
 
-    /// Hands in writes of these lengths at once; gives what they send to the drives.
+    /// Submits writes of these lengths at once; returns the resulting drive commands.
     fn write(&mut self, blocks: &[u64]) -> Vec<(usize, u64, u64)> {
         for blocks in blocks {
             let command = write_command(&self.array, 0, self.end, *blocks, false);
@@ -60,7 +60,7 @@ impl Scene {
         self.writes.take()
     }
 
-    /// Has the drives hold a stripe of another zone, so that they are busy.
+    /// Puts a stripe of another zone in flight, so that the drives are busy.
     fn keep_busy(&mut self) {
         let command = write_command(&self.array, 1, 0, STRIPE, false);
         self.others.push(self.array.submit(command));
@@ -68,14 +68,14 @@ impl Scene {
         assert_eq!(self.writes.take().len(), 4);
     }
 
-    /// Completes what is in flight; gives what follows.
+    /// Completes the commands in flight; returns the ones that follow.
     fn complete(&mut self) -> Vec<(usize, u64, u64)> {
         self.rig.release(|_, _| true);
         self.runtime.run();
         self.writes.take()
     }
 
-    /// How many writes have been answered, the first ones; and what their tails are.
+    /// Number of completed writes, a prefix of those submitted, and their tails.
     fn answered(&mut self) -> (usize, Vec<u64>) {
         let mut tails = Vec::new();
         for completion in &mut self.pending {
@@ -88,7 +88,7 @@ impl Scene {
         (tails.len(), tails)
     }
 
-    /// All that was written can be read, with every member out in turn.
+    /// Checks that all written blocks can be read, with each member out in turn.
     fn check(self) {
         self.rig.rule(|_, _| Act::Pass);
         check(&self.runtime, &self.array, 0, self.end);
@@ -120,11 +120,11 @@ fn as_much_as_is_in_flight_goes_together_and_is_answered_in_order() {
     scene.keep_busy();
     assert_eq!(scene.write(&[2]).len(), 2);
     assert_eq!(scene.write(&[1]), [], "less than is in flight");
-    // Data as one command, and one slot.
+    // Data in one command, and one slot.
     assert_eq!(scene.write(&[1]), [(0, 0, 2), (1, 4, 2)]);
     assert_eq!(scene.answered().0, 0);
     assert_eq!(scene.complete(), []);
-    // Both writes of a plan have its end as their tail.
+    // Both writes of the joined plan have the plan's end as their tail.
     assert_eq!(scene.answered(), (3, vec![2, 4, 4]));
     scene.check();
 }
@@ -142,7 +142,7 @@ fn nothing_waits_when_nothing_is_in_flight_any_more() {
     scene.check();
 }
 
-/// Two commands for each of four drives: data and a slot each.
+/// Two commands for each of four drives: data and a slot.
 #[test]
 fn nothing_waits_while_drives_have_little_to_do() {
     let mut scene = Scene::new(true);
@@ -153,7 +153,7 @@ fn nothing_waits_while_drives_have_little_to_do() {
     assert_eq!(scene.complete().len(), 2);
     scene.complete();
     assert_eq!(scene.answered().0, 5);
-    // What has been completed counts no more.
+    // Completed writes no longer count.
     assert!(!scene.write(&[2]).is_empty());
     assert!(!scene.write(&[1]).is_empty());
     scene.complete();
@@ -165,7 +165,7 @@ fn whole_stripes_go_without_partial_parity() {
     let mut scene = Scene::new(true);
     let sent = scene.write(&[1; STRIPE as usize]);
     assert_eq!(sent, [(0, 0, CHUNK), (1, 0, CHUNK), (2, 0, CHUNK), (3, 0, CHUNK)]);
-    // There were enough lately to fill a stripe: this waits for what is in flight.
+    // The recent writes were enough to fill a stripe, so these wait for those in flight.
     assert_eq!(scene.write(&[1, 1, 1]), []);
     let sent = scene.write(&[CHUNK, CHUNK, 1]);
     assert_eq!(sent, [(1, 1, CHUNK), (2, 1, CHUNK), (3, 1, CHUNK), (0, 1, CHUNK)]);
@@ -186,7 +186,7 @@ fn half_a_chunk_to_a_whole_one_goes_in_two_halves() {
 #[test]
 fn a_write_that_crosses_stripes_does_not_wait_for_itself() {
     let mut scene = Scene::new(true);
-    // A stripe with its parity, and a rest with its slot.
+    // A stripe with its parity, and the rest with its slot.
     assert_eq!(scene.write(&[STRIPE + 1]).len(), 4 + 2);
     scene.complete();
     assert_eq!(scene.answered().0, 1);

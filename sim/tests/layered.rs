@@ -1,4 +1,4 @@
-//! Namespaces and volumes on arrays, with all ends and misfortunes that the world of arrays knows.
+//! Namespaces and volumes on arrays, with all ends and faults of the simulated arrays.
 
 use engine::raid::{Consistency, policy::Policy};
 use sim::simulator::{
@@ -41,7 +41,7 @@ fn layers_on_arrays_keep_promises_through_every_end() {
     assert!(unseen.is_empty(), "{unseen:?}");
 }
 
-/// An array that promises a write by its write pointer alone loses the end of chunks: every layer shows it.
+/// An array that proves tails by write pointers alone loses the end of chunks: the checks of every layer detect it.
 #[test]
 fn array_without_logged_write_pointers_is_found_through_each_layer() {
     let consistency = Consistency::Stripe;
