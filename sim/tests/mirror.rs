@@ -1,5 +1,5 @@
-//! Drives that are replaced while they work: whatever fails on the way, and wherever the power goes, nobody
-//! is missed who was not lost, and only one of the two drives ever goes on.
+//! Replacement of drives at runtime: with any failure and any power cut, no member is reported out that was not lost,
+//! and only one of the two drives remains a member.
 
 use crate::support::{
     self,
@@ -34,12 +34,12 @@ const NEW: usize = MEMBERS;
 const META: u32 = 2;
 /// First block of data on a drive.
 const DATA: u64 = META as u64 * 256;
-/// Blocks of a zone: 12 rows of three chunks of data.
+/// Capacity of a zone in blocks: 12 rows of three data chunks.
 const CAPACITY: u64 = 12 * 3 * CHUNK;
-/// What has been written to each zone: all of it; so much, and then it was finished; a tail inside a chunk, one
-/// on a stripe's end, one near the end of the zone; nothing.
+/// Blocks written to each zone: a full one; one that is finished early; tails inside a chunk, at the end of a stripe
+/// and near the end of the zone; an empty one.
 const TAILS: [u64; 6] = [CAPACITY, 30, 17, 48, CAPACITY - 7, 0];
-/// The zone that was finished early.
+/// The zone that is finished early.
 const FINISHED: u32 = 1;
 
 fn shape() -> Geometry {
@@ -52,7 +52,7 @@ struct Scene {
     runtime: Runtime,
     rig: Rc<Rig>,
     drives: Vec<Drive>,
-    /// What the rig calls them.
+    /// The rig's drive numbers.
     numbers: Vec<usize>,
     array: Array,
 }
@@ -71,7 +71,7 @@ impl Scene {
         Scene::shaped(policy, &shape, &shape, Some(CAPACITY))
     }
 
-    /// With zones of that size, or as large as they can be.
+    /// With zones of `zone_size_blocks`, or of the largest possible size.
     fn shaped(policy: Policy, shape: &Geometry, new: &Geometry, zone_size_blocks: Option<u64>) -> Scene {
         let (runtime, rig) = (Runtime::new(), Rig::new());
         let mut drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(shape)).collect();
@@ -107,7 +107,7 @@ impl Scene {
         outcome.take().expect("it ends")
     }
 
-    /// A command that is on its way.
+    /// Submits a command and leaves it in flight.
     fn submit(&self, command: Command) -> Completion {
         let pending = self.array.submit(command);
         self.runtime.run();
@@ -118,7 +118,7 @@ impl Scene {
         self.submit(write_command(&self.array, zone, at, blocks, true))
     }
 
-    /// Lets everything through that was held back, and what comes of it.
+    /// Executes all held commands and those that follow from them.
     fn release(&self) {
         self.rig.rule(|_, _| Act::Pass);
         self.runtime.run();
@@ -127,7 +127,7 @@ impl Scene {
         }
     }
 
-    /// Copies all zones but the last one, whose reads are held back.
+    /// Starts the replacement and stops it at the last zone with data by holding back its reads.
     fn start_all_but_one(&self) -> Outcome {
         self.rig.rule(|drive, command| {
             let last = 4 * shape().zone_size_blocks + DATA..5 * shape().zone_size_blocks + DATA;
@@ -162,7 +162,7 @@ impl Scene {
         self.states()[OLD].1.clone()
     }
 
-    /// Assembles copies of all drives but those in `without`; nobody uses the originals any more.
+    /// Assembles copies of all drives except those in `without`; the originals are not used afterwards.
     fn copy_without(&self, without: &[usize]) -> Scene {
         self.runtime.clear();
         let (runtime, mut drives, mut numbers) = (Runtime::new(), Vec::new(), Vec::new());
@@ -183,7 +183,7 @@ impl Scene {
     }
 }
 
-/// Assembles what a cut has left in every way in which a single drive is lost, and looks at what is there.
+/// Assembles the drives as a power cut has left them, with all and without each single one, and checks the contents.
 fn judge(scene: &Scene) {
     let all = scene.copy_without(&[]);
     all.check_active();
@@ -192,14 +192,14 @@ fn judge(scene: &Scene) {
         let found = scene.copy_without(&[without]);
         found.check(&TAILS);
         for (member, (state, _)) in found.states().into_iter().enumerate() {
-            // The member is lost with the drive that is, unless the other one takes its place.
+            // The lost drive's member may be out: also `OLD`, if the lost drive is its present one.
             let lost = without == member || member == OLD && all.name() == format!("drive{without}");
             assert!(lost || state == MemberState::Active, "without {without}: {:?}", found.states());
         }
     }
 }
 
-/// As [`judge`], once the array has gone on with all drives, or without one of the two.
+/// As [`judge`], after the array was written with all drives, or without one of the two of member `OLD`.
 fn judge_what_goes_on(scene: &Scene) {
     for without in [None, Some(OLD), Some(NEW)] {
         let without: Vec<usize> = without.into_iter().collect();
@@ -208,7 +208,7 @@ fn judge_what_goes_on(scene: &Scene) {
         let (taken, state) = (first.name(), first.states()[OLD].0);
         let mut tails = TAILS;
         tails[2] += 20;
-        // Whoever was not there, or not taken, is there again.
+        // The drives that were missing or not used are present again.
         let mut lost = vec![None, Some(OLD), Some(NEW)];
         lost.extend((state == MemberState::Active).then_some(Some(3)));
         for lost in lost {
@@ -221,7 +221,7 @@ fn judge_what_goes_on(scene: &Scene) {
     }
 }
 
-/// Commands of a whole replacement, and how many of them come before the new drive takes over.
+/// Number of commands of a whole replacement that change drives, and of those up to the last one to the new drive.
 fn commands(policy: Policy, volatile: bool) -> (usize, usize) {
     let scene = Scene::new(policy, volatile);
     let (all, copied) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -242,7 +242,7 @@ fn commands(policy: Policy, volatile: bool) -> (usize, usize) {
 fn the_power_may_go_at_any_command_of_a_replacement() {
     for (policy, volatile) in POLICIES.into_iter().zip([false, false, true]) {
         let (all, last_of_new) = commands(policy, volatile);
-        // Every one while the new drive takes over, and some of those before.
+        // Each one while the new drive takes over, and some of those before.
         let first_close = last_of_new.saturating_sub(40);
         for cut in (0..first_close).step_by(23).chain(first_close..=all) {
             let scene = Scene::new(policy, volatile);
@@ -285,7 +285,7 @@ fn a_new_drive_that_fails_is_let_go() {
             tails[2] += 9;
             scene.check(&tails);
             scene.cut_power(false);
-            // The new drive is there again: it is none of the array's.
+            // The new drive is present again, and is no member.
             let found = scene.copy_without(&[3]);
             assert_eq!(found.states()[OLD], (MemberState::Active, scene.name()), "{policy:?} {fail_at}");
             found.check(&tails);
@@ -325,8 +325,8 @@ fn an_old_drive_that_goes_out_on_the_way_is_rebuilt() {
     }
 }
 
-/// What the old drive cannot read is decoded, and what another one cannot read is copied: a rebuild would lose
-/// both.
+/// Blocks unreadable on the old drive are decoded, and stripes with an unreadable block on another member are copied: a
+/// rebuild would lose both.
 #[test]
 fn blocks_that_the_old_drive_cannot_read_are_decoded() {
     for policy in POLICIES {
@@ -343,14 +343,14 @@ fn blocks_that_the_old_drive_cannot_read_are_decoded() {
     }
 }
 
-/// A zone that can be neither read nor decoded is left out and rebuilt, unless another member lacks it.
+/// A zone with blocks that can be neither read nor decoded is left out and rebuilt, unless another member lacks it.
 #[test]
 fn a_zone_that_cannot_be_copied_is_left_out() {
     for policy in POLICIES {
         for degraded in [false, true] {
             let scene = Scene::new(policy, false);
             let size = scene.drives[OLD].device.geometry().zone_size_blocks;
-            // Of the stripe that is not complete, in the zone with a tail of 17 blocks: a chunk of its data.
+            // A data chunk of the incomplete stripe in the zone with a tail of 17 blocks.
             let stripe = TAILS[2] / (3 * CHUNK);
             let row = size * (META as u64 + 2) + stripe * CHUNK;
             (0..CHUNK).for_each(|b| scene.rig.damage(OLD, Fault::Unreadable(Lba(row + b))));
@@ -385,7 +385,7 @@ fn what_is_written_meanwhile_is_on_the_new_drive() {
             let outcome = scene.start();
             scene.runtime.run();
             scene.rig.rule(|_, _| Act::Pass);
-            // Some zones are followed, some are not, and one is being copied.
+            // The new drive follows some of these zones, others it does not yet, and one is being copied.
             let mut tails = TAILS;
             let mut writes = Vec::new();
             for zone in [2u32, 3, 5] {
@@ -435,7 +435,7 @@ fn drives_that_cannot_be_copied_to_are_refused_and_nothing_changes() {
     scene.check(&TAILS);
 }
 
-/// A drive that has missed one command, whatever it does afterwards, is not what the old one is.
+/// A new drive that has missed one command is not identical to the old one, even if it completes all later commands.
 #[test]
 fn a_new_drive_that_misses_one_command_is_let_go() {
     for policy in POLICIES {
@@ -461,7 +461,7 @@ fn a_new_drive_that_misses_one_command_is_let_go() {
     }
 }
 
-/// What has begun has come to an end when a drive takes over: until then nobody is told.
+/// The drive takes over only when all earlier commands have completed; before that no superblock names it.
 #[test]
 fn nothing_is_on_its_way_when_a_drive_takes_over() {
     for policy in POLICIES {
@@ -505,7 +505,7 @@ fn nothing_is_on_its_way_when_a_drive_takes_over() {
     }
 }
 
-/// A cache that is lost in part may have kept what a drive says of itself, and lost what it says it has.
+/// A partly lost cache may keep the drive's superblock, and lose the copied data.
 #[test]
 fn what_was_copied_is_safe_before_a_drive_takes_over() {
     for policy in POLICIES {
@@ -527,7 +527,7 @@ fn what_was_copied_is_safe_before_a_drive_takes_over() {
     }
 }
 
-/// What a flush that has failed was to make safe may be lost, though later ones succeed.
+/// Writes covered by a failed flush may be lost, even if later flushes succeed.
 #[test]
 fn a_new_drive_that_fails_a_single_flush_is_let_go() {
     for policy in POLICIES {
@@ -553,19 +553,19 @@ fn a_new_drive_that_fails_a_single_flush_is_let_go() {
     }
 }
 
-/// One that fails when all that could be copied has been left out takes over nothing.
+/// A drive that fails after all zones were left out does not take over.
 #[test]
 fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
     let shape = Geometry { volatile_cache: true, ..geometry(1 + META, 240, 8) };
     for (policy, flush) in POLICIES.into_iter().flat_map(|policy| [(policy, 0), (policy, 1)]) {
         let mut scene = support::scene::Scene::shaped(policy, shape.clone());
         scene.write(0, 0, 17);
-        // The chunk of data that it has of the stripe that is not complete.
+        // The drive's data chunk of the incomplete stripe.
         let row = scene.data() + CHUNK;
         (0..CHUNK).for_each(|block| scene.damage(OLD, Fault::Unreadable(Lba(row + block))));
         let new = scene.rig.drive(&shape);
         scene.drives.push(new.clone());
-        // Of the label, or when it is to take over.
+        // Either the flush of its label or the one before it takes over.
         let flushes = Cell::new(0);
         scene.rig.rule(move |drive, command| match drive == NEW && matches!(command, Command::Flush) {
             true if flushes.replace(flushes.get() + 1) == flush => Act::Fail,
@@ -578,7 +578,8 @@ fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
     }
 }
 
-/// The old drive lacks a zone that is reset in the last moment: it holds it then, and the new one follows.
+/// The old drive lacks a zone that is reset at the last moment: the reset gives it a valid part, and the new drive
+/// follows.
 #[test]
 fn a_zone_that_comes_up_in_the_last_moment_is_followed() {
     for policy in POLICIES {
@@ -626,7 +627,7 @@ fn once_a_drive_has_taken_over_everybody_says_so() {
     }
 }
 
-/// Zones that become full while they are followed are so on a drive with larger ones, too.
+/// Zones that fill up while the new drive follows them are full on a drive with larger zones, too.
 #[test]
 fn zones_that_fill_up_meanwhile_are_full_on_a_larger_drive() {
     for policy in POLICIES {
@@ -651,20 +652,20 @@ fn wp_capacity(scene: &Scene, zone: u32) -> u64 {
     submit(&scene.runtime, &scene.array, report).zones[0].capacity_blocks
 }
 
-/// What a drive reports of its part of a zone.
+/// State, write pointer and ZRWA of a drive's part of a zone.
 fn physical(scene: &Scene, drive: usize, zone: u32) -> (ZoneState, u64, bool) {
     let report = Command::Report { first: part(zone), count: 1 };
     let info = run(&scene.runtime, scene.drives[drive].device.submit(report)).zones[0];
     (info.state, info.wp_blocks, info.zrwa)
 }
 
-/// No reader can tell the two drives apart, also where nothing was ever written.
+/// Both drives read the same, also where nothing was written.
 #[test]
 fn a_zone_that_was_copied_reads_the_same_on_both_drives() {
     for policy in POLICIES.into_iter().filter(|policy| policy.uses_zrwa()) {
         let scene = Scene::new(policy, false);
         scene.rig.fail_unwritten();
-        // Stripes whose slots lie on different members.
+        // Stripes with slots on different members.
         write(&scene.runtime, &scene.array, 3, TAILS[3], 5, true);
         write(&scene.runtime, &scene.array, 5, TAILS[5], 29, true);
         scene.replace().unwrap();
@@ -685,8 +686,8 @@ fn a_zone_that_was_copied_reads_the_same_on_both_drives() {
     }
 }
 
-/// The new drive alone has been told that it has taken over, is lost, and comes back: whatever the others have
-/// done since without it counts.
+/// The new drive alone has the superblock by which it takes over, is lost, and returns: the state that the others
+/// reached without it counts.
 #[test]
 fn what_one_drive_alone_was_told_is_outdone() {
     for policy in POLICIES {
@@ -716,7 +717,7 @@ fn copy_that_is_called_off_leaves_new_drive_blank() {
         let mut scene = Scene::new(policy, false);
         assert!(scene.array.cancel_replacement().is_err());
         let outcome = scene.start_all_but_one();
-        // What is written meanwhile goes to both.
+        // Writes go to both drives.
         let tail = TAILS[3];
         assert_eq!(run(&scene.runtime, scene.submit_write(3, tail, 5)).result, Ok(()));
         assert_eq!(scene.array.cancel_replacement(), Ok(()));
@@ -725,7 +726,7 @@ fn copy_that_is_called_off_leaves_new_drive_blank() {
         let report = Command::Report { first: ZoneIndex(0), count: shape().zones };
         let zones = run(&scene.runtime, scene.drives[NEW].device.submit(report)).zones;
         assert!(zones.iter().all(|info| info.state == ZoneState::Empty), "{policy:?} {zones:?}");
-        // The old drive is the member as before, and another copy may begin.
+        // The old drive is still the member, and another replacement can be started.
         assert!(scene.array.status().members.iter().all(|member| member.state == MemberState::Active));
         assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?}");
         let there = (0..=MEMBERS).filter(|drive| ![OLD, 3].contains(drive));
@@ -737,7 +738,7 @@ fn copy_that_is_called_off_leaves_new_drive_blank() {
     }
 }
 
-/// Full zones that have been copied are not copied again, whatever has become of others meanwhile.
+/// Full zones that were copied before the cut are not copied again, unless their content has changed.
 #[test]
 fn copy_goes_on_after_cut_or_kill_with_what_is_complete() {
     for policy in POLICIES {
@@ -753,7 +754,7 @@ fn copy_goes_on_after_cut_or_kill_with_what_is_complete() {
             }
             let members = scene.drives[..MEMBERS].to_vec();
             scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, members)).unwrap();
-            // One of the zones gets another content meanwhile.
+            // One of the zones is rewritten in between.
             submit(&scene.runtime, &scene.array, reset(FINISHED));
             write(&scene.runtime, &scene.array, FINISHED, 0, 30, true);
             submit(&scene.runtime, &scene.array, Command::Finish { zones: Zones::One(ZoneIndex(FINISHED)) });

@@ -1,5 +1,4 @@
-//! Single moments, each of which a rule of the array is for: an error, a command or a cut that arrives just
-//! then, and what must not come of it.
+//! Tests of single rules of the array: an error, a command or a cut arrives at the moment for which the rule exists.
 
 use crate::support::{
     array::{geometry, pattern, run, wp, write, write_command},
@@ -33,7 +32,7 @@ use std::{
     rc::Rc,
 };
 
-/// Whether there is a superblock among the records that a command writes.
+/// Whether a command writes a superblock, alone or in a checkpoint.
 fn tells_members(command: &Command) -> bool {
     let Command::Write { data, .. } = command else { return false };
     let mut at = 0;
@@ -50,7 +49,7 @@ fn tells_members(command: &Command) -> bool {
     false
 }
 
-/// Any command of a member fails, and the superblocks that say so do not arrive.
+/// A command of a member fails, and the superblocks that record the failure are held back.
 #[test]
 fn nothing_is_answered_before_the_superblocks_know_who_has_failed() {
     for policy in Policy::ALL {
@@ -131,7 +130,7 @@ fn an_array_that_lacks_two_members_has_failed() {
     }
 }
 
-/// A member's part of one zone is lost, and the member itself while that is written down.
+/// A member's part of one zone is lost, and the member itself fails while superblocks record that.
 #[test]
 fn a_member_that_fails_while_the_superblocks_are_written_is_written_down_too() {
     for policy in Policy::ALL {
@@ -156,7 +155,7 @@ fn a_member_that_fails_while_the_superblocks_are_written_is_written_down_too() {
     }
 }
 
-/// Has member 1 taken out; gives how many writes go to its drive afterwards.
+/// Takes member 1 out; returns a count of the writes to its drive from then on.
 fn take_out(scene: &Scene) -> Rc<Cell<u32>> {
     let written = Rc::new(Cell::new(0));
     let counted = written.clone();
@@ -172,7 +171,7 @@ fn take_out(scene: &Scene) -> Rc<Cell<u32>> {
     written
 }
 
-/// The newest superblock would make it pass for its successor.
+/// With the newest superblock the drive would pass for its successor.
 #[test]
 fn a_drive_that_is_out_learns_nothing_any_more() {
     for policy in Policy::ALL {
@@ -180,7 +179,7 @@ fn a_drive_that_is_out_learns_nothing_any_more() {
         (2..4).for_each(|zone| scene.write(zone, 0, 5));
         let data = scene.data();
         scene.rig.rule(move |drive, command| Act::hold_if(drive == 1 && is_metadata(command, data)));
-        // One record is on its way, and one waits.
+        // One record is in flight, and one is queued.
         let pending = [scene.start(reset(2)), scene.start(reset(3))];
         let written = take_out(&scene);
         while scene.rig.release(|_, _| true) > 0 {
@@ -215,7 +214,7 @@ fn a_drive_that_is_out_gets_no_checkpoint() {
     }
 }
 
-/// A write to a drive is never answered; meanwhile another one has its place.
+/// A write to a drive never completes, and the drive is replaced meanwhile.
 #[test]
 fn an_error_of_a_drive_that_was_replaced_is_not_its_successors() {
     for policy in Policy::ALL {
@@ -248,7 +247,7 @@ fn tail_records_in_a_zone_take_turns() {
         Act::Pass
     });
     (0..3).for_each(|at| scene.write(0, at, 1));
-    // The window is four rows, of which the last one has the log.
+    // The tail records of a stripe lie `D` = 4 rows ahead of it.
     let (places, row) = (places.borrow(), 4 * CHUNK);
     for drive in [0, 3] {
         assert_eq!(places[drive], [row + 1, row, row + 1]);
@@ -268,7 +267,7 @@ fn a_buffer_that_was_handed_in_comes_back_as_its_owners_alone() {
     }
 }
 
-/// Nearly full zones of partial stripes: what was logged of them would not fit in a log.
+/// Nearly full zones of partial stripes: all partial parity together would not fit in a log.
 #[test]
 fn partial_parity_of_what_is_settled_takes_no_room_in_a_log() {
     let scene = Scene::shaped(Policy::Log, Geometry { zrwa: None, ..geometry(8, 200, 5) });
@@ -280,8 +279,8 @@ fn partial_parity_of_what_is_settled_takes_no_room_in_a_log() {
     assert_eq!(scene.states(), [ACTIVE; 4]);
 }
 
-/// Two members cannot write a zone while an explicit flush is on its way to another one: it must not arrive
-/// after the reset.
+/// Two members cannot write a zone while an explicit flush of its ZRWA on another one is in flight: the flush must not
+/// arrive after the reset.
 #[test]
 fn a_zone_that_has_failed_is_reset_when_nothing_is_on_its_way_any_more() {
     let scene = Scene::new(Policy::Zrwa);
@@ -291,7 +290,7 @@ fn a_zone_that_has_failed_is_reset_when_nothing_is_on_its_way_any_more() {
     assert_eq!(scene.rig.held(), 1);
     (1..3).for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
     let failing = scene.start_write(0, 5 + STRIPE, 2 * STRIPE);
-    // One of them cannot be spared: what it holds of the zone still counts.
+    // The second member is not taken out of the zone: its blocks are still needed.
     let lacking: u32 = scene.states().iter().map(|(_, zones)| zones).sum();
     assert_eq!((lacking, wp(&scene.runtime, &scene.array, 0).0), (1, ZoneState::ReadOnly));
     let resetting = scene.start(reset(0));
@@ -303,7 +302,7 @@ fn a_zone_that_has_failed_is_reset_when_nothing_is_on_its_way_any_more() {
     assert_eq!(scene.states(), [ACTIVE; 4]);
 }
 
-/// The part is dead, though there was nothing in it.
+/// The part is offline, though it was empty.
 #[test]
 fn a_member_that_cannot_reset_its_part_of_an_empty_zone_lacks_it() {
     for policy in Policy::ALL {
@@ -318,7 +317,7 @@ fn a_member_that_cannot_reset_its_part_of_an_empty_zone_lacks_it() {
     }
 }
 
-/// The reset was promised when the power went; a recovery carries it out.
+/// The reset was promised before the power cut; recovery carries it out.
 #[test]
 fn a_member_that_cannot_carry_out_a_promised_reset_lacks_the_zone() {
     for policy in Policy::ALL {
@@ -356,7 +355,7 @@ fn a_zone_that_has_worn_out_while_nobody_looked_is_done_without() {
     }
 }
 
-/// It was just opened, with nothing in it, when it is finished: on the member that is rebuilt, too.
+/// The zone was opened and is empty when it is finished: it has to be full also on the member under rebuild.
 #[test]
 fn a_rebuild_leaves_a_zone_alone_that_is_being_finished() {
     for policy in Policy::ALL {
@@ -364,7 +363,7 @@ fn a_rebuild_leaves_a_zone_alone_that_is_being_finished() {
         scene.submit(Command::Open { zones: Zones::One(ZoneIndex(1)), zrwa: false });
         scene.replace(2);
         let (blank, first) = (4, Cell::new(true));
-        // The flush before the part counts.
+        // The flush before the part counts as rebuilt.
         scene.rig.rule(move |drive, command| match command {
             Command::Flush if drive == blank && first.replace(false) => Act::Hold,
             _ => Act::Pass,
@@ -382,7 +381,7 @@ fn a_rebuild_leaves_a_zone_alone_that_is_being_finished() {
     }
 }
 
-/// One copy of the tail's record arrived, and cannot be read when the zone is taken for empty.
+/// One copy of the tail record arrived, and is unreadable when recovery finds the zone empty.
 #[test]
 fn a_tail_that_was_not_believed_once_is_never_believed() {
     let mut scene = Scene::new(Policy::Zrwa);
@@ -407,7 +406,7 @@ fn a_tail_that_was_not_believed_once_is_never_believed() {
     scene.check(0, 20);
 }
 
-/// A zone was begun, on all members but one, and then all that had begun it is gone.
+/// A zone was begun on all members but one, and a shutdown has made it empty again on all.
 #[test]
 fn nothing_is_lacking_in_a_zone_with_nothing_in_it() {
     for policy in [Policy::Zrwa, Policy::Log] {
@@ -427,7 +426,8 @@ fn nothing_is_lacking_in_a_zone_with_nothing_in_it() {
     }
 }
 
-/// Writes a tail record into the first zone by hand: in one of the two log blocks of `stripe`, on both members.
+/// Writes a tail record directly into the data zone of zone 0: to log block `block` of `stripe`, on both of its
+/// members.
 fn write_tail(scene: &Scene, (stripe, block): (u64, u64), tail: TailRecord) {
     let members = [stripe % 4, (stripe + 3) % 4].map(|member| member as usize);
     let place = scene.data() + (stripe + 4) * CHUNK;
@@ -458,7 +458,7 @@ fn a_tail_record_counts_in_its_own_life_of_the_zone_and_in_the_place_of_its_stri
         let mut scene = Scene::new(Policy::Zrwa);
         scene.write(0, 0, 11);
         scene.stop();
-        // What was logged, and something else instead of it.
+        // Valid tail records of 9 blocks, and then the record under test in place of one of them.
         (0..2).for_each(|block| write_tail(&scene, (0, block), TailRecord { tail_blocks: 9, ..whole }));
         write_tail(&scene, (stripe, 1), tail);
         scene.assemble(None);
@@ -467,8 +467,8 @@ fn a_tail_record_counts_in_its_own_life_of_the_zone_and_in_the_place_of_its_stri
     }
 }
 
-/// Assemblies without one member come to nothing again and again, and only one member learns of each. One
-/// without that member succeeds.
+/// Repeated assemblies without member 3 come to nothing, each with a superblock on member 0 only. Then one without
+/// member 0 succeeds.
 #[test]
 fn a_superblock_of_an_assembly_that_came_to_nothing_does_not_count() {
     for policy in Policy::ALL {
@@ -514,8 +514,8 @@ fn a_drive_that_was_taken_out_or_replaced_is_not_used_and_says_why() {
     }
 }
 
-/// Cut at every command of a finish, with drives that drop what is in a ZRWA then, and with caches lost on
-/// one, on all but one or on all.
+/// Cut at every command of a finish, on drives that drop the contents of a ZRWA at a finish, with caches lost on one,
+/// on all but one or on all.
 #[test]
 fn a_finish_that_is_cut_anywhere_keeps_what_was_promised_whoever_is_missing() {
     let lost: [fn(usize) -> bool; 4] = [|_| true, |drive| drive == 0, |drive| drive == 3, |drive| drive != 0];
@@ -560,8 +560,8 @@ fn a_finish_that_is_cut_anywhere_keeps_what_was_promised_whoever_is_missing() {
     }
 }
 
-/// Until a zone is finished on the members, the parities of its last stripe lie elsewhere, and where they will be
-/// there may be slots of an earlier stripe.
+/// Until a zone is finished on the members, the parities of its last stripe lie elsewhere, and their final blocks may
+/// hold slots of an earlier stripe.
 #[test]
 fn a_zone_that_recovery_cannot_finish_is_read_with_the_parities_that_it_had() {
     let mut unfinished = 0;
@@ -579,14 +579,15 @@ fn a_zone_that_recovery_cannot_finish_is_read_with_the_parities_that_it_had() {
                     _ => Act::Pass,
                 });
                 scene.assemble(Some(missing));
-                // Offline is one that could not even go on.
+                // An offline zone could not even be continued.
                 let (state, _) = wp(&scene.runtime, &scene.array, 0);
                 if state != ZoneState::Offline {
                     scene.check(0, tail);
                 }
                 if state == ZoneState::ReadOnly {
                     unfinished += 1;
-                    // It takes as much of the drives as one that is open, and others are not begun in vain.
+                    // The zone counts as active like an open one, so writes to other zones do not fail for lack of
+                    // resources.
                     scene.rig.rule(|_, _| Act::Pass);
                     let others = 1..=scene.array.geometry().max_active;
                     let pending: Vec<_> = others.map(|zone| scene.start_write(zone, 0, 3)).collect();
@@ -602,7 +603,7 @@ fn a_zone_that_recovery_cannot_finish_is_read_with_the_parities_that_it_had() {
     assert!(unfinished > 20, "{unfinished}");
 }
 
-/// A rebuild leaves it to its reset, and goes on with the others.
+/// A rebuild leaves the zone until its reset, and continues with the others.
 #[test]
 fn a_zone_whose_finish_has_failed_does_not_keep_others_from_being_rebuilt() {
     for policy in Policy::ALL {
@@ -616,7 +617,7 @@ fn a_zone_whose_finish_has_failed_does_not_keep_others_from_being_rebuilt() {
             _ => Act::Pass,
         });
         assert!(scene.refused(finish(0)));
-        // The second one cannot be spared: what it holds of the zone still counts.
+        // The second member is not taken out of the zone: its blocks are still needed.
         assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, LACKS_ONE]);
         assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::ReadOnly, "{policy:?}");
         scene.check(0, STRIPE);
@@ -637,7 +638,7 @@ fn a_zone_whose_finish_has_failed_does_not_keep_others_from_being_rebuilt() {
     }
 }
 
-/// That it is full and holds nothing was promised: whatever its members have done.
+/// The finish is recorded: the zone stays full and without data, whatever its members have done.
 #[test]
 fn an_empty_zone_that_members_could_not_finish_is_not_written_before_its_reset() {
     for policy in Policy::ALL {
@@ -661,7 +662,7 @@ fn an_empty_zone_that_members_could_not_finish_is_not_written_before_its_reset()
     }
 }
 
-/// Whatever the tail is: when it has been rebuilt on one member, any other one may be lost.
+/// With any tail: after a rebuild of one member any other one may be lost.
 #[test]
 fn a_zone_that_is_rebuilt_is_found_without_any_other_member() {
     for policy in Policy::ALL {
@@ -686,8 +687,8 @@ fn a_zone_that_is_rebuilt_is_found_without_any_other_member() {
     }
 }
 
-/// What was written without FUA has not become safe when the rebuild begins; that is cut at every command, and
-/// what is in the caches of one member is lost.
+/// Writes without FUA are not durable when the rebuild begins. The rebuild is cut at every command, and the cache of
+/// one member is lost.
 #[test]
 fn a_rebuild_that_is_cut_anywhere_leaves_what_was_promised() {
     for (policy, tail) in Policy::ALL.into_iter().flat_map(|policy| [5, 9, 50].map(|tail| (policy, tail))) {
@@ -699,11 +700,11 @@ fn a_rebuild_that_is_cut_anywhere_leaves_what_was_promised() {
                 write(&scene.runtime, &scene.array, 0, tail, 5, false);
                 let cut = scene.rig.hold_after(steps);
                 let rebuilt = scene.start_rebuild().get() == Some(true);
-                // The blank drive has another number than its member.
+                // The blank drive is number 4.
                 let loses = if steps % 2 == 0 { 4 } else { other };
                 scene.cut(|drive| drive == loses);
                 if !rebuilt {
-                    // Some may know already that it counts, and some not yet.
+                    // Some superblocks may count the member as rebuilt, and others not yet.
                     scene.assemble(None);
                     assert!(scene.tail(0) >= tail, "{policy:?} {tail} on {member} after {steps}");
                     scene.check(0, scene.tail(0));
@@ -724,7 +725,7 @@ fn a_rebuild_that_is_cut_anywhere_leaves_what_was_promised() {
     }
 }
 
-/// A zone is written while the power goes at every command, and the caches of one member are lost.
+/// The power is cut at every command of a write, and the cache of one member is lost.
 #[test]
 fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
     for policy in Policy::ALL {
@@ -733,7 +734,7 @@ fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
                 let mut scene = Scene::volatile(policy);
                 scene.write(0, 0, 5);
                 let cut = scene.rig.hold_after(steps);
-                // More than the window, in one go.
+                // One write larger than the window.
                 let plain = scene.start(write_command(&scene.array, 0, 5, 62, false));
                 let mut promised = scene.start_write(0, 67, 8);
                 let promised = if promised.take().is_some() { 75 } else { 5 };
@@ -752,7 +753,7 @@ fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
     }
 }
 
-/// A process dies in the midst of a write, and the power goes at every command of the next assembly.
+/// A process is killed during a write, and the power is cut at every command of the next assembly.
 #[test]
 fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
     for (policy, late) in Policy::ALL.into_iter().flat_map(|policy| (0..4).map(move |late| (policy, late))) {
@@ -775,7 +776,7 @@ fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
                 let tail = scene.tail(0);
                 let what = format!("{policy:?} {late} {loses} without {missing} after {steps}");
                 assert!((STRIPE + 5..=2 * STRIPE + 5).contains(&tail), "{what}: {tail}");
-                // What comes now is written over what is left, and has to be found again.
+                // New writes go over the remains of the cut one, and have to be found again.
                 scene.write(0, tail, STRIPE);
                 scene.cut(|_| true);
                 scene.assemble(Some(missing));
@@ -803,8 +804,8 @@ fn a_zone_that_lacks_two_parts_is_not_rebuilt_from_the_rest() {
     }
 }
 
-/// What two members cannot write, and can read: the second one is not lost, and the first one not rebuilt from it
-/// before it is known where the zone ends.
+/// Two members can read the zone and not write it: the second one is not taken out of it, and the first one is not
+/// rebuilt from it before the end of the zone is known.
 #[test]
 fn a_zone_that_two_members_cannot_write_keeps_what_was_promised() {
     for policy in Policy::ALL {
@@ -825,7 +826,7 @@ fn a_zone_that_two_members_cannot_write_keeps_what_was_promised() {
     }
 }
 
-/// Of two records of the same tail that which is newer has to be in the same place on both members.
+/// Of two records of a tail, the newer one has to be in the same place on both members.
 #[test]
 fn a_member_that_is_rebuilt_has_the_logged_tail_where_the_others_have_it() {
     for writes in 1..4 {
@@ -876,7 +877,7 @@ fn an_array_has_a_volatile_cache_if_a_member_has_one_or_its_policy_needs_flushes
     }
 }
 
-/// Its own part of an empty zone was dead; that is of no matter to the new drive.
+/// The replaced drive's part of an empty zone was offline; the new drive does not lack it.
 #[test]
 fn a_new_drive_lacks_nothing_of_empty_zones() {
     for policy in Policy::ALL {
@@ -890,7 +891,7 @@ fn a_new_drive_lacks_nothing_of_empty_zones() {
     }
 }
 
-/// A member fails when the new one has been written to the others, but for its own record of that.
+/// Member 0 fails after the other members' superblocks name the new drive, and before its own does.
 #[test]
 fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
     let mut scene = Scene::new(Policy::Zrwa);
@@ -899,7 +900,7 @@ fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
     let (data, failed) = (scene.data(), Cell::new(false));
     scene.rig.rule(move |drive, command| match command {
         command if drive == 0 && is_metadata(command, data) && !failed.replace(true) => Act::Fail,
-        // What is appended, not a checkpoint.
+        // Appended superblocks only, not those in checkpoints.
         Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => Act::Hold,
         _ => Act::Pass,
     });
@@ -912,7 +913,7 @@ fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
     assert_eq!(attached.get(), Some(true));
 }
 
-/// The assembly is cut before it has ended: whoever was absent may lack a reset that was carried out.
+/// The assembly is cut off before it has ended: the missing member may lack a reset that was carried out.
 #[test]
 fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
     for policy in Policy::ALL {
@@ -921,7 +922,7 @@ fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
         scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Reset { .. })));
         drop(scene.start(reset(0)));
         scene.stop();
-        // Everything but the superblock that ends it: the first one says who is absent.
+        // All but the superblock that ends the assembly: the first one records the missing member.
         let appended = [const { Cell::new(0) }; 8];
         scene.rig.rule(move |drive, command| match command {
             Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => {
@@ -939,8 +940,8 @@ fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
     }
 }
 
-/// A member refuses to reset its part: that it lacks it is known before the reset is crossed off, wherever the power
-/// goes and writes are torn.
+/// A member refuses to reset its part: that it lacks the zone is recorded before the reset counts as done, with any
+/// power cut and torn writes.
 #[test]
 fn a_reset_that_a_member_refuses_is_carried_out_or_was_never_begun() {
     let cases = Policy::ALL.into_iter().flat_map(|policy| (0..10).map(move |seed| (policy, seed)));
@@ -968,7 +969,7 @@ fn a_reset_that_a_member_refuses_is_carried_out_or_was_never_begun() {
     }
 }
 
-/// A member fails in a reset, and the power goes before that is written down.
+/// A member fails in a reset, and the power is cut before this is recorded.
 #[test]
 fn a_reset_is_crossed_off_when_it_is_known_who_could_not_carry_it_out() {
     for (policy, seed) in Policy::ALL.into_iter().flat_map(|policy| (0..30).map(move |seed| (policy, seed))) {
@@ -991,7 +992,7 @@ fn a_reset_is_crossed_off_when_it_is_known_who_could_not_carry_it_out() {
     }
 }
 
-/// What an assembly resets, for nothing was promised there, may have been reset in part.
+/// A reset decided by recovery, of a zone without promised data, may be carried out in part.
 #[test]
 fn a_reset_that_a_recovery_has_decided_on_is_carried_out_by_the_next_one_too() {
     for (policy, steps) in
@@ -1022,7 +1023,7 @@ fn a_reset_that_a_recovery_has_decided_on_is_carried_out_by_the_next_one_too() {
     }
 }
 
-/// Those of a process whose array has been found again since, and has gone on.
+/// The array was assembled and written since.
 #[test]
 fn tails_of_an_earlier_process_do_not_count() {
     for policy in Policy::ALL {
@@ -1057,7 +1058,7 @@ fn a_member_whose_zrwa_is_gone_is_rebuilt() {
     scene.check(0, 80);
 }
 
-/// Marks that say so are put behind the tail by hand.
+/// Such marks are written behind the tail by hand.
 #[test]
 fn marks_of_another_life_of_a_zone_say_nothing() {
     for (epoch, counts) in [(0, true), (1, false)] {
@@ -1084,7 +1085,7 @@ fn marks_of_another_life_of_a_zone_say_nothing() {
     }
 }
 
-/// The drive under repair is replaced once more, in the midst of a write to it.
+/// The drive under rebuild is replaced during a write to it.
 #[test]
 fn a_rebuild_ends_when_its_drive_is_replaced() {
     for policy in Policy::ALL {
@@ -1105,10 +1106,10 @@ fn a_rebuild_ends_when_its_drive_is_replaced() {
     }
 }
 
-/// It may have hours to go.
+/// The rebuild may take hours.
 #[test]
 fn a_rebuild_leaves_a_zone_alone_that_shall_be_reset() {
-    // One that is written, and one that is full.
+    // A partly written zone, and a full one.
     let cases = [(Policy::Zrwa, 16), (Policy::InPlace, 16), (Policy::Zrwa, 60), (Policy::Log, 60)];
     for (policy, stripes) in cases {
         let mut scene = Scene::new(policy);
@@ -1119,7 +1120,7 @@ fn a_rebuild_leaves_a_zone_alone_that_shall_be_reset() {
         let rebuilt = scene.start_rebuild();
         let mut resetting = scene.start(reset(0));
         assert!(resetting.take().is_none() && scene.rig.held() == 1);
-        // What it has begun comes to an end, and nothing follows.
+        // Its writes in flight complete, and no more follow.
         scene.rig.release(|_, _| true);
         scene.runtime.run();
         assert!(resetting.take().is_some_and(|done| done.result.is_ok()), "{policy:?}");
@@ -1127,7 +1128,7 @@ fn a_rebuild_leaves_a_zone_alone_that_shall_be_reset() {
     }
 }
 
-/// What a member holds of a zone that it lacks is reset, and that is on its way.
+/// The rebuild's first command, a reset of the member's old part, is in flight.
 #[test]
 fn nothing_begins_in_a_zone_while_a_late_reset_may_still_come() {
     for policy in Policy::ALL {
@@ -1156,7 +1157,7 @@ fn nothing_begins_in_a_zone_while_a_late_reset_may_still_come() {
     }
 }
 
-/// The member that has the parity is not rebuilt yet.
+/// The member with the parity is not rebuilt yet.
 #[test]
 fn nothing_is_decoded_with_what_a_member_lacks() {
     for policy in Policy::ALL {
@@ -1173,7 +1174,7 @@ fn nothing_is_decoded_with_what_a_member_lacks() {
     }
 }
 
-/// The last writes to a zone are on their way when all of it is copied that was there before.
+/// The last writes to the zone are in flight when all earlier blocks are copied.
 #[test]
 fn a_zone_that_becomes_full_while_a_rebuild_waits_for_it_is_finished_on_that_member_too() {
     for policy in Policy::ALL {
@@ -1208,7 +1209,7 @@ fn a_zone_that_becomes_full_while_a_rebuild_waits_for_it_is_finished_on_that_mem
     }
 }
 
-/// Another zone's part is lost while one is rebuilt, and writes to it are on their way.
+/// During the rebuild of one part another part of the member is lost, with writes to it in flight.
 #[test]
 fn a_part_that_is_lost_during_a_rebuild_is_rebuilt_when_it_has_carried_out_all_that_it_was_told() {
     for policy in [Policy::Zrwa, Policy::InPlace] {
@@ -1249,7 +1250,7 @@ fn a_part_that_is_lost_during_a_rebuild_is_rebuilt_when_it_has_carried_out_all_t
     }
 }
 
-/// The part of a full zone is lost while that of another one is being written down.
+/// The part of a full zone is lost while the loss of another part is being recorded.
 #[test]
 fn a_part_that_is_rebuilt_at_once_was_written_down_as_lost_before() {
     for policy in Policy::ALL {
@@ -1279,8 +1280,8 @@ fn a_part_that_is_rebuilt_at_once_was_written_down_as_lost_before() {
     }
 }
 
-/// The tail that was found is in the cache of a member that fails before it is secured, while another one
-/// lacks the zone.
+/// The tail found by recovery is in the cache of a member that fails before a flush, while another member lacks the
+/// zone.
 #[test]
 fn a_tail_that_was_not_secured_is_not_taken_for_one_that_was() {
     let mut scene = Scene::volatile(Policy::InPlace);
@@ -1302,7 +1303,7 @@ fn a_tail_that_was_not_secured_is_not_taken_for_one_that_was() {
     scene.check(0, tail);
 }
 
-/// The members have room for one that is repaired beside all that may be written.
+/// Members have active-zone resources for one zone under rebuild beside all zones that may be written.
 #[test]
 fn no_more_zones_are_begun_than_the_members_can_have_beside_one_under_repair() {
     for policy in Policy::ALL {
@@ -1326,7 +1327,7 @@ fn no_more_zones_are_begun_than_the_members_can_have_beside_one_under_repair() {
     }
 }
 
-/// Their zones are larger than what is used of them: of groups some room is kept.
+/// The members' zones are larger than their used part: zones with grouped appends have a reserve.
 #[test]
 fn a_zone_that_was_written_to_its_end_by_appends_is_full_on_every_member() {
     let scene = Scene::appended(16);
@@ -1340,7 +1341,7 @@ fn a_zone_that_was_written_to_its_end_by_appends_is_full_on_every_member() {
     }
 }
 
-/// All of the zone has been copied to member 3 when member 0 fails.
+/// Member 0 fails when all of the zone has been copied to member 3.
 #[test]
 fn a_zone_that_begins_to_wait_for_a_member_is_not_rebuilt_any_more() {
     for policy in Policy::ALL {
@@ -1364,7 +1365,7 @@ fn a_zone_that_begins_to_wait_for_a_member_is_not_rebuilt_any_more() {
     }
 }
 
-/// It is wiped before it counts again, and nothing may be taken from it then.
+/// The drive is reset before it counts again, and reads from before the reset are discarded.
 #[test]
 fn a_read_that_is_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
     for policy in Policy::ALL {
@@ -1395,7 +1396,7 @@ fn a_read_that_is_on_its_way_to_a_drive_that_is_attached_again_is_not_believed()
     }
 }
 
-/// It was another member before, which is out.
+/// The drive was another member before, and is out.
 #[test]
 fn a_read_that_is_on_its_way_to_a_drive_that_replaces_another_one_is_not_believed() {
     for policy in Policy::ALL {

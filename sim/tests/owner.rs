@@ -1,8 +1,8 @@
-//! What an owner does with an array as a whole, cut at every step: it is made, renamed and destroyed.
+//! Administrative operations on a whole array, cut at every step: creation, renaming and destruction.
 //!
-//! An array that was being made is none until a drive says that it is, and all its drives say which it was to
-//! be. One that is being renamed has one of the two names, and nobody is stale, also a member that was away.
-//! One that is being destroyed holds all that it held, or is refused, whoever is there and whoever comes back.
+//! An interrupted creation is no array until a superblock says so, and all its drives name the array that they were to
+//! become. An interrupted rename leaves one of the two names, and no member is stale, also one that was missing. An
+//! interrupted destruction leaves all data, or an array that is refused, with any members present and any returning.
 
 use crate::support::{
     array::{check, geometry, options, run, submit, wp, write},
@@ -23,7 +23,7 @@ use std::{cell::Cell, ops::AddAssign, rc::Rc};
 
 const MEMBERS: usize = 4;
 const CHUNK: u64 = 4;
-/// Blocks that the zones of the old array hold.
+/// Blocks written to the zones of the old array.
 const WRITTEN: [u64; 3] = [29, 0, 7];
 const OLD: [u8; 16] = [3; 16];
 const NEW: [u8; 16] = [9; 16];
@@ -34,7 +34,7 @@ fn shape(volatile: bool) -> Geometry {
     Geometry { volatile_cache: volatile, ..geometry(6, 96, 5) }
 }
 
-/// An array with something in it, called 'test', on drives that nobody uses any more.
+/// An array called 'test' with data, on drives that are not in use.
 fn used(rig: &Rc<Rig>, policy: Policy, volatile: bool) -> Vec<Drive> {
     let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&shape(volatile))).collect();
     let runtime = Runtime::new();
@@ -48,13 +48,13 @@ fn used(rig: &Rc<Rig>, policy: Policy, volatile: bool) -> Vec<Drive> {
     drives
 }
 
-/// Drives as they are now, to be assembled: nothing becomes of the originals.
+/// Copies of the drives; the originals stay unchanged.
 fn copies(rig: &Rc<Rig>, drives: &[Drive]) -> Vec<Drive> {
     let number = |drive: &Drive| drive.name.trim_start_matches("drive").parse().unwrap();
     drives.iter().map(|drive| rig.copy(number(drive))).collect()
 }
 
-/// Checks that what [`used`] has made is there, with all that it holds and everybody who is not `missing`.
+/// Checks that the array of [`used`] is there with all its data, and with all members active except `missing`.
 fn check_old(rig: &Rc<Rig>, drives: &[Drive], missing: Option<usize>, what: &str) {
     let runtime = Runtime::new();
     let array = run(&runtime, Array::assemble(&runtime, copies(rig, drives)));
@@ -70,7 +70,7 @@ fn check_old(rig: &Rc<Rig>, drives: &[Drive], missing: Option<usize>, what: &str
     runtime.clear();
 }
 
-/// What the drives that say they are of array `uuid` come to; nothing if none does.
+/// Inspects the drives with a label of array `uuid`; `None` without any.
 fn of_array(drives: &[Drive], uuid: [u8; 16]) -> Option<Result<Inspected, ArrayError>> {
     let runtime = Runtime::new();
     let labelled: Vec<Drive> = labelled(drives, uuid).into_iter().map(|(drive, _)| drive).collect();
@@ -82,7 +82,7 @@ fn of_array(drives: &[Drive], uuid: [u8; 16]) -> Option<Result<Inspected, ArrayE
     Some(found)
 }
 
-/// The drives that say they are of array `uuid`, and what they say of it.
+/// The drives with a label of array `uuid`, and the stage in it.
 fn labelled(drives: &[Drive], uuid: [u8; 16]) -> Vec<(Drive, Stage)> {
     let runtime = Runtime::new();
     let mut labelled = Vec::new();
@@ -100,7 +100,7 @@ fn is_blank(drive: &Drive) -> bool {
     let count = drive.device.geometry().zones;
     let runtime = Runtime::new();
     let report = run(&runtime, drive.device.submit(Command::Report { first: ZoneIndex(0), count }));
-    // One that was cut off in its ZRWA may be empty, and not read as that.
+    // A zone that has lost its data in a ZRWA may be empty, and fail to read.
     let reads_as_zeros = |zone: u32| {
         let lba = drive.device.geometry().start(ZoneIndex(zone));
         let read = run(&runtime, drive.device.submit(Command::read(lba, Buf::zeroed(4096))));
@@ -109,7 +109,7 @@ fn is_blank(drive: &Drive) -> bool {
     report.zones.iter().all(|zone| zone.state == ZoneState::Empty) && (0..count).all(reads_as_zeros)
 }
 
-/// What there are, or all but one.
+/// The drives without `missing`.
 fn without(drives: &[Drive], missing: Option<usize>) -> Vec<Drive> {
     let there = drives.iter().enumerate().filter(|(role, _)| Some(*role) != missing);
     there.map(|(_, drive)| drive.clone()).collect()
@@ -119,8 +119,7 @@ fn anybody() -> impl Iterator<Item = Option<usize>> {
     [None].into_iter().chain((0..MEMBERS).map(Some))
 }
 
-/// Has `task` go on until `commands` have changed a drive, and cuts the power; gives what it came to, if it
-/// came to an end.
+/// Runs `task` until `commands` commands have changed a drive, and cuts the power; returns its result if it completed.
 fn cut_after<T: 'static>(
     rig: &Rc<Rig>,
     commands: usize,
@@ -130,7 +129,7 @@ fn cut_after<T: 'static>(
     cut_on(Runtime::new(), rig, commands, lose, task)
 }
 
-/// As [`cut_after`], on a runtime on which other things go on.
+/// As [`cut_after`], on a runtime with other tasks.
 fn cut_on<T: 'static>(
     runtime: Runtime,
     rig: &Rc<Rig>,
@@ -169,7 +168,7 @@ fn a_creation_that_is_cut_off_says_so_and_can_be_begun_again() {
             let told = labelled(&drives, NEW);
             let is_there = told.iter().any(|(_, stage)| *stage == Stage::Whole);
             assert!(done.is_none() || is_there, "{what}");
-            // All but one are as they were, or say what they were to be.
+            // All other drives but one are unchanged.
             let others = drives.iter().filter(|drive| !told.iter().any(|(t, _)| t.name == drive.name));
             let as_before = |drive: &Drive| {
                 if before { !labelled(std::slice::from_ref(drive), OLD).is_empty() } else { is_blank(drive) }
@@ -195,7 +194,7 @@ fn a_creation_that_is_cut_off_says_so_and_can_be_begun_again() {
                     }
                 }
             }
-            // Either way out.
+            // Destroy the remains first, or create over them.
             let runtime = Runtime::new();
             if !told.is_empty() && commands % 2 == 0 {
                 let told = told.into_iter().map(|(drive, _)| drive).collect::<Vec<_>>();
@@ -233,7 +232,7 @@ fn a_new_name_is_there_or_not_and_nobody_is_stale() {
                 });
                 let what = format!("{policy:?} {volatile} without {missing:?}, cut after {commands}");
                 assert!(done.as_ref().is_none_or(|result| result.is_ok()), "{what}: {done:?}");
-                // Whoever was away is back, and somebody else is away, or nobody.
+                // The missing member is back, and another one is missing, or none.
                 for away in anybody() {
                     let what = format!("{what}, then without {away:?}");
                     let found = of_array(&without(&drives, away), OLD).unwrap().unwrap();
@@ -251,14 +250,14 @@ fn a_new_name_is_there_or_not_and_nobody_is_stale() {
     }
 }
 
-/// What an array says to its members when that is cut off.
+/// The update of the members that is cut off.
 #[derive(Clone, Copy, Debug)]
 enum Saying {
-    /// A new name, at rest.
+    /// A new name while the array is not running.
     AtRest,
-    /// That it is being assembled.
+    /// The superblocks of an assembly.
     Assembly,
-    /// A new name while it runs, and members know of more or fewer things that were written.
+    /// A new name while the array runs, with different records in the members' logs.
     Running,
 }
 
@@ -294,7 +293,7 @@ fn a_name_that_was_given_without_a_member_counts_though_that_one_was_told_anothe
                 let mut drives = copies(&rig, &drives);
                 let change = Change::Name("second".into());
                 run(&runtime, Array::change(&runtime, without(&drives, Some(away)), &change)).unwrap();
-                // It comes first, and another one may be away.
+                // The missing member is offered first, and another one may be missing.
                 drives.rotate_left(away);
                 for missing in [None].into_iter().chain((1..MEMBERS).map(Some)) {
                     let status = of_array(&without(&drives, missing), OLD).unwrap().unwrap().status;
@@ -375,7 +374,7 @@ fn an_array_that_is_destroyed_is_whole_or_none_whoever_comes_back() {
                         None => gone += 1,
                         Some(Ok(_)) => {
                             assert!(done.is_none(), "{what}: it can be assembled");
-                            // One that was told already counts as away.
+                            // A drive that is already marked for destruction counts as missing.
                             let ending = |(drive, stage): &(Drive, Stage)| {
                                 (*stage == Stage::Ending).then(|| drive.name.clone())
                             };
@@ -432,7 +431,7 @@ fn a_destruction_that_would_leave_an_array_is_refused_and_writes_nothing() {
     };
     let only = "of the members of 'test' only drive2 is there, and the others can go on without it";
     assert_eq!(refused(vec![drives[2].clone()]), only);
-    // One that was replaced is no member, and does not count.
+    // A replaced drive is no member, and does not count.
     let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
     run(&runtime, array.fail(1)).unwrap();
     let spare = rig.drive(&shape(false));
@@ -451,7 +450,7 @@ fn a_destruction_that_would_leave_an_array_is_refused_and_writes_nothing() {
         others[0].clone()
     };
     assert_eq!(refused(vec![drives[2].clone(), other]), "drive6 is of another array");
-    // Former members are destroyed with it.
+    // Former members are destroyed as well.
     rig.rule(|_, _| Act::Pass);
     let all: Vec<Drive> = drives.iter().cloned().chain([spare]).collect();
     run(&runtime, Array::destroy(&runtime, all.clone())).unwrap();
@@ -475,7 +474,7 @@ fn a_drive_that_was_told_of_the_end_is_no_member_even_if_the_others_went_on() {
         if !told_alone(&drives) {
             continue;
         }
-        // They never know that it is out: a new name makes nobody stale.
+        // The others have no record that the drive is out, since a change of the name makes no member stale.
         let runtime = Runtime::new();
         for name in ["one", "two"] {
             let change = Change::Name(name.into());
@@ -493,7 +492,7 @@ fn a_drive_that_was_told_of_the_end_is_no_member_even_if_the_others_went_on() {
 fn a_drive_is_made_blank_whatever_is_on_it() {
     let (rig, runtime) = (Rig::new(), Runtime::new());
     let drives = used(&rig, Policy::Zrwa, false);
-    // Somebody else's.
+    // A drive with foreign data.
     let foreign = rig.drive(&shape(false));
     for zone in [1, 4] {
         let lba = foreign.device.geometry().start(ZoneIndex(zone));

@@ -1,5 +1,5 @@
-//! Power cuts, against an expectation kept block by block: whatever is durable is there, the
-//! rest is one of its versions, and the drive is one that obeys the zone rules.
+//! Power cuts of a single drive, checked block by block: durable data is there, every other block has one of its
+//! versions, and the drive obeys the zone rules.
 
 use engine::{
     buf::{BLOCK, Buf},
@@ -42,7 +42,7 @@ struct Block {
     in_flight: Vec<u64>,
 }
 
-/// What happened in all runs, to see that the test reaches what it is about.
+/// Counters of all runs, to check that the test reaches the relevant cases.
 #[derive(Default, Debug)]
 struct Reached {
     lost: u64,
@@ -80,7 +80,7 @@ impl Run {
         &mut self.blocks[zone as usize * SIZE as usize..][..SIZE as usize]
     }
 
-    /// A command that mostly makes sense, with data that tells which one it was.
+    /// A random command, mostly valid; its data identifies it.
     fn command(&mut self) -> Command {
         let zone = self.rng.below(ZONES as u64) as u32;
         let info = self.info(zone);
@@ -158,7 +158,7 @@ impl Run {
         if durable && !self.geometry.volatile_cache {
             self.durable_wp[zone as usize] = info.wp_blocks;
         } else if durable && !info.zrwa && info.state != ZoneState::Full {
-            // Sequential: a write with FUA cannot be there without all before it.
+            // Sequential: a write with FUA makes all earlier blocks durable.
             self.durable_wp[zone as usize] = info.wp_blocks;
             let end = info.wp_blocks as usize;
             self.of_zone(zone)[..end].iter_mut().for_each(|b| b.durable = b.newest);
@@ -230,7 +230,7 @@ impl Run {
                 "block {offset} holds {found}, was {} ({} durable), {now:?} of {before:?}",
                 block.newest, block.durable
             );
-            // In a zone that is not full nothing is written above the write pointer or the ZRWA.
+            // In a zone that is not full no block above the write pointer, or the end of the ZRWA, is written.
             let reach = if now.zrwa { wp + ZRWA.size_blocks } else { wp };
             assert!(offset < reach || found == 0, "{at}");
             let cleared = unsettled && wp == 0 || cut.zrwa_lost && before.zrwa && offset >= wp;
@@ -240,7 +240,7 @@ impl Run {
             } else if cleared {
                 assert!(unsettled || found == 0, "{at}");
             } else if offset < wp && !unsettled && !finished && wp <= before.wp_blocks {
-                // Whatever the write pointer has passed is in its newest version.
+                // Blocks below the write pointer have their newest version.
                 assert_eq!(found, block.newest, "{at}");
             } else if cut.cache_lost && self.geometry.volatile_cache {
                 assert!(unsettled && found == 0 || found == block.newest || found == block.durable, "{at}");
@@ -350,7 +350,7 @@ fn a_drive_may_drop_at_finish_what_the_write_pointer_has_not_passed() {
     }
 }
 
-/// What a block is made of: one byte for each sector of 512 bytes, and one for its metadata.
+/// Content of a block: one byte for each sector of 512 bytes, and one for its metadata.
 fn sectors(ssd: &mut Ssd, lba: u64) -> (Vec<u8>, u8) {
     let (data, oob) = read(ssd, lba);
     let one = |bytes: &[u8]| {
@@ -410,7 +410,7 @@ fn a_write_with_fua_may_leave_what_was_written_before_it_in_the_cache() {
             write(6, 1, 3, true),
             write(7, 2, 4, false),
             write(SIZE + 2, 4, 2, false),
-            // Four blocks beyond the window: the first four are flushed out of it.
+            // Four blocks beyond the window: its first four blocks are flushed.
             write(SIZE + 11, 1, 3, true),
             write(SIZE + 12, 1, 4, false),
         ] {

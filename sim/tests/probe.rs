@@ -1,4 +1,4 @@
-//! Members that are asked for a report while nothing is read or written.
+//! Probes: members are sent a report command while nothing is read or written.
 
 use crate::support::{
     array::run,

@@ -1,4 +1,4 @@
-//! Arrays with two parities: whichever two members are lost, at whatever moment, one after the other or at once.
+//! Arrays with two parities: the loss of any two members, at any moment, one after the other or at once.
 
 use crate::support::{
     array::{check, drives, geometry, options, pattern, records, run, submit, wp, write, write_command},
@@ -26,7 +26,7 @@ use std::{
 };
 
 const CHUNK: u64 = 4;
-/// Zones of every tail that there is.
+/// One zone for each kind of tail.
 const ZONES: u32 = 7;
 const FULL: u32 = 4;
 const FINISHED: u32 = 5;
@@ -41,9 +41,9 @@ struct Scene {
     drives: Vec<Drive>,
     array: Array,
     shape: Geometry,
-    /// Where each zone ends.
+    /// Tail of each zone.
     tails: Vec<u64>,
-    /// Zones that are full, or finished.
+    /// Zones that are full or finished.
     ended: BTreeSet<u32>,
 }
 
@@ -67,8 +67,9 @@ impl Scene {
         Scene { runtime, rig, drives, array, shape, tails, ended: BTreeSet::new() }
     }
 
-    /// An array with something in every zone: within the first chunk, at its end, within the second stripe, at
-    /// the end of a chunk that ends none, full, finished, and where slots and logs have no rows any more.
+    /// An array with data in every zone, with tails: inside the first chunk, at its end, inside the second stripe, one
+    /// block before the end of a stripe, full, finished, and near the end of the zone, where slots and logs have no
+    /// rows.
     fn filled(policy: Policy, members: usize) -> Scene {
         let mut scene = Scene::new(policy, members);
         scene.fill();
@@ -86,12 +87,12 @@ impl Scene {
         tails.into_iter().for_each(|(zone, tail)| self.write_to(zone, tail));
     }
 
-    /// Blocks of data in a stripe.
+    /// Data blocks of a stripe.
     fn stripe(&self) -> u64 {
         self.array.layout().stripe_blocks()
     }
 
-    /// Writes a zone up to `tail` in pieces of many sizes, the last of which is safe.
+    /// Writes a zone up to `tail` in writes of many sizes; the last one is durable.
     fn write_to(&mut self, zone: u32, tail: u64) {
         let stripe = self.stripe();
         let mut at = self.tails[zone as usize];
@@ -103,7 +104,7 @@ impl Scene {
         self.tails[zone as usize] = tail;
     }
 
-    /// Writes on in every zone that has been begun.
+    /// Writes up to `blocks` more to every zone that has been begun.
     fn write_on(&mut self, blocks: u64) {
         let capacity = self.array.geometry().zone_capacity_blocks;
         for zone in 0..self.tails.len() {
@@ -117,7 +118,7 @@ impl Scene {
         }
     }
 
-    /// Every zone ends where it should, and all that was written can be read.
+    /// Checks that every zone ends at its tail and reads as written.
     fn check(&self, what: &str) {
         for (zone, tail) in (0..).zip(&self.tails) {
             let found = wp(&self.runtime, &self.array, zone);
@@ -147,7 +148,7 @@ impl Scene {
         there.map(|(_, drive)| drive.clone()).collect()
     }
 
-    /// Cuts the power; some members are missing when it is back.
+    /// Cuts the power and assembles without the `missing` members.
     fn cut(&mut self, missing: &[usize]) {
         self.cut_power();
         self.array = run(&self.runtime, Array::assemble(&self.runtime, self.without(missing))).unwrap();
@@ -158,23 +159,23 @@ impl Scene {
         self.rig.cut_power(&mut Rng::new(1), |_| Cut { cache_lost: true, zrwa_lost: false });
     }
 
-    /// From now on the drives of these members do not answer.
+    /// Makes the drives of these members vanish.
     fn vanish(&self, members: &[usize]) {
         members.iter().for_each(|member| self.rig.damage(self.number(*member), Fault::Vanish));
     }
 
-    /// The number of a member's drive in the rig.
+    /// Rig number of a member's drive.
     fn number(&self, member: usize) -> usize {
         self.drives[member].name.strip_prefix("drive").unwrap().parse().unwrap()
     }
 
-    /// Puts a blank drive in the place of a member, which is not rebuilt yet.
+    /// Attaches a blank drive as `member`, without a rebuild.
     fn attach(&mut self, member: usize) {
         self.drives[member] = self.rig.drive(&self.shape);
         run(&self.runtime, self.array.attach(member, self.drives[member].clone())).unwrap();
     }
 
-    /// Rebuilds what is lacking; gives what is lost, by zone and block.
+    /// Rebuilds all lacking parts; returns the lost blocks, by zone and block.
     fn rebuild(&self) -> Vec<(u32, u64)> {
         let rebuilt = run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
         assert_eq!(rebuilt.left_out, []);
@@ -199,7 +200,7 @@ impl Scene {
         done.result.map_err(|error| Status::ALL.iter().copied().find(|s| error == (*s).into()).unwrap())
     }
 
-    /// Blocks of a zone that cannot be read.
+    /// Unreadable blocks of a zone.
     fn unreadable(&self, zone: u32) -> BTreeSet<(u32, u64)> {
         let bad = (0..self.tails[zone as usize]).filter(|at| self.try_read(zone, *at).is_err());
         bad.map(|at| (zone, at)).collect()
@@ -210,7 +211,7 @@ fn pairs(members: usize) -> impl Iterator<Item = [usize; 2]> {
     (0..members).flat_map(move |a| (a + 1..members).map(move |b| [a, b]))
 }
 
-/// Any member but some: the next one behind the first of these.
+/// The next member behind `not[0]` that is not in `not`.
 fn other_than(members: usize, not: &[usize]) -> usize {
     (1..members).map(|n| (not[0] + n) % members).find(|member| !not.contains(member)).unwrap()
 }
@@ -226,13 +227,13 @@ fn what_was_promised_is_there_whichever_two_are_missing_and_the_array_goes_on_an
             scene.check(&what);
             scene.write_on(scene.stripe() + 1);
             scene.check(&what);
-            // Without the same, after writes without them.
+            // Without the same members, after writes without them.
             scene.cut(&lost);
             scene.check(&what);
             let [first, second] = lost;
             scene.repair(first);
             scene.check(&what);
-            // One more may be lost now: what was rebuilt has to stand in for it.
+            // One more member may be lost now: the rebuilt one has to make up for it.
             let third = other_than(members, &lost);
             scene.cut(&[second, third]);
             scene.assert_out(&[second, third]);
@@ -271,7 +272,7 @@ fn two_members_that_are_lost_at_work_cost_nothing_one_after_the_other_or_at_once
             scene.tails[2] = 0;
             scene.write_to(2, 2 * scene.stripe() + 1);
             let vanished = lost.map(|member| scene.number(member));
-            // Whoever is back is stale.
+            // Returning members are stale.
             for back in [&lost[..], &[]] {
                 scene.cut_power();
                 vanished.into_iter().for_each(|drive| scene.rig.damage(drive, Fault::Return));
@@ -279,7 +280,7 @@ fn two_members_that_are_lost_at_work_cost_nothing_one_after_the_other_or_at_once
                 scene.assert_out(&lost);
                 scene.check(&what);
             }
-            // Both at once.
+            // Both members at once.
             lost.into_iter().for_each(|member| scene.attach(member));
             assert_eq!(scene.rebuild(), [], "{what}");
             scene.check(&what);
@@ -351,7 +352,7 @@ fn what_a_process_answered_before_it_died_is_there_whichever_two_are_missing() {
                 assert_eq!(found.1, *tail, "{what}: zone {zone}");
                 check(&scene.runtime, &scene.array, zone, *tail);
             }
-            // It holds from now on, and goes on from there.
+            // The tails are durable now, and writes go on from there.
             write(&scene.runtime, &scene.array, 1, 5, 2, true);
             scene.tails[1] += 2;
             scene.cut(&missing);
@@ -363,7 +364,7 @@ fn what_a_process_answered_before_it_died_is_there_whichever_two_are_missing() {
     }
 }
 
-/// Zones whose write pointers have not moved are empty then, on some members or on all.
+/// After the shutdown, zones without a moved write pointer are empty on some members or on all.
 #[test]
 fn what_was_durable_is_there_after_an_orderly_shutdown_whichever_two_are_missing() {
     for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 4), (policy, 5)]) {
@@ -387,7 +388,7 @@ fn what_was_durable_is_there_after_an_orderly_shutdown_whichever_two_are_missing
     }
 }
 
-/// Rebuilds; gives the parts that are begun, each by the number of its drive and its zone, in order.
+/// Rebuilds; returns the parts in the order in which their rebuild begins, as rig number and zone.
 fn observed_rebuild(scene: &Scene) -> Vec<(usize, u32)> {
     let begun = Rc::new(RefCell::new(Vec::new()));
     let told = begun.clone();
@@ -433,7 +434,7 @@ fn what_lacks_two_parts_is_rebuilt_before_what_lacks_one() {
         let lacking: Vec<u32> = scene.array.status().members.iter().map(|m| m.zones_to_rebuild).collect();
         assert_eq!(lacking, [1, 1, 2, 0, 1], "{policy:?}");
         let begun = observed_rebuild(&scene);
-        // At first all of them are emptied.
+        // All five parts are reset first, and each one again when its rebuild begins.
         assert_eq!((begun.len(), begun[5].1), (10, 3), "{policy:?} {begun:?}");
         scene.cut(&[1, 2]);
         scene.check("rebuilt");
@@ -490,7 +491,7 @@ fn a_rebuild_of_two_that_is_cut_off_goes_on_and_what_it_has_filled_counts() {
                 assert!(cuts > 5, "{policy:?}: {cuts}");
                 break;
             }
-            // The second one is half filled, and another one is lost.
+            // Member 2 is partly rebuilt, and another member is lost.
             let third = [0, 1, 3, 4][steps % 4];
             scene.cut(&[third]);
             scene.check(&what);
@@ -511,13 +512,13 @@ fn a_block_that_a_third_one_cannot_read_is_lost_with_two_missing_and_nothing_wit
         let mut scene = Scene::new(policy, 5);
         scene.write_to(0, 6 * scene.stripe());
         scene.cut(lost);
-        // Each in another row, and twice in one of them.
+        // Each in another row, except for two in the same one.
         let bad = [(2, 1), (0, 2 * CHUNK), (2, 2 * CHUNK + 1), (3, 5 * CHUNK + 3)];
         for (member, block) in bad {
             let lba = Lba(scene.shape.start(part(0)).0 + block);
             scene.rig.damage(scene.number(member), Fault::Unreadable(lba));
         }
-        // Two are made up for; of three that are lacking in a column, none.
+        // Two missing blocks of a column are decoded; of three none is.
         let expect = |lacking: &[usize]| {
             let mut expected = BTreeSet::new();
             for (member, block) in bad {
@@ -541,7 +542,7 @@ fn a_block_that_a_third_one_cannot_read_is_lost_with_two_missing_and_nothing_wit
         assert_eq!(scene.array.status().lost_blocks > 0, lost.len() > 1, "{what}");
         scene.cut(&[]);
         assert_eq!(scene.unreadable(0), expected, "{what}");
-        // What was not brought back is still lacking where another one is lost.
+        // Blocks that could not be rebuilt are still lacking when another member is lost.
         scene.write_to(0, 8 * scene.stripe() + 1);
         scene.cut(&[0]);
         let holes = if expected.is_empty() { &[] } else { lost };
@@ -563,7 +564,7 @@ fn a_drive_that_works_is_replaced_while_another_member_is_out() {
         scene.write_on(5);
         scene.check("replaced");
         for other in [0, 2, 4] {
-            // What was copied has to stand in for two.
+            // The copied drive is needed to decode two members.
             let copies: Vec<Drive> = [0, 1, 2, 4]
                 .into_iter()
                 .filter(|member| *member != other)
@@ -601,7 +602,7 @@ fn dead_parts_of_two_members_cost_a_zone_nothing_and_a_third_fails_that_zone_alo
         scene.cut(&[]);
         assert_eq!(lacking(&scene), [0, 1, 1, 0, 0], "{policy:?}");
         scene.check("two parts are lost");
-        // Others hold what these lack: nobody can be spared.
+        // The other members hold the blocks that these lack: none of them can be taken out.
         for member in [0, 3, 4] {
             assert!(run(&scene.runtime, scene.array.fail(member)).is_err());
         }
@@ -616,17 +617,17 @@ fn dead_parts_of_two_members_cost_a_zone_nothing_and_a_third_fails_that_zone_alo
             scene.write_to(zone, scene.tails[zone as usize] + 20);
             check(&scene.runtime, &scene.array, zone, scene.tails[zone as usize]);
         }
-        // The third one cannot be spared: what it holds of the zone still counts.
+        // The third member is not taken out of the zone: its blocks are still needed.
         assert_eq!(lacking(&scene), [0, 1, 1, 0, 0], "{policy:?}");
-        // Where nothing is lacking two members may still be lost.
+        // In zones with all parts two members may still be lost.
         scene.vanish(&[4]);
         scene.write_to(1, scene.tails[1] + 1);
         check(&scene.runtime, &scene.array, 1, scene.tails[1]);
     }
 }
 
-/// A member that the finish has reached holds no slots any more, whatever can be read in their place: nothing is decoded
-/// with that where recovery cannot finish the zone either.
+/// A member whose part the finish has reached has no slots any more, whatever is read in their place: where recovery
+/// cannot finish the zone either, nothing is decoded with these blocks.
 #[test]
 fn a_finish_that_is_cut_and_cannot_be_carried_out_invents_nothing() {
     let mut lost = 0;
@@ -649,7 +650,7 @@ fn a_finish_that_is_cut_and_cannot_be_carried_out_invents_nothing() {
                 });
                 scene.array =
                     run(&scene.runtime, Array::assemble(&scene.runtime, scene.without(&[a, b]))).unwrap();
-                // What is read is right.
+                // Readable blocks are right.
                 lost += (0..tail).filter(|at| scene.try_read(0, *at).is_err()).count();
                 if !held.get() {
                     break;
@@ -669,7 +670,7 @@ fn with_three_missing_an_array_is_refused_and_nothing_is_written() {
         let refused = run(&scene.runtime, Array::assemble(&scene.runtime, scene.without(&missing)));
         let why = refused.map(|_| ()).unwrap_err().to_string();
         assert!(why.contains("only 3 of 6 members"), "{why}");
-        // Nobody is stale.
+        // No member is stale.
         scene.cut(&[]);
         scene.assert_out(&[]);
         scene.check("all are there again");
@@ -684,14 +685,14 @@ fn a_third_member_that_is_lost_at_work_fails_the_array_and_invents_nothing() {
         let plain = write_command(&scene.array, 2, scene.tails[2], 3 * CHUNK, true);
         assert!(run(&scene.runtime, scene.array.submit(plain)).result.is_err());
         for (zone, tail) in (0..).zip(&scene.tails) {
-            // What can be read is right.
+            // Readable blocks are right.
             (0..*tail).for_each(|at| _ = scene.try_read(zone, at));
         }
         assert!(scene.array.status().failed);
     }
 }
 
-/// P is the sum of the chunks, Q the sum of powers of 2 times the chunks, as Linux has it.
+/// P is the sum of the chunks, and Q the sum of the chunks times powers of 2, as in Linux.
 #[test]
 fn both_parities_lie_where_the_format_says() {
     fn times(mut by: u32, mut byte: u8) -> u8 {
@@ -745,7 +746,7 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
             assert!(why.contains("parities"), "{why}");
         }
     }
-    // A ZRWA of two chunks is enough for one parity, and with two for the policy `inplace`.
+    // A ZRWA of two chunks is enough for one parity, and for two with the policies `inplace` and `log`.
     let zrwa = Some(Zrwa { size_blocks: 2 * CHUNK, granularity_blocks: 1, max_zones: 8 });
     let tight = Geometry { zrwa, ..shape };
     let aggregate = |zones: u32, options: CreateOptions| {
@@ -756,7 +757,8 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
     for options in [options(CHUNK), two_parities(Policy::InPlace), two_parities(Policy::Log)] {
         assert_eq!(aggregate(9, options), Ok(1));
     }
-    // Several such zones hold three, if there are enough of them and chunks are not too large for any number.
+    // Several such zones in aggregation hold three chunks, if there are enough of them and the chunk is not too large
+    // for any aggregation.
     let unlimited = |zones: u32, chunk_blocks: u64| {
         let zrwa = tight.zrwa.map(|zrwa| Zrwa { max_zones: zones, ..zrwa });
         let shape = Geometry { zones, max_open: 0, max_active: 0, zrwa, ..tight.clone() };
@@ -772,13 +774,13 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
     let wider = drives(5, &Geometry { zrwa, ..tight.clone() });
     let array = run(&runtime, Array::create(&runtime, two_parities(Policy::Zrwa), wider)).unwrap();
     assert_eq!((array.layout().distance, array.status().parities), (1, 2));
-    // Nor is a drive taken later that has less.
+    // A drive with a smaller ZRWA is refused as a replacement, too.
     run(&runtime, array.fail(0)).unwrap();
     let why = run(&runtime, array.attach(0, drives(1, &tight).remove(0))).unwrap_err().to_string();
     assert!(why.contains("its ZRWA has 32 KiB, 48 KiB are needed"), "{why}");
 }
 
-/// Looking at it makes nobody stale; the drives come back one after the other.
+/// A provisional assembly makes no member stale; the drives return one after the other.
 #[test]
 fn an_array_without_two_holds_back_until_both_are_there_or_it_has_to_begin() {
     for policy in Policy::ALL {
@@ -802,7 +804,7 @@ fn an_array_without_two_holds_back_until_both_are_there_or_it_has_to_begin() {
             assert!(!scene.array.is_provisional());
             scene.assert_out(&missing[back..]);
             scene.check("begun");
-            // Whoever was never back is stale.
+            // Members that did not return are stale.
             let others = [0, 1].map(|other| *missing[back..].get(other).unwrap_or(&other));
             scene.cut(&[]);
             scene.assert_out(&missing[back..]);
@@ -812,7 +814,8 @@ fn an_array_without_two_holds_back_until_both_are_there_or_it_has_to_begin() {
     }
 }
 
-/// One that is missing has missed nothing, whoever else comes back for a zone that waits.
+/// A member that is missing during a rename has missed no data, even if another one returns for a zone that waits for
+/// it.
 #[test]
 fn a_name_makes_nobody_stale_though_another_member_comes_back() {
     for policy in Policy::ALL {
@@ -857,7 +860,7 @@ fn two_members_can_be_taken_out_by_hand_and_a_third_cannot() {
         }
         scene.assert_out(&[0, 2]);
         scene.repair(0);
-        // Now one may go again.
+        // Another member may be taken out again.
         run(&scene.runtime, scene.array.fail(4)).unwrap();
         scene.check(&format!("{policy:?}, one after the other"));
     }
@@ -880,7 +883,7 @@ fn two_members_whose_zones_cannot_be_listed_are_done_without() {
     }
 }
 
-/// Somebody has reset the parts of a zone that two members have.
+/// The parts of a zone on two members are reset by another program.
 #[test]
 fn a_zone_that_somebody_else_has_changed_on_two_members_is_done_without_both() {
     for policy in Policy::ALL {
@@ -899,7 +902,7 @@ fn a_zone_that_somebody_else_has_changed_on_two_members_is_done_without_both() {
     }
 }
 
-/// What has been written is in the ZRWAs yet, or some of it.
+/// Some or all of the written blocks are still in the ZRWAs.
 #[test]
 fn two_members_may_lose_their_zrwas_with_the_power() {
     for tail in 1..Scene::new(Policy::Zrwa, 5).stripe() + 2 {
@@ -915,7 +918,7 @@ fn two_members_may_lose_their_zrwas_with_the_power() {
     }
 }
 
-/// A checkpoint of a small log holds the slots of both parities of every zone that can be active.
+/// A checkpoint in a small log holds the slots of both parities of every zone that may be active.
 #[test]
 fn no_more_zones_are_active_than_a_log_has_room_for_the_slots_of() {
     let shape = geometry(24, 128, 14);
@@ -927,7 +930,7 @@ fn no_more_zones_are_active_than_a_log_has_room_for_the_slots_of() {
     }
 }
 
-/// The members of both chunks of a partial stripe are missing, and one of the two slots cannot be read.
+/// The members of both chunks of a partial stripe are missing, and one of the two slots is unreadable.
 #[test]
 fn two_chunks_are_in_doubt_if_one_slot_alone_can_be_read() {
     for which in 0..2 {
@@ -950,8 +953,8 @@ fn two_chunks_are_in_doubt_if_one_slot_alone_can_be_read() {
     }
 }
 
-/// A member has relocated what a write that was cut off had burned, and is replaced while a rebuild reads from it: what
-/// lies in those places is not what was written.
+/// A member with relocated blocks, in the place of those burned by an interrupted write, is replaced while a rebuild
+/// reads from it: the burned blocks are not the data.
 #[test]
 fn a_rebuild_does_not_believe_a_drive_that_has_been_replaced() {
     for index in 1..5 {
@@ -987,7 +990,8 @@ fn a_rebuild_does_not_believe_a_drive_that_has_been_replaced() {
     }
 }
 
-/// It is attached again while a rebuild reads from it what belongs to the stripe of the tail: nothing is there any more.
+/// The member is attached again, and so reset, while a rebuild reads the stripe of the tail from it: no data is left on
+/// it.
 #[test]
 fn a_rebuild_does_not_believe_a_drive_that_has_been_wiped() {
     for policy in Policy::ALL {

@@ -1,8 +1,8 @@
-//! One scripted scene for each bug that was once found in the array, kept so that it stays mended.
+//! One scripted scene for each bug that was found in the array, to keep it fixed.
 //!
-//! A scene makes happen, on purpose and in a fixed order, what the simulator meets by chance only:
-//! a [`Rig`] holds commands back until the script wants them to arrive. Each test is named for what
-//! must hold, and says which events led to something else.
+//! A scene forces, in a fixed order, the events that the simulator meets by chance: a [`Rig`] holds commands back until
+//! the script releases them. Each test is named for the property that must hold, and its comment describes the events
+//! that violated it.
 
 use crate::support::{
     array::{check, drives, geometry, options, pattern, run, submit, wp, write, write_command},
@@ -20,16 +20,16 @@ use sim::{rng::Rng, ssd::Cut};
 use std::{cell::RefCell, rc::Rc};
 
 const CHUNK: u64 = 4;
-/// A stripe of four members.
+/// Blocks of a stripe of four members.
 const STRIPE: u64 = 3 * CHUNK;
-/// Zones of a drive before those that hold data: physical zone of logical zone 0.
+/// Metadata zones of a drive, before the data zones: also the physical zone of logical zone 0.
 const META_ZONES: u64 = 2;
 
 fn create(runtime: &Runtime, all: &[Drive]) -> Array {
     run(runtime, Array::create(runtime, options(CHUNK), all.to_vec())).unwrap()
 }
 
-/// The array as it is found after it has gone without any notice.
+/// Drops the array without a shutdown and assembles it again.
 fn reassemble(runtime: &Runtime, array: Array, all: &[Drive]) -> Array {
     drop(array);
     runtime.clear();
@@ -56,7 +56,7 @@ fn reset(zone: u32) -> Command {
     Command::Reset { zones: Zones::One(ZoneIndex(zone)) }
 }
 
-/// Writes a zone from its start, `step` blocks at a time, and lets everything settle.
+/// Writes a zone from its start to `end`, `step` blocks at a time, and runs all tasks until they wait.
 fn write_up_to(runtime: &Runtime, array: &Array, zone: u32, end: u64, step: u64) {
     let mut at = 0;
     while at < end {
@@ -77,7 +77,7 @@ fn writes_before(command: &Command, end: u64) -> bool {
     matches!(command, Command::Write { lba, .. } if lba.0 < end)
 }
 
-/// Releases what `chosen` says, and what it leads to, until there is no more.
+/// Releases the `chosen` commands, and those that follow from them, until there are no more.
 fn release_all(runtime: &Runtime, rig: &Rig, chosen: impl Fn(&Command) -> bool) {
     runtime.run();
     while rig.release(|_, command| chosen(command)) > 0 {
@@ -92,7 +92,7 @@ fn assert_all_active(array: &Array) {
     assert!(!status.failed && members.iter().all(|m| m.0 == MemberState::Active), "{members:?}");
 }
 
-/// Starts a rebuild; its result is put into what is returned.
+/// Starts a rebuild; the returned cell receives its result.
 fn start_rebuild(runtime: &Runtime, array: &Array) -> Rc<RefCell<Option<Result<u64, ArrayError>>>> {
     let (array, result) = (array.clone(), Rc::new(RefCell::new(None)));
     let place = result.clone();
@@ -119,9 +119,9 @@ fn partial_parity_of_full_zones_is_forgotten_when_the_array_is_assembled() {
     }
 }
 
-/// One zone can be open. The last write of zone 0 is on its way, so zone 1 waits to be opened, with
-/// a write in its queue; then zone 1 is changed by `command`, and zone 0 ends. The opening went on
-/// as though nothing had happened. Gives the result of the write to zone 1.
+/// One zone can be open. The last write of zone 0 is in flight, so zone 1 waits to be opened, with a write in its
+/// queue; then zone 1 is changed by `command`, and zone 0 ends. The opening was carried out despite the change. Returns
+/// the results of `command` and of the write to zone 1.
 fn change_while_waiting(
     runtime: &Runtime,
     command: Command,
@@ -160,7 +160,7 @@ fn a_zone_that_waits_to_be_opened_can_be_finished() {
     assert_all_active(&array);
 }
 
-/// Nobody answered what waited.
+/// The queued write was never completed.
 #[test]
 fn a_zone_that_waits_to_be_opened_and_cannot_be_finished_refuses_what_waits() {
     let runtime = Runtime::new();
@@ -169,8 +169,8 @@ fn a_zone_that_waits_to_be_opened_and_cannot_be_finished_refuses_what_waits() {
     assert_eq!(results, [Err(Status::InternalError.into()); 2]);
 }
 
-/// The members' zones were opened for a zone that nobody knew of any more; the next one to write
-/// that zone opened them again, which drives refuse.
+/// The members' zones were opened although the logical zone had been reset; the next write to it opened them again,
+/// which drives refuse.
 #[test]
 fn a_zone_that_waits_to_be_opened_can_be_reset() {
     let runtime = Runtime::new();
@@ -212,7 +212,7 @@ fn the_metadata_log_has_room_for_any_burst_of_records() {
     (0..80).for_each(burst_of_partial_parity);
 }
 
-/// Two rebuilds of the same member wrote the same zones, each resetting what the other had copied:
+/// Two rebuilds of the same member wrote the same zones, each resetting the other's copies:
 /// the drive refused the writes that followed, and was taken out. Here both are started, and their
 /// commands arrive in an order that the seed decides.
 fn two_rebuilds(seed: u64) {
@@ -250,10 +250,9 @@ fn there_is_one_rebuild_at_a_time() {
     (0..30).for_each(two_rebuilds);
 }
 
-/// The record that a zone is rebuilt may be the one for which the log has no room. The checkpoint
-/// that came first still said that the member lacks the zone, and was newer than the record, which
-/// therefore did not count: a rebuild that had been reported as done was undone by the next
-/// assembly. `filled` blocks of the log are used before the rebuild.
+/// The record that a zone is rebuilt did not fit into the log. The checkpoint that was written first still listed the
+/// zone as lacking, and was newer than the record, which therefore did not count: a rebuild that had been reported as
+/// done was undone by the next assembly. `filled` blocks of the log are used before the rebuild.
 fn rebuild_with_log(filled: u64) {
     let runtime = Runtime::new();
     let geometry = geometry(8, 200, 6);
@@ -270,7 +269,7 @@ fn rebuild_with_log(filled: u64) {
     }
     run(&runtime, array.rebuild(&|_| ())).unwrap();
     assert_all_active(&array);
-    // Another member is lost: the array needs what was rebuilt.
+    // Another member is lost: the array needs the rebuilt one.
     all.remove(3);
     let array = reassemble(&runtime, array, &all);
     for zone in 0..2 {
@@ -283,9 +282,9 @@ fn a_rebuild_that_is_done_stays_done_however_full_the_log_was() {
     (0..120).for_each(rebuild_with_log);
 }
 
-/// A member fails the flush of its cache before write pointers are moved. They were moved on the
-/// others all the same, and the power went before the superblocks said that the member is out: it
-/// came back without what its cache had held, in an array that took its content for whole.
+/// A member fails the flush of its cache before write pointers are moved. They were moved on the other members all the
+/// same, and the power was cut before the superblocks listed the member as out: it returned without the contents of its
+/// cache, in an array that took it for complete.
 fn failed_flush(seed: u64) {
     let runtime = Runtime::new();
     let geometry = Geometry { volatile_cache: true, ..geometry(8, 200, 6) };
@@ -294,7 +293,7 @@ fn failed_flush(seed: u64) {
     let data = META_ZONES * geometry.zone_size_blocks;
     rig.rule(move |drive, command| match command {
         Command::Flush if drive == 2 => Act::Fail,
-        // Metadata is on its way only.
+        // Metadata writes stay in flight.
         command if writes_before(command, data) => Act::Hold,
         Command::Reset { .. } | Command::Finish { .. } => Act::Hold,
         _ => Act::Pass,
@@ -313,10 +312,9 @@ fn write_pointers_wait_until_a_member_that_failed_to_flush_is_known_to_be_out() 
     (0..40).for_each(failed_flush);
 }
 
-/// One zone can be open, and zone 1 is: zone 0 has a write, but waits. There is nothing to copy for
-/// zone 0, so a rebuild just crosses it off. While what it does for that and is `slow` is on its way, zone 1
-/// ends, and zone 0 was opened on all members but the one under repair; that one then counted without an open
-/// zone.
+/// One zone can be open, and zone 1 is: zone 0 has a queued write. There is nothing to copy for zone 0, so a rebuild
+/// only records that it is not lacking. While the `slow` command of that is in flight, zone 1 ends, and zone 0 was
+/// opened on all members except the one under rebuild, which then counted as active without an open zone.
 fn end_while_crossed_off(slow: fn(usize, &Command) -> bool) {
     let runtime = Runtime::new();
     let geometry = Geometry { volatile_cache: true, ..geometry(8, 200, 3) };
@@ -334,7 +332,7 @@ fn end_while_crossed_off(slow: fn(usize, &Command) -> bool) {
     rig.rule(move |drive, command| Act::hold_if(writes_from(command, zone_1) || slow(drive, command)));
     let rebuild = start_rebuild(&runtime, &array);
     runtime.run();
-    // Zone 1 ends: data is all it needs.
+    // Zone 1 ends: only data writes are needed for that.
     rig.rule(move |drive, command| Act::hold_if(slow(drive, command)));
     release_all(&runtime, &rig, |command| writes_from(command, data));
     assert!(rebuild.borrow().is_none() && rig.held() > 0);
@@ -350,14 +348,14 @@ fn end_while_crossed_off(slow: fn(usize, &Command) -> bool) {
 
 #[test]
 fn a_zone_is_not_opened_while_a_rebuild_crosses_it_off() {
-    // The record that says so, or the flush of the new drive that comes before.
+    // Either the record itself, or the flush of the new drive before it.
     end_while_crossed_off(|_, command| writes_before(command, META_ZONES * 256));
     end_while_crossed_off(|drive, command| drive == 4 && matches!(command, Command::Flush));
 }
 
-/// A member lost the ZRWAs of two zones: it lacks these zones, but they stay active on the drive.
-/// When the array was done with them they stayed so, in the way of two others that the array then
-/// opened: the drive refused, and was taken out.
+/// A member lost the ZRWAs of two zones: it lacks these zones, but they stay active on its drive. They stayed so after
+/// the array had finished them, and two others that the array then opened exceeded the drive's limit: the drive
+/// refused, and was taken out.
 #[test]
 fn a_zone_that_ends_frees_the_resources_of_a_member_that_lacks_it() {
     let runtime = Runtime::new();
@@ -382,8 +380,8 @@ fn a_zone_that_ends_frees_the_resources_of_a_member_that_lacks_it() {
     }
 }
 
-/// All of a zone is written, but the members' write pointers are not at its end yet. Such a zone
-/// counts as full, so a finish was answered at once, and after a crash the zone was not full.
+/// All of a zone is written, but the members' write pointers are not at its end yet. Such a zone counts as full, so a
+/// finish completed at once, and after a crash the zone was not full.
 #[test]
 fn a_finish_of_a_full_zone_waits_until_the_zone_is_full_on_the_members() {
     let runtime = Runtime::new();
@@ -412,13 +410,13 @@ fn reads_any(command: &Command, blocks: &std::ops::Range<u64>) -> bool {
         if lba.0 < blocks.end && blocks.start < lba.0 + data.blocks())
 }
 
-/// How many zones each member lacks.
+/// Number of zones that each member lacks.
 fn lacking(array: &Array) -> Vec<u32> {
     array.status().members.iter().map(|member| member.zones_to_rebuild).collect()
 }
 
-/// The first three blocks of zone 0 are all that is written, and the drives are shut down in good order:
-/// all its parts come back empty. Gives where data begins on the drives.
+/// Writes the first three blocks of zone 0 and shuts the drives down in an orderly way, after which all parts of the
+/// zone are empty. Returns the first data block of the drives, too.
 fn shut_down_with_three_blocks(runtime: &Runtime) -> (Rc<Rig>, Vec<Drive>, u64) {
     let geometry = geometry(10, 200, 8);
     let (rig, all, array) = rigged(runtime, &geometry);
@@ -429,8 +427,8 @@ fn shut_down_with_three_blocks(runtime: &Runtime) -> (Rc<Rig>, Vec<Drive>, u64) 
     (rig, all, META_ZONES * geometry.zone_size_blocks)
 }
 
-/// What could not be read when it was to be written back was left out, and read as zeros once the write
-/// pointer had passed.
+/// Blocks that could not be read when they were to be written back were left out, and read as zeros once the write
+/// pointer had passed them.
 #[test]
 fn a_member_that_cannot_read_what_its_empty_zone_should_hold_is_rebuilt() {
     let runtime = Runtime::new();
@@ -459,13 +457,13 @@ fn an_empty_zone_that_cannot_be_read_is_offline_where_it_cannot_be_done_without(
     check(&runtime, &array, 0, 3);
 }
 
-/// The zones that are offline, why, and whom they wait for.
+/// Offline zones, with the reason and the members that they wait for.
 fn offline(array: &Array) -> Vec<(u32, Refusal, Vec<usize>)> {
     array.status().offline.into_iter().map(|zone| (zone.zone.0, zone.refusal, zone.waits_for)).collect()
 }
 
-/// Reads of unwritten blocks fail on some drives. Parity was asked whether a member that had lost its
-/// ZRWA holds what it should, and what could not be read counted as agreeing.
+/// Reads of unwritten blocks fail on some drives. Parity was to verify a member that had lost its ZRWA, and unreadable
+/// blocks counted as matching.
 #[test]
 fn a_lost_zrwa_is_noticed_where_unwritten_blocks_cannot_be_read() {
     let runtime = Runtime::new();
@@ -478,13 +476,13 @@ fn a_lost_zrwa_is_noticed_where_unwritten_blocks_cannot_be_read() {
     check(&runtime, &array, 0, 3);
 }
 
-/// One log member is missing, the other one cannot read the log of a zone that is empty everywhere: the
-/// zone was reset.
+/// One member with the zone's log is missing, and the other one cannot read that log of a zone that is empty
+/// everywhere: the zone was reset.
 #[test]
 fn an_empty_zone_whose_log_cannot_be_read_is_offline() {
     let runtime = Runtime::new();
     let (rig, all, data) = shut_down_with_three_blocks(&runtime);
-    // Half the ZRWA ahead.
+    // The log is half the ZRWA ahead.
     let log = data + 16..data + 18;
     rig.rule(move |drive, command| fail_if(drive == 3 && reads_any(command, &log)));
     let array = run(&runtime, Array::assemble(&runtime, all[1..].to_vec())).unwrap();
@@ -494,8 +492,8 @@ fn an_empty_zone_whose_log_cannot_be_read_is_offline() {
     check(&runtime, &array, 0, 3);
 }
 
-/// While a member is out one witness of the first chunk is enough. When the member's part counted again, the
-/// record of that was safe before the second witness: without the first one the zone was reset.
+/// While a member is out, one witness of the first chunk is enough. When the rebuilt part counted again, the record of
+/// that was durable before the second witness: without the first one the zone was reset.
 #[test]
 fn a_member_that_is_rebuilt_counts_when_its_tail_has_two_witnesses() {
     let runtime = Runtime::new();
@@ -521,15 +519,15 @@ fn a_member_that_is_rebuilt_counts_when_its_tail_has_two_witnesses() {
     check(&runtime, &array, 0, CHUNK);
 }
 
-/// A metadata zone that was finished early is read to its end. Where its unwritten blocks cannot be read
-/// the whole log counted as unreadable.
+/// A metadata zone that was finished early is read to its end. Where its unwritten blocks are unreadable, the whole log
+/// counted as unreadable.
 #[test]
 fn metadata_is_read_where_unwritten_blocks_cannot_be() {
     let runtime = Runtime::new();
     let (rig, all, mut array) = rigged(&runtime, &geometry(10, 200, 8));
     rig.fail_unwritten();
     write(&runtime, &array, 0, 0, 3, true);
-    // Every assembly changes to the other metadata zone; here, before the checkpoint in it is written.
+    // Every assembly switches to the other metadata zone; this one is cut off before the checkpoint there is written.
     let blocks = META_ZONES * geometry(10, 200, 8).zone_size_blocks;
     rig.rule(move |_, command| Act::hold_if(writes_before(command, blocks)));
     drop(array);
@@ -544,8 +542,8 @@ fn metadata_is_read_where_unwritten_blocks_cannot_be() {
     check(&runtime, &array, 0, 3);
 }
 
-/// Zeros are written, the drives are shut down in good order, and a member is missing: what is left looks
-/// as though another one had lost its ZRWA too.
+/// Zeros are written, the drives are shut down in an orderly way, and a member is missing: the remaining data looks as
+/// if another member had lost its ZRWA too.
 #[test]
 fn zeros_that_parity_confirms_are_believed() {
     for (members, blocks, byte) in [(3, 4, 0), (4, 8, 7), (5, 12, 0)] {
@@ -563,8 +561,8 @@ fn zeros_that_parity_confirms_are_believed() {
     }
 }
 
-/// The process is killed, and the drives are shut down in good order while the host stays: what was
-/// answered without FUA was given up because all parts of the zone came back empty.
+/// The process is killed, and the drives are shut down in an orderly way while the host stays up: acknowledged writes
+/// without FUA were given up because all parts of the zone were empty.
 #[test]
 fn tails_count_after_a_shutdown_of_the_drives_too() {
     let runtime = Runtime::new();
@@ -572,7 +570,7 @@ fn tails_count_after_a_shutdown_of_the_drives_too() {
     let mut tails =
         Tails { assembly: array.assembly(), blocks: vec![0; array.geometry().zones as usize], power: vec![] };
     write(&runtime, &array, 0, 0, 3, false);
-    // That of zone 1 is from before a reset.
+    // The tail of zone 1 is from before a reset.
     (tails.blocks[0], tails.blocks[1]) = (3, 3);
     drop(array);
     runtime.clear();
@@ -582,9 +580,9 @@ fn tails_count_after_a_shutdown_of_the_drives_too() {
     check(&runtime, &array, 0, 3);
 }
 
-/// Near the end of a zone. The first assembly after a process had died took the tail that was answered,
-/// in the next stripe, and forgot the logged parity of the one before; the power went before write
-/// pointers showed it, and with a member missing what had been promised could not be decoded any more.
+/// Near the end of a zone. The first assembly after a kill took the acknowledged tail, in the next stripe, and dropped
+/// the logged parity of the stripe before; the power was cut before write pointers proved that tail, and with a member
+/// missing the promised data could not be decoded any more.
 #[test]
 fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
     for missing in 0..4 {
@@ -616,8 +614,8 @@ fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
     }
 }
 
-/// A drive is taken out and put in its own place again, which resets it, while a read of it is on its way. What
-/// that comes back with was taken for the data.
+/// A drive is taken out and attached again, which resets it, while a read of it is in flight. The data that this read
+/// returned was believed.
 #[test]
 fn a_read_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
     let runtime = Runtime::new();
@@ -647,8 +645,8 @@ fn a_read_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
     }
 }
 
-/// An orderly shutdown has made a zone empty whose ZRWA can still be read. It was still there when the drive was
-/// attached again, since a reset of all zones passes empty ones over, and looked like a damaged log.
+/// An orderly shutdown has made a zone empty that can still be read in its ZRWA. These contents were still there when
+/// the drive was attached again, since a reset of all zones skips empty ones, and looked like a damaged log.
 #[test]
 fn nothing_is_left_on_a_drive_that_is_attached() {
     for member in 0..4 {

@@ -1,5 +1,8 @@
-//! As `regressions.rs`, for arrays with the policy `log`: what was found with drives and metadata logs that
-//! cannot be read while an array is assembled, and with blocks that power cuts have displaced.
+//! As `regressions.rs`, for arrays with the policy `log`: bugs with drives and metadata logs that cannot be read during
+//! an assembly, and with blocks that power cuts have displaced.
+//!
+//! A block is displaced if its place in the zone is burned, by an interrupted write; it is relocated to the metadata
+//! log.
 
 use crate::support::{
     array::{check, geometry, options, pattern, records, run, wp, write, write_command},
@@ -33,7 +36,7 @@ use std::{
 const MEMBERS: usize = 4;
 const CHUNK: u64 = 4;
 const STRIPE: u64 = 3 * CHUNK;
-/// Zones of a drive before those that hold data.
+/// Metadata zones of a drive, before the data zones.
 const META_ZONES: u64 = 2;
 
 fn layout() -> Layout {
@@ -54,14 +57,14 @@ fn rigged(
     (rig, all, array)
 }
 
-/// The array as it is found after it has gone without any notice.
+/// Drops the array without a shutdown and assembles it again.
 fn reassemble(runtime: &Runtime, array: Array, all: &[Drive]) -> Array {
     drop(array);
     runtime.clear();
     run(runtime, Array::assemble(runtime, all.to_vec())).unwrap()
 }
 
-/// How many zones each member lacks.
+/// Number of zones that each member lacks.
 fn lacking(array: &Array) -> Vec<u32> {
     array.status().members.iter().map(|member| member.zones_to_rebuild).collect()
 }
@@ -72,13 +75,13 @@ fn assert_all_active(array: &Array) {
     assert!(members.iter().all(|m| m.0 == MemberState::Active), "{members:?}");
 }
 
-/// A write of something that is nowhere else.
+/// A write of content that occurs nowhere else.
 fn junk(array: &Array, zone: u32, at: u64, blocks: u64, byte: u8) -> Command {
     let lba = array.geometry().start(ZoneIndex(zone)).0 + at;
     Command::write(Lba(lba), Buf::copy_of(&vec![byte; blocks as usize * BLOCK]), true)
 }
 
-/// Holds back what member `behind` is told to write to its data zones.
+/// Holds back the writes of member `behind` to its data zones.
 fn leave_behind(rig: &Rig, shape: &Geometry, behind: usize) {
     let data = META_ZONES * shape.zone_size_blocks;
     rig.rule(move |drive, command| match command {
@@ -87,8 +90,8 @@ fn leave_behind(rig: &Rig, shape: &Geometry, behind: usize) {
     });
 }
 
-/// The first row of these zones is written; then two stripes are, but the first chunk of the first one does
-/// not arrive before the power goes. What other members hold beyond is in the way of what comes next.
+/// Writes the first stripe of `zones` zones, and then two more, of which the first chunk does not arrive before a power
+/// cut: the blocks on the other members beyond the tail are burned.
 fn displace(runtime: &Runtime, rig: &Rig, array: Array, all: &[Drive], zones: u32) -> Array {
     let behind = layout().member(1, 0);
     let mut pending = Vec::new();
@@ -108,9 +111,9 @@ fn displace(runtime: &Runtime, rig: &Rig, array: Array, all: &[Drive], zones: u3
     array
 }
 
-/// All data of a stripe is there, its parity on member `parity` is not, and one read of `block` of another
-/// member's row fails once while the array is assembled. That block counted as lacking from then on, and the
-/// parity was relocated to its place.
+/// All data of a stripe is there, its parity is not, and one read of `block` in the row of member `reader` fails once
+/// during the assembly. That block counted as the missing parity from then on, and the parity was relocated to its
+/// place.
 fn one_read_fails(stripe: u64, reader: usize, block: u64) {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
@@ -151,7 +154,7 @@ fn one_read_fails(stripe: u64, reader: usize, block: u64) {
     assert!(tail >= stripe * STRIPE + 2 * CHUNK, "{tail} blocks are left");
     check(&runtime, &array, 0, tail);
     assert_all_active(&array);
-    // Nor is it there to be found by the next one, or by those who do without a member.
+    // The next assembly does not find it there either, nor does one without a member.
     let array = reassemble(&runtime, array, &all);
     check(&runtime, &array, 0, tail);
     let mut others = all.clone();
@@ -169,8 +172,8 @@ fn a_block_that_cannot_be_read_is_not_taken_for_parity_that_is_lacking() {
     }
 }
 
-/// What belongs in displaced blocks lies in the member's log only. One of its blocks could not be read, and
-/// the array rolled back to that place, or took what a write that never was had left there for data.
+/// Relocated blocks are in the member's log only. One block of the log was unreadable, and the array rolled back to
+/// that place, or took the remains of an interrupted write for data.
 #[test]
 fn a_member_that_cannot_read_its_relocated_blocks_is_rebuilt() {
     for (member, end) in (0..MEMBERS).flat_map(|member| [(member, 3 * STRIPE), (member, 200)]) {
@@ -198,7 +201,7 @@ fn a_member_that_cannot_read_its_relocated_blocks_is_rebuilt() {
         runtime.run();
         rig.rule(|_, _| Act::Pass);
         if member == layout().member(1, 0) {
-            // This one holds nothing beyond.
+            // This member has no burned blocks.
             continue;
         }
         let record = logged.borrow().first().copied().unwrap();
@@ -223,20 +226,20 @@ fn a_member_that_cannot_read_its_relocated_blocks_is_rebuilt() {
     }
 }
 
-/// Two members are without their parts, and the others' are empty: that a zone was begun only a process that
-/// was killed knew.
+/// Two members lack their parts, and those of the others are empty: only the tails file of a killed process proves that
+/// the zone was begun.
 #[test]
 fn what_was_answered_is_not_given_up_for_empty_parts() {
     let parts = vec![None, None, Some(Part::default()), Some(Part::default())];
-    // Whether it was told or not: the other two may have been all that was written.
+    // With or without a tail: the missing parts may hold all that was written.
     for told_blocks in [0, 5] {
         let evidence = Evidence { parts: parts.clone(), told_blocks, ..Evidence::default() };
         assert_eq!(decide(&layout(), &evidence), Err(Refusal::TooFew { present: 2, members: 4, needed: 3 }));
     }
 }
 
-/// What may be displaced was bounded by what small zones leave of a log, which was nothing: a member lost its
-/// part of the zone at the first power cut, and after the second one the array was refused.
+/// The limit of displaced blocks was the room that small zones left in a log, which was none: a member lost its part of
+/// the zone at the first power cut, and after the second one the array was refused.
 #[test]
 fn zones_that_are_used_in_part_leave_room_in_the_log() {
     let runtime = Runtime::new();
@@ -255,8 +258,8 @@ fn zones_that_are_used_in_part_leave_room_in_the_log() {
     }
 }
 
-/// Power cuts in many zones at once displace more than half of what a small log has room for: the members do
-/// without parts of zones instead, each without another one's.
+/// Power cuts in many zones at once displace more blocks than half of a small log can hold: the members drop parts of
+/// zones instead, no zone on more than one member.
 #[test]
 fn members_do_without_zones_whose_displaced_blocks_have_no_room() {
     let runtime = Runtime::new();
@@ -278,7 +281,7 @@ fn members_do_without_zones_whose_displaced_blocks_have_no_room() {
     (0..zones).for_each(|zone| check(&runtime, &array, zone, 3 * STRIPE));
 }
 
-/// Notes from now on which block of its metadata log a drive has written last.
+/// Records the address of the last metadata block that a drive has written from now on.
 fn last_logged(rig: &Rc<Rig>, of: usize) -> Rc<Cell<Option<Lba>>> {
     let last = Rc::new(Cell::new(None));
     let noted = last.clone();
@@ -294,8 +297,8 @@ fn last_logged(rig: &Rc<Rig>, of: usize) -> Rc<Cell<Option<Lba>>> {
     last
 }
 
-/// A finished zone of a member is empty again: another hand has reset it. Only parity was taken to be lacking
-/// there, so the member's data read as zeros.
+/// A finished zone of a member was reset by another program. Only its parity was found to be lacking, so the member's
+/// data read as zeros.
 #[test]
 fn a_finished_zone_that_another_hand_has_reset_is_lacking() {
     for (member, tail) in (0..MEMBERS).flat_map(|member| (1..4 * STRIPE).map(move |tail| (member, tail))) {
@@ -314,8 +317,8 @@ fn a_finished_zone_that_another_hand_has_reset_is_lacking() {
     }
 }
 
-/// The only trace of a small write is parity in the log of one member, if the one that has the data is
-/// missing. A log that cannot be read there may have had it: the zone waits for the member.
+/// With the data's member missing, the only trace of a small write is parity in the log of another one. An unreadable
+/// block in that log may have held it: the zone waits for the missing member.
 #[test]
 fn a_zone_that_may_have_begun_in_a_hole_of_a_log_waits_for_the_missing_member() {
     let runtime = Runtime::new();
@@ -335,8 +338,8 @@ fn a_zone_that_may_have_begun_in_a_hole_of_a_log_waits_for_the_missing_member() 
     check(&runtime, &array, 3, 1);
 }
 
-/// Blocks of a member that were displaced lie in its log. With holes in that, the member lacks its part of a
-/// zone; one that was finished could not spare it with another one missing, and did not wait for that one.
+/// Relocated blocks of a member are in its log. With an unreadable block there, the member lacks its part of the zone;
+/// a finished zone could not be decoded with another member missing, and did not wait for that one.
 #[test]
 fn a_finished_zone_with_blocks_in_a_damaged_log_waits_for_the_missing_member() {
     let mut waited = 0;
@@ -378,7 +381,7 @@ fn what_is_read_is_what_was_displaced_and_not_what_displaced_it() {
     }
 }
 
-/// A new drive is written from the start, so that nothing is in the way there.
+/// A new drive is written from the start of its zones, so no place is burned.
 #[test]
 fn nothing_is_displaced_on_a_drive_that_is_new() {
     let behind = layout().member(1, 0);
@@ -395,7 +398,7 @@ fn nothing_is_displaced_on_a_drive_that_is_new() {
         run(&runtime, array.attach(member, all[member].clone())).unwrap();
         run(&runtime, array.rebuild(&|_| ())).unwrap();
         write(&runtime, &array, 0, STRIPE, 2 * STRIPE, true);
-        // Another one is new, too: that is told in checkpoints.
+        // Another drive is new, too: checkpoints record that.
         let another = (member + 1) % MEMBERS;
         run(&runtime, array.fail(another)).unwrap();
         all[another] = rig.drive(&geometry);
@@ -410,7 +413,7 @@ fn nothing_is_displaced_on_a_drive_that_is_new() {
     }
 }
 
-/// It would take room in the log, for nothing.
+/// The blocks displaced in a lacking part would only take room in the log.
 #[test]
 fn what_was_displaced_in_a_part_that_is_lacking_is_forgotten() {
     for member in (0..MEMBERS).filter(|member| *member != layout().member(1, 0)) {
@@ -438,7 +441,7 @@ fn what_was_displaced_in_a_part_that_is_lacking_is_forgotten() {
     }
 }
 
-/// A read is on its way to a drive that has displaced blocks, and another one takes its place.
+/// A read of a drive with displaced blocks is in flight, and the drive is replaced.
 #[test]
 fn what_a_drive_had_displaced_is_not_looked_for_on_the_next_one() {
     let runtime = Runtime::new();
@@ -465,14 +468,14 @@ fn what_a_drive_had_displaced_is_not_looked_for_on_the_next_one() {
     assert!(done.data[..] == pattern(at, CHUNK), "not what was written");
 }
 
-/// The other drive takes over without the zone, which cannot be copied, and is given it at once.
+/// The new drive takes over without the zone, which cannot be copied, and is rebuilt at once.
 #[test]
 fn what_a_drive_had_displaced_is_not_looked_for_on_the_one_that_takes_over() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, None);
     let array = displace(&runtime, &rig, array, &all, 1);
-    // The second chunk of the second stripe, and what the same member has of one that is not complete.
+    // The second chunk of the second stripe, and the chunk of the same member in the incomplete stripe.
     let (reader, at, tail) = (layout().member(1, 1), STRIPE + CHUNK, 4 * STRIPE + 2 * CHUNK + 1);
     assert_eq!(reader, layout().member(4, 2));
     write(&runtime, &array, 0, STRIPE, tail - STRIPE, true);
@@ -483,7 +486,7 @@ fn what_a_drive_had_displaced_is_not_looked_for_on_the_one_that_takes_over() {
     runtime.spawn(async move { _ = replacing.replace(reader, new, &|_| ()).await });
     runtime.run();
     let copied = rig.held();
-    // While the zone is copied.
+    // During the copy of the zone.
     let read = array.submit(Command::read(Lba(at), Buf::zeroed(CHUNK as usize * BLOCK)));
     runtime.run();
     assert!(copied > 0 && rig.held() == copied + 1);
@@ -500,7 +503,7 @@ fn what_a_drive_had_displaced_is_not_looked_for_on_the_one_that_takes_over() {
     check(&runtime, &array, 0, tail);
 }
 
-/// All members' zones are full, but what belongs in displaced blocks had not arrived in the logs.
+/// All members' zones are full, but relocated blocks had not arrived in the logs.
 #[test]
 fn a_zone_with_displaced_blocks_is_not_whole_because_its_parts_are_full() {
     let runtime = Runtime::new();
@@ -530,8 +533,7 @@ fn a_zone_with_displaced_blocks_is_not_whole_because_its_parts_are_full() {
     check(&runtime, &array, 0, tail);
 }
 
-/// What was relocated for a write that came to nothing is taken for the next one, whose own record is not
-/// there yet.
+/// Blocks relocated for an interrupted write were taken for those of the next one before its own records arrived.
 #[test]
 fn what_was_relocated_beyond_the_tail_is_forgotten() {
     let runtime = Runtime::new();
@@ -558,8 +560,8 @@ fn what_was_relocated_beyond_the_tail_is_forgotten() {
     check(&runtime, &array, 0, tail);
 }
 
-/// Without one member nobody can be done without: what power cuts displace takes all the room there is, and
-/// then the array is refused.
+/// With a member missing no other part can be dropped: displaced blocks take all the room in the log, and then the
+/// array is refused.
 #[test]
 fn displaced_blocks_that_have_no_room_are_a_refusal_where_nobody_can_be_done_without() {
     let runtime = Runtime::new();

@@ -1,4 +1,4 @@
-//! The sequencer: order where drives give none, and few commands.
+//! The sequencer: sequential writes on drives that reorder commands, with few commands.
 
 use engine::{
     adapt::sequence::Sequencer,
@@ -18,10 +18,10 @@ use sim::{
 };
 use std::rc::Rc;
 
-/// Blocks of a zone, all of which can be written.
+/// Blocks of a zone, all of them writable.
 const SIZE: u64 = 64;
 
-/// A drive that executes queued commands in any order, and a sequencer before it.
+/// A drive that executes queued commands in any order, behind a sequencer.
 struct Rig {
     runtime: Runtime,
     wire: Rc<Wire>,
@@ -40,7 +40,7 @@ fn rig(seed: u64) -> Rig {
 }
 
 impl Rig {
-    /// Carries everything out, in an order drawn from `rng`.
+    /// Executes and completes all commands, in a random order.
     fn settle(&self, rng: &mut Rng) {
         loop {
             self.runtime.run();
@@ -56,7 +56,7 @@ impl Rig {
     }
 }
 
-/// Blocks that say in data and metadata where they belong, and in which life of their zone.
+/// A write; its data and metadata identify the block and the life of its zone.
 fn write(zone: u64, at: u64, blocks: u64, life: u8, fua: bool) -> Command {
     let range = at..at + blocks;
     let data: Vec<u8> = range.clone().flat_map(|at| vec![life ^ at as u8; BLOCK]).collect();
@@ -68,8 +68,8 @@ fn take(completion: &mut Completion) -> Done {
     completion.take().unwrap()
 }
 
-/// Hands in writes, resets and finishes of three zones without waiting, and reads what has become of
-/// them. Gives the first error.
+/// Submits writes, resets and finishes of three zones without waiting, and then reads and checks the result. Returns
+/// the first error.
 fn storm(rig: &Rig, device: &dyn ZonedDevice, rng: &mut Rng) -> Result<(), DeviceError> {
     let (mut ends, mut lives) = ([0; 3], [1; 3]);
     let mut completions = Vec::new();
@@ -136,7 +136,7 @@ fn writes_that_wait_and_follow_each_other_are_one_command() {
     completions.push(rig.sequencer.submit(other));
     assert_eq!(rig.wire.queued(), 2, "one of each zone is in flight");
     rig.settle(&mut rng);
-    // The first one, 19 in pieces of 8, and the one of the other zone.
+    // The first write, 19 blocks in commands of 8, and the write of the other zone.
     assert_eq!(rig.wire.commands(), 5);
     for (at, completion) in completions.iter_mut().enumerate().take(20) {
         let done = take(completion);

@@ -1,9 +1,8 @@
 //! An image survives SIGKILL of its process at any moment.
 //!
-//! This program starts itself again as a child that carries out random commands on an image and
-//! acknowledges each; the parent kills it, plays the acknowledged commands to a drive in memory,
-//! and compares: whatever the image holds is as after the last acknowledged command, or as the
-//! command after that would have left it.
+//! This program starts itself as a child process that executes random commands on an image and acknowledges each. The
+//! parent kills it, executes the acknowledged commands on a drive in memory, and compares: each zone and block of the
+//! image is as after the last acknowledged command, or as after the next one.
 #![allow(clippy::unwrap_used)]
 
 use engine::{
@@ -42,7 +41,7 @@ fn model() -> Model {
     Model { name: "sigkill".into(), geometry }
 }
 
-/// The command with this number, which depends on nothing but the seed and the state of the drive.
+/// The command with this number, determined by the seed and the state of the drive.
 fn command(rng: &mut Rng, ssd: &Ssd, number: u64) -> Command {
     let zone = ZoneIndex(rng.below(ZONES as u64) as u32);
     let zones = Zones::One(zone);
@@ -75,8 +74,8 @@ fn child(path: &Path, seed: u64) {
     }
 }
 
-/// Everything there is to see of a drive: its zones, then a tag for each block, 0 if unwritten.
-/// A block whose metadata or halves are of another version than the rest fails here.
+/// All visible state of a drive: its zones, and a tag for each block, 0 if unwritten. Fails on a block if its metadata
+/// or halves are of another version than the rest.
 fn picture(ssd: &mut Ssd) -> (Vec<ZoneInfo>, Vec<u64>) {
     let geometry = ssd.geometry().clone();
     let zones: Vec<ZoneInfo> = (0..ZONES).map(|zone| power_on(ssd.zones().info(ZoneIndex(zone)))).collect();
@@ -92,7 +91,7 @@ fn picture(ssd: &mut Ssd) -> (Vec<ZoneInfo>, Vec<u64>) {
     (zones, tags)
 }
 
-/// As a zone comes back when power returns.
+/// The state of a zone after a power cycle.
 fn power_on(info: ZoneInfo) -> ZoneInfo {
     let state = match info.state {
         ZoneState::ImplicitlyOpen | ZoneState::ExplicitlyOpen | ZoneState::Closed => {
@@ -103,7 +102,7 @@ fn power_on(info: ZoneInfo) -> ZoneInfo {
     ZoneInfo { state, ..info }
 }
 
-/// Gives how many commands were acknowledged and whether the next one had begun.
+/// Returns how many commands were acknowledged, and whether the next one had begun.
 fn round(path: &Path, seed: u64) -> (u64, bool) {
     drop(ImageMedia::create(path, &model(), [3; 16]).unwrap());
     let program = std::env::current_exe().unwrap();
@@ -141,7 +140,7 @@ fn round(path: &Path, seed: u64) -> (u64, bool) {
         for lba in blocks {
             let (tag, old, new) = (found.1[lba], before.1[lba], after.1[lba]);
             assert!(tag == old || tag == new, "{described}: block {lba} holds {tag}, not {old} or {new}");
-            // Data before state: a new state has all of its data.
+            // Data is written before the zone state: a new state has all of its data.
             assert!(!changed || info != after.0[zone] || tag == new, "{described}: block {lba} holds {tag}");
         }
     }
