@@ -1,4 +1,4 @@
-//! The simulator itself: it passes what is sound, finds what is not, and a seed is a seed.
+//! Tests of the simulator itself: it passes sound subjects, finds flaws, and its runs are determined by their seeds.
 
 use crate::support::{
     Flaw, SingleMaker,
@@ -15,7 +15,7 @@ use sim::{
     },
 };
 
-/// A scenario that a single drive without ZRWA can be held to.
+/// A run with a scenario that a single drive without ZRWA can satisfy.
 fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts, Vec<String>) {
     let maker = SingleMaker(flaw);
     let mut rng = Rng::new(seed);
@@ -23,10 +23,10 @@ fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts
     scenario.members = 1;
     scenario.drive.zrwa = None;
     scenario.unwritten_fails = false;
-    // It has nothing but FUA to make safe what was written before.
+    // FUA is the subject's only means to make earlier writes durable.
     scenario.fua_alone = false;
     scenario.load.sizes = [3, 1, 0];
-    // What was answered need not survive the process, as a fork would have it.
+    // Acknowledged writes need not survive the process, as a fork would require.
     scenario.forks = 0;
     scenario.misfortune = Misfortune { drain_percent: 10, ..Misfortune::default() };
     let mut world = World::new(&maker, scenario, rng, tracing);
@@ -65,7 +65,7 @@ fn every_flaw_is_found() {
     }
 }
 
-/// A life of copies, of which `losses` may be lost at once.
+/// A life of [`CopiesMaker`]'s subject, with up to `losses` members lost at once.
 fn live_copies(
     maker: &CopiesMaker,
     losses: usize,
@@ -75,16 +75,16 @@ fn live_copies(
     let mut rng = Rng::new(seed);
     let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa), Some(losses));
     scenario.drive.zones -= scenario.aggregate * std::mem::take(&mut scenario.spare_zones);
-    // The same on all, and nothing that only drives with a ZRWA can do.
+    // The same drive for all members, and no properties of drives with a ZRWA.
     (scenario.mixed, scenario.aggregate, scenario.drive.zrwa) = (false, 1, None);
     (scenario.unwritten_fails, scenario.finish_drops, scenario.fua_alone) = (false, false, false);
-    // What an array would split it does not.
+    // The subject does not split large commands.
     scenario.drive.max_transfer_blocks = 64;
     scenario.members = scenario.members.clamp(2 + maker.parities, 6);
     if !forks {
         scenario.forks = 0;
     }
-    // It knows its own drives, and copies no more than what they hold.
+    // The subject identifies only its own drives, and copies only written blocks.
     let m = &mut scenario.misfortune;
     (m.zrwa_lost_percent, m.hold_back_percent, m.dead_block, m.dead_zone) = (0, 0, 0, 0);
     (m.copies_percent, m.strangers_percent, m.used_spare_percent) = (0, 0, 0);
@@ -109,7 +109,7 @@ fn sound_copies_survive_what_may_be_lost() {
     }
 }
 
-/// What only two losses show, one while the other one is filled among them; one loss at a time shows nothing.
+/// Flaws that only two losses reveal, in some cases during the rebuild of one of the two; single losses reveal nothing.
 #[test]
 fn what_two_losses_show_is_found() {
     for (broken, text, forks) in [
@@ -129,7 +129,7 @@ fn what_two_losses_show_is_found() {
     }
 }
 
-/// What a life did apart from its forks.
+/// Result and counts of a life without those of its forks.
 fn live(policy: Policy, seed: u64, forks: bool) -> (Result<(), Failure>, Counts) {
     let maker = ArrayMaker { policy: Some(policy), ..ArrayMaker::default() };
     let mut rng = Rng::new(seed);
@@ -159,7 +159,7 @@ fn forks_leave_the_life_alone() {
     assert!(total.beyond > total.forks / 3, "{total:?}");
 }
 
-/// What only a member that the life does not lose would show.
+/// A flaw that only the loss of another member than the life's own would reveal.
 #[test]
 fn a_fork_sees_what_the_life_does_not() {
     let maker = CopiesMaker { parities: 2, broken: Broken::ForgetsTheSecond };
@@ -219,7 +219,7 @@ fn what_a_volatile_cache_loses_is_enumerated() {
     assert!(tried.power_cuts > 3 * fewer.power_cuts, "{tried:?}, {fewer:?}");
 }
 
-/// A life on drives that tear blocks when the power goes, which the host refuses.
+/// A life on drives that tear blocks at power cuts; real hosts refuse such drives.
 fn live_torn(policy: Policy, parities: usize, seed: u64) -> Result<(), Failure> {
     let maker = ArrayMaker { policy: Some(policy), parities: Some(parities), ..ArrayMaker::default() };
     let mut rng = Rng::new(seed);
@@ -228,8 +228,8 @@ fn live_torn(policy: Policy, parities: usize, seed: u64) -> Result<(), Failure> 
     World::new(&maker, scenario, rng, Tracing::Off).run()
 }
 
-/// Nobody promises anything on such drives. With the policy `inplace`, which takes a block and its metadata for one, that
-/// is why; with the others nothing of the argument rests on it but the records, which have checksums.
+/// There is no guarantee on such drives. The policy `inplace`, which relies on a block and its metadata being written
+/// atomically, shows why; with the others only records need whole blocks, and these have checksums.
 #[test]
 fn blocks_that_are_torn_inside_are_found_where_they_matter() {
     for parities in [1, 2] {

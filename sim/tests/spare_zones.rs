@@ -1,4 +1,4 @@
-//! Zones of a drive that wear out, and the spare ones that are used in their place.
+//! Worn zones of a drive, and the spare zones that replace them.
 
 use crate::support::{
     array::{geometry, options, run, wp},
@@ -18,12 +18,12 @@ use engine::{
 use sim::ssd::Fault;
 use std::{future::poll_fn, pin::pin, rc::Rc, task::Poll};
 
-/// The first spare zone of a drive.
+/// First spare zone of a drive.
 const SPARE: u32 = META + ZONES;
 const KINDS: [(Policy, u32); 4] =
     [(Policy::Zrwa, 0), (Policy::InPlace, 0), (Policy::Log, 0), (Policy::Log, 4)];
 
-/// An array with `spare_zones`.
+/// An empty array with `spare_zones` spare zones.
 fn empty((policy, group_blocks): (Policy, u32), spare_zones: u32) -> Scene {
     let options = CreateOptions {
         policy: Some(policy),
@@ -34,7 +34,7 @@ fn empty((policy, group_blocks): (Policy, u32), spare_zones: u32) -> Scene {
     Scene::created(options, geometry(SPARE + spare_zones, 240, 8))
 }
 
-/// An array with `spare_zones`, of which zones 0 and 1 are being written.
+/// An array with `spare_zones` spare zones, and data in zones 0 and 1.
 fn scene(kind: (Policy, u32), spare_zones: u32) -> Scene {
     let scene = empty(kind, spare_zones);
     for zone in [0, 1] {
@@ -43,11 +43,12 @@ fn scene(kind: (Policy, u32), spare_zones: u32) -> Scene {
     scene
 }
 
-/// Has a member's parts of zones 0 and 1 wear out, and be found to be.
+/// Wears out a member's parts of zones 0 and 1 and writes to these zones, so that the wear is detected; returns their
+/// tail.
 fn wear(scene: &Scene, member: usize) -> u64 {
     scene.damage(member, Fault::ReadOnly(part(0)));
     scene.damage(member, Fault::Offline(part(1)));
-    // Every member has something of two stripes.
+    // Every member has blocks of two stripes.
     for zone in [0, 1] {
         scene.write(zone, 5 * STRIPE + 3, 2 * STRIPE);
     }
@@ -70,7 +71,7 @@ fn what_wears_out_is_rebuilt_in_spare_zones_and_counts_there() {
         assert_eq!(moved(&scene, 1), (vec![(0, SPARE), (1, SPARE + 1)], 1));
         assert_eq!(moved(&scene, 2), (vec![], 3));
         assert!(!scene.array.status().members[1].worn);
-        // Any other one may be lost, and the zones are written on and emptied as all are.
+        // Any other member may be lost, and the moved zones can be written and reset as others.
         for other in [0, 2, 3] {
             scene.cut(|_| true);
             scene.assemble(Some(other));
@@ -92,7 +93,7 @@ fn what_wears_out_is_rebuilt_in_spare_zones_and_counts_there() {
     }
 }
 
-/// The drive of a member that is replaced has places of its own.
+/// The drive that replaces a member uses its own spare zones.
 #[test]
 fn a_drive_that_takes_over_has_all_of_its_zones() {
     for kind in KINDS {
@@ -146,7 +147,7 @@ fn wherever_the_power_goes_nothing_is_lost_and_the_rebuild_goes_on() {
     }
 }
 
-/// The first zone is found to be worn by nobody before it is filled.
+/// The wear of the first spare zone is not detected before it is filled.
 #[test]
 fn a_spare_zone_that_wears_out_while_it_is_filled_is_replaced_by_another_one() {
     for kind in KINDS {
@@ -164,9 +165,9 @@ fn a_spare_zone_that_wears_out_while_it_is_filled_is_replaced_by_another_one() {
         });
         scene.rebuild();
         assert_eq!(scene.states(), [ACTIVE; 4], "{kind:?}");
-        // The first one is not counted as one that is left.
+        // The worn spare zone does not count as available.
         assert_eq!(moved(&scene, 1), (vec![(0, SPARE + 1), (1, SPARE + 2)], 1), "{kind:?}");
-        // And later again.
+        // Another one wears out later.
         scene.damage(1, Fault::Offline(ZoneIndex(SPARE + 2)));
         scene.write(1, tail, STRIPE);
         assert_eq!(scene.states()[1].1, 1, "{kind:?}");
@@ -184,7 +185,7 @@ fn a_spare_zone_that_wears_out_while_it_is_filled_is_replaced_by_another_one() {
 fn a_part_that_can_be_written_where_it_is_is_never_moved() {
     for kind in KINDS {
         let scene = scene(kind, 1);
-        // By another hand.
+        // Reset by another program.
         scene.damage(2, Fault::Reset(part(0)));
         scene.write(0, 5 * STRIPE + 3, 2 * STRIPE);
         assert_eq!(scene.states()[2].1, 1, "{kind:?}");
@@ -208,7 +209,7 @@ fn without_a_spare_zone_a_worn_one_is_left_out() {
     }
 }
 
-/// What was dropped on the way has said nothing of where it was about to write.
+/// A rebuild that was dropped has not recorded yet which spare zone it was about to write.
 #[test]
 fn nothing_is_written_to_a_spare_zone_before_the_member_knows_that_it_is_one_of_its_places() {
     let scene = scene((Policy::Zrwa, 0), 2);
@@ -253,7 +254,7 @@ fn there_have_to_be_zones_that_are_not_spare() {
     assert_eq!(Array::design(&runtime, &options, &many).unwrap().geometry.zones, 397);
 }
 
-/// What wears out may be found by any command, and a reset of an offline zone needs parts that can be written.
+/// Wear may be detected by any command, and a reset of an offline zone needs writable parts.
 #[test]
 fn a_zone_that_is_offline_can_be_given_up_where_there_are_spare_zones() {
     for kind in KINDS {
@@ -274,7 +275,7 @@ fn a_zone_that_is_offline_can_be_given_up_where_there_are_spare_zones() {
     }
 }
 
-/// What takes the place of a worn part holds nothing of it: it would be missed if the reset came to nothing.
+/// A spare zone holds none of the worn part's data: the data would be missing if the reset came to nothing.
 #[test]
 fn a_reset_of_an_offline_zone_that_comes_to_nothing_leaves_what_was_there() {
     const SHORT: u64 = 2 * CHUNK;
@@ -301,7 +302,7 @@ fn a_reset_of_an_offline_zone_that_comes_to_nothing_leaves_what_was_there() {
                 break;
             }
         }
-        // Too few have another place for it.
+        // Too few members have a spare zone for it.
         let mut scene = offline(&[1, 2]);
         scene.damage(2, Fault::Offline(ZoneIndex(SPARE)));
         assert!(scene.refused(reset(0)), "{kind:?}");
@@ -325,7 +326,7 @@ fn a_drive_is_known_to_be_worn_whatever_command_has_found_it() {
     }
 }
 
-/// Of four small zones that are used as one a single one is worn: the others are not left open.
+/// One of four aggregated small zones is worn: the others are not left open.
 #[test]
 fn small_zones_that_are_left_behind_take_no_resources() {
     let shape = engine::device::Geometry {
@@ -339,7 +340,7 @@ fn small_zones_that_are_left_behind_take_no_resources() {
     for worn in 0..3 {
         scene.write(0, tail, 3 * STRIPE + 1);
         scene.damage(1, Fault::ReadOnly(ZoneIndex(4 * place)));
-        // All of them.
+        // So that all members are written.
         scene.write(0, tail + 3 * STRIPE + 1, 4 * STRIPE);
         tail += 7 * STRIPE + 1;
         assert_eq!(scene.states()[1].1, 1, "{worn}");

@@ -1,8 +1,8 @@
 //! A copy of a member from before the last changes of membership is never taken for the member.
 //!
-//! The copy says that it is active, and nobody's superblock says anything else: only the floor of the
-//! newest one tells that the member must know more. The drives are images, so that they can be copied
-//! while the array runs; each copy is shown to an array that only looks.
+//! The copy's superblock lists it as active, and no other superblock contradicts that: only the floor of the newest one
+//! proves that the member must have newer events. The drives are images, so that they can be copied while the array
+//! runs; each copy is only inspected.
 
 use crate::support::array::{geometry, options, run, write};
 use engine::{
@@ -13,7 +13,7 @@ use sim::ssd::{EmulatedDrive, Model};
 use std::{fs, path::Path, rc::Rc};
 
 const MEMBERS: usize = 4;
-/// The member whose copies are offered.
+/// The copied member.
 const COPIED: usize = 1;
 
 fn blank(dir: &Path, name: &str) -> Drive {
@@ -27,7 +27,7 @@ fn open(path: &Path) -> Drive {
     Drive { name, device: Rc::new(EmulatedDrive::open_image(path).unwrap()) }
 }
 
-/// What changes who the members are, or what their superblocks say.
+/// Changes of membership, or of the superblocks.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Assembly,
@@ -35,7 +35,7 @@ enum Change {
     Replace(usize),
 }
 
-/// What is said of `COPIED` if `copy` is in its place, and the others are as they are.
+/// The note of member `COPIED` in an inspection with `copy` in its place.
 fn verdict(dir: &Path, names: &[String], copy: &str) -> String {
     let shown = dir.join("shown");
     fs::remove_dir_all(&shown).ok();
@@ -96,8 +96,7 @@ fn a_copy_of_a_member_from_before_the_last_changes_is_stale() {
             }
         }
         assert!(!verdict(dir, &names, &names[COPIED]).contains("is stale"), "after {change:?}");
-        // The copy from just before a change may be of the same event as the floor is; an assembly makes
-        // two changes.
+        // The copy from just before a change may have the event of the floor itself; an assembly makes two changes.
         let stale = if matches!(change, Change::Assembly) { step + 1 } else { step };
         for copy in 0..stale {
             let said = verdict(dir, &names, &format!("copy{copy}"));

@@ -1,7 +1,6 @@
-//! Any command of a member may come back with an error, and the power may go any number of commands later,
-//! before anybody has written down that the member failed, or after. Then the member is there again, as it
-//! was, or another one is missing. Whatever was answered with FUA or by a flush is there; and if the array
-//! says that it has all members, it is there without any one of them.
+//! Any command of a member may fail, and the power is cut any number of commands later, before the failure is recorded
+//! or after. Then the member is back in its old state, or another one is missing. All writes acknowledged with FUA or
+//! by a flush are there, and if the array lists all members as active, they are there without any single one.
 
 use crate::support::{
     array::{geometry, options, run, submit, wp},
@@ -21,10 +20,10 @@ use std::{cell::Cell, ops::RangeInclusive, rc::Rc};
 const CHUNK: u64 = 4;
 const MEMBERS: usize = 4;
 const ZONES: u32 = 4;
-/// Blocks of a zone of the array.
+/// Capacity of a zone of the array in blocks.
 const CAPACITY: u64 = 12 * 3 * CHUNK;
 
-/// What is done while commands fail or the power goes.
+/// An operation during which commands fail or the power is cut.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write { zone: u32, blocks: u64, fua: bool },
@@ -35,21 +34,21 @@ enum Step {
     Rebuild,
 }
 
-/// What a zone may be found as.
+/// Expected state of a zone.
 #[derive(Clone, Copy, Default)]
 struct Expected {
-    /// Tells the content of this life of the zone.
+    /// Identifies the content of this life of the zone.
     life: u64,
     promised: u64,
     submitted: u64,
-    /// A reset was submitted, or a finish, and not answered.
+    /// A reset or finish was submitted and has not completed.
     resetting: bool,
     finishing: bool,
     finished: bool,
 }
 
 impl Expected {
-    /// Where the zone may end, if it was not reset.
+    /// Possible tails of the zone, if it was not reset.
     fn ends(&self) -> RangeInclusive<u64> {
         self.promised..=self.submitted
     }
@@ -66,7 +65,7 @@ struct Trial {
     drives: Vec<Drive>,
     array: Array,
     expected: Vec<Expected>,
-    /// How it came about.
+    /// Description of the trial for messages.
     what: String,
 }
 
@@ -82,7 +81,7 @@ impl Trial {
         Trial { runtime, rig, drives, array, expected, what: format!("{policy:?} {volatile}") }
     }
 
-    /// Starts a step; gives what answers it.
+    /// Starts a step; the returned cell receives whether it succeeded.
     fn start(&mut self, step: Step) -> Rc<Cell<Option<bool>>> {
         let answer = Rc::new(Cell::new(None));
         let (told, array) = (answer.clone(), self.array.clone());
@@ -120,11 +119,11 @@ impl Trial {
         answer
     }
 
-    /// Carries a step out; `false` if it was not answered.
+    /// Executes a step; `false` if it did not complete.
     fn take(&mut self, step: Step) -> bool {
         let Some(good) = self.start(step).get() else { return false };
         let what = &self.what;
-        // A rebuild may fail: the drive under repair is one that does.
+        // A rebuild may fail, as its drive may be the failing one.
         assert!(good || matches!(step, Step::Rebuild), "{what}: {step:?} fails");
         let safe_at_once = !self.array.geometry().volatile_cache;
         match step {
@@ -147,7 +146,7 @@ impl Trial {
         true
     }
 
-    /// Cuts the power; some drives lose what is in their caches.
+    /// Cuts the power; random drives lose their caches.
     fn cut(&mut self, rng: &mut Rng) {
         self.runtime.clear();
         let lost = rng.below(1 << self.drives.len());
@@ -159,7 +158,7 @@ impl Trial {
         there.map(|(_, drive)| drive.clone()).collect()
     }
 
-    /// Members that are not as they should be, if all that there are are shown to it.
+    /// Members that are not active in an inspection of all drives.
     fn lacking(&self) -> Vec<usize> {
         let found = run(&self.runtime, Array::inspect(&self.runtime, self.drives.clone(), None)).unwrap();
         let lacks = |m: &MemberStatus| m.state != MemberState::Active;
@@ -167,7 +166,7 @@ impl Trial {
         members.filter(|(_, member)| lacks(member)).map(|(m, _)| m).collect()
     }
 
-    /// Finds the array again, and everything in it.
+    /// Assembles the array, and checks all its zones.
     fn assemble(&mut self, missing: Option<usize>) {
         let drives = self.without(missing);
         self.what += &format!(", then without {missing:?}");
@@ -179,7 +178,7 @@ impl Trial {
         self.check(&what);
     }
 
-    /// Checks all zones; what was found is what has to be there from now on.
+    /// Checks all zones; their tails are expected from now on.
     fn check(&mut self, what: &str) {
         for zone in 0..ZONES {
             let (state, at) = wp(&self.runtime, &self.array, zone);
@@ -195,7 +194,7 @@ impl Trial {
             assert!(full || !expected.finished, "{what}: zone {zone} is not full");
             let ends = expected.ends();
             if full && expected.promised < expected.submitted {
-                // Where the data ends nobody says: as much as was promised is compared.
+                // The end of the data is not reported: only the promised blocks are compared.
                 expected.finished = true;
             } else if !full {
                 assert!(ends.contains(&at), "{what}: zone {zone} ends at {at}, not in {ends:?}");
@@ -222,8 +221,7 @@ impl Drop for Trial {
     }
 }
 
-/// What happens: the `at`-th command of `drive` fails, and `then` commands of all drives later nothing is
-/// carried out any more.
+/// The `at`-th command of `drive` fails, and after `then` more commands of all drives none is executed any more.
 #[derive(Clone, Copy, Debug)]
 struct Mishap {
     drive: usize,
@@ -232,7 +230,7 @@ struct Mishap {
     then: u64,
 }
 
-/// Sets the rule for a mishap; gives whether it has come to the error.
+/// Sets the rule for a mishap; the returned cell tells whether the command has failed.
 fn follow(rig: &Rig, mishap: Mishap) -> Rc<Cell<bool>> {
     let struck = Rc::new(Cell::new(false));
     let (own, left) = (Cell::new(mishap.at), Cell::new(mishap.then));
@@ -260,7 +258,7 @@ fn follow(rig: &Rig, mishap: Mishap) -> Rc<Cell<bool>> {
     struck
 }
 
-/// What is done before, and during it.
+/// Steps before the mishap, and during it.
 fn scripts() -> [(Vec<Step>, Vec<Step>); 3] {
     let write = |zone, blocks, fua| Step::Write { zone, blocks, fua };
     let begun = vec![
@@ -313,7 +311,7 @@ fn play(policy: Policy, script: usize, rng: &mut Rng) -> bool {
         trial.drives[3] = trial.rig.drive(&shape);
         run(&trial.runtime, trial.array.attach(3, trial.drives[3].clone())).unwrap();
     }
-    // Of an array that lacks a member only that one may fail.
+    // In an array that lacks a member only the drive under rebuild may fail.
     let drive = if replaced { MEMBERS } else { rng.below(MEMBERS as u64) as usize };
     let most = if rng.chance(1, 2) { 6 } else { 60 };
     let acts = [Act::Fail, Act::Fail, Act::Refuse, Act::Pass];
@@ -333,7 +331,7 @@ fn play(policy: Policy, script: usize, rng: &mut Rng) -> bool {
     let member = if replaced { 3 } else { drive };
     let may_miss = |m: usize| lacking.is_empty() || lacking == [m];
     assert!(lacking.is_empty() || lacking == [member], "{}: {lacking:?} lack something", trial.what);
-    // Before an assembly has found it so, a rebuild may count for some members only.
+    // Before an assembly has decided on it, a rebuild may count on some members only.
     let missing = if replaced { member } else { rng.below(MEMBERS as u64 + 1) as usize };
     let missing = Some(missing).filter(|m| *m < MEMBERS && may_miss(*m));
     trial.assemble(missing);
@@ -353,7 +351,7 @@ fn play_many(policy: Policy, script: usize, times: u64) {
     assert!(2 * struck > times / 2, "only {struck} of {times} had a mishap");
 }
 
-/// A trial takes long where nothing is optimized.
+/// Fewer trials without optimization, where they take long.
 const TIMES: u64 = if cfg!(debug_assertions) { 80 } else { 300 };
 
 #[test]

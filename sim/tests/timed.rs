@@ -1,4 +1,5 @@
-//! The emulated SSD with timing: the same rules, the order of its firmware, what reaches flash.
+//! The emulated SSD with timing: the same zone rules, the command order of its firmware, and the blocks that reach
+//! flash.
 
 use engine::{
     buf::{BLOCK, Buf},
@@ -21,7 +22,7 @@ use std::{
     rc::Rc,
 };
 
-/// Zones of 64 blocks, 45 of which can be written; ZRWAs of 8 in granules of 2.
+/// Zones of 64 blocks, 45 of them writable; ZRWAs of 8 blocks in granules of 2.
 fn drive(timing: &Timing, seed: Option<u64>) -> (TimedDrive, Clock) {
     let clock = Clock::new();
     let ssd = Rc::new(RefCell::new(Ssd::in_memory(&model().geometry)));
@@ -32,7 +33,7 @@ fn presets() -> [Timing; 3] {
     ["zn540", "zn540-4tb", "pm1731a"].map(|name| Timing::by_name(name).unwrap())
 }
 
-/// Carries commands out all at once; gives the answers, and when the last of them came.
+/// Submits all commands at once; returns their completions, and the time of the last one in nanoseconds.
 fn all(drive: &TimedDrive, clock: &Clock, commands: Vec<Command>) -> (Vec<Done>, u64) {
     let completions: Vec<_> = commands.into_iter().map(|command| drive.submit(command)).collect();
     let mut answers = Vec::new();
@@ -104,7 +105,7 @@ fn a_seed_decides_the_jitter_and_without_one_there_is_none() {
     };
     assert_eq!(took(Some(3)), took(Some(3)));
     assert_ne!(took(Some(3)), took(Some(4)));
-    // The first write costs 2 µs more; 20 services, the last transfer of 8 KiB, the acknowledgement.
+    // The first write costs 2 µs more; then 20 services, the last transfer of 8 KiB, and the acknowledgement.
     let expected_us = 2.0 + 20.0 * 5.35 + 8192.0 / 3720.0 + 5.3;
     assert_eq!(took(None), (expected_us * 1000.0) as u64);
 }
@@ -126,13 +127,13 @@ fn what_is_overwritten_in_a_zrwa_never_reaches_flash() {
         assert_eq!((counters.written[data], counters.written[parity]), (6, 4));
         assert_eq!((counters.programmed[data], counters.programmed[parity]), (4, 0));
         assert_eq!((counters.expired[data], counters.expired[parity]), (0, 4));
-        // A finish programs what is in the ZRWA, and fills up the rest of the 45 blocks.
+        // A finish programs the contents of the ZRWA, and pads the rest of the 45 blocks.
         let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
         assert_eq!(one(&drive, &clock, finish), Ok(()));
         let counters = drive.counters();
         assert_eq!((counters.programmed[data], counters.padding, counters.flash_blocks()), (6, 39, 45));
-        // A write pointer that passes what nobody wrote programs it all the same; what a reset
-        // finds in the ZRWA has expired.
+        // Unwritten blocks that the write pointer passes are programmed as padding; blocks in the ZRWA at a reset
+        // expire.
         assert_eq!(one(&drive, &clock, open_zrwa(1)), Ok(()));
         assert_eq!(one(&drive, &clock, write(64 + 2, 4)), Ok(()));
         assert_eq!(one(&drive, &clock, Command::FlushZrwa { last: Lba(64 + 3) }), Ok(()));
@@ -147,7 +148,7 @@ fn what_is_overwritten_in_a_zrwa_never_reaches_flash() {
 #[test]
 fn overwrites_cost_bandwidth_where_the_zrwa_is_in_flash_and_none_where_it_is_in_memory() {
     let took = |zrwa| {
-        // One byte in a microsecond, so that draining is all that matters.
+        // One byte per microsecond, so that the drain rate dominates.
         let slow = Timing {
             zrwa,
             drain_mb_s: Some(1.0),
@@ -182,11 +183,11 @@ fn dies_program_what_is_counted_and_what_expires_in_flash_too() {
             open_zrwa(0),
             write(0, 4),
             write(2, 4),
-            // One hole that a flush passes, and one that a write does.
+            // One hole that a flush passes, and one that a write passes.
             write(7, 1),
             Command::FlushZrwa { last: Lba(7) },
             write(9, 8),
-            // Some is still in the ZRWA, with a hole in it.
+            // Some blocks are still in the ZRWA, with a hole among them.
             write(19, 1),
             Command::Finish { zones: Zones::One(ZoneIndex(0)) },
             write(64, 3),
@@ -198,7 +199,7 @@ fn dies_program_what_is_counted_and_what_expires_in_flash_too() {
         let counters = drive.counters();
         let expired: u64 = if zrwa == ZrwaMedium::Flash { counters.expired.iter().sum() } else { 0 };
         assert_eq!((counters.flash_blocks(), expired > 0), (90, zrwa == ZrwaMedium::Flash));
-        // The two holes below the finish take no time in flash.
+        // The two holes below the finish are not programmed.
         let holes = if zrwa == ZrwaMedium::Flash { 2 } else { 0 };
         assert_eq!(programs.get(), 90 + expired - holes, "{zrwa:?}");
     }
@@ -282,16 +283,16 @@ fn namespaces_share_the_drive_and_nothing_else() {
     let (answers, both) = all(&second, &clock, writes());
     assert!(answers.iter().all(|done| done.result.is_ok()));
     assert!(behind.into_iter().all(|mut done| done.take().unwrap().result.is_ok()));
-    // The acknowledgement and the first write of a zone are all that is not twice as long.
+    // Only the acknowledgement and the first write of a zone do not take twice as long.
     assert!(both > alone * 19 / 10 && both < alone * 2, "{both} ns for two, {alone} ns for one");
     assert_eq!(first.counters(), second.counters());
     assert_eq!(first.counters().written[Cause::Data as usize], 40);
 }
 
-/// A PM1731a with small zones, in the first of which lie pages of which so many of 16 parts do not compress, in turn;
-/// and how long that took.
+/// A PM1731a with small zones, and `pages` pages written from the start of the first one, of which `parts` of 16 parts
+/// do not compress, in turn; and the time of these writes in nanoseconds.
 fn filled(scheme: Option<Scheme>, pages: usize, parts: &[usize]) -> (TimedDrive, Clock, u64) {
-    // Full at once.
+    // A small buffer, which is full at once.
     filled_as(Timing { write_buffer_kib: 512, ..Timing::pm1731a() }, scheme, pages, parts)
 }
 
@@ -319,7 +320,7 @@ fn filled_as(
     (drive, clock, took)
 }
 
-/// How long the read of so many pages takes.
+/// Time to read `pages` pages, in nanoseconds.
 fn read_ns((drive, clock, _): &(TimedDrive, Clock, u64), page: usize, pages: usize) -> u64 {
     let before = clock.now_ns();
     let read = Command::read(Lba(page as u64 * 4), Buf::zeroed(pages * PAGE));
@@ -340,13 +341,13 @@ fn what_compresses_takes_less_of_a_die_when_it_is_written() {
 #[test]
 fn a_flash_page_is_read_once_for_all_that_is_in_it() {
     let (plain, braid) = (filled(None, 256, &[3]), filled(BRAID, 256, &[3]));
-    // One page: what is in it is expanded, and no more than the unit is sent.
+    // One page: its content is expanded, and only its compressed unit is transferred.
     let (timing, mut stored) = (Timing::pm1731a(), vec![0; PAGE]);
     Rng::new(1).fill(&mut stored[..PAGE / 16 * 3]);
     let less_us = (PAGE - compress(&stored).len()) as f64 / timing.channel_read_mb_s;
     let expected = read_ns(&plain, 8, 1) as f64 / 1e3 + timing.expand_us - less_us;
     assert!((read_ns(&braid, 8, 1) as f64 / 1e3 - expected).abs() < 0.1);
-    // Four: three pages less are sensed.
+    // Four pages: three flash pages less are sensed.
     let sense_ns = ((timing.read_page_us + timing.channel_read_us) * 1e3) as u64;
     assert!(read_ns(&plain, 8, 4) > read_ns(&braid, 8, 4) + 3 * sense_ns);
 }
@@ -363,7 +364,8 @@ fn what_does_not_compress_is_read_as_from_any_drive_and_once_through_the_engine(
 
 #[test]
 fn a_rest_waits_for_the_page_before_it_and_for_no_other() {
-    // A quarter of each of four flash pages, on dies 0, 1, 2, and 0 again; a rest of the second, on die 1.
+    // A quarter of each of four flash pages, on dies 0, 1, 2, and 0 again; a truncated rest of the second one, on die
+    // 1.
     let timing = Timing { placement: Placement::Striped, dies: 3, channels: 3, ..Timing::pm1731a() };
     let took = |outlier| {
         let mut parts = [3; 16];

@@ -1,4 +1,4 @@
-//! Metadata zones of drives that wear out: the drive stays, as long as its log has somewhere to go.
+//! Worn metadata zones: the drive stays a member as long as its log can be written elsewhere.
 
 use crate::support::{
     array::{geometry, options, run},
@@ -14,7 +14,7 @@ use engine::{
 };
 use sim::ssd::Fault;
 
-/// An array with `spare_zones`, of which zone 0 is being written.
+/// An array with `spare_zones` spare zones, and data in zone 0.
 fn scene(policy: Policy, spare_zones: u32) -> Scene {
     let options = CreateOptions { policy: Some(policy), spare_zones: Some(spare_zones), ..options(CHUNK) };
     let scene = Scene::created(options, geometry(META + ZONES + spare_zones, 240, 8));
@@ -24,7 +24,7 @@ fn scene(policy: Policy, spare_zones: u32) -> Scene {
 
 const TAIL: u64 = 5 * STRIPE + 3;
 
-/// The metadata zones of a drive, and how they may wear.
+/// The metadata zones of a drive, with each kind of wear.
 fn wear() -> impl Iterator<Item = (u32, fn(ZoneIndex) -> Fault)> {
     let kinds: [fn(ZoneIndex) -> Fault; 2] = [Fault::ReadOnly, Fault::Offline];
     kinds.into_iter().flat_map(|fault| (0..META).map(move |zone| (zone, fault)))
@@ -35,7 +35,7 @@ fn array_survives_worn_metadata_zone_on_each_of_two_drives() {
     for (policy, spare) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 0), (policy, 3)]) {
         for (zone, fault) in wear() {
             let mut scene = scene(policy, spare);
-            // The zone that holds the log may be the one that is lost, of one of them: then the drive is out.
+            // If the zone with the log itself goes offline, the drive is out.
             let holds = |scene: &Scene, zone: u32| scene.rig.written(1, ZoneIndex(zone)) > 0;
             if matches!(fault(ZoneIndex(0)), Fault::Offline(_)) && holds(&scene, zone) {
                 continue;
@@ -63,7 +63,7 @@ fn array_survives_worn_metadata_zone_on_each_of_two_drives() {
                     (&[][..], false)
                 );
                 scene.check(0, TAIL);
-                // What has to be written down is.
+                // Records can still be written.
                 scene.write(1, 0, STRIPE + round);
                 scene.check(1, STRIPE + round);
                 scene.submit(reset(1));
@@ -86,7 +86,7 @@ fn array_survives_worn_metadata_zone_on_each_of_two_drives() {
     }
 }
 
-/// While the array is at work, under whatever has to be written down.
+/// At runtime, with any kind of record.
 #[test]
 fn log_moves_when_its_zone_wears_at_work() {
     for policy in Policy::ALL {
@@ -142,7 +142,7 @@ fn log_in_spare_zone_survives_cut_at_every_step() {
     }
 }
 
-/// A log takes the last spare zones, parts of zones the first ones.
+/// A log takes the last spare zones, and parts of zones take the first ones.
 #[test]
 fn log_and_parts_share_spare_zones() {
     let mut scene = scene(Policy::Log, 3);
