@@ -1,4 +1,4 @@
-//! Namespaces: the rules of zones for each tenant, what tenants see of each other, and the simulator of them.
+//! Namespaces: zone rules within a tenant, isolation between tenants, and runs of the simulator.
 
 use engine::{
     adapt::sequence::Sequencer,
@@ -33,13 +33,13 @@ use std::{
     rc::Rc,
 };
 
-/// A drive of which zones can be in doubt for a while, as those of an array are while a member is away.
+/// A drive with zones that can be offline for a while, like those of an array with a missing member.
 struct Frail {
     drive: EmulatedDrive,
     away: RefCell<Vec<ZoneIndex>>,
-    /// Where `Some`, it keeps answers to writes that bind zones.
+    /// If `Some`, holds the completions of writes of reservations, the first block of a zone in use.
     held: RefCell<Option<Vec<Completer>>>,
-    /// What it says of itself.
+    /// Geometry that the drive reports.
     geometry: Geometry,
     optimal: u64,
 }
@@ -57,7 +57,7 @@ impl Frail {
         self.away.borrow().contains(&zone)
     }
 
-    /// The zone that a command is about, if it is about one.
+    /// The zone that a command addresses, if it is a single one.
     fn zone_of(&self, command: &Command) -> Option<ZoneIndex> {
         match command {
             Command::Read { lba, .. } | Command::Write { lba, .. } => Some(self.geometry().locate(*lba).0),
@@ -98,7 +98,7 @@ impl ZonedDevice for Frail {
     }
 }
 
-/// A drive, its namespaces, and the clock that they see.
+/// A drive, its namespaces, and their clock.
 struct Rig {
     runtime: Runtime,
     drive: Rc<Frail>,
@@ -111,7 +111,7 @@ impl Rig {
         Rig::over(geometry, geometry.clone(), vzone_zones)
     }
 
-    /// Over a drive that is not all that it says.
+    /// Over a drive with other limits than those that it reports.
     fn over(drive: &Geometry, geometry: Geometry, vzone_zones: u32) -> Rig {
         Rig::on(Rc::new(Frail::new(geometry, EmulatedDrive::in_memory(drive))), vzone_zones)
     }
@@ -142,7 +142,7 @@ impl Rig {
         self.drive.ssd().borrow_mut().faults().after(0, fault);
     }
 
-    /// The first byte of each block.
+    /// First byte of each block.
     fn read(&self, namespace: &Namespace, lba: u64, blocks: usize) -> Vec<u8> {
         let done = self.run(namespace, Command::read(Lba(lba), Buf::zeroed(blocks * BLOCK)));
         assert_eq!(done.result, Ok(()));
@@ -154,7 +154,7 @@ impl Rig {
         (done.zones[0].state, done.zones[0].wp_blocks)
     }
 
-    /// The process ends, and another one begins.
+    /// Ends the process and opens the namespaces in a new one.
     fn again(self) -> Rig {
         self.runtime.clear();
         let runtime = Runtime::new();
@@ -174,7 +174,7 @@ fn try_open(runtime: &Runtime, drive: &Rc<Frail>, clock: &Rc<Cell<u64>>) -> Resu
     runtime.block_on(Namespaces::open(runtime, drive.clone(), behaviour), || false).unwrap()
 }
 
-/// A drive whose zones make zones of the shape of the rows, `parts` for one.
+/// A drive for v-zones of the shape that the table `ROWS` expects, of `parts` zones each.
 fn drive_for_rows(parts: u32) -> Geometry {
     let capacity = 45 / parts as u64 + 1;
     Geometry {
@@ -197,7 +197,7 @@ fn spec(name: &str, zones: u32, max_active: u32) -> Spec {
 #[test]
 fn every_rule_and_refusal_of_a_zone_without_a_zrwa() {
     let zrwa = |step: &Do| matches!(step, OpenZrwa(_) | Flush(..) | OpenAllZrwa);
-    // What befalls a zone by itself befalls drives.
+    // Zone faults can be injected into drives only.
     let befalls = |step: &Do| matches!(step, ReadOnly(_) | Offline(_));
     for parts in [1, 3, 5, 9, 15] {
         let mut drive = drive_for_rows(parts);
@@ -251,7 +251,7 @@ fn tenants_see_their_own_data_after_a_restart_and_nothing_else() {
     assert_eq!(rig.read(&two, 64, 45), vec![3; 45]);
     assert_eq!(rig.read(&one, 64, 45), vec![0; 45]);
     assert_eq!((rig.zone(&two, 0), rig.zone(&two, 1)), ((ZoneState::Closed, 33), (ZoneState::Full, 45)));
-    // It goes on where it was.
+    // Writes continue at the write pointer.
     rig.write(&two, 33, 5, 12).unwrap();
     assert_eq!(rig.read(&two, 30, 15), [vec![2; 3], vec![5; 12]].concat());
     rig.namespaces.audit().unwrap();
@@ -273,12 +273,12 @@ fn limits_change_while_a_namespace_is_written_and_are_kept() {
     let running = one.submit(Command::write(Lba(10), Buf::zeroed(5 * BLOCK), false));
     assert_eq!(limit(&rig.namespaces, 7).unwrap(), limits(7));
     assert_eq!(rig.runtime.block_on(running, || false).unwrap().result, Ok(()));
-    // What was known as this namespace still is, and knows.
+    // The earlier handle is still valid, and has the new limits.
     assert_eq!(one.status().spec.qos, limits(7));
     rig.write(&one, 15, 2, 5).unwrap();
     let none = rig.runtime.block_on(rig.namespaces.set_qos("two", limits(1)), || false).unwrap();
     assert!(matches!(none, Err(VzoneError::Unknown)));
-    // More for certain than at most.
+    // A floor above the limit.
     let impossible = Qos { floors: Rates { requests: 8, blocks: 0 }, ..limits(7) };
     let refused = rig.runtime.block_on(rig.namespaces.set_qos("one", impossible), || false).unwrap();
     assert!(matches!(refused, Err(VzoneError::FloorAboveLimit)));
@@ -287,7 +287,7 @@ fn limits_change_while_a_namespace_is_written_and_are_kept() {
         Err(VzoneError::FloorAboveLimit)
     ));
     let kept = |rig: &Rig| rig.namespaces.list()[0].status().spec.qos;
-    // A resize keeps them; checkpoints, of which there are some, do; and so does whoever opens it again.
+    // The limits survive a resize, journal checkpoints, which these changes cause, and a restart.
     let resized = rig.runtime.block_on(rig.namespaces.resize("one", 3), || false).unwrap().unwrap();
     assert_eq!(resized.status().spec.qos, limits(7));
     for round in 0..100 {
@@ -304,7 +304,8 @@ fn limits_change_while_a_namespace_is_written_and_are_kept() {
     assert_eq!(kept(&rig), limits(107));
 }
 
-/// Asks for a block, which takes so long once it may go; gives how long that took.
+/// Submits a request for one block that takes `takes_us` once it is admitted; returns how long it waited for admission,
+/// in microseconds.
 fn ask(rig: &Rig, namespace: &Namespace, takes_us: u64) -> u64 {
     let (clock, begun_us) = (&rig.clock, rig.clock.get());
     let sleep = |us| {
@@ -318,7 +319,7 @@ fn ask(rig: &Rig, namespace: &Namespace, takes_us: u64) -> u64 {
     waited_us
 }
 
-/// All ask in turn, up to the next look; how long each had to wait.
+/// Submits requests of all namespaces in turn until the next look; returns the total wait of each in microseconds.
 fn ask_all(rig: &Rig, asks: &[(&Namespace, u64)]) -> Vec<u64> {
     let (end_us, mut waited_us) = (rig.clock.get() + 10_000, vec![0; asks.len()]);
     while rig.clock.get() < end_us {
@@ -339,7 +340,7 @@ fn others_are_held_back_for_a_floor_and_for_the_class_of_latency_and_let_go() {
     };
     let held = |namespace: &Namespace| namespace.status().held_to;
     let floor = Qos { floors: Rates { requests: 5000, blocks: 0 }, ..Qos::default() };
-    // Half of what it is to have.
+    // The first namespace can reach half of its floor at most.
     let both = |rig: &Rig| {
         let list = rig.namespaces.list();
         ask_all(rig, &[(&list[0], 400), (&list[1], 100)])
@@ -347,27 +348,27 @@ fn others_are_held_back_for_a_floor_and_for_the_class_of_latency_and_let_go() {
     assert_eq!((both(&rig), held(&two)), (vec![0, 0], None));
     set(&rig, floor);
     both(&rig);
-    // It had 2000, and half of that is lacking.
+    // The second namespace had 2000 requests a second, and is throttled to about half of that at the least.
     assert!(held(&two).is_some_and(|rate| (900..1900).contains(&rate)) && held(&one).is_none());
     assert!(both(&rig)[1] > 0);
-    // Once nothing is promised, at once.
+    // Without guarantees the throttle is released at once.
     set(&rig, Qos::default());
     assert_eq!((held(&two), both(&rig)), (None, vec![0, 0]));
-    // The class of latency, for which a namespace is not held back itself.
+    // A namespace of the latency class is not throttled itself.
     set(&rig, Qos { latency_us: 399, ..Qos::default() });
-    // It has to be seen first what there is.
+    // The throttle needs to know the throughput of the device first.
     for _ in 0..9 {
         assert_eq!((both(&rig), held(&two)), (vec![0, 0], None));
     }
     both(&rig);
     assert!(held(&two).is_some() && held(&one).is_none());
-    // What was late by one promise is not by another.
+    // A request that is late for one target may not be for another.
     set(&rig, Qos { latency_us: 400, ..Qos::default() });
     assert!((0..100).any(|_| both(&rig)[1] == 0 && held(&two).is_none()));
     set(&rig, Qos { latency_us: 399, ..Qos::default() });
     assert!((0..3).any(|_| both(&rig)[1] == 0 && held(&two).is_some()));
     set(&rig, Qos { latency_us: 400, ..Qos::default() });
-    // When it has asked for nothing for a period, and is asked what it was promised again after a restart.
+    // Released after a period without requests; the guarantee applies again after a restart.
     (0..11).for_each(|_| _ = ask_all(&rig, &[(&two, 100)]));
     assert_eq!((held(&two), both(&rig)), (None, vec![0, 0]));
     set(&rig, floor);
@@ -375,7 +376,7 @@ fn others_are_held_back_for_a_floor_and_for_the_class_of_latency_and_let_go() {
     let [one, two] = rig.namespaces.list().try_into().ok().unwrap();
     both(&rig);
     assert!(held(&two).is_some());
-    // Whoever is gone was promised nothing, and whoever comes may be.
+    // A removed namespace has no guarantee, and an added one may have.
     rig.runtime.block_on(rig.namespaces.remove("one"), || false).unwrap().unwrap();
     assert_eq!((held(&two), ask(&rig, &two, 100)), (None, 0));
     drop(one);
@@ -400,13 +401,14 @@ fn who_is_held_back_goes_one_behind_the_other_whosever_they_are() {
     let rate = |namespace: &Namespace| namespace.status().held_to.unwrap();
     let all = rate(&two) + rate(&three);
     rig.clock.set(rig.clock.get() + 5000);
-    // Neither has to wait for its own turn, but the second one for the first one's, though none has gone for so long.
+    // After an idle period neither has to wait for its own rate; the second one waits for the first, as the throttled
+    // requests of all namespaces are admitted one at a time.
     assert_eq!(ask(&rig, &two, 0), 0);
     assert_eq!(ask(&rig, &three, 0), 1_000_000_u64.div_ceil(all));
-    // Alone it goes no faster than it may itself.
+    // Alone, a namespace is limited by its own rate.
     let waited_us: u64 = (0..20).map(|_| ask(&rig, &two, 0)).sum();
     assert!(waited_us >= 18 * 1_000_000 / rate(&two), "{waited_us}");
-    // Of the class of latency it is let go.
+    // A namespace of the latency class is released.
     let class = Qos { latency_us: 1000, ..Qos::default() };
     rig.runtime.block_on(rig.namespaces.set_qos("two", class), || false).unwrap().unwrap();
     rig.namespaces.tick();
@@ -421,11 +423,11 @@ fn who_asks_for_more_than_its_limit_waits_at_the_front() {
     assert_eq!(waits(), 0);
     let qos = Qos { limits: Rates { requests: 1000, blocks: 0 }, ..Qos::default() };
     rig.runtime.block_on(rig.namespaces.set_qos("one", qos), || false).unwrap().unwrap();
-    // Ten and one come at once.
+    // A burst of ten and one more are admitted at once.
     assert_eq!(waits(), 20_000);
     rig.runtime.block_on(rig.namespaces.set_qos("one", Qos::default()), || false).unwrap().unwrap();
     assert_eq!(waits(), 0);
-    // The same limit again knows nothing of what was before.
+    // A limit that is set again starts without the earlier one's history.
     rig.runtime.block_on(rig.namespaces.set_qos("one", qos), || false).unwrap().unwrap();
     assert_eq!(waits(), 20_000);
 }
@@ -464,7 +466,7 @@ fn a_namespace_grows_and_shrinks_behind_what_it_holds() {
     assert_eq!(resize(&rig, 0), Err(VzoneError::Shape));
     assert_eq!(resize(&rig, 1), Err(VzoneError::Holds { zone: 1 }));
     assert_eq!(resize(&rig, 5), Ok(()));
-    // What was known of it before is not it any more.
+    // The earlier handle is no longer valid.
     assert_eq!(rig.write(&one, 84, 1, 1), Err(Status::NamespaceNotReady.into()));
     let one = rig.namespaces.list().remove(0);
     assert_eq!(rig.zone(&one, 1), (ZoneState::ImplicitlyOpen, 20));
@@ -479,7 +481,7 @@ fn a_namespace_grows_and_shrinks_behind_what_it_holds() {
     let layout = rig.runtime.block_on(Namespaces::look(rig.drive.clone()), || false).unwrap().unwrap();
     assert_eq!((layout.zones, layout.zone_capacity_blocks), (6, 45));
     assert_eq!(layout.namespaces, [(spec("one", 2, 2), 25)]);
-    // Once it is smaller, it can become larger again.
+    // After it has shrunk, it can grow again.
     assert_eq!(resize(&rig, 3), Ok(()));
     rig.namespaces.audit().unwrap();
 }
@@ -511,7 +513,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
     assert_eq!(rig.add(spec("a", 1, 2)).err(), Some(VzoneError::Shape));
     assert_eq!(rig.add(Spec { essential: 3, ..spec("a", 1, 1) }).err(), Some(VzoneError::Shape));
     assert!(matches!(rig.add(spec("a", 1000, 1)).err(), Some(VzoneError::Full { .. })));
-    // Of fourteen, two are the journal's and one is kept reserved.
+    // Of 14 active zones the journal has two, and one is kept in reserve.
     assert_eq!(
         rig.add(Spec { essential: 2, ..spec("a", 6, 6) }).err(),
         Some(VzoneError::Floors { left: 11 })
@@ -523,18 +525,19 @@ fn what_cannot_be_is_refused_with_the_reason() {
     assert_eq!(removed, Err(VzoneError::Unknown));
 }
 
-/// Local and global overdrive, and what becomes of spares that their holder has forgotten (§4.4.2 to §4.4.4).
+/// Local and global overdrive, and reclaim of spares from namespaces that do not write (§4.4.2 to §4.4.4).
 #[test]
 fn spares_widen_groups_and_are_taken_back_from_who_does_not_write() {
     let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
     let rig = Rig::new(&geometry, 15);
     let all: Vec<Namespace> =
         ["a", "b"].map(|name| rig.add(Spec { essential: 2, ..spec(name, 4, 4) }).unwrap()).into();
-    // 30 may be active in groups, 16 of these for certain: 14 are spare, and the other one lends its seven.
+    // Groups may have 30 active zones, of which 16 are guaranteed: 14 are spare, and the other namespace lends its
+    // seven.
     rig.write(&all[0], 0, 7, 20).unwrap();
     let status = all[0].status();
     assert_eq!((status.widths, status.spares), (vec![8], 6));
-    // The other one gets what is for certain, and what is left.
+    // The other one gets its guaranteed zones, and the spares that are left.
     rig.write(&all[1], 0, 8, 10).unwrap();
     assert_eq!(all[1].status().widths, [8]);
     rig.namespaces.audit().unwrap();
@@ -558,7 +561,8 @@ fn spares_widen_groups_and_are_taken_back_from_who_does_not_write() {
     assert_eq!(rig.read(&all[1], 0, 12), [vec![8; 10], vec![9], vec![0]].concat());
 }
 
-/// Who has had no time to open a group is not inactive: the first one to write gets no more than the others do (§4.4.3).
+/// A namespace that has had no time to open a group is not inactive: the first one to write gets no more than the
+/// others do (§4.4.3).
 #[test]
 fn who_opens_first_borrows_from_others_only_when_they_open_nothing() {
     let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
@@ -566,16 +570,16 @@ fn who_opens_first_borrows_from_others_only_when_they_open_nothing() {
     for name in ["a", "b", "c", "d"] {
         rig.add(spec(name, 4, 4)).unwrap();
     }
-    // 30 may be active in groups, 16 of these for certain: each has three of 14 spares.
+    // Groups may have 30 active zones, of which 16 are guaranteed: each namespace has three of 14 spares.
     let next_width = |rig: &Rig| {
         let one = rig.namespaces.list().remove(0);
         assert_eq!(rig.run(&one, Command::Reset { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
         rig.write(&one, 0, 7, 20).unwrap();
         one.status().widths[0]
     };
-    // 16 reservations later, of which some were kept ready, the others are inactive.
+    // After 16 reservations, some of which were made in advance, the others are inactive.
     assert_eq!([(); 4].map(|()| next_width(&rig)), [4, 4, 8, 8]);
-    // One more has two of twelve spares, and half of the six that the others lend now.
+    // With one more namespace each has two of twelve spares, and half of the six that the others lend now.
     rig.add(spec("e", 2, 2)).unwrap();
     assert_eq!(next_width(&rig), 4);
     let rig = rig.again();
@@ -583,7 +587,7 @@ fn who_opens_first_borrows_from_others_only_when_they_open_nothing() {
     rig.namespaces.audit().unwrap();
 }
 
-/// A write that fails costs its zone alone, and only until the next start.
+/// A failed write affects its v-zone alone, and only until the next start.
 #[test]
 fn a_zone_in_which_a_write_fails_can_be_read_and_is_moved_at_the_next_start() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
@@ -595,7 +599,7 @@ fn a_zone_in_which_a_write_fails_can_be_read_and_is_moved_at_the_next_start() {
     assert_eq!(rig.write(&one, 36, 8, 1), Err(Status::ZoneIsReadOnly.into()));
     assert_eq!(rig.zone(&one, 0).0, ZoneState::ReadOnly);
     assert_eq!(rig.read(&one, 0, 30), [vec![7; 20], vec![0; 10]].concat());
-    // Only one of its zones may be active, and the failed one is not any more.
+    // Only one v-zone may be active, and the failed one no longer is.
     rig.write(&one, 64, 9, 10).unwrap();
     rig.namespaces.audit().unwrap();
     let rig = rig.again();
@@ -609,7 +613,7 @@ fn a_zone_in_which_a_write_fails_can_be_read_and_is_moved_at_the_next_start() {
     rig.namespaces.audit().unwrap();
 }
 
-/// A zone that is in doubt at a start says nothing of what it holds: all of it is there when it is back.
+/// An offline zone at a start is no evidence of the end of a v-zone: all data is there when the zone is back.
 #[test]
 fn what_lies_in_a_zone_that_is_away_for_one_start_is_there_at_the_next() {
     let geometry = Geometry { zones: 100, ..drive_for_rows(5) };
@@ -648,11 +652,11 @@ fn what_lies_in_a_zone_that_is_away_for_one_start_is_there_at_the_next() {
         rig.write(&one, 129, 9, 1).unwrap();
         rig.namespaces.audit().unwrap();
     }
-    // Of the first and the last one four zones are in groups, of the second one five.
+    // The first and the last v-zone have groups of four zones in all, the second one of five.
     assert!(doubted >= 13, "{doubted}");
 }
 
-/// A zone of the journal that is away says nothing of where the journal ends: the other one may be older.
+/// An offline zone of the journal hides where the journal ends: the other zone may be older.
 #[test]
 fn what_is_in_a_journal_that_is_away_is_not_passed_over() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
@@ -668,13 +672,13 @@ fn what_is_in_a_journal_that_is_away_is_not_passed_over() {
         let opened = try_open(&rig.runtime, &rig.drive, &rig.clock);
         assert!(matches!(opened, Err(VzoneError::Device(_))), "{zone:?}");
     }
-    // What binds their zones says that there are namespaces.
+    // The reservations in their zones prove that there are namespaces.
     *rig.drive.away.borrow_mut() = vec![ZoneIndex(0), ZoneIndex(1)];
     assert!(yes(&rig));
     rig.drive.away.borrow_mut().clear();
     let rig = rig.again();
     assert_eq!(rig.read(&rig.namespaces.list()[0], 0, 21), [vec![7; 20], vec![0]].concat());
-    // An array that carries none is none whose first zones are away.
+    // A device without namespaces is recognized even if its first zones are offline.
     let drive = EmulatedDrive::in_memory(rig.drive.geometry());
     let start = drive.geometry().start(ZoneIndex(7));
     let write = drive.submit(Command::write(start, Buf::copy_of(&[7; BLOCK]), true));
@@ -685,7 +689,7 @@ fn what_is_in_a_journal_that_is_away_is_not_passed_over() {
     assert_eq!(are_on(&Rig { drive, ..rig }), Presence::No);
 }
 
-/// Who closes namespaces while a zone is asked for waits for the answer, and no longer.
+/// A close during a reservation waits for its completion, and no longer.
 #[test]
 fn a_close_does_not_wait_for_a_zone_that_is_refused() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
@@ -709,7 +713,7 @@ fn a_close_does_not_wait_for_a_zone_that_is_refused() {
     assert!(closed.get());
 }
 
-/// What one tenant loses is told to this one, whoever learns of it.
+/// A loss is reported to the tenant that it concerns, whichever tenant's flush detects it.
 #[test]
 fn who_flushes_first_does_not_take_the_loss_of_another_one() {
     let geometry = Geometry { zones: 100, volatile_cache: true, ..drive_for_rows(5) };
@@ -738,7 +742,7 @@ fn who_flushes_first_does_not_take_the_loss_of_another_one() {
     }
 }
 
-/// A zone that was worn before says nothing of what a flush that fails has lost.
+/// A zone that was worn before is no evidence of the loss by a failed flush.
 #[test]
 fn what_is_lost_is_not_blamed_on_a_zone_that_was_worn_before() {
     let geometry = Geometry { zones: 100, volatile_cache: true, ..drive_for_rows(5) };
@@ -768,13 +772,13 @@ fn what_is_lost_is_not_blamed_on_a_zone_that_was_worn_before() {
     }
 }
 
-/// A device that refuses a zone since it has too many active ones has not lost that zone.
+/// A zone that the device refuses because of its limit of active zones is not lost.
 #[test]
 fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
     let claimed = Geometry { zones: 15, max_active: 14, max_open: 14, ..drive_for_rows(3) };
     let rig = Rig::over(&Geometry { max_active: 6, max_open: 6, ..claimed.clone() }, claimed, 3);
     let one = rig.add(Spec { essential: 2, ..spec("one", 3, 3) }).unwrap();
-    // Four are left beside those of the journal: two groups of two.
+    // Four active zones are left beside those of the journal: two groups of two.
     rig.write(&one, 0, 1, 5).unwrap();
     rig.write(&one, 64, 2, 5).unwrap();
     let third = one.submit(Command::write(Lba(128), Buf::copy_of(&[3; 5 * BLOCK]), true));
@@ -789,13 +793,13 @@ fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
     assert_eq!(rig.runtime.block_on(third, || false).unwrap().result, Ok(()));
     assert_eq!(rig.read(&one, 128, 6), [3, 3, 3, 3, 3, 0]);
     assert_eq!(rig.run(&one, Command::Reset { zones: Zones::All }).result, Ok(()));
-    // None is lacking.
+    // No zone has been lost.
     (0..3).for_each(|zone| rig.write(&one, 64 * zone, 4, 45).unwrap());
     rig.namespaces.audit().unwrap();
 }
 
-/// A device that allows fewer active zones than it says, as an array does while some of its zones are in doubt, always
-/// has one left for the journal: at work and at a start.
+/// On a device that allows fewer active zones than it reports, like an array with offline zones, one is always left for
+/// the journal: at runtime and at a start.
 #[test]
 fn the_journal_goes_on_where_groups_take_all_other_active_zones() {
     let claimed = Geometry { zones: 40, max_active: 14, max_open: 14, ..drive_for_rows(3) };
@@ -803,12 +807,12 @@ fn the_journal_goes_on_where_groups_take_all_other_active_zones() {
         let limited = Geometry { max_active: 6, max_open: 6, ..claimed.clone() };
         let mut rig = Rig::over(&limited, claimed.clone(), 3);
         rig.add(Spec { essential, ..spec("one", 5, 5) }).unwrap();
-        // Nothing is spare.
+        // Leaves no spares.
         let rest = 11 - 5 * essential;
         rig.add(spec("two", rest, rest)).unwrap();
         for round in 0..40 {
             let one = rig.namespaces.list().remove(0);
-            // As many as there are zones for.
+            // As many as there are active zones for.
             let writes = (0..5).map(|zone| {
                 let lba = one.geometry().start(ZoneIndex(zone));
                 one.submit(Command::write(lba, Buf::copy_of(&[round; 5 * BLOCK]), true))
@@ -823,7 +827,7 @@ fn the_journal_goes_on_where_groups_take_all_other_active_zones() {
                 .filter_map(Completion::take)
                 .inspect(|done| assert_eq!(done.result, Ok(())));
             assert_eq!(taken.count(), 4 / essential as usize, "{essential}, {round}");
-            // Records, and so checkpoints.
+            // Journal records, and so checkpoints.
             for requests in 0..5 {
                 let limits = Rates { requests, blocks: 0 };
                 let qos = Qos { limits, ..Qos::default() };
@@ -841,7 +845,7 @@ fn the_journal_goes_on_where_groups_take_all_other_active_zones() {
     }
 }
 
-/// What is moved at a start counts for its namespace meanwhile.
+/// A v-zone that is moved at a start counts for its namespace meanwhile.
 #[test]
 fn nobody_waits_for_a_sealed_zone_that_is_worn() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
@@ -860,7 +864,8 @@ fn nobody_waits_for_a_sealed_zone_that_is_worn() {
     rig.namespaces.audit().unwrap();
 }
 
-/// Who was let through, and finds then that those before it keep their zones, is refused, and can be written later.
+/// A write that was admitted, and then finds that earlier v-zones keep their zones, is refused, and can be repeated
+/// later.
 #[test]
 fn a_zone_that_cannot_be_begun_stays_empty() {
     for blocks in [5, 45] {
@@ -887,7 +892,7 @@ fn a_zone_that_cannot_be_begun_stays_empty() {
     }
 }
 
-/// What cannot give its active zones back counts for its namespace; who would wait for it is refused.
+/// A v-zone that cannot release its active zones counts for its namespace; writes that would wait for it are refused.
 #[test]
 fn nobody_waits_for_zones_that_cannot_be_given_back() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
@@ -897,10 +902,10 @@ fn nobody_waits_for_zones_that_cannot_be_given_back() {
     let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
     assert!(rig.run(&one, finish).result.is_err());
     assert_eq!(rig.write(&one, 64, 8, 5), Err(Status::TooManyActiveZones.into()));
-    // A reset gives them back.
+    // A reset releases them.
     assert_eq!(rig.run(&one, Command::Reset { zones: Zones::One(ZoneIndex(0)) }).result, Ok(()));
     rig.write(&one, 64, 8, 5).unwrap();
-    // One zone of a wide group can only be read from now on: nobody knows where the group ends.
+    // One zone of a wide group becomes read-only: where the group ends is unknown.
     rig.fault(Fault::ReadOnly(ZoneIndex(7)));
     rig.read(&one, 64, 5);
     let rig = rig.again();
@@ -912,7 +917,7 @@ fn nobody_waits_for_zones_that_cannot_be_given_back() {
     rig.namespaces.audit().unwrap();
 }
 
-/// What is moved goes elsewhere if a write fails where it was to go, and those zones are not lost.
+/// A move continues in other zones after a write to its target fails, and the failed zones are not lost.
 #[test]
 fn a_move_that_fails_is_tried_again_in_other_zones() {
     let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
@@ -933,12 +938,12 @@ fn a_move_that_fails_is_tried_again_in_other_zones() {
     rig.namespaces.audit().unwrap();
 }
 
-/// What is moved gives its active zones back before others are taken, also if that succeeds only the second time, or
-/// one of them is worn: there may be no others, and spares are counted once.
+/// A move releases the active zones of the old group before it takes others, also if that succeeds only at the second
+/// attempt or one of them is worn: there may be no others, and spares are counted once.
 #[test]
 fn a_move_whose_zones_are_not_finished_at_once_is_tried_again_from_there() {
     let wide = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
-    // One group holds all active zones there are.
+    // One group holds all active zones.
     let narrow = Geometry { zones: 60, max_active: 11, max_open: 11, ..drive_for_rows(8) };
     for (geometry, vzone_zones, essential) in [(wide, 15, 2), (narrow, 8, 1)] {
         for fault in [Fault::Fail { kind: Kind::Finish, late: false }, Fault::ReadOnly(ZoneIndex(3))] {
@@ -963,7 +968,7 @@ fn a_move_whose_zones_are_not_finished_at_once_is_tried_again_from_there() {
     }
 }
 
-/// Finishing fills zones up, which all others have to wait for.
+/// Finishing fills zones up, which delays all others.
 #[test]
 fn what_is_moved_is_finished_only_if_its_active_zones_are_needed() {
     let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
@@ -982,16 +987,16 @@ fn what_is_moved_is_finished_only_if_its_active_zones_are_needed() {
         assert_eq!(rig.namespaces.moved_groups(), written as u64);
         assert_eq!((one.status().widths, one.status().spares), (vec![1; written as usize], 0));
         rig.namespaces.audit().unwrap();
-        // The first one that is finished meets the fault.
+        // The first finish meets the fault.
         let finished = rig.run(&one, Command::Finish { zones: Zones::One(ZoneIndex(0)) }).result;
         assert_eq!(finished.is_ok(), written == 2);
     }
 }
 
-/// Where data begin, and how long units are, is up to the device below.
+/// The start of data in a zone and the length of units follow the optimal write size of the device.
 #[test]
 fn data_begin_and_units_end_where_the_device_likes_writes_to() {
-    // Not if more than an eighth of a zone would be given up for it.
+    // Not if that would cost more than an eighth of a zone.
     for (optimal, lead_blocks) in [(1, 1), (4, 4), (5, 1)] {
         let geometry = Geometry { zones: 100, ..drive_for_rows(1) };
         let geometry = Geometry { zone_size_blocks: 40, zone_capacity_blocks: 39, ..geometry };
@@ -1018,7 +1023,7 @@ fn data_begin_and_units_end_where_the_device_likes_writes_to() {
     }
 }
 
-/// What the journal on a drive says, and the head of its last block.
+/// The entries of the journal on a drive, and the head of its last block.
 fn journal_of(rig: &Rig) -> (Head, Vec<Entry>) {
     let run = |command| rig.runtime.block_on(rig.drive.submit(command), || false).unwrap();
     let zones = run(Command::Report { first: ZoneIndex(0), count: 2 }).zones;
@@ -1029,7 +1034,7 @@ fn journal_of(rig: &Rig) -> (Head, Vec<Entry>) {
     blocks.reduce(|(_, entries), (head, more)| (head, [entries, more].concat())).unwrap()
 }
 
-/// The same drive with another journal, of which blocks have this head but for where they lie.
+/// A copy of the drive with a forged journal; its blocks have this head except for offset and kind.
 fn forged(rig: &Rig, head: Head, entries: &[Entry]) -> Rc<Frail> {
     let ssd = rig.drive.ssd().borrow().copy().unwrap();
     let drive = Frail::new(rig.drive.geometry.clone(), EmulatedDrive::new(Rc::new(RefCell::new(ssd))));
@@ -1046,14 +1051,14 @@ fn forged(rig: &Rig, head: Head, entries: &[Entry]) -> Rc<Frail> {
     Rc::new(drive)
 }
 
-/// A journal that is not damaged may say anything: it is refused, or lived with.
+/// A journal without damage may have any content: it is refused, or the namespaces can be used.
 #[test]
 fn a_journal_that_makes_no_sense_is_refused() {
     let rig = Rig::new(&Geometry { zones: 60, zone_capacity_blocks: 16, ..drive_for_rows(3) }, 3);
     let one = rig.add(Spec { essential: 2, ..spec("one", 5, 5) }).unwrap();
     rig.add(spec("two", 2, 1)).unwrap();
     (0..4).for_each(|zone| rig.write(&one, 64 * zone, 7, 20).unwrap());
-    // Two groups, of two and of one.
+    // Two groups, of two zones and of one.
     rig.write(&one, 20, 7, 20).unwrap();
     assert_eq!(rig.run(&one, Command::Finish { zones: Zones::One(ZoneIndex(1)) }).result, Ok(()));
     rig.fault(Fault::WriteFault(ZoneIndex(6)));
@@ -1064,7 +1069,7 @@ fn a_journal_that_makes_no_sense_is_refused() {
         Entry::Vzone(_, zone, groups, end) => Some((*zone, *groups, *end)),
         _ => None,
     };
-    // After-images: the last one counts.
+    // Entries are after-images: the last one counts.
     let last = |zone| entries.iter().filter_map(owner).rfind(|(of, ..)| *of == zone).unwrap();
     let (two_groups, one_group) = (last(0).1, last(sealed as u32).1);
     assert_eq!((two_groups.len(), two_groups.zones().len(), one_group.len()), (2, 3, 1));
@@ -1116,7 +1121,7 @@ fn a_journal_that_makes_no_sense_is_refused() {
     assert!((500..2500).contains(&refused), "{refused}");
 }
 
-/// Changes something of what a journal says.
+/// Changes a random value in a journal.
 fn distort(rng: &mut Rng, head: &mut Head, entries: &mut Vec<Entry>) {
     let at = rng.below(entries.len() as u64) as usize;
     let number = |rng: &mut Rng| match rng.below(4) {
@@ -1164,7 +1169,7 @@ fn distort(rng: &mut Rng, head: &mut Head, entries: &mut Vec<Entry>) {
     }
 }
 
-/// Whether the namespaces on a drive are opened; if so they are used for whatever they are.
+/// Whether the namespaces on a drive can be opened; if so, all of them are used.
 fn is_lived_with(rig: &Rig, drive: Rc<Frail>) -> bool {
     let runtime = Runtime::new();
     let looked = runtime.block_on(Namespaces::look(drive.clone()), || false).unwrap();
@@ -1184,7 +1189,7 @@ fn is_lived_with(rig: &Rig, drive: Rc<Frail>) -> bool {
             let blocks = geometry.zone_capacity_blocks as usize;
             assert!(submit(Command::read(start, Buf::zeroed(blocks * BLOCK))).is_some());
             if info.wp_blocks < geometry.zone_capacity_blocks {
-                // It may wait for zones that others have.
+                // The write may wait for zones of other namespaces.
                 let data = Buf::zeroed(BLOCK);
                 _ = submit(Command::write(Lba(start.0 + info.wp_blocks), data, true));
             }
@@ -1198,7 +1203,7 @@ fn is_lived_with(rig: &Rig, drive: Rc<Frail>) -> bool {
     true
 }
 
-/// The journal goes from one zone to the other, over and over.
+/// The journal alternates between its two zones.
 #[test]
 fn the_journal_is_written_round_and_round() {
     let mut rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
@@ -1214,7 +1219,7 @@ fn the_journal_is_written_round_and_round() {
     }
 }
 
-/// Two tenants on a drive whose commands wait until somebody lets them happen.
+/// Namespaces on a drive that executes commands under control of the test.
 struct Small {
     runtime: Runtime,
     wire: Rc<Wire>,
@@ -1237,7 +1242,7 @@ impl Small {
         async move { Namespaces::open(&runtime, device, behaviour).await }
     }
 
-    /// Has everything happen, in order, until the future is done.
+    /// Executes and completes all commands in order until the future is done.
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
         let idle = || {
             let busy = self.wire.queued() + self.wire.executed() > 0;
@@ -1247,7 +1252,7 @@ impl Small {
         self.runtime.block_on(future, idle).unwrap()
     }
 
-    /// Has one thing happen; `false` if nothing can.
+    /// Executes or completes one command; `false` if there is none.
     fn step(&self) -> bool {
         self.runtime.run();
         match (self.wire.executed(), self.wire.queued()) {
@@ -1259,14 +1264,15 @@ impl Small {
         true
     }
 
-    /// The same drive, after a power cut at this moment.
+    /// A copy of the drive after a power cut at this moment.
     fn cut(&self, cache_lost: bool, seed: u64) -> Small {
         let copy = self.wire.copy().unwrap();
         copy.power_cut(&mut Rng::new(seed), |_| Cut { cache_lost, zrwa_lost: false }).unwrap();
         Small::over(copy)
     }
 
-    /// What was promised is there, before and after all that goes on in the background, and can be gone on with.
+    /// Checks that all promised data is there, before and after the work in the background, and that it can be written
+    /// on.
     fn check(&self, when: &str) {
         let namespaces = self.run(self.open()).unwrap();
         let wide = namespaces.list().remove(0);
@@ -1287,8 +1293,8 @@ impl Small {
     }
 }
 
-/// A namespace with a wide group that has been forgotten, on a drive whose commands wait; how many zones of it may be
-/// active.
+/// A namespace with a wide group that is not written any more, on a drive under control of the test; up to `max_active`
+/// v-zones of it may be active.
 fn forgotten(max_active: u32, volatile_cache: bool) -> (Small, Namespaces, Namespace) {
     let drive = Geometry { zones: 60, max_active: 20, max_open: 20, volatile_cache, ..drive_for_rows(15) };
     let wire = Wire::default();
@@ -1316,7 +1322,7 @@ fn a_namespace_that_is_read_is_neither_resized_nor_removed() {
     small.runtime.clear();
 }
 
-/// Its answer would be about a namespace that nobody tells of losses any more.
+/// The flush would complete for a namespace that is no longer informed of losses.
 #[test]
 fn a_namespace_that_is_flushed_is_neither_resized_nor_removed() {
     let (small, namespaces, wide) = forgotten(1, false);
@@ -1339,7 +1345,7 @@ fn a_removal_waits_for_a_move_and_for_who_resizes() {
     let resized = result.clone();
     small.runtime.spawn(async move { resized.set(Some(other.resize("wide", 1).await.is_ok())) });
     small.runtime.run();
-    // Both are begun while the group is moved.
+    // Both begin while the group is being moved.
     assert_eq!(small.run(namespaces.remove("wide")), Ok(()));
     assert_eq!((result.get(), namespaces.moved_groups()), (Some(true), 1));
     assert_eq!((namespaces.list().len(), namespaces.audit()), (0, Ok(())));
@@ -1352,7 +1358,7 @@ fn a_removal_waits_for_a_move_and_for_who_resizes() {
     again.runtime.clear();
 }
 
-/// Reclaim moves a group; the power may go at any moment of that, and again at any moment of the recovery.
+/// Reclaim moves a group; the power is cut at every moment of that, and again at every moment of the recovery.
 #[test]
 fn a_reclaim_survives_a_cut_at_every_moment_and_another_one_in_recovery() {
     for volatile in [false, true] {
@@ -1385,7 +1391,7 @@ fn a_reclaim_survives_a_cut_at_every_moment_and_another_one_in_recovery() {
     }
 }
 
-/// Who writes again does not wait for the rest of a move, whenever that is, and the power may go at any moment.
+/// A write does not wait for the rest of a move, at any moment of it, and the power is cut at every moment.
 #[test]
 fn a_move_stops_for_a_write_and_survives_a_cut_at_every_moment() {
     for (volatile, begins_another) in [(false, false), (true, false), (true, true)] {
@@ -1432,7 +1438,7 @@ fn a_move_stops_for_a_write_and_survives_a_cut_at_every_moment() {
             if namespaces.moved_groups() == 0 {
                 stopped += 1;
                 assert_eq!(wide.status().widths[0], 8);
-                // It is left alone for twice as long, if it was moved already.
+                // If the move had begun, the group is left alone for twice as long.
                 let moved_after = |patience: u64| {
                     small.clock.set(patience * PATIENCE_US);
                     namespaces.tick();
@@ -1453,8 +1459,8 @@ fn a_move_stops_for_a_write_and_survives_a_cut_at_every_moment() {
     }
 }
 
-/// Any write of a move that stops, or goes on, may have happened and be answered with an error all the same. What the
-/// journal says then is not known, and nothing of it may become untrue.
+/// Any write of a move may be carried out and still complete with an error, whether the move stops or continues. The
+/// state of the journal is then unknown, and every possible state has to stay valid.
 #[test]
 fn a_move_that_stops_survives_a_write_that_only_seems_to_fail() {
     let mut failed = 0;
@@ -1509,7 +1515,7 @@ fn some_seeds_of_every_kind() {
     }
 }
 
-/// A zone of a tenant holds whole segments, and so ends before the zones below do. The power may go at any moment of the
+/// A v-zone holds whole segments, and so ends before the physical zones do. The power is cut at every moment of the
 /// write that fills it.
 #[test]
 fn a_zone_that_ends_before_those_below_is_full_after_a_cut_at_any_moment() {
@@ -1559,7 +1565,7 @@ fn a_zone_that_ends_before_those_below_is_full_after_a_cut_at_any_moment() {
                 let read = cut.run(one.submit(Command::read(Lba(at), Buf::zeroed(blocks * BLOCK))));
                 assert!(read.data.iter().all(|found| *found == byte), "{when}: {at}");
             }
-            // Only one zone may be active.
+            // Only one v-zone may be active.
             assert_eq!(cut.run(one.submit(write(next, 9, 5, true))).result, Ok(()), "{when}");
             while cut.step() {}
             assert_eq!(namespaces.audit(), Ok(()), "{when}");

@@ -1,5 +1,4 @@
-//! Volumes: what the simulator proves of them, that it would notice if it were not so, and what scripts show
-//! better.
+//! Volumes: runs of the simulator, and scripted tests where these are clearer.
 
 use crate::support::volume::{block, geometry, noise};
 use engine::{
@@ -54,7 +53,7 @@ fn over_arrays_every_promise_is_kept_with_a_member_lost_in_the_same_moment() {
     }
 }
 
-/// Writes that had waited for a page while the device failed a write went on to wait for room, for ever.
+/// Writes that waited for a page of the map while the device failed a write then waited for room forever.
 #[test]
 fn a_write_that_waits_ends_when_nothing_can_be_written_any_more() {
     for seed in [4571, 4599] {
@@ -122,7 +121,7 @@ fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
         wait(&runtime, Volume::open(&runtime, device.clone(), Behaviour::default())).err(),
         Some(VolumeError::NotThere)
     );
-    // Somebody else's data.
+    // Foreign data.
     let start = drive.geometry().start(ZoneIndex(0));
     wait(&runtime, drive.submit(Command::write(start, block(7), false))).result.unwrap();
     assert_eq!((is_on(), create(None)), (false, Some(VolumeError::NotEmpty { zone: 0 })));
@@ -130,7 +129,7 @@ fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
     wait(&runtime, drive.submit(Command::Reset { zones })).result.unwrap();
     assert_eq!((create(None), is_on()), (None, true));
     assert_eq!(create(Some(100)), Some(VolumeError::IsThere));
-    // Of each root there are several: a first block that cannot be read hides nothing.
+    // Each root has several blocks: an unreadable first block hides nothing.
     let volume = wait(&runtime, Volume::open(&runtime, device.clone(), Behaviour::default())).unwrap();
     wait(&runtime, volume.stop()).unwrap();
     strike(&drive, Fault::Unreadable(start));
@@ -151,7 +150,7 @@ fn a_volume_whose_head_is_away_is_still_seen_and_nobody_elses_data_is_one() {
     let (drive, runtime, volume) = made(Some(5000));
     wait(&runtime, volume.write(1, &block(1), true)).unwrap();
     assert_eq!(is_on(&drive), Presence::Yes);
-    // There may be one, and there is something else.
+    // With an offline head a volume is possible; foreign data elsewhere proves that there is none.
     let drive = EmulatedDrive::in_memory(&geometry());
     assert_eq!(is_on(&drive), Presence::Unknown(vec![0, 1]));
     fill(&drive, 7);
@@ -183,7 +182,7 @@ fn extents_tell_what_takes_room() {
     runtime.clear();
 }
 
-/// Others that are ready go on at least after each slice, and pages that are not there are skipped as a whole.
+/// Other ready tasks run at least after each slice, and unmapped pages are skipped as a whole.
 #[test]
 fn long_requests_give_way_to_other_tasks() {
     let large = Geometry {
@@ -197,7 +196,7 @@ fn long_requests_give_way_to_other_tasks() {
     let turns = Rc::new(Cell::new(0));
     let (counted, counter) = (turns.clone(), runtime.clone());
     runtime.spawn(async move {
-        // Ready all the time, as another client that has something to do.
+        // Always ready, like another client with work.
         loop {
             counted.set(counted.get() + 1);
             let mut given = false;
@@ -241,7 +240,7 @@ fn a_full_volume_says_so_before_it_acknowledges_and_a_discard_makes_room() {
         wait(&runtime, volume.write(at, &block(at as u8), false)).unwrap();
     }
     assert_eq!(wait(&runtime, volume.write(usable, &block(1), false)), Err(full));
-    // Overwriting is never refused, and goes on for as long as anybody likes.
+    // Overwrites are never refused, however many there are.
     for round in 0..8 * usable {
         let at = round * 7919 % usable;
         wait(&runtime, volume.write(at, &block(at as u8), false)).unwrap();
@@ -262,7 +261,7 @@ fn a_full_volume_says_so_before_it_acknowledges_and_a_discard_makes_room() {
     runtime.clear();
 }
 
-/// It may be one that is only shown, or on an array that has not begun without a member.
+/// The volume may be a read-only one, or on a provisional array without a member.
 #[test]
 fn a_volume_that_nobody_writes_to_writes_nothing_after_its_start() {
     let (drive, mut runtime, mut volume) = made(Some(5000));
@@ -301,7 +300,7 @@ fn a_volume_that_was_stopped_starts_without_anything_to_recover() {
     assert_eq!(volume.status().written.blocks(), 0);
     assert_eq!(read(&runtime, &volume, 199), 200);
     runtime.clear();
-    // One that was not has something to recover, once.
+    // A volume that was not stopped has changes to recover, once.
     let (runtime, volume) = open(&drive);
     wait(&runtime, volume.write(0, &block(77), false)).unwrap();
     runtime.clear();
@@ -334,7 +333,7 @@ fn what_is_no_volume_is_refused_and_what_is_on_a_device_is_not_overwritten() {
     runtime.clear();
 }
 
-/// A volume that was stopped, with three blocks, each of another page; gives where the page of the second one is.
+/// A stopped volume with three blocks, each on another page of the map; also the address of the second page.
 fn with_pages() -> (EmulatedDrive, Lba) {
     let (drive, runtime, volume) = made(Some(3000));
     for at in [0, 1100, 2100] {
@@ -378,7 +377,7 @@ fn what_was_promised_of_a_damaged_page_is_given_up_only_if_that_is_asked_for() {
     let volume = volume.unwrap();
     assert_eq!(volume.given_up(), [VolumeError::PageUnreadable { page: 1, error: LOST }]);
     runtime.clear();
-    // Once and for all: also if it turns out to be readable.
+    // The loss is final, also if the page becomes readable again.
     let (runtime, volume) = open(&drive);
     assert_eq!(volume.given_up(), []);
     assert_eq!(wait(&runtime, volume.read(1100, Buf::zeroed(BLOCK))).unwrap_err(), LOST);
@@ -390,7 +389,7 @@ fn what_was_promised_of_a_damaged_page_is_given_up_only_if_that_is_asked_for() {
     runtime.clear();
 }
 
-/// An array that lacks a member goes on without it from the first change on.
+/// A change would commit a provisional array without its missing member.
 #[test]
 fn a_start_that_fails_has_changed_nothing() {
     let (drive, lba) = with_pages();
@@ -398,7 +397,7 @@ fn a_start_that_fails_has_changed_nothing() {
     let runtime = Runtime::new();
     let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
     let volume = wait(&runtime, opened).unwrap();
-    // Zones are dead in a root that is safe, and have not been reset.
+    // Zones are dead according to a durable root, and are not reset yet.
     for round in 0..150 {
         wait(&runtime, volume.write(0, &block(round), false)).unwrap();
     }
@@ -419,14 +418,14 @@ fn a_start_that_fails_has_changed_nothing() {
 
 #[test]
 fn discards_are_forgotten_by_checkpoints_like_writes() {
-    // So large that nothing is collected.
+    // So large that no zone is collected.
     let (_, runtime, volume) = made_on(&Geometry { zones: 100, ..geometry() }, Some(3000));
     for at in 0..300 {
         wait(&runtime, volume.write(at, &block(1), false)).unwrap();
     }
     wait(&runtime, volume.stop()).unwrap();
     let before = volume.status().checkpoints;
-    // Each has a header of its own that a start would read: more than four zones full of them.
+    // Each has a header of its own that a start would read: more than four zones of headers.
     for at in 0..300 {
         wait(&runtime, volume.discard(at, 1)).unwrap();
     }
@@ -452,7 +451,7 @@ fn a_creation_that_was_cut_off_is_done_again() {
     let drive = EmulatedDrive::in_memory(&large);
     put(&drive, Lba(0), &root(0));
     assert_eq!(try_open(&drive, Behaviour::default()).1.err().unwrap(), VolumeError::NotThere.to_string());
-    // It is none if there is anything else.
+    // With other data on the device it is not an interrupted creation.
     let zone = ZoneIndex(9);
     put(&drive, drive.geometry().start(zone), &[7; BLOCK]);
     assert_eq!(create(&drive), Err(VolumeError::IsThere));
@@ -464,7 +463,7 @@ fn a_creation_that_was_cut_off_is_done_again() {
     runtime.clear();
 }
 
-/// Overwrites blocks below `blocks` until that is refused, or many times.
+/// Overwrites blocks below `blocks` many times, or until a write is refused; returns whether one was.
 fn overwrite(runtime: &Runtime, volume: &Volume, blocks: u64) -> bool {
     let full = DeviceError::Status(Status::CapacityExceeded);
     let refused = (0..30 * blocks).map(|round| round * 7919 % blocks).any(|at| {
@@ -513,18 +512,18 @@ fn zones_that_cannot_be_emptied_hold_no_more_than_they_do_until_they_can_be() {
     }
     wait(&runtime, volume.stop()).unwrap();
     runtime.clear();
-    // Nothing of its second page is moved any more.
+    // Blocks of the second page can no longer be moved.
     let damage = Fault::Corrupt { lba: newest_page(&drive, 1), bit: 999 };
     strike(&drive, damage);
     let (runtime, volume) = open(&drive);
     overwrite(&runtime, &volume, blocks);
     let status = volume.status();
     assert!(status.unreadable_zones > 3 && status.usable < usable, "{status:?}");
-    // It is there again.
+    // The page is readable again.
     strike(&drive, damage);
     wait(&runtime, volume.discard(blocks / 2, blocks / 2)).unwrap();
     assert!(!overwrite(&runtime, &volume, blocks / 2));
-    // Who is refused has one more looked at.
+    // Each refused write has one more of these zones retried.
     let refused = (0..20).take_while(|_| {
         let written = wait(&runtime, volume.write(2000, &block(1), false));
         runtime.run();
@@ -538,7 +537,7 @@ fn zones_that_cannot_be_emptied_hold_no_more_than_they_do_until_they_can_be() {
     runtime.clear();
 }
 
-/// Zones whose first block begins like this.
+/// Zones with `magic` at the start of their first block.
 fn zones_of(drive: &EmulatedDrive, magic: &[u8; 4]) -> Vec<ZoneIndex> {
     let mut ssd = drive.ssd().borrow_mut();
     let start = |zone: &ZoneIndex| drive.geometry().start(*zone);
@@ -546,7 +545,7 @@ fn zones_of(drive: &EmulatedDrive, magic: &[u8; 4]) -> Vec<ZoneIndex> {
     (2..geometry().zones).map(ZoneIndex).filter(|zone| is_one(zone)).collect()
 }
 
-/// Where the last checkpoint has put a page of the map.
+/// Address of the newest copy of a page of the map.
 fn newest_page(drive: &EmulatedDrive, page: u32) -> Lba {
     let (start, capacity) = (|zone| drive.geometry().start(zone).0, geometry().zone_capacity_blocks);
     let zones = zones_of(drive, b"zvs1").into_iter();
@@ -562,8 +561,8 @@ fn strike(drive: &EmulatedDrive, fault: Fault) {
     drive.ssd().borrow_mut().faults().after(0, fault);
 }
 
-/// A volume whose process has died, of which the first 20 blocks were promised in zones that were begun since the
-/// root, and one of these zones.
+/// A volume after a kill of its process, with 20 promised blocks in a zone that was begun since the root, and that
+/// zone.
 fn with_promises() -> (EmulatedDrive, ZoneIndex) {
     let (drive, runtime, volume) = made(Some(3000));
     for at in 0..20 {
@@ -577,7 +576,7 @@ fn with_promises() -> (EmulatedDrive, ZoneIndex) {
 
 #[test]
 fn what_was_promised_is_found_in_a_zone_that_can_only_be_read() {
-    // Its last block may be one that cannot be read.
+    // Its last block may be unreadable.
     for there in [20, 19] {
         let (drive, zone) = with_promises();
         strike(&drive, Fault::ReadOnly(zone));
@@ -612,13 +611,13 @@ fn a_zone_that_is_offline_is_not_passed_over_in_silence() {
     assert_eq!(read(&runtime, &volume, 0), 0);
     wait(&runtime, volume.write(0, &block(9), true)).unwrap();
     runtime.clear();
-    // It is given up once and for all.
+    // The loss is final.
     let (runtime, volume) = open(&drive);
     assert_eq!(read(&runtime, &volume, 0), 9);
     runtime.clear();
 }
 
-/// Where the groups of the first 20 blocks begin in the zone that they are in.
+/// Addresses of the groups in a zone.
 fn groups_in(drive: &EmulatedDrive, zone: ZoneIndex) -> Vec<Lba> {
     let geometry = drive.geometry();
     let blocks = (0..geometry.zone_capacity_blocks).map(|at| Lba(geometry.start(zone).0 + at));
@@ -645,7 +644,7 @@ fn a_block_that_cannot_be_read_costs_itself_and_nothing_else() {
         assert_eq!(volume.given_up(), []);
         runtime.clear();
     }
-    // Collection takes everything else out of its zone, and that one when it is written again.
+    // Garbage collection moves all other blocks out of the zone; the unreadable one goes when it is overwritten.
     let (runtime, volume) = open(&drive);
     let most = volume.status().usable - 20;
     let collect = |from: u64| {
@@ -680,12 +679,12 @@ fn what_follows_on_a_group_that_cannot_be_read_is_given_up_only_if_that_is_asked
         assert_eq!(volume.given_up(), [VolumeError::GroupUnreadable { zone: zone.0, block: at as u32 }]);
         let expected = |at: u64| if (at as usize) < first { at as u8 + 1 } else { 0 };
         (0..20).for_each(|at| assert_eq!(read(&runtime, &volume, at), expected(at)));
-        // The zone is not gone on with, and not left active.
+        // The zone is not written on, and is no longer active.
         let state = drive.ssd().borrow().zones().info(zone).state;
         assert!(!state.is_active(), "{state:?}");
         wait(&runtime, volume.write(19, &block(99), true)).unwrap();
         runtime.clear();
-        // Once and for all.
+        // The loss is final.
         let (runtime, volume) = open(&drive);
         (0..19).for_each(|at| assert_eq!(read(&runtime, &volume, at), expected(at)));
         assert_eq!((read(&runtime, &volume, 19), volume.given_up()), (99, &[][..]));
@@ -729,7 +728,7 @@ fn a_volume_whose_roots_cannot_be_read_does_not_start_from_older_ones() {
             let (_, volume) = try_open(&drive, behaviour);
             let said = volume.err().unwrap();
             assert!(said.contains(&format!("zone {} of the device", newest.0)), "{said}");
-            // An array says of a zone that is offline that nothing is in it.
+            // An array reports an offline zone as empty.
             let (runtime, device) = (Runtime::new(), Rc::new(Forgetting(drive.clone())));
             let opened = wait(&runtime, Volume::open(&runtime, device, behaviour));
             let root = |error: VolumeError| matches!(error, VolumeError::RootUnreadable { zone, .. } if zone == newest.0);
@@ -738,7 +737,7 @@ fn a_volume_whose_roots_cannot_be_read_does_not_start_from_older_ones() {
     }
 }
 
-/// A drive that does not say where zones end that are offline.
+/// A drive that reports write pointer 0 for offline zones.
 struct Forgetting(EmulatedDrive);
 
 impl ZonedDevice for Forgetting {
@@ -756,7 +755,7 @@ impl ZonedDevice for Forgetting {
     }
 }
 
-/// A block of which an eighth does not compress, which begins with these bytes.
+/// A block of which the first eighth does not compress, unique for each `at`.
 fn short(at: u64) -> Buf {
     let mut bytes = noise(at);
     bytes[BLOCK / 8..].fill(0);
@@ -777,7 +776,7 @@ fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
     assert!(status.mapped == blocks && status.held_bytes < usable * BLOCK as u64, "{status:?}");
     assert!(status.collected_zones > 20 && status.codec == Some(Codec::Lz4), "{status:?}");
     wait(&runtime, volume.audit()).unwrap();
-    // What compresses less takes room, until there is none; what was there stays.
+    // Data that compresses less takes more room, until there is none; the other blocks keep their data.
     let refused = (0..blocks).find(|at| {
         let done = wait(&runtime, volume.write(*at, &Buf::copy_of(&noise(*at)), false));
         assert!(done.is_ok() || done == Err(full));
@@ -792,7 +791,7 @@ fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
         let data = wait(&runtime, volume.read(at, Buf::zeroed(BLOCK))).unwrap();
         assert!(data[..] == expected[..], "block {at}");
     }
-    // All of it at once, which takes runs of pieces; and without compression.
+    // All blocks in one read, which combines runs of pieces; then without compression.
     let all = wait(&runtime, volume.read(0, Buf::zeroed(blocks as usize * BLOCK))).unwrap();
     assert!(all[refused as usize * BLOCK..][..BLOCK] == short(refused + 3)[..]);
     wait(&runtime, volume.compress(None, Unit::BLOCK)).unwrap();
@@ -803,8 +802,8 @@ fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
     runtime.clear();
 }
 
-/// Units are overwritten in part, discarded in part, moved as they are and block by block, and found again; and as no
-/// more blocks are mapped than fit without compression, nothing is ever refused.
+/// Units are partly overwritten, partly discarded, moved as a whole and block by block, and recovered. No more blocks
+/// are mapped than fit without compression, so no write is ever refused.
 #[test]
 fn of_a_unit_what_is_left_stays_and_nothing_else_comes_back() {
     let (zone_size_blocks, zone_capacity_blocks) = (320, 300);
@@ -823,7 +822,7 @@ fn of_a_unit_what_is_left_stays_and_nothing_else_comes_back() {
     let (mut expected, mut collected) = (vec![vec![0; BLOCK]; blocks as usize], 0);
     for round in 0..6000 {
         let at = round * 7919 % blocks;
-        // Of what is written first, a third is overwritten in small parts alone.
+        // A third of the first units is overwritten by small writes only.
         let (at, count, compresses) = match round % 5 {
             _ if round < blocks / 16 => (round * 16, 16, Some(round % 2 > 0)),
             0 => (at, 3, None),
@@ -869,7 +868,7 @@ fn blocks_of_a_unit_take_the_room_of_its_piece_and_units_are_no_larger_than_a_de
     wait(&runtime, volume.write(4, &pair, false)).unwrap();
     let together = held() - alone;
     assert!(together < alone && together > alone * 3 / 4, "{together} of {alone}");
-    // A half of it takes as much, as long as there is the other one.
+    // Half of a unit takes as much room as all of it, until the other half is discarded, too.
     wait(&runtime, volume.discard(4, 1)).unwrap();
     assert_eq!(held(), alone + together);
     wait(&runtime, volume.discard(5, 1)).unwrap();
@@ -897,7 +896,7 @@ fn a_zone_that_wears_out_while_it_is_written_stops_writes_until_the_next_start()
     let worn = DeviceError::Status(Status::ZoneIsReadOnly);
     assert_eq!(wait(&runtime, volume.write(1100, &block(6), true)), Err(worn));
     assert_eq!(wait(&runtime, volume.write(4100, &block(6), true)), Err(worn));
-    // Whoever reads goes on, also where pages have to be read for it.
+    // Reads continue, also those that load pages of the map.
     pages[2..].iter().for_each(|at| assert_eq!(read(&runtime, &volume, *at), 5));
     runtime.clear();
     let (runtime, volume) = open(&drive);
@@ -930,7 +929,7 @@ fn a_zone_that_cannot_be_reset_is_left_and_its_room_is_not_promised() {
 
 #[test]
 fn groups_that_make_no_sense_are_refused_whatever_their_checksum_says() {
-    // One leaves no number for the next one; another one is of another life of the zone.
+    // One leaves no number for the next entry; another one belongs to another life of the zone.
     let last = (28, (1 << 24) - 1, 24, u32::MAX);
     let values = [(36, u32::MAX), (36, 19), (24 + 4, u32::MAX), (16 + 4, u32::MAX), (68, 4000), (16, 7)];
     let values = values.map(|(at, value)| (at, value, at, value)).into_iter().chain([last]);
@@ -973,7 +972,7 @@ fn a_zone_whose_life_would_be_the_last_one_is_none_of_the_volume() {
         let opened = wait(&runtime, Volume::open(&runtime, Rc::new(drive.clone()), behaviour));
         opened.map(|volume| (runtime, volume))
     };
-    // Nothing proves that it is not needed.
+    // Nothing proves that the group is obsolete.
     let refused = VolumeError::GroupUnreadable { zone: 20, block: 0 };
     assert_eq!(try_open(false).err(), Some(refused));
     for gives_up in [true, false] {
@@ -984,13 +983,13 @@ fn a_zone_whose_life_would_be_the_last_one_is_none_of_the_volume() {
     }
 }
 
-/// A device that holds some commands back, and fails resets.
+/// A device that holds selected commands, and fails resets.
 struct Holding {
     drive: EmulatedDrive,
     slots: Rc<Slots>,
     holds: Cell<fn(&Command) -> bool>,
     held: RefCell<Vec<Completer>>,
-    /// So many resets fail, but not those of the head: no volume is without it.
+    /// Number of resets that fail, except in the head, without which there is no volume.
     failing_resets: Cell<u32>,
 }
 
@@ -1028,7 +1027,7 @@ impl ZonedDevice for Holding {
     }
 }
 
-/// An array tells the loss of a zone to one who asks, and goes on.
+/// An array reports the loss of a zone to a single flush, and continues.
 #[test]
 fn no_flush_ends_well_while_another_one_is_told_of_a_loss() {
     let device = Rc::new(Holding::of(&EmulatedDrive::in_memory(&geometry())));

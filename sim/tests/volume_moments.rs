@@ -1,5 +1,5 @@
-//! Single moments of a volume, each of which a rule of it is for: a read, a cut or another hand that comes just
-//! then, and what must not come of it.
+//! Tests of single rules of the volume: a read, a cut or a change by another program arrives at the moment for which
+//! the rule exists.
 
 use crate::support::{
     array::run,
@@ -25,14 +25,14 @@ use std::{
 
 /// Blocks of a zone that can be written.
 const CAPACITY: u64 = 60;
-/// Zones of the roots.
+/// Zones of the head, which hold the roots.
 const HEAD: u32 = 2;
 /// Logical blocks of a page of the map.
 const PAGE: u64 = 672;
-/// Each with its header: blocks of a zone that are written alone.
+/// Blocks that fill a zone if each is written alone, with a header of its own.
 const ALONE: u64 = CAPACITY / 2;
 
-/// A volume on a drive under control of a script.
+/// A volume on a drive under control of the test.
 struct Scene {
     rig: Rc<Rig>,
     drive: Drive,
@@ -51,7 +51,7 @@ impl Scene {
         Scene::of(3000)
     }
 
-    /// With a volume of so many blocks.
+    /// With a volume of `blocks` blocks.
     fn of(blocks: u64) -> Scene {
         let rig = Rig::new();
         let drive = rig.drive(&geometry());
@@ -86,7 +86,7 @@ impl Scene {
         run(&self.runtime, self.volume.write(at, data, true)).unwrap();
     }
 
-    /// A write that is on its way.
+    /// Starts a write and leaves it in flight.
     fn start_write(&self, at: u64, data: Buf) {
         let volume = self.volume.clone();
         self.runtime.spawn(async move { volume.write(at, &data, false).await.unwrap() });
@@ -107,18 +107,18 @@ impl Scene {
         done.data
     }
 
-    /// The first blocks of a zone.
+    /// Reads the first `blocks` blocks of a zone.
     fn stored(&self, zone: ZoneIndex, blocks: u64) -> Buf {
         self.submit(Command::read(geometry().start(zone), Buf::zeroed(blocks as usize * BLOCK)))
     }
 
-    /// Another hand has a zone hold these blocks and nothing else.
+    /// Replaces the contents of a zone by these blocks, like another program.
     fn replace(&self, zone: ZoneIndex, blocks: Buf) {
         self.submit(Command::Reset { zones: Zones::One(zone) });
         self.submit(Command::write(geometry().start(zone), blocks, true));
     }
 
-    /// Zones whose first block begins like this.
+    /// Zones with `magic` at the start of their first block.
     fn zones_of(&self, magic: &[u8; 4]) -> Vec<ZoneIndex> {
         let zones = (HEAD..geometry().zones).map(ZoneIndex);
         zones.filter(|zone| self.stored(*zone, 1).starts_with(magic)).collect()
@@ -126,7 +126,7 @@ impl Scene {
 
     fn damage(&self, fault: Fault) {
         self.rig.damage(0, fault);
-        // Faults strike with the next command.
+        // Faults take effect with the next command.
         self.submit(Command::Flush);
     }
 }
@@ -140,7 +140,7 @@ fn reads(command: &Command, zone: ZoneIndex) -> bool {
     matches!(command, Command::Read { lba, .. } if geometry().locate(*lba).0 == zone)
 }
 
-/// One block is read as a whole, and two that are no neighbours one by one.
+/// One block is read by one command, and two that are not adjacent by one each.
 #[test]
 fn a_zone_is_not_reset_before_all_that_read_from_it_are_done() {
     for blocks in [1, 2] {
@@ -168,7 +168,7 @@ fn a_zone_is_not_reset_before_all_that_read_from_it_are_done() {
     }
 }
 
-/// The end of a group was torn and has been filled up; what is written behind it later is promised, too.
+/// The end of a group was torn and has been padded; later writes behind it are promised, too.
 #[test]
 fn what_follows_on_a_torn_group_is_missed_if_another_hand_has_taken_it_away() {
     let mut scene = Scene::new();
@@ -187,7 +187,7 @@ fn what_follows_on_a_torn_group_is_missed_if_another_hand_has_taken_it_away() {
     assert!(matches!(lost, VolumeError::LostBlocks { .. }), "{lost}");
 }
 
-/// Another zone could not be freed: the next root says that nothing is in it, before it goes altogether.
+/// The zone could not be reset and goes offline; the newest root lists it as empty.
 #[test]
 fn a_zone_that_could_not_be_freed_is_not_asked_for_promises() {
     let mut scene = Scene::new();
@@ -204,7 +204,7 @@ fn a_zone_that_could_not_be_freed_is_not_asked_for_promises() {
     (0..ALONE).for_each(|at| assert_eq!(scene.read(at), Ok(2)));
 }
 
-/// Its entries are new, as if they had been given numbers before zones were counted.
+/// The entry numbers of the group are newer than those of the root, and its segment number is older.
 #[test]
 fn a_group_of_an_older_life_of_its_zone_does_not_count() {
     let mut scene = Scene::new();
@@ -220,7 +220,7 @@ fn a_group_of_an_older_life_of_its_zone_does_not_count() {
     assert_eq!(scene.read(0), Ok(1));
 }
 
-/// A drive that does not say where zones end that can only be read.
+/// A drive that reports the capacity as write pointer of read-only zones.
 struct Silent(Rc<dyn ZonedDevice>);
 
 impl ZonedDevice for Silent {
@@ -236,7 +236,7 @@ impl ZonedDevice for Silent {
     }
 }
 
-/// What was there before is not taken for what was promised since.
+/// The older version of the block is not taken for the newer, promised one.
 #[test]
 fn the_last_block_of_a_zone_that_can_only_be_read_is_there_although_it_cannot_be_read() {
     let mut scene = Scene::new();
@@ -253,7 +253,7 @@ fn the_last_block_of_a_zone_that_can_only_be_read_is_there_although_it_cannot_be
     assert!(scene.read(0).is_err());
 }
 
-/// Their checksums are right.
+/// The checksums of these pages are right.
 #[test]
 fn pages_that_are_another_ones_or_point_to_nothing_are_not_believed() {
     let pages = [0, PAGE];
@@ -279,7 +279,7 @@ fn pages_that_are_another_ones_or_point_to_nothing_are_not_believed() {
     }
 }
 
-/// A block is written twice into one group, whose pieces lie in the same block of the drive. When that is collected
+/// A block is written twice into one group, and both pieces are in the same block of the drive. When that is collected,
 /// the page of the map has to be read first.
 #[test]
 fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
@@ -291,13 +291,13 @@ fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
     };
     let mut scene = Scene::of(40 * PAGE);
     run(&scene.runtime, scene.volume.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();
-    // What is written a second time goes where blocks live short.
+    // Blocks written a second time go to the stream of short-lived ones.
     (0..20).for_each(|page| scene.put(page * PAGE, &short(4)));
     scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
-    // The first two are on their way while the others are put into one group.
+    // The first two are in flight while the others are put into one group.
     [0, PAGE].into_iter().for_each(|at| scene.start_write(at, Buf::copy_of(&noise(at))));
     [1, 2].into_iter().for_each(|version| scene.start_write(AT, short(version)));
-    // More pages than there is room for.
+    // More pages than the cache of the map can hold.
     (5..20).for_each(|page| scene.start_write(page * PAGE, short(3)));
     scene.rig.rule(|_, _| Act::Pass);
     while scene.rig.release(|_, _| true) > 0 {
@@ -316,14 +316,14 @@ fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
     assert_eq!(scene.read(AT), Ok(2));
 }
 
-/// What is left of it is written anew while a page is read that an earlier block's entry asks for, and then the zone is
-/// freed and written again: the block is where it was before.
+/// While garbage collection waits for the page of an earlier entry, the last live block of its victim is overwritten,
+/// and the zone is reset and written again, with the block in its old place.
 #[test]
 fn a_block_that_is_back_in_its_place_is_not_moved_as_it_was_before() {
     const FIRST: u64 = 14;
     const LAST: u64 = PAGE - 1;
     let mut scene = Scene::new();
-    // The second group is of two pages, and of the zone only its first block stays.
+    // The second group has blocks of two pages, and only its first block stays live in the zone.
     let data = |blocks: u64, byte| Buf::copy_of(&vec![byte; blocks as usize * BLOCK]);
     scene.put(0, &data(FIRST, 1));
     scene.put(LAST, &data(2, 1));
@@ -346,7 +346,7 @@ fn a_block_that_is_back_in_its_place_is_not_moved_as_it_was_before() {
     scene
         .rig
         .rule(move |_, command| Act::hold_if(matches!(command, Command::Read { lba, .. } if *lba == page)));
-    // As full as zones make it: the reserve is kept from new blocks, but what moves has to share its room.
+    // As full as the zones allow: the reserve is not for new blocks, but moved blocks have to share its room.
     let status = scene.volume.status();
     let fill = status.usable + status.reserve - 2 * FIRST;
     assert!(fill < status.usable);
@@ -360,7 +360,7 @@ fn a_block_that_is_back_in_its_place_is_not_moved_as_it_was_before() {
     scene.write(LAST, 2);
     scene.stop();
     assert_eq!(scene.rig.written(0, zone), 0);
-    // Writers have no credit; discards and checkpoints take the zones that are free before it.
+    // Writes have no credit; discards and checkpoints use the free zones that come before this one.
     let mut discards = 2 * PAGE..2 * PAGE + fill;
     for at in discards.by_ref().take(260) {
         discard(&scene, at, 1);
@@ -378,7 +378,7 @@ fn a_block_that_is_back_in_its_place_is_not_moved_as_it_was_before() {
     assert_eq!(scene.read(LAST), Ok(3));
 }
 
-/// Its page is being read when the last zone is full and a write fails, and comes only then.
+/// The page of the write is read while the last zone is full and another write fails, and arrives only afterwards.
 #[test]
 fn a_write_that_finds_no_room_after_another_one_has_failed_does_not_wait_for_any() {
     let mut scene = Scene::new();
@@ -408,7 +408,7 @@ fn a_write_that_finds_no_room_after_another_one_has_failed_does_not_wait_for_any
     assert_eq!(*results.borrow(), [false; 4]);
 }
 
-/// Each checkpoint writes the same pages and one that is never written again.
+/// Each checkpoint writes the same hot pages, and one that is never written again.
 #[test]
 fn pages_that_stay_do_not_keep_zones_of_the_map_from_being_freed() {
     const HOT: u64 = 40;
@@ -425,12 +425,12 @@ fn pages_that_stay_do_not_keep_zones_of_the_map_from_being_freed() {
     }
 }
 
-/// A drive with a volatile cache, which looks on while zones are begun.
+/// A drive with a volatile cache that checks the order in which zones are begun.
 struct Witness {
     device: Rc<dyn ZonedDevice>,
-    /// What is written to a zone: the stream of its groups, or the map.
+    /// Use of each zone: the stream of its groups, or the map.
     kinds: RefCell<BTreeMap<u32, u8>>,
-    /// Zones of which something is not safe.
+    /// Zones with writes that are not flushed.
     unsafe_zones: RefCell<BTreeSet<u32>>,
 }
 
@@ -463,7 +463,7 @@ impl ZonedDevice for Witness {
     }
 }
 
-/// The map has pages for more than one zone, and the last group of a zone was torn and is filled up.
+/// The map has pages for more than one zone, and the last group of a zone was torn and is padded.
 #[test]
 fn a_zone_is_begun_when_the_one_before_it_is_safe() {
     let (runtime, rig) = (Runtime::new(), Rig::new());
@@ -503,7 +503,7 @@ fn a_zone_is_begun_when_the_one_before_it_is_safe() {
     runtime.clear();
 }
 
-/// Others that pack blocks, and give nothing back before they are told to.
+/// Compression workers that return nothing until the test lets them.
 #[derive(Default)]
 struct Others {
     taken: Cell<u32>,
@@ -533,8 +533,8 @@ fn what_others_have_packed_of_a_write_stays_its_own_when_blocks_are_not_tried_an
     scene.volume.employ(others.clone());
     let noise = |from: u64| (from..from + PART).flat_map(noise).collect::<Vec<u8>>();
     let [ones, twos] = [1, 2].map(|byte| vec![byte; PART as usize * BLOCK]);
-    // Of who writes first others have the second part, and of the next one all. What they learn of noise comes to so much
-    // that as many blocks are not tried as the second part of that one has, which is with them.
+    // The workers have the second part of the first write, and all parts of the second one. The noise in them makes the
+    // volume leave the next blocks uncompressed, as many as the second write's second part, which the workers have.
     scene.start_write(32 * PART, Buf::copy_of(&[ones.clone(), noise(0)].concat()));
     let parts = [noise(PART), ones, twos];
     scene.start_write(0, Buf::copy_of(&parts.concat()));
