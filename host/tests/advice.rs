@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A place with an array of five drives of 32 zones, one of six in `drives`, that carries a volume of 64 MiB.
+/// A place with six drives of 32 zones in `drives`, and on five of them an array with a volume of 64 MiB.
 fn with_volume() -> Place {
     let place = Place::new();
     place
@@ -23,7 +23,7 @@ fn with_volume() -> Place {
     place
 }
 
-/// A server that does not outlive its test.
+/// A server that is killed at the end of its test.
 struct Served(Child);
 
 impl Deref for Served {
@@ -66,7 +66,7 @@ fn tell(server: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(server), signal).unwrap();
 }
 
-/// Waits for what `is_so` says of the status of the array in `drives`.
+/// Waits until `is_so` holds for the status of the array in `drives`.
 fn status_until(place: &Place, is_so: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
@@ -104,7 +104,7 @@ fn killed_nbd_server_is_named_with_its_socket() {
     place.run(&["stop", "drives"]).ok();
     server.wait().unwrap();
     assert_eq!(place.json(&["status", "drives"])["waits_for_daemon"], false);
-    // A block device that waits is no NBD server.
+    // A daemon with a waiting block device is no NBD server.
     place.leave_tails("drives");
     assert_eq!(place.json(&["status", "drives"])["action"], "zoneraid start drives");
 }
@@ -175,7 +175,7 @@ fn volume_on_read_only_images_is_served_read_only() {
     let serve = ["serve", "../drives", "--nbd", "nbd.sock"];
     Ran::new(of_nobody(&serve).output().unwrap()).fails_with(&["cannot be opened", "permission denied"]);
     let mut server = served(of_nobody(&[&serve[..], &["--read-only"]].concat()));
-    // Others are kept away as from any drive that is used.
+    // The drives are in use for other processes, as with any server.
     place.run(&["zone", "reset", "drives", "0"]).fails_with(&["in use"]);
     let status = Ran::new(of_nobody(&["status", "../drives", "--json"]).output().unwrap()).ok().json();
     assert_eq!((&status["read_only"], &status["pid"]), (&true.into(), &server.id().into()));
@@ -189,7 +189,7 @@ fn volume_on_read_only_images_is_served_read_only() {
 fn zones_of_a_volume_are_not_advised_to_be_reset() {
     for (first, advice) in [(4, "--give-up"), (2, "find the drives that held these zones")] {
         let place = with_volume();
-        // A volume that is killed leaves zones open; those that two drives lack are offline.
+        // A killed volume leaves zones open; those offline on two drives are offline in the array.
         let mut server = serve(&place);
         server.kill().unwrap();
         server.wait().unwrap();
@@ -214,7 +214,7 @@ fn removed_image_and_gone_drive_are_noticed_while_idle() {
     place.remove(&drive("drives", 3));
     let status = status_until(&place, |status| status["state"] == "degraded");
     assert_eq!(status["members"][3]["state"], "out", "{status}");
-    // One more cannot be spared: that the drive is gone is no reason for the array to fail before a command does.
+    // No other member can be taken out: a vanished drive fails the array only when a command needs it.
     place.run(&["emulate", "fault", &drive("drives", 1), "gone"]).ok();
     sleep(Duration::from_secs(7));
     let status = place.json(&["status", "drives"]);
@@ -271,7 +271,7 @@ fn create_says_that_an_array_has_too_few_active_zones_for_a_volume() {
     );
 }
 
-/// Interrupts a command and gives what it has said; it has to end by the signal.
+/// Interrupts a command, which has to end by the signal; returns its standard error.
 fn interrupted(command: Child) -> String {
     tell(&command, rustix::process::Signal::INT);
     let output = command.wait_with_output().unwrap();
@@ -286,7 +286,7 @@ fn interrupted_write_says_how_much_is_durable() {
     let mut command = place.command(&["zone", "write", "drives", "0", "--ack-log", "acks"]);
     let mut write = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = write.stdin.take().unwrap();
-    // It is flushed every 8 MiB, and goes on waiting for input.
+    // The command flushes every 8 MiB, and then waits for more input.
     stdin.write_all(&vec![7; 12 << 20]).unwrap();
     let acknowledged = || {
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -320,7 +320,7 @@ fn interrupted_rebuild_names_the_command_that_goes_on() {
     let said = interrupted(replace);
     assert!(said.contains("interrupted; ") && said.contains("drives"), "{said}");
     place.run(&["emulate", "fault", &drive("drives", 5), "clear"]).ok();
-    // What it says depends on how far it was: the drive has its place, or not.
+    // The advice depends on the progress: whether the new drive is a member already.
     if said.contains("zoneraid rebuild drives") {
         place.run(&["rebuild", "drives"]).ok();
     } else {

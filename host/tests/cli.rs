@@ -1,4 +1,4 @@
-//! The command line from end to end: what a user types, on image files.
+//! The command line from end to end, on image files.
 
 use crate::support::{Place, Ran, Random, drive, fingerprint};
 use std::{
@@ -28,7 +28,7 @@ fn a_file_survives_the_loss_of_one_drive_after_another() {
     assert_eq!(status["state"], "healthy");
     assert_eq!(status["members"][3]["drive"], drive("drives", 5));
 
-    // The next one goes, named by a path that does not exist any more.
+    // Another drive is lost, and named by a path that no longer exists.
     place.remove(&drive("drives", 0));
     let whole: Vec<u8> = data.iter().copied().chain([0; 4096 - 9_000_001 % 4096]).chain(more).collect();
     assert_eq!(place.read_zone("drives", 0), whole);
@@ -37,7 +37,7 @@ fn a_file_survives_the_loss_of_one_drive_after_another() {
     assert_eq!(place.read_zone(&drive("drives", 6), 0), whole);
 }
 
-/// Of six drives any two may go, before anything is written without them and after.
+/// Any two of six drives may be lost, before writes without them and after.
 #[test]
 fn a_file_survives_the_loss_of_any_two_drives_of_raid6() {
     let place = Place::with_raid6(9);
@@ -62,7 +62,7 @@ fn a_file_survives_the_loss_of_any_two_drives_of_raid6() {
     }
     assert_eq!(status(0)["may_be_lost"], 2);
 
-    // One is gone: degraded, and another one may go all the same.
+    // One drive is lost: degraded, and another one may be lost.
     place.remove(&drive("drives", 2));
     place.run_with(&["zone", "write", "drives", "1", "--fua"], &data).ok();
     let one = status(1);
@@ -80,7 +80,7 @@ fn a_file_survives_the_loss_of_any_two_drives_of_raid6() {
     place.run(&["rebuild", "drives"]).fails_with(&["member 2 is out"]);
     place.run_with(&["zone", "write", "drives", "2", "--fua"], &data).ok();
 
-    // One after the other is replaced; nobody calls that whole before the second one is there.
+    // One after the other is replaced; the array is not healthy before the second one is.
     let replaced = place.run(&["replace", "drives", "2", &drive("drives", 6), "--json"]).ok().json();
     assert_eq!(replaced["still_out"], serde_json::json!([5]));
     assert!(replaced["rebuilt_bytes"].as_u64() >= Some(4 << 20), "{replaced}");
@@ -93,7 +93,7 @@ fn a_file_survives_the_loss_of_any_two_drives_of_raid6() {
     for zone in 0..3 {
         assert!(place.read_zone("drives", zone)[..data.len()] == data, "zone {zone}");
     }
-    // A third one is one too many, and is named with what helps.
+    // A third lost drive is one too many; the refusal says how to help.
     place.remove(&drive("drives", 1));
     let status = place.run(&["status", "drives", "--json"]);
     assert_eq!(status.code, 2);
@@ -103,7 +103,7 @@ fn a_file_survives_the_loss_of_any_two_drives_of_raid6() {
     place.run(&["zone", "read", "drives", "0"]).fails_with(&["at least 4"]);
 }
 
-/// What `list`, `status`, `examine` and a dry run say of the level.
+/// The level in `list`, `status`, `examine` and a dry run.
 #[test]
 fn the_level_is_shown_wherever_an_array_is() {
     let place = Place::new();
@@ -149,7 +149,7 @@ fn the_level_is_shown_wherever_an_array_is() {
         assert!(text.contains("LEVEL") && text.contains(&format!("tank   {level}")), "{text}");
     }
     assert_eq!(sizes[0] * 4, sizes[1] * 5);
-    // What has one member too few is refused by the level's name, in a dry run too.
+    // Too few members are refused by the name of the level, in a dry run, too.
     for (level, members, said) in [
         ("raid6", 3, "RAID-6 takes 4 to 32 drives, not 3"),
         ("raid5", 2, "RAID-5 takes 3 to 32 drives, not 2"),
@@ -170,8 +170,8 @@ fn carry(place: &Place, from: &str, to: &str, numbers: &[usize]) {
     }
 }
 
-/// Two of four members are enough, and so are the other two. Where each half has gone on by itself, the newer one
-/// is the array when they meet, and nothing of the other is mixed in.
+/// Two of four members are enough, and so are the other two. If both halves have continued separately, the newer one is
+/// the array when they are united, and no member of the other is used.
 #[test]
 fn of_two_halves_that_never_met_the_newer_one_wins() {
     for newer in [0, 1] {
@@ -213,7 +213,7 @@ fn of_two_halves_that_never_met_the_newer_one_wins() {
     }
 }
 
-/// Of five members any three that are enough have one among them that knows who went on without whom.
+/// Of five members any three include one that knows which members continued without which.
 #[test]
 fn what_was_left_behind_by_three_of_five_members_does_not_go_on_by_itself() {
     let place = Place::new();
@@ -235,7 +235,7 @@ fn what_was_left_behind_by_three_of_five_members_does_not_go_on_by_itself() {
     assert!(place.read_zone("drives", 0) == data);
 }
 
-/// One member of RAID-6 is out and another one has zones to rebuild: these can be rebuilt at once.
+/// With one RAID-6 member out, the zones that another one lacks can be rebuilt.
 #[test]
 fn a_rebuild_goes_on_while_another_member_is_out() {
     let place = Place::with_raid6(7);
@@ -266,7 +266,7 @@ fn a_rebuild_goes_on_while_another_member_is_out() {
     assert!(place.read_zone("drives", 0) == [&data[..], &data[..]].concat());
 }
 
-/// A drive that works is copied: whichever drive is lost then, nothing is missing.
+/// A working drive is copied: any other drive may be lost afterwards.
 #[test]
 fn a_drive_that_works_is_copied() {
     let place = Place::with_array(7);
@@ -281,7 +281,7 @@ fn a_drive_that_works_is_copied() {
         (&status["state"], &status["members"][2]["drive"]),
         (&"healthy".into(), &drive("drives", 5).into())
     );
-    // The old drive is a former member now, and takes its place again only as another one.
+    // The old drive is a former member, and can be a member again only as a replacement.
     place.remove(&drive("drives", 0));
     assert!(place.read_zone("drives", 0)[..data.len()] == data);
     assert!(place.read_zone("drives", 1)[..70_000] == data[..70_000]);
@@ -295,7 +295,7 @@ fn a_drive_that_works_is_copied() {
     assert!(place.read_zone("drives", 0)[..data.len()] == data);
 }
 
-/// An array of emulated drives: what it is called, and that it is what it says and loses nothing.
+/// Creates an array of emulated drives, checks its policy and aggregation, and that it survives the loss of drives.
 fn policy(model: &str, zones: &str, wanted: &[&str], policy: &str, aggregate: u32) {
     let place = Place::new();
     let emulate = ["emulate", "create", "d", "--model", model, "--zones", zones, "--zone-capacity", "8M"];
@@ -361,7 +361,7 @@ fn a_policy_that_the_drives_cannot_do_is_refused() {
     }
 }
 
-/// Kills a writer at a random moment, loses drives, and holds zoneraid to what it promised.
+/// Kills a writer at a random moment, removes the `lost` drives, and checks that all acknowledged data is there.
 fn kill_and_lose(lost: &[usize], fua: bool, random: &mut Random) {
     let seed = random.0;
     let members = 4 + lost.len();
@@ -394,7 +394,7 @@ fn kill_and_lose(lost: &[usize], fua: bool, random: &mut Random) {
     );
     assert!(there[..] == data[..there.len()], "what is there is not what was written, seed {seed}");
 
-    // It goes on where the wp is, and the lost drives can be replaced.
+    // Writes continue at the write pointer, and the lost drives can be replaced.
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data[there.len()..]).ok();
     for (new, lost) in lost.iter().enumerate() {
         place.run(&["replace", "drives", &lost.to_string(), &drive("drives", members + new)]).ok();
@@ -463,7 +463,7 @@ fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &Random(5).bytes(3 << 20)).ok();
     fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
-    // What a drive does by itself when its power returns is done with the first look.
+    // The first look makes the drives complete the actions of their power-on.
     assert_eq!(place.run(&["status", "drives"]).code, 1);
     let before = fingerprint(&place.path("drives"));
     assert_eq!(place.run(&["status", "drives"]).code, 1);
@@ -475,7 +475,7 @@ fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
     fs::rename(place.path("away.img"), place.path("drives/drive4.img")).unwrap();
     assert_eq!(place.run(&["status", "drives"]).code, 0);
 
-    // Once the array was used without it, it is stale, and never mixed in.
+    // Once the array was written without the drive, it is stale, and is not used.
     fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
     place.run_with(&["zone", "write", "drives", "0"], &Random(6).bytes(1 << 20)).ok();
     fs::rename(place.path("away.img"), place.path("drives/drive4.img")).unwrap();
@@ -532,7 +532,7 @@ fn create_destroys_nothing_without_being_told_to() {
     assert!(said.contains("would destroy: member 4 of array 'tank'") && said.contains("dry run"), "{said}");
     assert!(fingerprint(&place.path("drives")) == before, "a dry run wrote to a drive");
     place.run(&["emulate", "create", "drives"]).fails_with(&["drive0.img", "exists"]);
-    // As in a file system that has no room for it.
+    // As on a file system without enough space.
     let mut limited = std::process::Command::new("sh");
     let limit = r#"trap "" XFSZ; ulimit -f 8; exec "$0" emulate create none"#;
     let limited = limited.args(["-c", limit, env!("CARGO_BIN_EXE_zoneraid")]).current_dir(place.path(""));
@@ -575,14 +575,14 @@ fn what_was_forgotten_is_asked_for_and_a_drive_where_nobody_looks_is_refused() {
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
     assert!(fingerprint(&place.path("others")) == before[1]);
-    // Named from elsewhere.
+    // Named from another directory.
     place
         .run(&["fail", "drives", "drive3.img"])
         .fails_with(&["drive3.img does not exist", "member 3 of 'tank' is"]);
     place.remove("drives/drive4.img");
     place.run(&["fail", "drives", "drive3.img"]).fails_with(&["member 3 of 'tank' is"]);
     place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
-    // A link will do.
+    // A link to the drive is accepted.
     std::os::unix::fs::symlink("../others/drive0.img", place.path("drives/link.img")).unwrap();
     place.run(&["replace", "drives", "3", "drives/link.img"]).ok();
     assert_eq!(place.run(&["status", "drives"]).code, 0);
@@ -591,7 +591,7 @@ fn what_was_forgotten_is_asked_for_and_a_drive_where_nobody_looks_is_refused() {
     place.run(&["zone", "open", "drives", "0"]).fails_with(&["zone 0, which is full: Invalid Zone State"]);
 }
 
-/// Runs `zoneraid` on a terminal; gives what the terminal gets and the exit code.
+/// Runs `zoneraid` on a terminal; returns its output and exit code.
 fn on_a_terminal(place: &Place, args: &str, input: &str) -> (String, i32) {
     let mut script = std::process::Command::new("script");
     let run = format!("{} {args}", env!("CARGO_BIN_EXE_zoneraid"));
@@ -630,7 +630,7 @@ fn files_that_are_no_drives_and_damaged_ones_are_refused() {
     place.run(&["examine", "drives/missing.img"]).fails_with(&["missing.img"]);
     place.run(&["create", "x", "drives/other.img", &drive("drives", 5)]).fails_with(&["other.img"]);
 
-    // The header of an image, after the magic that makes it one.
+    // The header of an image, behind its magic.
     let mut image = fs::File::options().write(true).open(place.path("drives/drive1.img")).unwrap();
     image.seek(SeekFrom::Start(100)).unwrap();
     image.write_all(&[0xff; 64]).unwrap();
@@ -674,14 +674,14 @@ fn a_drive_whose_metadata_is_lost_is_not_called_blank() {
     assert_eq!(status.code, 1, "{}", status.stderr);
     assert!(status.stderr.contains("drive1.img") || status.stdout.windows(10).any(|w| w == b"drive1.img"));
 
-    // Its checksum does not count if it is not right.
+    // The checksum is wrong, so the version does not count.
     lose_metadata(&place.path(&drive("drives", 2)), b"zoneraid\x0a\0");
     let examined = place.json(&["examine", &drive("drives", 2)]);
     let error = examined["superblock_error"].as_str().unwrap();
     assert!(error.contains("metadata is damaged in block "), "{error}");
 }
 
-/// An array whose zone 0 holds `data`. On each drive that is zone 2, which begins with block 4096.
+/// An array with `data` in zone 0, which is zone 2 of each drive and begins with block 4096.
 fn with_data(data: &[u8]) -> Place {
     let place = Place::with_array(6);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], data).ok();
@@ -765,7 +765,7 @@ fn a_zone_that_is_worn_is_rebuilt_in_a_spare_one() {
     let member = &status["members"][1];
     assert_eq!((&member["moved_zones"], &member["spare_zones"]), (&1.into(), &0.into()), "{status}");
     assert_eq!(status["state"], "healthy");
-    // The next one has nowhere to go.
+    // There is no spare zone left for the next one.
     fault(&place, 1, &["offline", "3"]);
     place.run_with(&["zone", "write", "drives", "1", "--fua"], &data).ok();
     let status = place.run(&["status", "drives"]);
@@ -808,7 +808,7 @@ fn a_slow_drive_makes_those_wait_who_need_it() {
     assert_eq!(fault(&place, 1, &["slow", "5000"])["slow"], 5000);
     let start = Instant::now();
     assert!(place.read_zone("drives", 0) == data);
-    // Sixteen chunks of 64 KiB, none of which is copied in less than 4 µs.
+    // Sixteen chunks of 64 KiB, each of which takes more than 4 µs to copy.
     assert!(start.elapsed() > Duration::from_millis(16 * 5 * 4), "{:?}", start.elapsed());
     assert_eq!(fault(&place, 1, &["slow", "1"])["slow"], 1);
 }
@@ -833,7 +833,7 @@ fn faults_that_a_drive_cannot_have_are_refused() {
     refused(&["missing", "gone"], &["missing", "No such file"]);
     refused(&["drives", "gone"], &["drives", "directory"]);
     assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 1, "nothing was written");
-    // A model whose zones are smaller than their distance.
+    // A model with gaps: zones with a capacity below their size.
     place.run(&["emulate", "create", "gaps", "--count", "1", "--zones", "4", "--zone-capacity", "12K"]).ok();
     refused(&[&drive("gaps", 0), "flip", "3"], &["block 3", "behind the capacity of zone 0"]);
 }
@@ -932,7 +932,7 @@ fn a_rebuild_that_was_killed_goes_on() {
 fn the_commands_of_the_readme_do_what_it_says() {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
     let lines = readme.lines().filter_map(|line| line.strip_prefix("    "));
-    // What goes on in the background is tested elsewhere (host/tests/volume.rs).
+    // Background processes are tested in host/tests/volume.rs.
     let runs = |line: &&str| line.contains("drives") && !line.ends_with('&');
     let commands: Vec<&str> = lines.filter(runs).collect();
     assert_eq!(commands.len(), 11, "{commands:#?}");

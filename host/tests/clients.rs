@@ -1,4 +1,5 @@
-//! NBD clients that come and go: connections that end with requests on their way, and more clients than there may be.
+//! NBD clients that connect and disconnect: connections that end with requests in flight, and more clients than
+//! allowed.
 
 use crate::{
     support::{Place, Random, drive},
@@ -25,8 +26,8 @@ fn connected(address: &str) -> Client<TcpStream> {
 
 const WRITE: (u16, u16) = (0, 1);
 
-/// A client sends a long write, goes before it is answered, comes back and writes the end of that range again. Drives are
-/// slow, so that most of the first write is still in the kernel when the client goes.
+/// A client sends a long write, disconnects before the reply, connects again and rewrites the end of that range. The
+/// drives are slow, so most of the first write is still in the kernel when the client disconnects.
 #[test]
 fn a_write_of_an_ended_connection_undoes_no_later_one() {
     let place = with_volume();
@@ -36,11 +37,11 @@ fn a_write_of_an_ended_connection_undoes_no_later_one() {
             let drive = drive("drives", number);
             place.run(&[&["emulate", "fault", &drive], fault].concat()).ok();
         }
-        // A drive looks for its faults each 5 ms.
+        // Drives look for new faults every 5 ms.
         std::thread::sleep(Duration::from_millis(20));
     };
     let (old, new) = (Random(1).bytes(4 << 20), Random(2).bytes(4096));
-    // As one request, as some, and as more than are carried out at a time.
+    // As one request, as several, and as more than are executed at a time.
     for bytes in [4 << 20, 1 << 20, 64 << 10, 16 << 10] {
         slow(&["slow", "100"]);
         let mut client = connected(&address);
@@ -61,7 +62,7 @@ fn a_write_of_an_ended_connection_undoes_no_later_one() {
     server.end(Signal::TERM);
 }
 
-/// As many as there may be are served, the next one is told why not, and in the log.
+/// As many clients as allowed are served; the next one is refused with the reason, which is in the log, too.
 #[test]
 fn a_client_too_many_is_refused_with_a_message() {
     let place = with_volume();
@@ -81,13 +82,13 @@ fn a_client_too_many_is_refused_with_a_message() {
     assert!(log.contains("an NBD client is refused: 32 are connected"), "{log}");
     assert!(clients.iter_mut().all(|client| client.read(0, 4096).is_ok()));
     clients.pop();
-    // The end of a connection is noticed by its receiver.
+    // The receiving thread notices the end of its connection.
     std::thread::sleep(Duration::from_millis(100));
     assert!(Client::ready(&place, false).read(0, 4096).is_ok());
     server.end(Signal::TERM);
 }
 
-/// Nothing is there to be found: one request is answered at once for as much as it can ask for.
+/// Without data, one request is answered at once for the largest range that it can name.
 #[test]
 fn block_status_of_a_thin_volume_is_one_extent() {
     let place = Place::new();
@@ -102,7 +103,7 @@ fn block_status_of_a_thin_volume_is_one_extent() {
     assert_eq!(client.option(10, &query).last(), Some(&(1, vec![])));
     assert_eq!(client.option(GO, &[0; 6]).last(), Some(&(1, vec![])));
     client.request((0, 7), 5, (4096, u32::MAX));
-    // Magic, the last chunk, of extents.
+    // Magic, and the header of the last chunk, which lists extents.
     assert_eq!((client.number(), client.number()), (0x668e_33ef, 1 << 16 | 5));
     assert_eq!(client.take(8), 5_u64.to_be_bytes());
     let numbers = [client.number(), client.number(), client.number(), client.number()];

@@ -1,4 +1,4 @@
-//! What shells complete: what there is, soon, and without a word if something is wrong.
+//! Shell completion: offers what exists, quickly, and without messages in case of errors.
 
 use crate::support::{Place, Ran, drive};
 use rustix::fs::{FlockOperation, flock};
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is offered, with what it is, for the last of `words`, which may be empty.
+/// Offers for the last of `words`, which may be empty, each with its description.
 fn offers(place: &Place, words: &[&str]) -> Vec<(String, String)> {
     let mut command = place.command(&[&["--", "zoneraid"], words].concat());
     command.env("ZONERAID_COMPLETE", "fish").current_dir(place.path("drives"));
@@ -19,7 +19,7 @@ fn offers(place: &Place, words: &[&str]) -> Vec<(String, String)> {
     let text = ran.text();
     let split = |line: &str| line.split_once('\t').map(|(word, what)| (word.to_string(), what.to_string()));
     let offers = text.lines().map(|line| split(line).unwrap_or((line.to_string(), String::new())));
-    // Options are offered as well.
+    // Options are offered, too.
     offers.filter(|(word, _)| !word.starts_with('-')).collect()
 }
 
@@ -35,7 +35,7 @@ fn what_there_is_is_offered() {
         numbers.iter().map(|n| drive("drives", *n)[7..].to_string()).collect()
     };
     assert_eq!(words(&place, &["zone", "re"]), ["report", "read", "reset"]);
-    // Arrays, wherever one is asked for.
+    // Arrays, for every command that takes one.
     for before in [&["status"][..], &["zone", "report"], &["start"], &["replace"], &["fail"]] {
         let offered = words(&place, &[before, &["ta"]].concat());
         assert_eq!(offered, ["tank"], "{before:?}");
@@ -46,7 +46,7 @@ fn what_there_is_is_offered() {
     }
     assert_eq!(words(&place, &["create", "--level", ""]), ["raid5", "raid6"]);
     assert_eq!(words(&place, &["bench", "--level", ""]), ["raid5", "raid6"]);
-    // Zones that a command may be meant for.
+    // Zones for which the command is useful.
     assert_eq!(offers(&place, &["zone", "read", "tank", ""]), [("3".into(), "closed, 4 KiB written".into())]);
     assert_eq!(words(&place, &["zone", "write", "--fua", "tank", "1"]), ["1", "10", "11", "12", "13"]);
     assert_eq!(words(&place, &["zone", "report", "tank", ""]).len(), 14);
@@ -63,7 +63,7 @@ fn what_there_is_is_offered() {
     }
     let old = offers(&place, &["replace", "tank", ""]);
     assert!(old.iter().any(|(word, what)| word == "4" && what.ends_with("drive4.img, active")), "{old:?}");
-    // What would not be one word, or might mean another array, is offered by its UUID.
+    // A name that is not one word, or is ambiguous, is offered by its UUID.
     let (five, six) = (drive("drives", 5), drive("drives", 6));
     place.run(&["create", "--yes", "my array", &five, &six, &drive("drives", 4)]).ok();
     let named = offers(&place, &["status", ""]);
@@ -78,10 +78,10 @@ fn nobody_is_kept_waiting_or_told_what_is_wrong() {
     fs::rename(place.path("other/drive0.img"), place.path("drives/a.img")).unwrap();
     place.run(&["emulate", "fault", "drives/a.img", "slow", "1000000"]).ok();
     fs::write(place.path("drives/b.img"), b"ZNSIMAGE and nothing else").unwrap();
-    // A daemon that does not answer.
+    // A daemon that does not respond.
     fs::create_dir_all(place.path("run")).unwrap();
     let _silent = std::os::unix::net::UnixListener::bind(place.path("run/silent.sock")).unwrap();
-    // And somebody who has claimed a drive.
+    // And a drive that is locked by another process.
     let image = File::open(place.path("drives/drive1.img")).unwrap();
     flock(&image, FlockOperation::LockExclusive).unwrap();
     assert!(words(&place, &["status", ""]).contains(&"tank".into()));
@@ -126,7 +126,7 @@ fn bash_completes_with_the_script() {
     assert_eq!(complete("status ta"), "tank");
     assert_eq!(complete("zone write tank 1"), "1 10 11 12 13");
     assert_eq!(complete("create pond drive5"), "drive5.img");
-    // Other shells are not on every machine; those that are understand their scripts.
+    // Other shells may not be installed; those that are accept their scripts.
     for shell in ["zsh", "fish"] {
         let script = place.path(shell);
         fs::write(&script, place.run(&["completions", shell]).ok().stdout).unwrap();

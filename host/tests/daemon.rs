@@ -1,4 +1,4 @@
-//! The daemon without a block device: commands ask it for what they would do themselves.
+//! The daemon without a block device: commands send it their requests instead of opening the drives.
 
 use crate::support::{Place, Ran, Random, drive};
 use host::{
@@ -32,7 +32,7 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
     let before = place.json(&["zone", "report", "drives"]);
     let daemon = place.daemon();
 
-    // By its directory, a member, its name and its UUID.
+    // By directory, member, name and UUID.
     let status = place.json(&["status", "drives"]);
     assert_eq!((&status["state"], &status["pid"]), (&"healthy".into(), &std::process::id().into()));
     let uuid = status["uuid"].as_str().unwrap();
@@ -67,12 +67,12 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
     place.run(&["fail", "tank", "2"]).fails_with(&["member 3 is not in sync"]);
     place.run(&["rebuild", "tank"]).fails_with(&["member 3 is out", "zoneraid replace tank 3 NEW"]);
     place.run(&["replace", "tank", "3", &drive("drives", 0)]).fails_with(&["in use"]);
-    // The drive that was taken out comes back, after that another one.
+    // The removed drive is attached again, and then another one replaced.
     place.run(&["replace", "tank", "3", &drive("drives", 3)]).fails_with(&["--yes"]);
     place.run(&["replace", "tank", "3", &drive("drives", 3), "--yes"]).ok();
     let replaced = place.json(&["replace", &drive("drives", 1), &drive("drives", 5)]);
     assert_eq!(replaced["role"], 1);
-    // It still worked.
+    // The old drive still worked.
     assert!(replaced["copied_bytes"].as_u64() >= Some(2 << 20), "{replaced}");
     assert_eq!(replaced["rebuilt_bytes"], 0);
     assert_eq!(place.json(&["rebuild", "tank"])["rebuilt_bytes"], 0);
@@ -108,7 +108,7 @@ fn what_is_said_of_a_running_array_is_changed_by_its_daemon_and_the_rest_waits_f
         let status = place.json(&["status", "drives"]);
         (status["host"].clone(), status["host_id"].clone(), status["autostart"].clone())
     };
-    // This process is another machine than the commands.
+    // The daemon in this process is on another machine than the commands.
     let (before, own) = (said(), host::machine::id().map(|id| uuid(&id)));
     assert_eq!((&before.0, &before.2), (&"other".into(), &true.into()));
     place.run(&["autostart", "tank", "no"]).ok();
@@ -127,7 +127,7 @@ fn what_is_said_of_a_running_array_is_changed_by_its_daemon_and_the_rest_waits_f
     place
         .run(&["wipe", "--yes", &member])
         .fails_with(&["a member of 'tank', which runs", "zoneraid replace tank"]);
-    // One that was replaced is nobody's; one that was not may come back.
+    // A replaced drive belongs to no array; one that was only taken out may come back.
     place.run(&["wipe", &drive("drives", 4)]).ok();
     place.run(&["fail", "tank", "3"]).ok();
     place.run(&["wipe", &drive("drives", 3)]).fails_with(&["which runs"]);
@@ -148,7 +148,7 @@ fn an_interrupted_rebuild_goes_on_with_the_daemon() {
     let data = Random(6).bytes(12 << 20);
     place.run_with(&["zone", "write", "drives", "1"], &data).ok();
     {
-        // As far as a replacement that is cut off before it has rebuilt anything.
+        // As if a replacement had been cut off before it rebuilt anything.
         let found = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap();
         let new = OpenDrive::open(&found.reactor, &place.path(&drive("blank", 0))).unwrap().drive();
         let session = found.assemble().unwrap();
@@ -183,7 +183,7 @@ fn a_drive_that_a_daemon_holds_can_be_gone() {
     std::thread::sleep(sim::ssd::LOOK_EVERY);
     place.run(&["examine", &gone]).ok();
     place.run(&["emulate", "fault", &gone, "gone"]).ok();
-    // It cannot be told that it is out, and does not have to be.
+    // The superblock of the vanished drive cannot record that it is out, and need not.
     place.run(&["replace", "tank", "3", &drive("drives", 5)]).ok();
     assert_eq!(place.run(&["status", "tank"]).code, 0);
     place.run(&["stop", "tank"]).ok();
@@ -213,11 +213,11 @@ fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
     assert!(ask(PROTOCOL, "explode").starts_with("this is no request"));
     for (other, advice) in [(PROTOCOL + 1, "restart it"), (PROTOCOL - 1, "use a newer zoneraid")] {
         let said = format!("this daemon speaks version {PROTOCOL} of the protocol and not {other}: {advice}");
-        // Also if the request is one that nobody here knows.
+        // Also for a request that this version does not know.
         assert_eq!([ask(other, "status"), ask(other, "explode")], [said.clone(), said]);
     }
     assert!(say(&[b'x'; 100_000]).contains("bytes at most"));
-    // Clients that hang, more than are served at a time, and one that leaves in the middle.
+    // Idle clients, more than are served at a time, and one that disconnects in the middle of a request.
     let hanging: Vec<UnixStream> = (0..31).map(|_| UnixStream::connect(socket(&place)).unwrap()).collect();
     UnixStream::connect(socket(&place)).unwrap().write_all(b"{\"protocol\":2,").unwrap();
     assert_eq!(place.run(&["status", "tank"]).code, 0);
@@ -242,19 +242,19 @@ fn a_dead_daemon_leaves_a_socket_that_nobody_minds() {
     daemon.join().unwrap();
 }
 
-/// What is on the drives that are there.
+/// Contents of the images in `drives`.
 fn images(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = std::fs::read_dir(place.path("drives")).unwrap().map(|entry| entry.unwrap().path());
     files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
-/// What `status` says of a member, and of the array.
+/// State of a member, state of the array, and whether it is provisional, according to `status`.
 fn seen(place: &Place, member: usize) -> (Value, Value, Value) {
     let status = place.run(&["status", "drives", "--json"]).json();
     (status["members"][member]["state"].clone(), status["state"].clone(), status["provisional"].clone())
 }
 
-/// Writes to an array, and takes member 2 away; gives what was written, where its image was, and where it is.
+/// Writes to an array, and moves the image of member 2 away; returns the data, the old path and the new one.
 fn without_member_2(place: &Place) -> (Vec<u8>, PathBuf, PathBuf) {
     let data = Random(8).bytes(5 << 20);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
@@ -263,7 +263,7 @@ fn without_member_2(place: &Place) -> (Vec<u8>, PathBuf, PathBuf) {
     (data, there, away)
 }
 
-/// Ends a daemon; what was written has to be there without another drive, so all others have it.
+/// Stops a daemon and checks that the data is there without another drive, so all others have it.
 fn ends_with(place: &Place, daemon: JoinHandle<()>, data: &[u8]) {
     place.run(&["stop", "drives"]).ok();
     daemon.join().unwrap();
@@ -286,12 +286,12 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     let before = images(&place);
     let waits = ("missing".into(), "degraded".into(), true.into());
     assert_eq!(seen(&place, 2), waits);
-    // It cannot be shown to the kernel here, or is not to be without all.
+    // Either the array cannot be shown to the kernel here, or the command insists on all members.
     place.run(&["start", "drives", "--complete"]).fails_with(&["not complete", "member 2", "missing"]);
     assert_eq!(place.run(&["start", "drives"]).code, 4);
     let daemon = place.daemon();
     assert_eq!(seen(&place, 2), waits);
-    // It is missed.
+    // The array's member is missing, so its drive is not wiped without `--yes`.
     place.run(&["wipe", "away.img"]).fails_with(&["member 2 of array 'tank'", "runs without it", "--yes"]);
     let text = place.run(&["status", "drives"]).text();
     assert!(text.contains("nothing has been written without it"), "{text}");
@@ -306,7 +306,7 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
     ends_with(&place, daemon, &data);
 }
 
-/// Whoever copies it there takes longer than a daemon to look.
+/// Copying the image back takes longer than the daemon's interval between looks.
 #[test]
 fn a_member_that_comes_piece_by_piece_is_taken_when_it_is_whole() {
     let place = Place::with_array(5);
@@ -322,7 +322,7 @@ fn a_member_that_comes_piece_by_piece_is_taken_when_it_is_whole() {
     ends_with(&place, daemon, &data);
 }
 
-/// Somebody has mounted what that one shows: the drive is no less theirs because its daemon has died.
+/// Another array's block device, served by a killed daemon, may be mounted: its drive still belongs to that array.
 #[test]
 fn a_drive_whose_array_waits_for_its_daemon_is_not_taken_for_another_one() {
     let place = Place::with_array(5);
@@ -342,7 +342,7 @@ fn a_drive_whose_array_waits_for_its_daemon_is_not_taken_for_another_one() {
     daemon.join().unwrap();
 }
 
-/// Both are waited for, each is taken when it comes, and nothing is written before.
+/// The daemon waits for both members, takes each when it returns, and writes nothing before.
 #[test]
 fn two_members_of_raid6_that_are_missing_are_back_one_after_the_other() {
     let place = Place::with_raid6(6);
@@ -375,7 +375,7 @@ fn two_members_of_raid6_that_are_missing_are_back_one_after_the_other() {
     std::fs::rename(&there[0], &away[0]).unwrap();
     assert!(images(&place) == before, "a daemon without two members has written");
 
-    // Both come back; nobody is stale.
+    // Both return; no member is stale.
     let daemon = place.daemon();
     move_back(1);
     until(|| seen(&place, 4) == back);
@@ -384,7 +384,7 @@ fn two_members_of_raid6_that_are_missing_are_back_one_after_the_other() {
     place.run(&["stop", "drives"]).ok();
     daemon.join().unwrap();
 
-    // One comes back before the first write, and the other one after it.
+    // One returns before the first write, and the other one after it.
     move_away();
     let daemon = place.daemon();
     move_back(1);
@@ -400,7 +400,7 @@ fn two_members_of_raid6_that_are_missing_are_back_one_after_the_other() {
     assert!(place.read_zone("drives", 0) == data);
 }
 
-/// A second one may be taken out, and both are put back, while the array runs.
+/// While the array runs, a second member can be taken out, and both can be replaced.
 #[test]
 fn a_daemon_does_without_two_members_of_raid6() {
     let place = Place::with_raid6(8);
@@ -431,7 +431,8 @@ fn a_daemon_does_without_two_members_of_raid6() {
     assert!(place.read_zone("drives", 0) == data);
 }
 
-/// The second drive is put in its place while the first one is rebuilt, and both commands see the end of it.
+/// The second drive is attached while the first one is being rebuilt, and both commands report the end of their
+/// rebuild.
 #[test]
 fn two_drives_of_raid6_are_replaced_at_once() {
     let place = Place::with_raid6(8);
@@ -465,7 +466,7 @@ fn two_drives_of_raid6_are_replaced_at_once() {
 fn a_missing_member_is_out_once_the_array_begins_to_write() {
     let place = Place::with_array(6);
     let there = place.path(&drive("drives", 2));
-    // One that was a member before is there as well, and nobody's.
+    // A former member is present as well, and belongs to no array.
     place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
     std::fs::rename(&there, place.path("away.img")).unwrap();
     let daemon = place.daemon();
@@ -509,7 +510,8 @@ fn force_reads_what_cannot_have_changed_and_invents_nothing() {
     }
 }
 
-/// Two members are stale and a third one is missing: force takes as many as it needs, the newer one.
+/// Two members are stale and a third one is missing: `--force` takes only as many stale members as needed, the newest
+/// first.
 #[test]
 fn force_takes_no_more_stale_members_of_raid6_than_it_needs() {
     let place = Place::with_raid6(6);

@@ -1,4 +1,4 @@
-//! The demo as somebody meets it who has just found zoneraid: on a terminal, ended early, on too little.
+//! The demo as run by new users: on a terminal, interrupted, and with too little data.
 
 use crate::support::{Place, Ran, Random};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A place with a directory of `bytes` bytes that is nobody else's business, and an empty one for temporary files.
+/// A place with a private directory tree of `bytes` bytes, and an empty directory for temporary files.
 fn with_tree(bytes: usize) -> Place {
     let place = Place::new();
     fs::create_dir(place.path("temporary")).unwrap();
@@ -26,7 +26,7 @@ fn a_demo_that_is_ended_leaves_nothing_behind_and_others_can_read_nothing() {
         let mut command = place.command(&["demo", "my tree"]);
         let mut child = command.env("TMPDIR", &temporary).spawn().unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        // From then on it writes what it has read.
+        // From this line on it writes the files that it has read.
         assert!(said.any(|line| line.contains("array")), "{signal}");
         for entry in fs::read_dir(&temporary).unwrap() {
             let mode = entry.unwrap().metadata().unwrap().permissions().mode();
@@ -56,7 +56,7 @@ fn files_that_the_kernel_makes_up_are_not_called_lost() {
     for made_up in ["/proc/self/fdinfo", "/proc/self"] {
         let demo = place.run(&["demo", made_up, "--json"]);
         assert_eq!((demo.code, &demo.json()["entries_different"]), (0, &0.into()), "{}", demo.stderr);
-        // There are hundreds of them.
+        // There are hundreds of such files.
         assert!(
             demo.stderr.lines().filter(|line| line.contains("was changed")).count() <= 10,
             "{}",
@@ -80,7 +80,7 @@ fn a_place_for_temporary_files_that_is_none_is_named() {
 fn the_last_line_of_the_demo_is_a_command_that_tells_the_same_story() {
     let place = with_tree(2 << 20);
     let first = place.run(&["demo", "my tree"]).ok().text();
-    // As this program was called, which need not be in the path.
+    // With the path by which this program was called, which need not be in `PATH`.
     let run = first.trim_end().rsplit_once("The same again: ").unwrap().1.to_string();
     let second = Command::new("bash").args(["-c", &run]).current_dir(place.path("")).output().unwrap();
     let second = String::from_utf8(second.stdout).unwrap();
@@ -91,7 +91,7 @@ fn the_last_line_of_the_demo_is_a_command_that_tells_the_same_story() {
     assert_eq!(story(&first), story(&second));
 }
 
-/// Runs the demo on a terminal of so many columns; gives what the terminal gets.
+/// Runs the demo on a terminal with `columns` columns; returns the terminal output.
 fn on_a_terminal(place: &Place, columns: u32) -> String {
     let binary = env!("CARGO_BIN_EXE_zoneraid");
     let shell = format!("stty cols {columns} rows 24; exec {binary} demo 'my tree' --seed 4");

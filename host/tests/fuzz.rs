@@ -1,14 +1,13 @@
-//! What is read from elsewhere may say anything: images, metadata logs, records, the control socket in both
-//! directions, files of tails and of faults. Nothing of it may panic, hang, or take memory for a number that was
-//! only said.
+//! Fuzzing of all external input: images, metadata logs, records, the control socket in both directions, files of tails
+//! and of faults. No input may cause a panic, a hang, or an allocation in proportion to a number in it.
 //!
-//! Inputs are made of valid ones: each field in turn, and several at random, set to extremes or to other fields,
-//! bytes flipped, cut, repeated; then checksums are put right again, mostly. What has once failed, and some of what
-//! others failed at, is kept in `tests/corpus/TARGET` and tried first. Everything follows from a seed, which a failure
-//! prints, with the file that the input is kept in and how to try it again.
+//! Inputs are derived from valid ones: each field in turn, and several at random, are set to extremes or to other
+//! fields; bytes are flipped, cut off and repeated; then checksums are mostly corrected. Inputs that once failed, and
+//! some that failed for other programs, are kept in `tests/corpus/TARGET` and tried first. Everything follows from a
+//! seed. A failure prints the seed, the file in which the input is kept, and how to try it again.
 //!
-//! `ZONERAID_FUZZ_SECONDS` says how long each target is tried (1 by default), `ZONERAID_FUZZ_SEED` repeats a run,
-//! and `ZONERAID_FUZZ_INPUT` names the one file to try.
+//! `ZONERAID_FUZZ_SECONDS` sets how long each target is tried (1 by default), `ZONERAID_FUZZ_SEED` repeats a run, and
+//! `ZONERAID_FUZZ_INPUT` names a single file to try.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
@@ -61,7 +60,7 @@ use std::{
 };
 use support::Place;
 
-/// Counts what a thread has allocated and not given back, and the most it ever had.
+/// Counts the bytes that a thread has allocated and not freed, and their maximum.
 struct Measuring;
 
 thread_local! {
@@ -70,14 +69,14 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that ends has no counters any more.
+    // The counters of a thread are gone when it ends.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         let _ = MOST.try_with(|most| most.set(most.get().max(held.get())));
     });
 }
 
-/// What `work` gives, and how many bytes it took at most.
+/// Result of `work`, and the most bytes that it had allocated at a time.
 fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let held = HELD.get();
     MOST.set(held);
@@ -116,27 +115,27 @@ unsafe impl GlobalAlloc for Measuring {
 static ALLOCATOR: Measuring = Measuring;
 
 const MIB: usize = 1 << 20;
-/// Inputs that are tried however slow the machine is.
+/// Number of inputs that are tried even on a slow machine.
 const LEAST: usize = 20;
-/// What takes longer hangs.
+/// Time after which an input counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Something that reads what others have written.
+/// Code that parses external input.
 struct Target<'a> {
-    /// Part of the name of its test, and the directory of its corpus.
+    /// Part of its test's name, and the name of its corpus directory.
     name: &'a str,
     /// Valid inputs.
     seeds: Vec<Vec<u8>>,
-    /// Puts checksums right.
+    /// Corrects the checksums of an input.
     fix: &'a dyn Fn(&mut [u8]),
-    /// What else may be done to an input that is no bytes but text.
+    /// Another change of an input, for text instead of bytes.
     change: &'a dyn Fn(&[u8], &mut Rng) -> Vec<u8>,
-    /// Most bytes that reading an input may take.
+    /// Limit of the bytes that reading an input may allocate.
     most_bytes: usize,
     run: &'a dyn Fn(&[u8]),
 }
 
-/// The input that is tried, for the one who watches.
+/// The current input, for the watching thread.
 type Trying = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
 impl Target<'_> {
@@ -199,7 +198,7 @@ impl Target<'_> {
                 if let Some((since, input)) = &*trying.lock().unwrap_or_else(PoisonError::into_inner)
                     && since.elapsed() > PATIENCE
                 {
-                    // What tests print is held back until they end.
+                    // Output of tests is captured until they end.
                     let _ = writeln!(std::io::stderr(), "{}", keep(&name, input, "hangs"));
                     std::process::exit(101);
                 }
@@ -222,7 +221,7 @@ impl Target<'_> {
                     (self.fix)(&mut input);
                     inputs.push(input);
                 }
-                // More of them would be most of the memory that is measured.
+                // More of them would dominate the memory that is measured.
                 if inputs.len() * seed.len() > 64 * MIB {
                     break;
                 }
@@ -247,7 +246,7 @@ impl Target<'_> {
     }
 }
 
-/// Keeps an input that has failed, and says where.
+/// Saves a failed input, and returns a message with its path.
 fn keep(name: &str, input: &[u8], what: &str) -> String {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fuzz");
     fs::create_dir_all(&dir).unwrap();
@@ -259,7 +258,7 @@ fn keep(name: &str, input: &[u8], what: &str) -> String {
     )
 }
 
-/// Numbers of 4 and 8 bytes that there may be in `bytes`: where it is not zero, or beside that.
+/// Positions and sizes of possible numbers of 4 and 8 bytes: where `bytes` is not zero, or next to that.
 fn fields(bytes: &[u8]) -> Vec<(usize, usize)> {
     let is_used =
         |at: usize| bytes[at.saturating_sub(16)..(at + 20).min(bytes.len())].iter().any(|b| *b != 0);
@@ -267,7 +266,7 @@ fn fields(bytes: &[u8]) -> Vec<(usize, usize)> {
     words.flat_map(|at| [(at, 4), (at, 8)]).filter(|(at, size)| at + size <= bytes.len()).collect()
 }
 
-/// `value` with one number each at one extreme.
+/// Copies of `value` with one number each at one extreme.
 fn numbers_at_extremes(value: &Value) -> Vec<Vec<u8>> {
     fn numbers(value: &Value, path: String, found: &mut Vec<String>) {
         match value {
@@ -293,7 +292,7 @@ fn numbers_at_extremes(value: &Value) -> Vec<Vec<u8>> {
     inputs.collect()
 }
 
-/// Values at which things go wrong, and those beside what is there.
+/// Extreme values for a field, and values next to its present one.
 fn extremes(field: &[u8]) -> Vec<u64> {
     let now = field.iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
     let bits = field.len() as u32 * 8;
@@ -307,7 +306,7 @@ fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     if input.is_empty() {
         return input.push(rng.next_u64() as u8);
     }
-    // Most inputs begin with what says how the rest is read.
+    // The beginning of most inputs decides how the rest is parsed.
     let most = if rng.chance(1, 2) { input.len().min(256) } else { input.len() };
     let at = rng.below(most as u64) as usize;
     let size = [1, 2, 4, 8][rng.below(4) as usize].min(input.len() - at);
@@ -343,7 +342,7 @@ fn run<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     runtime.block_on(future, || false).unwrap()
 }
 
-/// Puts the checksums of the records in whole blocks right.
+/// Corrects the checksums of records that begin at block boundaries.
 fn fix_records(bytes: &mut [u8]) {
     for at in (0..bytes.len()).step_by(BLOCK) {
         let record = &mut bytes[at..];
@@ -358,7 +357,7 @@ fn fix_records(bytes: &mut [u8]) {
     }
 }
 
-/// The drives of an array in memory that has been written to and is not running.
+/// The drives, in memory, of an array with data that is not running.
 struct Array4 {
     drives: Vec<Rc<RefCell<Ssd>>>,
 }
@@ -399,20 +398,20 @@ impl Array4 {
         array
     }
 
-    /// The drives themselves.
+    /// Handles of the drives themselves.
     fn copies(&self) -> Vec<Drive> {
         let drive = |ssd: &Rc<RefCell<Ssd>>| EmulatedDrive::new(ssd.clone());
         let named = self.drives.iter().map(drive).enumerate();
         named.map(|(n, drive)| Drive { name: format!("drive{n}"), device: Rc::new(drive) }).collect()
     }
 
-    /// The same drives again, which may be changed.
+    /// Copies of the drives, which may be changed.
     fn again(&self) -> Array4 {
         let copy = |ssd: &Rc<RefCell<Ssd>>| Rc::new(RefCell::new(ssd.borrow().copy().unwrap()));
         Array4 { drives: self.drives.iter().map(copy).collect() }
     }
 
-    /// What is in the metadata zone of a drive that has the newer log.
+    /// The metadata zone with the newer log of a drive, and its contents.
     fn log(&self, runtime: &Runtime, drive: usize) -> (ZoneIndex, Vec<u8>) {
         let device = &self.copies()[drive].device;
         let report = run(runtime, device.submit(Command::Report { first: ZoneIndex(0), count: 2 })).zones;
@@ -425,7 +424,7 @@ impl Array4 {
         (zone.zone, log)
     }
 
-    /// Replaces what is in a zone of a drive.
+    /// Replaces the contents of a zone of a drive.
     fn forge(&self, runtime: &Runtime, drive: usize, zone: ZoneIndex, log: &[u8]) {
         let device = &self.copies()[drive].device;
         let zones = Zones::One(zone);
@@ -438,7 +437,7 @@ impl Array4 {
         }
     }
 
-    /// Looks at the array and reads what it can of it.
+    /// Inspects and assembles the array, and reads all that is readable.
     fn read(&self, tails: Option<&engine::array::Tails>) {
         let runtime = Runtime::new();
         let drives = self.copies();
@@ -529,7 +528,7 @@ fn records() {
             if let Record::Checkpoint(checkpoint) = &record {
                 checkpoint.superblock.layout().capacity_blocks();
             }
-            // What was understood is understood again.
+            // A parsed record is encoded and parsed again.
             let again = record.encode(origin, sequence);
             let (same, ..) = Record::read(&again, origin).unwrap();
             assert_eq!((format!("{same:?}"), same.check(sequence, &of)), (format!("{record:?}"), sane));
@@ -538,7 +537,7 @@ fn records() {
     .test();
 }
 
-/// A record of each kind.
+/// Records of all kinds.
 fn all_records(of: &Superblock) -> Vec<Record> {
     let (zone, epoch, member) = (1, 2, 1);
     let data = Buf::copy_of(&[5; 2 * BLOCK]);
@@ -575,7 +574,7 @@ fn all_records(of: &Superblock) -> Vec<Record> {
     ]
 }
 
-/// A file as large as the file system takes them, for headers that speak of large drives.
+/// Creates a sparse file of the largest size that the file system allows, for headers of large drives.
 fn largest(path: &Path) -> File {
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     let sizes = (30..63).rev().map(|bits| 1_u64 << bits);
@@ -601,7 +600,7 @@ fn images() {
     drop(drive);
     let mut seed = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    // Header, redo record, table of zones, written bits.
+    // Header, redo record, table of zones, and bits of written blocks.
     let table = {
         let whole = |at: &usize| seed[*at] != 0 && seed[*at + 4..*at + 8] == entry_sum(&seed[*at..*at + 16]);
         (2..seed.len() / 4096).map(|page| page * 4096).find(whole).unwrap()
@@ -632,7 +631,7 @@ fn images() {
         seeds: vec![seed, with_redo],
         fix: &fix,
         change: &unchanged,
-        // A million zones.
+        // Enough for a million zones.
         most_bytes: 256 * MIB,
         run: &|input| {
             let file = largest(&path);
@@ -705,7 +704,7 @@ fn files_of_faults() {
         },
     }
     .test();
-    // What is no file of ours may have any size.
+    // A file that is not ours may have any size.
     largest(&faults);
     let (refused, took) = measured(|| EmulatedDrive::look_at_image(&path).is_err());
     assert!(refused && took < 64 * MIB, "refused: {refused}, {took} bytes");
@@ -738,14 +737,14 @@ fn files_of_tails() {
         },
     }
     .test();
-    // What is no file of ours may have any size; what was tried last may have been of another boot.
+    // A file that is not ours may have any size; the last input may have been of another boot.
     fs::write(&path, seed).unwrap();
     largest(&path);
     let (refused, took) = measured(|| Left::read(&path, &uuid).is_err());
     assert!(refused && took < 64 * MIB, "refused: {refused}, {took} bytes");
 }
 
-/// Everything that JSON can be in the place of a value.
+/// All kinds of JSON values, to replace a value.
 fn odd_values() -> Vec<String> {
     let words =
         ["null", "true", "-1", "0", "18446744073709551615", "1e999", "0.5", "\"\"", "[]", "{}", "\u{7f}"];
@@ -757,7 +756,7 @@ fn odd_values() -> Vec<String> {
     values
 }
 
-/// `input`, which is JSON, with a value replaced, left out, or given twice.
+/// The JSON `input` with one value replaced, left out or repeated.
 fn change_json(input: &[u8], rng: &mut Rng) -> Vec<u8> {
     fn count(value: &Value) -> u64 {
         1 + match value {
@@ -809,7 +808,7 @@ fn requests() {
         most_bytes: 8 * MIB,
         run: &|input| {
             if let Ok(request) = daemon::request(input) {
-                // It can be sent on.
+                // A valid request can be encoded again.
                 assert!(daemon::request(&line(request)).is_ok());
             }
         },
@@ -817,8 +816,7 @@ fn requests() {
     .test();
 }
 
-/// All that an NBD client says, one after the other: what is answered has bounds, and what is carried out lies in
-/// the volume.
+/// Parses all messages of an NBD client, one after the other: replies are bounded, and requests lie within the volume.
 fn listen(mut input: &[u8]) {
     fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
         let (taken, rest) = input.split_at_checked(N)?;
@@ -887,7 +885,7 @@ fn nbd_clients() {
     Target { name: "nbd", seeds, fix: &|_| (), change: &unchanged, most_bytes: MIB, run: &listen }.test();
 }
 
-/// What the daemon of a small array says, as it is: an answer of each kind.
+/// The messages of a daemon of a small array, with an answer of each kind.
 fn answers() -> Vec<Vec<u8>> {
     let place = Place::with_array(6);
     let uuid = place.json(&["status", "drives"])["uuid"].as_str().unwrap().to_string();
@@ -969,7 +967,7 @@ fn what_daemons_answer() {
     .test();
 }
 
-/// The commands that ask a daemon, each with the kind of answer that it expects first in [`answers`].
+/// Commands that send requests to a daemon, each with the kind of answer that it expects first in [`answers`].
 const ASKING: [(&str, &[&str]); 6] = [
     ("status", &["status", "tank"]),
     ("status", &["status"]),
@@ -996,11 +994,11 @@ fn commands_that_ask_a_daemon() {
             let mut asked = BufReader::new(&stream);
             let mut request = String::new();
             let mut left = asked.read_line(&mut request).is_ok();
-            // After the answer there is nothing more to come.
+            // Nothing follows the answer.
             while left {
                 left = request.contains("\"about\"");
                 let said = if left { about.clone() } else { answer.lock().unwrap().clone() };
-                // Whoever has gone does not want it.
+                // The client may have disconnected.
                 let _ = (&stream).write_all(&[&said[..], b"\n"].concat());
                 request.clear();
                 left = left && asked.read_line(&mut request).is_ok_and(|read| read > 0);
@@ -1025,7 +1023,7 @@ fn commands_that_ask_a_daemon() {
             };
             *next.lock().unwrap() = input.to_vec();
             for (_, args) in ASKING.iter().filter(|(asked, _)| *asked == kind(&input)) {
-                // Panics are exit codes that no command has.
+                // A panic has an exit code that no command uses.
                 let ran = place.run(args);
                 assert!([0, 1, 2, 4].contains(&ran.code), "{args:?}: {} {}", ran.code, ran.stderr);
             }

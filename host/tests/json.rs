@@ -1,5 +1,5 @@
-//! Golden test of the JSON output: each command prints exactly the fields that its schema in
-//! `schemas/` has, with values of the types that are given there.
+//! Golden test of the JSON output: each command prints exactly the fields of its schema in `schemas/`, with values of
+//! the types that the schema gives.
 
 use crate::support::{Place, drive};
 use engine::vzone::{NamespaceStatus, Qos, Rates, Spec};
@@ -116,7 +116,7 @@ fn every_command_prints_what_its_schema_says() {
     prints("list.json", &["list", "d"]);
 }
 
-/// What only a daemon with block devices says of namespaces.
+/// Fields of namespaces that only a daemon with block devices reports.
 #[test]
 fn the_division_of_an_array_is_what_the_schema_of_status_says() {
     let place = Place::with_array(5);

@@ -1,4 +1,5 @@
-//! Looking changes nothing and keeps nobody out: not those who use the drives, and not those who may only read.
+//! Commands that only read change nothing and block no other process: neither those that use the drives, nor users with
+//! read permission only.
 
 use crate::support::{Place, Ran, as_nobody, drive, fingerprint};
 use rustix::fs::{FlockOperation, flock};
@@ -13,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// All commands that only look, at the array in `dir`, and what may come of them.
+/// All commands that only read, for the array in `dir`.
 fn looks(dir: &str) -> Vec<Vec<String>> {
     let looks: [&[&str]; 8] = [
         &["status", dir],
@@ -28,7 +29,7 @@ fn looks(dir: &str) -> Vec<Vec<String>> {
     looks.iter().map(|look| look.iter().map(|word| word.to_string()).collect()).collect()
 }
 
-/// Looks at `dir` in the place of `number` people until `done`; gives how often.
+/// Runs the commands of [`looks`] on `dir` until `done`, beginning with the one of `number`; returns how many were run.
 fn look_on(place: &Place, dir: &str, number: usize, done: &AtomicBool, held: &[u8]) -> usize {
     let (looks, mut looked) = (looks(dir), 0);
     while !done.load(Relaxed) {
@@ -73,7 +74,7 @@ fn nobody_who_writes_or_replaces_fails_or_waits_because_others_look() {
                 spare[round % 2] = if spare[round % 2] < 5 { 5 + round % 2 } else { round % 2 };
             }
         };
-        // Those who look end in any case.
+        // The reading threads end in any case.
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         done.store(true, Relaxed);
         worked.unwrap();
@@ -114,7 +115,7 @@ fn nobody_who_creates_fails_because_others_look() {
     assert_eq!(place.read_zone("drives", 0), [5; 4096]);
 }
 
-/// The times and numbers of everything in `dir`, to see whether anybody has written there.
+/// Inodes and times of `dir` and of everything in it, to detect writes.
 fn times(place: &Place, dir: &str) -> Vec<(u64, i64, i64, i64, i64)> {
     let mut paths: Vec<_> =
         fs::read_dir(place.path(dir)).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -129,7 +130,7 @@ fn who_may_only_read_sees_all_and_changes_nothing() {
     let place = Place::with_array(6);
     let data = vec![3; 300 << 10];
     place.run_with(&["zone", "write", "drives", "0"], &data).ok();
-    // A member that is away must not be stale for having been looked at without.
+    // A missing member must not become stale because the array was read without it.
     fs::create_dir(place.path("away")).unwrap();
     fs::rename(place.path("drives/drive4.img"), place.path("away/drive4.img")).unwrap();
     for number in [0, 1, 2, 3, 5] {
@@ -149,9 +150,9 @@ fn who_may_only_read_sees_all_and_changes_nothing() {
         );
         assert!(!look.starts_with(&["zone", "read"]) || ran.stdout == data);
     }
-    // Who looks at zones of an array that is whole reads the drives themselves, too.
+    // For a healthy array, reading zones reads the drives themselves, too.
     assert!(as_nobody(&place, "drives", &["zone", "read", "tank", "0"]).ok().stdout == data);
-    // What changes something is refused, and says who may.
+    // Commands that write are refused, and the message says which users may.
     as_nobody(&place, "", &["zone", "reset", "drives", "0"])
         .fails_with(&["drive0.img", "permission denied; its owner may, or root"]);
     assert!(fingerprint(&place.path("drives")) == contents);
@@ -164,7 +165,7 @@ fn who_may_only_read_sees_all_and_changes_nothing() {
 #[test]
 fn no_lock_is_held_during_a_look() {
     let place = Place::with_array(5);
-    // A look at this drive takes two seconds.
+    // Reading this drive's metadata takes two seconds.
     place.run(&["emulate", "fault", "drives/drive1.img", "slow", "1000000"]).ok();
     let mut look = place.command(&["status", "drives"]).spawn().unwrap();
     let images: Vec<File> = (0..5).map(|n| File::open(place.path(&drive("drives", n))).unwrap()).collect();
@@ -187,7 +188,7 @@ fn no_lock_is_held_during_a_look() {
     assert_eq!(Ran::new(look.wait_with_output().unwrap()).code, 1);
 }
 
-/// The process and command that `status --json` says use the drives.
+/// Process ID and command that use the drives, according to `status --json`.
 fn user(status: &Value) -> (u64, String) {
     let users = status["used_by"].as_array().unwrap();
     assert_eq!(users.len(), 1, "{status}");
@@ -201,7 +202,7 @@ fn a_look_at_what_somebody_uses_says_who_and_whoever_would_use_it_is_refused() {
     let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = writer.stdin.take().unwrap();
     stdin.write_all(&[1; 1 << 20]).unwrap();
-    // A megabyte does not fit in a pipe: the writer is reading, so that it has the drives.
+    // A megabyte does not fit into a pipe, so the writer is reading and has the drives open.
     let pid = u64::from(writer.id());
     let by = format!("`zoneraid zone write drives 0` (process {pid})");
     let status = place.run(&["status", "drives", "--json"]).ok().json();
@@ -223,13 +224,13 @@ fn a_look_at_what_somebody_uses_says_who_and_whoever_would_use_it_is_refused() {
     assert_eq!(place.read_zone("drives", 0), vec![1; 1 << 20]);
 }
 
-/// Whoever waits for drives until somebody has replaced one of them has to see which of them is a member then.
+/// A command that waits for drives while one of them is being replaced has to see the new member.
 #[test]
 fn a_member_that_comes_in_while_its_array_is_waited_for_is_not_left_out() {
     let place = Place::with_array(7);
     place.run_with(&["zone", "write", "drives", "0"], &[1; 4 << 20]).ok();
     let spares = [drive("drives", 5), "drives/a.img".to_string()];
-    // Which drive is looked at first is no matter.
+    // With either order in which the drives are read.
     fs::rename(place.path("drives/drive6.img"), place.path(&spares[1])).unwrap();
     for (role, spare) in [2, 1].into_iter().zip(&spares) {
         let role = role.to_string();
@@ -242,7 +243,7 @@ fn a_member_that_comes_in_while_its_array_is_waited_for_is_not_left_out() {
         let listed = place.json(&["list", "drives"])["unseen"][0].clone();
         let by = format!("it is in use by `zoneraid replace drives {role} {spare}`");
         assert!(listed.is_null() || listed["error"].as_str().unwrap().contains(&by), "{listed}");
-        // It waits, is refused, and is tried again, as somebody without patience does.
+        // The command waits and is refused, and is repeated until it succeeds.
         while place.run(&["zone", "reset", "drives", "3"]).code != 0 {
             assert!(begun.elapsed() < Duration::from_secs(60));
         }
@@ -258,10 +259,10 @@ fn a_member_that_comes_in_while_its_array_is_waited_for_is_not_left_out() {
 /// Bytes of an entry in an image's table of zones.
 const ENTRY: u64 = 16;
 
-/// The image of a drive, locked as by somebody who uses it.
+/// The image of a drive, locked as by a process that uses it.
 struct Scribbled {
     image: File,
-    /// Where the table of zones lies.
+    /// Offset of the table of zones.
     table: u64,
 }
 
@@ -270,7 +271,7 @@ impl Scribbled {
         let image = File::options().read(true).write(true).open(image).unwrap();
         flock(&image, FlockOperation::LockExclusive).unwrap();
         let mut scribbled = Scribbled { image, table: 0 };
-        // It lies where its first entry is, which is not blank and says so with a checksum.
+        // The table begins with the first entry, which is not blank and has a valid checksum.
         let table = (2..2048).map(|page| page * 4096).find(|at| {
             scribbled.table = *at;
             let entry = scribbled.zone(0);
@@ -290,7 +291,7 @@ impl Scribbled {
         self.image.write_all_at(&entry, self.table + zone * ENTRY).unwrap();
     }
 
-    /// Moves the write pointer of the last zone.
+    /// Sets the write pointer of the last zone.
     fn write_on(&self, wp: u64) {
         let mut entry = [0; ENTRY as usize];
         entry[0] = 4;
@@ -298,7 +299,7 @@ impl Scribbled {
         self.set_zone(15, sealed(entry));
     }
 
-    /// Does `change` after `change`, until what `look` sees at one of several looks is what was wanted.
+    /// Calls `change` repeatedly on another thread, until one of several calls of `look` returns a value.
     fn change_until<T>(&self, change: impl Fn(&Scribbled, u64) + Sync, look: impl FnMut() -> Option<T>) -> T {
         let (done, mut look) = (AtomicBool::new(false), look);
         std::thread::scope(|scope| {
@@ -308,7 +309,7 @@ impl Scribbled {
                     std::thread::sleep(Duration::from_micros(100));
                 }
             });
-            // This thread alone may be kept from running.
+            // This thread may be delayed alone.
             let looked =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (0..20).find_map(|_| look())));
             done.store(true, Relaxed);
@@ -325,7 +326,7 @@ fn sealed(mut entry: [u8; ENTRY as usize]) -> [u8; ENTRY as usize] {
     entry
 }
 
-/// What `status DIR`, `status` and `list DIR`, by their numbers, say of the array in `drives`, and their exit code.
+/// Exit code of `status DIR`, `status` or `list DIR`, by number, and its report of the array in `drives`.
 fn said(place: &Place, number: usize) -> (i32, Value) {
     let looks: [&[&str]; 3] = [&["status", ".", "--json"], &["status", "--json"], &["list", ".", "--json"]];
     let mut look = place.command(looks[number]);
@@ -337,11 +338,11 @@ fn said(place: &Place, number: usize) -> (i32, Value) {
 #[test]
 fn what_is_changed_all_the_time_is_said_to_change() {
     let place = Place::with_array(5);
-    // Looks take long enough for a change.
+    // Slow enough for a change during a look.
     place.run(&["emulate", "fault", "drives/drive0.img", "slow", "300"]).ok();
     let scribbled = Scribbled::new(&place.path("drives/drive0.img"));
     assert_eq!(scribbled.zone(15), [0; 16], "the last zone is empty");
-    // Wherever it is looked from, and though nothing is wrong.
+    // For each command, although nothing is wrong.
     for from in 0..3 {
         let changing = |(code, array): (i32, Value)| {
             assert_eq!((code, &array["state"]), (0, &"healthy".into()));
@@ -369,7 +370,7 @@ fn what_only_looks_wrong_because_it_changes_is_not_said_to_be_wrong() {
     let scribbled = Scribbled::new(&place.path("drives/drive0.img"));
     let metadata = [0, 1].map(|zone| scribbled.zone(zone));
     let offline = sealed([15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    // Half of the time it is a member, and half of the time nobody knows what.
+    // Half of the time the drive is a member, and half of the time its metadata is unreadable.
     let come_and_go = |scribbled: &Scribbled, number: u64| {
         scribbled.write_on(number);
         for (zone, entry) in (0..).zip(metadata) {
@@ -391,7 +392,7 @@ fn what_only_looks_wrong_because_it_changes_is_not_said_to_be_wrong() {
     scribbled.change_until(come_and_go, text);
     (0..).zip(metadata).for_each(|(zone, entry)| scribbled.set_zone(zone, entry));
 
-    // What is certain is said, whatever changes.
+    // Facts that do not change are reported.
     fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
     for from in 0..3 {
         let look = || Some(said(&place, from)).filter(|(_, array)| array["changing"] == true);
@@ -413,7 +414,7 @@ fn a_dry_run_of_create_is_kept_out_by_nobody_and_needs_no_more_than_to_read() {
     let promised = place.run(&create(&["--dry-run"])).ok();
     assert_eq!(promised.stderr, "");
 
-    // Somebody uses a drive.
+    // A drive is in use.
     let image = File::open(place.path(&drives[2])).unwrap();
     flock(&image, FlockOperation::LockExclusive).unwrap();
     let ran = place.run(&create(&["--dry-run"])).ok();
@@ -427,7 +428,7 @@ fn a_dry_run_of_create_is_kept_out_by_nobody_and_needs_no_more_than_to_read() {
     ]);
     drop(image);
 
-    // And who may only read can try it, too.
+    // A user with read permission only can run it, too.
     for drive in &drives {
         fs::set_permissions(place.path(drive), fs::Permissions::from_mode(0o444)).unwrap();
     }
@@ -459,7 +460,7 @@ fn a_drive_in_use_that_cannot_be_told_is_never_done_without() {
 fn a_zone_that_is_reset_while_it_is_read_is_not_taken_for_what_it_was() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &[7; 4 << 20]).ok();
-    // It fills the pipe, and goes on when somebody reads from it.
+    // The command fills the pipe, and continues when the pipe is read.
     let mut read = place.command(&["zone", "read", "drives", "0"]).spawn().unwrap();
     let mut stdout = read.stdout.take().unwrap();
     let mut data = vec![0; 1 << 20];
@@ -481,7 +482,7 @@ fn who_waits_for_members_keeps_nobody_from_those_that_are_there() {
     BufReader::new(start.stderr.take().unwrap()).read_line(&mut said).unwrap();
     assert!(said.contains("misses member 4; waiting up to 60 seconds"), "{said}");
     let images: Vec<File> = (0..4).map(|n| File::open(place.path(&drive("drives", n))).unwrap()).collect();
-    // It looks twice a second.
+    // The waiting command looks twice a second.
     for _ in 0..1500 {
         for image in &images {
             flock(image, FlockOperation::NonBlockingLockExclusive).unwrap();

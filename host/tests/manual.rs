@@ -1,4 +1,5 @@
-//! Manual pages know every command, help says what is meant, and what OPERATING.md shows is what happens.
+//! Manual pages cover all commands, errors of usage suggest the right form, and the examples in OPERATING.md are
+//! correct.
 
 use crate::support::Place;
 use std::{collections::BTreeSet, fs};
@@ -43,7 +44,7 @@ fn there_is_a_manual_page_for_every_command_and_no_other() {
         assert!(page.contains(" 8 "), "{name} is in another section");
     }
     assert!(page.contains(".SH EXAMPLES\n.nf\nzoneraid zone write tank 0 \\-\\-fua < data\n"), "{page}");
-    // As far as it can be told here, they are read without a complaint.
+    // If groff is installed, it reads them without warnings.
     let mut groff = std::process::Command::new("groff");
     groff.args(["-man", "-Tutf8", "-ww", "-z"]).args(found.iter().map(|name| place.path("pages").join(name)));
     if let Ok(ran) = groff.output() {
@@ -81,7 +82,7 @@ fn help_has_examples_and_mistakes_are_told_with_what_was_meant() {
     place.run(&[&export[..], &["--any-host"]].concat()).fails_with(&["'tank' does not run"]);
 }
 
-/// A line without what differs from run to run: times, UUIDs and serial numbers.
+/// A line without the parts that vary between runs: times, UUIDs and serial numbers.
 fn lasting(line: &str) -> String {
     let is_number = |word: &&str| word.len() >= 8 && word.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
     let words = line.split_inclusive([' ', ',']).map(|word| {
@@ -104,7 +105,7 @@ fn what_is_shown_of_drives_that_fail_is_what_happens() {
             place.program("bash").args(["-c", &script]).env("TIMEFORMAT", "real    %lR").output().unwrap();
         String::from_utf8(said.stdout).unwrap()
     };
-    // Lines before the first prompt prepare what follows; from then on there is what each command says.
+    // Lines before the first prompt prepare the example; from there on each command is followed by its output.
     let mut lines = section.lines().filter_map(|line| line.strip_prefix("    ")).peekable();
     while let Some(line) = lines.next_if(|line| !line.starts_with("$ ")) {
         run(line);

@@ -1,4 +1,4 @@
-//! What arrays and drives are called: by their owners, by others who mean no good, and in two places at once.
+//! Names of arrays and drives: chosen by their owners, by attackers, and by two arrays at once.
 
 use crate::support::{Place, Ran, drive, fingerprint};
 use host::members::Terms;
@@ -31,7 +31,7 @@ fn names_that_cannot_be_are_refused_before_anything_is_written() {
     }
 }
 
-/// As [`Place::run`], in another directory and with `places` to look for arrays.
+/// As [`Place::run`], in another working directory and with `places` to look for arrays.
 fn run_in(place: &Place, directory: &str, places: &str, args: &[&str]) -> Ran {
     let mut command = place.command(args);
     Ran::new(
@@ -60,7 +60,7 @@ fn a_name_that_may_mean_two_arrays_means_neither() {
         );
     }
 
-    // A directory with the name of an array that is somewhere else.
+    // A directory with the name of an array that is elsewhere.
     fs::rename(place.path("planted"), place.path("tank")).unwrap();
     let serve = ["serve", "tank", "--nbd", "nbd.sock"];
     for args in [&["status", "tank"][..], &["start", "tank"], &serve] {
@@ -74,7 +74,7 @@ fn a_name_that_may_mean_two_arrays_means_neither() {
         run_in(&place, "", "tank", &["status", "tank", "--json"]).ok().json()["uuid"],
         ids[1].as_str()
     );
-    // One with nothing in it, where something is mounted, say.
+    // An empty directory, like a mount point.
     fs::rename(place.path("tank"), place.path("planted")).unwrap();
     fs::create_dir(place.path("tank")).unwrap();
     run_in(&place, "", "drives", &serve).fails_with(&["'tank' carries no volume"]);
@@ -112,7 +112,7 @@ fn a_directory_with_the_name_of_an_array_that_runs_is_not_taken_for_it() {
     place.run(&["status", "tank"]).fails_with(&["./tank", "which runs", "may mean"]);
     assert_eq!(place.json(&["status", "./tank"])["name"], "other");
     assert_eq!(place.json(&["status", "drives"])["name"], "tank");
-    // Without drives in it, it is nothing to be confused with.
+    // An empty directory is not ambiguous.
     fs::remove_dir_all(place.path("tank")).unwrap();
     fs::create_dir(place.path("tank")).unwrap();
     assert_eq!(place.json(&["status", "tank"])["name"], "tank");

@@ -1,4 +1,4 @@
-//! Namespaces from end to end: what a user types, on image files.
+//! Namespaces from end to end: commands on image files.
 
 use crate::support::{Place, Ran, Random, drive, fingerprint};
 use engine::{device::ZonedDevice, vzone::Namespaces};
@@ -33,7 +33,7 @@ fn tenants_keep_their_data_through_the_loss_of_a_drive() {
     assert_eq!(all.len(), mail.len().next_multiple_of(4096) + logs.len());
     assert_eq!(all[all.len() - logs.len()..], logs);
 
-    // One is gone, and what it had is nobody's; the other one does not notice.
+    // One namespace is removed, and its data is not in any other; the other namespace is not affected.
     place.run(&["namespace", "remove", "drives/logs"]).fails_with(&["destroys drives/logs", "--yes"]);
     place.run(&["namespace", "remove", "--yes", "drives/logs"]).ok();
     place.run(&["zone", "read", "drives/logs", "1"]).fails_with(&["no namespace 'logs'", "mail"]);
@@ -42,7 +42,7 @@ fn tenants_keep_their_data_through_the_loss_of_a_drive() {
     assert!(place.read_zone("drives/logs", 1).is_empty());
 }
 
-/// A member that is away while somebody looks is none that has missed something.
+/// A member that is missing while an array is only read misses no write.
 #[test]
 fn who_looks_at_the_zones_of_a_namespace_writes_nothing() {
     let place = Place::with_array(5);
@@ -58,14 +58,14 @@ fn who_looks_at_the_zones_of_a_namespace_writes_nothing() {
     std::fs::rename(&away, &there).unwrap();
     assert!(fingerprint(&place.path("drives")) == before, "somebody has written");
     assert_eq!(place.json(&["status", "drives"])["state"], "healthy");
-    // Whoever uses the drives is kept from nothing, and keeps nobody from looking.
+    // Reading neither blocks a process that uses the drives, nor is it blocked by one.
     let held = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap();
     assert_eq!(place.read_zone("drives/mail", 1), mail);
     drop(held);
     place.run(&["zone", "report", "drives/logs"]).fails_with(&["no namespace 'logs'", "mail"]);
 }
 
-/// As a command leaves it that was cut off after it had divided the array, or had removed the last namespace.
+/// As after a command that was cut off after it had divided the array, or had removed the last namespace.
 #[test]
 fn an_array_that_was_left_divided_among_nobody_is_made_an_empty_one() {
     let place = Place::with_array(5);
@@ -124,7 +124,7 @@ fn what_cannot_be_is_refused_in_one_sentence() {
     refused("drives/a", &["--active", "9"], &["no 9 can be active"]);
     create(&place, "drives/a", &["--size", "1T"]).fails_with(&["'drives' has room for", "more zones"]);
     create(&place, "drives/a", &["--size", "0"]).fails_with(&["--size"]);
-    // After all of that it is an array without namespaces still.
+    // After all these refusals the array still has no namespaces.
     list().fails_with(&["'drives' has no namespaces"]);
 
     create(&place, "drives/a", &["--size", "40M"]).ok();
@@ -140,7 +140,7 @@ fn what_cannot_be_is_refused_in_one_sentence() {
     assert_eq!(place.read_zone("drives", 0)[..4], *b"data");
 }
 
-/// More active zones for certain than there are.
+/// The guaranteed active zones of all namespaces are more than there are.
 #[test]
 fn floors_cannot_be_promised_twice() {
     let place = Place::new();
@@ -201,7 +201,7 @@ fn floors_and_latencies_are_kept_and_no_floor_is_above_a_limit() {
     for above in [
         &["--floor-bandwidth", "9M", "--bandwidth", "8M"][..],
         &["--floor-iops", "501", "--iops", "500"],
-        // Each of them has a block at least.
+        // Each request has one block at least.
         &["--floor-iops", "501", "--bandwidth", "1M"],
     ] {
         set(above).fails_with(&["drives/a: a floor is above the limit of the same namespace"]);
@@ -228,7 +228,7 @@ fn namespaces_of_an_array_that_runs_are_left_alone() {
     place.run_with(&["zone", "write", "tank/mail", "0"], b"x").fails_with(&["'tank' runs"]);
     let top = place.json(&["top", "tank"]);
     assert_eq!((top["devices"].as_array().unwrap().len(), top["drives"].as_array().unwrap().len()), (0, 5));
-    // Nobody has to wait for the daemon to know what there is.
+    // The list of namespaces does not need the daemon.
     assert_eq!(place.json(&["namespace", "list", "drives"])["namespaces"][0]["name"], "mail");
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
@@ -264,7 +264,7 @@ fn a_volume_lies_on_a_namespace() {
     place.run_with(&["zone", "write", "drives/db", "5"], b"x").fails_with(&whose);
     assert_eq!(place.json(&["zone", "reset", "drives/mail", "0"])["array"], "drives/mail");
     assert!(place.read_zone("drives/mail", 0).is_empty());
-    // It may be exported although nobody runs the array.
+    // A namespace may be exported even if its array does not run.
     place
         .run(&["export", "remove", "drives/mail"])
         .fails_with(&["'tank/mail' cannot be removed", "it is not exported"]);

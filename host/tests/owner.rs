@@ -1,4 +1,4 @@
-//! Where an array belongs, what it is called, which drive to pull, and its end.
+//! The host and name of an array, the identification of its drives, and its destruction.
 
 use crate::support::{Place, Ran, drive, fingerprint};
 use rustix::fs::{FlockOperation, flock};
@@ -15,7 +15,7 @@ fn status(place: &Place) -> Value {
     place.json(&["status", "drives"])
 }
 
-/// What udev is told to start when it sees the first drive.
+/// The array that udev is to start when the first drive appears.
 fn started_by_udev(place: &Place) -> Option<String> {
     let exported = place.run(&["examine", "--export", &drive("drives", 0)]).ok().text();
     Some(exported.strip_prefix("ZONERAID_UUID=")?.trim().to_string())
@@ -28,7 +28,7 @@ fn an_array_starts_by_itself_only_where_it_belongs() {
     let known = |of: &str| (status(&place)["host"] == of, started_by_udev(&place));
     assert_eq!(known("this"), (true, Some(uuid.clone())));
     let first = status(&place)["host_id"].as_str().unwrap().to_string();
-    // What is on the drives is no machine-id.
+    // The drives do not contain the machine ID itself.
     assert!(!first.replace('-', "").starts_with("0123456789abcdef"));
 
     place.be(OTHER);
@@ -51,7 +51,7 @@ fn an_array_starts_by_itself_only_where_it_belongs() {
     assert_eq!(known("this"), (true, Some(uuid)));
     place.run(&["autostart", "drives", "perhaps"]).fails_with(&["perhaps"]);
 
-    // A host without an identity owns nothing.
+    // A host without a machine ID owns no array.
     for nobody in ["", "uninitialized\n", "00000000000000000000000000000000"] {
         place.be(nobody);
         assert_eq!(known("other"), (true, None));
@@ -98,7 +98,7 @@ fn an_array_gets_another_name_and_a_member_that_was_away_learns_of_it() {
     let renamed = place.run(&["rename", "drives", "pool"]).ok().text();
     assert_eq!(renamed, "'tank' is called 'pool' now\n");
     fs::rename(place.path("away/drive3.img"), &third).unwrap();
-    // Nobody is stale, and what is there is there.
+    // No member is stale, and the data is there.
     let status = status(&place);
     assert_eq!((&status["name"], &status["state"]), (&"pool".into(), &"healthy".into()));
     let read = place.run(&["zone", "read", "drives", "0", "--length", "9"]).ok();
@@ -108,7 +108,7 @@ fn an_array_gets_another_name_and_a_member_that_was_away_learns_of_it() {
     place.run(&["zone", "finish", "drives", "0"]).ok();
     assert_eq!(own(), "pool");
 
-    // A name that somebody else has on this machine, as far as this command can see.
+    // A name of another array on this machine, as far as this command can see.
     place.emulate("others", 5);
     place.create("tank", "others", 5).ok();
     let in_both = |args: &[&str]| {
@@ -142,7 +142,7 @@ fn a_member_that_is_gone_says_which_drive_to_pull() {
     assert_eq!((drives.len(), &drives[2]["serial"]), (5, &known["serial"]));
     let text = place.run(&["examine", &drive("drives", 0)]).text();
     assert!(text.contains(&format!("{model}, serial {serial}\n")), "{text}");
-    // Also when nothing works any more.
+    // Also for an unusable array.
     place.remove(&drive("drives", 4));
     let status = self::status(&place);
     assert_eq!((&status["state"], &status["members"][2]["serial"]), (&"unusable".into(), &known["serial"]));
@@ -194,7 +194,7 @@ fn a_member_that_comes_back_to_a_destroyed_array_belongs_to_nothing() {
     fs::create_dir(place.path("away")).unwrap();
     let (here, away) = (place.path(&drive("drives", 3)), place.path("away/drive3.img"));
     fs::rename(&here, &away).unwrap();
-    // Alone it cannot be destroyed: the others could go on.
+    // The member alone cannot be destroyed, since the others could continue.
     place.run(&["destroy", "--yes", "away"]).fails_with(&["only", "drive3.img is there", "can go on"]);
     place.run(&["destroy", "--yes", "drives"]).ok();
     fs::rename(&away, &here).unwrap();
@@ -222,7 +222,7 @@ fn drives_are_wiped_at_once_only_if_nobody_misses_what_is_on_them() {
     let both = [drive("drives", 1), drive("drives", 1)];
     place.run(&["wipe", &both[0], &both[1]]).fails_with(&["is named twice"]);
     wipe(1).ok();
-    // What nobody can read is somebody's.
+    // An unreadable drive is never taken for unused.
     damage(&place, 3);
     wipe(3).fails_with(&["drive3.img", "holds something else", "--yes destroys that"]);
     place.run(&["wipe", "--yes", &drive("drives", 3), &drive("drives", 0)]).ok();
@@ -236,7 +236,7 @@ fn drives_are_wiped_at_once_only_if_nobody_misses_what_is_on_them() {
 fn what_is_blank_already_is_said_when_the_next_drive_cannot_be_wiped() {
     let place = Place::with_array(5);
     let drives = [0, 1, 2].map(|number| drive("drives", number));
-    // So that there is time for the third one to go.
+    // Leaves time for the third drive to be removed.
     place.run(&["emulate", "fault", &drives[1], "slow", "10000"]).ok();
     let args = [&["wipe", "--yes"][..], &drives.each_ref().map(String::as_str)].concat();
     let wipe = place.command(&args).spawn().unwrap();
@@ -249,12 +249,12 @@ fn what_is_blank_already_is_said_when_the_next_drive_cannot_be_wiped() {
     Ran::new(wipe.wait_with_output().unwrap()).fails_with(&["drive2.img", said]);
 }
 
-/// A drive that may go now may be a member of something a moment later.
+/// A drive that may be wiped now may become a member of an array a moment later.
 #[test]
 fn a_drive_is_not_let_go_while_it_is_found_out_who_would_miss_it() {
     let place = Place::with_array(7);
     place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
-    // To look around takes two seconds.
+    // Reading the other drives takes two seconds.
     place.run(&["emulate", "fault", &drive("drives", 6), "slow", "1000000"]).ok();
     let inode = format!(":{} ", fs::metadata(place.path(&drive("drives", 2))).unwrap().ino());
     let mut wipe = place.command(&["wipe", &drive("drives", 2)]).spawn().unwrap();
@@ -263,7 +263,7 @@ fn a_drive_is_not_let_go_while_it_is_found_out_who_would_miss_it() {
         let locks = fs::read_to_string("/proc/locks").unwrap();
         locks.lines().any(|line| line.contains(&pid) && line.contains(&inode))
     };
-    // The list is not read at once, and one may be overlooked in it: once it was seen its lock is tried.
+    // `/proc/locks` is not read atomically, and may miss a lock: once it was seen there, the lock itself is tried.
     let file = fs::File::open(place.path(&drive("drives", 2))).unwrap();
     let is_locked = || {
         let tried = flock(&file, FlockOperation::NonBlockingLockShared);
@@ -275,7 +275,7 @@ fn a_drive_is_not_let_go_while_it_is_found_out_who_would_miss_it() {
         if if held > 0 { is_locked() } else { is_seen() } {
             held += 1;
         } else if held > 0 {
-            // It may be just ending.
+            // The process may be ending.
             std::thread::sleep(Duration::from_millis(200));
             assert!(wipe.try_wait().unwrap().is_some(), "let go after {held} looks");
         }
@@ -285,7 +285,7 @@ fn a_drive_is_not_let_go_while_it_is_found_out_who_would_miss_it() {
     assert_eq!(place.json(&["examine", &drive("drives", 2)])["blank"], true);
 }
 
-/// Makes the log of a member one that nobody can read.
+/// Makes the metadata log of a member unreadable.
 fn damage(place: &Place, number: usize) {
     for lba in ["0", "16384", "1"] {
         place.run(&["emulate", "fault", &drive("drives", number), "flip", lba]);
@@ -295,10 +295,10 @@ fn damage(place: &Place, number: usize) {
     place.run(&["emulate", "fault", &drive("drives", number), "flip", &second.to_string()]);
 }
 
-/// Kills a creation after so long, and says whether it had come to its end.
+/// Kills a creation after some time; returns whether it had completed.
 fn kill_creation(place: &Place, after: Duration) -> bool {
     let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
-    // Drives of which each command takes its time, so that it is cut off anywhere.
+    // Slow drives, so that the creation is cut off at any step.
     drives.iter().for_each(|drive| _ = place.run(&["emulate", "fault", drive, "slow", "200"]).ok());
     let mut create = vec!["create", "--yes", "new"];
     create.extend(drives.iter().map(String::as_str));
@@ -307,7 +307,7 @@ fn kill_creation(place: &Place, after: Duration) -> bool {
     while begun.elapsed() < after && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(2));
     }
-    // It may have ended by itself.
+    // It may have ended.
     let _ = child.kill();
     let done = child.wait().unwrap().success();
     drives.iter().for_each(|drive| _ = place.run(&["emulate", "fault", drive, "clear"]).ok());
@@ -317,7 +317,7 @@ fn kill_creation(place: &Place, after: Duration) -> bool {
 #[test]
 fn a_creation_that_was_killed_says_so_and_is_cleaned_up() {
     let (mut unfinished, mut whole, mut after) = (0, 0, Duration::from_millis(20));
-    // Up to its end, in steps that grow as this machine is slow.
+    // Up to completion, in steps that grow for slow machines.
     while whole == 0 {
         let place = Place::new();
         place.emulate("drives", 5);
@@ -338,7 +338,7 @@ fn a_creation_that_was_killed_says_so_and_is_cleaned_up() {
                 place.run(&["start", "drives"]).fails_with(&said);
                 let status = status(&place);
                 assert_eq!((&status["state"], &status["stage"]), (&"unusable".into(), &"unfinished".into()));
-                // Another array may have its name.
+                // Another array may have this name.
                 assert_eq!(status["action"], "create it again, or: zoneraid destroy drives");
                 assert!(place.run(&["list", "drives"]).text().contains("not finished"));
                 let examined = place.run(&["examine", &drive("drives", 0)]).ok().text();
@@ -353,7 +353,7 @@ fn a_creation_that_was_killed_says_so_and_is_cleaned_up() {
                     }
                     _ => {}
                 }
-                // Nothing is there that anybody could miss.
+                // The drives hold no data to be missed.
                 place.create("new", "drives", 5).ok();
                 assert_eq!(self::status(&place)["state"], "healthy");
             }
@@ -379,7 +379,7 @@ fn a_raid6_array_ends_only_with_more_members_than_it_can_do_without() {
     assert!(fingerprint(&place.path("drives")) == before);
     aside("away", "drives", &[0, 1, 3, 5]);
 
-    // One may be made blank if another one is out, and is missed if two are.
+    // With one member out the array would continue without the drive; with two out it would be lost.
     place.run(&["fail", "drives", "1"]).ok();
     place.run(&["wipe", &drive("drives", 4)]).fails_with(&["which would have to do without it"]);
     place.run(&["fail", "drives", "3"]).ok();

@@ -1,4 +1,4 @@
-//! What `status` says is never better than what there is, and what it advises helps.
+//! `status` never reports a better state than the real one, and its advice helps.
 
 use crate::{
     support::{Place, Random, drive},
@@ -10,11 +10,11 @@ use std::{fs, time::Duration};
 fn fault(place: &Place, number: usize, what: &[&str]) {
     let drive = drive("drives", number);
     place.run(&[&["emulate", "fault", &drive][..], what].concat()).ok();
-    // A drive looks for its faults each 5 ms.
+    // Drives look for new faults every 5 ms.
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// State, may_be_lost, what is wrong, and the advice.
+/// State, `may_be_lost`, description of the problem, and advice.
 fn status(place: &Place) -> (String, u64, String, String) {
     let status = place.run(&["status", "drives", "--json"]).json();
     let text = |field: &str| status[field].as_str().unwrap_or_default().to_string();
@@ -31,12 +31,12 @@ fn refused_fail_and_rebuild_leave_missing_members_as_they_are() {
     place.run(&["fail", "drives", "9"]).fails_with(&["there is no role 9"]);
     fs::rename(&away, &there).unwrap();
     assert_eq!(status(&place), healthy);
-    // The first one is done without for good, and that is said.
+    // `fail` takes the first missing member out, and says so.
     fs::rename(&there, &away).unwrap();
     let said = place.run(&["fail", "drives", "1"]).ok().text();
     assert!(said.starts_with("member 1 ") && said.contains("is out"), "{said}");
     place.run(&["fail", "drives", "1"]).fails_with(&["member 1 is out already"]);
-    // Without a second one, which is only missing, the others are needed.
+    // With a second member missing the others are needed.
     let (second, aside) = (place.path(&drive("drives", 2)), place.path("aside.img"));
     fs::rename(&second, &aside).unwrap();
     place.run(&["fail", "drives", "3"]).fails_with(&["members 1 and 2 are not in sync"]);
@@ -57,7 +57,7 @@ fn blocks_that_drives_cannot_read_count_until_they_are_replaced() {
         assert_eq!(client.write(at, part, false), 0);
     }
     assert_eq!(status(&place).0, "healthy");
-    // Zones of data lie behind two of metadata: blocks at the start of some of them.
+    // Data zones follow two metadata zones: blocks at the start of some of them.
     for zone in 3..8 {
         fault(&place, 1, &["unreadable", &(zone * 1024 + 5).to_string()]);
     }
@@ -76,7 +76,7 @@ fn blocks_that_drives_cannot_read_count_until_they_are_replaced() {
         action.contains("zoneraid replace drives 1 NEW") || action.contains("zoneraid replace tank 1 NEW"),
         "{action}"
     );
-    // What is advised helps.
+    // The advice helps.
     place.run(&["replace", "drives", "1", &drive("drives", 5)]).ok();
     let (state, may_be_lost, said, _) = status(&place);
     assert_eq!((state.as_str(), may_be_lost), ("healthy", 1), "{said}");
@@ -103,7 +103,7 @@ fn failed_array_says_to_stop_it_and_is_there_when_members_are_back() {
     (0..3).for_each(|number| fault(&place, number, &["clear"]));
     assert_eq!(status(&place).3, action);
     drop(client);
-    // As advised.
+    // As the advice says.
     std::thread::sleep(Duration::from_millis(100));
     place.run(&["stop", "drives"]).ok();
     drop(server);

@@ -1,6 +1,5 @@
-//! Rules about the repository as a whole, which no compiler checks: which crate may look at
-//! which, and which file at which inside a crate, what the engine must not touch, no unfinished
-//! code, no dead links, no references to files outside the repository.
+//! Rules for the whole repository that no compiler checks: dependencies between crates and between files of a crate,
+//! what the engine must not use, no unfinished code, no dead links, and no references to files outside the repository.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +13,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
-/// Every file of the repository with one of these extensions, build products left out.
+/// All files of the repository with one of these extensions, without build products.
 fn files(extensions: &[&str]) -> Vec<PathBuf> {
     fn walk(dir: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap() {
@@ -44,7 +43,7 @@ fn code_lines(path: &Path) -> Vec<(usize, String)> {
     code.map(|(number, line)| (number + 1, line.to_string())).collect()
 }
 
-/// Rust sources of `crates` that end up in a library or a binary.
+/// Rust sources of `crates` that are part of a library or a binary.
 fn sources(crates: &[&str]) -> Vec<PathBuf> {
     let root = root();
     let are_tests = |path: &PathBuf| path.ends_with("tests.rs") || path.iter().any(|part| part == "tests");
@@ -90,13 +89,13 @@ fn crates_look_in_one_direction_only() {
     }
 }
 
-/// The rooms of crates from the ground up: a room may import from itself and from those before it. It is a module
-/// with all that is below it, but for what is a room of its own.
+/// Layers of crates, from the lowest up: a layer may import from itself and from those before it. It is a module with
+/// its submodules, except for those that are layers themselves.
 const ROOMS: [(&str, &[&str]); 2] = [
     (
         "engine",
         &[
-            // What a device is, and devices made of devices.
+            // Devices, and devices made of devices.
             "buf",
             "code",
             "runtime",
@@ -105,21 +104,21 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "table",
             "adapt",
             "evidence",
-            // What is on media, and a block device on any device.
+            // Formats on media, and a block device on any device.
             "format",
             "volume",
-            // Values: where everything lies, what policies decide.
+            // Values: layout, and decisions of policies.
             "raid",
             "raid::policy::kind",
             "raid::geometry",
             "raid::policy",
             "format::superblock",
             "format::record",
-            // What is said of an array.
+            // Messages and events of an array.
             "raid::error",
             "raid::events",
             "raid::change",
-            // The parts of an array, each with a state of its own.
+            // Components of the array, each with its own state.
             "raid::journal",
             "raid::members",
             "raid::membership",
@@ -132,7 +131,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::zone::stillness",
             "raid::patrol::duty",
             "raid::parts",
-            // What is done with them.
+            // Operations on them.
             "raid::status",
             "raid::health",
             "raid::power",
@@ -144,18 +143,18 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::create",
             "raid::patrol",
             "raid::recover",
-            // What others see of it.
+            // Public interface.
             "provisional",
             "array",
             "owner",
-            // Tenants of a device, whichever.
+            // Namespaces on any device.
             "vzone",
         ],
     ),
     (
         "host",
         &[
-            // What a process needs, whatever it does.
+            // General services of a process.
             "alloc",
             "map",
             "arena",
@@ -168,7 +167,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "run",
             "ring",
             "reactor",
-            // What lies on drives and in files, and what kernels understand.
+            // Formats on drives and in files, and interfaces of the kernel.
             "label",
             "tails",
             "bytes",
@@ -177,13 +176,13 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "ublk",
             "nbd",
             "drive",
-            // Plain data: what is typed, reported, and said to daemons.
+            // Plain data: names, reports, and messages to daemons.
             "name",
             "report",
             "tenants",
             "protocol",
             "client",
-            // Arrays: found, repaired, run.
+            // Arrays: discovery, repair, and operation.
             "members",
             "repair",
             "daemon::block",
@@ -191,7 +190,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "daemon::socket",
             "daemon::state",
             "daemon",
-            // What is typed by people.
+            // User interface.
             "interrupt",
             "bench",
             "demo",
@@ -201,7 +200,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// The module in a source file of the crate `name`: names from the crate's root on, none for the root itself.
+/// Module path of a source file in crate `name`; empty for the root.
 fn module_of(name: &str, path: &Path) -> Vec<String> {
     let inside = path.strip_prefix(root().join(name).join("src")).unwrap().with_extension("");
     let mut names: Vec<String> =
@@ -212,7 +211,7 @@ fn module_of(name: &str, path: &Path) -> Vec<String> {
     names
 }
 
-/// Words and signs of source text; `::` is one sign.
+/// Words and symbols of source text; `::` is one symbol.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -229,7 +228,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// Adds the paths that the tree of imports at the beginning of `tokens` names, and gives what is behind it.
+/// Adds the paths in the import tree at the start of `tokens`, and returns the rest.
 fn paths<'a>(mut tokens: &'a [&'a str], base: &[String], found: &mut Vec<Vec<String>>) -> &'a [&'a str] {
     let mut path = base.to_vec();
     loop {
@@ -265,7 +264,7 @@ fn paths<'a>(mut tokens: &'a [&'a str], base: &[String], found: &mut Vec<Vec<Str
     }
 }
 
-/// All that `text`, the source of `module`, names by `crate::`, `super::` or the name of a module in it.
+/// All paths in `text`, the source of `module`, that begin with `crate::`, `super::` or the name of a submodule.
 fn named(text: &str, module: &[String]) -> Vec<Vec<String>> {
     let tokens = tokens(text);
     let inside: BTreeSet<&str> =
@@ -285,7 +284,7 @@ fn named(text: &str, module: &[String]) -> Vec<Vec<String>> {
     found
 }
 
-/// Which modules of a crate import from which, by their files.
+/// Imports of each module of a crate, by source file.
 fn imports(name: &str) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
     let files: BTreeMap<Vec<String>, PathBuf> =
         sources(&[name]).into_iter().map(|path| (module_of(name, &path), path)).collect();
@@ -311,7 +310,7 @@ fn imports_are_found_however_they_are_written() {
     assert_eq!(found, expected.map(String::from).into());
 }
 
-/// The number of the room that a module is in.
+/// Index of a module's layer.
 fn room_of(rooms: &[&str], module: &[String]) -> Option<usize> {
     let module = module.join("::");
     let is_in =
@@ -335,7 +334,7 @@ fn rooms_look_in_one_direction_only() {
     }
 }
 
-/// All modules that one imports from, and those from which these do.
+/// Modules that a module imports from, directly or indirectly.
 fn reached<'a>(
     imports: &'a BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
     from: &'a [String],
@@ -466,7 +465,7 @@ fn inside_the_repository(path: &Path) -> bool {
 
 #[test]
 fn the_repository_stands_alone() {
-    // Put together here, so that this file does not find itself.
+    // Assembled here, so that this file does not match itself.
     let banned = [["/wo", "rk/"].concat(), ["../sh", "ared"].concat(), ["/tmp/", "wt"].concat()];
     for path in files(&["rs", "md", "toml", "json", "Makefile", "run", "yml"]) {
         let text = fs::read_to_string(&path).unwrap();
@@ -480,7 +479,7 @@ fn the_repository_stands_alone() {
 fn the_unit_sees_what_is_mounted_and_every_device_and_is_not_started_for_ever() {
     let unit = fs::read_to_string(root().join("dist/zoneraid@.service")).unwrap();
     let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
-    // Each of these gives the daemon a mount namespace of its own, or keeps drives from it.
+    // Each of these gives the daemon a mount namespace of its own, or hides drives from it.
     let banned = ["Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "Bind", "Root", "Temporary"];
     for line in &lines {
         assert!(!banned.iter().any(|word| line.starts_with(word)), "{line}");
@@ -503,9 +502,9 @@ fn allowed_licences() -> Vec<String> {
     line.trim_end_matches(']').split(", ").map(|licence| licence.trim_matches('"').to_string()).collect()
 }
 
-/// Whether one may choose allowed licences in an SPDX expression; `/` is an old `OR`.
+/// Whether allowed licences satisfy an SPDX expression; `/` is an old form of `OR`.
 fn is_allowed(expression: &str, allowed: &[String]) -> bool {
-    /// The expression at the start of `words`, which is taken off.
+    /// Parses and removes the expression at the start of `words`.
     fn any(words: &mut &[&str], allowed: &[String]) -> bool {
         let mut result = all(words, allowed);
         while let Some((&"OR", rest)) = words.split_first() {
@@ -561,7 +560,7 @@ fn licences_are_chosen_as_the_expression_says() {
 #[test]
 fn what_is_used_is_free_of_one_registry_and_of_one_version() {
     let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
-    // Only what is used here has been fetched.
+    // Only dependencies of this platform have been fetched.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let args = ["metadata", "--locked", "--format-version", "1", "--filter-platform", &platform];
     let ran = std::process::Command::new(cargo).args(args).current_dir(root()).output().unwrap();
@@ -583,7 +582,7 @@ fn what_is_used_is_free_of_one_registry_and_of_one_version() {
             wrong.push(format!("{name} is there in several versions"));
         }
         names.push(name);
-        // The version of what is ours is that of the tree.
+        // The versions of workspace crates are those of the tree.
         let from_registry = |d: &&serde_json::Value| d["path"].is_null() && package["source"].is_null();
         for dependency in package["dependencies"].as_array().unwrap().iter().filter(from_registry) {
             if dependency["req"] == "*" {

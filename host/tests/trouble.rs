@@ -1,4 +1,4 @@
-//! Trouble: each cause is told by its name, and the trouble of one array or drive is no other's.
+//! Errors: each cause is named, and a problem of one array or drive does not affect others.
 
 use crate::support::{Place, Ran, as_nobody, drive, fingerprint};
 use host::protocol::PROTOCOL;
@@ -15,13 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Listens where a daemon might, and has `answer` do with each connection what it likes.
+/// Listens on a daemon's socket, and passes each connection to `answer`.
 fn pretend(place: &Place, name: &str, answer: fn(UnixStream)) {
     let listener = UnixListener::bind(place.path("run").join(name)).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             std::thread::spawn(move || {
-                // What is asked is read first, so that nobody finds the connection closed.
+                // Reads the request first, so that no client finds the connection closed.
                 let _ = BufReader::new(&stream).read_line(&mut String::new());
                 answer(stream);
             });
@@ -30,16 +30,16 @@ fn pretend(place: &Place, name: &str, answer: fn(UnixStream)) {
 }
 
 fn send(mut stream: UnixStream, text: &str) {
-    // Whoever has gone does not want it.
+    // The client may have disconnected.
     let _ = stream.write_all(text.as_bytes());
 }
 
-/// A line of a daemon of this version.
+/// A line of a daemon with this protocol version.
 fn of_version(protocol: u32, rest: &str) -> String {
     format!("{{\"protocol\":{protocol},{}\n", rest.trim_start_matches('{'))
 }
 
-/// What is said of a daemon of another version.
+/// Message for a daemon with another protocol version.
 fn versions(daemon: u32, advice: &str) -> String {
     format!(
         "the daemon speaks version {daemon} of the protocol and this zoneraid version {PROTOCOL}: {advice}"
@@ -59,12 +59,12 @@ fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
             std::thread::sleep(Duration::from_millis(300));
         }
     });
-    // What they say besides is none of what is known here.
+    // The rest of their answers is unknown to this version.
     pretend(&place, "later.sock", |stream| {
         send(stream, &of_version(PROTOCOL + 1, "{\"news\":{\"is\":[1]}}"))
     });
     pretend(&place, "older.sock", |stream| send(stream, &of_version(PROTOCOL - 1, "{\"error\":\"no\"}")));
-    // Nobody takes connections there, and there is no room for more of them.
+    // No process accepts connections there, and the backlog is full.
     let full = UnixListener::bind(place.path("run/full.sock")).unwrap();
     rustix::net::listen(&full, 0).unwrap();
     let _waiting = UnixStream::connect(place.path("run/full.sock")).unwrap();
@@ -90,7 +90,7 @@ fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
     for args in commands {
         let started = Instant::now();
         let ran = place.run(args);
-        // Of all arrays nobody can say that they are well.
+        // The status of all arrays is not known, so it is no success.
         assert_eq!(ran.code, if args == ["status"] { 4 } else { 0 }, "{args:?}: {}", ran.stderr);
         assert!(started.elapsed() < Duration::from_secs(8), "{args:?}: {:?}", started.elapsed());
         assert!(
@@ -110,7 +110,7 @@ fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
         let of_it = silent.iter().find(|silent| silent["socket"].as_str().unwrap().contains(socket));
         assert!(of_it.unwrap()["error"].as_str().unwrap().contains(why), "{all}");
     }
-    // It is not said that there is no such array, or looked for one.
+    // Neither reports that the array does not exist, nor searches for it.
     place.run(&["status", id]).fails_with(&["runs, but cannot be asked", "does not answer within 2 seconds"]);
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
@@ -201,7 +201,7 @@ fn who_finds_nothing_is_told_where_it_is_not() {
     assert!(place.run(&["list"]).ok().text().starts_with("no drives among what could"));
 }
 
-/// What lies beside an image, and is what nobody has asked for, is neither waited for nor written to.
+/// Special files beside images are neither waited for nor written to.
 #[test]
 fn what_is_no_file_is_not_opened() {
     let place = Place::with_array(5);
@@ -271,7 +271,7 @@ fn an_array_whose_block_device_waits_for_its_daemon_says_so() {
     }
     let member = drive("drives", 3);
     place.run(&["wipe", "--yes", &member]).fails_with(&["waits", &format!("zoneraid start {member}")]);
-    // Another array has the name, too.
+    // Another array has the same name.
     place.emulate("others", 5);
     place.create("tank", "others", 5).ok();
     let mut all = place.command(&["status", "--json"]);
@@ -340,7 +340,7 @@ fn lists_count_members_and_not_drives_that_were_replaced() {
     assert_eq!((counts, &array["state"]), ([5, 5, 5], &"healthy".into()), "{array}");
     let old = array["drives"].as_array().unwrap().iter().find(|d| d["drive"] == drive("drives", 2)).unwrap();
     assert_eq!((&old["state"], &old["role"]), (&"stale".into(), &2.into()));
-    // One that nothing tells from another is no former member.
+    // A drive that is identical to another one is no former member.
     fs::copy(place.path(&drive("drives", 0)), place.path("drives/a.img")).unwrap();
     let twins = place.json(&["list", "drives"])["arrays"][0].clone();
     let states = twins["drives"].as_array().unwrap().iter().filter(|drive| drive["role"] == 0);
@@ -352,7 +352,7 @@ fn lists_count_members_and_not_drives_that_were_replaced() {
     assert!(text.contains("5 of 5") && text.contains("stale") && text.contains("zn540"), "{text}");
 }
 
-/// All that decides what becomes of an array.
+/// Runs `create` with `options` on the drives in `dirs`, first as a dry run.
 fn create(place: &Place, options: &[&str], dirs: &[(&str, usize)]) -> [Ran; 2] {
     let drives: Vec<String> = dirs.iter().flat_map(|(dir, n)| (0..*n).map(|n| drive(dir, n))).collect();
     let mut args = [&["create", "tank", "--json"], options].concat();
@@ -375,7 +375,7 @@ fn a_dry_run_refuses_what_create_refuses_and_promises_what_it_makes() {
         (&small, &["--zone-size", "64M", "--chunk", "128K"], 5),
         (&small, &["--zone-size", "9223372036854775808"], 5),
         (&small, &["--zone-size", "8796093022208K"], 5),
-        // No block device could show these.
+        // No block device could have such zones.
         (&small, &["--zone-size", "100M"], 5),
         (&small, &["--zone-size", "64K"], 5),
         (&small, &["--chunk", "96K"], 5),
@@ -424,20 +424,20 @@ fn a_dry_run_refuses_what_create_refuses_and_promises_what_it_makes() {
     assert_eq!(refused, expected);
     let place = emulated("d", "3", &small);
     for run in create(&place, &["--zone-size", "9223372036854775808"], &[("d", 3)]) {
-        // In what was typed, and not in blocks.
+        // In the unit of the option, and not in blocks.
         assert!(
             run.code == 4 && run.stderr.contains("--zone-size can be 524288 TiB at most"),
             "{}",
             run.stderr
         );
     }
-    // Nothing is destroyed without being told to, and a dry run says so.
+    // `create` destroys nothing without `--yes`, and a dry run says so.
     let place = Place::with_array(5);
     let [dry, made] = create(&place, &[], &[("drives", 5)]);
     assert_eq!((dry.code, &dry.stderr), (4, &made.stderr));
 }
 
-/// Every byte of the drives is used, or said to be lost.
+/// Checks that the parts, with the lost ones, add up to the size of the drives.
 fn adds_up(created: &serde_json::Value) {
     let drives =
         created["drives"].as_array().unwrap().iter().map(|drive| drive["size_bytes"].as_u64().unwrap());
@@ -454,7 +454,7 @@ fn what_is_lost_to_rounding_and_to_drives_that_are_not_alike_is_said() {
         .run(&["emulate", "create", "large", "--count", "1", "--zones", "32", "--zone-capacity", "16M"])
         .ok();
     let [dry, _] = create(&place, &[], &[("small", 4), ("large", 1)]);
-    // Where nobody would find all of them again there is no array.
+    // Drives in different directories would not be found together, so the array is refused.
     assert!(dry.code == 4 && dry.stderr.contains("lie in different directories"), "{}", dry.stderr);
     fs::rename(place.path("large/drive0.img"), place.path("small/drive4.img")).unwrap();
     let [dry, _] = create(&place, &[], &[("small", 5)]);

@@ -1,4 +1,4 @@
-//! Volumes as people meet them: made, served to NBD clients without root, stopped, and refused in a sentence.
+//! Volumes from end to end: created, served to NBD clients without root, stopped, and refused with a clear message.
 
 use crate::support::{Place, Ran, Random, as_nobody, drive, fingerprint, nobody};
 use serde_json::Value;
@@ -22,7 +22,7 @@ pub fn with_volume() -> Place {
     place
 }
 
-/// Drives of 32 zones of 4 MiB.
+/// Creates drives of 32 zones of 4 MiB.
 pub fn emulate(place: &Place, count: usize) {
     let count = count.to_string();
     place
@@ -30,7 +30,7 @@ pub fn emulate(place: &Place, count: usize) {
         .ok();
 }
 
-/// A server, once it has said that it is ready.
+/// A server that has reported that it is ready.
 pub struct Server {
     pub process: Child,
     pub said: String,
@@ -64,7 +64,7 @@ impl Server {
     }
 }
 
-/// An NBD client that sends what a test says.
+/// An NBD client under control of the test.
 pub struct Client<S = UnixStream> {
     pub socket: S,
 }
@@ -77,14 +77,14 @@ impl Client {
         Client::on(UnixStream::connect(place.path("nbd.sock")).unwrap())
     }
 
-    /// One that has come to terms.
+    /// A client that has completed its negotiation.
     pub fn ready(place: &Place, structured: bool) -> Client {
         Client::of(place).agreed(structured)
     }
 }
 
 impl<S: Read + Write> Client<S> {
-    /// A client that has been greeted on `socket`.
+    /// A client on `socket`, after the server's greeting.
     pub fn on(socket: S) -> Client<S> {
         let mut client = Client { socket };
         assert_eq!(client.take(18), b"NBDMAGICIHAVEOPT\0\x03");
@@ -92,7 +92,7 @@ impl<S: Read + Write> Client<S> {
         client
     }
 
-    /// The client, once it has come to terms.
+    /// Completes the negotiation of the client.
     pub fn agreed(mut self, structured: bool) -> Client<S> {
         let client = &mut self;
         if structured {
@@ -145,7 +145,7 @@ impl<S: Read + Write> Client<S> {
         self.say(&bytes.to_be_bytes());
     }
 
-    /// The error and the cookie of a reply without chunks.
+    /// Error and cookie of a simple reply.
     pub fn replied(&mut self) -> (u32, u64) {
         assert_eq!(self.number(), 0x6744_6698);
         (self.number(), u64::from_be_bytes(self.take(8).try_into().unwrap()))
@@ -190,7 +190,7 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     let data = Random(3).bytes(3 << 20);
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(0, &data, false), 0);
-    // Places and lengths of any kind, and one request longer than what is in memory of it.
+    // Unaligned positions and lengths, and one request larger than the server's buffer.
     assert_eq!(client.write(5 << 20 | 77, &data[..1000], true), 0);
     assert_eq!(client.read(5 << 20, 1200).unwrap()[77..1077], data[..1000]);
     assert!(client.read(0, data.len() as u32).unwrap() == data);
@@ -201,7 +201,7 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     assert_eq!(volume["free_bytes"], (64 << 20) - (769 << 12));
     let written = |what: &str| volume["written"][what].as_u64().unwrap();
     assert_eq!(written("user_bytes"), 769 << 12);
-    // A fifth of what is on five drives, and what stripes take that are not full.
+    // A fifth of the blocks on five drives, and the cost of partial stripes.
     assert!(written("parity_bytes") > (769 << 12) / 4, "{volume}");
     let drives = volume["write_amplification"].as_f64().unwrap();
     assert!((1.25..9.0).contains(&drives), "{volume}");
@@ -211,7 +211,7 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     place.run(&["start", "drives"]).fails_with(&["runs already"]);
     place.run(&["zone", "reset", "drives", "0"]).fails_with(&["'tank' runs"]);
 
-    // What was answered and not flushed survives the process.
+    // Acknowledged writes without a flush survive the process.
     assert_eq!(client.write(9 << 20, &data[..4096], false), 0);
     assert_eq!(server.end(rustix::process::Signal::KILL), None);
     place.run(&["zone", "reset", "drives", "0"]).fails_with(&["zoneraid serve drives --nbd"]);
@@ -221,7 +221,7 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     let mut client = Client::ready(&place, false);
     assert!(client.read(0, data.len() as u32).unwrap() == data);
     assert!(client.read(9 << 20, 4096).unwrap() == data[..4096]);
-    // Trim, and zeros that do not end with a block.
+    // Trim, and zeros that do not end at a block boundary.
     client.request((0, 4), 3, (0, 1 << 20));
     assert_eq!(client.replied(), (0, 3));
     client.request((1, 6), 4, ((5 << 20) | 100, 500));
@@ -236,7 +236,7 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     assert!(!place.path("nbd.sock").exists());
     assert_eq!(std::fs::read_dir(place.path("run")).unwrap().count(), 0);
 
-    // Whoever only reads changes nothing, not even after a crash.
+    // A read-only server changes nothing, not even after a crash.
     let server = Server::of(&place, &[]);
     Client::ready(&place, false).write(0, &data[..4096], true);
     server.end(rustix::process::Signal::KILL);
@@ -250,7 +250,8 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
     assert!(before == fingerprint(&place.path("drives")));
 }
 
-/// What the daemon of the one has answered and not made safe yet lies beside its socket, and the copy says the same UUID.
+/// The daemon of the original has acknowledged writes in the tails file beside its socket, and the copy has the same
+/// UUID.
 #[test]
 fn of_an_array_and_its_copy_only_one_runs_at_a_time() {
     let place = with_volume();
@@ -277,14 +278,14 @@ fn of_an_array_and_its_copy_only_one_runs_at_a_time() {
     place.run(&["stop", "drives"]).ok();
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
     assert_eq!(std::fs::read_dir(place.path("run")).unwrap().count(), 0);
-    // One that was stopped has made everything safe, and left nothing that its copy could be mistaken about.
+    // A stopped array has flushed everything, and has left no tails file that its copy could match.
     let mut copy = place.command(&serve).spawn().unwrap();
     BufReader::new(copy.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
     assert!(said.starts_with("'tank' serves"), "{said}");
     Server { process: copy, said }.end(rustix::process::Signal::TERM);
 }
 
-/// A terminal that was closed, say, or a logger that has died.
+/// For example, after a terminal was closed, or a logger has died.
 #[test]
 fn a_daemon_whose_log_nobody_reads_goes_on_and_one_without_its_terminal_ends_as_it_should() {
     let place = with_volume();
@@ -295,7 +296,7 @@ fn a_daemon_whose_log_nobody_reads_goes_on_and_one_without_its_terminal_ends_as_
     assert_eq!(server.end(rustix::process::Signal::HUP), Some(0));
     assert_eq!(std::fs::read_dir(place.path("run")).unwrap().count(), 0);
 
-    // As nohup does it.
+    // Like `nohup`.
     let serve = place.command(&["serve", "drives", "--nbd", "nbd.sock"]);
     let mut command = Command::new("sh");
     command.args(["-c", r#"trap "" HUP; exec "$0" "$@""#]).arg(serve.get_program()).args(serve.get_args());
@@ -345,7 +346,7 @@ fn who_is_not_root_serves_from_a_directory_of_his_own() {
     assert_eq!(server.end(rustix::process::Signal::KILL), None);
     let status = Ran::new(of_nobody(&["status", "../drives", "--json"]).output().unwrap()).ok().json();
     assert_eq!(status["waits_for_daemon"], true);
-    // Root leaves alone what a user's daemon would go on with.
+    // Root is refused an array that waits for another user's daemon.
     let runtime = Path::new("/run/user/65534");
     std::fs::create_dir_all(runtime.join("zoneraid")).unwrap();
     let tails = format!("zoneraid/{}.tails", status["uuid"].as_str().unwrap());
@@ -363,7 +364,7 @@ fn who_is_not_root_serves_from_a_directory_of_his_own() {
     nowhere.fails_with(&["/proc/none cannot be made", "$ZONERAID_RUN_DIR"]);
 }
 
-/// The last checkpoint cannot be written, and neither can what a flush would make safe.
+/// The last checkpoint cannot be written, and a flush cannot complete.
 #[test]
 fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
     let place = with_volume();
@@ -372,7 +373,7 @@ fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
     assert_eq!(Client::ready(&place, false).write(0, &data, false), 0);
     let fault = |number, what| _ = place.run(&["emulate", "fault", &drive("drives", number), what]).ok();
     [1, 2].into_iter().for_each(|number| fault(number, "gone"));
-    // A drive looks for its faults each 5 ms.
+    // Drives look for new faults every 5 ms.
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(4));
     let tails = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -398,14 +399,14 @@ fn what_a_volume_keeps_in_zones_is_not_read_as_what_the_volume_holds() {
     place.run(&["zone", "read", "drives", "0"]).ok();
 }
 
-/// What needs no drive is answered at once, so that there is always something to do.
+/// Requests without data are answered at once, so such clients always keep the server busy.
 #[test]
 fn clients_that_never_pause_keep_nobody_from_being_served() {
     let place = with_volume();
     let mut process = Server::of(&place, &[]).process;
     let pid = rustix::process::Pid::from_child(&process);
     let mut request = Vec::new();
-    // Zeros of no bytes.
+    // A request to write zeros of no length.
     for field in [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0, 0, 6], &[0; 8], &[0; 8], &[0; 4]] {
         request.extend_from_slice(field);
     }
@@ -463,7 +464,7 @@ fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     let text = place.run(&["status", "drives"]).ok().text();
     assert!(text.contains("ratio: 3.") && text.contains("new data is written with LZ4"), "{text}");
 
-    // Told while it runs; what is there stays as it is. It is not forgotten, however the process ends.
+    // Changed while the volume runs; existing data stays as it is. The setting survives any end of the process.
     assert_eq!(place.json(&["volume", "set", "drives", "--compression", "off"])["compression"], "off");
     assert_eq!(client.write(8 << 20, &data, false), 0);
     assert_eq!(bytes(&volume(), "physical_bytes"), quarter + (2 << 20));
@@ -475,7 +476,7 @@ fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     assert!([0, 8 << 20].iter().all(|at| client.read(*at, data.len() as u32).unwrap() == data));
     drop(client);
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
-    // Told while it does not.
+    // Changed while the volume does not run.
     set("zstd:20").fails_with(&["levels of zstd are 1 to 19"]);
     set("gzip").fails_with(&["off, lz4, zstd or zstd:LEVEL"]);
     let in_units =
@@ -491,7 +492,7 @@ fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
     let again = volume();
     assert!((1.9..2.1).contains(&(bytes(&again, "physical_bytes") as f64 / quarter as f64)), "{again}");
     assert_eq!((&again["compression"], &again["unit_bytes"]), (&"zstd:1".into(), &16384.into()));
-    // A running one, too.
+    // And while it runs.
     assert_eq!(
         place.json(&["volume", "set", "drives", "--compression", "lz4", "--unit", "64K"])["unit_bytes"],
         65536
@@ -519,7 +520,7 @@ fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
     assert_eq!(two.option(STRUCTURED, &[]).len(), 1);
     assert_eq!(two.option(10, &context)[0].0, 4);
     two.option(GO, &[0, 0, 0, 4, b't', b'a', b'n', b'k', 0, 0]);
-    // A flush on one connection is one for all, so both may be used at once.
+    // A flush on one connection covers all of them, so a client may use several.
     assert_eq!(one.write(8192, &[7; 8192], false), 0);
     two.request((0, 3), 9, (0, 0));
     assert_eq!(two.replied(), (0, 9));
@@ -531,7 +532,7 @@ fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
     assert_eq!(two.take(32), extents.concat());
     let rest: Vec<u32> = (0..4).map(|_| two.number()).collect();
     assert_eq!(rest, [8192, 0, (64 << 20) - 16384, 3]);
-    // In chunks, of which the last one says so.
+    // In chunks, of which the last one is marked.
     two.request((0, 0), 6, (8192, 3 << 19));
     let (mut read, mut last) = (Vec::new(), 0);
     while last == 0 {
@@ -541,17 +542,17 @@ fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
         assert_eq!(head[..16], expected);
         let bytes = u32::from_be_bytes(head[16..].try_into().unwrap()) as usize;
         let chunk = two.take(bytes);
-        // Each says where it belongs; they come in order.
+        // Each has its offset; they arrive in order.
         assert_eq!(chunk[..8], (8192 + read.len() as u64).to_be_bytes());
         read.extend_from_slice(&chunk[8..]);
     }
     assert_eq!((last, read.len()), (1, 3 << 19));
     assert_eq!(read[..8192], [7; 8192]);
-    // What is refused has its payload read all the same.
+    // The payload of a refused request is read all the same.
     assert_eq!(two.write(64 << 20, &[1; 4096], false), 28);
     assert_eq!(two.write(0, &[1; 100], true), 0);
 
-    // Nonsense ends its own connection, whenever it comes, and no other one.
+    // Invalid data ends its own connection at any stage, and no other one.
     let mut random = Random(11);
     for round in 0..60 {
         let mut stranger = match round % 3 {
@@ -564,7 +565,7 @@ fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
         if round % 4 > 1 {
             nonsense.splice(0..0, *b"\x25\x60\x95\x13\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0");
         }
-        // It may have been let go before it has said everything.
+        // The server may have closed the connection before all is sent.
         let _ = stranger.socket.write_all(&nonsense);
     }
     two.request((0, 0), 6, (0, 100));
@@ -610,7 +611,7 @@ fn what_cannot_be_is_said_in_a_sentence_and_nothing_is_lost() {
     place.run(&["serve", "drives", "--nbd", "s"]).fails_with(&["only 3 of 5 members can be used"]);
 }
 
-/// Runs a program of the distribution's, if it is there.
+/// Runs a program of the distribution, if it is installed.
 fn tool(place: &Place, program: &str, args: &[&str]) -> Option<Ran> {
     let found = std::env::var_os("PATH")?;
     std::env::split_paths(&found).find(|dir| dir.join(program).exists())?;
@@ -623,7 +624,7 @@ fn uri(place: &Place) -> String {
     format!("nbd+unix:///?socket={}", place.path("nbd.sock").display())
 }
 
-/// Programs that others have written understand the server; where they are not installed this shows nothing.
+/// Independent NBD tools work with the server; those that are not installed are skipped.
 #[test]
 fn the_tools_of_others_understand_it() {
     let place = with_volume();
@@ -672,7 +673,7 @@ fn the_tools_of_others_understand_it() {
         ["--name=x", "--ioengine=nbd", &format!("--uri={uri}"), "--rw=randwrite", "--bs=4k", "--iodepth=16"];
     let rest = ["--size=32M", "--verify=crc32c", "--fsync=64"];
     if let Some(ran) = tool(&place, "fio", &[&job[..], &rest].concat()) {
-        // Some are built without.
+        // Some builds of fio have no nbd engine.
         if !ran.stderr.contains("not found") && !ran.text().contains("engine nbd not") {
             ran.ok();
         }
@@ -713,7 +714,7 @@ fn what_a_volume_has_lost_is_given_up_only_if_that_is_asked_for() {
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(1 << 20, &old, true), 0);
     server.end(rustix::process::Signal::KILL);
-    // The zone that is written is offline on one more drive than parity makes up for.
+    // The zone that is being written goes offline on one more drive than parity makes up for.
     for member in [1, 2] {
         place.run(&["emulate", "fault", &drive("drives", member), "offline", "4"]).ok();
     }
@@ -721,7 +722,7 @@ fn what_a_volume_has_lost_is_given_up_only_if_that_is_asked_for() {
     place.run(&["serve", "drives", "--nbd", "nbd.sock"]).fails_with(&advice);
     let advice_of_reset = ["carries a volume", "--give-up", "zoneraid destroy drives"];
     place.run(&["zone", "reset", "drives", "0"]).fails_with(&advice_of_reset);
-    // To look at it changes nothing.
+    // A read-only server changes nothing.
     let server = Server::of(&place, &["--read-only", "--give-up"]);
     assert!(server.said.contains("nbd"), "{}", server.said);
     server.end(rustix::process::Signal::TERM);
@@ -731,7 +732,7 @@ fn what_a_volume_has_lost_is_given_up_only_if_that_is_asked_for() {
     assert_eq!(client.write(0, &old, true), 0);
     assert!(client.read(0, 1 << 20).unwrap() == old);
     server.end(rustix::process::Signal::TERM);
-    // Once and for all.
+    // The loss is final.
     let server = Server::of(&place, &[]);
     assert!(Client::ready(&place, false).read(0, 1 << 20).unwrap() == old);
     server.end(rustix::process::Signal::TERM);
@@ -763,7 +764,7 @@ fn zones_that_wear_out_are_rebuilt_in_spare_ones_while_the_volume_is_in_use() {
     }
     std::thread::sleep(sim::ssd::LOOK_EVERY);
     write(&mut client, before.len(), after);
-    // Nobody asks for it.
+    // Without any command.
     let moved =
         |place: &Place| place.json(&["status", "tank"])["members"][1]["moved_zones"].as_u64().unwrap();
     let healed = |place: &Place, least: u64| {
@@ -774,11 +775,11 @@ fn zones_that_wear_out_are_rebuilt_in_spare_ones_while_the_volume_is_in_use() {
     healed(&place, 1);
     assert!(place.run(&["status", "tank"]).text().contains("worn, in spare ones"));
     server.end(rustix::process::Signal::TERM);
-    // Those that nothing was written to since are seen when the array is assembled.
+    // Worn zones that were not written since are detected when the array is assembled.
     let server = Server::of(&place, &[]);
     healed(&place, 11);
     server.end(rustix::process::Signal::TERM);
-    // Any other drive may be lost then.
+    // Any other drive may be lost afterwards.
     place.remove(&drive("drives", 3));
     let server = Server::of(&place, &["--read-only"]);
     let mut client = Client::ready(&place, false);
