@@ -1,9 +1,9 @@
-//! The simulator of namespaces: several tenants on a drive or an array, and what each was promised.
+//! The simulator of namespaces: several tenants on a drive or an array, checked against the guarantees of each.
 //!
-//! As with arrays, a seed decides everything ([`scenario`]), a [`world`] plays it, and the [`oracle`] judges what is
-//! read, while the namespaces run and after every recovery. All the while the books are compared: no physical zone
-//! has two owners, and none is lost. At random moments the world is copied, the copy's power cut, and what can be
-//! recovered from it judged, with a member lost in the same moment if there is an array below.
+//! As with arrays, a seed decides everything ([`scenario`]), a [`world`] plays it, and the [`oracle`] judges reads
+//! while the namespaces run, and all data after every recovery. The allocation is audited all the time: no physical
+//! zone has two owners, and none is lost. At random moments the world is copied, the copy's power is cut, and its
+//! recovery is judged, with a member lost at the same moment if there is an array below.
 
 pub mod oracle;
 pub mod scenario;
@@ -22,24 +22,24 @@ use scenario::Scenario;
 use std::ops::Range;
 use world::World;
 
-/// What runs have done, to show that they did something.
+/// Counters of runs, to show that they reach the relevant cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub namespaces: u64,
-    /// Namespaces that were to be added, resized or removed at work.
+    /// Additions, resizes and removals of namespaces at runtime.
     pub reshapes: u64,
     pub operations: u64,
-    /// Power cuts and ends of processes, those of copies of the world with them.
+    /// Power cuts and kills, including those of copies of the world.
     pub power_cuts: u64,
     pub kills: u64,
     pub interrupted_recoveries: u64,
     pub member_losses: u64,
-    /// Recoveries of which every block was checked.
+    /// Recoveries after which every block was checked.
     pub judgements: u64,
     pub forks: u64,
     /// Groups that were moved: reclaimed, or torn by a power cut.
     pub moved_groups: u64,
-    /// Most spares that a namespace held.
+    /// Largest number of spares that a namespace held.
     pub most_spares: u64,
 }
 
@@ -59,10 +59,10 @@ impl Counts {
     }
 }
 
-/// What came of one seed.
+/// Result of one seed.
 pub type Outcome = layer::Outcome<Counts>;
 
-/// What came of many seeds.
+/// Result of many seeds.
 pub type Summary = layer::Summary<Counts>;
 
 /// Plays one seed.
@@ -75,12 +75,12 @@ pub fn run_seed(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
     Outcome { seed, over, counts: world.counts(), failure, trace: world.trace_lines() }
 }
 
-/// Plays a seed again, for its trace.
+/// Plays a seed again to get its trace.
 pub fn replay(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
     quietly(|| run_seed(over, seed, tracing))
 }
 
-/// Plays all `seeds` on `jobs` threads. `finished` is told whenever one is done.
+/// Plays all `seeds` on `jobs` threads. `finished` is called after each.
 pub fn run_seeds(
     over: Option<Over>,
     seeds: Range<u64>,

@@ -1,8 +1,8 @@
-//! What a zone of a namespace may be, and may hold.
+//! Permitted states and contents of the zones of a namespace.
 //!
-//! A write completes when all before it have, so a zone has three ends: what was submitted, what has completed, and
-//! what is safe from power cuts. After one, the write pointer lies between the last and the first, everything below
-//! it reads as it was written, and everything above gives zeros. What a recovery has shown is safe.
+//! Writes to a zone complete in order, so a zone has three ends: of the submitted, of the completed, and of the durable
+//! blocks. After a power cut the write pointer lies between the last and the first of these, all blocks below it read
+//! as written, and all above it as zeros. The state found by a recovery is durable.
 
 use crate::simulator::stamp::{self, Stamp};
 use engine::{
@@ -10,14 +10,14 @@ use engine::{
     zone::{ZoneInfo, ZoneState},
 };
 
-/// A command for a zone that has not completed.
+/// A command that changes a zone and has not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Finish,
     Reset,
 }
 
-/// How a process came to its end.
+/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     PowerCut,
@@ -27,19 +27,19 @@ pub enum End {
 /// One zone of a namespace.
 #[derive(Clone, Debug)]
 pub struct Zone {
-    /// Marks blocks of it.
+    /// Identifies the zone in the stamps of its blocks.
     mark: u32,
     capacity: u64,
-    /// Numbers of the writes, one a block that was submitted.
+    /// Number of the write of each submitted block.
     stamps: Vec<u64>,
     pub completed: u64,
     pub safe: u64,
-    /// Where it ended when it was finished.
+    /// End of the data when the zone was finished.
     pub finished: Option<u64>,
-    /// A write has failed: nothing is asked of it any more, but reads, until the next recovery.
+    /// A write has failed: the zone is only read until the next recovery.
     pub failed: bool,
     pub change: Option<Change>,
-    /// Counts resets that were asked for.
+    /// Number of submitted resets.
     pub epoch: u64,
 }
 
@@ -58,28 +58,28 @@ impl Zone {
         }
     }
 
-    /// Blocks that were submitted.
+    /// Number of submitted blocks.
     pub fn submitted(&self) -> u64 {
         self.stamps.len() as u64
     }
 
-    /// Whether it holds nothing, and is not full.
+    /// Whether the zone has no data and is not full.
     pub fn is_empty(&self) -> bool {
         self.stamps.is_empty() && self.finished.is_none()
     }
 
-    /// Blocks that have completed, and that no reset on its way may take.
+    /// Number of completed blocks; 0 while a reset is in flight.
     pub fn promised(&self) -> u64 {
         if self.change == Some(Change::Reset) { 0 } else { self.completed }
     }
 
-    /// Whether it can be written.
+    /// Whether the zone can be written.
     pub fn takes_writes(&self) -> bool {
         let open = self.change.is_none() && self.finished.is_none() && !self.failed;
         open && self.submitted() < self.capacity
     }
 
-    /// Blocks of a write of this number, which is submitted now.
+    /// Submits a write with this number; returns its data.
     pub fn write(&mut self, number: u64, blocks: u64) -> Vec<u8> {
         let mut bytes = vec![0; blocks as usize * BLOCK];
         for block in bytes.chunks_exact_mut(BLOCK) {
@@ -89,7 +89,7 @@ impl Zone {
         bytes
     }
 
-    /// A write that ends here has completed. One with FUA may have taken longer to become safe than what came after it.
+    /// A write up to `end` has completed, with FUA if `safe`. A write with FUA may complete after the writes behind it.
     pub fn wrote(&mut self, end: u64, safe: bool) {
         self.completed = self.completed.max(end);
         if safe {
@@ -114,10 +114,10 @@ impl Zone {
         (self.completed, self.safe, self.finished, self.change) = (0, 0, None, None);
     }
 
-    /// Compares blocks from `from` on with what is below `end`, and zeros above it if `all`.
+    /// Checks that blocks from `from` on are as written below `end`, and with `all` that those above are zeros.
     ///
     /// # Errors
-    /// The first block that is wrong.
+    /// The first wrong block.
     pub fn check(&self, from: u64, end: u64, all: bool, data: &[u8]) -> Result<(), String> {
         for (block, bytes) in (from..).zip(data.chunks_exact(BLOCK)) {
             let right = match self.stamps.get(block as usize) {
@@ -131,10 +131,11 @@ impl Zone {
         Ok(())
     }
 
-    /// Nobody sees what was written to another place: each block holds zeros, or what some life of the zone had there.
+    /// Checks that blocks hold no data of another place: each holds zeros, or data that some life of the zone had
+    /// there.
     ///
     /// # Errors
-    /// The first block that is another one's.
+    /// The first block with foreign data.
     pub fn check_own(&self, from: u64, data: &[u8]) -> Result<(), String> {
         for (block, bytes) in (from..).zip(data.chunks_exact(BLOCK)) {
             let is_own = |stamp: Stamp| (stamp.zone, stamp.block) == (self.mark, block);
@@ -145,10 +146,10 @@ impl Zone {
         Ok(())
     }
 
-    /// Judges what a recovery shows of the zone; from now on it is that.
+    /// Judges the state and contents of the zone after a recovery, and takes them as its state from now on.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Description of the violation.
     pub fn recovered(
         &mut self,
         end: End,
@@ -222,7 +223,7 @@ mod tests {
             assert_eq!(result.is_ok(), right, "{end:?} {volatile} {wp}: {result:?}");
         }
         let (mut zone, bytes) = written();
-        // Something is above the write pointer.
+        // There is data above the write pointer.
         assert!(zone.recovered(End::PowerCut, true, &info(ZoneState::Closed, 2), &bytes).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! What one seed stands for: the device, the namespaces on it, their load, and the ends of the process.
+//! Parameters drawn from a seed: the device, the namespaces, their load, and the ends of processes.
 
 use super::Over;
 use crate::rng::Rng;
@@ -14,14 +14,14 @@ pub struct Scenario {
     pub members: usize,
     pub drive: Geometry,
     pub chunk_blocks: u64,
-    /// Of the array.
+    /// Zone size of the array.
     pub zone_size_blocks: u64,
     pub unwritten_fails: bool,
-    /// Of a drive with a volatile cache: a write with FUA makes nothing safe that was written before it.
+    /// On a drive with a volatile cache, FUA covers only the write's own blocks.
     pub fua_stands_alone: bool,
     pub vzone_zones: u32,
     pub patience_us: u64,
-    /// Added as long as there is room.
+    /// Namespaces that are added at the start, as long as there is room.
     pub namespaces: Vec<Spec>,
     /// Relative rates of writes, reads, flushes, finishes and resets.
     pub load: [u64; 5],
@@ -32,12 +32,12 @@ pub struct Scenario {
     pub fua_percent: u64,
     pub queue_depth: usize,
     pub most_blocks: u64,
-    /// Relative rates of what can happen: a drive executes, answers, a task runs, an operation is handed in, a tick.
+    /// Relative rates of the events: execution by a drive, completion, run of a task, submission of an operation, tick.
     pub pace: [u64; 5],
     pub in_order: bool,
     pub rounds: u64,
     pub work_events: u64,
-    /// One of so many events has a fork.
+    /// One of `fork_rarity` events is a fork.
     pub fork_rarity: u64,
     pub most_forks: u64,
     pub cut_in_recovery_percent: u64,
@@ -77,7 +77,7 @@ impl Scenario {
             patience_us: 1 << (8 + rng.below(8)),
             namespaces: (0..1 + rng.below(4)).map(|index| draw_spec(rng, index, vzone_zones)).collect(),
             load: [20 + rng.below(40), rng.below(15), rng.below(8), rng.below(4), rng.below(5)],
-            // By itself, so that all else of a life stays what it is.
+            // Drawn from separate numbers, so that the rest of a life does not change.
             limits: Rng::new(rng.clone().next_u64()).chance(1, 3),
             reshapes: Rng::new(!rng.clone().next_u64()).chance(1, 3),
             fua_percent: [0, 10, 50, 100][rng.below(4) as usize],
@@ -92,7 +92,7 @@ impl Scenario {
             cut_in_recovery_percent: [0, 40, 80][rng.below(3) as usize],
             kill_percent: if single && rng.chance(1, 2) { 40 } else { 0 },
         };
-        // By numbers of its own, so that all else of a life stays what it is.
+        // Drawn from separate numbers, so that the rest of a life does not change.
         let mut own = Rng::new(rng.clone().next_u64() ^ 2);
         if single && own.chance(1, 8) {
             scenario.crowd(&mut own);
@@ -100,8 +100,8 @@ impl Scenario {
         scenario
     }
 
-    /// Has so many namespaces be there, of so many zones, that a checkpoint of the journal takes several blocks, on a
-    /// drive that takes few at a time.
+    /// Makes so many namespaces of so many zones that a checkpoint of the journal takes several blocks, on a drive with
+    /// short transfers.
     fn crowd(&mut self, rng: &mut Rng) {
         self.vzone_zones = 1;
         self.drive.zones = 130 + rng.below(60) as u32;
@@ -116,14 +116,14 @@ impl Scenario {
         };
         self.namespaces = (0..10).map(large).collect();
         self.reshapes = false;
-        // Each recovery reads all of it.
+        // Each recovery reads all zones.
         self.rounds = 2;
         (self.most_forks, self.fork_rarity) = (8, 400);
         self.work_events = self.work_events.max(1 << 12);
     }
 }
 
-/// A namespace; `index` is in its name.
+/// Draws a namespace; `index` is part of its name.
 pub fn draw_spec(rng: &mut Rng, index: u64, vzone_zones: u32) -> Spec {
     let zones = 1 + rng.below(4) as u32;
     let essential = 1 << rng.below(2);

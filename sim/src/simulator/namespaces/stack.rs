@@ -1,4 +1,4 @@
-//! Namespaces on a bare drive or an array, put together, and what a zone of one shows.
+//! Sets up namespaces on a bare drive or an array, and reads whole zones of them.
 
 use super::{Over, scenario::Scenario};
 use crate::simulator::layer::sequenced;
@@ -12,7 +12,7 @@ use engine::{
 };
 use std::rc::Rc;
 
-/// Prepares new drives.
+/// Prepares new drives for namespaces.
 pub(super) async fn create(
     runtime: Runtime,
     scenario: Scenario,
@@ -24,7 +24,7 @@ pub(super) async fn create(
     Namespaces::create(device, uuid, scenario.vzone_zones).await.map_err(|e| e.to_string())
 }
 
-/// Brings up the namespaces that lie on these drives.
+/// Opens the namespaces on these drives.
 pub(super) async fn bring_up(
     runtime: Runtime,
     over: Over,
@@ -38,7 +38,7 @@ pub(super) async fn bring_up(
     Namespaces::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
 }
 
-/// What a zone is, and all of its blocks.
+/// State and all blocks of a zone.
 pub(super) async fn show(namespace: Namespace, zone: u32) -> Result<(ZoneInfo, Vec<u8>), String> {
     let first = ZoneIndex(zone);
     let done = namespace.submit(Command::Report { first, count: 1 }).await;

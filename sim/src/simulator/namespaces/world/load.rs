@@ -1,5 +1,5 @@
-//! What tenants do, and what is done to them: operations, other limits, namespaces that come, change and go; and whether
-//! the answers are what was promised.
+//! Load of the tenants: I/O operations, changes of limits, and namespaces that are added, resized and removed; and
+//! checks of the results.
 
 use super::{MOST_TENANTS, World};
 use crate::{
@@ -21,7 +21,7 @@ use engine::{
     zone::{Lba, ZoneIndex},
 };
 
-/// An operation is for this zone of this tenant.
+/// Tenant, and zone of its namespace.
 type Place = (usize, usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum Kind {
         append: bool,
         epoch: u64,
     },
-    /// `below` is what had completed when it began, in this epoch.
+    /// `below` is the end of the completed blocks at the start of the read, in this epoch.
     Read {
         place: Place,
         from: u64,
@@ -58,17 +58,17 @@ impl Kind {
     }
 }
 
-/// What a tenant may ask for at most, and gets for certain.
+/// QoS limits and guarantees of a tenant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limited {
-    /// As it was last promised, or found.
+    /// Values last confirmed, by a command or a recovery.
     by: Qos,
-    /// As it may be, too: that has not been answered.
+    /// Values of a change that has not completed, and that may be in effect.
     or_by: Option<Qos>,
 }
 
 impl Limited {
-    /// Says that these limits were found after a recovery.
+    /// Checks the values found by a recovery, and takes them as confirmed.
     pub(super) fn recovered(&mut self, found: Qos) -> Result<(), String> {
         if found != self.by && Some(found) != self.or_by {
             return Err(format!("is limited to {found:?}, and should be to {self:?}"));
@@ -78,25 +78,25 @@ impl Limited {
     }
 }
 
-/// A namespace is being added, resized or removed.
+/// An addition, resize or removal of a namespace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reshape {
     pub(super) tenant: usize,
-    /// Zones that it will have; nothing if it will not be there.
+    /// Number of zones afterwards; `None` for a removal.
     pub(super) to: Option<u32>,
-    /// Commands for it were on their way when it began.
+    /// Commands of the namespace were in flight at its start.
     in_use: bool,
 }
 
 pub(super) struct Op {
     pub(super) kind: Kind,
     completion: Completion,
-    /// A flush: what had completed in each zone when it began, and its epoch.
+    /// For a flush: completed blocks of each zone at its start, and the zone's epoch.
     seen: Vec<(u64, u64)>,
 }
 
 impl World {
-    /// Hands in an operation.
+    /// Submits a random operation.
     pub(super) fn issue(&mut self) {
         let alone = self.limiting.is_none() && self.reshaping.is_none();
         if self.scenario.reshapes && alone && self.rng.chance(1, 30) {
@@ -132,7 +132,7 @@ impl World {
         self.ready = true;
     }
 
-    /// A zone that is not active yet is begun only if as many may be.
+    /// Whether the zone is active, or another one may be.
     fn may_begin(&self, (tenant, zone): Place) -> bool {
         let Some(namespace) = self.namespace(tenant) else { return false };
         let most = namespace.geometry().max_active as usize;
@@ -180,7 +180,7 @@ impl World {
 
     fn change(&mut self, place @ (tenant, index): Place, change: Change) {
         let zone = &mut self.zones[tenant][index];
-        // Writes that fill a zone may have to complete before it is known to be full.
+        // Writes that fill a zone may have to complete before the zone counts as full.
         let sensible =
             zone.change.is_none() && !zone.failed && (change == Change::Reset || zone.takes_writes());
         if !sensible {
@@ -196,10 +196,10 @@ impl World {
         self.submit(tenant, Kind::Change { place }, command, Vec::new());
     }
 
-    /// Gives a tenant other limits, while everybody works.
+    /// Changes the QoS of a tenant while all tenants work.
     fn limit(&mut self, tenant: usize) {
         let Some((namespaces, _)) = self.up.clone() else { return };
-        // By itself, so that all else of a life stays what it is.
+        // Drawn from a copy of the generator, so that the rest of a life does not change.
         let mut extra = self.rng.clone();
         let limits = Rates { requests: self.rng.below(3) as u32, blocks: self.rng.below(3) as u32 };
         let few = |extra: &mut Rng| extra.below(3) as u32;
@@ -216,7 +216,7 @@ impl World {
         self.limiting = Some((tenant, self.start(limited)));
     }
 
-    /// Judges a change of limits that has been answered.
+    /// Checks a completed change of QoS.
     fn limited(&mut self) -> Result<(), Failure> {
         let Some((tenant, limiting)) = self.limiting.take() else { return Ok(()) };
         let Some(result) = limiting.borrow_mut().take() else {
@@ -233,14 +233,14 @@ impl World {
         self.limits[tenant].recovered(found).map_err(fails)
     }
 
-    /// Adds a namespace, or resizes or removes one, while everybody works.
+    /// Adds, resizes or removes a namespace while all tenants work.
     fn reshape(&mut self) {
         let Some((namespaces, _)) = self.up.clone() else { return };
         let there: Vec<usize> = (0..self.names.len()).filter(|t| self.sizes[*t].is_some()).collect();
         let kind = if there.is_empty() { 0 } else { self.rng.below(4) };
         let (reshape, pending) = match kind {
             0 if self.names.len() < MOST_TENANTS => {
-                // At the start some are refused, of which only the names are used.
+                // Some namespaces are refused at the start, and only their names are used up.
                 let index = (MOST_TENANTS + self.names.len()) as u64;
                 let spec = draw_spec(&mut self.rng, index, self.scenario.vzone_zones);
                 let tenant = self.expect_tenant(spec.name.clone());
@@ -251,7 +251,7 @@ impl World {
             _ => {
                 let tenant = *self.rng.pick(&there);
                 let in_use = self.ops.iter().any(|op| op.kind.tenant() == tenant);
-                // Who works all the time would never be idle.
+                // A tenant that always works would never be idle.
                 if in_use && !self.rng.chance(1, 8) {
                     self.busy[tenant] = false;
                     return;
@@ -272,7 +272,7 @@ impl World {
         (self.reshape, self.reshaping) = (Some(reshape), Some(pending));
     }
 
-    /// Judges what has been answered to that.
+    /// Checks a completed addition, resize or removal.
     fn reshaped(&mut self) -> Result<(), Failure> {
         let answer = self.reshaping.as_ref().and_then(|pending| pending.borrow_mut().take());
         let Some((answer, reshape)) = answer.zip(self.reshape) else { return Ok(()) };
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// Judges what has been answered.
+    /// Checks all completed operations.
     pub(super) fn collect(&mut self) -> Result<(), Failure> {
         self.limited()?;
         self.reshaped()?;
@@ -355,7 +355,7 @@ impl World {
         }
     }
 
-    /// What cannot be done where commands of the drive fail. A finish or reset may have happened.
+    /// Whether an operation may fail after an injected fault. A failed finish or reset may have been carried out.
     fn may_fail(&mut self, kind: Kind) -> bool {
         if let Kind::Write { place: (tenant, index), .. } = kind {
             self.zones[tenant][index].failed = true;
@@ -363,9 +363,9 @@ impl World {
         !matches!(kind, Kind::Read { .. })
     }
 
-    /// Has a command of the drive fail soon: the next finish or flush, or the next write to some zone, but none of the
-    /// journal's, without which nothing goes on. What is moved is tried three times, so only two writes fail, perhaps
-    /// after the next start.
+    /// Makes a command of the drive fail soon: the next finish or flush, or the next write to a random zone, except
+    /// those of the journal, without which nothing can continue. A move is tried three times, so only two writes fail,
+    /// perhaps after the next start.
     pub(super) fn break_something(&mut self, number: u64) {
         let bay = self.bays[0];
         if number < 2 && self.rng.chance(1, 2) {
