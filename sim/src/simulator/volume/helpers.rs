@@ -1,11 +1,11 @@
-//! Others that pack blocks for a volume, as threads of the host do: what they take comes back some steps of tasks later,
-//! packed or not.
+//! Compression workers of a volume, like the threads of the host: they return their blocks a random number of task
+//! steps later, compressed or not.
 
 use crate::rng::Rng;
 use engine::volume::{Crew, Packer, Packing, Taken};
 use std::{cell::RefCell, future::poll_fn, rc::Rc, task::Poll};
 
-/// Most steps.
+/// Most steps until the result is returned.
 const MOST_STEPS: u64 = 40;
 
 pub(super) struct Helpers {

@@ -1,9 +1,8 @@
-//! The simulator of volumes: a block device over a drive or an array, and what it has promised.
+//! The simulator of volumes: a block device on a drive or an array, checked against its guarantees.
 //!
-//! As with arrays, a seed decides everything ([`scenario`]), a [`world`] plays it, and the [`oracle`] judges
-//! what is read, while the volume runs and after every recovery. At random moments the world is copied, the
-//! copy's power cut, and what can be recovered from it judged, with a member lost in the same moment if there
-//! is an array below.
+//! As with arrays, a seed decides everything ([`scenario`]), a [`world`] plays it, and the [`oracle`] judges reads
+//! while the volume runs, and all data after every recovery. At random moments the world is copied, the copy's power is
+//! cut, and its recovery is judged, with a member lost at the same moment if there is an array below.
 
 mod helpers;
 pub mod oracle;
@@ -24,25 +23,25 @@ use scenario::Scenario;
 use std::ops::Range;
 use world::World;
 
-/// What runs have done, to show that they did something.
+/// Counters of runs, to show that they reach the relevant cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub operations: u64,
-    /// Power cuts and ends of processes, those of copies of the world with them.
+    /// Power cuts and kills, including those of copies of the world.
     pub power_cuts: u64,
     pub kills: u64,
     pub interrupted_recoveries: u64,
     pub member_losses: u64,
-    /// Recoveries of which every block was checked.
+    /// Recoveries after which every block was checked.
     pub judgements: u64,
     pub forks: u64,
-    /// Bits of metadata on single members.
+    /// Bits of metadata flipped on single members.
     pub flips: u64,
-    /// Of the volumes.
+    /// Zones collected by the volumes.
     pub collected_zones: u64,
     pub checkpoints: u64,
     pub discarded: u64,
-    /// Writes that met a full volume.
+    /// Writes refused because the volume was full.
     pub refusals: u64,
 }
 
@@ -63,10 +62,10 @@ impl Counts {
     }
 }
 
-/// What came of one seed.
+/// Result of one seed.
 pub type Outcome = layer::Outcome<Counts>;
 
-/// What came of many seeds.
+/// Result of many seeds.
 pub type Summary = layer::Summary<Counts>;
 
 /// Plays one seed.
@@ -79,12 +78,12 @@ pub fn run_seed(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
     Outcome { seed, over, counts: world.counts(), failure, trace: world.trace_lines() }
 }
 
-/// Plays a seed again, for its trace.
+/// Plays a seed again to get its trace.
 pub fn replay(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
     quietly(|| run_seed(over, seed, tracing))
 }
 
-/// Plays all `seeds` on `jobs` threads. `finished` is told whenever one is done.
+/// Plays all `seeds` on `jobs` threads. `finished` is called after each.
 pub fn run_seeds(
     over: Option<Over>,
     seeds: Range<u64>,

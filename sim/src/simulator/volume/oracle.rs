@@ -1,42 +1,42 @@
-//! The oracle of block devices: what each block may hold.
+//! The oracle of block devices: the permitted contents of each block.
 //!
-//! Every write and discard is a *version* of the blocks that it covers, with the moments of its beginning and
-//! its end. A version is *over* another one that had ended when it began. Two that overlap in time may come
-//! in either order. A version is *safe* once it has ended with FUA, or had ended before a flush began that
-//! has ended. Then a block may hold
+//! Every write and discard is a *version* of the blocks that it covers, with the moments of its beginning and its end.
+//! A version is *over* another one that had ended when it began. Two that overlap in time may come in either order. A
+//! version is *safe* once it has ended with FUA, or had ended before a flush began that has ended. Then a block may
+//! hold
 //!
 //! - when it is read: any version, unless one is over it that had ended when the read began;
 //! - after a power cut: any version, unless a safe one is over it;
-//! - after the end of a process whose drives keep power: any version, unless one is over it that has ended.
+//! - after the end of a process while the drives keep power: any version, unless one is over it that has ended.
 //!
-//! What a recovery has shown stays: from then on it is the only version, and safe.
+//! The contents found by a recovery are final: from then on they are the only version, and safe.
 
 use crate::simulator::stamp::{self, Stamp};
 use engine::buf::BLOCK;
 
-/// Marks blocks of volumes in stamps.
+/// Identifies blocks of volumes in stamps.
 const MARK: u32 = 0x76;
 
-/// What a block was to hold, from some moment on.
+/// Contents of a block from some moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
-    /// Number of the write; 0 if it is zeros.
+    /// Number of the write; 0 for zeros.
     write: u64,
     begun: u64,
     ended: Option<u64>,
     safe: bool,
-    /// It was refused: it may be there or not, and others may be over it.
+    /// The write was refused: it may have taken effect or not, and other versions may be over it.
     refused: bool,
 }
 
 impl Version {
-    /// Whether this one, which has ended, came after `other`.
+    /// Whether this version has ended, and began after the end of `other`.
     fn is_over(&self, other: &Version) -> bool {
         self.ended.is_some() && !self.refused && other.ended.is_some_and(|ended| ended < self.begun)
     }
 }
 
-/// How a volume has come to its end.
+/// How the process of a volume ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     PowerCut,
@@ -50,8 +50,8 @@ pub struct Oracle {
     writes: u64,
 }
 
-/// What a write puts into a block of a volume: so many eighths of what [`Stamp::fill`] writes, which does not compress,
-/// and then zeros. Of eight writes in a row out of 32 no block compresses.
+/// Contents that a write puts into a block of a volume: some eighths of [`Stamp::fill`], which do not compress, and
+/// then zeros. Of 32 writes in a row eight have only blocks that do not compress.
 pub fn fill(block: u64, write: u64, bytes: &mut [u8]) {
     let eighths = if write / 8 % 4 == 3 { 8 } else { 1 + (7 * block + 3 * write) % 8 };
     let (stamp, zeros) = bytes.split_at_mut(BLOCK / 8 * eighths as usize);
@@ -66,7 +66,7 @@ fn holds_write(block: u64, write: u64, bytes: &[u8]) -> bool {
 }
 
 impl Oracle {
-    /// Of a volume that nobody has written to.
+    /// For a volume without writes.
     pub fn new(blocks: u64) -> Oracle {
         let zeros = Version { write: 0, begun: 0, ended: Some(0), safe: true, refused: false };
         Oracle { blocks: vec![vec![zeros]; blocks as usize], now: 1, writes: 0 }
@@ -76,12 +76,12 @@ impl Oracle {
         self.blocks.len() as u64
     }
 
-    /// Blocks that may hold something else than zeros.
+    /// Number of blocks that may hold other data than zeros.
     pub fn may_be_mapped(&self) -> u64 {
         self.blocks.iter().filter(|versions| versions.iter().any(|v| v.write > 0)).count() as u64
     }
 
-    /// Whether all of these blocks hold data, whatever the order of what is on its way.
+    /// Whether all of these blocks hold data, in any order of the writes in flight.
     pub fn are_mapped(&self, at: u64, blocks: u64) -> bool {
         let mut versions = self.blocks[at as usize..(at + blocks) as usize].iter();
         versions.all(|versions| {
@@ -90,13 +90,13 @@ impl Oracle {
         })
     }
 
-    /// A moment that nothing else happens in.
+    /// A new moment, at which nothing else happens.
     pub fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
     }
 
-    /// A write begins, or a discard; gives its number.
+    /// Begins a write or a discard; returns the number of the write, or 0, and the moment of its beginning.
     pub fn begin(&mut self, at: u64, blocks: u64, discard: bool) -> (u64, u64) {
         let begun = self.tick();
         if !discard {
@@ -109,7 +109,7 @@ impl Oracle {
         (write, begun)
     }
 
-    /// What began at this moment has ended.
+    /// Ends the write or discard that began at this moment.
     pub fn end(&mut self, at: u64, blocks: u64, begun: u64, safe: bool) {
         let ended = self.tick();
         for versions in &mut self.blocks[at as usize..(at + blocks) as usize] {
@@ -119,7 +119,7 @@ impl Oracle {
         }
     }
 
-    /// What began at this moment was refused; some of it may be there.
+    /// The write or discard that began at this moment was refused; it may have taken effect in part.
     pub fn refuse(&mut self, at: u64, blocks: u64, begun: u64) {
         self.end(at, blocks, begun, false);
         for versions in &mut self.blocks[at as usize..(at + blocks) as usize] {
@@ -127,9 +127,8 @@ impl Oracle {
         }
     }
 
-    /// A flush that began at this moment has ended. What is not needed to judge anything any more is
-    /// forgotten, if nobody
-    /// `reads`.
+    /// Ends the flush that began at this moment. Versions that no longer matter are dropped, unless there are reads in
+    /// flight (`reads`).
     pub fn flushed(&mut self, begun: u64, reads: bool) {
         for versions in &mut self.blocks {
             for version in versions.iter_mut() {
@@ -155,10 +154,10 @@ impl Oracle {
         format!("block {block} holds {held} {when}; versions: {versions:?}")
     }
 
-    /// Judges what a read that began at this moment has given.
+    /// Judges the data of a read that began at this moment.
     ///
     /// # Errors
-    /// The first block that is wrong.
+    /// The first wrong block.
     pub fn check_read(&self, at: u64, begun: u64, data: &[u8]) -> Result<(), String> {
         for (block, bytes) in (at..).zip(data.chunks_exact(BLOCK)) {
             let versions = &self.blocks[block as usize];
@@ -173,10 +172,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// Judges all blocks after a recovery; from now on they hold this.
+    /// Judges all blocks after a recovery, and takes their contents as final.
     ///
     /// # Errors
-    /// The first block that is wrong.
+    /// The first wrong block.
     pub fn recovered(&mut self, end: End, data: &[u8]) -> Result<(), String> {
         for (block, bytes) in (0..).zip(data.chunks_exact(BLOCK)) {
             let versions = &self.blocks[block as usize];
@@ -213,7 +212,7 @@ mod tests {
         bytes
     }
 
-    /// Which of these a block may hold after an end.
+    /// The writes that a block may hold after an end.
     fn allowed(oracle: &Oracle, end: End) -> Vec<u64> {
         (0..9).filter(|write| oracle.clone().recovered(end, &content(*write)).is_ok()).collect()
     }

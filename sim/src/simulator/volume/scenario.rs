@@ -1,4 +1,4 @@
-//! What one seed stands for: what the volume lies on, its load, and its ends.
+//! Parameters drawn from a seed: the device below the volume, its load, and the ends of processes.
 
 use super::Over;
 use crate::rng::Rng;
@@ -18,11 +18,11 @@ pub struct Load {
     pub flush: u64,
     pub fua_percent: u64,
     pub queue_depth: usize,
-    /// Most blocks of a write.
+    /// Largest number of blocks of a write.
     pub most_blocks: u64,
-    /// Out of 100 writes, so many go to an eighth of the volume.
+    /// Percentage of writes that go to a certain eighth of the volume.
     pub hot_percent: u64,
-    /// Half of the operations are where two pages of the map meet.
+    /// Half of the operations are at the boundary of two pages of the map.
     pub crosses: bool,
 }
 
@@ -32,32 +32,32 @@ pub struct Scenario {
     pub members: usize,
     pub drive: Geometry,
     pub chunk_blocks: u64,
-    /// Of the array.
+    /// Zone size of the array.
     pub zone_size_blocks: u64,
     pub unwritten_fails: bool,
-    /// Writes with FUA of a bare drive make nothing else durable.
+    /// On a bare drive, FUA covers only the write's own blocks.
     pub fua_stands_alone: bool,
     pub behaviour: Behaviour,
-    /// How the volume compresses what is written, most of the time; Zstandard with the help of others.
+    /// Codec of the volume most of the time; Zstandard uses compression workers.
     pub codec: Option<Codec>,
-    /// How much of it together, at most.
+    /// Largest unit of blocks that are compressed together.
     pub unit: Unit,
-    /// Logical blocks, out of 100 that are usable.
+    /// Size of the volume in percent of the usable blocks.
     pub size_percent: u64,
-    /// As many blocks as there is room for are written before anything else.
+    /// The volume is filled before anything else.
     pub filled: bool,
     pub load: Load,
-    /// Relative rates of what can happen: a drive executes, answers, a task runs, an operation is handed in.
+    /// Relative rates of the events: execution by a drive, completion, run of a task, submission of an operation.
     pub pace: [u64; 4],
     pub in_order: bool,
     pub rounds: u64,
     pub work_events: u64,
-    /// One of so many events has a fork.
+    /// One of `fork_rarity` events is a fork.
     pub fork_rarity: u64,
     pub most_forks: u64,
     pub cut_in_recovery_percent: u64,
     pub kill_percent: u64,
-    /// One of so many events makes a command of a bare drive fail; 0 for none.
+    /// One of `fault_rarity` events makes a command of a bare drive fail; 0 for none.
     pub fault_rarity: u64,
 }
 
@@ -98,7 +98,8 @@ impl Scenario {
             },
             codec: if rng.chance(1, 2) { draw_codec(&mut Rng::new(rng.clone().next_u64())) } else { None },
             unit: Unit::default(),
-            // Seldom more than there is room for; or full, with victims that are; or with many pages.
+            // Rarely larger than the usable blocks; or full, so that victims are full, too; or with many pages of the
+            // map.
             size_percent: if shape == MANY_ZONES {
                 100
             } else if shape == MANY_PAGES {
@@ -120,11 +121,11 @@ impl Scenario {
             kill_percent: if rng.chance(1, 2) { 40 } else { 0 },
             fault_rarity: if rng.chance(1, 3) { 1000 } else { 0 },
         };
-        // What compresses takes a little more than half of what it is.
+        // Compressible data takes a little more than half of its size.
         if scenario.codec.is_some() && rng.chance(1, 2) {
             scenario.size_percent *= 2;
         }
-        // By numbers of its own, so that all else of a life stays what it is.
+        // Drawn from separate numbers, so that the rest of a life does not change.
         let mut own = Rng::new(rng.clone().next_u64() ^ 2);
         if single && shape > MANY_PAGES && own.chance(1, 12) {
             scenario.draw_large_root(&mut own);
@@ -134,7 +135,7 @@ impl Scenario {
         scenario
     }
 
-    /// Has a root take several blocks and transfers, on a drive of very many zones that takes few blocks at a time.
+    /// Makes a root take several blocks and transfers, on a drive with very many zones and short transfers.
     fn draw_large_root(&mut self, rng: &mut Rng) {
         let zone_capacity_blocks = 16 + rng.below(8);
         self.drive = Geometry {
@@ -145,11 +146,11 @@ impl Scenario {
             ..self.drive.clone()
         };
         (self.size_percent, self.filled) = (2 + rng.below(3), false);
-        // Each recovery looks at all zones.
+        // Each recovery reads the state of all zones.
         (self.rounds, self.most_forks) = (2, 5);
     }
 
-    /// Draws a unit. A drive that may be any has zones in which large ones have room, but few of them.
+    /// Draws a unit. With `any_drive`, a large unit gets a drive with few zones that have room for it.
     fn draw_unit(&mut self, rng: &mut Rng, any_drive: bool) {
         self.unit = *rng.pick(&Unit::all().collect::<Vec<Unit>>());
         let blocks = (self.unit.bytes() / BLOCK) as u64;
@@ -174,7 +175,7 @@ fn draw_codec(rng: &mut Rng) -> Option<Codec> {
     }
 }
 
-/// How often volumes lie on what.
+/// Draws the device below the volume.
 fn draw_over(rng: &mut Rng) -> Over {
     match rng.below(8) {
         0..4 => Over::Drive,
@@ -183,7 +184,7 @@ fn draw_over(rng: &mut Rng) -> Over {
     }
 }
 
-/// Drives of so many zones that the spare ones are a tenth, and of so many that maps have many pages.
+/// Shapes of drives: so many zones that a tenth of them is spare, and so many that the map has many pages.
 const MANY_ZONES: u64 = 1;
 const MANY_PAGES: u64 = 2;
 

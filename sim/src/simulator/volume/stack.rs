@@ -1,4 +1,4 @@
-//! What a volume lies on, put together: a bare drive behind a sequencer, or an array that notes what it leaves.
+//! Sets up the device below a volume: a bare drive behind a sequencer, or an array with a tails file.
 
 use super::{Over, scenario::Scenario};
 use crate::simulator::layer::sequenced;
@@ -11,7 +11,7 @@ use engine::{
 };
 use std::{cell::RefCell, rc::Rc};
 
-/// An array, and what its process leaves to the next one: it is noted before anybody learns of a completion.
+/// An array that records its tails for the next process, before any completion is reported.
 pub(in crate::simulator) struct Noted {
     array: Array,
     runtime: Runtime,
@@ -20,7 +20,7 @@ pub(in crate::simulator) struct Noted {
 }
 
 impl Noted {
-    /// An array whose process has noted nothing yet, and what it will.
+    /// An array without recorded tails, and the tails that it will record.
     pub(in crate::simulator) fn over(runtime: &Runtime, array: Array) -> (Noted, Rc<RefCell<Tails>>) {
         let blocks = vec![0; array.geometry().zones as usize];
         let (assembly, power) = (array.assembly(), array.power_marks());
@@ -59,7 +59,7 @@ impl ZonedDevice for Noted {
     }
 }
 
-/// Makes a volume on new drives.
+/// Creates a volume on new drives.
 pub(super) async fn create(
     runtime: Runtime,
     scenario: Scenario,
@@ -75,8 +75,8 @@ pub(super) async fn create(
     Volume::create(device, options).await.map_err(|e| e.to_string())
 }
 
-/// Brings up the volume that lies on these drives. `left` is what a process has left that died; what this one
-/// leaves will be in `tails`.
+/// Opens the volume on these drives. `left` are the tails of a killed process; those of the new one are recorded in
+/// `tails`.
 pub(super) async fn bring_up(
     runtime: Runtime,
     over: Over,
