@@ -571,6 +571,7 @@ fn all_records(of: &Superblock) -> Vec<Record> {
         Record::Lacks(Lacks { zone, members: 2, epoch }),
         Record::Holes(Holes { zone, member, epoch, ranges: vec![2..4, 6..9] }),
         Record::Decided { zone, epoch },
+        Record::Claim { host: engine::format::Uuid([5; 16]), id: engine::format::Uuid([6; 16]) },
     ]
 }
 

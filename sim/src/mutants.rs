@@ -34,7 +34,7 @@ const REACHED: &str = "ZONERAID_REACHED";
 const ENGINE: &str = "engine";
 const SCRIPTS: &str = "all";
 /// The scripts that judge mutants: those on crashes and faults.
-const TESTS: [&str; 22] = [
+const TESTS: [&str; 24] = [
     "appended",
     "golden",
     "crafted",
@@ -57,6 +57,8 @@ const TESTS: [&str; 22] = [
     "mirror",
     "volume",
     "namespaces",
+    "diverged",
+    "power_loss",
 ];
 
 /// Prefix of the names of the host's test programs, and the modules of its test program that judge.

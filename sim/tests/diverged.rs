@@ -7,7 +7,7 @@ use crate::support::{
 use engine::{
     array::{Array, ArrayError, CreateOptions, Drive, Event, MemberState, Tails, examine},
     buf::{BLOCK, Buf},
-    device::{Command, Completion, Geometry, ZonedDevice, Zones},
+    device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice, Zones},
     raid::{
         error::{NoArray, Note},
         geometry::{Layout, META_ZONES, Place},
@@ -17,7 +17,10 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{rng::Rng, ssd::Cut};
-use std::{cell::Cell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 const MEMBERS: usize = 5;
 
@@ -501,6 +504,114 @@ fn a_host_notices_that_its_log_was_written_by_another_one() {
         assert_eq!(run(&one, first.check_fence()), Err(ArrayError::Fenced), "{:?}", options.policy);
         assert!(first.events(0).events.contains(&Event::Fenced), "{:?}", options.policy);
         write(&other, &second, 0, BEFORE, 9, true);
+        assert_eq!(run(&other, second.check_fence()), Ok(()));
+        one.clear();
+        other.clear();
+    }
+}
+
+/// A drive that lets something happen before the first command that changes it.
+struct Hooked {
+    drive: Rc<dyn ZonedDevice>,
+    hook: Rc<RefCell<Option<Box<dyn FnOnce()>>>>,
+}
+
+impl ZonedDevice for Hooked {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        if !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush) {
+            let hook = self.hook.borrow_mut().take();
+            hook.into_iter().for_each(|hook| hook());
+        }
+        self.drive.submit(command)
+    }
+}
+
+/// What the first host logs when the second one has read the logs and is about to claim them.
+#[test]
+fn claim_keeps_what_the_other_host_has_just_logged() {
+    for options in kinds() {
+        let what = format!("{:?}, {} parities", options.policy, options.parities);
+        let rig = Rig::new();
+        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (one, other) = (Runtime::new(), Runtime::new());
+        let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
+        one.set_host(Host { id: [1; 16], pause: Some(pause) });
+        let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
+        write(&one, &first, 0, 0, BEFORE, true);
+        let hook: Box<dyn FnOnce()> = {
+            let (one, first) = (one.clone(), first.clone());
+            Box::new(move || {
+                let reset = Command::Reset { zones: Zones::One(ZoneIndex(0)) };
+                assert_eq!(run(&one, first.submit(reset)).result, Ok(()));
+                write(&one, &first, 0, 0, 21, true);
+            })
+        };
+        let hook = Rc::new(RefCell::new(Some(hook)));
+        let hooked = |drive: &Drive| {
+            let device = Rc::new(Hooked { drive: drive.device.clone(), hook: hook.clone() });
+            Drive { device, ..drive.clone() }
+        };
+        let pause: Pause = {
+            let (one, first) = (one.clone(), first.clone());
+            Rc::new(move || {
+                assert_eq!(run(&one, first.check_fence()), Err(ArrayError::Fenced));
+                Box::pin(std::future::ready(()))
+            })
+        };
+        other.set_host(Host { id: [2; 16], pause: Some(pause) });
+        let second = run(&other, Array::assemble(&other, drives.iter().map(hooked).collect())).unwrap();
+        assert!(hook.borrow().is_none(), "{what}: nothing was claimed");
+        assert_eq!(wp(&other, &second, 0).1, 21, "{what}: {:?}", second.status().offline);
+        check(&other, &second, 0, 21);
+        assert!(used(&second).1.is_empty(), "{what}: {:?}", used(&second));
+        one.clear();
+        other.clear();
+    }
+}
+
+/// A drive that stops answering when it is told to.
+struct Mute {
+    drive: Rc<dyn ZonedDevice>,
+    silent: Rc<Cell<bool>>,
+    kept: RefCell<Vec<Completer>>,
+    slots: Rc<Slots>,
+}
+
+impl ZonedDevice for Mute {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        if !self.silent.get() {
+            return self.drive.submit(command);
+        }
+        let (completer, completion) = self.slots.pair();
+        self.kept.borrow_mut().push(completer);
+        completion
+    }
+}
+
+/// One path of the first host hangs: what the other members say is enough.
+#[test]
+fn host_lets_go_although_one_of_its_drives_is_silent() {
+    for options in kinds_with_two_zones() {
+        let rig = Rig::new();
+        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let silent = Rc::new(Cell::new(false));
+        let mut paths = drives.clone();
+        let (drive, slots) = (drives[0].device.clone(), Rc::default());
+        paths[0].device = Rc::new(Mute { drive, silent: silent.clone(), kept: RefCell::default(), slots });
+        let (one, other) = (Runtime::new(), Runtime::new());
+        let first = run(&one, Array::create(&one, options.clone(), paths)).unwrap();
+        write(&one, &first, 0, 0, BEFORE, true);
+        let second = run(&other, Array::assemble(&other, drives)).unwrap();
+        silent.set(true);
+        assert_eq!(run(&one, first.check_fence()), Err(ArrayError::Fenced), "{:?}", options.policy);
         assert_eq!(run(&other, second.check_fence()), Ok(()));
         one.clear();
         other.clear();

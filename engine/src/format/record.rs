@@ -221,6 +221,14 @@ pub enum Record {
         /// The life of the zone that this is about.
         epoch: u64,
     },
+    /// Another host is about to assemble the array: nothing can be appended to this log any more by the host that runs it.
+    /// The record says nothing of the array.
+    Claim {
+        /// Id of the host that is about to assemble it.
+        host: Uuid,
+        /// Random, another one for each attempt.
+        id: Uuid,
+    },
 }
 
 /// Bytes of a zone in a checkpoint.
@@ -247,6 +255,7 @@ impl Record {
             Record::Lacks(_) => 9,
             Record::Holes(_) => 10,
             Record::Decided { .. } => 11,
+            Record::Claim { .. } => CLAIM,
         }
     }
 
@@ -275,6 +284,9 @@ impl Record {
             Record::Decided { zone, epoch } => {
                 out.u32(*zone).u32(0).u64(*epoch);
             }
+            Record::Claim { host, id } => {
+                out.bytes(&host.0).bytes(&id.0);
+            }
         }
     }
 
@@ -300,6 +312,7 @@ impl Record {
                 let (zone, _) = (from.u32()?, from.u32()?);
                 Record::Decided { zone, epoch: from.u64()? }
             }
+            CLAIM => Record::Claim { host: Uuid(from.array()?), id: Uuid(from.array()?) },
             _ => return Err(Unreadable::Damaged),
         })
     }
@@ -335,6 +348,7 @@ impl Record {
             Record::Parity(parity) => parity.check(of),
             Record::Tail(tail) => tail.check(of),
             Record::Decided { zone, .. } => zone_exists(*zone),
+            Record::Claim { .. } => Ok(()),
             Record::Lacks(lacks) => {
                 zone_exists(lacks.zone)?;
                 expect(of.are_members(lacks.members), "members that lack", lacks.members)
@@ -396,6 +410,9 @@ impl Record {
     }
 }
 
+/// The kind of a claim.
+const CLAIM: u16 = 12;
+
 const CRC_AT: usize = 52;
 
 /// The checksum of header and payload, with zeros in its own place.
@@ -426,6 +443,11 @@ impl Header {
     /// Length of the record in blocks.
     pub fn blocks(&self) -> u64 {
         (HEADER_BYTES as u64 + self.payload_bytes as u64).div_ceil(BLOCK as u64)
+    }
+
+    /// Whether the record is a claim of another host.
+    pub fn is_claim(&self) -> bool {
+        self.kind == CLAIM
     }
 
     /// The header at the start of `bytes`, if there is one.

@@ -438,6 +438,7 @@ fn every_kind_of_record_is_documented_and_no_other_is_known() {
         (Record::Lacks(Lacks { zone: 0, members: 0, epoch: 0 }), "lacks"),
         (Record::Holes(holes(1)), "holes"),
         (Record::Decided { zone: 0, epoch: 0 }, "decided"),
+        (Record::Claim { host: uuid_of(1), id: uuid_of(2) }, "claim"),
     ];
     assert_eq!(names[0], (1, "checkpoint"));
     assert_eq!(names.len(), coded.len() + 1);
@@ -497,6 +498,8 @@ fn every_field_is_where_the_document_puts_it() {
     assert!(rest.is_empty());
     let record = Record::Decided { zone: u32_of(1), epoch: u64_of(3) };
     check_payload(&record, 11, "Decided", &[("zone", &a), ("epoch", &c)]);
+    let record = Record::Claim { host: uuid_of(1), id: uuid_of(2) };
+    check_payload(&record, 12, "Claim", &[("host", &uuid_of(1).0), ("id", &uuid_of(2).0)]);
 }
 
 #[test]

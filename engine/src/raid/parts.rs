@@ -36,7 +36,9 @@ use crate::{
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
+    future::poll_fn,
     rc::{Rc, Weak},
+    task::Poll,
 };
 
 pub struct Raid {
@@ -75,6 +77,10 @@ impl Keeper for Raid {
 
     fn log_failed(&self, seat: Seat, error: DeviceError) {
         self.member_failed(seat, error, "metadata write");
+    }
+
+    fn claimed(&self) {
+        self.fence();
     }
 
     fn contents(&self, generation: u64, live: &Live) -> (Checkpoint, u64) {
@@ -467,16 +473,29 @@ impl Raid {
 
     /// As [`crate::array::Array::check_fence`].
     pub async fn check_fence(&self) -> Result<(), ArrayError> {
+        if self.membership.is_fenced() {
+            return Err(ArrayError::Fenced);
+        }
         // A drive that is out may never answer, and says something only if too many are out.
         let (failed, active) = (self.membership.has_failed(), self.members.active());
         let asked = (0..self.members.count()).filter(|member| failed || active & (1 << member) != 0);
         let logs: Vec<_> = asked.filter_map(|member| self.members.log(member)).collect();
-        for log in logs {
+        let check = |log: Rc<MetaLog>| async move {
             // One that has been let go meanwhile says nothing.
             if log.is_foreign().await && self.members.logs().any(|other| Rc::ptr_eq(&other, &log)) {
                 self.fence();
             }
-        }
+        };
+        // All at once: a drive that does not answer keeps the others from nothing.
+        let mut checks: Vec<_> = logs.into_iter().map(|log| Box::pin(check(log))).collect();
+        poll_fn(|context| {
+            checks.retain_mut(|check| check.as_mut().poll(context).is_pending());
+            match checks.is_empty() || self.membership.is_fenced() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
         if self.membership.is_fenced() { Err(ArrayError::Fenced) } else { Ok(()) }
     }
 

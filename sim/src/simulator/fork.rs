@@ -89,6 +89,7 @@ impl World<'_> {
         }
         self.strike_fork(&ended, &losses, &mut rng)
             .and_then(|()| self.mix_fork(&ended, &losses, &mut rng))
+            .and_then(|()| self.fence_fork(&ended, &losses, &mut rng))
             .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))
     }
 
@@ -156,6 +157,7 @@ impl World<'_> {
             refusal: None,
             forks: Forks::new(0, Rng::new(0)),
             lenient: self.lenient,
+            excused: 0,
             foreign: self.foreign.clone(),
             coverage: Coverage { seen: BTreeSet::new(), ..self.coverage },
         })

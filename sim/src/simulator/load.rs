@@ -314,6 +314,7 @@ impl World<'_> {
                 self.oracle.zones[zone as usize].end();
                 return Ok(());
             }
+            self.excused += u64::from(self.lenient);
             return if self.lenient { Ok(()) } else { Err(Failure(format!("{kind}: {error}"))) };
         }
         match kind {

@@ -36,6 +36,7 @@ pub mod subject;
 mod suspects;
 pub mod table1;
 mod two_faults;
+mod two_hosts;
 pub mod volume;
 mod wear;
 pub mod wire;

@@ -168,6 +168,15 @@ pub trait Subject: ZonedDevice {
         None
     }
 
+    /// As [`Array::check_fence`].
+    fn check_fence(&self) -> Work<()> {
+        Box::pin(async { Ok(()) })
+    }
+    /// Whether it has let go of its drives, which another host uses.
+    fn is_fenced(&self) -> bool {
+        false
+    }
+
     /// As [`Array::is_provisional`].
     fn is_provisional(&self) -> bool {
         false
@@ -436,6 +445,15 @@ impl Subject for Array {
 
     fn events(&self, since: u64) -> Option<Noted> {
         Some(Array::events(self, since))
+    }
+
+    fn check_fence(&self) -> Work<()> {
+        let array = self.clone();
+        Box::pin(async move { Ok(Array::check_fence(&array).await?) })
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.status().problem == Some(ArrayError::Fenced)
     }
 
     fn is_provisional(&self) -> bool {

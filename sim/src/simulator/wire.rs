@@ -55,6 +55,7 @@ struct Slot {
 
 struct Queued {
     bay: Bay,
+    process: u64,
     command: Command,
     completer: Completer,
     /// A latency spike: passed over until then.
@@ -79,8 +80,13 @@ pub struct Wire {
 
 #[derive(Default)]
 struct State {
-    /// Counts processes; handles of an earlier one answer nothing any more.
+    /// Counts processes; handles of one that has ended answer nothing any more.
+    processes: u64,
+    /// The process that handles are for, and those of other hosts that run beside it.
     process: u64,
+    others: Vec<u64>,
+    /// Drives that a process cannot reach, although others do.
+    cut_off: Vec<(u64, Bay)>,
     now: u64,
     commands: u64,
     /// Out of 1000 commands, so many suffer a latency spike of up to `spike_events`.
@@ -129,8 +135,58 @@ impl Wire {
 
     /// A handle for the engine, good until the power is cut or the process is killed.
     pub fn drive(self: &Rc<Wire>, bay: Bay) -> QueuedDrive {
+        self.drive_for(self.process(), bay)
+    }
+
+    /// As [`Wire::drive`], for a process of another host.
+    pub fn drive_for(self: &Rc<Wire>, process: u64, bay: Bay) -> QueuedDrive {
         let geometry = self.slots.borrow()[bay].geometry.clone();
-        QueuedDrive { wire: self.clone(), bay, geometry, process: self.state.borrow().process }
+        QueuedDrive { wire: self.clone(), bay, geometry, process }
+    }
+
+    /// The process that handles are for.
+    pub fn process(&self) -> u64 {
+        self.state.borrow().process
+    }
+
+    /// Starts a process on another host.
+    pub fn start_other(&self) -> u64 {
+        let mut state = self.state.borrow_mut();
+        state.processes += 1;
+        let process = state.processes;
+        state.others.push(process);
+        process
+    }
+
+    /// Handles are for `process` from now on, which runs already; the one before it goes on to run.
+    pub fn switch_to(&self, process: u64) {
+        let mut state = self.state.borrow_mut();
+        let before = std::mem::replace(&mut state.process, process);
+        state.others.retain(|other| *other != process);
+        state.others.push(before);
+    }
+
+    /// Kills one process: as [`Wire::kill`], of its commands alone.
+    pub fn kill_one(&self, process: u64, rng: &mut Rng) {
+        self.state.borrow_mut().others.retain(|other| *other != process);
+        if self.process() == process {
+            self.begin_process();
+        }
+        let all = std::mem::take(&mut *self.queued.borrow_mut());
+        let (own, others) = all.into_iter().partition(|queued| queued.process == process);
+        *self.queued.borrow_mut() = others;
+        self.reach_some(own, rng);
+    }
+
+    /// A process cannot reach a drive any more.
+    pub fn cut_off(&self, process: u64, bay: Bay) {
+        self.state.borrow_mut().cut_off.push((process, bay));
+    }
+
+    /// Whether commands of a process are on their way to drives; of those that change something alone, if so wanted.
+    pub fn is_used_by(&self, process: u64, changing: bool) -> bool {
+        let queued = self.queued.borrow();
+        queued.iter().any(|queued| queued.process == process && (!changing || changes(&queued.command)))
     }
 
     /// The drive itself, to look at it or to damage it.
@@ -239,10 +295,16 @@ impl Wire {
 
     /// Executes the queued command at `index`; the others keep their order.
     pub fn execute_now(&self, index: usize, traced: bool) -> Event {
-        let Queued { bay, command, completer, .. } = self.queued.borrow_mut().remove(index);
+        let Queued { bay, command, completer, process, .. } = self.queued.borrow_mut().remove(index);
         let mut what = if traced { describe(&command) } else { String::new() };
-        self.put_off(bay, &command);
-        let done = self.slots.borrow_mut()[bay].execute(command);
+        if traced && process != self.process() {
+            what = format!("for process {process}: {what}");
+        }
+        self.put_off(process, bay, &command);
+        let done = match self.reaches(process, bay) {
+            true => self.slots.borrow_mut()[bay].execute(command),
+            false => Done::error(DeviceError::Gone),
+        };
         if traced && let Err(error) = &done.result {
             what = format!("{what}: {error}");
         }
@@ -251,14 +313,19 @@ impl Wire {
     }
 
     /// Queues a command once more, for later, if its drive is about to be given up on with it.
-    fn put_off(&self, bay: Bay, command: &Command) {
+    fn put_off(&self, process: u64, bay: Bay, command: &Command) {
         let slot = &mut self.slots.borrow_mut()[bay];
         if let (Some(Fault::Tardy { events }), false) = (slot.fault, slot.gone) {
             slot.fault = Some(Fault::Silence { executed: false });
             let (completer, _) = self.pairs.pair();
             let not_before = self.state.borrow().now + events;
-            self.queued.borrow_mut().push(Queued { bay, command: command.clone(), completer, not_before });
+            let command = command.clone();
+            self.queued.borrow_mut().push(Queued { bay, process, command, completer, not_before });
         }
+    }
+
+    fn reaches(&self, process: u64, bay: Bay) -> bool {
+        !self.state.borrow().cut_off.contains(&(process, bay))
     }
 
     /// Delivers the executed command at `index` to the engine.
@@ -275,8 +342,11 @@ impl Wire {
         for Executed { done, completer, .. } in executed {
             completer.complete(done);
         }
-        for Queued { bay, command, completer, .. } in queued {
-            let done = self.slots.borrow_mut()[bay].execute(command);
+        for Queued { bay, process, command, completer, .. } in queued {
+            let done = match self.reaches(process, bay) {
+                true => self.slots.borrow_mut()[bay].execute(command),
+                false => Done::error(DeviceError::Gone),
+            };
             completer.complete(done);
         }
     }
@@ -317,17 +387,22 @@ impl Wire {
     /// Kills the process that uses the drives, which keep power: what was queued happens whole, in any
     /// order, or never reached its drive, and nobody learns of it. Old handles are dead from now on.
     pub fn kill(&self, rng: &mut Rng) {
-        let mut queued = self.forget_process();
+        let queued = self.forget_process();
+        self.reach_some(queued, rng);
+        for slot in self.slots.borrow_mut().iter_mut() {
+            (slot.fault, slot.slow_until) = (None, 0);
+        }
+    }
+
+    /// Commands of a process that was killed reach their drives, in any order, or never do.
+    fn reach_some(&self, mut queued: Vec<Queued>, rng: &mut Rng) {
         rng.shuffle(&mut queued);
         let reached_of_four = rng.below(5);
         let mut slots = self.slots.borrow_mut();
-        for Queued { bay, command, .. } in queued {
-            if rng.chance(reached_of_four, 4) {
+        for Queued { bay, command, process, .. } in queued {
+            if rng.chance(reached_of_four, 4) && self.reaches(process, bay) {
                 slots[bay].execute(command);
             }
-        }
-        for slot in slots.iter_mut() {
-            (slot.fault, slot.slow_until) = (None, 0);
         }
     }
 
@@ -340,11 +415,18 @@ impl Wire {
         self.slots.borrow_mut().iter_mut().try_for_each(|slot| slot.ssd.shut_down())
     }
 
-    /// Cuts the process off; gives what it had queued.
+    /// Cuts all processes off; gives what they had queued.
     fn forget_process(&self) -> Vec<Queued> {
-        self.state.borrow_mut().process += 1;
+        self.state.borrow_mut().others.clear();
+        self.begin_process();
         self.executed.borrow_mut().clear();
         std::mem::take(&mut *self.queued.borrow_mut())
+    }
+
+    fn begin_process(&self) {
+        let mut state = self.state.borrow_mut();
+        state.processes += 1;
+        state.process = state.processes;
     }
 }
 
@@ -419,7 +501,7 @@ impl ZonedDevice for QueuedDrive {
     fn submit(&self, command: Command) -> Completion {
         let wire = &self.wire;
         let mut state = wire.state.borrow_mut();
-        if state.process != self.process {
+        if state.process != self.process && !state.others.contains(&self.process) {
             return Completion::failed(DeviceError::Gone);
         }
         state.commands += 1;
@@ -433,8 +515,14 @@ impl ZonedDevice for QueuedDrive {
         }
         let (completer, completion) = wire.pairs.pair();
         let mut queued = wire.queued.borrow_mut();
-        assert!(queued.len() < MOST_QUEUED, "{MOST_QUEUED} commands are in flight at once");
-        queued.push(Queued { bay: self.bay, command, completer, not_before });
+        assert!(
+            queued.len() < MOST_QUEUED,
+            "{MOST_QUEUED} commands are in flight at once; this is one more of process {}: drive{} {}",
+            self.process,
+            self.bay,
+            describe(&command)
+        );
+        queued.push(Queued { bay: self.bay, process: self.process, command, completer, not_before });
         completion
     }
 }

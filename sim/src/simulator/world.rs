@@ -250,6 +250,8 @@ pub struct World<'m> {
     pub(super) forks: Forks,
     /// More has been struck than is promised to be survived: operations may fail.
     pub(super) lenient: bool,
+    /// Operations that have failed so.
+    pub(super) excused: u64,
     /// Spares that were members of another array and may not have been attached yet.
     pub(super) foreign: BTreeSet<Bay>,
     pub(super) coverage: Coverage,
@@ -295,6 +297,7 @@ impl<'m> World<'m> {
             refusal: None,
             forks,
             lenient: false,
+            excused: 0,
             foreign: BTreeSet::new(),
             coverage: Coverage::default(),
             scenario,

@@ -45,6 +45,8 @@ use std::{
 /// With the policy `log`, which writes much to it, the whole zone is: to finish a zone early takes as
 /// long as to write the rest.
 pub const LOG_BLOCKS: u64 = 16384;
+/// Attempts to append a claim to a log that is being written.
+const CLAIMS: u32 = 64;
 /// Records written together at most.
 const BATCH: usize = 32;
 
@@ -58,6 +60,9 @@ pub trait Keeper {
 
     /// A log could not be written.
     fn log_failed(&self, seat: Seat, error: DeviceError);
+
+    /// Another host has claimed the array.
+    fn claimed(&self);
 
     /// All that the array knows, and what a log has `live`, with the last sequence number.
     fn contents(&self, generation: u64, live: &Live) -> (Checkpoint, u64);
@@ -87,6 +92,8 @@ pub struct MetaLog {
     /// Which of the two zones is written, the next block in it, and its generation.
     zone: Cell<u32>,
     wp_blocks: Cell<u64>,
+    /// The end of what has been written to that zone, where the claim of another host would be.
+    end: Cell<u64>,
     generation: Cell<u64>,
     /// Checksum of the checkpoint with which this log begins, once it is written.
     head: Cell<Option<u32>>,
@@ -131,6 +138,7 @@ impl MetaLog {
             zone: Cell::new(zone),
             // Nothing is appended to what was read: the log starts with a checkpoint elsewhere.
             wp_blocks: Cell::new((generation > 0) as u64),
+            end: Cell::new(u64::MAX),
             generation: Cell::new(generation),
             head: Cell::default(),
             cleared: Cell::default(),
@@ -147,6 +155,7 @@ impl MetaLog {
     /// What was read ends at this block of its zone, which may have another place.
     pub fn resume_at(&self, wp_blocks: u64, place: Option<u32>) {
         self.wp_blocks.set(wp_blocks);
+        self.end.set(wp_blocks);
         if let Some(place) = place {
             self.device.place(ZoneIndex(self.zone.get()), place);
         }
@@ -246,7 +255,11 @@ impl MetaLog {
             if let Err(error) = result
                 && keeper.is_current(self.member, &self)
             {
-                keeper.log_failed(seat, error);
+                // A drive that refuses a write may be sound, and the write be where the claim of another host is.
+                match matches!(error, DeviceError::Status(_)) && self.is_claimed().await {
+                    true => keeper.claimed(),
+                    false => keeper.log_failed(seat, error),
+                }
             }
             for (_, _, completer) in batch.drain(..) {
                 completer.complete(Done { result, ..Done::ok() });
@@ -299,7 +312,7 @@ impl MetaLog {
     /// comes behind what is there.
     pub async fn checkpoint(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
         loop {
-            let before = (self.zone.get(), self.wp_blocks.get());
+            let before = (self.zone.get(), self.wp_blocks.get(), self.end.get());
             let error = match self.move_on(keeper, spare).await {
                 Err(error) if may_be_worn(error) => error,
                 result => return result,
@@ -309,6 +322,7 @@ impl MetaLog {
             let is_begun = self.zone.get() != before.0;
             self.zone.set(before.0);
             self.wp_blocks.set(before.1);
+            self.end.set(before.2);
             // Whatever has failed, only the zone that is to be written may have another place.
             match self.find_reserve(1 - before.0).await {
                 true => {}
@@ -377,6 +391,7 @@ impl MetaLog {
         }
         self.zone.set(new.0);
         self.wp_blocks.set(0);
+        self.end.set(0);
         self.generation.set(generation);
         self.head.set(Header::read(&bytes).map(|header| header.crc));
         self.write(&bytes, true).await?;
@@ -390,9 +405,58 @@ impl MetaLog {
         Ok(())
     }
 
-    /// Whether there is a checkpoint in the metadata zones that this log has not written, and that counts: another
-    /// process has assembled the array. What cannot be read says nothing.
+    /// Claims the array for this host: appends a record to the log that another host may be writing. A zone takes one
+    /// write at its write pointer: if that is the claim, the next record of the other host fails, and if it is a record of
+    /// that host, the claim does. So nothing is lost that the other host has logged. Gives the block of the claim.
+    ///
+    /// # Errors
+    /// The log has no room for it, or the other host is faster.
+    pub async fn claim(&self, host: Uuid, id: Uuid) -> Result<Lba, DeviceError> {
+        let zone = ZoneIndex(self.zone.get());
+        let mut result = Err(Status::ZoneIsFull.into());
+        for _ in 0..CLAIMS {
+            let report = self.device.submit(Command::Report { first: zone, count: 1 }).await;
+            let info = report.zones.first().filter(|info| info.state.is_active() && info.wp_blocks > 0);
+            let Some(info) = info.filter(|info| info.wp_blocks < self.device.geometry().zone_capacity_blocks)
+            else {
+                return Err(Status::ZoneIsFull.into());
+            };
+            let lba = Lba(self.lba(zone.0).0 + info.wp_blocks);
+            let bytes = Record::Claim { host, id }.encode(self.origin(lba.0), 0);
+            self.wp_blocks.set(info.wp_blocks);
+            result = self.write(&bytes, true).await.map(|()| lba);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Whether the claim with this id is still at this block.
+    pub async fn holds_claim(&self, lba: Lba, id: Uuid) -> bool {
+        let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
+        let read = done.result.ok().and_then(|()| Record::read(&done.data, self.origin(lba.0)).ok());
+        matches!(read, Some((Record::Claim { id: there, .. }, _, _)) if there == id)
+    }
+
+    /// Whether there is a claim in the block behind what was written last.
+    async fn is_claimed(&self) -> bool {
+        let end = self.end.get();
+        if end >= self.device.geometry().zone_capacity_blocks {
+            return false;
+        }
+        let lba = Lba(self.lba(self.zone.get()).0 + end);
+        let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
+        let read = done.result.ok().and_then(|()| Record::read(&done.data, self.origin(lba.0)).ok());
+        matches!(read, Some((Record::Claim { .. }, _, _)))
+    }
+
+    /// Whether there is a checkpoint in the metadata zones that this log has not written, and that counts, or a claim
+    /// behind its records: another process has assembled the array, or is about to. What cannot be read says nothing.
     pub async fn is_foreign(&self) -> bool {
+        if self.is_claimed().await {
+            return true;
+        }
         for zone in 0..META_ZONES {
             let lba = self.lba(zone);
             let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
@@ -415,13 +479,15 @@ impl MetaLog {
         // a record behind a gap.
         let fua = durable && !geometry.volatile_cache;
         for piece in bytes.chunks(geometry.max_transfer_blocks as usize * BLOCK) {
-            let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
-            self.wp_blocks.set(self.wp_blocks.get() + (piece.len() / BLOCK) as u64);
+            let (from, blocks) = (self.wp_blocks.get(), (piece.len() / BLOCK) as u64);
+            let lba = Lba(self.lba(self.zone.get()).0 + from);
+            self.wp_blocks.set(from + blocks);
             let mut data = self.kit.pool.borrow_mut().take((piece.len() / BLOCK) as u64);
             data.copy_from_slice(piece);
             let done = self.device.submit(Command::write(lba, data.freeze(), fua)).await;
             self.kit.pool.borrow_mut().give(done.data);
             done.result?;
+            self.end.set(from + blocks);
         }
         // A record may end below the write that was torn in it, but never above one.
         if durable && geometry.volatile_cache {

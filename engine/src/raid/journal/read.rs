@@ -303,7 +303,10 @@ impl Reader<'_> {
         let header = Header::read(self.ahead(1).await?).filter(|header| header.origin.lba == origin.lba);
         let blocks = header.map_or(1, |header| header.blocks());
         let there = self.ahead(blocks).await?.chunks(BLOCK).take(blocks as usize);
-        let written = there.filter(|block| !is_uniform(block)).count() as u64;
+        // A claim may lie behind the part of it that was written.
+        let is_part =
+            |block: &&[u8]| !is_uniform(block) && !Header::read(block).is_some_and(|h| h.is_claim());
+        let written = there.filter(is_part).count() as u64;
         Ok((written < blocks, blocks))
     }
 
@@ -457,6 +460,8 @@ impl ReadLog {
         while reader.at < reader.written {
             let origin = Origin { lba: reader.named + reader.at, ..self.origin };
             match reader.record(origin).await {
+                // It may lie behind a record that a power cut has torn.
+                Ok((Record::Claim { .. }, _, blocks)) => reader.pass(blocks),
                 Ok((record, sequence, blocks)) => {
                     if let Record::Checkpoint(checkpoint) = &record {
                         // What follows is of the assembly that has written it.
@@ -600,6 +605,32 @@ mod tests {
         let stripes: BTreeSet<u64> = log.live.parity.of_zone(0, 0).map(|(stripe, _, _)| stripe).collect();
         assert_eq!(stripes, BTreeSet::from([6, 7, 8]), "two stripes are in flight behind the last");
         assert!(!log.live.holes);
+    }
+
+    /// Of a record of two blocks the first one alone was written: a claim lies in the place of the second one.
+    #[test]
+    fn claim_behind_a_torn_record_makes_no_hole() {
+        let (claim, tail) =
+            (Record::Claim { host: Uuid([3; 16]), id: Uuid([4; 16]) }, Record::Tail(tail(0, 0, 3)));
+        let torn = Record::Parity(parity(0, 0, SlotPart { index: 0, from: 0, to: 1 }));
+        for (behind, holes) in [
+            (vec![claim.clone()], false),
+            (vec![claim.clone(), claim.clone()], false),
+            (vec![claim.clone(), tail.clone()], true),
+        ] {
+            let (mut log, begins) = log_of(Policy::Zrwa, std::slice::from_ref(&torn));
+            log.bytes.truncate((begins[0] as usize + 1) * BLOCK);
+            for record in &behind {
+                let lba = (log.bytes.len() / BLOCK) as u64;
+                let origin = Origin { array: superblock(Policy::Zrwa).array, member: 1, lba };
+                record.encode_to(&mut log.bytes, origin, 30);
+            }
+            let read = read(log);
+            assert_eq!((read.live.holes, read.damaged), (holes, 1), "{behind:?}");
+            assert!(read.records.iter().all(|(record, _)| !matches!(record, Record::Claim { .. })));
+        }
+        let log = read(log_of(Policy::Zrwa, &[tail, claim]).0);
+        assert_eq!((log.live.holes, log.damaged, log.records.len()), (false, 0, 2));
     }
 
     /// What a power cut leaves is a log that ends with a torn record, and no hole: anything else may have

@@ -1,7 +1,7 @@
 //! Assembly as a whole: look at everything, write nothing; then carry out what was decided.
 
 use crate::{
-    device::Command,
+    device::{Command, Status},
     format::{Uuid, lineage::Attempt, record::Record},
     raid::{
         Behaviour, Drive, Tails,
@@ -178,21 +178,47 @@ impl Look {
         host.pause.is_some() && ![Uuid::default(), Uuid(host.id)].contains(&runner)
     }
 
-    /// Has another host let go of the array, which finds the checkpoints of this one: see
-    /// [`crate::array::Array::check_fence`]. What there is has to be looked at again then. Nobody is stale afterwards.
+    /// Has another host let go of the array, which finds the claims of this one in its logs: see
+    /// [`crate::array::Array::check_fence`]. What there is has to be looked at again then: the other host may have gone on
+    /// until it noticed. Nobody is stale afterwards.
     ///
     /// # Errors
-    /// The other host has written its own checkpoints meanwhile.
+    /// The other host goes on, or a third one assembles the array.
     pub async fn claim(self) -> Result<(), ArrayError> {
-        let host = self.raid.runtime.host();
-        self.keep_what_counts()?;
-        self.load();
-        self.raid.membership.change(|superblock| superblock.runner = Uuid(host.id));
-        self.raid.renew(self.floor, self.late, None).await?;
+        let (raid, host) = (self.raid.clone(), self.raid.runtime.host());
+        let id = Uuid(raid.runtime.draw_id());
+        let (mut claims, mut is_full) = (Vec::new(), false);
+        for member in each(raid.members.active()) {
+            let Some(log) = raid.members.log(member) else { continue };
+            match log.claim(Uuid(host.id), id).await {
+                Ok(lba) => claims.push((member, log, lba)),
+                Err(error) => is_full |= error == Status::ZoneIsFull.into(),
+            }
+        }
+        let are_enough = |held: u32| raid.members.are_enough(held);
+        if !are_enough(claims.iter().fold(0, |held, (member, ..)| held | 1 << member)) {
+            if !is_full {
+                return Err(ArrayError::Fenced);
+            }
+            // No room for claims: checkpoints do the same, but for what is being logged at this moment.
+            claims.clear();
+            self.keep_what_counts()?;
+            self.load();
+            raid.membership.change(|superblock| superblock.runner = Uuid(host.id));
+            raid.renew(self.floor, self.late, None).await?;
+        }
         if let Some(pause) = host.pause {
             pause().await;
         }
-        self.raid.check_fence().await
+        raid.check_fence().await?;
+        let (mut held, any) = (0, !claims.is_empty());
+        for (member, log, lba) in claims {
+            held |= u32::from(log.holds_claim(lba, id).await) << member;
+        }
+        match any && !raid.members.are_enough(held) {
+            true => Err(ArrayError::Fenced),
+            false => Ok(()),
+        }
     }
 
     /// How the array and its zones would be after assembly.
@@ -242,7 +268,10 @@ pub async fn assemble(
         return found.carry_out().await;
     }
     found.claim().await?;
-    look(runtime, drives, told, behaviour).await?.carry_out().await
+    let found = look(runtime, drives, told, behaviour).await?;
+    // A third host may have claimed it meanwhile.
+    found.raid.check_fence().await?;
+    found.carry_out().await
 }
 
 impl Raid {

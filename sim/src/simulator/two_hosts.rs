@@ -1,0 +1,412 @@
+//! A second host that assembles the array while the first one runs it.
+//!
+//! In some forks the array is assembled by a host of its own, and at any moment of the load another host assembles it as
+//! well: with an executor of its own, on the same drives, and with another host id. The first host looks for a foreign
+//! assembly now and then; the second one waits, as [`engine::array::Array::check_fence`] says, until the first one has
+//! looked and its last commands have reached the drives. Either may be killed, a drive may fail or be out of reach of
+//! one of them, and the power may be cut. What the first host has promised before the second assembly has ended, and
+//! the second one after that, has to be there. A host that has let go promises nothing and writes nothing.
+
+use super::{
+    fork::Losses,
+    subject::{How, Subject, Why},
+    suspects::named,
+    wire::Bay,
+    world::{End, Failure, Pending, World},
+};
+use crate::rng::Rng;
+use engine::{
+    array::{ArrayError, Drive},
+    buf::Buf,
+    device::{Command, Completion},
+    runtime::{Gate, Host, Pause, Runtime},
+    zone::{Lba, ZoneIndex},
+};
+use std::{cell::Cell, rc::Rc};
+
+/// Events in which a host works before something happens.
+const MOST_EVENTS: u64 = 300;
+/// Events of an assembly beside a host that works, at most.
+const TOO_MANY_EVENTS: u64 = 1_000_000;
+
+/// An assembly by another host.
+struct Rival {
+    process: u64,
+    runtime: Runtime,
+    pending: Pending<Rc<dyn Subject>>,
+    /// It has written its checkpoints, and waits.
+    waits: Rc<Cell<bool>>,
+    go: Rc<Gate>,
+    /// Its executor is the world's now.
+    took: Cell<bool>,
+}
+
+/// What became of it.
+enum Met {
+    /// It runs the array.
+    Took(Rc<dyn Subject>),
+    Refused(Why),
+    Killed,
+    PowerCut,
+}
+
+/// A host that another one has taken the array from.
+struct Former {
+    process: u64,
+    runtime: Runtime,
+    subject: Rc<dyn Subject>,
+    commands: Vec<(&'static str, Completion)>,
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        if !self.took.get() {
+            // Tasks hold the executor that holds them.
+            self.runtime.clear();
+        }
+    }
+}
+
+impl Drop for Former {
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
+fn start_on<T: 'static>(runtime: &Runtime, work: super::subject::Work<T>) -> Pending<T> {
+    let pending: Pending<T> = Rc::default();
+    let result = pending.clone();
+    runtime.spawn(async move {
+        let value = work.await;
+        *result.borrow_mut() = Some(value);
+    });
+    pending
+}
+
+impl World<'_> {
+    /// Has two or three hosts assemble what has `ended`, one after the other, a quarter of the time.
+    ///
+    /// # Errors
+    /// A broken promise.
+    pub(super) fn fence_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
+        let plain = self.members.len() > 1
+            && self.heir.is_none()
+            && self.foreign.is_empty()
+            && !self.maker.is_layered()
+            && self.maker.notices_others();
+        if !plain
+            || !losses.suspects.is_empty()
+            || !losses.offered
+            || self.scenario.cramped
+            || !rng.chance(1, 4)
+        {
+            return Ok(());
+        }
+        let mut copy = ended.copy(rng.fork())?;
+        let result = copy.judge_two_hosts();
+        self.take_from(&mut copy);
+        result.map_err(|failure| {
+            self.trace.extend(std::mem::take(&mut copy.trace));
+            Failure(format!("with two hosts: {failure}"))
+        })
+    }
+
+    fn judge_two_hosts(&mut self) -> Result<(), Failure> {
+        self.in_order = false;
+        // Answers of a host that lets go are no reports, and errors of any kind.
+        (self.scenario.load.wrong, self.scenario.load.report) = (0, 0);
+        let mut lost: Vec<usize> = (0..self.members.len()).collect();
+        self.rng.shuffle(&mut lost);
+        let most = self.scenario.parities as u64 + 1;
+        lost.truncate(if self.rng.chance(1, 2) { 0 } else { self.rng.below(most) as usize });
+        self.set_host(1, None);
+        self.trace.note(|| format!("fork: host 1 assembles without {}", named(&lost)));
+        self.assemble_without(&lost)?;
+        self.check_recovery()?;
+        for host in 2..3 + self.rng.below(2) as u8 {
+            let events = self.rng.below(MOST_EVENTS);
+            self.work_for(events)?;
+            match self.meet(host, &mut lost)? {
+                Met::Took(subject) => self.take_over_from_other(host, subject, &lost)?,
+                Met::PowerCut => return self.judge_rest(&lost),
+                Met::Refused(why) => {
+                    self.trace.note(|| format!("fork: host {host} does not assemble: {why}"));
+                    if !self.goes_on()? {
+                        self.end_all()?;
+                        return self.judge_rest(&lost);
+                    }
+                }
+                Met::Killed => {
+                    self.trace.note(|| format!("fork: host {host} is killed"));
+                    if !self.goes_on()? {
+                        self.end_all()?;
+                        return self.judge_rest(&lost);
+                    }
+                }
+            }
+        }
+        self.end_all()?;
+        self.judge_rest(&lost)
+    }
+
+    /// Judges what is left when no host runs any more.
+    fn judge_rest(&mut self, lost: &[usize]) -> Result<(), Failure> {
+        self.in_order = true;
+        self.runtime.clear();
+        self.runtime = Runtime::new();
+        self.lenient = false;
+        let missing = match self.rng.chance(1, 2) {
+            true => lost.to_vec(),
+            false => Vec::new(),
+        };
+        self.trace.note(|| format!("fork: no host runs; assembly without {}", named(&missing)));
+        self.assemble_without(&missing)?;
+        self.check_recovery()?;
+        match self.unsound_members().find(|member| !lost.contains(member)) {
+            Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
+            None => Ok(()),
+        }
+    }
+
+    fn set_host(&mut self, id: u8, pause: Option<Pause>) {
+        self.runtime.clear();
+        self.runtime = Runtime::seeded(self.rng.next_u64());
+        self.runtime.set_host(Host { id: [id; 16], pause });
+    }
+
+    /// Ends all hosts. One that was killed may have been asked to let go: its tails are not taken over.
+    fn end_all(&mut self) -> Result<(), Failure> {
+        let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
+        let end = *self.rng.pick(&[End::PowerCut, End::Kill, End::Shutdown]);
+        let end = self.end_by(end, cache_lost)?;
+        self.trace.note(|| format!("fork: all hosts end: {end}"));
+        self.tails = None;
+        self.oracle.power_cut();
+        Ok(())
+    }
+
+    /// Lets another host assemble the array while this one runs.
+    fn meet(&mut self, host: u8, lost: &mut Vec<usize>) -> Result<Met, Failure> {
+        let mut offered: Vec<Bay> = self.kept(lost);
+        self.rng.shuffle(&mut offered);
+        let process = self.wire.start_other();
+        let (waits, go): (Rc<Cell<bool>>, Rc<Gate>) = Default::default();
+        let pause: Pause = {
+            let (waits, go) = (waits.clone(), go.clone());
+            Rc::new(move || {
+                waits.set(true);
+                let go = go.clone();
+                Box::pin(async move { go.wait().await })
+            })
+        };
+        let runtime = Runtime::seeded(self.rng.next_u64());
+        runtime.set_host(Host { id: [host; 16], pause: Some(pause) });
+        let drive = |bay: &Bay| Drive {
+            name: format!("drive{bay}"),
+            device: Rc::new(self.wire.drive_for(process, *bay)),
+        };
+        let drives = offered.iter().map(drive).collect();
+        self.trace.note(|| format!("fork: host {host} (process {process}) assembles from {offered:?}"));
+        let how = How { join: self.scenario.join, ..How::default() };
+        let pending = start_on(&runtime, self.maker.assemble(&runtime, drives, how));
+        let rival = Rival { process, runtime, pending, waits, go, took: Cell::new(false) };
+        (self.lenient, self.excused) = (true, 0);
+        self.run_with(rival, lost)
+    }
+
+    /// Runs both hosts until the assembly of the other one has ended in some way.
+    fn run_with(&mut self, rival: Rival, lost: &mut Vec<usize>) -> Result<Met, Failure> {
+        let own = self.wire.process();
+        let every = 1 + self.rng.below(200);
+        // Most end by themselves.
+        let ends = self.rng.chance(1, 2).then(|| self.rng.below(2 * MOST_EVENTS));
+        let (mut check, mut noticed, mut gone) = (None::<(bool, Pending<()>)>, false, false);
+        for event in 0..TOO_MANY_EVENTS {
+            if let Some(result) = rival.pending.borrow_mut().take() {
+                return Ok(match result {
+                    Ok(subject) => {
+                        // It would not know on which executor it runs.
+                        self.former(own, &rival)?;
+                        Met::Took(subject)
+                    }
+                    Err(why) => {
+                        self.wire.kill_one(rival.process, &mut self.rng);
+                        Met::Refused(why)
+                    }
+                });
+            }
+            let subject = self.subject.clone();
+            let done =
+                check.as_ref().filter(|(_, pending)| pending.borrow().is_some()).map(|(after, _)| *after);
+            if let Some(after) = done {
+                noticed |= after;
+                check = None;
+            }
+            if let Some(subject) = subject.as_ref().filter(|_| check.is_none() && self.rng.chance(1, every)) {
+                check = Some((rival.waits.get(), self.start(subject.check_fence())));
+            }
+            // It has looked, and what it had on its way when it let go has reached the drives.
+            let let_go = |subject: &Rc<dyn Subject>| subject.is_fenced() && self.wire.is_used_by(own, false);
+            let settled = subject.is_none() || noticed && !subject.as_ref().is_some_and(let_go);
+            if rival.waits.get() && settled && !gone {
+                gone = true;
+                rival.go.open();
+            }
+            if ends == Some(event) {
+                match self.strike_one(&rival, own, lost)? {
+                    Some(met) => return Ok(met),
+                    None => check = check.filter(|_| self.subject.is_some()),
+                }
+            }
+            let moved = match self.rng.below(3) {
+                0 => rival.runtime.step(),
+                _ => self.event(true, false)?,
+            };
+            if !moved && self.wire.queued() + self.wire.executed() == 0 {
+                let stuck = !rival.runtime.step() && !self.runtime.step();
+                if stuck && self.subject.is_none() && rival.pending.borrow().is_none() && gone {
+                    return Err(Failure("the assembly of another host never ends".into()));
+                }
+            }
+        }
+        Err(Failure(format!("an assembly beside another host has not ended after {TOO_MANY_EVENTS} events")))
+    }
+
+    /// Something happens while two hosts are there.
+    fn strike_one(&mut self, rival: &Rival, own: u64, lost: &mut Vec<usize>) -> Result<Option<Met>, Failure> {
+        match self.rng.below(6) {
+            0 => {
+                self.wire.kill_one(rival.process, &mut self.rng);
+                return Ok(Some(Met::Killed));
+            }
+            1 | 2 => {
+                self.trace.note(|| "fork: the host that runs is killed".into());
+                self.wire.kill_one(own, &mut self.rng);
+                self.end_process();
+                self.oracle.power_cut();
+            }
+            3 => {
+                self.trace.note(|| "fork: the power is cut".into());
+                self.end_all()?;
+                return Ok(Some(Met::PowerCut));
+            }
+            kind => {
+                let member = match lost.first() {
+                    None => self.rng.below(self.members.len() as u64) as usize,
+                    Some(_) => return Ok(None),
+                };
+                let Some(bay) = self.members[member] else { return Ok(None) };
+                lost.push(member);
+                match kind {
+                    4 => self.wire.set_gone(bay, true),
+                    _ => self.wire.cut_off(*self.rng.pick(&[own, rival.process]), bay),
+                }
+                self.trace.note(|| format!("fork: member {member} is out of reach, for all: {}", kind == 4));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The host that ran has let go, if it is still there: from now on it is tried whether it does anything.
+    fn former(&mut self, own: u64, rival: &Rival) -> Result<(), Failure> {
+        rival.took.set(true);
+        let runtime = std::mem::replace(&mut self.runtime, rival.runtime.clone());
+        let subject = self.subject.take();
+        self.wire.switch_to(rival.process);
+        if let Some(subject) = subject {
+            if !subject.is_fenced() {
+                runtime.clear();
+                return Err(Failure("a host goes on with an array that another one has assembled".into()));
+            }
+            self.ops.clear();
+            self.held.clear();
+            let mut former = Former { process: own, runtime, subject, commands: Vec::new() };
+            self.try_former(&mut former)?;
+        } else {
+            runtime.clear();
+        }
+        Ok(())
+    }
+
+    /// Commands to a host that has let go fail, and none of its own reach a drive.
+    fn try_former(&mut self, former: &mut Former) -> Result<(), Failure> {
+        let Some(limits) = self.limits.clone() else { return Ok(()) };
+        for zone in 0..limits.zones.min(3) {
+            let end = self.oracle.zones[zone as usize].submitted().min(limits.zone_capacity_blocks - 1);
+            let lba = Lba(limits.start(ZoneIndex(zone)).0 + end);
+            for (what, command) in [
+                ("write", Command::write(lba, Buf::zeroed(4096), true)),
+                ("flush", Command::Flush),
+                ("read", Command::read(lba, Buf::zeroed(4096))),
+            ] {
+                former.commands.push((what, former.subject.submit(command)));
+            }
+        }
+        for _ in 0..1000 {
+            if !former.runtime.step() {
+                break;
+            }
+        }
+        if self.wire.is_used_by(former.process, true) {
+            return Err(Failure("a host writes that has let go of the array".into()));
+        }
+        for (what, completion) in &mut former.commands {
+            match completion.take() {
+                Some(done) if done.result.is_ok() => {
+                    return Err(Failure(format!("a host that has let go of the array answers a {what}")));
+                }
+                Some(_) => (),
+                None => return Err(Failure(format!("a host that has let go never answers a {what}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with the array of the other host, of which everything is judged.
+    fn take_over_from_other(
+        &mut self,
+        host: u8,
+        subject: Rc<dyn Subject>,
+        lost: &[usize],
+    ) -> Result<(), Failure> {
+        self.trace.note(|| format!("fork: host {host} has the array, without {}", named(lost)));
+        self.lenient = false;
+        self.tails = None;
+        self.oracle.power_cut();
+        self.oracle.process_ended();
+        self.ready = true;
+        let offered = self.kept(&[]);
+        self.oracle.volatile_cache = self.promise(&*subject, &offered, true)?;
+        self.take_subject(subject)?;
+        self.check_recovery()?;
+        match self.unsound_members().find(|member| !lost.contains(member)) {
+            Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the host still runs the array, which no other one has assembled.
+    fn goes_on(&mut self) -> Result<bool, Failure> {
+        let Some(subject) = self.subject.clone() else { return Ok(false) };
+        let check = self.start(subject.check_fence());
+        loop {
+            if let Some(result) = check.borrow_mut().take() {
+                self.lenient = false;
+                return match result {
+                    Ok(()) if self.excused > 0 => {
+                        Err(Failure("operations have failed on a host that goes on".into()))
+                    }
+                    Ok(()) => Ok(true),
+                    Err(Why::Array(ArrayError::Fenced)) => Ok(false),
+                    Err(why) => Err(Failure(format!("a check for other hosts: {why}"))),
+                };
+            }
+            self.event(false, true)?;
+        }
+    }
+
+    /// Lets the load run for so many events.
+    fn work_for(&mut self, events: u64) -> Result<(), Failure> {
+        (0..events).try_for_each(|_| self.event(true, false).map(|_| ()))
+    }
+}
