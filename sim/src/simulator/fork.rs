@@ -90,6 +90,7 @@ impl World<'_> {
         self.strike_fork(&ended, &losses, &mut rng)
             .and_then(|()| self.mix_fork(&ended, &losses, &mut rng))
             .and_then(|()| self.fence_fork(&ended, &losses, &mut rng))
+            .and_then(|()| self.damage_fork(&ended, &losses, &mut rng))
             .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))
     }
 

@@ -5,6 +5,7 @@
 //! commands wait on the [`wire`], and after each power cut and recovery the [`oracle`] compares
 //! what the array shows with what it promised. The same seed always gives the same run.
 
+mod common;
 mod copies;
 mod course;
 pub mod coverage;

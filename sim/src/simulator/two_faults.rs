@@ -530,7 +530,7 @@ impl World<'_> {
     }
 
     /// Whether a record begins behind a block of the metadata log.
-    fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
+    pub(super) fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
         let geometry = self.wire.geometry(bay).clone();
         let (zone, at) = geometry.locate(lba);
         let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
@@ -544,7 +544,7 @@ impl World<'_> {
     }
 
     /// A block of some zone, often one that was written lately.
-    fn pick_block(&mut self, bay: Bay, metadata: bool) -> Option<Lba> {
+    pub(super) fn pick_block(&mut self, bay: Bay, metadata: bool) -> Option<Lba> {
         const BELOW: u64 = 24;
         let zones = self.begun_zones(bay, metadata);
         if zones.is_empty() {
