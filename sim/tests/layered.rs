@@ -46,7 +46,7 @@ fn layers_on_arrays_keep_promises_through_every_end() {
 fn array_without_logged_write_pointers_is_found_through_each_layer() {
     let consistency = Consistency::Stripe;
     let arrays = ArrayMaker { consistency, policy: Some(Policy::Zrwa), ..ArrayMaker::default() };
-    for layer in Layer::ALL {
+    for layer in Layer::ALL.into_iter().filter(|layer| !layer.is_on_drive()) {
         let found = (0..10).any(|part| !play(layer, &arrays, 20 * part..20 * (part + 1)).failures.is_empty());
         assert!(found, "{}", layer.name());
     }

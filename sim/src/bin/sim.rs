@@ -178,8 +178,9 @@ struct Run {
     /// Play namespaces instead: tenants of single drives, and of arrays; with --policy of arrays of that policy alone
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "level"])]
     namespaces: bool,
-    /// Play a layer on arrays instead, with every end and misfortune of arrays: namespaces, volume or
-    /// volume-on-namespace; without a name, as many seeds of each
+    /// Play a layer on arrays instead, with every end and misfortune of arrays: namespaces, volume,
+    /// volume-on-namespace, or volume-on-namespace-on-drive, which has no array;
+    /// without a name, as many seeds of each
     #[arg(
         long,
         value_name = "LAYER",

@@ -172,7 +172,8 @@ pub struct Scenario {
 impl Scenario {
     /// Data chunks in a stripe.
     pub fn data_chunks(&self) -> u64 {
-        (self.members - self.parities) as u64
+        // A single drive is one of its own.
+        self.members.saturating_sub(self.parities).max(1) as u64
     }
 
     /// Draws a scenario, for one policy and number of parities or for any.

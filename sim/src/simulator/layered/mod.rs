@@ -1,4 +1,5 @@
-//! Layers on arrays as subjects of the world of arrays: namespaces, a volume, and a volume on a namespace.
+//! Layers on arrays as subjects of the world of arrays: namespaces, a volume, and a volume on a namespace, also over a
+//! single drive without any array.
 //!
 //! The world of arrays knows every end and misfortune there is: power cuts, kills, orderly shutdowns, kills that are
 //! followed by a power cut, lost ZRWAs, faults, rebuilds, replacements, deferred starts, two lost members. It plays
@@ -9,6 +10,7 @@
 //! The shape of a stack follows from its UUID, which is drawn.
 
 mod divided;
+mod single;
 mod zoned;
 
 use super::{
@@ -39,14 +41,26 @@ pub enum Layer {
     Volume,
     /// A volume on one of two namespaces.
     VolumeOnNamespace,
+    /// The same over a single drive.
+    VolumeOnNamespaceOnDrive,
 }
 
 impl Layer {
-    pub const ALL: [Layer; 3] = [Layer::Namespaces, Layer::Volume, Layer::VolumeOnNamespace];
+    pub const ALL: [Layer; 4] =
+        [Layer::Namespaces, Layer::Volume, Layer::VolumeOnNamespace, Layer::VolumeOnNamespaceOnDrive];
+
+    /// Whether there is no array below.
+    pub fn is_on_drive(self) -> bool {
+        self == Layer::VolumeOnNamespaceOnDrive
+    }
+
+    fn is_volume_on_namespace(self) -> bool {
+        matches!(self, Layer::VolumeOnNamespace | Layer::VolumeOnNamespaceOnDrive)
+    }
 
     /// Zones that a member has more for its sake, and active zones.
     fn more(self) -> (u32, u32) {
-        if self == Layer::VolumeOnNamespace { (28, 9) } else { (16, 6) }
+        if self.is_volume_on_namespace() { (28, 9) } else { (16, 6) }
     }
 
     /// What it is called.
@@ -55,6 +69,7 @@ impl Layer {
             Layer::Namespaces => "namespaces",
             Layer::Volume => "volume",
             Layer::VolumeOnNamespace => "volume-on-namespace",
+            Layer::VolumeOnNamespaceOnDrive => "volume-on-namespace-on-drive",
         }
     }
 }
@@ -140,7 +155,7 @@ impl LayeredMaker {
             let clock = Rc::new(Cell::new(1_000_000));
             let max_active = device.geometry().max_active;
             let namespaces = namespaces_on(&runtime, device, &clock).await?;
-            let one_large = self.layer == Layer::VolumeOnNamespace;
+            let one_large = self.layer.is_volume_on_namespace();
             let count = if one_large { 2 } else { shape.namespaces };
             divided::fill(&namespaces, (count, one_large), max_active).await?;
             if let Some(first) = namespaces.list().into_iter().next() {
@@ -166,7 +181,17 @@ impl LayeredMaker {
         let deferred = array.is_provisional();
         let (noted, tails) = Noted::over(&runtime, array.clone());
         let shape = Shape::of(&array.status().uuid);
-        let mut device: Rc<dyn ZonedDevice> = Rc::new(noted);
+        let shown = self.show(runtime, Rc::new(noted), shape).await?;
+        Ok(Rc::new(Layered { array, tails, shown, deferred }))
+    }
+
+    /// The device that the layer on `device` is shown as.
+    async fn show(
+        &self,
+        runtime: Runtime,
+        mut device: Rc<dyn ZonedDevice>,
+        shape: Shape,
+    ) -> Result<Rc<dyn ZonedDevice>, Why> {
         let clock = Rc::new(Cell::new(1_000_000));
         let mut namespaces = None;
         if self.layer != Layer::Volume {
@@ -176,7 +201,7 @@ impl LayeredMaker {
             }
             namespaces = Some(found);
         }
-        let shown: Rc<dyn ZonedDevice> = match (self.layer, namespaces) {
+        Ok(match (self.layer, namespaces) {
             (Layer::Namespaces, Some(namespaces)) => Rc::new(
                 Divided::new(&runtime, namespaces, clock).ok_or_else(|| other("all namespaces are gone"))?,
             ),
@@ -184,8 +209,7 @@ impl LayeredMaker {
                 let volume = Volume::open(&runtime, device, shape.behaviour).await.map_err(other)?;
                 Rc::new(Zoned::open(&runtime, volume).await?)
             }
-        };
-        Ok(Rc::new(Layered { array, tails, shown, deferred }))
+        })
     }
 }
 
@@ -222,6 +246,9 @@ impl Maker for LayeredMaker {
         (misfortune.change, misfortune.change_percent, misfortune.destroy_percent) = (0, 0, 0);
         scenario.forks = scenario.forks.min(3);
         scenario.rounds = scenario.rounds.min(5);
+        if self.layer.is_on_drive() {
+            single::arrange(scenario);
+        }
         true
     }
 
@@ -241,6 +268,9 @@ impl Maker for LayeredMaker {
         join: bool,
     ) -> Work<Rc<dyn Subject>> {
         let (maker, runtime) = (self.clone(), runtime.clone());
+        if self.layer.is_on_drive() {
+            return single::create(maker, runtime, options.uuid, drives);
+        }
         Box::pin(async move {
             let uuid = options.uuid;
             let array = Array::create_with(&runtime, options, drives, maker.arrays.behaviour(join)).await?;
@@ -251,6 +281,9 @@ impl Maker for LayeredMaker {
 
     fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>> {
         let (maker, runtime) = (self.clone(), runtime.clone());
+        if self.layer.is_on_drive() {
+            return single::assemble(maker, runtime, drives);
+        }
         Box::pin(async move {
             let array = maker.arrays.array(&runtime, drives, how).await?;
             maker.bring_up(runtime, array).await

@@ -1,0 +1,111 @@
+//! A layer over a single drive, without any array: what ends a process or the power is all that strikes it.
+
+use super::{LayeredMaker, Shape, Why, other};
+use crate::simulator::{
+    layer::sequenced,
+    scenario::{Misfortune, Scenario},
+    subject::{Subject, Work},
+};
+use engine::{
+    array::{Drive, MemberState},
+    device::{Command, Completion, Geometry, ZonedDevice, Zones},
+    runtime::Runtime,
+};
+use std::rc::Rc;
+
+/// How a start behaves, which a drive has no UUID to decide by.
+fn shape_of(geometry: &Geometry) -> Shape {
+    let mut seed = [0; 16];
+    seed[..8].copy_from_slice(&(geometry.zone_capacity_blocks << 32 | geometry.zones as u64).to_le_bytes());
+    Shape::of(&seed)
+}
+
+/// Zones of a drive beside those that a member of an array has.
+const MORE_ZONES: u32 = 12;
+
+/// Has a scenario be one of a single drive, with zones of the size of those of an array.
+pub(super) fn arrange(scenario: &mut Scenario) {
+    let data_chunks = scenario.data_chunks();
+    (scenario.members, scenario.parities, scenario.mixed, scenario.spare_zones) = (1, 1, false, 0);
+    let drive = &mut scenario.drive;
+    drive.zrwa = None;
+    drive.zones += MORE_ZONES;
+    drive.zone_capacity_blocks *= data_chunks;
+    drive.zone_size_blocks = drive.zone_size_blocks.max(drive.zone_capacity_blocks);
+    let Misfortune { kill_percent, shutdown_percent, cut_in_recovery_percent, power_hidden, .. } =
+        scenario.misfortune;
+    let drain_percent = scenario.misfortune.drain_percent;
+    scenario.misfortune = Misfortune {
+        kill_percent,
+        shutdown_percent,
+        cut_in_recovery_percent,
+        power_hidden,
+        drain_percent,
+        ..Misfortune::default()
+    };
+}
+
+struct Single {
+    name: String,
+    shown: Rc<dyn ZonedDevice>,
+}
+
+/// Makes the layer on a new drive.
+pub(super) fn create(
+    maker: LayeredMaker,
+    runtime: Runtime,
+    uuid: [u8; 16],
+    drives: Vec<Drive>,
+) -> Work<Rc<dyn Subject>> {
+    Box::pin(async move {
+        let device = sequenced(&runtime, &drives).map_err(other)?;
+        // What a creation that was cut off has left.
+        let emptied = device.submit(Command::Reset { zones: Zones::All }).await.result;
+        emptied.map_err(other)?;
+        maker.clone().prepare(runtime.clone(), device, uuid).await?;
+        assemble(maker, runtime, drives).await
+    })
+}
+
+/// Brings up what lies on a drive.
+pub(super) fn assemble(maker: LayeredMaker, runtime: Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
+    Box::pin(async move {
+        let device = sequenced(&runtime, &drives).map_err(other)?;
+        let shape = shape_of(device.geometry());
+        let name = drives.first().map(|drive| drive.name.clone()).unwrap_or_default();
+        let shown = maker.show(runtime, device, shape).await?;
+        Ok(Rc::new(Single { name, shown }) as Rc<dyn Subject>)
+    })
+}
+
+impl ZonedDevice for Single {
+    fn geometry(&self) -> &Geometry {
+        self.shown.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        self.shown.submit(command)
+    }
+}
+
+impl Subject for Single {
+    fn attach(&self, _: usize, _: Drive) -> Work<()> {
+        Box::pin(async { Err(Why::Other("there is no array".into())) })
+    }
+
+    fn rebuild(&self) -> Work<u64> {
+        Box::pin(async { Ok(0) })
+    }
+
+    fn fail(&self, _: usize) -> Work<()> {
+        Box::pin(async { Err(Why::Other("there is no array".into())) })
+    }
+
+    fn members(&self) -> Vec<(MemberState, String)> {
+        vec![(MemberState::Active, self.name.clone())]
+    }
+
+    fn assembly(&self) -> u64 {
+        0
+    }
+}
