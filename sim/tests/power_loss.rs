@@ -2,97 +2,71 @@
 
 use crate::support::{
     array::{geometry, options, pattern, run, wp, write, write_command},
-    rig::{Act, Rig},
+    rig::Act,
+    scene::{ACTIVE, CHUNK, Scene},
 };
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState, Tails},
+    array::{Array, CreateOptions, MemberState, Tails},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice},
     raid::policy::Policy,
-    runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::{rng::Rng, ssd::Cut};
 use std::{cell::Cell, collections::BTreeSet, ops::Range, rc::Rc};
 
-const CHUNK: u64 = 4;
 const ZRWA_LOST: Cut = Cut { cache_lost: false, zrwa_lost: true };
 const CACHE_LOST: Cut = Cut { cache_lost: true, zrwa_lost: false };
 /// Policies with a ZRWA, and numbers of parities.
 const WITH_ZRWA: [(Policy, usize); 4] =
     [(Policy::Zrwa, 1), (Policy::Zrwa, 2), (Policy::InPlace, 1), (Policy::InPlace, 2)];
 
-struct Scene {
-    runtime: Runtime,
-    rig: Rc<Rig>,
-    drives: Vec<Drive>,
-    array: Array,
+/// An array of as many data members whatever its parities are.
+fn scene_of(policy: Policy, parities: usize, shape: &Geometry) -> Scene {
+    let options = CreateOptions { policy: Some(policy), parities, ..options(CHUNK) };
+    Scene::with_members(3 + parities, options, shape.clone())
 }
 
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.runtime.clear();
-    }
+fn try_write(scene: &Scene, at: u64, blocks: u64) -> bool {
+    !scene.refused(write_command(&scene.array, 0, at, blocks, true))
 }
 
-impl Scene {
-    fn new(policy: Policy, parities: usize, shape: &Geometry) -> Scene {
-        let (runtime, rig) = (Runtime::new(), Rig::new());
-        let drives: Vec<_> = (0..3 + parities).map(|_| rig.drive(shape)).collect();
-        let options = CreateOptions { policy: Some(policy), parities, ..options(CHUNK) };
-        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
-        Scene { runtime, rig, drives, array }
-    }
-
-    fn write(&self, at: u64, blocks: u64, fua: bool) {
-        write(&self.runtime, &self.array, 0, at, blocks, fua);
-    }
-
-    fn try_write(&self, at: u64, blocks: u64) -> bool {
-        run(&self.runtime, self.array.submit(write_command(&self.array, 0, at, blocks, true))).result.is_ok()
-    }
-
-    /// Reads blocks of the first zone one by one and compares those that can be read with the pattern. Returns the
-    /// unreadable ones.
-    fn check(&self, blocks: Range<u64>, what: &str) -> Vec<u64> {
-        let mut unreadable = Vec::new();
-        for at in blocks {
-            let done = run(&self.runtime, self.array.submit(Command::read(Lba(at), Buf::zeroed(BLOCK))));
-            match done.result {
-                Ok(()) => {
-                    assert!(done.data[..] == pattern(at, 1), "{what}: block {at} is not what was written")
-                }
-                Err(_) => unreadable.push(at),
+/// Reads blocks of the first zone one by one and compares those that can be read with the pattern. Returns the
+/// unreadable ones.
+fn read_each(scene: &Scene, blocks: Range<u64>, what: &str) -> Vec<u64> {
+    let mut unreadable = Vec::new();
+    for at in blocks {
+        let done = run(&scene.runtime, scene.array.submit(Command::read(Lba(at), Buf::zeroed(BLOCK))));
+        match done.result {
+            Ok(()) => {
+                assert!(done.data[..] == pattern(at, 1), "{what}: block {at} is not what was written")
             }
+            Err(_) => unreadable.push(at),
         }
-        unreadable
     }
+    unreadable
+}
 
-    fn tails(&self, tail: u64) -> Tails {
-        let mut blocks = vec![0; self.array.geometry().zones as usize];
-        blocks[0] = tail;
-        Tails { assembly: self.array.assembly(), blocks, power: self.array.power_marks() }
-    }
+fn tails_of(scene: &Scene, tail: u64) -> Tails {
+    let mut blocks = vec![0; scene.array.geometry().zones as usize];
+    blocks[0] = tail;
+    Tails { assembly: scene.array.assembly(), blocks, power: scene.array.power_marks() }
+}
 
-    fn assemble(&mut self, missing: Option<usize>, tails: Option<&Tails>) -> Result<(), String> {
-        self.runtime.clear();
-        let there = self.drives.iter().enumerate().filter(|(member, _)| Some(*member) != missing);
-        let there = there.map(|(_, drive)| drive.clone()).collect();
-        let assembly = Array::assemble_with(&self.runtime, there, tails, Default::default());
-        self.array = run(&self.runtime, assembly).map_err(|error| error.to_string())?;
-        Ok(())
-    }
+fn assemble(scene: &mut Scene, missing: Option<usize>, tails: Option<&Tails>) -> Result<(), String> {
+    scene.runtime.clear();
+    let assembly = Array::assemble_with(&scene.runtime, scene.without(missing), tails, Default::default());
+    scene.array = run(&scene.runtime, assembly).map_err(|error| error.to_string())?;
+    Ok(())
+}
 
-    fn is_whole(&self) -> bool {
-        let whole =
-            |m: &engine::array::MemberStatus| (m.state, m.zones_to_rebuild) == (MemberState::Active, 0);
-        self.array.status().members.iter().all(whole)
-    }
+fn is_whole(scene: &Scene) -> bool {
+    scene.states().iter().all(|state| *state == ACTIVE)
+}
 
-    fn rebuild(&self) {
-        run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
-        assert!(self.is_whole());
-    }
+fn rebuild(scene: &Scene) {
+    scene.rebuild();
+    assert!(is_whole(scene));
 }
 
 /// The process dies, then all drives lose power and their volatile caches: the recorded tails are ignored, and the array
@@ -102,15 +76,15 @@ fn take_over_after_common_power_loss_ignores_tails() {
     let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
     for (policy, parities) in [(Policy::Log, 1), (Policy::Log, 2)].into_iter().chain(WITH_ZRWA) {
         for blocks in 1..60 {
-            let mut scene = Scene::new(policy, parities, &shape);
-            scene.write(0, blocks, true);
-            scene.write(blocks, 13, false);
-            let tails = scene.tails(blocks + 13);
+            let mut scene = scene_of(policy, parities, &shape);
+            write(&scene.runtime, &scene.array, 0, 0, blocks, true);
+            write(&scene.runtime, &scene.array, 0, blocks, 13, false);
+            let tails = tails_of(&scene, blocks + 13);
             scene.rig.cut_power(&mut Rng::new(blocks), |_| CACHE_LOST);
-            scene.assemble(None, Some(&tails)).unwrap();
+            assemble(&mut scene, None, Some(&tails)).unwrap();
             let tail = wp(&scene.runtime, &scene.array, 0).1;
             assert!(tail >= blocks, "{policy:?}: {blocks} were flushed, {tail} are there");
-            assert!(scene.check(0..tail, "all").is_empty());
+            assert!(read_each(&scene, 0..tail, "all").is_empty());
         }
     }
 }
@@ -122,20 +96,20 @@ fn take_over_after_single_power_loss_keeps_tails() {
     for (policy, parities) in [(Policy::Log, 1), (Policy::Log, 2)].into_iter().chain(WITH_ZRWA) {
         for blocks in (1..60).step_by(3) {
             for lost in 0..3 + parities {
-                let mut scene = Scene::new(policy, parities, &shape);
-                scene.write(0, blocks, true);
-                scene.write(blocks, 13, false);
-                let tails = scene.tails(blocks + 13);
+                let mut scene = scene_of(policy, parities, &shape);
+                write(&scene.runtime, &scene.array, 0, 0, blocks, true);
+                write(&scene.runtime, &scene.array, 0, blocks, 13, false);
+                let tails = tails_of(&scene, blocks + 13);
                 let what = format!("{policy:?} {parities} {blocks} without the cache of {lost}");
                 scene.rig.cut_power_of(lost, CACHE_LOST);
-                scene.assemble(None, Some(&tails)).unwrap();
+                assemble(&mut scene, None, Some(&tails)).unwrap();
                 assert_eq!(wp(&scene.runtime, &scene.array, 0).1, blocks + 13, "{what}");
-                assert!(scene.check(0..blocks + 13, &what).is_empty());
-                scene.rebuild();
+                assert!(read_each(&scene, 0..blocks + 13, &what).is_empty());
+                rebuild(&scene);
                 scene.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
-                scene.assemble(Some((lost + 1) % 3), None).unwrap();
+                assemble(&mut scene, Some((lost + 1) % 3), None).unwrap();
                 assert_eq!(wp(&scene.runtime, &scene.array, 0).1, blocks + 13, "{what}");
-                assert!(scene.check(0..blocks + 13, &what).is_empty());
+                assert!(read_each(&scene, 0..blocks + 13, &what).is_empty());
             }
         }
     }
@@ -148,30 +122,30 @@ fn take_over_compares_each_drive_with_its_own_power_epoch() {
     let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
     for (policy, parities) in [(Policy::Log, 1), (Policy::Log, 2)].into_iter().chain(WITH_ZRWA) {
         for odd in 0..3 + parities {
-            let mut scene = Scene::new(policy, parities, &shape);
+            let mut scene = scene_of(policy, parities, &shape);
             scene.rig.cut_power_of(odd, Cut::default());
-            scene.assemble(None, None).unwrap();
+            assemble(&mut scene, None, None).unwrap();
             let drives: BTreeSet<u64> = scene.array.power_marks().iter().map(|mark| mark.drive).collect();
             assert_eq!(drives.len(), 3 + parities, "{policy:?} {parities}");
-            scene.write(0, 17, false);
-            let tails = scene.tails(17);
-            scene.assemble(None, Some(&tails)).unwrap();
-            assert!(scene.is_whole(), "{policy:?} {parities}: {:?}", scene.array.status().members);
-            let tails = scene.tails(17);
+            write(&scene.runtime, &scene.array, 0, 0, 17, false);
+            let tails = tails_of(&scene, 17);
+            assemble(&mut scene, None, Some(&tails)).unwrap();
+            assert!(is_whole(&scene), "{policy:?} {parities}: {:?}", scene.array.status().members);
+            let tails = tails_of(&scene, 17);
             let lost = (odd + 1) % 3;
             scene.rig.cut_power_of(lost, CACHE_LOST);
-            scene.assemble(None, Some(&tails)).unwrap();
+            assemble(&mut scene, None, Some(&tails)).unwrap();
             assert_eq!(wp(&scene.runtime, &scene.array, 0).1, 17, "{policy:?} {parities}");
             let lacking = scene.array.status().members.into_iter().map(|member| member.zones_to_rebuild > 0);
             assert!(lacking.enumerate().all(|(member, lacks)| lacks == (member == lost)), "{policy:?}");
-            assert!(scene.check(0..17, "all").is_empty());
+            assert!(read_each(&scene, 0..17, "all").is_empty());
         }
     }
 }
 
 #[test]
 fn power_marks_name_drive_and_settled_epoch() {
-    let scene = Scene::new(Policy::Zrwa, 1, &geometry(8, 240, 8));
+    let scene = scene_of(Policy::Zrwa, 1, &geometry(8, 240, 8));
     let marks = scene.array.power_marks();
     assert_eq!(marks.len(), 4);
     run(&scene.runtime, scene.array.fail(2)).unwrap();
@@ -188,7 +162,7 @@ fn power_marks_name_drive_and_settled_epoch() {
     assert_eq!(scene.array.status().members[0].zones_to_rebuild, 0);
     scene.rig.hide_power_epochs();
     let mut blind = scene;
-    blind.assemble(None, None).unwrap();
+    assemble(&mut blind, None, None).unwrap();
     assert_eq!(blind.array.power_marks(), []);
 }
 
@@ -200,30 +174,30 @@ fn read_after_zrwa_loss_decodes_and_rebuild_restores() {
         for blocks in 1..60 {
             for drive in 0..3 + parities {
                 let what = format!("{policy:?} {parities} {blocks} without the ZRWA of {drive}");
-                let mut scene = Scene::new(policy, parities, &geometry(8, 240, 8));
-                scene.write(0, blocks, true);
+                let mut scene = scene_of(policy, parities, &geometry(8, 240, 8));
+                write(&scene.runtime, &scene.array, 0, 0, blocks, true);
                 scene.rig.cut_power_of(drive, ZRWA_LOST);
-                assert!(scene.check(0..blocks, &what).is_empty(), "{what}");
+                assert!(read_each(&scene, 0..blocks, &what).is_empty(), "{what}");
                 let mut tail = blocks;
                 for more in [1, 3, 9, 20] {
-                    scene.write(tail, more, true);
+                    write(&scene.runtime, &scene.array, 0, tail, more, true);
                     tail += more;
                 }
-                assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+                assert!(read_each(&scene, 0..tail, &what).is_empty(), "{what}");
                 if blocks % 2 == 0 {
-                    scene.rebuild();
+                    rebuild(&scene);
                     scene.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
-                    scene.assemble(Some((drive + 1) % 4), None).unwrap();
+                    assemble(&mut scene, Some((drive + 1) % 4), None).unwrap();
                     assert_eq!(wp(&scene.runtime, &scene.array, 0).1, tail, "{what}");
-                    assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+                    assert!(read_each(&scene, 0..tail, &what).is_empty(), "{what}");
                 } else if parities == 1 {
                     scene.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
                     // One loss more than the parity covers: a refusal is right, wrong data is not.
-                    if scene.assemble(Some((drive + 1) % 4), None).is_ok() {
+                    if assemble(&mut scene, Some((drive + 1) % 4), None).is_ok() {
                         let (state, end) = wp(&scene.runtime, &scene.array, 0);
                         assert!(state == ZoneState::Offline || end == tail, "{what}: {state:?} {end}");
                         if state != ZoneState::Offline {
-                            scene.check(0..tail, &what);
+                            read_each(&scene, 0..tail, &what);
                         }
                     }
                 }
@@ -239,8 +213,8 @@ fn write_or_check_detects_zrwa_loss() {
         for blocks in 1..40 {
             for asks in [false, true] {
                 let what = format!("{policy:?} {parities} {blocks} {asks}");
-                let scene = Scene::new(policy, parities, &geometry(8, 240, 8));
-                scene.write(0, blocks, true);
+                let scene = scene_of(policy, parities, &geometry(8, 240, 8));
+                write(&scene.runtime, &scene.array, 0, 0, blocks, true);
                 scene.rig.cut_power_of(1, ZRWA_LOST);
                 match asks {
                     true => {
@@ -248,11 +222,11 @@ fn write_or_check_detects_zrwa_loss() {
                         scene.rig.hide_power_epochs();
                         run(&scene.runtime, scene.array.check_power());
                     }
-                    false => scene.write(blocks, 1, true),
+                    false => write(&scene.runtime, &scene.array, 0, blocks, 1, true),
                 }
                 let lacking = scene.array.status().members[1].zones_to_rebuild;
                 assert_eq!(lacking, 1, "{what}");
-                scene.rebuild();
+                rebuild(&scene);
             }
         }
     }
@@ -265,13 +239,13 @@ fn finish_after_zrwa_loss_keeps_data() {
         for blocks in 1..40 {
             for drive in 0..3 + parities {
                 let what = format!("{policy:?} {parities} {blocks} {drive}");
-                let scene = Scene::new(policy, parities, &geometry(8, 240, 8));
-                scene.write(0, blocks, true);
+                let scene = scene_of(policy, parities, &geometry(8, 240, 8));
+                write(&scene.runtime, &scene.array, 0, 0, blocks, true);
                 scene.rig.cut_power_of(drive, ZRWA_LOST);
                 let zones = engine::device::Zones::One(ZoneIndex(0));
                 let done = run(&scene.runtime, scene.array.submit(Command::Finish { zones }));
                 assert_eq!(done.result, Ok(()), "{what}");
-                assert!(scene.check(0..blocks, &what).is_empty(), "{what}");
+                assert!(read_each(&scene, 0..blocks, &what).is_empty(), "{what}");
             }
         }
     }
@@ -283,19 +257,19 @@ fn common_zrwa_loss_at_run_time_returns_errors() {
     for (policy, parities) in WITH_ZRWA {
         for blocks in 1..60 {
             let what = format!("{policy:?} {parities} {blocks}");
-            let mut scene = Scene::new(policy, parities, &geometry(8, 240, 8));
-            scene.write(0, blocks, true);
+            let mut scene = scene_of(policy, parities, &geometry(8, 240, 8));
+            write(&scene.runtime, &scene.array, 0, 0, blocks, true);
             (0..3 + parities).for_each(|drive| scene.rig.cut_power_of(drive, ZRWA_LOST));
-            scene.check(0..blocks, &what);
-            scene.check(0..blocks, &what);
-            let tail = if scene.try_write(blocks, 5) { blocks + 5 } else { blocks };
-            scene.check(0..tail, &what);
+            read_each(&scene, 0..blocks, &what);
+            read_each(&scene, 0..blocks, &what);
+            let tail = if try_write(&scene, blocks, 5) { blocks + 5 } else { blocks };
+            read_each(&scene, 0..tail, &what);
             scene.rig.cut_power(&mut Rng::new(1), |_| Cut::default());
-            scene.assemble(None, None).unwrap();
+            assemble(&mut scene, None, None).unwrap();
             let (state, end) = wp(&scene.runtime, &scene.array, 0);
             assert!(state == ZoneState::Offline || end >= tail, "{what}: {state:?} {end}");
             if state != ZoneState::Offline {
-                scene.check(0..tail, &what);
+                read_each(&scene, 0..tail, &what);
             }
         }
     }
@@ -308,7 +282,7 @@ fn common_zrwa_loss_takes_promised_zones_offline() {
         for blocks in 1..120 {
             for (step, zeros) in [(5, false), (1, false), (64, false), (5, true)] {
                 let what = format!("{policy:?} {parities} {blocks} by {step}, zeros: {zeros}");
-                let mut scene = Scene::new(policy, parities, &geometry(8, 240, 8));
+                let mut scene = scene_of(policy, parities, &geometry(8, 240, 8));
                 for at in (0..blocks).step_by(step) {
                     let count = (blocks - at).min(step as u64);
                     let data = match zeros {
@@ -320,7 +294,7 @@ fn common_zrwa_loss_takes_promised_zones_offline() {
                 }
                 scene.runtime.clear();
                 scene.rig.cut_power(&mut Rng::new(1), |_| ZRWA_LOST);
-                scene.assemble(None, None).unwrap();
+                assemble(&mut scene, None, None).unwrap();
                 let (state, end) = wp(&scene.runtime, &scene.array, 0);
                 assert!(state == ZoneState::Offline || end >= blocks, "{what}: {state:?} {end}");
             }
@@ -337,27 +311,27 @@ fn read_after_cache_loss_decodes_and_rebuild_restores() {
             for (drive, reads) in (0..3 + parities).flat_map(|drive| [(drive, true), (drive, false)]) {
                 let what =
                     format!("{policy:?} {parities} {blocks} without the cache of {drive}, reads: {reads}");
-                let mut scene = Scene::new(policy, parities, &shape);
-                scene.write(0, blocks, true);
-                scene.write(blocks, 17, false);
+                let mut scene = scene_of(policy, parities, &shape);
+                write(&scene.runtime, &scene.array, 0, 0, blocks, true);
+                write(&scene.runtime, &scene.array, 0, blocks, 17, false);
                 scene.rig.cut_power_of(drive, CACHE_LOST);
                 if reads {
-                    assert!(scene.check(0..blocks + 17, &what).is_empty(), "{what}");
+                    assert!(read_each(&scene, 0..blocks + 17, &what).is_empty(), "{what}");
                 }
                 let tail = blocks + 17 + 3;
-                scene.write(blocks + 17, 3, true);
-                assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+                write(&scene.runtime, &scene.array, 0, blocks + 17, 3, true);
+                assert!(read_each(&scene, 0..tail, &what).is_empty(), "{what}");
                 if scene.array.status().members[drive].state == MemberState::Out {
                     // Its metadata log has lost records, as with the policy `log`.
                     scene.drives[drive] = scene.rig.drive(&shape);
                     let replacement = scene.drives[drive].clone();
                     run(&scene.runtime, scene.array.attach(drive, replacement)).unwrap();
                 }
-                scene.rebuild();
+                rebuild(&scene);
                 scene.rig.cut_power(&mut Rng::new(1), |_| CACHE_LOST);
-                scene.assemble(Some((drive + 1) % 3), None).unwrap();
+                assemble(&mut scene, Some((drive + 1) % 3), None).unwrap();
                 assert_eq!(wp(&scene.runtime, &scene.array, 0).1, tail, "{what}");
-                assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+                assert!(read_each(&scene, 0..tail, &what).is_empty(), "{what}");
             }
         }
     }
@@ -372,10 +346,10 @@ fn rebuild_repeats_zone_after_power_loss_of_target() {
     {
         for at in 0..40 {
             let what = format!("{policy:?}, full: {full}, power loss at write {at}");
-            let mut scene = Scene::new(policy, 1, &shape);
+            let mut scene = scene_of(policy, 1, &shape);
             let tail = if full { scene.array.layout().capacity_blocks() } else { 50 };
             for from in (0..tail).step_by(50) {
-                scene.write(from, 50.min(tail - from), true);
+                write(&scene.runtime, &scene.array, 0, from, 50.min(tail - from), true);
             }
             run(&scene.runtime, scene.array.fail(2)).unwrap();
             scene.drives[2] = scene.rig.drive(&shape);
@@ -396,11 +370,11 @@ fn rebuild_repeats_zone_after_power_loss_of_target() {
             run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
             run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
             scene.rig.rule(|_, _| Act::Pass);
-            assert!(scene.is_whole(), "{what}");
+            assert!(is_whole(&scene), "{what}");
             scene.rig.cut_power(&mut Rng::new(1), |_| CACHE_LOST);
-            scene.assemble(Some(0), None).unwrap();
+            assemble(&mut scene, Some(0), None).unwrap();
             assert_eq!(wp(&scene.runtime, &scene.array, 0).1, tail, "{what}");
-            assert!(scene.check(0..tail, &what).is_empty(), "{what}");
+            assert!(read_each(&scene, 0..tail, &what).is_empty(), "{what}");
         }
     }
 }
@@ -412,7 +386,7 @@ fn promise_costs_one_log_block_per_member_and_zone() {
     // With `inplace` the opening of a zone is recorded as well.
     for (policy, opening) in [(Policy::Zrwa, 0), (Policy::InPlace, 4)] {
         let shape = geometry(8, 240, 8);
-        let (scene, logged) = (Scene::new(policy, 1, &shape), Rc::new(Cell::new(0)));
+        let (scene, logged) = (scene_of(policy, 1, &shape), Rc::new(Cell::new(0)));
         let (counted, log_end) = (logged.clone(), 2 * shape.zone_size_blocks);
         scene.rig.rule(move |_, command| {
             if matches!(command, Command::Write { lba, .. } if lba.0 < log_end) {

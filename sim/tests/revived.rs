@@ -2,71 +2,36 @@
 //! is not.
 
 use crate::support::{
-    array::{check, geometry, options, run, submit, wp, write, write_command},
-    rig::{Act, Rig},
+    array::{geometry, run, submit, wp, write, write_command},
+    rig::Act,
+    scene::{ACTIVE, CHUNK, STRIPE, Scene},
 };
 use engine::{
-    array::{Array, CreateOptions, Drive, MemberState},
+    array::{Array, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zrwa},
     raid::policy::{Policy, zrwa::Refusal},
-    runtime::Runtime,
     zone::{Lba, ZoneState},
 };
 use sim::{rng::Rng, ssd::Cut};
-use std::rc::Rc;
 
-const CHUNK: u64 = 4;
-const STRIPE: u64 = 3 * CHUNK;
-const ACTIVE: (MemberState, u32) = (MemberState::Active, 0);
-
-struct Scene {
-    runtime: Runtime,
-    rig: Rc<Rig>,
-    drives: Vec<Drive>,
-    array: Array,
+fn scene_of(shape: &Geometry) -> Scene {
+    Scene::shaped(Policy::Zrwa, shape.clone())
 }
 
-impl Drop for Scene {
-    /// Tasks hold the array, and the array its drives.
-    fn drop(&mut self) {
-        self.runtime.clear();
-    }
+fn cut_power(scene: &Scene, lost: impl Fn(usize) -> Cut) {
+    scene.runtime.clear();
+    scene.rig.cut_power(&mut Rng::new(1), lost);
 }
 
-impl Scene {
-    fn new(shape: &Geometry) -> Scene {
-        let (runtime, rig) = (Runtime::new(), Rig::new());
-        let drives: Vec<_> = (0..4).map(|_| rig.drive(shape)).collect();
-        let options = CreateOptions { policy: Some(Policy::Zrwa), ..options(CHUNK) };
-        let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
-        Scene { runtime, rig, drives, array }
-    }
+/// Cuts the power; these drives lose their ZRWAs.
+fn lose_zrwas(scene: &Scene, lost: &[usize]) {
+    cut_power(scene, |drive| Cut { cache_lost: false, zrwa_lost: lost.contains(&drive) });
+}
 
-    fn cut(&self, lost: impl Fn(usize) -> Cut) {
-        self.runtime.clear();
-        self.rig.cut_power(&mut Rng::new(1), lost);
-    }
-
-    /// Cuts the power; these drives lose their ZRWAs.
-    fn lose_zrwas(&self, lost: &[usize]) {
-        self.cut(|drive| Cut { cache_lost: false, zrwa_lost: lost.contains(&drive) });
-    }
-
-    fn assemble(&mut self, missing: Option<usize>) {
-        let there = self.drives.iter().enumerate().filter(|(member, _)| Some(*member) != missing);
-        let there = there.map(|(_, drive)| drive.clone()).collect();
-        self.array = run(&self.runtime, Array::assemble(&self.runtime, there)).unwrap();
-    }
-
-    fn states(&self) -> Vec<(MemberState, u32)> {
-        self.array.status().members.iter().map(|m| (m.state, m.zones_to_rebuild)).collect()
-    }
-
-    fn check(&self, tail: u64) {
-        assert_eq!(wp(&self.runtime, &self.array, 0).1, tail);
-        check(&self.runtime, &self.array, 0, tail);
-    }
+fn check_end(scene: &Scene, tail: u64) {
+    assert_eq!(scene.tail(0), tail);
+    scene.check(0, tail);
 }
 
 /// With ZRWAs of their own, or small zones of which four are used as one.
@@ -81,18 +46,18 @@ fn a_member_that_has_lost_its_zrwa_is_rebuilt_wherever_the_first_stripe_ends() {
         shapes().into_iter().flat_map(|shape| (1..STRIPE + 3).map(move |t| (shape.clone(), t)))
     {
         for member in 0..4 {
-            let mut scene = Scene::new(&shape);
+            let mut scene = scene_of(&shape);
             write(&scene.runtime, &scene.array, 0, 0, tail, true);
-            scene.lose_zrwas(&[member]);
+            lose_zrwas(&scene, &[member]);
             scene.assemble(None);
-            scene.check(tail);
+            check_end(&scene, tail);
             let others = scene.states().into_iter().enumerate().filter(|(m, _)| *m != member);
             assert!(others.into_iter().all(|(_, state)| state == ACTIVE), "{tail} without that of {member}");
             run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
             assert_eq!(scene.states(), [ACTIVE; 4]);
-            scene.cut(|_| Cut::default());
+            cut_power(&scene, |_| Cut::default());
             scene.assemble(Some((member + 1) % 4));
-            scene.check(tail);
+            check_end(&scene, tail);
         }
     }
 }
@@ -101,15 +66,15 @@ fn a_member_that_has_lost_its_zrwa_is_rebuilt_wherever_the_first_stripe_ends() {
 #[test]
 fn rows_tell_whether_zeros_are_what_was_written() {
     for member in [0, 3] {
-        let mut scene = Scene::new(&shapes()[0]);
+        let mut scene = scene_of(&shapes()[0]);
         scene.rig.rule(move |drive, command| {
             Act::hold_if(drive == member && matches!(command, Command::FlushZrwa { .. }))
         });
         drop(scene.array.submit(write_command(&scene.array, 0, 0, STRIPE, true)));
         scene.runtime.run();
-        scene.lose_zrwas(&[member]);
+        lose_zrwas(&scene, &[member]);
         scene.assemble(None);
-        scene.check(STRIPE);
+        check_end(&scene, STRIPE);
         assert_eq!(scene.states()[member], (MemberState::Rebuilding, 1));
     }
 }
@@ -118,13 +83,13 @@ fn rows_tell_whether_zeros_are_what_was_written() {
 /// without a ZRWA, or is not.
 #[test]
 fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
-    let mut scene = Scene::new(&shapes()[0]);
+    let mut scene = scene_of(&shapes()[0]);
     let block = |byte| Buf::copy_of(&[byte; BLOCK]);
     let write =
         |scene: &Scene, at, data| submit(&scene.runtime, &scene.array, Command::write(Lba(at), data, true));
     (0..5).for_each(|at| _ = write(&scene, at, block(7)));
     // The slot of the second chunk is the XOR of two equal blocks.
-    scene.lose_zrwas(&[1]);
+    lose_zrwas(&scene, &[1]);
     scene.assemble(None);
     assert_eq!(scene.array.status().offline, []);
     for at in 0..5 {
@@ -137,9 +102,9 @@ fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
 #[test]
 fn two_members_of_zeros_that_parity_contradicts_take_the_zone_offline() {
     for lost in [&[1, 2][..], &[1, 2, 3]] {
-        let mut scene = Scene::new(&shapes()[0]);
+        let mut scene = scene_of(&shapes()[0]);
         write(&scene.runtime, &scene.array, 0, 0, CHUNK + 1, true);
-        scene.lose_zrwas(lost);
+        lose_zrwas(&scene, lost);
         scene.assemble(None);
         let refusals =
             scene.array.status().offline.iter().map(|zone| zone.refusal.clone()).collect::<Vec<_>>();
@@ -150,14 +115,14 @@ fn two_members_of_zeros_that_parity_contradicts_take_the_zone_offline() {
 /// The other member that could confirm them is missing.
 #[test]
 fn a_single_empty_zone_of_zeros_that_nobody_confirms_is_not_believed() {
-    let mut scene = Scene::new(&shapes()[0]);
+    let mut scene = scene_of(&shapes()[0]);
     write(&scene.runtime, &scene.array, 0, 0, 3, true);
-    scene.lose_zrwas(&[0]);
+    lose_zrwas(&scene, &[0]);
     scene.assemble(Some(1));
     assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Offline);
-    scene.cut(|_| Cut::default());
+    cut_power(&scene, |_| Cut::default());
     scene.assemble(None);
-    scene.check(3);
+    check_end(&scene, 3);
 }
 
 /// A recovery that gives empty zones their ZRWAs again is cut at every command, and one member loses its
@@ -171,7 +136,7 @@ fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
         let volatile = shape.volatile_cache;
         for lost in 0..4 {
             for steps in 0.. {
-                let mut scene = Scene::new(&shape);
+                let mut scene = scene_of(&shape);
                 write(&scene.runtime, &scene.array, 0, 0, tail, true);
                 scene.runtime.clear();
                 scene.rig.shut_down();
@@ -181,18 +146,18 @@ fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
                 scene.runtime.run();
                 let missing = match volatile {
                     true => {
-                        scene.cut(|_| Cut { cache_lost: true, zrwa_lost: false });
+                        cut_power(&scene, |_| Cut { cache_lost: true, zrwa_lost: false });
                         Some(lost)
                     }
                     false => {
-                        scene.lose_zrwas(&[lost]);
+                        lose_zrwas(&scene, &[lost]);
                         None
                     }
                 };
                 scene.assemble(missing);
                 let found = wp(&scene.runtime, &scene.array, 0);
                 assert_eq!(found, (ZoneState::Closed, tail), "volatile {volatile}, {lost} after {steps}");
-                scene.check(tail);
+                check_end(&scene, tail);
                 if !cut.get() {
                     break;
                 }

@@ -60,8 +60,12 @@ impl Scene {
     }
 
     pub fn created(options: CreateOptions, shape: Geometry) -> Scene {
+        Scene::with_members(4, options, shape)
+    }
+
+    pub fn with_members(count: usize, options: CreateOptions, shape: Geometry) -> Scene {
         let (runtime, rig) = (Runtime::new(), Rig::new());
-        let drives: Vec<_> = (0..4).map(|_| rig.drive(&shape)).collect();
+        let drives: Vec<_> = (0..count).map(|_| rig.drive(&shape)).collect();
         let array = run(&runtime, Array::create(&runtime, options, drives.clone())).unwrap();
         Scene { runtime, rig, drives, array, shape }
     }
