@@ -21,9 +21,10 @@ use std::{
 /// A future, and what wakes it.
 type Task = (Pin<Box<dyn Future<Output = ()>>>, Waker);
 
-/// Steps after which a device has its turn though some task is ready, and units of work after which it has it.
+/// Steps after which a device has its turn though some task is ready, and units of work after which it has it. It also has
+/// it after a task that has used up its slice.
 const STEPS: u32 = 64;
-const TURN: u32 = SLICE;
+const TURN: u32 = 4 * SLICE;
 
 /// Steps after which a task that has used up its slice goes on though others are ready that have not.
 const PASS: u32 = 64;
@@ -255,7 +256,8 @@ impl Runtime {
         let value = poll();
         let work = WORK.replace(outer.0);
         RUNNING.set(outer.1);
-        self.0.worked.set(self.0.worked.get().saturating_add(work));
+        let worked = if work < SLICE { self.0.worked.get().saturating_add(work) } else { TURN };
+        self.0.worked.set(worked);
         self.0.most_worked.set(self.0.most_worked.get().max(work));
         value
     }

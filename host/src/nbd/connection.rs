@@ -31,7 +31,7 @@ use std::{
 const COPIED_BYTES: usize = (runtime::SLICE / runtime::COPY) as usize * BLOCK;
 
 /// Work of a system call that copies nothing, some microseconds.
-const CALL: u32 = 64;
+const CALL: u32 = 32;
 
 /// A request that has been received, with the data of a write that is not written yet: buffers, and where in them the
 /// data is.
