@@ -267,7 +267,7 @@ impl Raid {
         let failed_zones: Vec<ZoneIndex> = decided().filter(failed).collect();
         let most_missing_of_gaps = most_missing(&gaps, missing);
         let (mut of_failed, mut of_others) = (Vec::new(), Vec::new());
-        for gap in gaps.iter().filter(|gap| !self.zones.is_offline(ZoneIndex(gap.zone))) {
+        for gap in gaps.iter().filter(|gap| is_decided(&ZoneIndex(gap.zone))) {
             let failed = failed_zones.contains(&ZoneIndex(gap.zone));
             (if failed { &mut of_failed } else { &mut of_others }).push(*gap);
         }
