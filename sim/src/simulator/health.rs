@@ -162,7 +162,6 @@ impl World<'_> {
             self.trace.note(|| format!("fork: {cause:?}, so {remedy:?}"));
             self.counts.remedies += 1;
             let tried = self.apply(&remedy)?;
-            self.hear(|_| true)?;
             self.trace.note(|| format!("fork: {tried:?}"));
             let Some(after) = self.health() else { return Ok(()) };
             let of = |what: String| Failure(format!("recommended since {cause:?}: {remedy:?}; {what}"));
@@ -174,7 +173,12 @@ impl World<'_> {
             if after.may_be_lost < before.may_be_lost && damaged.is_empty() {
                 return Err(of(format!("worse afterwards: {after:?}; before: {before:?}")));
             }
-            if (after.cause, &after.remedy) == (before.cause, &before.remedy) {
+            let again = (after.cause, &after.remedy) == (before.cause, &before.remedy);
+            if again && self.lenient && remedy == Remedy::Rebuild {
+                // Not judged yet: a rebuild that has lost blocks may leave a part out (see docs/TESTING.md).
+                return Ok(());
+            }
+            if again {
                 return Err(of(format!("it is recommended again; {:?}", self.array_status())));
             }
             done.push(remedy);
