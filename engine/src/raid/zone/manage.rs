@@ -266,6 +266,9 @@ impl Raid {
             return Ok(());
         }
         let tail_blocks = running.as_ref().map_or(0, |zone| zone.flow.borrow().complete());
+        if let Some(zone) = running.as_ref().filter(|_| tail_blocks > 0) {
+            self.prove_data(zone).await;
+        }
         self.barrier(self.live(index)).await;
         self.check_zone(index)?;
         let epoch = self.catalog.change(index, |record| record.finished = Some(tail_blocks));

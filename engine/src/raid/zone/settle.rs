@@ -81,6 +81,25 @@ impl Raid {
         self.append_to(live, Record::Tail(record), sequence).await;
     }
 
+    /// Writes the evidence of all complete data before a zone is finished, as before its first promise, unless something
+    /// has been promised. Without it, a zone whose ZRWAs are all lost while it is finished would be full of zeros after a
+    /// crash. The zone is quiet.
+    pub async fn prove_data(&self, zone: &Zone) {
+        if zone.promised.get() || !self.layout.policy.uses_zrwa() {
+            return;
+        }
+        let round = {
+            let flow = zone.flow.borrow();
+            let (complete, chunks) = (flow.complete, self.chunks_to_claim(&flow));
+            Round { complete, wanted: true, chunks, claimed: flow.claimed }
+        };
+        let safe = self.layout.policy.settle(self, zone, &round).await;
+        zone.flow.borrow_mut().claimed = round.chunks.max(round.claimed);
+        if safe > 0 {
+            self.record_promise(zone, safe).await;
+        }
+    }
+
     /// Number of whole chunks that should count as settled.
     fn chunks_to_claim(&self, flow: &Flow) -> u64 {
         let (layout, consistency) = (&self.layout, self.behaviour.consistency);
