@@ -256,9 +256,10 @@ impl MetaLog {
                 && keeper.is_current(self.member, &self)
             {
                 // A drive that refuses a write may be sound, and the write be where the claim of another host is.
-                match matches!(error, DeviceError::Status(_)) && self.is_claimed().await {
-                    true => keeper.claimed(),
-                    false => keeper.log_failed(seat, error),
+                if matches!(error, DeviceError::Status(_)) && self.is_claimed().await {
+                    keeper.claimed();
+                } else {
+                    keeper.log_failed(seat, error);
                 }
             }
             for (_, _, completer) in batch.drain(..) {
