@@ -276,7 +276,10 @@ impl Raid {
             let gaps: Vec<Gap> = of_failed.iter().copied().filter(|gap| gap.zone == zone.0).collect();
             most_missing(&gaps, missing) > superblock.parities as usize
         };
-        let is_unreadable = |zone: &ZoneIndex| self.is_unreadable(*zone) || has_unreadable_blocks(*zone);
+        // Which blocks of a read-only zone can be read shows when they are read.
+        let is_unreadable = |zone: &ZoneIndex| {
+            self.zones.is_read_only(*zone) || self.is_unreadable(*zone) || has_unreadable_blocks(*zone)
+        };
         let refusals = self.zones.offline();
         let undecided = refusals.iter().filter(|(zone, _)| !is_decided(&ZoneIndex(**zone)));
         ArrayStatus {

@@ -195,6 +195,10 @@ struct Run {
     /// lives come to: none of that is promised to be survived
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "single"])]
     silent: bool,
+    /// Also play cases that are known to fail now and then: two hosts at once, damage to more members than parity covers,
+    /// remedies and readability beyond the promise, zones that too many members can only read (docs/TESTING.md)
+    #[arg(long, group = "layer", conflicts_with_all = ["learn", "single"])]
+    beyond: bool,
 }
 
 /// Layers on arrays.
@@ -327,7 +331,13 @@ impl Run {
         }
         let policy = self.policy.map(|named| named.policy);
         let appends = self.policy.is_some_and(|named| named.appends);
-        let maker = ArrayMaker { policy, parities: self.level, appends, ..ArrayMaker::default() };
+        let maker = ArrayMaker {
+            policy,
+            parities: self.level,
+            appends,
+            beyond: self.beyond,
+            ..ArrayMaker::default()
+        };
         if self.silent {
             return self.run_silent(ArrayMaker { silent: true, ..maker });
         }

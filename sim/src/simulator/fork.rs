@@ -89,8 +89,12 @@ impl World<'_> {
         }
         self.strike_fork(&ended, &losses, &mut rng)
             .and_then(|()| self.mix_fork(&ended, &losses, &mut rng))
-            .and_then(|()| self.fence_fork(&ended, &losses, &mut rng))
-            .and_then(|()| self.damage_fork(&ended, &losses, &mut rng))
+            .and_then(|()| match self.scenario.misfortune.beyond {
+                true => self
+                    .fence_fork(&ended, &losses, &mut rng)
+                    .and_then(|()| self.damage_fork(&ended, &losses, &mut rng)),
+                false => Ok(()),
+            })
             .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))?;
         if losses.suspects.is_empty() && losses.offered && self.heir.is_none() && rng.chance(1, 4) {
             let mut copy = ended.copy(rng.fork())?;

@@ -102,6 +102,8 @@ pub struct Misfortune {
     pub command: u64,
     /// A drive fails silently: never drawn, only where that is asked for.
     pub silent: u64,
+    /// Forks play cases that are known to fail now and then: never drawn, only where that is asked for.
+    pub beyond: bool,
     /// A drive loses power or is reset while the host goes on.
     pub power: u64,
     /// Out of 100 kills, after so many drives lose power before the next process.
@@ -485,6 +487,7 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         fail: rate(rng, on(25), 60),
         command: rate(rng, on(40), 60),
         silent: 0,
+        beyond: false,
         repair: 200 + rng.below(3000),
         replace: rate(rng, 60, 600),
         change: rate(&mut owner, 40, 600),

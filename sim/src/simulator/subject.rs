@@ -296,6 +296,8 @@ pub struct ArrayMaker {
     pub appends: bool,
     /// A drive fails silently in each life.
     pub silent: bool,
+    /// Forks play cases that are known to fail now and then as well.
+    pub beyond: bool,
 }
 
 /// How the subject of a scenario is made.
@@ -341,6 +343,7 @@ impl Maker for ArrayMaker {
     }
 
     fn arrange(&self, scenario: &mut Scenario) -> bool {
+        scenario.misfortune.beyond = self.beyond;
         if self.silent {
             scenario.misfortune.silent = 1000;
         }

@@ -132,11 +132,13 @@ impl World<'_> {
             self.oracle.fall_back();
         }
         self.lenient = true;
-        let judged =
-            self.suffer(&mut books).and_then(|()| match books.assembled && self.rng.chance(1, REMEDIES) {
+        let beyond = self.scenario.misfortune.beyond;
+        let judged = self.suffer(&mut books).and_then(|()| {
+            match beyond && books.assembled && self.rng.chance(1, REMEDIES) {
                 true => self.judge_remedies_beyond(books.struck),
                 false => self.return_all(&mut books),
-            });
+            }
+        });
         judged.map_err(|failure| Failure(format!("beyond the promise ({what}): {failure}")))
     }
 
@@ -189,7 +191,9 @@ impl World<'_> {
                 // It has been given a new log.
                 books.blow.outcast &= !books.blow.renews;
                 books.failed = self.verify_where(&report, |_| true)?;
-                self.judge_readable(&books.failed)?;
+                if self.scenario.misfortune.beyond {
+                    self.judge_readable(&books.failed)?;
+                }
                 self.counts.beyond += 1;
                 if self.rng.chance(1, 2) {
                     self.write_on()?;

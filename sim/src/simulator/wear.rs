@@ -90,7 +90,10 @@ impl World<'_> {
             }
             let report = self.take_report(|of| of == zone)?;
             if report[zone as usize].state == ZoneState::Offline && promised > 0 {
-                return Err(Failure(format!("zone {zone} is offline")));
+                return match self.scenario.misfortune.beyond {
+                    true => Err(Failure(format!("zone {zone} is offline"))),
+                    false => Ok(()),
+                };
             }
             if let Some(limits) = self.limits.clone() {
                 let start = limits.start(ZoneIndex(zone)).0;
