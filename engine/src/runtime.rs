@@ -24,14 +24,14 @@ type Task = (Pin<Box<dyn Future<Output = ()>>>, Waker);
 /// Steps after which a device has its turn though some task is ready, and units of work after which it has it. It also has
 /// it after a task that has used up its slice.
 const STEPS: u32 = 64;
-const TURN: u32 = 4 * SLICE;
+const TURN: u32 = 2 * SLICE;
 
 /// Steps after which a task that has used up its slice goes on though others are ready that have not.
 const PASS: u32 = 64;
 
 /// Units of work after which a task lets others go on ([`give_way`]). A unit is one entry of a map that is looked up or
-/// changed, which takes 25 to 150 ns with its share of cache misses: a slice is 15 to 75 microseconds.
-pub const SLICE: u32 = 512;
+/// changed, which takes 25 to 150 ns with its share of cache misses: a slice is 25 to 150 microseconds.
+pub const SLICE: u32 = 1024;
 
 /// Units that the copy of a block takes, 0.5 microseconds.
 pub const COPY: u32 = 16;
@@ -39,7 +39,7 @@ pub const COPY: u32 = 16;
 /// Most units of one poll: the longest stretch that cannot be interrupted, begun at the end of a slice, when all blocks
 /// of a page of the map are discarded, each of them of a compressed unit of 16, whose neighbours are looked up as well.
 /// Simulations fail that exceed it.
-pub const MOST_WORK: u32 = 48 * SLICE;
+pub const MOST_WORK: u32 = 24 * SLICE;
 
 thread_local! {
     /// Units of work in the poll that is going on, and the number of its task.

@@ -33,6 +33,11 @@ const COPIED_BYTES: usize = (runtime::SLICE / runtime::COPY) as usize * BLOCK;
 /// Work of a system call that copies nothing, some microseconds.
 const CALL: u32 = 32;
 
+/// How many times as much work counts while several clients are active: others, and the ring that tells of them, have
+/// their turn so much more often, after some requests. A turn of the ring costs as much as half of a small request, so
+/// that one client alone would feel it.
+const SHARED_WORK: u32 = 8;
+
 /// A request that has been received, with the data of a write that is not written yet: buffers, and where in them the
 /// data is.
 pub(super) struct Job {
@@ -362,7 +367,9 @@ impl Connection {
 
     /// Lets others go on after so much work, also if this client always has something more to say. Bytes were copied.
     async fn give_way(&self, bytes: usize) {
-        runtime::work(CALL + (bytes as u64 * runtime::COPY as u64 / BLOCK as u64) as u32);
+        let times =
+            if self.server.upgrade().is_some_and(|server| server.is_shared()) { SHARED_WORK } else { 1 };
+        runtime::work((CALL + (bytes as u64 * runtime::COPY as u64 / BLOCK as u64) as u32) * times);
         runtime::give_way().await;
     }
 

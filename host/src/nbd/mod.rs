@@ -174,9 +174,14 @@ impl Server {
         }
     }
 
+    /// Whether several clients are active.
+    fn is_shared(&self) -> bool {
+        self.active() > 1
+    }
+
     /// How many bytes are read or written at a time.
     fn piece_bytes(&self) -> u64 {
-        if self.active() > 1 { SHARED_PIECE_BYTES } else { PIECE_BYTES }
+        if self.is_shared() { SHARED_PIECE_BYTES } else { PIECE_BYTES }
     }
 
     /// What was asked for by all clients, and by each that is there, with the number of its connection.
