@@ -272,6 +272,41 @@ fn an_array_of_small_zones_is_found_again_whoever_is_missing_and_takes_a_new_dri
     }
 }
 
+/// Active zones that no aggregate contains would leave the drive too few for a rebuild.
+#[test]
+fn used_drive_is_emptied_beyond_its_last_aggregate() {
+    let geometry = Geometry { zones: 42, ..larger() };
+    let rest = geometry.zones / FACTOR * FACTOR..geometry.zones;
+    let runtime = Runtime::new();
+    let used = drives(6, &geometry);
+    let states = |drive: &Drive| -> Vec<ZoneState> {
+        let report = Command::Report { first: ZoneIndex(rest.start), count: rest.len() as u32 };
+        let done = run(&runtime, drive.device.submit(report));
+        assert_eq!((done.result, done.zones.len()), (Ok(()), rest.len()));
+        done.zones.iter().map(|info| info.state).collect()
+    };
+    let empty = vec![ZoneState::Empty; rest.len()];
+    for drive in &used {
+        for zone in rest.clone().map(ZoneIndex) {
+            let opened = Command::Open { zones: Zones::One(zone), zrwa: true };
+            assert_eq!(run(&runtime, drive.device.submit(opened)).result, Ok(()));
+        }
+        assert_ne!(states(drive), empty);
+    }
+    let array = run(&runtime, Array::create(&runtime, options(4), used[..4].to_vec())).unwrap();
+    assert_eq!(run(&runtime, examine(&runtime, &used[0])).unwrap().superblock.aggregate, FACTOR);
+    write(&runtime, &array, 0, 0, 31, true);
+    run(&runtime, array.fail(0)).unwrap();
+    run(&runtime, array.attach(0, used[4].clone())).unwrap();
+    run(&runtime, array.rebuild(&|_| ())).unwrap();
+    run(&runtime, array.replace(1, used[5].clone(), &|_| ())).unwrap();
+    for drive in &used {
+        assert_eq!(states(drive), empty, "{}", drive.name);
+    }
+    check(&runtime, &array, 0, 31);
+    runtime.clear();
+}
+
 fn larger() -> Geometry {
     Geometry { zones: 40, zone_capacity_blocks: 64, zone_size_blocks: 64, ..small() }
 }

@@ -16,7 +16,7 @@ use crate::{
     raid::{
         Behaviour, Drive, LogStep,
         catalog::Catalog,
-        erase::{kept_plate, member_uuid, wipe},
+        erase::{kept_plate, member_uuid, wipe_for_member},
         error::{ArrayError, BadDrive, DriveFault, Lack, NoDesign, Room},
         geometry::{MAX_PARITIES, META_ZONES},
         holes::HoleMap,
@@ -121,7 +121,7 @@ pub async fn create(
     let catalog = Catalog::new(records, Vec::new(), HoleMap::default());
     let raid = Raid::new(runtime, superblock, geometry, catalog, 1, behaviour);
     for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
-        let wiped = wipe(&*device).await;
+        let wiped = wipe_for_member(&*drive.device, &*device).await;
         wiped.map_err(|error| BadDrive::new(&name, DriveFault::Reset(error)))?;
         check_forgotten(runtime, &drive).await?;
         // The first checkpoint goes to the other zone, which is zone 0.

@@ -26,6 +26,16 @@ pub async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     Ok(())
 }
 
+/// As [`wipe`], for a drive that is to be a member and is used as `device`. The last zones of the drive, if they are
+/// fewer than an aggregate, are not part of `device` and are reset as well: active ones would count against the limits
+/// of the drive.
+pub async fn wipe_for_member(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) -> Result<(), DeviceError> {
+    wipe(device).await?;
+    let (whole, used) = (drive.geometry(), device.geometry());
+    let aggregate = (used.zone_size_blocks / whole.zone_size_blocks) as u32;
+    reset_each(drive, used.zones * aggregate..whole.zones).await
+}
+
 /// Resets `zones` of a drive, in any order.
 pub async fn reset_each(
     device: &dyn ZonedDevice,

@@ -6,7 +6,7 @@ use crate::{
     raid::{
         Drive,
         create::{check_appends, check_drive, check_forgotten},
-        erase::{kept_plate, member_uuid, wipe},
+        erase::{kept_plate, member_uuid, wipe_for_member},
         error::{ArrayError, BadDrive, BadMember, DriveFault, Lack},
         events::Event,
         journal::logged::Live,
@@ -33,7 +33,7 @@ impl Raid {
         self.members.check_unused(&drive)?;
         // The drive may have been here before, with reads in flight.
         self.members.note_loss();
-        let wiped = wipe(&*device).await;
+        let wiped = wipe_for_member(&*drive.device, &*device).await;
         wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)))?;
         check_forgotten(&self.runtime, &drive).await?;
         self.membership.settled().await;

@@ -65,7 +65,7 @@ use crate::{
     raid::{
         Drive,
         create::check_forgotten,
-        erase::{kept_plate, reset_each, wipe},
+        erase::{kept_plate, reset_each, wipe_for_member},
         error::{ArrayError, BadDrive, DriveFault, NoCopy, NoPart, NoReplacement, NotTaken},
         events::Event,
         geometry::physical,
@@ -166,7 +166,7 @@ impl Raid {
         self.members.note_loss();
         let target = self.find_target(member, &new.device).await;
         let wiped = match target.is_blank() {
-            true => wipe(&*new.device).await,
+            true => wipe_for_member(&*new.drive, &*new.device).await,
             false => reset_each(&*new.device, target.others()).await,
         };
         wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
@@ -203,7 +203,7 @@ impl Raid {
         mirror.end().await;
         if self.duty.is_cancelled() {
             // No command for it is in flight any more.
-            let wiped = wipe(&*new.device).await;
+            let wiped = wipe_for_member(&*new.drive, &*new.device).await;
             wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
             let cancelled = NoReplacement::Failed { drive: new.name, member, why: NotTaken::CalledOff };
             self.events.note(Event::NotReplaced(cancelled.clone()));
