@@ -29,7 +29,6 @@ mod power;
 mod power_loss;
 mod probe;
 mod raid6;
-mod read_only_zones;
 mod regressions;
 mod regressions_log;
 mod revived;

@@ -413,8 +413,6 @@ pub enum NoPart {
     TooFewOthers,
     #[error("the zone is offline: it is rebuilt when it has been decided where its data ends")]
     Offline,
-    #[error("the zone can only be read: too many members cannot write their part")]
-    ReadOnly,
     /// A member that cannot be done without cannot write it.
     #[error("member {0} cannot write its part of the zone: stop the array and start it again")]
     Stuck(usize),

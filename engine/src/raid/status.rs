@@ -253,8 +253,7 @@ impl Raid {
         // Zones in doubt lack what they lack until they are decided.
         let missing =
             |zone: u32| self.members.out() | self.catalog.lost(ZoneIndex(zone)) & self.members.active();
-        let is_decided = |zone: &ZoneIndex| !self.zones.is_offline(*zone) || self.zones.is_read_only(*zone);
-        let decided = || self.zones.all().filter(is_decided);
+        let decided = || self.zones.all().filter(|zone| !self.zones.is_offline(*zone));
         let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).max().unwrap_or(0);
         let mut gaps: Vec<Gap> = self.catalog.unreadable.gaps();
         gaps.extend(self.catalog.holes().all().into_iter().map(|hole| Gap {
@@ -267,7 +266,7 @@ impl Raid {
         let failed_zones: Vec<ZoneIndex> = decided().filter(failed).collect();
         let most_missing_of_gaps = most_missing(&gaps, missing);
         let (mut of_failed, mut of_others) = (Vec::new(), Vec::new());
-        for gap in gaps.iter().filter(|gap| is_decided(&ZoneIndex(gap.zone))) {
+        for gap in gaps.iter().filter(|gap| !self.zones.is_offline(ZoneIndex(gap.zone))) {
             let failed = failed_zones.contains(&ZoneIndex(gap.zone));
             (if failed { &mut of_failed } else { &mut of_others }).push(*gap);
         }
@@ -276,12 +275,7 @@ impl Raid {
             let gaps: Vec<Gap> = of_failed.iter().copied().filter(|gap| gap.zone == zone.0).collect();
             most_missing(&gaps, missing) > superblock.parities as usize
         };
-        // Which blocks of a read-only zone can be read shows when they are read.
-        let is_unreadable = |zone: &ZoneIndex| {
-            self.zones.is_read_only(*zone) || self.is_unreadable(*zone) || has_unreadable_blocks(*zone)
-        };
-        let refusals = self.zones.offline();
-        let undecided = refusals.iter().filter(|(zone, _)| !is_decided(&ZoneIndex(**zone)));
+        let is_unreadable = |zone: &ZoneIndex| self.is_unreadable(*zone) || has_unreadable_blocks(*zone);
         ArrayStatus {
             most_missing: parts_missing.max(most_missing_of_gaps),
             most_missing_of_blocks: most_missing(&of_others, missing),
@@ -303,35 +297,12 @@ impl Raid {
             provisional: false,
             read_only: false,
             problem: self.membership.is_fenced().then_some(ArrayError::Fenced),
-            offline: undecided.map(|(zone, refusal)| offline(*zone, refusal)).collect(),
+            offline: self.zones.offline().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
     }
 
-    /// Whether something in a zone, which has failed, cannot be read since it lacks too many parts, or blocks of them.
+    /// Whether something in a zone, which has failed, cannot be read since it lacks too many parts.
     fn is_unreadable(&self, zone: ZoneIndex) -> bool {
-        let (layout, tail, live) = (&self.layout, self.tail(zone), self.live(zone));
-        if !self.members.are_enough(live) {
-            return tail > 0;
-        }
-        let keeps = |member: usize, stripe: u64| {
-            live & (1 << member) != 0 && self.keeps_blocks(zone, member, (stripe + 1) * layout.chunk_blocks)
-        };
-        // Parities of a partial stripe are in memory, unless they are of more than there is.
-        let knows_parities = self.zones.running(zone).is_some_and(|zone| !zone.flow.borrow().is_ahead());
-        let lacks_some = |stripe: u64| {
-            let covered = tail - stripe * layout.stripe_blocks();
-            let chunks = covered.div_ceil(layout.chunk_blocks).min(layout.data_chunks());
-            let lacking = (0..chunks).filter(|index| !keeps(layout.member(stripe, *index), stripe)).count();
-            let there = |which: &usize| match covered < layout.stripe_blocks() {
-                true => knows_parities,
-                false => keeps(layout.parity_member(stripe, *which), stripe),
-            };
-            lacking > (0..layout.parities).filter(there).count()
-        };
-        // What all keep comes first.
-        let is_cut = |stripe: &u64| !each(live).all(|member| keeps(member, *stripe));
-        let is_partial = |stripe: &u64| (*stripe + 1) * layout.stripe_blocks() > tail;
-        let stripes = (0..tail.div_ceil(layout.stripe_blocks())).rev();
-        stripes.take_while(|stripe| is_partial(stripe) || is_cut(stripe)).any(lacks_some)
+        self.tail(zone) > 0 && !self.members.are_enough(self.live(zone))
     }
 }

@@ -95,17 +95,7 @@ impl World<'_> {
                     .and_then(|()| self.damage_fork(&ended, &losses, &mut rng)),
                 false => Ok(()),
             })
-            .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))?;
-        if losses.suspects.is_empty() && losses.offered && self.heir.is_none() && rng.chance(1, 4) {
-            let mut copy = ended.copy(rng.fork())?;
-            let result = copy.judge_common_wear();
-            self.take_from(&mut copy);
-            if let Err(failure) = result {
-                self.trace.extend(std::mem::take(&mut copy.trace));
-                return Err(Failure(format!("forked here, after {end}, {failure}")));
-            }
-        }
-        Ok(())
+            .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))
     }
 
     /// Strikes what has ended once more: as many members as may be, or one beside as many that are missing.

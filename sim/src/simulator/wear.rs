@@ -1,18 +1,11 @@
 //! Media that are damaged for good, and when a drive counts as sound again: once the array has moved what was in zones
 //! that have worn out to spare ones of the same drive.
 
-use super::{
-    course::Course,
-    drives::Places,
-    wire::Bay,
-    world::{Failure, World},
-};
-use crate::ssd::{Cut, Fault};
+use super::{course::Course, drives::Places, wire::Bay, world::World};
+use crate::ssd::Fault;
 use engine::{
     array::MemberState,
-    buf::{BLOCK, Buf},
-    device::Command,
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex},
 };
 use std::collections::BTreeSet;
 
@@ -48,65 +41,6 @@ impl World<'_> {
             true => course.worn.entry(bay).or_default().insert(zone.0),
             false => course.scarred.insert(bay),
         };
-    }
-
-    /// More members than there are parities can only read their part of some zone, and have done so since the end: all
-    /// that was promised there is read, and nothing is made up, also after another cut.
-    ///
-    /// # Errors
-    /// A broken promise.
-    pub(super) fn judge_common_wear(&mut self) -> Result<(), Failure> {
-        let (members, parities) = (self.members.len(), self.scenario.parities);
-        let is_plain = self.scenario.aggregate == 1 && self.scenario.group_blocks <= 1;
-        let is_begun = |zone: &u32| {
-            let zone = &self.oracle.zones[*zone as usize];
-            zone.change.is_none() && zone.submitted() > 0
-        };
-        let begun: Vec<u32> = (0..self.oracle.zones.len() as u32).filter(is_begun).collect();
-        if !is_plain || members == 1 || self.maker.is_layered() || begun.is_empty() {
-            return Ok(());
-        }
-        let zone = *self.rng.pick(&begun);
-        let mut worn: Vec<usize> = (0..members).collect();
-        self.rng.shuffle(&mut worn);
-        worn.truncate(parities + 1 + self.rng.below((members - parities - 1) as u64) as usize);
-        self.trace.note(|| format!("fork: members {worn:?} can only read zone {zone}"));
-        for member in worn {
-            let Some(bay) = self.members[member] else { return Ok(()) };
-            let (places, count) = (self.places(bay), self.wire.geometry(bay).zones);
-            let Some(place) = (0..count).find(|place| places.zone_at(*place) == Some(zone)) else {
-                return Ok(());
-            };
-            self.wire.ssd(bay).faults().after(0, Fault::ReadOnly(ZoneIndex(place)));
-        }
-        self.lenient = true;
-        for again in [false, true] {
-            if again {
-                self.cut_power(|_| Cut { cache_lost: false, zrwa_lost: false })?;
-            }
-            let promised = self.oracle.promised(zone);
-            if let Err(why) = self.assemble_from(|_| true)? {
-                return Err(Failure(format!("the array does not assemble: {why}")));
-            }
-            let report = self.take_report(|of| of == zone)?;
-            if report[zone as usize].state == ZoneState::Offline && promised > 0 {
-                return match self.scenario.misfortune.beyond {
-                    true => Err(Failure(format!("zone {zone} is offline"))),
-                    false => Ok(()),
-                };
-            }
-            if let Some(limits) = self.limits.clone() {
-                let start = limits.start(ZoneIndex(zone)).0;
-                let read = |at| Command::read(Lba(start + at), Buf::zeroed(BLOCK));
-                let done = self.ask((0..promised).map(read).collect())?;
-                if let Some(at) = done.iter().position(|done| done.result.is_err()) {
-                    return Err(Failure(format!("block {at} of zone {zone} cannot be read, of {promised}")));
-                }
-            }
-            self.verify_where(&report, |of| of == zone)?;
-            self.counts.beyond += 1;
-        }
-        Ok(())
     }
 
     pub(super) fn is_damaged(&self, course: &Course, member: usize) -> bool {

@@ -310,11 +310,7 @@ impl Raid {
         let lacking = zones.keys().flat_map(|zone| {
             each(self.catalog.lost(ZoneIndex(*zone)) & active).map(|member| (*zone, member))
         });
-        let reason = |zone| match self.zones.is_read_only(ZoneIndex(zone)) {
-            true => NoPart::ReadOnly,
-            false => NoPart::Offline,
-        };
-        lacking.map(|(zone, member)| LeftOut { zone, member, reason: reason(zone) }).collect()
+        lacking.map(|(zone, member)| LeftOut { zone, member, reason: NoPart::Offline }).collect()
     }
 
     async fn rebuild_zone(
@@ -343,7 +339,7 @@ impl Raid {
     }
 
     /// A spare zone for a member's part of a zone, if its own place is worn and there is one.
-    pub async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, u32)> {
+    async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, u32)> {
         let log = self.members.log(member)?;
         let worn = self.part(zone, member).await.is_some_and(|info| is_worn(info.state));
         let place = if worn { log.device.find_free().await } else { None };

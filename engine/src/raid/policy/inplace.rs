@@ -204,36 +204,6 @@ impl Evidence {
     }
 }
 
-impl Evidence {
-    /// Up to where a zone that ends at `tail_blocks` can be read without anything being written: everything that was
-    /// acknowledged is below. All of that is on the members that are there, with the parity of complete stripes, or their
-    /// drives cannot read it.
-    pub fn end_as_stored(&self, layout: &Layout, tail_blocks: u64) -> u64 {
-        let (chunk, k, stripe_blocks) = (layout.chunk_blocks, layout.data_chunks(), layout.stripe_blocks());
-        let lacks = |member: usize, stripe: u64, block: u64| {
-            let at = (stripe - self.base_row) * chunk + block;
-            self.members[member].as_ref().is_some_and(|seen| !seen.unreadable.contains(&at))
-        };
-        let is_stored = |at: u64| {
-            let (stripe, (index, block)) = (at / stripe_blocks, layout.chunk_of(at % stripe_blocks));
-            self.is_present(layout, stripe, index, block)
-                || !lacks(layout.member(stripe, index), stripe, block)
-        };
-        // A complete stripe has been acknowledged with its parity.
-        let has_parity = |at: u64| {
-            let (stripe, (index, block)) = (at / stripe_blocks, layout.chunk_of(at % stripe_blocks));
-            index + 1 < k
-                || (stripe + 1) * stripe_blocks > tail_blocks
-                || (0..layout.parities).all(|which| {
-                    self.own_version(layout, stripe, which, block) == Some(k)
-                        || !lacks(layout.parity_member(stripe, which), stripe, block)
-                })
-        };
-        let from = (self.base_row * stripe_blocks).min(tail_blocks);
-        (from..tail_blocks).find(|at| !is_stored(*at) || !has_parity(*at)).unwrap_or(tail_blocks)
-    }
-}
-
 /// Where the zone ended: blocks of the logical zone that are there or can be decoded, at least
 /// everything that was acknowledged; or a refusal. A zone that was finished ended at `finished`.
 pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Result<u64, Refusal> {

@@ -290,8 +290,6 @@ pub enum Refusal {
          the drives have lost their ZRWAs; reset the zone to use it again"
     )]
     PromiseLost { promised_blocks: u64 },
-    #[error("it can only be read: too many members cannot write their part any more")]
-    ReadOnly,
 }
 
 impl Refusal {
@@ -308,8 +306,7 @@ impl Refusal {
             | Refusal::Contradiction
             | Refusal::Lacking { .. }
             | Refusal::Log { .. }
-            | Refusal::PromiseLost { .. }
-            | Refusal::ReadOnly => false,
+            | Refusal::PromiseLost { .. } => false,
         }
     }
 }

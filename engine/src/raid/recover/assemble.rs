@@ -12,14 +12,12 @@ use crate::{
         events::Event,
         geometry::{each, physical},
         parts::Raid,
-        policy::zrwa::Refusal,
         recover::{
             membership::decide_members,
             scan::{Candidate, scan},
             verdict::{Awaited, Verdict, ZoneView},
         },
         status::Inspected,
-        zone::flow::Zone,
     },
     runtime::Runtime,
     zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
@@ -129,7 +127,7 @@ impl Look {
         for zone in raid.zones.all() {
             let other = others.remove(&zone).unwrap_or(Verdict::Empty);
             let seen = raid.seen(own.get(&zone).unwrap_or(&Verdict::Empty));
-            if seen == raid.seen(&other) || matches!(other, Verdict::Offline(_) | Verdict::ReadOnly(_)) {
+            if seen == raid.seen(&other) || matches!(other, Verdict::Offline(_)) {
                 continue;
             }
             raid.catalog.take_over(zone, &without.raid.catalog);
@@ -338,29 +336,20 @@ impl Raid {
                 }
             }
             let told_end = ends.get(index as usize).copied().flatten();
-            let mut view =
-                ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
-            let verdict = self.judge_worn(&mut view).await.unwrap_or_else(Verdict::Offline);
-            let refusal = match &verdict {
-                Verdict::Offline(refusal) => Some(refusal.clone()),
-                Verdict::ReadOnly(_) => Some(Refusal::ReadOnly),
-                _ => None,
-            };
-            match refusal {
-                Some(refusal) => {
-                    match refusal {
-                        Refusal::ReadOnly => self.events.note(Event::ZoneFailed { zone: index }),
-                        _ => self.events.note(Event::ZoneOffline { zone: index, why: refusal.clone() }),
-                    }
+            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end };
+            let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
+            match &verdict {
+                Verdict::Offline(refusal) => {
+                    self.events.note(Event::ZoneOffline { zone: index, why: refusal.clone() });
                     // As long as it is offline these parts stay as they are, whoever comes and goes.
                     record.wait_for(awaited.members & !record.lost, awaited.floor);
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
-                    self.zones.put_offline(zone, refusal, reports.iter().any(holds));
+                    self.zones.put_offline(zone, refusal.clone(), reports.iter().any(holds));
                 }
                 // Those that have come back are members again only when all others know it.
-                None => record.waits &= self.members.active(),
+                _ => record.waits &= self.members.active(),
             }
             if matches!(verdict, Verdict::Reset) && !record.resetting {
                 // Promised like any other reset: half of it must not look like a zone that lost members,
@@ -392,13 +381,8 @@ impl Raid {
         let goes_on = |zone: u32, epoch: u64| {
             self.catalog.record(ZoneIndex(zone)).epoch == epoch
                 && verdicts.iter().any(|(z, verdict)| {
-                    let goes_on = matches!(
-                        verdict,
-                        Verdict::Open(_)
-                            | Verdict::Finish(Some(_))
-                            | Verdict::ReadOnly(_)
-                            | Verdict::Offline(_)
-                    );
+                    let goes_on =
+                        matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::Offline(_));
                     z.0 == zone && goes_on
                 })
         };
@@ -508,7 +492,6 @@ impl Raid {
                 (ZoneState::Full, tail.blocks)
             }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
-            Verdict::ReadOnly(tail) => (ZoneState::ReadOnly, tail.blocks),
             Verdict::Offline(_) => (ZoneState::Offline, 0),
         }
     }
@@ -517,16 +500,6 @@ impl Raid {
     pub fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
         let (state, wp_blocks) = self.seen(verdict);
         self.load_as(zone, state, wp_blocks);
-        if let Verdict::ReadOnly(tail) = verdict {
-            // One that has failed: what there is of it can be read.
-            let running = Zone::new(&self.layout, zone, self.catalog.epoch(zone));
-            running.flow.borrow_mut().restore_read_only(tail.blocks, tail.positions, &tail.parities);
-            if tail.lacks_parities {
-                running.flow.borrow_mut().doubt_parities();
-            }
-            running.failed.set(true);
-            self.zones.start(Rc::new(running));
-        }
     }
 
     /// Tells the table that a zone is in this state, and where its write pointer is.

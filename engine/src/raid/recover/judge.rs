@@ -84,6 +84,9 @@ impl Raid {
 
     async fn judge_as_found(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, info) in view.info.iter().enumerate() {
+            // Nothing can be read from or written to it any more, or nothing written; or nobody can tell where it
+            // ends, and whatever is said of that may turn out to be wrong when all of it can be read.
+            let is_in_doubt = |info: &ZoneInfo| info.state.is_active() && info.wp_blocks == UNKNOWN_WP;
             if info.is_some_and(|info| is_worn(info.state) || is_in_doubt(&info)) {
                 view.record.lost |= 1 << member;
             }
@@ -146,9 +149,6 @@ impl Raid {
         evidence: &Evidence,
     ) -> Option<Buf> {
         evidence.wp_blocks[member].filter(|_| !self.catalog.has_hole(zone, member, blocks.clone()))?;
-        if !self.zones.is_uncut(zone, member, blocks.end) {
-            return None;
-        }
         let lba = Lba(self.members.start(member, zone).0 + blocks.start);
         let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
         let done = self.members.submit(member, Command::read(lba, data)).await;
@@ -222,12 +222,6 @@ impl Raid {
             }
         }
     }
-}
-
-/// Whether nobody can tell where a part ends: whatever is said of that may turn out to be wrong when all of it can be
-/// read.
-pub fn is_in_doubt(info: &ZoneInfo) -> bool {
-    info.state.is_active() && info.wp_blocks == UNKNOWN_WP
 }
 
 /// The same blocks of all chunks of a stripe and of its parities.

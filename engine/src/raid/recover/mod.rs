@@ -44,4 +44,3 @@ pub mod repair;
 pub mod revive;
 pub mod scan;
 pub mod verdict;
-pub mod worn;

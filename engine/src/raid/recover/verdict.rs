@@ -22,9 +22,6 @@ pub enum Verdict {
     Finish(Option<Tail>),
     /// It goes on from here.
     Open(Tail),
-    /// It ends here and can only be read: too many members cannot write their part any more. Nothing of it is touched,
-    /// as if it were offline.
-    ReadOnly(Tail),
     /// Nobody can tell where it ended.
     Offline(Refusal),
 }
@@ -33,10 +30,8 @@ pub enum Verdict {
 pub struct Tail {
     pub blocks: u64,
     pub positions: [u64; MAX_MEMBERS],
-    /// The running parities of its stripe, unless `lacks_parities`.
+    /// The running parities of its stripe.
     pub parities: [BufMut; MAX_PARITIES],
-    /// Too much of its stripe is lost to tell the parities: so it can be in a zone that can only be read.
-    pub lacks_parities: bool,
     pub found: Found,
     /// Members (bits) whose zones are empty although they hold their part.
     pub revived: u32,
@@ -69,8 +64,6 @@ pub struct ZoneView<'a> {
     pub answered_blocks: u64,
     /// Where it ends, as somebody has been told who goes on there.
     pub told_end: Option<u64>,
-    /// Members (bits) whose part can only be read and is needed: `info` describes it as if it could be written.
-    pub read_only: u32,
 }
 
 impl ZoneView<'_> {

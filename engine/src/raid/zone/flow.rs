@@ -370,33 +370,6 @@ impl Flow {
         self.found.keep_differing();
     }
 
-    /// Sets what recovery found of a zone that can only be read: nothing goes on there.
-    pub fn restore_read_only(
-        &mut self,
-        tail: u64,
-        positions: [u64; MAX_MEMBERS],
-        parities: &[BufMut; MAX_PARITIES],
-    ) {
-        let copy = |parity: &BufMut| {
-            let mut copy = BufMut::zeroed(parity.len());
-            copy.copy_from_slice(parity);
-            copy
-        };
-        self.restore(
-            tail,
-            positions,
-            (std::array::from_fn(|which| copy(&parities[which])), Found::default()),
-        );
-        self.end_here();
-        // It holds none of the resources that are counted here.
-        self.open = false;
-    }
-
-    /// Nothing of the stripe of the tail is decoded: its parities are of more than there is.
-    pub fn doubt_parities(&mut self) {
-        self.next = self.complete + 1;
-    }
-
     /// Nothing goes on, and everything that is there is safe.
     pub fn end_here(&mut self) {
         self.safe = self.complete;

@@ -135,14 +135,6 @@ impl Raid {
 
     /// Whether enough members could write a zone if it were reset: nothing is given up for a reset that fails.
     async fn is_usable(&self, zone: ZoneIndex) -> bool {
-        let mut could = 0u32;
-        for member in each(self.members.active()) {
-            let is_sound = self.part(zone, member).await.is_some_and(|info| !is_worn(info.state));
-            could |= ((is_sound || self.find_spare(zone, member).await.is_some()) as u32) << member;
-        }
-        if !self.members.are_enough(could) {
-            return false;
-        }
         // What is worn has to be known as lost first: a spare zone in its place would pass for what the member holds.
         for member in each(self.live(zone)) {
             if self.part(zone, member).await.is_some_and(|info| is_worn(info.state)) {

@@ -76,44 +76,18 @@ impl Raid {
         self.live(zone) & (1 << member) != 0
             && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
             && (self.members.suspects() & (1 << member) == 0 || !self.zones.is_running(zone))
-            && self.keeps_blocks(zone, member, at + piece.to)
+            && self.zones.is_uncut(zone, member, at + piece.to)
+            && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to))
     }
 
-    /// Whether a member keeps its blocks of a zone below `end`, also if it cannot write them any more: a zone that has
-    /// become read-only may have lost the content of its ZRWA.
-    pub fn keeps_blocks(&self, zone: ZoneIndex, member: usize, end: u64) -> bool {
-        if !self.zones.is_uncut(zone, member, end) {
-            return false;
-        }
-        let is_kept = self.zones.is_read_only(zone) || self.zones.keeps_zrwa(zone);
-        if self.zones.stuck(zone) != Some(member) || is_kept {
-            return true;
-        }
+    /// Whether a member that cannot write a zone any more keeps its blocks below `end`: a zone that has become
+    /// read-only may have lost the content of its ZRWA.
+    fn keeps_blocks(&self, zone: ZoneIndex, member: usize, end: u64) -> bool {
         let running = self.zones.running(zone).filter(|_| self.layout.policy.uses_zrwa());
         let Some(running) = running.filter(|_| self.members.is_worn(member)) else { return true };
         let passed =
             running.flow.borrow().positions()[member] * self.layout.policy.position_blocks(&self.layout);
         end <= passed
-    }
-
-    /// Finds out whether a member that cannot write a zone any more, and is needed, still has what was in its ZRWA: that
-    /// is lost as a whole, and reads as zeros then.
-    async fn look_for_kept_zrwa(&self, zone: ZoneIndex) {
-        let stuck = self.zones.stuck(zone).filter(|member| !self.keeps_blocks(zone, *member, u64::MAX));
-        let Some((member, running)) = stuck.zip(self.zones.running(zone)) else { return };
-        // Of several small zones that are used as one each has a ZRWA of its own.
-        if self.zones.is_cut(zone) || self.membership.superblock().aggregate > 1 {
-            return;
-        }
-        let layout = &self.layout;
-        let wp_blocks = running.flow.borrow().positions()[member] * layout.policy.position_blocks(layout);
-        let end = (layout.rows * layout.chunk_blocks).min(wp_blocks + layout.window_blocks());
-        let (seat, epoch) = (self.members.seat(member), self.catalog.epoch(zone));
-        let is_kept = self.is_blank(zone, member, wp_blocks..end).await == Some(false);
-        let is_same = self.members.is_seated(seat) && self.catalog.epoch(zone) == epoch;
-        if is_kept && is_same && self.zones.stuck(zone) == Some(member) {
-            self.zones.keep_zrwa(zone);
-        }
     }
 
     async fn serve_reads(self: Rc<Self>, reader: Rc<Reader>) {
@@ -151,7 +125,6 @@ impl Raid {
         }
         let result = loop {
             self.power_checked().await;
-            self.look_for_kept_zrwa(zone).await;
             let losses = self.members.losses();
             let result = self.read_pieces(zone, at, &mut data).await;
             if self.members.losses() == losses {
@@ -256,10 +229,6 @@ impl Raid {
             let target = data.as_mut().ok_or(DeviceError::Status(Status::InvalidField))?;
             target[block as usize * BLOCK..][..bytes.len()].copy_from_slice(&bytes);
             self.pool.borrow_mut().give(bytes);
-        }
-        if done_blocks < blocks && self.zones.is_offline(zone) {
-            // It can only be read, and more may have been in it.
-            return Err(Status::UnrecoveredReadError.into());
         }
         if done_blocks < blocks {
             let target = data.as_mut().ok_or(DeviceError::Status(Status::InvalidField))?;

@@ -25,15 +25,13 @@ pub struct ZoneSet {
     running: RefCell<BTreeMap<u32, Rc<Zone>>>,
     /// Zones that are being reset or finished.
     busy: RefCell<BTreeSet<u32>>,
-    /// Zones that could not be decided, or can only be read, and why. Nothing touches them.
+    /// Zones that could not be decided, and why. Nothing touches them.
     offline: RefCell<BTreeMap<u32, Refusal>>,
     /// Offline zones that hold resources of drives.
     holding: RefCell<BTreeSet<u32>>,
     /// Zones that a member cannot write for now, though it holds its part, and that cannot do without it; and
     /// which member.
     stuck: RefCell<BTreeMap<u32, usize>>,
-    /// Of these, zones of which that member still has what was in its ZRWA.
-    kept_zrwas: RefCell<BTreeSet<u32>>,
     /// By zone and member, the exclusive end in blocks of the part that survived a power loss, in zones that have lost
     /// more than parity covers.
     cut_parts: RefCell<BTreeMap<(u32, usize), u64>>,
@@ -55,7 +53,6 @@ impl ZoneSet {
             offline: RefCell::default(),
             holding: RefCell::default(),
             stuck: RefCell::default(),
-            kept_zrwas: RefCell::default(),
             cut_parts: RefCell::default(),
             traffic: Cell::default(),
             flushes: Cell::default(),
@@ -201,12 +198,6 @@ impl ZoneSet {
         self.offline.borrow().contains_key(&zone.0)
     }
 
-    /// Whether a zone that is left alone can be read all the same: recovery has found where it ends, and too many members
-    /// cannot write it.
-    pub fn is_read_only(&self, zone: ZoneIndex) -> bool {
-        self.is_offline(zone) && self.is_running(zone)
-    }
-
     /// Leaves a zone alone from now on; `holds` says that it has resources of drives.
     pub fn put_offline(&self, zone: ZoneIndex, refusal: Refusal, holds: bool) {
         self.offline.borrow_mut().insert(zone.0, refusal);
@@ -239,17 +230,6 @@ impl ZoneSet {
     /// A member cannot write a zone for now.
     pub fn stick(&self, zone: ZoneIndex, member: usize) {
         self.stuck.borrow_mut().insert(zone.0, member);
-        self.kept_zrwas.borrow_mut().remove(&zone.0);
-    }
-
-    /// The member that cannot write a zone for now still has what was in its ZRWA.
-    pub fn keep_zrwa(&self, zone: ZoneIndex) {
-        self.kept_zrwas.borrow_mut().insert(zone.0);
-    }
-
-    /// See [`ZoneSet::keep_zrwa`].
-    pub fn keeps_zrwa(&self, zone: ZoneIndex) -> bool {
-        self.kept_zrwas.borrow().contains(&zone.0)
     }
 
     /// The member that cannot write a zone for now.
