@@ -196,7 +196,7 @@ struct Run {
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "single"])]
     silent: bool,
     /// Also play cases that are known to fail now and then: two hosts at once, damage to more members than parity covers,
-    /// remedies and readability beyond the promise, zones that too many members can only read (docs/TESTING.md)
+    /// remedies and readability beyond the promise (docs/TESTING.md)
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "single"])]
     beyond: bool,
 }
