@@ -510,10 +510,13 @@ fn a_host_notices_that_its_log_was_written_by_another_one() {
     }
 }
 
-/// A drive that lets something happen before the first command that changes it.
+/// A function that is called once.
+type Hook = Box<dyn FnOnce()>;
+
+/// A drive that calls a function before the first command that changes the drive.
 struct Hooked {
     drive: Rc<dyn ZonedDevice>,
-    hook: Rc<RefCell<Option<Box<dyn FnOnce()>>>>,
+    hook: Rc<RefCell<Option<Hook>>>,
 }
 
 impl ZonedDevice for Hooked {
@@ -542,7 +545,7 @@ fn claim_keeps_what_the_other_host_has_just_logged() {
         one.set_host(Host { id: [1; 16], pause: Some(pause) });
         let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
         write(&one, &first, 0, 0, BEFORE, true);
-        let hook: Box<dyn FnOnce()> = {
+        let hook: Hook = {
             let (one, first) = (one.clone(), first.clone());
             Box::new(move || {
                 let reset = Command::Reset { zones: Zones::One(ZoneIndex(0)) };

@@ -401,14 +401,14 @@ fn greedy(socket: &Path, greed: Greed, seed: u64, stop: &AtomicBool, answered: &
         let mut block = |blocks| rng.below(blocks) * BLOCK as u64;
         match greed {
             // Discards find something to discard.
-            Greed::Discards if number % 16 > 0 => {
+            Greed::Discards if !number.is_multiple_of(16) => {
                 peer.request(WRITE, (block(REGION_BLOCKS), 4096), &data[..BLOCK])
             }
             Greed::SmallWrites => peer.request(WRITE, (block(REGION_BLOCKS), 4096), &data[..BLOCK]),
             Greed::LargeWrites => peer.request(WRITE, (block(REGION_BLOCKS), 1 << 20), &data),
             Greed::Discards => peer.request(TRIM, (block(REGION_BLOCKS), MOST_BYTES), &[]),
             // A quarter of them is about where there is something.
-            Greed::Status if number % 4 == 0 => {
+            Greed::Status if number.is_multiple_of(4) => {
                 peer.request(BLOCK_STATUS, (block(REGION_BLOCKS), MOST_BYTES), &[])
             }
             Greed::Status => peer.request(BLOCK_STATUS, (block(BLOCKS - (1 << 20)), MOST_BYTES), &[]),
