@@ -408,6 +408,42 @@ fn nothing_is_unfinished_and_errors_are_values() {
     }
 }
 
+/// Words of all comments of a crate, its tests included, in lower case; without code in backticks.
+fn comment_words(name: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for path in files(&["rs"]).iter().filter(|path| path.starts_with(root().join(name))) {
+        let text = fs::read_to_string(path).unwrap();
+        let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix("//"));
+        let comments = comments.map(|line| line.trim_start_matches(['/', '!'])).collect::<Vec<_>>().join(" ");
+        let prose = comments.split('`').step_by(2).collect::<Vec<_>>().join(" ");
+        let found = prose.split(|c: char| !c.is_ascii_alphabetic() && c != '\'');
+        words.extend(found.filter(|word| !word.is_empty()).map(str::to_ascii_lowercase));
+    }
+    words
+}
+
+/// A comment names the thing that it is about: components are no persons, and a noun says more than 'what'. The limits
+/// are for 1,000 words, 0.3 and 3 in the end.
+#[test]
+fn comments_name_things_and_not_persons() {
+    let persons = ["who", "whoever", "nobody", "somebody", "whom"];
+    for (name, most_persons, most_what) in
+        [("engine", 2.2, 7.2), ("sim", 0.5, 5.0), ("host", 2.0, 7.7), ("lab", 0.3, 3.0), ("guest", 0.3, 5.0)]
+    {
+        let words = comment_words(name);
+        let per_thousand = |counted: &[&str]| {
+            let count = words.iter().filter(|word| counted.contains(&word.as_str())).count();
+            count as f64 * 1000.0 / words.len() as f64
+        };
+        let (persons, what) = (per_thousand(&persons), per_thousand(&["what", "whatever"]));
+        assert!(
+            persons <= most_persons && what <= most_what,
+            "comments of {name} have {persons:.1} words for persons and {what:.1} times 'what' in 1,000 words; at most \
+             {most_persons} and {most_what}"
+        );
+    }
+}
+
 #[test]
 fn unsafe_code_is_where_it_is_known_to_be() {
     let known = [
