@@ -1,5 +1,6 @@
 # ext4 and XFS on a volume that is larger than its room: filled until writes are refused, unmounted, mounted, overwritten until the power is cut; then mounted again, emptied, trimmed, checked, and writable again.
 # A write that waits for room (`volume set --when-full queue`) goes on when some of the reserve is lent.
+# long
 # guest: --drives 3:size=256M,zone=8M,capacity=6M --reboots --time-limit 900
 
 acknowledged=/mnt/guest/acknowledged
