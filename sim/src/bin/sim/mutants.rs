@@ -1,0 +1,211 @@
+//! `sim mutants`: changes of single lines of the engine and the host, and whether the tests notice them.
+
+use super::{OUTPUT_VERSION, default_jobs, print_lines};
+use anyhow::bail;
+use engine::raid::policy::Policy;
+use serde_json::json;
+use sim::mutants::{
+    self, Build, Judges,
+    finders::Finders,
+    list::Fate,
+    play::{self, Options, Played, Score},
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+#[derive(clap::Args)]
+pub struct Mutants {
+    /// Only so many of them, drawn from those that a few seeds show, and nothing but seeds [default: all]
+    #[arg(long, value_name = "COUNT")]
+    sample: Option<usize>,
+    /// Instead of the list, so many changes of single lines of the engine and the host, drawn at random by --from
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["sample", "only", "learn", "write_score"])]
+    random: Option<usize>,
+    /// With --random, of these files alone: their paths below engine/src, or below host/src behind `host/`, begin so
+    #[arg(long, value_name = "PATH", requires = "random")]
+    below: Option<String>,
+    /// Only those of these names
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// The first seed, which also decides the sample
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Seeds to begin with, before other tests are asked
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// Seeds in all
+    #[arg(long, default_value_t = 3000)]
+    seeds_most: u64,
+    /// How many to play at once [default: one for each core]
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// The workspace whose engine is changed [default: the one that this program was built of]
+    #[arg(long, value_name = "DIRECTORY")]
+    source: Option<PathBuf>,
+    /// Write the score between the markers in this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sample", "only"])]
+    write_score: Option<PathBuf>,
+    /// Note in sim/finders.txt who found each of them
+    #[arg(long)]
+    learn: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Mutants {
+    pub fn run(&self) -> anyhow::Result<bool> {
+        let workspace = self.source.clone().unwrap_or_else(mutants::workspace);
+        if let Some(count) = self.random {
+            return self.run_random(&workspace, count);
+        }
+        let mut chosen = mutants::load(&workspace)?;
+        let mut finders = Finders::load(&workspace)?;
+        finders.retain(|name| chosen.iter().any(|mutant| mutant.name == name));
+        if let Some(name) = self.only.iter().find(|name| chosen.iter().all(|m| m.name != **name)) {
+            bail!("there is no mutant {name}");
+        }
+        if !self.only.is_empty() {
+            chosen.retain(|mutant| self.only.contains(&mutant.name));
+        }
+        if let Some(count) = self.sample {
+            chosen = play::sample(chosen, &finders, count, self.from);
+        }
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let options =
+            Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
+        let started = Instant::now();
+        let judges = if self.sample.is_some() { Judges::Lives } else { Judges::All };
+        let mut made = mutants::load(&workspace)?;
+        if !chosen.iter().any(|mutant| mutant.is_of_host()) {
+            // Then the host need not be built.
+            made.retain(|mutant| !mutant.is_of_host());
+        }
+        let build = Build::make(&workspace, &made, judges, jobs)?;
+        let build_seconds = started.elapsed().as_secs_f64();
+        let learned = Mutex::new(finders.clone());
+        let told = |played: &Played| {
+            if !self.json {
+                _ = print_lines(&[line_of(played)]);
+            }
+            if self.learn {
+                // At once, so that a run that is ended goes on where it was.
+                let mut learned = learned.lock().unwrap_or_else(PoisonError::into_inner);
+                learned.note(&played.mutant.name, played.by.as_ref());
+                _ = learned.write(&workspace);
+            }
+        };
+        let result = build.play(&chosen, &finders, &options, &told)?;
+        let seconds = started.elapsed().as_secs_f64() - build_seconds;
+        let score = Score::of(&result);
+        if self.json {
+            let each: Vec<_> = result.iter().map(json_of).collect();
+            let value = json!({
+                "output_version": OUTPUT_VERSION,
+                "mutants": score.mutants,
+                "killed": score.killed,
+                "equivalent": score.equivalent,
+                "survived": score.survived.len(),
+                "by_judge": score.by_judge,
+                "median_seeds": score.median_seeds,
+                "each": each,
+                "unexpected": score.unexpected,
+                "news": score.news,
+                "build_seconds": build_seconds,
+                "seconds": seconds,
+            });
+            print_lines(&[serde_json::to_string_pretty(&value)?])?;
+        } else {
+            print_lines(&[String::new(), score.text()])?;
+            print_lines(&[format!("built in {build_seconds:.0} s, played in {seconds:.0} s")])?;
+            print_lines(&score.news)?;
+            print_lines(&score.unexpected)?;
+        }
+        if self.learn {
+            learned.into_inner().unwrap_or_else(PoisonError::into_inner).write(&workspace)?;
+        }
+        if let Some(path) = &self.write_score {
+            score.write(path, mutants::load(&workspace)?.len())?;
+        }
+        Ok(score.unexpected.is_empty())
+    }
+}
+
+impl Mutants {
+    /// Changes single lines at random, and says which changes nothing finds.
+    fn run_random(&self, workspace: &Path, count: usize) -> anyhow::Result<bool> {
+        let jobs = self.jobs.unwrap_or_else(default_jobs);
+        let below = self.below.as_deref().unwrap_or_default();
+        // As many again, for those that do not compile.
+        let drawn = mutants::random::draw(workspace, below, 2 * count, self.from)?;
+        let (build, mut chosen) = Build::random(workspace, drawn, jobs)?;
+        chosen.truncate(count);
+        let options =
+            Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
+        let told = |played: &Played| {
+            if !self.json {
+                _ = print_lines(&[format!("{}  {}", line_of(played), played.mutant.rule)]);
+            }
+        };
+        let result = build.play(&chosen, &Finders::default(), &options, &told)?;
+        let score = Score::of(&result);
+        let survived = |played: &&Played| played.by.is_none();
+        let line = |played: &Played| {
+            format!("{}: {} ({} checks come to it)", played.mutant.name, played.mutant.rule, played.reached)
+        };
+        let survivors: Vec<String> = result.iter().filter(survived).map(line).collect();
+        let lines = match self.json {
+            true => vec![serde_json::to_string_pretty(&json!({
+                "output_version": OUTPUT_VERSION,
+                "mutants": score.mutants,
+                "killed": score.killed,
+                "survivors": survivors,
+                "by_judge": score.by_judge,
+            }))?],
+            false => [vec![String::new(), score.text()], survivors].concat(),
+        };
+        print_lines(&lines)?;
+        Ok(true)
+    }
+}
+
+fn line_of(played: &Played) -> String {
+    let (name, judge) = (&played.mutant.name, played.judge());
+    let seeds = played.seeds().map(|seeds| seeds.to_string()).unwrap_or_default();
+    let first = played.finding.lines().next().unwrap_or_default();
+    let finding: String = match judge {
+        Some(_) => first.chars().take(60).collect(),
+        None => format!("{} checks come to it", played.reached),
+    };
+    let judge = judge.unwrap_or(match played.mutant.fate {
+        Fate::Equivalent(_) => "equivalent",
+        _ => "SURVIVED",
+    });
+    format!("{name:<52} {judge:<24} {seeds:>6}  {finding}")
+}
+
+fn json_of(played: &Played) -> serde_json::Value {
+    let mutant = &played.mutant;
+    let (fate, why) = match &mutant.fate {
+        Fate::Killed => ("killed", None),
+        Fate::Rare => ("rare", None),
+        Fate::Equivalent(why) => ("equivalent", Some(why)),
+        Fate::Survives(why) => ("survives", Some(why)),
+    };
+    json!({
+        "name": mutant.name,
+        "file": mutant.file,
+        "rule": mutant.rule,
+        "policy": mutant.policy.map(Policy::name),
+        "expected": fate,
+        "why": why,
+        "judge": played.judge(),
+        "arguments": played.by.as_ref().map(|finder| &finder.arguments),
+        "reached": played.reached,
+        "seeds": played.seeds(),
+        "finding": played.finding,
+    })
+}
