@@ -29,13 +29,8 @@ impl World<'_> {
         if !plain || !losses.suspects.is_empty() || !losses.offered || !rng.chance(1, 4) {
             return Ok(());
         }
-        let mut copy = ended.copy(rng.fork())?;
-        let result = copy.judge_common_damage();
-        self.take_from(&mut copy);
-        result.map_err(|failure| {
-            self.trace.extend(std::mem::take(&mut copy.trace));
-            Failure(format!("with too many members damaged: {failure}"))
-        })
+        self.on_copy(ended.copy(rng.fork())?, Self::judge_common_damage)
+            .map_err(|failure| Failure(format!("with too many members damaged: {failure}")))
     }
 
     fn judge_common_damage(&mut self) -> Result<(), Failure> {

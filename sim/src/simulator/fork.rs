@@ -66,26 +66,17 @@ impl World<'_> {
         let mut ended = self.copy(rng.fork())?;
         let end = ended.end_somehow()?;
         for lost in &lost {
-            let mut copy = ended.copy(rng.fork())?;
-            let result = copy.judge_fork(lost, &losses.suspects);
-            self.take_from(&mut copy);
-            if let Err(failure) = result {
-                self.trace.extend(std::mem::take(&mut copy.trace));
-                return Err(Failure(format!("forked here, after {end}, {}{failure}", without(lost))));
-            }
+            self.on_copy(ended.copy(rng.fork())?, |copy| copy.judge_fork(lost, &losses.suspects)).map_err(
+                |failure| Failure(format!("forked here, after {end}, {}{failure}", without(lost))),
+            )?;
         }
         if let Some(claim) = claim.filter(|_| rng.chance(1, CLAIMS)) {
             self.judge_claim(&ended, &claim, &losses.suspects, &mut rng)
                 .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))?;
         }
         if losses.suspects.is_empty() && losses.offered && self.heir.is_none() && rng.chance(1, 4) {
-            let mut copy = ended.copy(rng.fork())?;
-            let result = copy.judge_common_loss();
-            self.take_from(&mut copy);
-            if let Err(failure) = result {
-                self.trace.extend(std::mem::take(&mut copy.trace));
-                return Err(Failure(format!("forked here, after {end}, all ZRWAs lost: {failure}")));
-            }
+            self.on_copy(ended.copy(rng.fork())?, Self::judge_common_loss)
+                .map_err(|failure| Failure(format!("forked here, after {end}, all ZRWAs lost: {failure}")))?;
         }
         self.strike_fork(&ended, &losses, &mut rng)
             .and_then(|()| self.mix_fork(&ended, &losses, &mut rng))
@@ -108,18 +99,29 @@ impl World<'_> {
             if !rng.chance(1, 2) || !beyond && !losses.offered {
                 continue;
             }
-            let mut copy = ended.copy(rng.fork())?;
-            let result = match beyond {
+            self.on_copy(ended.copy(rng.fork())?, |copy| match beyond {
                 true => copy.judge_beyond(losses),
                 false => copy.judge_blow(&losses.suspects),
-            };
-            self.take_from(&mut copy);
-            if let Err(failure) = result {
-                self.trace.extend(std::mem::take(&mut copy.trace));
-                return Err(failure);
-            }
+            })?;
         }
         Ok(())
+    }
+
+    /// Judges a copy of a world; this one takes over its counts, and its trace if the judgement fails.
+    ///
+    /// # Errors
+    /// That of the judgement.
+    pub(super) fn on_copy(
+        &mut self,
+        mut copy: Self,
+        judge: impl FnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let result = judge(&mut copy);
+        self.take_from(&mut copy);
+        if result.is_err() {
+            self.trace.extend(std::mem::take(&mut copy.trace));
+        }
+        result
     }
 
     /// Takes over what a copy has judged and shown.
@@ -225,14 +227,10 @@ impl World<'_> {
         let most = if gone.is_empty() { MOST_LOST } else { MOST_LOST_BESIDE };
         for missing in draw_losses(&mut self.rng, sets, most) {
             let rng = self.rng.fork();
-            let mut copy = self.copy(rng)?;
-            let result = copy.judge(if count > 1 { &missing } else { &[] }, suspects);
-            self.take_from(&mut copy);
-            if let Err(failure) = result {
-                self.trace.extend(std::mem::take(&mut copy.trace));
-                let what = format!("recovered; then, after {end}, {}{failure}", without(&missing));
-                return Err(Failure(what));
-            }
+            let missing_there = if count > 1 { &missing[..] } else { &[] };
+            self.on_copy(self.copy(rng)?, |copy| copy.judge(missing_there, suspects)).map_err(|failure| {
+                Failure(format!("recovered; then, after {end}, {}{failure}", without(&missing)))
+            })?;
         }
         Ok(())
     }

@@ -101,11 +101,7 @@ impl World<'_> {
         if out.chain(&pulled).collect::<BTreeSet<_>>().len() > parities {
             return Ok(());
         }
-        let mut copy = ended.copy(rng.fork())?;
-        let result = copy.judge(&pulled, suspects);
-        self.take_from(&mut copy);
-        result.map_err(|failure| {
-            self.trace.extend(std::mem::take(&mut copy.trace));
+        self.on_copy(ended.copy(rng.fork())?, |copy| copy.judge(&pulled, suspects)).map_err(|failure| {
             let what = format!("the status said that {most} more members may be lost ({health:?})");
             Failure(format!("{what}; without {}: {failure}", named(&pulled)))
         })

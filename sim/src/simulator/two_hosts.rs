@@ -102,13 +102,8 @@ impl World<'_> {
         {
             return Ok(());
         }
-        let mut copy = ended.copy(rng.fork())?;
-        let result = copy.judge_two_hosts();
-        self.take_from(&mut copy);
-        result.map_err(|failure| {
-            self.trace.extend(std::mem::take(&mut copy.trace));
-            Failure(format!("with two hosts: {failure}"))
-        })
+        self.on_copy(ended.copy(rng.fork())?, Self::judge_two_hosts)
+            .map_err(|failure| Failure(format!("with two hosts: {failure}")))
     }
 
     fn judge_two_hosts(&mut self) -> Result<(), Failure> {
