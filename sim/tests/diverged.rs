@@ -54,8 +54,7 @@ const LENGTHS: [u64; 2] = [25, 40];
 
 impl Copies {
     fn of(options: &CreateOptions) -> Copies {
-        let rig = Rig::new();
-        let one: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (rig, one) = rig_of_members();
         let runtime = Runtime::new();
         let array = run(&runtime, Array::create(&runtime, options.clone(), one.clone())).unwrap();
         write(&runtime, &array, 0, 0, BEFORE, true);
@@ -92,6 +91,22 @@ fn used(array: &Array) -> (Vec<usize>, Vec<Note>) {
         active.into_iter().map(|(role, _)| role).collect(),
         out.into_iter().map(|(_, m)| m.note.clone()).collect(),
     )
+}
+
+/// A rig and the drives of an array.
+fn rig_of_members() -> (Rc<Rig>, Vec<Drive>) {
+    let rig = Rig::new();
+    let drives = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+    (rig, drives)
+}
+
+/// Assembles `drives`: the one of `role` is not used, and zone 0 holds everything below `tail`.
+fn assembles_without(role: usize, drives: Vec<Drive>, tail: u64, policy: Option<Policy>) {
+    let runtime = Runtime::new();
+    let array = opened(&runtime, drives);
+    assert!(!used(&array).0.contains(&role), "{policy:?}, member {role}");
+    check(&runtime, &array, 0, tail);
+    runtime.clear();
 }
 
 #[test]
@@ -152,11 +167,7 @@ fn a_newer_drive_of_another_copy_does_not_take_the_array_down() {
         let tail = copies.write(0, &[25]);
         copies.write(1, &[5, 5, 5, 5]);
         for drive in 0..MEMBERS {
-            let runtime = Runtime::new();
-            let array = opened(&runtime, copies.mixed(&[drive]));
-            assert!(!used(&array).0.contains(&drive), "{:?}", options.policy);
-            check(&runtime, &array, 0, tail);
-            runtime.clear();
+            assembles_without(drive, copies.mixed(&[drive]), tail, options.policy);
         }
     }
 }
@@ -203,8 +214,7 @@ fn members_stay_current_when_assemblies_are_cut_off() {
 #[test]
 fn a_copy_of_a_running_array_is_not_mixed_with_it() {
     for options in kinds() {
-        let rig = Rig::new();
-        let one: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (rig, one) = rig_of_members();
         let runtime = Runtime::new();
         let array = run(&runtime, Array::create(&runtime, options.clone(), one.clone())).unwrap();
         write(&runtime, &array, 0, 0, BEFORE, true);
@@ -217,12 +227,8 @@ fn a_copy_of_a_running_array_is_not_mixed_with_it() {
         let tail = copies.write(1, &[3]);
         assert_eq!(tail, BEFORE + 3);
         for role in 0..MEMBERS {
-            let runtime = Runtime::new();
             let others: Vec<usize> = (0..MEMBERS).filter(|other| *other != role).collect();
-            let array = opened(&runtime, copies.mixed(&others));
-            assert!(!used(&array).0.contains(&role), "{:?}, member {role}", options.policy);
-            check(&runtime, &array, 0, tail);
-            runtime.clear();
+            assembles_without(role, copies.mixed(&others), tail, options.policy);
         }
     }
 }
@@ -235,8 +241,7 @@ fn a_member_from_a_copy_made_at_work_is_no_worse_than_a_missing_one() {
         for (member, before) in (0..MEMBERS).flat_map(|member| [0, 3, 17, 40].map(|before| (member, before)))
         {
             let what = format!("{:?}, {} parities, {member} at {before}", options.policy, options.parities);
-            let rig = Rig::new();
-            let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+            let (rig, drives) = rig_of_members();
             let runtime = Runtime::new();
             let array = run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
             // Zone 0 is written on, and zone 1 is reset and written again.
@@ -321,8 +326,7 @@ fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
             (0..MEMBERS).flat_map(|member| [0, 1, 3, 17, 40].map(|before| (member, before)))
         {
             let what = format!("{:?}, {} parities, {member} at {before}", options.policy, options.parities);
-            let rig = Rig::new();
-            let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+            let (rig, drives) = rig_of_members();
             let runtime = Runtime::new();
             let array = run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
             if before > 0 {
@@ -378,8 +382,7 @@ fn a_flipped_bit_accuses_no_other_member_after_a_kill() {
     for (options, (missing, last)) in
         kinds.flat_map(|options| cases.clone().map(move |case| (options.clone(), case)))
     {
-        let rig = Rig::new();
-        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (rig, drives) = rig_of_members();
         let runtime = Runtime::new();
         let array = run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
         let mut tail = 0;
@@ -428,8 +431,7 @@ fn a_flipped_bit_accuses_no_other_member_after_a_kill() {
 fn a_host_lets_go_of_an_array_that_another_one_assembles() {
     for options in kinds_with_two_zones() {
         let what = format!("{:?}, {} parities", options.policy, options.parities);
-        let rig = Rig::new();
-        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (rig, drives) = rig_of_members();
         let (one, other) = (Runtime::new(), Runtime::new());
         let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
         one.set_host(Host { id: [1; 16], pause: Some(pause) });
@@ -492,8 +494,7 @@ fn a_host_lets_go_of_an_array_that_another_one_assembles() {
 #[test]
 fn a_host_notices_that_its_log_was_written_by_another_one() {
     for options in kinds() {
-        let rig = Rig::new();
-        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (_rig, drives) = rig_of_members();
         let (one, other) = (Runtime::new(), Runtime::new());
         let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
         write(&one, &first, 0, 0, BEFORE, true);
@@ -538,8 +539,7 @@ impl ZonedDevice for Hooked {
 fn claim_keeps_what_the_other_host_has_just_logged() {
     for options in kinds() {
         let what = format!("{:?}, {} parities", options.policy, options.parities);
-        let rig = Rig::new();
-        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (_rig, drives) = rig_of_members();
         let (one, other) = (Runtime::new(), Runtime::new());
         let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
         one.set_host(Host { id: [1; 16], pause: Some(pause) });
@@ -603,8 +603,7 @@ impl ZonedDevice for Mute {
 #[test]
 fn host_lets_go_although_one_of_its_drives_is_silent() {
     for options in kinds_with_two_zones() {
-        let rig = Rig::new();
-        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (_rig, drives) = rig_of_members();
         let silent = Rc::new(Cell::new(false));
         let mut paths = drives.clone();
         let (drive, slots) = (drives[0].device.clone(), Rc::default());
@@ -651,8 +650,7 @@ impl ZonedDevice for Flipped {
 #[test]
 fn a_flipped_bit_in_a_log_refuses_no_array_that_lacks_others() {
     for options in kinds_with_two_zones() {
-        let rig = Rig::new();
-        let drives: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&geometry(8, 240, 8))).collect();
+        let (_rig, drives) = rig_of_members();
         let (mut runtime, mut offline) = (Runtime::new(), 0);
         run(&runtime, Array::create(&runtime, options.clone(), drives.clone())).unwrap();
         let tails = [30, 17, 240, 0];
