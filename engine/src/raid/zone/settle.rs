@@ -40,13 +40,9 @@ impl Raid {
                 return false;
             }
             flow.settling = true;
-            let (complete, wanted) = (flow.complete, flow.wanted > flow.safe);
-            Round { complete, wanted, chunks: self.chunks_to_claim(&flow), claimed: flow.claimed }
+            self.round_of(&flow, flow.wanted > flow.safe)
         };
-        let safe = self.layout.policy.settle(self, zone, &round).await;
-        if safe > 0 {
-            self.record_promise(zone, safe).await;
-        }
+        let safe = self.settle_round(zone, &round).await;
         let full = round.complete == self.layout.capacity_blocks();
         if full {
             self.fill_zones(zone).await;
@@ -55,6 +51,19 @@ impl Raid {
         self.membership.settled().await;
         self.settled(zone, round.chunks, if full { round.complete } else { safe }, full);
         !self.has_failed(zone.index)
+    }
+
+    fn round_of(&self, flow: &Flow, wanted: bool) -> Round {
+        Round { complete: flow.complete, wanted, chunks: self.chunks_to_claim(flow), claimed: flow.claimed }
+    }
+
+    /// Writes the evidence of a round; the end of the data that is promised from then on, or 0.
+    async fn settle_round(&self, zone: &Zone, round: &Round) -> u64 {
+        let safe = self.layout.policy.settle(self, zone, round).await;
+        if safe > 0 {
+            self.record_promise(zone, safe).await;
+        }
+        safe
     }
 
     /// Records in the members' logs, before the first acknowledged FUA write or flush of a zone, that everything below
@@ -88,16 +97,9 @@ impl Raid {
         if zone.promised.get() || !self.layout.policy.uses_zrwa() {
             return;
         }
-        let round = {
-            let flow = zone.flow.borrow();
-            let (complete, chunks) = (flow.complete, self.chunks_to_claim(&flow));
-            Round { complete, wanted: true, chunks, claimed: flow.claimed }
-        };
-        let safe = self.layout.policy.settle(self, zone, &round).await;
+        let round = self.round_of(&zone.flow.borrow(), true);
+        self.settle_round(zone, &round).await;
         zone.flow.borrow_mut().claimed = round.chunks.max(round.claimed);
-        if safe > 0 {
-            self.record_promise(zone, safe).await;
-        }
     }
 
     /// Number of whole chunks that should count as settled.
