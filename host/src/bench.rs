@@ -54,6 +54,22 @@ const STRIPE_DEPTH: usize = 4;
 /// Memory behind a [`CopyingDrive`], used round and round: together more than caches hold.
 const COPY_BYTES: usize = 64 << 20;
 
+/// Options of the array of a benchmark, with so many parities.
+fn options_with(parities: usize) -> CreateOptions {
+    CreateOptions {
+        group_blocks: 0,
+        spare_zones: None,
+        name: "bench".into(),
+        uuid: [1; 16],
+        chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
+        zone_size_blocks: None,
+        parities,
+        policy: None,
+        host: [0; 16],
+        autostart: false,
+    }
+}
+
 #[derive(Serialize)]
 struct Costs {
     level: String,
@@ -234,18 +250,7 @@ impl Bench {
         let capacity = model.geometry.zone_capacity_blocks;
         let geometry = model.scaled(8, capacity).geometry;
         let drive = |n: usize| Drive { name: n.to_string(), device: member(geometry.clone()) };
-        let options = CreateOptions {
-            group_blocks: 0,
-            spare_zones: None,
-            name: "bench".into(),
-            uuid: [1; 16],
-            chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
-            zone_size_blocks: None,
-            parities,
-            policy: None,
-            host: [0; 16],
-            autostart: false,
-        };
+        let options = options_with(parities);
         let runtime = Runtime::new();
         let drives = (0..DATA_CHUNKS + parities).map(drive).collect();
         let array = runtime.block_on(Array::create(&runtime, options, drives), || false);

@@ -10,10 +10,11 @@
 //! turns, and each figure is the median of the rounds.
 
 use super::{
-    CHUNK_BYTES, DATA_CHUNKS, begin,
+    DATA_CHUNKS, begin,
     idle::Idle,
     median,
     null::thread_seconds,
+    options_with,
     peer::{BLOCK_STATUS, Peer, TRIM, WRITE, head},
 };
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
-    array::{Array, CreateOptions, Drive},
+    array::{Array, Drive},
     buf::BLOCK,
     device::ZonedDevice,
     volume::{Behaviour, CreateOptions as VolumeOptions, Volume},
@@ -236,18 +237,7 @@ fn socket(dir: &Path, index: usize) -> PathBuf {
 async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
     let drives: Vec<Rc<Idle>> =
         (0..=DATA_CHUNKS).map(|_| Rc::new(Idle::with_active(DRIVE_ZONES, DRIVE_ACTIVE))).collect();
-    let options = CreateOptions {
-        group_blocks: 0,
-        spare_zones: None,
-        name: "bench".into(),
-        uuid: [1; 16],
-        chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
-        zone_size_blocks: None,
-        parities: 1,
-        policy: None,
-        host: [0; 16],
-        autostart: false,
-    };
+    let options = options_with(1);
     let runtime = reactor.runtime();
     let members = drives.iter().enumerate();
     let members = members.map(|(n, drive)| Drive { name: n.to_string(), device: drive.clone() }).collect();

@@ -10,8 +10,9 @@
 //! stand-in; of one thread, and of two with an array each, which share nothing: what two threads could reach at most.
 
 use super::{
-    CHUNK_BYTES, DATA_CHUNKS, begin, median,
+    DATA_CHUNKS, begin, median,
     null::{NullDrive, thread_seconds},
+    options_with,
 };
 use crate::{
     output::{HEALTHY, Output},
@@ -19,7 +20,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use engine::{
-    array::{Array, Behaviour, CreateOptions, Drive},
+    array::{Array, Behaviour, Drive},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Done, ZonedDevice, Zones},
     runtime::Runtime,
@@ -175,18 +176,7 @@ impl Rig {
             anyhow::Ok(Drive { name: n.to_string(), device })
         };
         let drives = (0..=DATA_CHUNKS).map(drive).collect::<Result<Vec<_>>>()?;
-        let options = CreateOptions {
-            group_blocks: 0,
-            spare_zones: None,
-            name: "bench".into(),
-            uuid: [1; 16],
-            chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
-            zone_size_blocks: None,
-            parities: 1,
-            policy: None,
-            host: [0; 16],
-            autostart: false,
-        };
+        let options = options_with(1);
         let behaviour = Behaviour { join, ..Behaviour::default() };
         let create = Array::create_with(&runtime, options, drives, behaviour);
         let array = runtime.block_on(create, || ring.wait().unwrap_or(false));
