@@ -207,7 +207,7 @@ impl Array {
         look(runtime, drives, Told { tails, ..Told::default() }, Behaviour::default()).await?.inspected()
     }
 
-    /// Checks whether `drive` could take the place of a member; the error says what it lacks.
+    /// Checks whether `drive` could take the place of a member; the error names the property that it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
         Ok(self.0.raid().prepare(drive, Uuid::default()).map(|_| ())?)
     }

@@ -10,7 +10,7 @@
 //!   the end of the longest run of blocks from the start of the zone, covers all completed writes ([`mod@judge`]). A
 //!   zone in which a write has failed takes no other until it is reset.
 //! - *Room.* Blocks that have landed beyond that end are void, and take up room. The *reserve* of a zone is not part of
-//!   its capacity, and the blocks in flight, without the oldest append, never exceed what is left of it.
+//!   its capacity, and the blocks in flight, without the oldest append, never exceed its unused part.
 //! - *Sessions.* The writes of a process to a zone, from the end that it found on, are a session. Every block's
 //!   metadata says where its session began.
 //! - *Doubt.* If some of the last blocks cannot be read, another end may be found when they can be: this one is not

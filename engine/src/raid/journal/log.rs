@@ -6,9 +6,9 @@
 //! and the zone with the newest valid one counts.
 //!
 //! *A metadata zone that is worn* has its place in one of the last spare zones of the drive from then on, as a zone of
-//! data has ([`crate::adapt::spare`]). Its records carry the addresses of the zone that is worn. Nobody writes down
-//! where it is: whoever looks for a log looks there, too, and the newest valid checkpoint counts as ever. If there
-//! is no such zone, the log goes on where it is, as long as there is room: with a checkpoint behind what it holds.
+//! data has ([`crate::adapt::spare`]). Its records carry the addresses of the worn zone. The place is
+//! recorded nowhere: a search for logs reads these spare zones, too, and the newest valid checkpoint counts as always. If
+//! there is no such zone, the log continues in its zone while there is room, with a checkpoint behind its last record.
 //!
 //! Zones are reset and finished here in an order that never leaves the member without a valid
 //! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
@@ -92,7 +92,7 @@ pub struct MetaLog {
     /// Which of the two zones is written, the next block in it, and its generation.
     zone: Cell<u32>,
     wp_blocks: Cell<u64>,
-    /// The end of what has been written to that zone, where the claim of another host would be.
+    /// End of the blocks written to that zone, where the claim of another host would be.
     end: Cell<u64>,
     generation: Cell<u64>,
     /// Checksum of the checkpoint with which this log begins, once it is written.
@@ -152,7 +152,8 @@ impl MetaLog {
         })
     }
 
-    /// What was read ends at this block of its zone, which may have another place.
+    /// Continues behind the records that were read: they end at this block of the zone, which may have its place in a
+    /// spare zone.
     pub fn resume_at(&self, wp_blocks: u64, place: Option<u32>) {
         self.wp_blocks.set(wp_blocks);
         self.end.set(wp_blocks);
@@ -308,9 +309,9 @@ impl MetaLog {
         data.map(|(zone, place)| (zone - META_ZONES, place)).collect()
     }
 
-    /// Starts the other zone with a checkpoint of everything the array and this log know. `spare` says that
-    /// no zone is under repair, so that what is kept for that may be used. If there is no other zone, the checkpoint
-    /// comes behind what is there.
+    /// Starts the other zone with a checkpoint of everything the array and this log know. With `spare`, no zone is under
+    /// repair, and the spare zones reserved for repairs may be used. If there is no other zone, the checkpoint goes
+    /// behind the last record of the present one.
     pub async fn checkpoint(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
         loop {
             let before = (self.zone.get(), self.wp_blocks.get(), self.end.get());
