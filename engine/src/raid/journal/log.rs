@@ -434,23 +434,26 @@ impl MetaLog {
         result
     }
 
-    /// Whether the claim with this id is still at this block.
-    pub async fn holds_claim(&self, lba: Lba, id: Uuid) -> bool {
+    /// The id of the claim in this block; `None` if there is none, or the block cannot be read.
+    async fn claim_at(&self, lba: Lba) -> Option<Uuid> {
         let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
-        let read = done.result.ok().and_then(|()| Record::read(&done.data, self.origin(lba.0)).ok());
-        matches!(read, Some((Record::Claim { id: there, .. }, _, _)) if there == id)
+        done.result.ok()?;
+        match Record::read(&done.data, self.origin(lba.0)) {
+            Ok((Record::Claim { id, .. }, _, _)) => Some(id),
+            _ => None,
+        }
     }
 
-    /// Whether there is a claim in the block behind what was written last.
+    /// Whether the claim with this id is still in this block.
+    pub async fn holds_claim(&self, lba: Lba, id: Uuid) -> bool {
+        self.claim_at(lba).await == Some(id)
+    }
+
+    /// Whether there is a claim in the block behind the last record.
     async fn is_claimed(&self) -> bool {
         let end = self.end.get();
-        if end >= self.device.geometry().zone_capacity_blocks {
-            return false;
-        }
-        let lba = Lba(self.lba(self.zone.get()).0 + end);
-        let done = self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
-        let read = done.result.ok().and_then(|()| Record::read(&done.data, self.origin(lba.0)).ok());
-        matches!(read, Some((Record::Claim { .. }, _, _)))
+        end < self.device.geometry().zone_capacity_blocks
+            && self.claim_at(Lba(self.lba(self.zone.get()).0 + end)).await.is_some()
     }
 
     /// Whether there is a checkpoint in the metadata zones that this log has not written, and that counts, or a claim
