@@ -1,5 +1,5 @@
-//! A volume behind a block device. Requests that come again because the process before this one has died are
-//! simply carried out again: each of them makes blocks what they are to be, whatever they were.
+//! A volume behind a block device. Requests that the kernel issues again after a process died are carried out again: each
+//! is idempotent.
 
 use super::{
     abi::{Operation, Request, SECTOR},
@@ -56,7 +56,7 @@ pub(super) async fn perform(
                 drop(claim);
                 match result {
                     Ok(()) => break,
-                    // What makes room waits for nothing.
+                    // A discard makes room and never waits for it.
                     Err(error) if operation == Operation::Discard => return Err(error),
                     Err(error) if !volume.wait_for_room(error, &mut since).await => return Err(error),
                     Err(_) => {}
