@@ -118,9 +118,17 @@ impl Known {
             Event::Resetting(_) => self.resetting = true,
             Event::Reset(generation) => *self = Self { generation, ..Self::default() },
             Event::Finishing => self.finishing = true,
-            Event::Finished => self.finished = true,
+            Event::Finished => {
+                self.finishing = false;
+                self.finished = true;
+            }
             Event::Acknowledged(blocks) => self.acknowledged = self.acknowledged.max(blocks),
         }
+    }
+
+    /// Whether a reset or a finish was begun, and may be done or not.
+    fn changing(&self) -> bool {
+        self.resetting || self.finishing
     }
 }
 
@@ -276,7 +284,7 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(target: &'a Target, log: &'a Log, number: usize, zone: &Reported, known: &Known) -> Result<Self> {
-        ensure!(!known.resetting && !known.finishing, "the log of zone {number} has to be verified first");
+        ensure!(!known.changing(), "the log of zone {number} has to be verified first");
         Ok(Self {
             target,
             log,
@@ -496,6 +504,19 @@ mod tests {
         assert!(check(SEED, 0, &done, &zone(0), &image(1, 2)).is_err());
         assert!(check(SEED, 0, &done, &zone(9), &image(0, 9)).is_err());
         assert!(check(SEED, 0, &done, &zone(2), &image(1, 2)).is_ok());
+    }
+
+    #[test]
+    fn a_zone_is_verified_only_after_a_change_without_an_end() {
+        for (log, changing) in [
+            ("ack 0 9\n", false),
+            ("resetting 0 1\n", true),
+            ("resetting 0 1\nreset 0 1\n", false),
+            ("finishing 0 0\n", true),
+            ("finishing 0 0\nfinished 0 0\n", false),
+        ] {
+            assert_eq!(known(log).changing(), changing, "{log}");
+        }
     }
 
     #[test]
