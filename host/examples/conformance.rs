@@ -1,4 +1,4 @@
-//! Asks a real drive what `sim/src/conformance.rs` asks the emulated one, and whether it keeps what
+//! Asks a real drive what `emu/src/conformance.rs` asks the emulated one, and whether it keeps what
 //! is written to it:
 //!
 //!     conformance DRIVE
@@ -8,13 +8,13 @@
 //! block layer are known to.
 #![allow(clippy::unwrap_used)]
 
+use emu::conformance::{Do, ROWS, Row, command, model};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use host::{drive, reactor::Reactor};
-use sim::conformance::{Do, ROWS, Row, command, model};
 use std::{path::Path, process::ExitCode, rc::Rc};
 
 /// Where QEMU differs: it gives a ZRWA to zones that are not empty, counts such a one twice and never

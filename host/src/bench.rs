@@ -21,6 +21,10 @@ use crate::{
     report::level,
 };
 use anyhow::{Context, Result, ensure};
+use emu::{
+    rng::Rng,
+    ssd::{Model, NullDrive},
+};
 use engine::{
     array::{Array, CreateOptions, Drive},
     buf::{BLOCK, Buf},
@@ -34,10 +38,6 @@ use engine::{
     zone::{Lba, ZoneIndex},
 };
 use serde::Serialize;
-use sim::{
-    rng::Rng,
-    ssd::{Model, NullDrive},
-};
 use std::{cell::RefCell, collections::VecDeque, hint::black_box, rc::Rc, time::Instant};
 
 const DATA_CHUNKS: usize = 4;

@@ -255,13 +255,13 @@ impl Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use emu::{
+        rng::Rng,
+        ssd::{EmulatedDrive, Model},
+    };
     use engine::{
         runtime::Runtime,
         volume::{Behaviour, CreateOptions},
-    };
-    use sim::{
-        rng::Rng,
-        ssd::{EmulatedDrive, Model},
     };
     use std::rc::Rc;
 

@@ -9,9 +9,9 @@ use crate::{
     run,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use emu::ssd::cause;
 use rustix::net::sockopt::socket_peercred;
 use serde::de::DeserializeOwned;
-use sim::ssd::cause;
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},

@@ -221,13 +221,13 @@ impl Drop for Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use emu::{
+        rng::Rng,
+        ssd::{EmulatedDrive, Model},
+    };
     use engine::{
         buf::{BLOCK, Buf},
         volume::{Behaviour, Codec, CreateOptions, Level, Volume},
-    };
-    use sim::{
-        rng::Rng,
-        ssd::{EmulatedDrive, Model},
     };
 
     const BLOCKS: u64 = 3000;

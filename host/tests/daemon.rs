@@ -1,6 +1,7 @@
 //! The daemon without a block device: commands send it their requests instead of opening the drives.
 
 use crate::support::{Place, Ran, Random, drive};
+use emu::ssd::EmulatedDrive;
 use host::{
     members::{Found, OpenDrive, Terms},
     name::ArrayName,
@@ -9,7 +10,6 @@ use host::{
     repair,
 };
 use serde_json::Value;
-use sim::ssd::EmulatedDrive;
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
@@ -177,10 +177,10 @@ fn a_drive_that_a_daemon_holds_can_be_gone() {
     let gone = drive("drives", 3);
     place.run(&["examine", &gone]).ok();
     place.run(&["emulate", "fault", &gone, "gone"]).ok();
-    std::thread::sleep(sim::ssd::LOOK_EVERY);
+    std::thread::sleep(emu::ssd::LOOK_EVERY);
     place.run(&["examine", &gone]).fails_with(&["the drive is gone"]);
     place.run(&["emulate", "fault", &gone, "clear"]).ok();
-    std::thread::sleep(sim::ssd::LOOK_EVERY);
+    std::thread::sleep(emu::ssd::LOOK_EVERY);
     place.run(&["examine", &gone]).ok();
     place.run(&["emulate", "fault", &gone, "gone"]).ok();
     // The superblock of the vanished drive cannot record that it is out, and need not.

@@ -12,6 +12,10 @@
 
 mod support;
 
+use emu::{
+    rng::Rng,
+    ssd::{Ailment, AilmentFile, EmulatedDrive, ImageMedia, Media, Model, Ssd},
+};
 use engine::{
     array::{Array, Behaviour, CreateOptions, Drive, examine},
     buf::{BLOCK, Buf},
@@ -41,10 +45,6 @@ use host::{
     traffic::{Counted, Traffic},
 };
 use serde_json::{Value, json};
-use sim::{
-    rng::Rng,
-    ssd::{Ailment, AilmentFile, EmulatedDrive, ImageMedia, Media, Model, Ssd},
-};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::{Cell, RefCell},

@@ -762,7 +762,7 @@ fn zones_that_wear_out_are_rebuilt_in_spare_ones_while_the_volume_is_in_use() {
     for zone in 2..13 {
         place.run(&["emulate", "fault", &drive("drives", 1), "read-only", &zone.to_string()]).ok();
     }
-    std::thread::sleep(sim::ssd::LOOK_EVERY);
+    std::thread::sleep(emu::ssd::LOOK_EVERY);
     write(&mut client, before.len(), after);
     // Without any command.
     let moved =

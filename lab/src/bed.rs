@@ -14,6 +14,15 @@ use crate::{
     window::LogWindow,
 };
 use anyhow::{Context, ensure};
+use emu::{
+    clock::Clock,
+    rng::Rng,
+    ssd::{
+        Cause, Counters, Cut, Media, MemoryMedia, Model, NoMedia, Ssd, TimedDrive,
+        compress::{CompressedMedia, PAGE_BLOCKS, Scheme},
+    },
+    timing::Timing,
+};
 use engine::{
     adapt::aggregate::Aggregated,
     array::{Array, Behaviour, CreateOptions, Drive},
@@ -22,15 +31,6 @@ use engine::{
     raid::{Consistency, LogStep, geometry::physical},
     runtime::Runtime,
     zone::ZoneIndex,
-};
-use sim::{
-    clock::Clock,
-    rng::Rng,
-    ssd::{
-        Cause, Counters, Cut, Media, MemoryMedia, Model, NoMedia, Ssd, TimedDrive,
-        compress::{CompressedMedia, PAGE_BLOCKS, Scheme},
-    },
-    timing::Timing,
 };
 use std::{
     cell::{Cell, RefCell},

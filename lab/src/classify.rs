@@ -1,5 +1,6 @@
 //! Classifies the writes of an array by cause, from address and contents of a block.
 
+use emu::ssd::{Cause, Classifier, WrittenBlock};
 use engine::{
     buf::BLOCK,
     format::record::Header,
@@ -8,7 +9,6 @@ use engine::{
         policy::Policy,
     },
 };
-use sim::ssd::{Cause, Classifier, WrittenBlock};
 use std::cell::Cell;
 
 /// Zones at the start of a member that hold logs.

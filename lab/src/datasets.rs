@@ -6,7 +6,7 @@
 //! Silesia, Calgary and private data, which the lab does not fetch.
 
 use anyhow::{Context, bail};
-use sim::ssd::compress::{PAGE, compress};
+use emu::ssd::compress::{PAGE, compress};
 use std::{
     env, fs,
     path::{Path, PathBuf},

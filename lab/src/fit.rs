@@ -5,9 +5,9 @@
 //! buffer for example, have to be guessed or measured otherwise.
 
 use anyhow::{Context, Result, bail};
+use emu::{ssd::Model, timing::Timing};
 use serde::Serialize;
 use serde_json::{Value, json};
-use sim::{ssd::Model, timing::Timing};
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 const OUTPUT_VERSION: u32 = 1;

@@ -12,6 +12,7 @@
 
 use crate::trace::Trace;
 use anyhow::{Context, Result, bail};
+use emu::clock::Clock;
 use engine::{
     buf::BLOCK,
     device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice, Zones},
@@ -19,7 +20,6 @@ use engine::{
     zone::ZoneIndex,
 };
 use serde_json::Value;
-use sim::clock::Clock;
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,

@@ -2,13 +2,13 @@
 //! completes.
 
 use anyhow::{Context, Result, bail};
+use emu::{clock::Clock, rng::Rng};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Done, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
-use sim::{clock::Clock, rng::Rng};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,

@@ -1,13 +1,13 @@
 //! A serial section of a driver, which all writes to an array pass one after the other, for all zones. RAIZN as
 //! published dispatches all sub-requests from one queue, with an unpublished service time.
 
+use emu::clock::Clock;
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, Geometry, Slots, ZonedDevice},
     runtime::Runtime,
     zone::Lba,
 };
-use sim::clock::Clock;
 use std::{cell::Cell, rc::Rc};
 
 /// Time of a write in the section, in µs.

@@ -129,14 +129,14 @@ impl ZonedDevice for StaticZones {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sim::ssd::{Model, Ssd};
+    use emu::ssd::{Model, Ssd};
 
     #[test]
     fn units_go_to_the_zones_of_a_group_in_turn_and_groups_follow_each_other() {
         let geometry = Model::pm1731a().scaled(32, 64).geometry;
         let drive = Rc::new(std::cell::RefCell::new(Ssd::in_memory(&geometry)));
-        let clock = sim::clock::Clock::new();
-        let drive = sim::ssd::TimedDrive::new(drive, &sim::timing::Timing::pm1731a(), &clock, None);
+        let clock = emu::clock::Clock::new();
+        let drive = emu::ssd::TimedDrive::new(drive, &emu::timing::Timing::pm1731a(), &clock, None);
         let zones = StaticZones::new(&Runtime::new(), Rc::new(drive), (0, 2), (4, 4));
         let pieces = |offset, blocks| zones.pieces(offset, blocks).collect::<Vec<_>>();
         assert_eq!(pieces(0, 2), [(0, 0, 2)]);

@@ -1,11 +1,11 @@
 //! Streams of writes, one after the other, as applications send them.
 
+use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice},
     zone::{Lba, ZoneIndex},
 };
-use sim::rng::Rng;
 use std::{ops::Range, rc::Rc};
 
 /// Writes of one file or log.

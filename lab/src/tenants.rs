@@ -1,6 +1,12 @@
 //! Namespaces on a timed drive, or on an array of such drives, and the workers of their tenants.
 
 use anyhow::Context;
+use emu::{
+    clock::Clock,
+    rng::Rng,
+    ssd::{Model, NoMedia, Ssd, TimedDrive},
+    timing::Timing,
+};
 use engine::{
     array::{Array, CreateOptions, Drive},
     buf::{BLOCK, Buf},
@@ -9,12 +15,6 @@ use engine::{
     runtime::Runtime,
     vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Spec},
     zone::{Lba, ZoneIndex},
-};
-use sim::{
-    clock::Clock,
-    rng::Rng,
-    ssd::{Model, NoMedia, Ssd, TimedDrive},
-    timing::Timing,
 };
 use std::{
     cell::{Cell, RefCell},

@@ -1,12 +1,12 @@
 //! Records a run as a trace for Chrome (`chrome://tracing`) and Perfetto: threads of the host, commands of each member
 //! by zone, and dies, each on a track of its own.
 
+use emu::clock::Clock;
 use engine::{
     device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice},
     runtime::Runtime,
 };
 use serde_json::{Value, json};
-use sim::clock::Clock;
 use std::{cell::RefCell, collections::BTreeMap, ops::Range, rc::Rc};
 
 /// A list of events. Clones are the same trace.

@@ -1,12 +1,12 @@
 //! A volume as seen by jobs: a device with one zone that can be written anywhere.
 
 use anyhow::{Context, Result};
+use emu::clock::Clock;
 use engine::{
     device::{Command, Completion, Done, Geometry, Slots, Status, ZonedDevice},
     runtime::Runtime,
     volume::{Behaviour, CreateOptions, Volume},
 };
-use sim::clock::Clock;
 use std::rc::Rc;
 
 struct Face {

@@ -197,12 +197,12 @@ impl Flow {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use engine::buf::Buf;
-    use sim::{
+    use emu::{
         clock::Clock,
         ssd::{Model, NoMedia, Ssd, TimedDrive},
         timing::Timing,
     };
+    use engine::buf::Buf;
 
     /// After 1,200 blocks that are all submitted at once, the write pointer is where explicit flushes moved it: a write
     /// beyond the window would have moved it further.

@@ -4,13 +4,13 @@
 //! The volume is written once in full, then eight times as many blocks as it has, one at a time on eight tasks;
 //! the figures are those of the last half. `cargo run --release -p zoneraid-sim --example amplification`
 
+use emu::{rng::Rng, ssd::EmulatedDrive};
 use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Geometry},
     runtime::Runtime,
     volume::{Behaviour, Choice, CreateOptions, Volume, VolumeError, Written},
 };
-use sim::{rng::Rng, ssd::EmulatedDrive};
 use std::{cell::Cell, rc::Rc};
 
 const ZONES: u32 = 96;

@@ -9,6 +9,7 @@
 mod golden;
 
 use anyhow::{Context, Result, ensure};
+use emu::ssd::EmulatedDrive;
 use engine::{
     array::{Array, Drive, MemberState},
     device::{Command, ZonedDevice, Zones},
@@ -17,7 +18,6 @@ use engine::{
 };
 use flate2::{Compression, write::GzEncoder};
 use golden::{Golden, ZONES};
-use sim::ssd::EmulatedDrive;
 use std::{
     fs::{self, File},
     io,

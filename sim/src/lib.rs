@@ -1,4 +1,4 @@
-//! The emulated ZNS SSD, its timing, the simulator, and conformance tests of drives.
+//! The seeded crash simulator: it plays lives of arrays, namespaces and volumes on emulated drives, and judges them.
 //!
 //! An array with two parities on emulated drives, of which two are lost while it is in use:
 //!
@@ -10,7 +10,7 @@
 //!     runtime::Runtime,
 //!     zone::Lba,
 //! };
-//! use sim::ssd::{EmulatedDrive, Model};
+//! use emu::ssd::{EmulatedDrive, Model};
 //! use std::rc::Rc;
 //!
 //! let shape = Model::zn540().scaled(6, 2048).geometry;
@@ -47,14 +47,9 @@
 //! # Ok::<(), engine::array::ArrayError>(())
 //! ```
 //!
-//! [`ssd`] describes the effects of power cuts on drives and their possible faults; [`simulator`] describes how seeds
-//! become lives of arrays, and how these are judged.
+//! [`emu::ssd`] describes the effects of power cuts on drives and their possible faults; [`simulator`] describes how
+//! seeds become lives of arrays, and how these are judged.
 #![forbid(unsafe_code)]
 
-pub mod clock;
-pub mod conformance;
 pub mod mutants;
-pub mod rng;
 pub mod simulator;
-pub mod ssd;
-pub mod timing;

@@ -2,6 +2,10 @@
 //! which one command is split.
 
 use crate::support::array::{check, drives, geometry, options, pattern, run, write, write_command};
+use emu::{
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, Fault, Model, Ssd},
+};
 use engine::{
     adapt::aggregate::Aggregated,
     array::{Array, CreateOptions, Drive, MemberState, examine},
@@ -11,11 +15,7 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use sim::{
-    rng::Rng,
-    simulator::wire::{Bay, Wire},
-    ssd::{Cut, EmulatedDrive, Fault, Model, Ssd},
-};
+use sim::simulator::wire::{Bay, Wire};
 use std::{cell::Cell, rc::Rc};
 
 const FACTOR: u32 = 4;

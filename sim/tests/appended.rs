@@ -1,5 +1,10 @@
 //! Zones that are written sequentially and stored by zone appends, with any order of execution and any power cut.
 
+use emu::{
+    conformance::model,
+    rng::Rng,
+    ssd::{Cut, Fault as MediaFault, Ssd},
+};
 use engine::{
     adapt::append::{Appended, GROUPS_BYTES, Usage},
     buf::{BLOCK, Buf},
@@ -7,12 +12,7 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneState},
 };
-use sim::{
-    conformance::model,
-    rng::Rng,
-    simulator::wire::{Bay, Fault, Wire},
-    ssd::{Cut, Fault as MediaFault, Ssd},
-};
+use sim::simulator::wire::{Bay, Fault, Wire};
 use std::rc::Rc;
 
 /// Usable blocks of a zone, and distance between the starts of zones.

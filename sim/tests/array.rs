@@ -5,6 +5,10 @@ use crate::support::{
     array::{check, options, run, submit, wp, write},
     rig::{Act, Rig},
 };
+use emu::{
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, Fault, Ssd},
+};
 use engine::{
     array::{Array, Behaviour, CreateOptions, Drive, Examined, MemberState, Tails, examine},
     buf::{BLOCK, Buf},
@@ -17,10 +21,6 @@ use engine::{
     raid::policy::{Policy, zrwa::Refusal},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, EmulatedDrive, Fault, Ssd},
 };
 use std::{cell::RefCell, rc::Rc};
 

@@ -8,6 +8,7 @@ use crate::support::{
     array::{check, options, run, write},
     rig::{Act, Rig},
 };
+use emu::rng::Rng;
 use engine::{
     array::{Array, CreateOptions, Drive, Examined, MemberState, examine},
     buf::{BLOCK, Buf},
@@ -25,7 +26,6 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::rng::Rng;
 use std::{cell::Cell, ops::Range, rc::Rc};
 
 const MEMBERS: usize = 4;

@@ -6,6 +6,7 @@ use crate::support::{
     array::{geometry, options, run},
     volume::{block, noise},
 };
+use emu::ssd::{EmulatedDrive, Fault};
 use engine::{
     adapt::overlay::Overlay,
     array::{Array, CreateOptions, Drive},
@@ -18,7 +19,6 @@ use engine::{
     vzone::{self, Namespaces, PATIENCE_US, Qos, Spec, VzoneError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::ssd::{EmulatedDrive, Fault};
 use std::rc::Rc;
 
 const CHUNK: u64 = 4;

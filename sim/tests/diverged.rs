@@ -4,6 +4,7 @@ use crate::support::{
     array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
+use emu::{rng::Rng, ssd::Cut};
 use engine::{
     array::{Array, ArrayError, CreateOptions, Drive, Event, MemberState, Tails, examine},
     buf::{BLOCK, Buf},
@@ -16,7 +17,6 @@ use engine::{
     runtime::{Host, Pause, Runtime},
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::{rng::Rng, ssd::Cut};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,

@@ -5,6 +5,10 @@ use crate::support::{
     array::{check, geometry, options, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, Drive, MemberState},
     buf::{BLOCK, Buf},
@@ -16,10 +20,6 @@ use engine::{
     raid::{error::Note, policy::Policy},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, Fault},
 };
 use std::{cell::Cell, rc::Rc};
 

@@ -6,6 +6,7 @@ use crate::support::{
     rig::Act,
     scene::{ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, is_metadata, part, reset, writes_to},
 };
+use emu::ssd::Fault;
 use engine::{
     array::{Array, Behaviour, MemberState},
     buf::{BLOCK, Buf},
@@ -22,7 +23,6 @@ use engine::{
     },
     zone::{Lba, ZoneState},
 };
-use sim::ssd::Fault;
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,

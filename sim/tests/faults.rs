@@ -1,14 +1,14 @@
 //! Scheduled faults of the emulated drive take effect at the planned command, and files that are no valid image are
 //! refused.
 
+use emu::{
+    rng::Rng,
+    ssd::{Ailment, AilmentFile, Cut, EmulatedDrive, Fault, ImageMedia, Kind, LOOK_EVERY, Model, Ssd},
+};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Status, Zones},
     zone::{Lba, ZoneIndex, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{Ailment, AilmentFile, Cut, EmulatedDrive, Fault, ImageMedia, Kind, LOOK_EVERY, Model, Ssd},
 };
 use std::{
     fs::OpenOptions,

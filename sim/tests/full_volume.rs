@@ -1,13 +1,13 @@
 //! Volumes that are larger than their room, when that is used up.
 
 use crate::support::volume::{block, geometry};
+use emu::{rng::Rng, ssd::EmulatedDrive};
 use engine::{
     buf::Buf,
     device::{DeviceError, Status, ZonedDevice},
     runtime::Runtime,
     volume::{Behaviour, CreateOptions, Volume},
 };
-use sim::{rng::Rng, ssd::EmulatedDrive};
 use std::{future::Future, rc::Rc};
 
 const FULL: DeviceError = DeviceError::Status(Status::CapacityExceeded);

@@ -6,6 +6,7 @@
 //! on.
 
 use crate::support::golden::{self, Golden, RAID5, RAID6, ZONES};
+use emu::ssd::EmulatedDrive;
 use engine::{
     array::{self, Array, Drive, MemberState},
     buf::{BLOCK, Buf},
@@ -18,7 +19,6 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use flate2::read::GzDecoder;
-use sim::ssd::EmulatedDrive;
 use std::{
     collections::BTreeSet,
     fs::File,

@@ -7,6 +7,10 @@ use crate::support::{
     rig::{Act, Rig},
     scene::{is_metadata, part, reset},
 };
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, ArrayError, CreateOptions, Drive, MemberState, Replaced},
     buf::{BLOCK, Buf},
@@ -15,10 +19,6 @@ use engine::{
     raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, Fault},
 };
 use std::{
     cell::{Cell, RefCell},

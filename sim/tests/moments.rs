@@ -7,6 +7,10 @@ use crate::support::{
         ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, finish, is_metadata, part, reset, writes_to,
     },
 };
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, MemberState, Tails},
     buf::{BLOCK, Buf},
@@ -22,10 +26,6 @@ use engine::{
     },
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, Fault},
 };
 use std::{
     cell::{Cell, RefCell},

@@ -1,5 +1,13 @@
 //! Namespaces: zone rules within a tenant, isolation between tenants, and runs of the simulator.
 
+use emu::{
+    conformance::{
+        Do::{self, *},
+        ROWS, command, model,
+    },
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, Fault, Kind, Ssd},
+};
 use engine::{
     adapt::sequence::Sequencer,
     buf::{BLOCK, Buf},
@@ -15,17 +23,9 @@ use engine::{
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::{
-    conformance::{
-        Do::{self, *},
-        ROWS, command, model,
-    },
-    rng::Rng,
-    simulator::{
-        namespaces::{self, Over},
-        wire::Wire,
-    },
-    ssd::{Cut, EmulatedDrive, Fault, Kind, Ssd},
+use sim::simulator::{
+    namespaces::{self, Over},
+    wire::Wire,
 };
 use std::{
     cell::{Cell, RefCell},

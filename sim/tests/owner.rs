@@ -8,6 +8,7 @@ use crate::support::{
     array::{check, geometry, options, run, submit, wp, write},
     rig::{Act, Rig},
 };
+use emu::{rng::Rng, ssd::Cut};
 use engine::{
     array::{Array, ArrayError, CreateOptions, Drive, Inspected, MemberState, examine},
     buf::Buf,
@@ -18,7 +19,6 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::{rng::Rng, ssd::Cut};
 use std::{cell::Cell, ops::AddAssign, rc::Rc};
 
 const MEMBERS: usize = 4;

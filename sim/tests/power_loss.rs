@@ -5,6 +5,7 @@ use crate::support::{
     rig::Act,
     scene::{ACTIVE, CHUNK, Scene},
 };
+use emu::{rng::Rng, ssd::Cut};
 use engine::{
     array::{Array, CreateOptions, MemberState, Tails},
     buf::{BLOCK, Buf},
@@ -12,7 +13,6 @@ use engine::{
     raid::policy::Policy,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::{rng::Rng, ssd::Cut};
 use std::{cell::Cell, collections::BTreeSet, ops::Range, rc::Rc};
 
 const ZRWA_LOST: Cut = Cut { cache_lost: false, zrwa_lost: true };

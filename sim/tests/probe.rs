@@ -4,11 +4,11 @@ use crate::support::{
     array::run,
     scene::{STRIPE, Scene},
 };
+use emu::ssd::{Fault, Kind};
 use engine::{
     array::MemberState::{Active, Out},
     raid::policy::Policy,
 };
-use sim::ssd::{Fault, Kind};
 
 fn states(scene: &Scene) -> Vec<engine::array::MemberState> {
     run(&scene.runtime, scene.array.probe());

@@ -5,6 +5,10 @@ use crate::support::{
     rig::{Act, Rig},
     scene::{META, finish, part, reset},
 };
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, Behaviour, CreateOptions, Drive, LostBlocks, MemberState, Replaced, Tails},
     buf::{BLOCK, Buf},
@@ -14,10 +18,6 @@ use engine::{
     raid::policy::Policy,
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, Fault},
 };
 use std::{
     cell::{Cell, RefCell},

@@ -8,6 +8,7 @@ use crate::support::{
     array::{check, drives, geometry, options, pattern, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
+use emu::{rng::Rng, ssd::Cut};
 use engine::{
     array::{Array, ArrayError, Drive, MemberState, Tails},
     buf::{BLOCK, Buf},
@@ -16,7 +17,6 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::{rng::Rng, ssd::Cut};
 use std::{cell::RefCell, rc::Rc};
 
 const CHUNK: u64 = 4;

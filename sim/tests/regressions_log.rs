@@ -8,6 +8,10 @@ use crate::support::{
     array::{check, geometry, options, pattern, records, run, wp, write, write_command},
     rig::{Act, Rig},
 };
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, CreateOptions, Drive, MemberState},
     buf::{BLOCK, Buf},
@@ -23,10 +27,6 @@ use engine::{
     },
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, Fault},
 };
 use std::{
     cell::{Cell, RefCell},

@@ -6,6 +6,7 @@ use crate::support::{
     rig::Act,
     scene::{ACTIVE, CHUNK, STRIPE, Scene},
 };
+use emu::{rng::Rng, ssd::Cut};
 use engine::{
     array::{Array, MemberState},
     buf::{BLOCK, Buf},
@@ -13,7 +14,6 @@ use engine::{
     raid::policy::{Policy, zrwa::Refusal},
     zone::{Lba, ZoneState},
 };
-use sim::{rng::Rng, ssd::Cut};
 
 fn scene_of(shape: &Geometry) -> Scene {
     Scene::shaped(Policy::Zrwa, shape.clone())

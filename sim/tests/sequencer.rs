@@ -1,5 +1,13 @@
 //! The sequencer: sequential writes on drives that reorder commands, with few commands.
 
+use emu::{
+    conformance::{
+        Do::{Offline, ReadOnly},
+        ROWS, command, model,
+    },
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, Fault as MediaFault, Ssd},
+};
 use engine::{
     adapt::sequence::Sequencer,
     buf::{BLOCK, Buf},
@@ -7,15 +15,7 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
-use sim::{
-    conformance::{
-        Do::{Offline, ReadOnly},
-        ROWS, command, model,
-    },
-    rng::Rng,
-    simulator::wire::{Bay, Fault, Wire},
-    ssd::{Cut, EmulatedDrive, Fault as MediaFault, Ssd},
-};
+use sim::simulator::wire::{Bay, Fault, Wire};
 use std::rc::Rc;
 
 /// Blocks of a zone, all of them writable.

@@ -4,15 +4,13 @@ use crate::support::{
     Flaw, SingleMaker,
     copies::{Broken, CopiesMaker},
 };
+use emu::rng::Rng;
 use engine::raid::policy::Policy;
-use sim::{
-    rng::Rng,
-    simulator::{
-        exhaustive::{self, Case, Step},
-        scenario::{Misfortune, Scenario},
-        subject::ArrayMaker,
-        world::{Counts, Failure, Tracing, World},
-    },
+use sim::simulator::{
+    exhaustive::{self, Case, Step},
+    scenario::{Misfortune, Scenario},
+    subject::ArrayMaker,
+    world::{Counts, Failure, Tracing, World},
 };
 
 /// A run with a scenario that a single drive without ZRWA can satisfy.

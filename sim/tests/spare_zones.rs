@@ -5,6 +5,7 @@ use crate::support::{
     rig::{Act, Rig},
     scene::{ACTIVE, CHUNK, META, STRIPE, Scene, ZONES, is_metadata, part, reset},
 };
+use emu::ssd::Fault;
 use engine::{
     array::{Array, CreateOptions},
     device::Command,
@@ -15,7 +16,6 @@ use engine::{
     runtime::{Gate, Runtime},
     zone::{ZoneIndex, ZoneState},
 };
-use sim::ssd::Fault;
 use std::{future::poll_fn, pin::pin, rc::Rc, task::Poll};
 
 /// First spare zone of a drive.

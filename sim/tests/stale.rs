@@ -5,11 +5,11 @@
 //! runs; each copy is only inspected.
 
 use crate::support::array::{geometry, options, run, write};
+use emu::ssd::{EmulatedDrive, Model};
 use engine::{
     array::{Array, Drive, MemberState},
     runtime::Runtime,
 };
-use sim::ssd::{EmulatedDrive, Model};
 use std::{fs, path::Path, rc::Rc};
 
 const MEMBERS: usize = 4;

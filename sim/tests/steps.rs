@@ -6,6 +6,7 @@ use crate::support::{
     array::{geometry, options, run, submit, wp},
     rig::{Act, Rig},
 };
+use emu::{rng::Rng, ssd::Cut};
 use engine::{
     array::{Array, CreateOptions, Drive, MemberState, MemberStatus},
     buf::{BLOCK, Buf},
@@ -14,7 +15,6 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::{rng::Rng, ssd::Cut};
 use std::{cell::Cell, ops::RangeInclusive, rc::Rc};
 
 const CHUNK: u64 = 4;

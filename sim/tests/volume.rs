@@ -1,6 +1,7 @@
 //! Volumes: runs of the simulator, and scripted tests where these are clearer.
 
 use crate::support::volume::{block, geometry, noise};
+use emu::ssd::{EmulatedDrive, Fault, Kind};
 use engine::{
     buf::{BLOCK, Buf},
     device::{
@@ -12,10 +13,7 @@ use engine::{
     volume::{Behaviour, Codec, CreateOptions, Unit, Volume, VolumeError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::{
-    simulator::volume::{Over, Summary, run_seeds},
-    ssd::{EmulatedDrive, Fault, Kind},
-};
+use sim::simulator::volume::{Over, Summary, run_seeds};
 use std::{
     cell::{Cell, RefCell},
     future::Future,

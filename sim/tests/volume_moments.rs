@@ -6,6 +6,7 @@ use crate::support::{
     rig::{Act, Rig},
     volume::{block, geometry, noise},
 };
+use emu::ssd::Fault;
 use engine::{
     array::Drive,
     buf::{BLOCK, Buf},
@@ -16,7 +17,6 @@ use engine::{
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::ssd::Fault;
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},

@@ -5,6 +5,7 @@ use crate::support::{
     rig::{Act, Rig},
     scene::{ACTIVE, CHUNK, META, STRIPE, Scene, ZONES, reset},
 };
+use emu::ssd::Fault;
 use engine::{
     array::{Array, CreateOptions, Drive},
     device::Geometry,
@@ -12,7 +13,6 @@ use engine::{
     runtime::Runtime,
     zone::ZoneIndex,
 };
-use sim::ssd::Fault;
 
 /// An array with `spare_zones` spare zones, and data in zone 0.
 fn scene(policy: Policy, spare_zones: u32) -> Scene {

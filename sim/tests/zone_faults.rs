@@ -4,6 +4,10 @@ use crate::support::{
     array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
     rig::{Act, Rig},
 };
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, Drive, LostBlocks, MemberState},
     buf::{BLOCK, Buf},
@@ -11,10 +15,6 @@ use engine::{
     raid::{error::NoPart, policy::Policy},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, Fault},
 };
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 

@@ -26,6 +26,7 @@ use crate::{
     size::bytes,
 };
 use anyhow::{Context, Result, bail, ensure};
+use emu::rng::Rng;
 use engine::{
     array::{Array, Drive},
     buf::BLOCK,
@@ -35,7 +36,6 @@ use engine::{
 };
 use rustix::io::Errno;
 use serde::Serialize;
-use sim::rng::Rng;
 use std::{
     path::{Path, PathBuf},
     rc::Rc,

@@ -19,6 +19,7 @@ use crate::{
     ring::Ring,
 };
 use anyhow::{Context, Result, bail};
+use emu::ssd::Model;
 use engine::{
     array::{Array, Behaviour, Drive},
     buf::{BLOCK, Buf},
@@ -28,7 +29,6 @@ use engine::{
 };
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
-use sim::ssd::Model;
 use std::{cell::Cell, collections::VecDeque, fs::File, os::unix::fs::FileExt, rc::Rc, time::Instant};
 
 const REQUESTS: u64 = 100_000;

@@ -2,11 +2,11 @@
 
 use crate::alloc::allocations;
 use anyhow::{Result, ensure};
+use emu::ssd::{EmulatedDrive, Model};
 use engine::{
     device::{Command, Completion, DeviceError, Done, Geometry, ZonedDevice, Zrwa},
     runtime::Runtime,
 };
-use sim::ssd::{EmulatedDrive, Model};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,

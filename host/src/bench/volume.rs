@@ -20,12 +20,12 @@ use crate::{
     size::show,
 };
 use anyhow::{Context, Error, Result};
+use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     volume::{Behaviour, CreateOptions, Unit, Volume},
 };
 use serde::Serialize;
-use sim::rng::Rng;
 use std::rc::Rc;
 
 /// Logical blocks of a volume.

@@ -26,6 +26,7 @@ use crate::{
     ublk,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use emu::ssd::cause;
 use engine::{
     array::{Array, CreateOptions, Design, Drive, MemberState, Progress},
     volume::{NoVolume, Plan},
@@ -33,7 +34,6 @@ use engine::{
 };
 use indicatif::{HumanDuration, ProgressBar};
 use serde::Serialize;
-use sim::ssd::cause;
 use std::{
     path::{Path, PathBuf},
     time::Duration,

@@ -15,9 +15,9 @@ use crate::{
     size::{bytes, show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
+use emu::ssd::EmulatedDrive;
 use engine::{format::superblock::Stage, raid::geometry::META_ZONES};
 use serde::Serialize;
-use sim::ssd::EmulatedDrive;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -44,10 +44,10 @@ pub fn emulate(
 ) -> Result<u8> {
     ensure!((1..=32).contains(&count), "--count has to lie between 1 and 32");
     let model = match model {
-        Model::Zn540 => sim::ssd::Model::zn540(),
-        Model::Pm1731a => sim::ssd::Model::pm1731a(),
-        Model::PlainZns => sim::ssd::Model::plain_zns(),
-        Model::Smr => sim::ssd::Model::smr(),
+        Model::Zn540 => emu::ssd::Model::zn540(),
+        Model::Pm1731a => emu::ssd::Model::pm1731a(),
+        Model::PlainZns => emu::ssd::Model::plain_zns(),
+        Model::Smr => emu::ssd::Model::smr(),
     };
     let zones = zones.unwrap_or(model.geometry.zones);
     let capacity = zone_capacity.unwrap_or(model.geometry.zone_capacity_blocks);

@@ -3,12 +3,12 @@
 use super::args::Fault;
 use crate::output::{HEALTHY, Output};
 use anyhow::{Context, Result, ensure};
+use emu::ssd::{Ailment, AilmentFile, Ailments, ImageMedia};
 use engine::{
     device::Geometry,
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use serde::Serialize;
-use sim::ssd::{Ailment, AilmentFile, Ailments, ImageMedia};
 use std::path::Path;
 
 /// The faults of an emulated drive.

@@ -621,12 +621,12 @@ mod tests {
         reactor::Reactor,
         tenants::{self, Tenants, Wanted, WantedQos},
     };
+    use emu::ssd::{Ailment, AilmentFile, EmulatedDrive, Model};
     use engine::{
         array::{Array, CreateOptions},
         buf::{BLOCK, Buf},
         zone::Lba,
     };
-    use sim::ssd::{Ailment, AilmentFile, EmulatedDrive, Model};
     use std::{cell::Cell, path::PathBuf, time::Duration};
 
     fn image(dir: &Path, number: u8) -> PathBuf {

@@ -17,6 +17,7 @@ use crate::{
     size::show,
 };
 use anyhow::{Result, ensure};
+use emu::ssd::Model;
 use engine::{
     array::{Array, Behaviour, CreateOptions, Progress},
     buf::BLOCK,
@@ -25,7 +26,6 @@ use engine::{
 };
 use rig::Rig;
 use serde::Serialize;
-use sim::ssd::Model;
 use source::Source;
 use std::{
     io,

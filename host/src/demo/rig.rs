@@ -5,16 +5,16 @@
 
 use super::source::no_temporary_files;
 use anyhow::{Context, Result};
+use emu::{
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, ImageMedia, Model},
+};
 use engine::{
     array::Drive,
     buf::BLOCK,
     device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
     zone::Lba,
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, EmulatedDrive, ImageMedia, Model},
 };
 use std::{
     cell::{Cell, RefCell},

@@ -6,12 +6,12 @@
 
 use super::error::{OpenError, cannot_open};
 use crate::{output::quoted, users};
+use emu::ssd::ImageError;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
-use sim::ssd::ImageError;
 use std::{
     fmt,
     fs::{File, Metadata, OpenOptions},

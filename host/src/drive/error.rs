@@ -1,6 +1,6 @@
 //! Errors of opening a drive.
 
-use sim::ssd::cause;
+use emu::ssd::cause;
 use std::{io, path::Path, time::Duration};
 
 /// The reason for which a drive cannot be used.

@@ -5,8 +5,8 @@
 //! after the other. Other drives are not held up.
 
 use crate::reactor::Reactor;
+use emu::ssd::{EmulatedDrive, ImageError};
 use engine::device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice};
-use sim::ssd::{EmulatedDrive, ImageError};
 use std::{
     cell::Cell,
     path::Path,

@@ -17,11 +17,11 @@ mod witness;
 use crate::reactor::Reactor;
 use block::BlockDrive;
 use claim::For;
+use emu::ssd::ImageMedia;
 use engine::device::ZonedDevice;
 use error::cannot_open;
 use image::ImageDrive;
 use nvme::NvmeDrive;
-use sim::ssd::ImageMedia;
 use std::{
     io,
     os::unix::fs::MetadataExt,

@@ -1,8 +1,8 @@
 //! Model and serial number of a drive.
 
 use super::sysfs::{self, Node};
+use emu::ssd::{ImageMedia, serial_of};
 use engine::device::{self, Geometry};
-use sim::ssd::{ImageMedia, serial_of};
 use std::path::Path;
 
 /// Model and serial number as the drive reports them.

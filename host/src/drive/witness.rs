@@ -125,8 +125,8 @@ fn checksum(done: &Done) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use emu::ssd::{EmulatedDrive, Model};
     use engine::{buf::BLOCK, device::Zones};
-    use sim::ssd::{EmulatedDrive, Model};
 
     #[test]
     fn what_was_read_and_has_changed_is_noticed_and_nothing_else() {

@@ -84,8 +84,8 @@ impl ZonedDevice for Watched {
 mod tests {
     use super::*;
     use crate::reactor::Reactor;
+    use emu::ssd::{EmulatedDrive, Model};
     use engine::owner::make_blank;
-    use sim::ssd::{EmulatedDrive, Model};
 
     #[test]
     fn a_bar_ends_with_the_last_zone_of_the_last_drive() {

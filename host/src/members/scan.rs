@@ -8,8 +8,8 @@ use crate::{
     reactor::Reactor,
 };
 use anyhow::{Context, Result, ensure};
+use emu::ssd::cause;
 use engine::buf::BLOCK;
-use sim::ssd::cause;
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},

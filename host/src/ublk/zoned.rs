@@ -288,13 +288,13 @@ impl Zoned {
 mod tests {
     use super::*;
     use crate::tails::Left;
+    use emu::{
+        rng::Rng,
+        ssd::{Cut, EmulatedDrive, Fault, Model},
+    };
     use engine::{
         device::{Completer, Geometry, Slots},
         runtime::Runtime,
-    };
-    use sim::{
-        rng::Rng,
-        ssd::{Cut, EmulatedDrive, Fault, Model},
     };
     use std::{fs::File, path::Path};
 

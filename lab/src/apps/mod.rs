@@ -10,13 +10,13 @@ pub mod ycsb;
 
 use crate::bed::{Bed, Left};
 use anyhow::{Result, bail};
+use emu::{clock::Clock, rng::Rng};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
-use sim::{clock::Clock, rng::Rng};
 use std::{
     cell::{Cell, RefCell},
     future::Future,

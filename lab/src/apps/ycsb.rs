@@ -10,12 +10,12 @@
 use super::{App, MOST_BLOCKS};
 use crate::tenants::Work;
 use anyhow::{Context, Result};
+use emu::{clock::Clock, rng::Rng};
 use engine::{
     device::ZonedDevice,
     runtime::{Exclusive, Runtime},
     zone::{Lba, ZoneIndex},
 };
-use sim::{clock::Clock, rng::Rng};
 use std::{
     cell::{Cell, RefCell},
     collections::{HashMap, VecDeque},
@@ -686,7 +686,7 @@ pub fn run(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use sim::{
+    use emu::{
         ssd::{Model, NoMedia, Ssd, TimedDrive},
         timing::Timing,
     };

@@ -10,6 +10,11 @@ mod zn540;
 
 use crate::load::{self, Job, Kind, Measured, Window};
 use anyhow::{Context, Result};
+use emu::{
+    clock::Clock,
+    ssd::{Model, NoMedia, Ssd, TimedDrive},
+    timing::Timing,
+};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Done, ZonedDevice, Zones},
@@ -18,11 +23,6 @@ use engine::{
 };
 use serde::Serialize;
 use serde_json::json;
-use sim::{
-    clock::Clock,
-    ssd::{Model, NoMedia, Ssd, TimedDrive},
-    timing::Timing,
-};
 use std::{cell::RefCell, rc::Rc};
 
 const OUTPUT_VERSION: u32 = 1;

@@ -3,9 +3,9 @@
 use super::{Bench, OUTPUT_VERSION};
 use crate::load::{self, Job, Kind, Measured, Window};
 use anyhow::{Context, Result};
+use emu::ssd::{EmulatedDrive, Model};
 use serde::Serialize;
 use serde_json::json;
-use sim::ssd::{EmulatedDrive, Model};
 use std::{path::Path, time::Instant};
 
 /// A load in virtual and in real time.

@@ -7,14 +7,14 @@ use crate::{
     work,
 };
 use anyhow::ensure;
+use emu::ssd::{
+    Model, Ssd,
+    compress::{Choice, CompressedMedia, PAGE, Scheme, Slots, Space},
+};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Zones},
     zone::{Lba, ZoneIndex},
-};
-use sim::ssd::{
-    Model, Ssd,
-    compress::{Choice, CompressedMedia, PAGE, Scheme, Slots, Space},
 };
 
 pub const BRAID: Experiment =
@@ -221,7 +221,7 @@ mod tests {
 
     /// A set of pages of which in turn this many of 16 parts do not compress.
     fn set(parts: &[usize]) -> Dataset {
-        let mut noise = sim::rng::Rng::new(1);
+        let mut noise = emu::rng::Rng::new(1);
         let mut bytes = vec![0; 160 * PAGE];
         for (page, parts) in bytes.chunks_mut(PAGE).zip(parts.iter().cycle()) {
             noise.fill(&mut page[..PAGE / 16 * parts]);

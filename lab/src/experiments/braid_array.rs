@@ -11,14 +11,14 @@ use crate::{
     system::System,
     work,
 };
+use emu::ssd::{
+    Model,
+    compress::{PAGE, Scheme, compress},
+};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Zones},
     zone::{Lba, ZoneIndex},
-};
-use sim::ssd::{
-    Model,
-    compress::{PAGE, Scheme, compress},
 };
 use std::{collections::VecDeque, ops::Range};
 
@@ -220,7 +220,7 @@ fn plot(policy: usize, sets: &[Dataset], points: &[Point<'_>], found: &[Found]) 
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use sim::rng::Rng;
+    use emu::rng::Rng;
 
     /// Chunks with noise in a fifth of each page, at the same offset in all chunks or at different ones.
     fn set(shifted: bool) -> Dataset {

@@ -10,13 +10,7 @@ use crate::{
     work,
 };
 use anyhow::Context;
-use engine::{
-    buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Geometry, ZonedDevice},
-    runtime::Runtime,
-    zone::Lba,
-};
-use sim::{
+use emu::{
     clock::Clock,
     rng::Rng,
     ssd::{
@@ -24,6 +18,12 @@ use sim::{
         compress::{CompressedMedia, PAGE, Scheme},
     },
     timing::Timing,
+};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Geometry, ZonedDevice},
+    runtime::Runtime,
+    zone::Lba,
 };
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 

@@ -11,8 +11,7 @@ use crate::{
     figure::{Claim, Figure, Kind, Plot, Row},
     work,
 };
-use engine::{device::ZonedDevice, runtime::Runtime};
-use sim::{
+use emu::{
     clock::Clock,
     ssd::{
         Media, Model, NoMedia, Ssd, TimedDrive,
@@ -20,6 +19,7 @@ use sim::{
     },
     timing::Timing,
 };
+use engine::{device::ZonedDevice, runtime::Runtime};
 use std::{cell::RefCell, rc::Rc};
 
 pub const BRAID_YCSB: Experiment = Experiment {

@@ -5,7 +5,7 @@ use crate::{
     calibrate,
     figure::{Figure, Plot, Table},
 };
-use sim::{ssd::Model, timing::Timing};
+use emu::{ssd::Model, timing::Timing};
 
 pub const CALIBRATE: Experiment =
     Experiment { name: "calibrate", title: "The emulated drives beside the real ones", run: calibrate };

@@ -8,13 +8,13 @@ use crate::{
     tenants::{Below, Does, Tenants, Work, Worker, drive, drive_of, fill, in_all},
     work,
 };
+use emu::{clock::Clock, timing::Timing};
 use engine::{
     buf::BLOCK,
     device::ZonedDevice,
     runtime::Runtime,
     vzone::{Qos, Spec},
 };
-use sim::{clock::Clock, timing::Timing};
 use std::rc::Rc;
 
 pub const EZNS: Experiment =

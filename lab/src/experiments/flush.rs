@@ -3,15 +3,15 @@
 use super::{Effort, Experiment};
 use crate::figure::{Claim, Figure, Kind, Plot, Table};
 use anyhow::Context;
+use emu::{
+    clock::Clock,
+    ssd::{Model, Ssd, TimedDrive},
+    timing::Timing,
+};
 use engine::{
     device::{Command, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
-};
-use sim::{
-    clock::Clock,
-    ssd::{Model, Ssd, TimedDrive},
-    timing::Timing,
 };
 use std::{cell::RefCell, rc::Rc};
 

@@ -7,15 +7,15 @@ use crate::{
     work,
 };
 use anyhow::{Context, ensure};
+use emu::ssd::{
+    EmulatedDrive, Model, Ssd,
+    compress::{Choice, CompressedMedia, PAGE, PAGE_BLOCKS, Scheme, compress},
+};
 use engine::{
     buf::{BLOCK, Buf},
     runtime::Runtime,
     volume::{Behaviour, Codec, CreateOptions, Level, Unit, Volume},
     zone::ZoneIndex,
-};
-use sim::ssd::{
-    EmulatedDrive, Model, Ssd,
-    compress::{Choice, CompressedMedia, PAGE, PAGE_BLOCKS, Scheme, compress},
 };
 use std::{cell::RefCell, rc::Rc};
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn each_layer_saves_what_it_can_and_noise_costs_no_more_than_headers() {
-        let (mut noise, mut bytes) = (sim::rng::Rng::new(1), vec![0; 4 << 20]);
+        let (mut noise, mut bytes) = (emu::rng::Rng::new(1), vec![0; 4 << 20]);
         noise.fill(&mut bytes);
         let of = |bytes: Vec<u8>| {
             measure(&Dataset { name: "made".into(), origin: String::new(), bytes }).unwrap().ratios

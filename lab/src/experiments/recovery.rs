@@ -8,7 +8,7 @@ use crate::{
     system::System,
     work,
 };
-use sim::{ssd::Model, timing::Timing};
+use emu::{ssd::Model, timing::Timing};
 
 pub const RECOVERY: Experiment = Experiment {
     name: "recovery",

@@ -8,7 +8,7 @@ use crate::{
     system::System,
     work,
 };
-use sim::timing::{Timing, ZrwaMedium};
+use emu::timing::{Timing, ZrwaMedium};
 
 pub const SENSITIVITY: Experiment = Experiment {
     name: "sensitivity",

@@ -8,13 +8,13 @@ use crate::{
     work,
 };
 use anyhow::{Context, Result};
+use emu::{clock::Clock, rng::Rng, ssd::Model, timing::Timing};
 use engine::{
     buf::{BLOCK, Buf},
     device::ZonedDevice,
     runtime::Runtime,
     volume::{Behaviour, CreateOptions, Volume},
 };
-use sim::{clock::Clock, rng::Rng, ssd::Model, timing::Timing};
 use std::{collections::BTreeSet, rc::Rc};
 
 pub const START: Experiment =

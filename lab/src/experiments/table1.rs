@@ -8,13 +8,13 @@ use crate::{
     work,
 };
 use anyhow::Context;
+use emu::{rng::Rng, ssd::Model};
 use engine::{
     buf::{BLOCK, Buf},
     device::Command,
     raid::Consistency,
     zone::{Lba, ZoneIndex},
 };
-use sim::{rng::Rng, ssd::Model};
 use std::{cell::Cell, rc::Rc};
 
 pub const TABLE1: Experiment = Experiment {

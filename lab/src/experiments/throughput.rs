@@ -8,7 +8,7 @@ use crate::{
     system::System,
     work,
 };
-use sim::timing::Timing;
+use emu::timing::Timing;
 
 const SYSTEMS: [System; 4] = [System::Raizn, System::RaiznPlus, System::Zraid, System::Zoneraid];
 const ZONES: [u32; 5] = [1, 4, 7, 10, 12];

@@ -9,12 +9,12 @@ use crate::{
     work,
 };
 use anyhow::{Context, Result};
+use emu::{clock::Clock, rng::Rng, ssd::Model, timing::Timing};
 use engine::{
     buf::{BLOCK, Buf},
     runtime::Gate,
     volume::{Behaviour, Choice, CreateOptions, Volume, Written, pages_in},
 };
-use sim::{clock::Clock, rng::Rng, ssd::Model, timing::Timing};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,

@@ -11,12 +11,12 @@ use crate::{
     tenants::{Tenants, Work, in_all},
     work,
 };
-use engine::{device::ZonedDevice, runtime::Runtime, vzone::Spec};
-use sim::{
+use emu::{
     clock::Clock,
     ssd::{Model, NoMedia, Ssd, TimedDrive},
     timing::Timing,
 };
+use engine::{device::ZonedDevice, runtime::Runtime, vzone::Spec};
 use std::{cell::RefCell, rc::Rc};
 
 pub const YCSB: Experiment =

@@ -14,8 +14,8 @@ use crate::{
     system::System,
     work,
 };
+use emu::{ssd::Model, timing::Timing};
 use engine::buf::BLOCK;
-use sim::{ssd::Model, timing::Timing};
 
 pub const ZAPRAID: Experiment = Experiment {
     name: "zapraid",

@@ -9,7 +9,7 @@ use crate::{
     system::System,
     work,
 };
-use sim::{ssd::Model, timing::Timing};
+use emu::{ssd::Model, timing::Timing};
 
 pub const ZEBRA: Experiment = Experiment {
     name: "zebra",

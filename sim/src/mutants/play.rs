@@ -6,8 +6,8 @@ use super::{
     finders::{Finder, Finders},
     list::{Fate, Mutant},
 };
-use crate::rng::Rng;
 use anyhow::{Context, bail};
+use emu::rng::Rng;
 use std::{
     cmp::Reverse,
     collections::BTreeMap,

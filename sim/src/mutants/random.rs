@@ -5,8 +5,8 @@
 //! condition, or the value of a `let`. Changes that do not compile are dropped ([`super::Build::random`]).
 
 use super::list::{Fate, Mutant};
-use crate::rng::Rng;
 use anyhow::Context;
+use emu::rng::Rng;
 use std::{
     fs,
     ops::Range,

@@ -8,7 +8,7 @@ use super::{
     fork::Losses,
     world::{Failure, World},
 };
-use crate::{
+use emu::{
     rng::Rng,
     ssd::{Cut, Fault},
 };

@@ -12,7 +12,7 @@ use super::{
     wire::Bay,
     world::{End, Failure, World},
 };
-use crate::rng::Rng;
+use emu::rng::Rng;
 use engine::array::MemberState;
 
 /// A copy after its end.

@@ -357,11 +357,8 @@ fn is_parity(which: usize, parity: Option<&[u8]>, data: &[Option<Vec<u8>>]) -> b
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::{
-        rng::Rng,
-        simulator::{scenario::Scenario, subject::ArrayMaker, world::Tracing},
-        ssd::Fault,
-    };
+    use crate::simulator::{scenario::Scenario, subject::ArrayMaker, world::Tracing};
+    use emu::{rng::Rng, ssd::Fault};
     use engine::device::Command;
 
     /// Result of judging an array with an almost full first zone, after flipping a bit in one of its blocks.

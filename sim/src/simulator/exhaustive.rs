@@ -25,7 +25,7 @@ use super::{
     suspects::subsets,
     world::{End, Failure, Pending, Tracing, World},
 };
-use crate::{rng::Rng, ssd::Cut};
+use emu::{rng::Rng, ssd::Cut};
 use engine::{
     device::{Geometry, Zrwa},
     raid::policy::Policy,

@@ -15,7 +15,7 @@ use super::{
     suspects::{named, others, subsets},
     world::{End, Failure, World},
 };
-use crate::{rng::Rng, ssd::Cut};
+use emu::{rng::Rng, ssd::Cut};
 use engine::{array::MemberState, runtime::Runtime};
 use std::{collections::BTreeSet, rc::Rc};
 

@@ -19,7 +19,7 @@ use super::{
     suspects::{named, subsets},
     world::{Failure, World},
 };
-use crate::{rng::Rng, ssd::Cut};
+use emu::{rng::Rng, ssd::Cut};
 use engine::{
     array::{ArrayStatus, Condition, Health, MemberState, Remedy},
     device::{Command, Zones},

@@ -2,7 +2,7 @@
 //! are still empty. It must never be denied that they exist. Also flips single bits of their metadata.
 
 use super::wire::{Bay, Wire};
-use crate::{
+use emu::{
     rng::Rng,
     ssd::{Fault, Ssd},
 };

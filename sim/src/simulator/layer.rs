@@ -4,7 +4,7 @@ use super::{
     runner::each_seed,
     scenario::{GROUP_BLOCKS, draw_appends, level},
 };
-use crate::rng::Rng;
+use emu::rng::Rng;
 use engine::{
     adapt::sequence::Sequencer,
     array::{Array, CreateOptions, Drive},

@@ -12,7 +12,7 @@ use super::{
     wire::{Bay, Fault},
     world::{End, Failure, Pending, World},
 };
-use crate::ssd::{Cut, Kind};
+use emu::ssd::{Cut, Kind};
 use engine::{
     array::MemberState,
     device::Command,

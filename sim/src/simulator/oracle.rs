@@ -17,7 +17,7 @@
 //! Nothing here looks at the array: the oracle judges the promise, not the implementation.
 
 use super::stamp::{self, Stamp};
-use crate::rng::Rng;
+use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     zone::{ZoneInfo, ZoneState},

@@ -9,7 +9,7 @@ use super::{
     subject::Maker,
     world::{Counts, Failure, Tracing, World},
 };
-use crate::rng::Rng;
+use emu::rng::Rng;
 use engine::raid::policy::Policy;
 use std::{
     cell::RefCell,

@@ -4,7 +4,7 @@
 //! A run that does everything at an average rate would rarely come near a corner; a run that does
 //! little else than, say, small FUA writes and finishes sees many.
 
-use crate::{
+use emu::{
     rng::Rng,
     ssd::compress::{Choice, Scheme, Slots},
 };

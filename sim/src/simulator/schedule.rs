@@ -1,6 +1,6 @@
 //! Schedule of the forks of a life: at interesting moments, at random.
 
-use crate::rng::Rng;
+use emu::rng::Rng;
 
 /// Events after a recovery within which its fork comes.
 const SOON_EVENTS: u64 = 24;

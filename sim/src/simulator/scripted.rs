@@ -12,7 +12,7 @@ use super::{
     wire::Bay,
     world::{Failure, Pending, World},
 };
-use crate::ssd::Fault as MediaFault;
+use emu::ssd::Fault as MediaFault;
 use engine::{device::Command, runtime::Runtime, zone::ZoneIndex};
 
 /// The kind of event that a choice was.

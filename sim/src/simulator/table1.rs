@@ -12,7 +12,7 @@ use super::{
     subject::Maker,
     world::{Failure, Tracing, World},
 };
-use crate::{
+use emu::{
     rng::Rng,
     ssd::{Cut, Model},
 };

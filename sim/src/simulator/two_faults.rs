@@ -20,7 +20,7 @@ use super::{
     wire::Bay,
     world::{End, Failure, World},
 };
-use crate::ssd::{Cut, Fault, Kind};
+use emu::ssd::{Cut, Fault, Kind};
 use engine::{
     array::{ArrayError, Drive},
     buf::{BLOCK, Buf},

@@ -14,7 +14,7 @@ use super::{
     wire::Bay,
     world::{End, Failure, Pending, World},
 };
-use crate::rng::Rng;
+use emu::rng::Rng;
 use engine::{
     array::{ArrayError, Drive},
     buf::Buf,

@@ -2,7 +2,7 @@
 //! that have worn out to spare ones of the same drive.
 
 use super::{course::Course, drives::Places, wire::Bay, world::World};
-use crate::ssd::Fault;
+use emu::ssd::Fault;
 use engine::{
     array::MemberState,
     zone::{Lba, ZoneIndex},

@@ -7,7 +7,7 @@
 //! a drive that is gone); faults of the media are made by the drive.
 
 use super::landed::Landed;
-use crate::{
+use emu::{
     rng::Rng,
     ssd::{Cut, Kind, Ssd},
 };

@@ -18,7 +18,7 @@ use super::{
     subject::{How, Maker, Subject, Why, Work},
     wire::{Bay, Wire},
 };
-use crate::{
+use emu::{
     rng::Rng,
     ssd::{
         Cut, Ssd,

@@ -1,5 +1,6 @@
 //! Shared by the tests of arrays: creates drives, writes data that identifies its position, and reads it back.
 
+use emu::ssd::EmulatedDrive;
 use engine::{
     array::{Array, CreateOptions, Drive},
     buf::{BLOCK, Buf},
@@ -8,7 +9,6 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::ssd::EmulatedDrive;
 use std::{ops::Range, rc::Rc};
 
 /// A drive with zones of `capacity` blocks, of which `limit` can be open, active and have a ZRWA.

@@ -7,13 +7,13 @@
 // The program and the test each use only a part.
 #![allow(dead_code)]
 
+use emu::ssd::Model;
 use engine::{
     array::CreateOptions,
     buf::{BLOCK, Buf},
     device::{Geometry, Zrwa},
     zone::ZoneState::{self, Closed, Empty, Full},
 };
-use sim::ssd::Model;
 
 pub const NAME: &str = "golden";
 pub const HOST: [u8; 16] = *b"made on this one";

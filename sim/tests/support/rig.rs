@@ -1,13 +1,13 @@
 //! Drives under control of a test: a rule holds commands back or fails them.
 
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault, Ssd},
+};
 use engine::{
     array::Drive,
     device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     zone::ZoneIndex,
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, Fault, Ssd},
 };
 use std::{
     cell::{Cell, RefCell},

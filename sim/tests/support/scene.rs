@@ -4,16 +4,16 @@ use super::{
     array::{check, geometry, options, run, wp, write, write_command},
     rig::{Act, Rig},
 };
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, CreateOptions, Drive, MemberState},
     device::{Command, Completion, Geometry, ZonedDevice, Zones},
     raid::policy::Policy,
     runtime::Runtime,
     zone::ZoneIndex,
-};
-use sim::{
-    rng::Rng,
-    ssd::{Cut, Fault},
 };
 use std::{cell::Cell, rc::Rc};
 

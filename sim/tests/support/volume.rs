@@ -1,10 +1,10 @@
 //! Shared by the tests of volumes on a single drive.
 
+use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     device::Geometry,
 };
-use sim::rng::Rng;
 
 /// A drive with small zones.
 pub fn geometry() -> Geometry {

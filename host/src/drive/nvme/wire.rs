@@ -362,7 +362,7 @@ pub fn error_of_status(result: i32) -> DeviceError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sim::rng::Rng;
+    use emu::rng::Rng;
 
     fn put(page: &mut [u8], at: usize, bytes: &[u8]) {
         page[at..at + bytes.len()].copy_from_slice(bytes);

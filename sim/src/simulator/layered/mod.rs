@@ -18,8 +18,8 @@ use super::{
     subject::{ArrayMaker, How, Maker, Subject, Why, Work},
     volume::Noted,
 };
-use crate::rng::Rng;
 use divided::Divided;
+use emu::rng::Rng;
 use engine::{
     array::{Array, ArrayStatus, CreateOptions, Drive, MemberState, PowerMark, Tails},
     device::{Command, Completion, Geometry, ZonedDevice},

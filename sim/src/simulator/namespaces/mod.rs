@@ -17,7 +17,7 @@ use super::{
     runner::{failure_of, quietly},
     world::Tracing,
 };
-use crate::rng::Rng;
+use emu::rng::Rng;
 use scenario::Scenario;
 use std::ops::Range;
 use world::World;

@@ -1,7 +1,7 @@
 //! Parameters drawn from a seed: the device, the namespaces, their load, and the ends of processes.
 
 use super::Over;
-use crate::rng::Rng;
+use emu::rng::Rng;
 use engine::{
     device::Geometry,
     raid::policy::Policy,

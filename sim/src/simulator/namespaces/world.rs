@@ -10,13 +10,13 @@ use super::{
     scenario::Scenario,
     stack::{bring_up, create, show},
 };
-use crate::{
+use crate::simulator::{
+    hidden::{Wanted, ask, attach, flip},
+    wire::{Bay, Wire},
+    world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
+};
+use emu::{
     rng::Rng,
-    simulator::{
-        hidden::{Wanted, ask, attach, flip},
-        wire::{Bay, Wire},
-        world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
-    },
     ssd::{Cut, Ssd},
 };
 use engine::{

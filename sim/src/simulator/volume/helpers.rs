@@ -1,7 +1,7 @@
 //! Compression workers of a volume, like the threads of the host: they return their blocks a random number of task
 //! steps later, compressed or not.
 
-use crate::rng::Rng;
+use emu::rng::Rng;
 use engine::volume::{Crew, Packer, Packing, Taken};
 use std::{cell::RefCell, future::poll_fn, rc::Rc, task::Poll};
 

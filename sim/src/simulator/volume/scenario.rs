@@ -1,7 +1,7 @@
 //! Parameters drawn from a seed: the device below the volume, its load, and the ends of processes.
 
 use super::Over;
-use crate::rng::Rng;
+use emu::rng::Rng;
 use engine::{
     buf::BLOCK,
     device::Geometry,

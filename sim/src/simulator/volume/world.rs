@@ -10,13 +10,13 @@ use super::{
     scenario::Scenario,
     stack::{bring_up, create},
 };
-use crate::{
+use crate::simulator::{
+    hidden::{Wanted, ask, attach, flip},
+    wire::{Bay, Fault, Wire},
+    world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
+};
+use emu::{
     rng::Rng,
-    simulator::{
-        hidden::{Wanted, ask, attach, flip},
-        wire::{Bay, Fault, Wire},
-        world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
-    },
     ssd::{self, Cut, Ssd},
 };
 use engine::{

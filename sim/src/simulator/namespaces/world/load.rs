@@ -2,16 +2,16 @@
 //! checks of the results.
 
 use super::{MOST_TENANTS, World};
-use crate::{
-    rng::Rng,
-    simulator::{
-        namespaces::{
-            oracle::{Change, Zone},
-            scenario::draw_spec,
-        },
-        wire::Fault as WireFault,
-        world::Failure,
+use crate::simulator::{
+    namespaces::{
+        oracle::{Change, Zone},
+        scenario::draw_spec,
     },
+    wire::Fault as WireFault,
+    world::Failure,
+};
+use emu::{
+    rng::Rng,
     ssd::{Fault, Kind as DriveKind},
 };
 use engine::{

@@ -1,17 +1,17 @@
 //! Power cuts of a single drive, checked block by block: durable data is there, every other block has one of its
 //! versions, and the drive obeys the zone rules.
 
-use engine::{
-    buf::{BLOCK, Buf},
-    device::{Command, Geometry, Zones, Zrwa},
-    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
-};
-use sim::{
+use emu::{
     rng::Rng,
     ssd::{
         Cut, ImageMedia, Model, Ssd,
         compress::{Choice, CompressedMedia, Scheme, Slots},
     },
+};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, Geometry, Zones, Zrwa},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 
 const ZONES: u32 = 6;

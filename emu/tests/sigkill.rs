@@ -5,14 +5,14 @@
 //! image is as after the last acknowledged command, or as after the next one.
 #![allow(clippy::unwrap_used)]
 
+use emu::{
+    rng::Rng,
+    ssd::{ImageMedia, Model, Ssd},
+};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Zones, Zrwa},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
-};
-use sim::{
-    rng::Rng,
-    ssd::{ImageMedia, Model, Ssd},
 };
 use std::{
     io::{Read, Write},

@@ -85,7 +85,7 @@ impl Kind {
     }
 
     /// The status of a failing command of this kind.
-    pub(crate) fn status(self) -> Status {
+    pub fn status(self) -> Status {
         match self {
             Kind::Read => Status::UnrecoveredReadError,
             Kind::Write => Status::WriteFault,

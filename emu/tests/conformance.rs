@@ -1,13 +1,6 @@
 //! Zone state machine tests on memory and image media.
 
-use engine::{
-    adapt::overlay::Overlay,
-    buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
-    runtime::Runtime,
-    zone::{Lba, ZoneIndex},
-};
-use sim::{
+use emu::{
     conformance::{
         Do::{self, *},
         ROWS, command, model,
@@ -16,6 +9,13 @@ use sim::{
         EmulatedDrive, Fault, ImageMedia, MemoryMedia, Ssd,
         compress::{Choice, CompressedMedia, Scheme, Slots},
     },
+};
+use engine::{
+    adapt::overlay::Overlay,
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
 };
 use std::rc::Rc;
 

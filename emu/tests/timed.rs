@@ -1,13 +1,7 @@
 //! The emulated SSD with timing: the same zone rules, the command order of its firmware, and the blocks that reach
 //! flash.
 
-use engine::{
-    buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Done, Status, ZonedDevice, Zones},
-    runtime::Runtime,
-    zone::{Lba, ZoneIndex},
-};
-use sim::{
+use emu::{
     clock::Clock,
     conformance::{Do, ROWS, command, model},
     rng::Rng,
@@ -16,6 +10,12 @@ use sim::{
         compress::{Choice, CompressedMedia, PAGE, Scheme, Slots, compress},
     },
     timing::{Placement, Timing, ZrwaMedium},
+};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, Done, Status, ZonedDevice, Zones},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
 };
 use std::{
     cell::{Cell, RefCell},
