@@ -22,8 +22,8 @@ pub struct CreateOptions {
 pub struct Behaviour {
     /// How the victims of garbage collection are chosen.
     pub choice: Choice,
-    /// Blocks whose last version was short-lived have a stream of their own: for comparison. It costs more headers than
-    /// it saves moves.
+    /// Gives blocks whose last version was short-lived a stream of their own: for comparison, since it costs more
+    /// headers than it saves moves.
     pub apart: bool,
     /// Pages of the map that are kept in memory; by default 128 MiB per TiB and at least 64 MiB.
     pub map_pages: Option<usize>,

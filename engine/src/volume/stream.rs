@@ -20,8 +20,8 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// Streams for blocks whose last version was short-lived, for others, and for blocks that were moved; with fewer
-/// streams the last ones share.
+/// Streams for blocks whose last version was short-lived, for other blocks, and for moved blocks. Where there are only
+/// two, the first two share one.
 pub const HOT: usize = 0;
 pub const COLD: usize = 1;
 pub const MOVED: usize = 2;
@@ -110,7 +110,7 @@ pub struct Stream {
     landed: u64,
 }
 
-/// A group: its stream, and how many groups land before it.
+/// A group: its stream, and the number of groups of that stream up to it.
 pub type Ticket = (usize, u64);
 
 /// Resources that all groups have in common.
@@ -137,7 +137,7 @@ impl Stream {
         self.landed
     }
 
-    /// Number of groups that were closed: those with smaller tickets.
+    /// Number of groups that were closed.
     pub fn closed(&self) -> u64 {
         self.closed
     }
