@@ -207,7 +207,7 @@ impl Core {
         self.must(done).map(drop)
     }
 
-    /// Writes pages as of the cut, which does not change while other tasks run.
+    /// Submits a write of pages and directory blocks as of the cut, while other tasks go on changing the map.
     async fn write_pages(&self, laid: &[Laid], generation: u64) -> Completion {
         let mut bytes = self.state.borrow_mut().pool.take(laid.len() as u64);
         for (at, Laid { kind, index, .. }) in (0..).zip(laid) {
@@ -233,7 +233,7 @@ impl Core {
         self.device.submit(Command::write(lba, bytes.freeze(), false))
     }
 
-    /// Writes a root behind the newest one, or at the start of the other zone of the head.
+    /// Writes a root after the newest one, or at the start of the other head zone.
     pub async fn write_root(&self, root: &Root) -> Result<(), DeviceError> {
         let payload = root.encode();
         let blocks = payload.len().div_ceil(PAYLOAD);
@@ -320,7 +320,7 @@ impl State {
         Some(laid)
     }
 
-    /// The next place in map zones.
+    /// Takes the next place in map zones.
     fn map_place(&mut self) -> Option<Place> {
         let (zone, offset) = match self.map_open {
             Some(open) => open,

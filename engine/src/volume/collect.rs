@@ -35,7 +35,7 @@ const AHEAD: usize = 8;
 /// Groups of moved blocks in flight.
 const MOST_MOVES: u64 = 2;
 
-/// One in this many blocks of the yield of a victim is credited to writers before the victim is read.
+/// Part (1/n) of the yield of a victim that is credited to writers before the victim is read.
 const IN_ADVANCE: u32 = 4;
 
 /// Collects zones whenever few are free, until the device fails.
@@ -195,7 +195,7 @@ impl Core {
                 if self.may_be_at(entry.block, entry.what, place) {
                     let read = match victim.read(offset, offset_end - offset).await {
                         Ok(read) => read,
-                        // The block stays where it is.
+                        // An unreadable block stays where it is.
                         Err(DeviceError::Gone) => return Err(DeviceError::Gone),
                         Err(error) => {
                             unreadable = Err(error);

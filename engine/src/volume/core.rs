@@ -298,7 +298,7 @@ impl State {
         if apart { HOT } else { self.space.plan().index_of(COLD) }
     }
 
-    /// The stream for a block whose last version is at `before`.
+    /// The stream for a block with its last version at `before`.
     pub fn stream_of(&self, before: Place, apart: bool) -> usize {
         if before == 0 || !apart {
             return COLD;
@@ -455,7 +455,7 @@ impl Core {
         self.identity.zone_capacity_blocks as u32
     }
 
-    /// Stops all writing: blocks that did not land are not where the map says. Wakes all waiting tasks.
+    /// Stops all writing, since blocks that did not land are missing where the map points. Wakes all waiting tasks.
     pub fn fail(&self, error: DeviceError) {
         self.state.borrow_mut().failed.get_or_insert(error);
         let gates =
@@ -543,7 +543,7 @@ impl Core {
 
     /// Waits until `groups` groups of the stream have landed.
     pub async fn wait_landed(&self, (index, groups): Ticket) -> Result<(), DeviceError> {
-        // The request that closed a group may not have woken the task, if it then found no room for the next one.
+        // The request that closed a group may have found no room for the next one, and then has not woken the task.
         self.tell(index);
         loop {
             {
@@ -559,7 +559,8 @@ impl Core {
         }
     }
 
-    /// Waits until a page can be looked up and changed: from the return until the caller waits again.
+    /// Waits until a page can be looked up and changed. This holds until the caller waits again: then the page may be
+    /// evicted.
     ///
     /// # Errors
     /// When the page cannot be read: the places of its blocks are unknown. When writing has stopped, if the need is

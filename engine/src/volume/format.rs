@@ -309,7 +309,7 @@ pub enum ZoneUse {
     /// Closed: nothing more is written to it.
     ClosedData = 3,
     ClosedMap = 4,
-    /// Offline or read-only for the device: it cannot be reset.
+    /// It could not be reset: nothing more is written to it.
     Lost = 5,
 }
 

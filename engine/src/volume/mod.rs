@@ -101,7 +101,7 @@ impl Volume {
         self.0.identity.sector
     }
 
-    /// Reads blocks from `at` on into `data`, which has to be the only reference. Blocks that were never written, or
+    /// Reads blocks from `at` on into `data`, which must have no other references. Blocks that were never written, or
     /// were discarded, read as zeros.
     ///
     /// # Errors
@@ -110,8 +110,8 @@ impl Volume {
         self.0.read(at, data).await
     }
 
-    /// Writes blocks from `at` on. With `fua` they are durable at the return. Each block is written at once or not at
-    /// all; their order is not guaranteed.
+    /// Writes blocks from `at` on. With `fua` they are durable at the return. The write of each block is atomic; their
+    /// order is not guaranteed.
     ///
     /// # Errors
     /// Those of the device, after which nothing can be written any more; LBA Out of Range; Capacity Exceeded if there
@@ -129,8 +129,8 @@ impl Volume {
         self.0.flush().await
     }
 
-    /// Discards blocks from `at` on: they read as zeros and take no room. Only entries are written. Zeros are written
-    /// in the same way.
+    /// Discards blocks from `at` on: they read as zeros and take no room. Only entries are written. Write Zeroes
+    /// commands may be served in the same way.
     ///
     /// # Errors
     /// Those of the device; LBA Out of Range.
@@ -138,8 +138,7 @@ impl Volume {
         self.0.discard(at, blocks).await
     }
 
-    /// Whether the block at `at` takes room, and the number of following blocks, itself included and `most` at most, of
-    /// which the same is true.
+    /// Whether the block at `at` is mapped, and how many blocks from there on are equal in that, `most` at most.
     ///
     /// # Errors
     /// Those of the device; LBA Out of Range.
@@ -190,7 +189,7 @@ impl Volume {
         self.0.freed.open();
     }
 
-    /// Has data compressed by `crew` from now on, as far as it takes it.
+    /// Offers data that is to be compressed to `crew` from now on.
     pub fn employ(&self, crew: Rc<dyn Crew>) {
         *self.0.crew.borrow_mut() = Some(crew);
     }

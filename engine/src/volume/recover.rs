@@ -24,7 +24,7 @@ use crate::{
 };
 use std::{collections::BTreeSet, rc::Rc};
 
-/// Entries whose pages are read together.
+/// Entries for which pages are read ahead together.
 const AT_ONCE: usize = 1024;
 
 /// Default limit of pages that change between two checkpoints.
@@ -191,7 +191,7 @@ fn are_sane(root: &Root) -> bool {
     })
 }
 
-/// Walks all zones. Afterwards the zone records of `root` include the newer contents of the zones.
+/// Walks all zones. Afterwards the zone records of `root` describe their present contents.
 async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
     let (segment, number) = (root.next_segment, root.next_number);

@@ -121,7 +121,7 @@ impl Core {
         self.check_range(at, data.blocks()).map(|()| data.blocks())
     }
 
-    /// Reads blocks from `at` on into `data`, which has to be the only reference. Unmapped blocks read as zeros.
+    /// Reads blocks from `at` on into `data`, which must have no other references. Unmapped blocks read as zeros.
     pub async fn read(&self, at: u64, mut data: Buf) -> Result<Buf, DeviceError> {
         let blocks = self.check_data(at, &data)?;
         if let Some(place) = self.one_run(at, blocks) {
@@ -413,15 +413,15 @@ impl Core {
         })
     }
 
-    /// The first block from `block` on, before `end`, whose page exists; `end` if there is none, or a block before it.
+    /// The first block from `block` on, before `end`, of a page that exists; `end` if there is none, or a block before
+    /// it.
     fn next_page(&self, block: u64, end: u64) -> u64 {
         let (page, end_page) = (block / FANOUT, end.div_ceil(FANOUT));
         let next = self.state.borrow().map.next_page(page as u32, end_page as u32) as u64;
         if next == page { block } else { end.min(next * FANOUT) }
     }
 
-    /// Whether the block at `at` takes room, and the number of following blocks, itself included and `most` at most, of
-    /// which the same is true.
+    /// Whether the block at `at` is mapped, and how many blocks from there on are equal in that, `most` at most.
     pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
         self.check_range(at, most)?;
         let (mut block, end, mut first) = (at, at + most, None);

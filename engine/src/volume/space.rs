@@ -1,8 +1,8 @@
 //! Zones and room: the use and the live count of each zone, limits for beginning another one, and how many blocks may
 //! be mapped.
 //!
-//! A zone is free, then being written, then closed. It becomes free again only when a root is durable in whose map
-//! nothing in the zone is live (docs/VOLUME.md, 'The checkpoint'). This file keeps count; it resets nothing.
+//! A zone is free, then being written, then closed. It becomes free again only when a root is durable in which nothing
+//! in the zone is live (docs/VOLUME.md, 'The checkpoint'). This file keeps count; it resets nothing.
 
 use crate::{
     buf::BLOCK,
@@ -49,7 +49,7 @@ const MOST_MOVED: u64 = 80;
 /// Zones examined per unit of work.
 const ZONES_IN_UNIT: u32 = 8;
 
-/// Of a volume that is larger than its room, one in this many blocks of room is the reserve.
+/// The reserve of a volume that is larger than its room is at most this part (1/n) of the room.
 const RESERVE_SHARE: u64 = 16;
 
 /// Units of the largest size for which a group has room, at least.
@@ -387,7 +387,7 @@ impl Space {
         match who {
             Who::Writer => self.available() > 0,
             Who::Collection => self.beside_map() > 0,
-            // The share of the map is one zone larger than necessary.
+            // The share of the map is one zone larger than the map needs.
             Who::Discard => {
                 self.free_zones() + self.map_zones >= self.plan.map_share && !self.free.is_empty()
             }
@@ -460,8 +460,8 @@ impl Space {
         self.lost += 1;
     }
 
-    /// Adjusts the live counts when a logical block is mapped to `now` instead of `before` (0: unmapped). `were` and
-    /// `are` are the numbers of mapped blocks of its unit before, at the one place, and after, at the other.
+    /// Adjusts the live counts when a logical block is mapped to `now` instead of `before` (0: unmapped). `were` is the
+    /// number of blocks of its unit that were at `before`, and `are` the number that are at `now`.
     pub fn moved(&mut self, (before, were): (Place, u32), (now, are): (Place, u32)) {
         if before != 0 {
             let counted = self.left(before, were);
@@ -511,7 +511,8 @@ impl Space {
         self.zones().filter(|(_, record)| dead(record)).count() as u32
     }
 
-    /// Number of free zones at which garbage collection begins. These are spare zones that it cannot profit from.
+    /// Number of free zones at which garbage collection begins. It is small: spare zones that are kept free contain no
+    /// obsolete blocks to collect.
     pub fn low_mark(&self) -> u32 {
         (self.plan.spare / 4).clamp(2, MOST_KEPT_FREE)
     }

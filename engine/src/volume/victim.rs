@@ -49,7 +49,7 @@ impl Lifespan {
     /// Before the first zone was collected: every version counts as short-lived.
     pub const UNKNOWN: Lifespan = Lifespan(u64::MAX >> 8);
 
-    /// Whether a block is hot whose last version lived for `age` segments.
+    /// Whether a block is hot, if its last version lived for `age` segments.
     pub fn is_hot(self, age: u64) -> bool {
         age < self.0
     }
