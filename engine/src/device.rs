@@ -319,7 +319,7 @@ macro_rules! statuses {
         pub enum Status { $(#[doc = $text] $(#[$doc])* $name = $value,)* }
 
         impl Status {
-            /// Every status this crate knows.
+            /// Every status with a name in this crate.
             pub const ALL: &[Status] = &[$(Status::$name),*];
 
             /// The status with this value.

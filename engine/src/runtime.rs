@@ -1,9 +1,8 @@
-//! A single-threaded executor that can be made to run tasks in any order.
+//! A single-threaded executor that can run tasks in any order.
 //!
-//! In production the ready queue is first in, first out. In the simulator a seed picks the next
-//! ready task, so that every interleaving the engine allows is tried sooner or later. The
-//! executor knows no clock and no I/O: whoever owns the devices polls them between calls of
-//! [`Runtime::run`].
+//! In production the ready queue is first in, first out. In the simulator a seed picks the next ready task, so that
+//! every interleaving the engine allows is tried sooner or later. The executor has no clock and does no I/O: the owner
+//! of the devices polls them between calls of [`Runtime::run`].
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,49 +17,49 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-/// A future, and what wakes it.
+/// A future, and its waker.
 type Task = (Pin<Box<dyn Future<Output = ()>>>, Waker);
 
-/// Steps after which a device has its turn though some task is ready, and units of work after which it has it. It also has
-/// it after a task that has used up its slice.
+/// Steps, or units of work, after which the devices are polled although tasks are ready. They are also polled after a
+/// task has used up its slice.
 const STEPS: u32 = 64;
 const TURN: u32 = 2 * SLICE;
 
-/// Steps after which a task that has used up its slice goes on though others are ready that have not.
+/// Steps after which a task that has used up its slice is polled although other tasks are ready.
 const PASS: u32 = 64;
 
-/// Units of work after which a task lets others go on ([`give_way`]). A unit is one entry of a map that is looked up or
-/// changed, which takes 25 to 150 ns with its share of cache misses: a slice is 25 to 150 microseconds.
+/// Units of work in a slice, after which a task yields to others ([`give_way`]). A unit is a lookup or a change of one
+/// map entry, which takes 25 to 150 ns with its share of cache misses: a slice takes 25 to 150 µs.
 pub const SLICE: u32 = 1024;
 
-/// Units that the copy of a block takes, 0.5 microseconds.
+/// Units of work for the copy of a block, 0.5 µs.
 pub const COPY: u32 = 16;
 
-/// Most units of one poll: the longest stretch that cannot be interrupted, begun at the end of a slice, when all blocks
-/// of a page of the map are discarded, each of them of a compressed unit of 16, whose neighbours are looked up as well.
-/// Simulations fail that exceed it.
+/// Most units of one poll. The longest stretch without a yield begins at the end of a slice and discards all blocks of
+/// a page of the map, each of them in a compressed unit of 16 that is looked up as a whole. Simulations fail that
+/// exceed it.
 pub const MOST_WORK: u32 = 24 * SLICE;
 
 thread_local! {
-    /// Units of work in the poll that is going on, and the number of its task.
+    /// Units of work in the present poll, and the number of its task.
     static WORK: Cell<u32> = const { Cell::new(0) };
     static RUNNING: Cell<usize> = const { Cell::new(NO_TASK) };
 }
 
 const NO_TASK: usize = usize::MAX;
 
-/// Counts work of the task that is running.
+/// Counts work of the running task.
 pub fn work(units: u32) {
     WORK.set(WORK.get().saturating_add(units));
 }
 
-/// Whether the task that is running has done its share, and should let others go on.
+/// Whether the running task has used up its slice, and should yield.
 pub fn is_spent() -> bool {
     WORK.get() >= SLICE
 }
 
-/// Lets all others go on that are ready, once, if this task has done its share. Every loop over blocks, pages, zones or
-/// entries calls it; there is no clock here, so that work is counted instead of time.
+/// Yields once to all ready tasks if this task has used up its slice. Every loop over blocks, pages, zones or entries
+/// calls it. The engine has no clock, so work is counted instead of time.
 pub async fn give_way() {
     let mut given = !is_spent();
     std::future::poll_fn(|context| {
@@ -78,23 +77,23 @@ pub async fn give_way() {
 pub struct Runtime(Rc<Inner>);
 
 struct Inner {
-    /// By number; the one that is being polled is not there.
+    /// By number; `None` while a task is polled, and when it has ended.
     tasks: RefCell<Vec<Option<Task>>>,
-    /// Numbers of tasks that are done, for others.
+    /// Numbers of tasks that have ended, for reuse, with their wakers.
     free: RefCell<Vec<(usize, Waker)>>,
     ready: Arc<Ready>,
     /// State of the generator that picks the next task; `None` for first in, first out.
     random: Option<Cell<u64>>,
-    /// What ids are made of: entropy, and how many there are so far.
+    /// Ids are drawn from this entropy and the number of ids so far.
     entropy: Cell<[u64; 2]>,
     ids: Cell<u64>,
-    /// Units of work since a device had its turn, and most units of one poll.
+    /// Units of work since the devices were last polled, and most units of one poll.
     worked: Cell<u32>,
     most_worked: Cell<u32>,
     host: RefCell<Host>,
 }
 
-/// Waits as long as another host takes to notice that its array has been assembled here.
+/// Waits as long as another host takes to notice that its array has been assembled on this one.
 pub type Pause = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// The host on which a runtime runs.
@@ -102,25 +101,24 @@ pub type Pause = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>>>;
 pub struct Host {
     /// Its id; zeros if it has none.
     pub id: [u8; 16],
-    /// Asked when another host may still run an array.
+    /// Called when another host may still run an array.
     pub pause: Option<Pause>,
 }
 
-/// Entropy of runtimes that are given none: another one for each of a process, which is enough for tests.
+/// Default entropy of runtimes: different for each of a process, which is enough for tests.
 static RUNTIMES: AtomicU64 = AtomicU64::new(1);
 
-/// Task numbers to poll, each at most once. Wakers have to be `Send`, hence the lock; it is
-/// never contended.
+/// Numbers of the ready tasks, each at most once. Wakers have to be `Send`, hence the lock; it is never contended.
 #[derive(Default)]
 struct Ready(Mutex<ReadyQueue>);
 
 #[derive(Default)]
 struct ReadyQueue {
     order: VecDeque<usize>,
-    /// Tasks that have used up their slice and have more to do. They go on when no other task is ready, and one of them
-    /// after each pass of so many steps: a task that has little to do does not wait for all of those that have much.
+    /// Tasks that have used up their slice and have more work. They are polled when no other task is ready, and one of
+    /// them after each pass of [`PASS`] steps: so a task with little work does not wait for all tasks with much.
     spent: VecDeque<usize>,
-    /// Steps of the pass that is going on.
+    /// Steps in the present pass.
     steps: u32,
     queued: Vec<bool>,
 }
@@ -147,7 +145,7 @@ impl Ready {
             queue.queued.resize(task + 1, false);
         }
         if !std::mem::replace(&mut queue.queued[task], true) {
-            // Only a task itself knows that it has more to do: others wake it for something else.
+            // Only a task that wakes itself has more work; other wakers have other reasons.
             let is_spent = RUNNING.get() == task && is_spent();
             let order = if is_spent { &mut queue.spent } else { &mut queue.order };
             order.push_back(task);
@@ -217,23 +215,23 @@ impl Runtime {
         }))
     }
 
-    /// Has ids be drawn from these random bits. Where drives outlive the process, every process needs others.
+    /// Sets the entropy from which ids are drawn. Where drives outlive the process, every process needs its own.
     pub fn set_entropy(&self, bits: [u8; 16]) {
         let bits = u128::from_le_bytes(bits);
         self.0.entropy.set([bits as u64, (bits >> 64) as u64]);
     }
 
-    /// Says on which host this is.
+    /// Sets the host on which this runtime runs.
     pub fn set_host(&self, host: Host) {
         *self.0.host.borrow_mut() = host;
     }
 
-    /// The host on which this is.
+    /// The host on which this runtime runs.
     pub fn host(&self) -> Host {
         self.0.host.borrow().clone()
     }
 
-    /// Draws 128 bits that are drawn once only, by whatever runtime.
+    /// Draws an id of 128 bits that no runtime draws again.
     pub fn draw_id(&self) -> [u8; 16] {
         let Inner { entropy, ids, .. } = &*self.0;
         ids.set(ids.get() + 1);
@@ -245,12 +243,12 @@ impl Runtime {
         std::array::from_fn(|at| if at < 8 { low[at] } else { high[at - 8] })
     }
 
-    /// Most units of work that one poll of a task has taken so far.
+    /// Most units of work in one poll so far.
     pub fn most_worked(&self) -> u32 {
         self.0.most_worked.get()
     }
 
-    /// Polls a task, and counts the work of it. A simulation may run another runtime inside.
+    /// Polls a task, and counts its work. Calls may be nested: a simulation may run another runtime inside of a task.
     fn count<T>(&self, task: usize, poll: impl FnOnce() -> T) -> T {
         let outer = (WORK.replace(0), RUNNING.replace(task));
         let value = poll();
@@ -292,16 +290,15 @@ impl Runtime {
         while self.step() {}
     }
 
-    /// Runs tasks until `future` is done, calling `idle` whenever nothing is ready: `idle` waits
-    /// for devices and returns `false` if nothing can happen any more, which ends the wait with
-    /// `None`.
+    /// Runs tasks until `future` is done. `idle` is called whenever no task is ready: it waits for devices, and returns
+    /// `false` if nothing can happen any more, which ends the wait with `None`.
     pub fn block_on<T>(&self, future: impl Future<Output = T>, mut idle: impl FnMut() -> bool) -> Option<T> {
         self.block_on_fairly(future, |busy| busy || idle())
     }
 
-    /// As [`Runtime::block_on`], for devices that have to have their turn also where some task is ready all the time:
-    /// `turn` is called with `false` whenever nothing is ready, and with `true` after so many steps, or so much work,
-    /// without that, when it must not wait.
+    /// As [`Runtime::block_on`], for devices that have to be polled also while tasks are ready all the time. `turn` is
+    /// called with `false` whenever no task is ready, and with `true` after a number of steps, or an amount of work,
+    /// without that; then it must not wait.
     pub fn block_on_fairly<T>(
         &self,
         future: impl Future<Output = T>,
@@ -311,7 +308,7 @@ impl Runtime {
         let flag = Arc::new(Flag(AtomicBool::new(true)));
         let waker = Waker::from(flag.clone());
         loop {
-            // Asked at every step, and nearly always not so.
+            // Checked at every step, and nearly always not set.
             let woken = flag.0.load(Ordering::Relaxed) && flag.0.swap(false, Ordering::Acquire);
             let mut poll = || future.as_mut().poll(&mut Context::from_waker(&waker));
             if woken && let Poll::Ready(value) = self.count(NO_TASK, &mut poll) {
@@ -329,7 +326,7 @@ impl Runtime {
         }
     }
 
-    /// Drops every task where it stands, as a power cut would.
+    /// Drops every task at once, as a power cut would.
     pub fn clear(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         drop(tasks);
@@ -347,7 +344,7 @@ impl Wake for Flag {
     }
 }
 
-/// A place to wait until something may have changed. After every wait the waiter looks again.
+/// A condition that tasks wait for. [`Gate::open`] means that it may have become true: every task checks it again.
 #[derive(Default)]
 pub struct Gate {
     generation: Cell<u64>,
@@ -355,7 +352,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Wakes everybody who waits.
+    /// Wakes all waiting tasks.
     pub fn open(&self) {
         self.generation.set(self.generation.get() + 1);
         // The list keeps its allocation; wakers only mark tasks as ready.
@@ -381,23 +378,23 @@ impl Gate {
     }
 }
 
-/// One at a time, in the order in which they asked. Who does not wait to the end keeps nobody waiting.
+/// A lock that is granted in the order of requests. A waiting task that is dropped gives up its place.
 #[derive(Default)]
 pub struct Exclusive {
-    /// Who has it, and who waits.
+    /// The ticket of the holder, and those of waiting tasks.
     queue: RefCell<VecDeque<u64>>,
     tickets: Cell<u64>,
     next: Gate,
 }
 
-/// Whoever has it keeps others waiting.
+/// The lock, or a place in its queue; given up when dropped.
 pub struct Held<'e> {
     of: &'e Exclusive,
     ticket: u64,
 }
 
 impl Exclusive {
-    /// Waits until nobody else has it.
+    /// Waits for the lock.
     pub async fn take(&self) -> Held<'_> {
         let ticket = self.tickets.replace(self.tickets.get() + 1);
         self.queue.borrow_mut().push_back(ticket);
@@ -416,17 +413,17 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Something that many ask for, and that is done once for all who had asked before it began.
+/// An operation of which one run serves all callers that came before it began.
 #[derive(Default)]
 pub struct Combined {
     turn: Exclusive,
     begun: Cell<u64>,
-    /// The last of those begun that ended well.
+    /// The last successful run.
     good: Cell<u64>,
 }
 
 impl Combined {
-    /// Does it, unless somebody else has begun it after this call and come to a good end.
+    /// Runs the operation, unless a run has begun after this call and succeeded.
     pub async fn run<F, E>(&self, work: impl FnOnce() -> F) -> Result<(), E>
     where
         F: Future<Output = Result<(), E>>,
@@ -448,7 +445,8 @@ impl Combined {
 mod tests {
     use super::*;
 
-    /// Tasks with much to do, each slice of which says so, and one that has little to do in many steps.
+    /// Number of polls of `busy` tasks, which use up their slice each time, until a task with little work has done 100
+    /// steps.
     fn polls_between_steps(runtime: &Runtime, busy: usize) -> usize {
         let log = Rc::new(RefCell::new(Vec::new()));
         for task in 0..=busy {
@@ -486,7 +484,7 @@ mod tests {
     #[test]
     fn spent_tasks_let_others_go_on_first_and_are_not_starved() {
         let between = polls_between_steps(&Runtime::new(), 8);
-        // Each of them once, and then one in a pass.
+        // Each busy task once, and then one in each pass.
         assert!((9..=10).contains(&between), "{between}");
     }
 
@@ -554,7 +552,7 @@ mod tests {
         let (runtime, begun, results) =
             (Runtime::new(), Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
         let (combined, gate) = (Rc::new(Combined::default()), Rc::new(Gate::default()));
-        // The second one fails: who waited for it begins another.
+        // The second run fails: a caller that waited for it begins another one.
         let ask = || {
             let (combined, gate, begun, results) =
                 (combined.clone(), gate.clone(), begun.clone(), results.clone());

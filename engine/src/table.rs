@@ -4,11 +4,10 @@
 //! its Zone Random Write Area (ZRWA), as a table of zones without data and without I/O. The
 //! emulated SSD keeps its zones in one, and so does the array for its logical zones.
 //!
-//! Invariants: the open, active and ZRWA counts always equal what the states say; the write
-//! pointer never passes the capacity; a call that is refused has changed nothing; a call that
-//! succeeds has changed everything it will. A check and its effect are the same call, so nothing
-//! can happen between them; the `check_` variants are for a device that may still fail in between,
-//! and to which nothing else can happen meanwhile.
+//! Invariants: the open, active and ZRWA counts always equal the states of the zones; the write pointer never passes
+//! the capacity; a refused call has changed nothing; a successful call has changed everything it will. A check and its
+//! effect are the same call, so nothing can happen between them; the `check_` variants are for a device that may still
+//! fail in between, and to which nothing else can happen meanwhile.
 //!
 //! Where the specification leaves the precedence of errors open it is that of QEMU's hw/nvme:
 //!
@@ -148,8 +147,8 @@ impl ZoneTable {
         Ok((first.0..end).map(|zone| self.info(ZoneIndex(zone))).collect())
     }
 
-    /// Puts a zone in a state regardless of rules and limits: to load what a device remembers,
-    /// or to take a change back. The ZRWA is kept only by an open or closed zone.
+    /// Puts a zone in a state regardless of rules and limits: to load the persistent state of a device, or to take a
+    /// change back. The ZRWA is kept only by an open or closed zone.
     ///
     /// # Panics
     /// When there is no such zone or the write pointer lies beyond its capacity.

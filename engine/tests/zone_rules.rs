@@ -73,7 +73,7 @@ fn geometry() -> impl Strategy<Value = Geometry> {
     )
 }
 
-/// Everything there is to see of a table.
+/// The zone states and the counts of a table.
 fn picture(table: &ZoneTable) -> (Vec<ZoneInfo>, [u32; 3]) {
     let zones = table.report(ZoneIndex(0), ZONES).unwrap();
     (zones, [table.open_zones(), table.active_zones(), table.zrwa_zones()])
@@ -126,7 +126,7 @@ fn check_invariants(table: &ZoneTable, geometry: &Geometry) {
     }
 }
 
-/// What a successful write must have left behind, said another way than the code says it.
+/// Checks the effect of a successful write by rules that are worded differently from those of the table.
 fn check_effect(before: &ZoneInfo, call: &Call, effect: &WriteEffect, geometry: &Geometry) {
     assert_eq!(effect.wp_before_blocks, before.wp_blocks);
     assert!(effect.wp_blocks >= before.wp_blocks);
@@ -170,7 +170,7 @@ proptest! {
             }
             check_invariants(&table, &geometry);
         }
-        // What was loaded from a report is the same table again.
+        // A table loaded from a report is equal.
         let mut copy = ZoneTable::new(&geometry);
         picture(&table).0.iter().for_each(|zone| copy.load(zone));
         prop_assert_eq!(picture(&copy), picture(&table));

@@ -5,7 +5,7 @@
 //! the aggregate consists of exactly the ZRWAs of its parts, wherever its write pointer is (`Shape`). Only explicit
 //! flushes move it: an implicit flush, by a write that ends beyond the ZRWA, would move one part alone.
 //!
-//! No command to `M` zones is atomic. After a crash the write pointers of the parts tell how far it got:
+//! No command to `M` zones is atomic. After a crash the write pointers of the parts show how far it got:
 //!
 //! - An explicit flush moves the part that holds the last block below the new write pointer first, and the others when
 //!   that is done. So the furthest part shows either the old write pointer or the new one, and in the latter case the
@@ -151,8 +151,8 @@ impl Aggregated {
         })))
     }
 
-    /// Geometry of a drive whose zones are aggregated by `factor`. `None` if they cannot be: there are too few of them,
-    /// their capacity is no multiple of the unit, or the drive has a ZRWA and a volatile cache.
+    /// Geometry of a drive with zones aggregated by `factor`. `None` if they cannot be: there are too few of them,
+    /// their capacity is not a multiple of the unit, or the drive has a ZRWA and a volatile cache.
     pub fn geometry_of(drive: &Geometry, factor: u32) -> Option<Geometry> {
         let unit_blocks = drive.zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
         let possible = (2..=drive.zones).contains(&factor)
@@ -224,7 +224,7 @@ impl Inner {
         completion
     }
 
-    /// Carries out a command for zones whose state is known.
+    /// Carries out a command for zones with a known state.
     fn carry_out(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
         match command {
             Command::Read { lba, data, oob } => {
@@ -351,7 +351,7 @@ impl Inner {
         (0..self.shape.factor).map(part).collect()
     }
 
-    /// Answers when all `parts` have, with the first error and the buffers of the whole.
+    /// Completes when all `parts` have, with the first error and the buffers of the whole.
     fn join(&self, parts: Vec<Completion>, data: Buf, oob: Buf) -> Completion {
         let (completer, completion) = self.slots.pair();
         self.runtime.spawn(async move {

@@ -5,8 +5,8 @@
 //! when both have answered. So a completed command is complete on both. The caller of [`Mirror::follow`] makes sure
 //! that the zone is equal on both drives, and that no command for it is outstanding.
 //!
-//! The first drive answers: reads, reports and flushes go to it alone, and only its errors are returned. The second
-//! drive is not a member yet. At its first error it is dropped, before the command that met the error is answered, and
+//! The first drive decides: reads, reports and flushes go to it alone, and only its errors are returned. The second
+//! drive is not a member yet. At its first error it is dropped, before the command that met the error is completed, and
 //! gets no more commands; the error is available from [`Mirror::error`].
 
 use crate::{

@@ -28,7 +28,7 @@ pub struct Overlay {
     written: RefCell<Written>,
 }
 
-/// State that the drive would have if it had carried out all commands.
+/// The state of the drive if it had carried out all commands.
 struct Written {
     /// The zones, or the error of their report: then no write is possible.
     table: Result<ZoneTable, DeviceError>,

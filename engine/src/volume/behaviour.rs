@@ -22,8 +22,8 @@ pub struct CreateOptions {
 pub struct Behaviour {
     /// How the victims of garbage collection are chosen.
     pub choice: Choice,
-    /// Blocks whose last version was short-lived have a stream of their own: for comparison. It costs more headers than
-    /// it saves moves.
+    /// Gives blocks with a short-lived last version a stream of their own: for comparison, since it costs more headers
+    /// than it saves moves.
     pub apart: bool,
     /// Pages of the map that are kept in memory; by default 128 MiB per TiB and at least 64 MiB.
     pub map_pages: Option<usize>,
@@ -34,6 +34,6 @@ pub struct Behaviour {
     /// zone, as with an array.
     pub fua_stands_alone: bool,
     /// Gives up data that cannot be read, even if it was promised: that of offline zones, the rest of a zone after an
-    /// unreadable group, and writes since the last checkpoint to blocks whose page of the map is unreadable.
+    /// unreadable group, and writes since the last checkpoint to blocks of an unreadable page of the map.
     pub give_up: bool,
 }

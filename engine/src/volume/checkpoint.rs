@@ -1,7 +1,7 @@
-//! The checkpoint: the map and a root are written, and zones become free.
+//! Checkpoints: write the map and a root, and free zones.
 //!
-//! The order is all that matters (docs/VOLUME.md, 'The checkpoint'): cut; pages and directory; everything
-//! before the cut has landed; flush; root; and only then resets.
+//! The order makes them correct (docs/VOLUME.md, 'The checkpoint'): cut; pages and directory; all groups before the cut
+//! have landed; flush; root; resets last.
 
 use crate::{
     buf::BLOCK,
@@ -18,33 +18,33 @@ use crate::{
 };
 use std::{collections::VecDeque, rc::Rc};
 
-/// Pages of the directory that are looked at before others go on.
+/// Pages of the directory that are examined before other tasks get a turn.
 const PAGES_LOOKED_AT: usize = 4096;
 
-/// Writes of the map on their way.
+/// Writes of the map in flight.
 const MOST_WRITES: usize = 4;
 
-/// A page or a block of the directory, and where it goes.
+/// A page, or a block of the directory, and its new place.
 struct Laid {
     place: Place,
     kind: Kind,
     index: u32,
 }
 
-/// The state of the volume at one moment, and what has to happen before it counts.
+/// The state of the volume at one moment, and the writes that have to complete before it is valid.
 struct Cut {
     root: Root,
     laid: Vec<Laid>,
     tickets: [Ticket; 3],
-    /// Zones that are free once the root is safe.
+    /// Zones to free once the root is durable.
     dead: Vec<u32>,
 }
 
 impl Core {
-    /// Writes a checkpoint. One at a time: the keeper's task does, and before that recovery.
+    /// Writes a checkpoint. One at a time: the task [`keep`] does it, and recovery before that task exists.
     ///
     /// # Errors
-    /// Those of the device: nothing can be written any more.
+    /// Those of the device, after which nothing can be written any more.
     pub async fn checkpoint(&self) -> Result<(), DeviceError> {
         let begun = {
             let mut state = self.state.borrow_mut();
@@ -52,14 +52,14 @@ impl Core {
             state.thaws = true;
             state.begun
         };
-        // Of a zone that cannot be freed this root says that it may be begun anew: the next one that it is lost.
+        // In this root a zone that could not be freed may be begun anew: the next root says that it is lost.
         while self.write_checkpoint().await? {}
         self.state.borrow_mut().done = begun;
         self.ended.open();
         Ok(())
     }
 
-    /// Writes a checkpoint; gives whether a zone was lost when it was freed.
+    /// Writes a checkpoint; returns whether a zone was lost when it was to be freed.
     async fn write_checkpoint(&self) -> Result<bool, DeviceError> {
         self.sweep().await?;
         let cut = self.cut()?;
@@ -78,7 +78,7 @@ impl Core {
         self.release(&cut.dead).await
     }
 
-    /// Counts all that is live in some map zones as changed, so that it leaves them.
+    /// Marks the live pages and directory blocks in some map zones as changed, so that the checkpoint moves them.
     async fn sweep(&self) -> Result<(), DeviceError> {
         let zones = self.state.borrow().space.to_sweep();
         if zones.is_empty() {
@@ -102,7 +102,7 @@ impl Core {
         for some in pages.chunks(MOST_LOADS) {
             self.fetch(some.iter().copied(), Need::Pressing).await;
             for page in some {
-                // One that cannot be read stays where it is.
+                // An unreadable page stays where it is.
                 match self.hold(*page, Need::Pressing).await {
                     Ok(()) => self.state.borrow_mut().map.touch(*page),
                     Err(_) => self.check()?,
@@ -117,7 +117,7 @@ impl Core {
         Ok(())
     }
 
-    /// The cut: one synchronous stretch.
+    /// Takes the cut, in one synchronous stretch.
     fn cut(&self) -> Result<Cut, DeviceError> {
         let tickets = self.close_all();
         let mut state = self.state.borrow_mut();
@@ -136,7 +136,7 @@ impl Core {
         let mut zones: Vec<_> = state.space.records().collect();
         let open = |zone: u32| state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone));
         for (zone, record) in (0..).zip(&mut zones) {
-            // Its last group is on its way, and lands before the root counts.
+            // Its last group is in flight, and lands before the root is written.
             if record.state == ZoneUse::Data && !open(zone) {
                 record.state = ZoneUse::ClosedData;
             }
@@ -169,7 +169,7 @@ impl Core {
         Ok(Cut { root, laid, tickets, dead })
     }
 
-    /// Writes pages and directory where the cut has them.
+    /// Writes pages and directory to the places of the cut.
     async fn write_map(&self, cut: &Cut) -> Result<(), DeviceError> {
         let most = self.device.geometry().max_transfer_blocks as usize;
         let mut flights: VecDeque<Completion> = VecDeque::new();
@@ -178,7 +178,7 @@ impl Core {
         let mut zone = rest.first().map(zone_of);
         while let Some(first) = rest.first() {
             if Some(zone_of(first)) != zone {
-                // A zone is begun when the one before it is safe.
+                // A zone is begun when the one before it is durable.
                 while let Some(flight) = flights.pop_front() {
                     self.wrote(flight).await?;
                 }
@@ -207,7 +207,7 @@ impl Core {
         self.must(done).map(drop)
     }
 
-    /// What the cut has frozen stays as it is while others go on.
+    /// Submits a write of pages and directory blocks as of the cut, while other tasks go on changing the map.
     async fn write_pages(&self, laid: &[Laid], generation: u64) -> Completion {
         let mut bytes = self.state.borrow_mut().pool.take(laid.len() as u64);
         for (at, Laid { kind, index, .. }) in (0..).zip(laid) {
@@ -218,7 +218,7 @@ impl Core {
             let (volume, kind, index) = (self.mark, *kind, *index);
             match kind {
                 Kind::Page => put_addresses(block, state.map.frozen(index)),
-                // Pages are given places by cuts alone, and there is no other one yet.
+                // Only cuts give places to pages, and the next cut waits for this checkpoint.
                 _ => {
                     let pages = &state.map.directory()[index as usize * FANOUT as usize..];
                     put_addresses(block, pages.iter().copied());
@@ -233,7 +233,7 @@ impl Core {
         self.device.submit(Command::write(lba, bytes.freeze(), false))
     }
 
-    /// Writes a root behind the newest one, or at the start of the other zone of the head.
+    /// Writes a root after the newest one, or at the start of the other head zone.
     pub async fn write_root(&self, root: &Root) -> Result<(), DeviceError> {
         let payload = root.encode();
         let blocks = payload.len().div_ceil(PAYLOAD);
@@ -265,7 +265,7 @@ impl Core {
         Ok(())
     }
 
-    /// Resets zones that nothing points to any more, in a root that is safe.
+    /// Resets zones to which no pointer is left in a durable root; returns whether one was lost.
     async fn release(&self, zones: &[u32]) -> Result<bool, DeviceError> {
         let mut lost = false;
         for zone in zones {
@@ -281,7 +281,7 @@ impl Core {
             let mut state = self.state.borrow_mut();
             match result {
                 Ok(()) => state.space.release(*zone),
-                // Nothing depends on it any more: the volume goes on without it.
+                // Nothing depends on it any more: the volume does without the zone.
                 Err(DeviceError::Status(_)) => {
                     state.space.lose(*zone);
                     lost = true;
@@ -300,8 +300,8 @@ impl Core {
 }
 
 impl State {
-    /// Gives every page that was changed, and then every changed block of the directory, a place in map
-    /// zones. `None` if there are no zones left, which the map's share is there to prevent.
+    /// Gives every changed page, and then every changed block of the directory, a place in map zones. `None` if no zone
+    /// is left, which the map's share prevents.
     fn lay_map(&mut self) -> Option<Vec<Laid>> {
         let mut laid = Vec::new();
         for page in self.map.freeze() {
@@ -320,7 +320,7 @@ impl State {
         Some(laid)
     }
 
-    /// The next place in map zones.
+    /// Takes the next place in map zones.
     fn map_place(&mut self) -> Option<Place> {
         let (zone, offset) = match self.map_open {
             Some(open) => open,
@@ -335,7 +335,7 @@ impl State {
     }
 }
 
-/// Writes checkpoints when they are wanted, for ever.
+/// Writes the requested checkpoints, until the device fails.
 pub async fn keep(core: Rc<Core>) {
     loop {
         let wanted = {

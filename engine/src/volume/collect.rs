@@ -1,10 +1,9 @@
-//! Collection: zones that are mostly out of date are emptied.
+//! Garbage collection: empties zones whose blocks are mostly obsolete.
 //!
-//! A victim is read from its start, several pieces ahead. Each block that an entry of it speaks
-//! of is moved if the map still says that it is there, *at the moment in which the move gets its entry*: whatever
-//! was written meanwhile is newer, and stays. A unit is moved as it is, or, if that is more than what is left of it would
-//! take, block by block. What is left when the reading ends is nothing; the next checkpoint frees
-//! the zone.
+//! A victim is read from its start to its end, several parts ahead. A block named by an entry is moved if the map still
+//! says that it is there, *at the moment in which the move gets its entry*: a block that was written meanwhile is
+//! newer, and stays. A unit is moved as a whole, or block by block if the blocks that are left take less. At the end
+//! nothing in the victim is live; the next checkpoint frees it.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -27,19 +26,19 @@ use std::{collections::VecDeque, rc::Rc};
 /// Dead zones that are worth a checkpoint.
 const WORTH: u32 = 4;
 
-/// Blocks of a victim that are read at a time: what is written meanwhile waits behind them.
+/// Blocks of a victim that are read at a time: writes wait behind them in the drives.
 const PART: u32 = 64;
 
-/// Parts of a victim that are read ahead: drives that are being written answer late.
+/// Parts of a victim that are read ahead: busy drives answer late.
 const AHEAD: usize = 8;
 
-/// Groups of moved blocks that are on their way.
+/// Groups of moved blocks in flight.
 const MOST_MOVES: u64 = 2;
 
-/// As this part of what a victim yields writers may write before any of it has been read.
+/// Part (1/n) of the yield of a victim that is credited to writers before the victim is read.
 const IN_ADVANCE: u32 = 4;
 
-/// Collects zones whenever few are free, for ever.
+/// Collects zones whenever few are free, until the device fails.
 pub async fn collect(core: Rc<Core>) {
     loop {
         let step = core.next_step();
@@ -54,13 +53,13 @@ pub async fn collect(core: Rc<Core>) {
                 core.check()
             }
             Step::Free => {
-                // What will be free counts already: writers need not wait for it.
+                // Zones that will be free count already: writers need not wait for them.
                 core.let_writers_go_on();
                 core.request_checkpoint().await
             }
             Step::Empty(zone) => core.empty(zone).await,
         };
-        // A victim that cannot be read is left alone; what is wrong with it is what readers of it are told.
+        // A victim that cannot be read is left alone; reads of its blocks report the error.
         if result.is_err() && core.check().is_err() {
             return;
         }
@@ -69,21 +68,21 @@ pub async fn collect(core: Rc<Core>) {
 
 enum Step {
     Rest,
-    /// Dead zones are to be freed.
+    /// Frees dead zones.
     Free,
-    /// This zone is to be emptied.
+    /// Empties this zone.
     Empty(u32),
 }
 
 impl Core {
     fn next_step(&self) -> Step {
-        // Before anybody has written the device may be one that is only read, or that begins without a member.
+        // Before the first write the volume may be opened for reading only, or be on an array in deferred-write mode.
         if !self.is_used.get() {
             return Step::Rest;
         }
         let state = self.state.borrow();
         state.space.count_scan();
-        // What could not be read may be readable by now. It is read in vain if not: one zone for each refusal.
+        // An unreadable zone may be readable by now: each refused write has one of them tried again.
         if state.tried < state.refused
             && let Some((zone, _)) = state.space.unreadable().min_by_key(|(_, refused)| *refused)
         {
@@ -97,7 +96,7 @@ impl Core {
             return Step::Free;
         }
         let plan = state.space.plan();
-        // Headers of what is moved take room as well.
+        // Headers of moved groups take room as well.
         let most = (plan.in_full_zone() as u32).saturating_sub(1);
         let (choice, shape) = (self.behaviour.choice, (plan.capacity * GRAINS, most * GRAINS));
         let others = state.space.zones().filter(|(zone, _)| !state.space.is_unreadable(*zone));
@@ -108,18 +107,18 @@ impl Core {
         }
     }
 
-    /// Whether collection is at work, or would be.
+    /// Whether garbage collection is at work, or has work to do.
     pub fn makes_room(&self) -> bool {
         self.state.borrow().collects || !matches!(self.next_step(), Step::Rest)
     }
 
-    /// Writers need no credit, and those that wait look again.
+    /// Ends the throttling of writers, and wakes them.
     fn let_writers_go_on(&self) {
         self.state.borrow_mut().credit = None;
         self.room.open();
     }
 
-    /// Moves what is live out of a zone.
+    /// Moves the live blocks out of a zone.
     async fn empty(&self, zone: u32) -> Result<(), DeviceError> {
         let (segment, yields) = {
             let mut state = self.state.borrow_mut();
@@ -138,7 +137,7 @@ impl Core {
         self.launch(self.moved_stream(), true);
         let mut state = self.state.borrow_mut();
         match result {
-            // Somebody else has emptied it, or will.
+            // Emptied, by moves or by other writes.
             _ if state.live_in(zone, segment) == 0 => state.collected_zones += 1,
             Err(error) if error == no_zone() => state.stalled_at = Some(state.next_number),
             _ => {
@@ -196,7 +195,7 @@ impl Core {
                 if self.may_be_at(entry.block, entry.what, place) {
                     let read = match victim.read(offset, offset_end - offset).await {
                         Ok(read) => read,
-                        // It stays where it is.
+                        // An unreadable block stays where it is.
                         Err(DeviceError::Gone) => return Err(DeviceError::Gone),
                         Err(error) => {
                             unreadable = Err(error);
@@ -205,7 +204,7 @@ impl Core {
                     };
                     let bytes = piece_of(read, 0, place).ok_or(Status::UnrecoveredReadError)?;
                     let moved = self.move_piece(entry.block, (place, segment), bytes).await;
-                    // A page of the map that cannot be read keeps its own blocks here and no others.
+                    // An unreadable page of the map keeps its own blocks in the zone, and no others.
                     match moved {
                         Err(error) if error != no_zone() && self.check().is_ok() => unreadable = Err(error),
                         moved => moved?,
@@ -226,15 +225,16 @@ impl Core {
         (block as u64) < self.identity.blocks
     }
 
-    /// Whether a block that an entry speaks of may be there, as far as is known without asking the device.
+    /// Whether a block of an entry may be at `place`, as far as the map in memory tells.
     fn may_be_at(&self, block: u32, what: What, place: Place) -> bool {
         let mut state = self.state.borrow_mut();
         let mut blocks = block as u64..block as u64 + what.blocks();
         blocks.any(|block| state.map.get(block).is_none_or(|known| known == place))
     }
 
-    /// Moves what is still there of a unit that begins with `block`. A place is one of a life of its zone: it may have
-    /// been freed and written anew while somebody waited, with the same block in the same place.
+    /// Moves the blocks that are left of the unit that begins with `block`. `segment` is the incarnation of the zone
+    /// that was read: during a wait the zone may have been freed and written anew, with the same block in the same
+    /// place.
     async fn move_piece(
         &self,
         block: u32,
@@ -267,7 +267,7 @@ impl Core {
                     return Ok(());
                 }
             }
-            // Zones are lacking: those that are dead have to be freed first.
+            // No zone is left: dead ones have to be freed first.
             self.request_checkpoint().await?;
             let state = self.state.borrow();
             if !state.space.may_begin(Who::Collection) && state.space.dead() == 0 {
@@ -276,7 +276,8 @@ impl Core {
         }
     }
 
-    /// Moves what is still there of a unit block by block. `None` if there is no room for all of it now.
+    /// Moves the blocks that are left of a unit, block by block. `None` if there is not room for all of them at
+    /// present.
     fn move_blocks(
         &self,
         state: &mut State,
@@ -306,14 +307,14 @@ impl Core {
         Ok(moved)
     }
 
-    /// Waits until few moved groups are on their way: writers wait behind them, and they take memory.
+    /// Waits until few groups of moved blocks are in flight: user writes wait behind them, and they take memory.
     async fn wait_for_moves(&self) -> Result<(), DeviceError> {
         let index = self.moved_stream();
         let closed = self.state.borrow().streams[index].closed();
         self.wait_landed((index, closed.saturating_sub(MOST_MOVES))).await
     }
 
-    /// Writers may write so much more.
+    /// Adds `blocks` blocks to the credit of writers.
     fn earn(&self, blocks: u32) {
         let mut state = self.state.borrow_mut();
         if let Some(credit) = &mut state.credit {
@@ -326,34 +327,33 @@ impl Core {
     }
 }
 
-/// What becomes of a move that no zone is left for.
+/// The error of a move for which no zone is left.
 fn no_zone() -> DeviceError {
     Status::CapacityExceeded.into()
 }
 
 impl State {
-    /// What is live of this life of a zone counts for, in grains.
+    /// Live grains of a zone if it is still of this segment; otherwise 0.
     fn live_in(&self, zone: u32, segment: u64) -> u32 {
         let record = self.space.zone(zone).record;
         if record.segment == segment { record.live } else { 0 }
     }
 }
 
-/// A zone that is read from its start to its end, ahead of whoever looks at it.
-///
+/// A zone that is read from its start to its end, with read-ahead.
 struct Victim<'c> {
     core: &'c Core,
     zone: u32,
     end: u32,
     /// Blocks of a part.
     blocks: u32,
-    /// Parts that are being read; the last of them comes before this one.
+    /// Parts that are being read, and the number from 0 of the one that follows them.
     ahead: VecDeque<Completion>,
     next: u32,
-    /// The part that was looked at last: its number, from 1, and what it holds, nothing if it cannot be read as one.
+    /// The number from 1 of the current part, and its data; none if it cannot be read as a whole.
     current: u32,
     part: Buf,
-    /// What was read by itself, or lies in two parts.
+    /// Blocks that were read by themselves, or lie in two parts.
     alone: Vec<u8>,
 }
 
@@ -365,10 +365,10 @@ impl<'c> Victim<'c> {
         Victim { core, zone, end, blocks: most, ahead: VecDeque::new(), next: 0, current: 0, part, alone }
     }
 
-    /// Blocks from `offset` on, behind those before or from the last of them on.
+    /// Reads blocks from `offset` on, which is not below the last block of the previous call.
     ///
     /// # Errors
-    /// When just these cannot be read.
+    /// When just these blocks cannot be read.
     async fn read(&mut self, offset: u32, blocks: u32) -> Result<&[u8], DeviceError> {
         self.alone.clear();
         let (mut at, end) = (offset, offset + blocks);
@@ -393,7 +393,7 @@ impl<'c> Victim<'c> {
         Ok(&self.alone)
     }
 
-    /// Waits for a part, by its number.
+    /// Waits for a part, by its number from 1.
     async fn turn_to(&mut self, wanted: u32) -> Result<(), DeviceError> {
         while self.current < wanted {
             self.read_ahead();
@@ -411,7 +411,7 @@ impl<'c> Victim<'c> {
         Ok(())
     }
 
-    /// Waits for what is still being read: the zone may be reset at once.
+    /// Waits for the outstanding reads: the zone may be reset after that.
     async fn end(self) {
         let Victim { core, part, ahead, .. } = self;
         core.state.borrow_mut().pool.give(part);

@@ -1,7 +1,7 @@
-//! What the parts of a running volume share.
+//! State of a running volume, shared by its requests and background tasks.
 //!
-//! All state is in one [`State`], which is changed in synchronous stretches; after every wait it is looked at
-//! again. Whoever waits does so at a [`Gate`] that is opened when what it waits for may have come.
+//! All state is in one [`State`], which changes in synchronous stretches only; after every wait it has to be read
+//! again. A task waits at a [`Gate`], which is opened when the condition may have become true.
 
 use crate::{
     buf::{BLOCK, Buf, BufPool},
@@ -31,44 +31,44 @@ use std::{
 /// Pages of the map that are read at a time.
 pub const MOST_LOADS: usize = 64;
 
-/// Blocks that may be written between two checkpoints, in zones: it bounds what a start reads.
+/// Zones' worth of blocks that may be written between two checkpoints: limits what a start has to read.
 const MOST_BEHIND_CUT: u64 = 4;
 
 pub struct Core {
     pub device: Rc<dyn ZonedDevice>,
     pub identity: Identity,
-    /// [`Identity::mark`], which everything that is written has.
+    /// [`Identity::mark`], part of every group header and sealed block.
     pub mark: u64,
     pub behaviour: Behaviour,
-    /// Why something that was promised may have been given up at the start.
+    /// Losses that were accepted at the start ([`Behaviour::give_up`]).
     pub given_up: Vec<VolumeError>,
     pub state: RefCell<State>,
-    /// Who packs blocks besides whoever writes them.
+    /// Compression workers; without them each write is compressed in its own task.
     pub crew: RefCell<Option<Rc<dyn Crew>>>,
     pub unpacker: RefCell<Unpacker>,
-    /// Blocks that were wrong, and right when the device read them in another way.
+    /// Blocks that failed their checksum and were right when the device read them in another way.
     pub reread: Cell<u64>,
-    /// Writes that have begun and not ended.
+    /// Writes in progress.
     pub writers: Cell<u32>,
-    /// Somebody has written, or discarded, since the start.
+    /// Something has been written or discarded since the start.
     pub is_used: Cell<bool>,
-    /// Groups of each stream have been closed, or have landed.
+    /// Opened when groups of each stream have been closed, and when they have landed.
     closed: [Gate; 3],
     landed: [Gate; 3],
-    /// Zones or credit have become free.
+    /// Opened when zones or credit may have become free.
     pub room: Gate,
-    /// A page has been read, or the budget has room again.
+    /// Opened when a page has been read, or the budget has room again.
     pub pages: Gate,
-    /// A checkpoint is wanted, or has ended.
+    /// Opened when a checkpoint is requested, and when one has ended.
     pub wanted: Gate,
     pub ended: Gate,
     flushing: Combined,
-    /// There may be room for what was refused, and how many wait for that.
+    /// Opened when there may be room for refused writes; and the number of writes that wait for it.
     pub freed: Gate,
     pub waiting: Cell<u64>,
-    /// Zones have become few.
+    /// Opened when garbage collection may have work: few zones are free, or a zone may yield more than before.
     pub few: Gate,
-    /// Nobody reads from some zone any more.
+    /// Opened when the last read in flight of a zone has completed.
     pub unread: Gate,
 }
 
@@ -76,17 +76,17 @@ pub struct State {
     pub map: Paged,
     pub space: Space,
     pub streams: [Stream; 3],
-    /// Where the map is written: zone and offset.
+    /// Zone and offset of the next map page.
     pub map_open: Option<(u32, u32)>,
-    /// Blocks of the directory on the device, and those that have to be written anew.
+    /// Places of the blocks of the directory, and those that the next checkpoint has to write.
     pub directory: Vec<Place>,
     pub directory_changed: BTreeSet<u32>,
-    /// The zone of the newest root, and where the next one goes.
+    /// Zone of the newest root, and offset of the next one.
     pub head: (u32, u32),
     pub generation: u64,
     pub next_number: u64,
     pub lifespan: Lifespan,
-    /// How new data is compressed, and how much of it together.
+    /// Codec of new data, and most blocks that are compressed together.
     pub codec: Option<Codec>,
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
@@ -94,25 +94,25 @@ pub struct State {
     pub packer: Option<Packer>,
     pub patience: Patience,
     pub pool: BufPool,
-    /// The next number when collection had no zone to move blocks to, nor any that would be free: as long as there
-    /// is no further entry it is no use to try again.
+    /// `next_number` when garbage collection had no zone to move blocks to, nor one that a checkpoint would free: a
+    /// retry is useless before there is another entry.
     pub stalled_at: Option<u64>,
-    /// Writes and discards for which there was no room, and how many of these there were when a zone was last collected.
+    /// Writes and discards refused for lack of room, and this number when a zone was last collected.
     pub refused: u64,
     pub tried: u64,
     /// Pages that are being read.
     loading: BTreeSet<u32>,
     /// Blocks written since the last cut.
     pub behind_cut: u64,
-    /// Checkpoints that were begun, that have ended, and that are wanted, as numbers of the last ones.
+    /// Numbers of the last checkpoints that were begun, that have ended, and that are requested.
     pub begun: u64,
     pub done: u64,
     pub wanted: u64,
-    /// The one that has begun will make room for pages.
+    /// The checkpoint in progress will make room for pages.
     pub thaws: bool,
-    /// What writers may still write while zones are collected; `None` if they need not care.
+    /// Blocks that writers may still write while zones are collected; `None` if they are not throttled.
     pub credit: Option<u64>,
-    /// Zones are being emptied, or freed.
+    /// Garbage collection is emptying or freeing zones.
     pub collects: bool,
     pub written: Written,
     pub collected_zones: u64,
@@ -121,16 +121,16 @@ pub struct State {
     pub failed: Option<DeviceError>,
 }
 
-/// What a page is needed for.
+/// The purpose for which a page is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     Read,
     Write,
-    /// Whoever needs it is who makes room for pages: the budget does not count.
+    /// By a task that makes room for pages, or has the volume for itself: the budget does not apply.
     Pressing,
 }
 
-/// What a part of a volume starts from.
+/// State with which a running volume begins, from its root.
 pub struct Start {
     pub map: Paged,
     pub space: Space,
@@ -144,7 +144,7 @@ pub struct Start {
     pub queue_seconds: u8,
 }
 
-/// What an entry is made for: the piece of a unit, and which of its blocks are there from then on.
+/// The piece of a unit for which an entry is made, and a bit for each block of the unit that the entry maps.
 #[derive(Clone, Copy)]
 pub struct Piece<'p> {
     pub bytes: &'p [u8],
@@ -153,21 +153,21 @@ pub struct Piece<'p> {
 }
 
 impl<'p> Piece<'p> {
-    /// All blocks of a unit.
+    /// The piece of a unit of which all blocks are mapped.
     pub fn all((bytes, unit): (&'p [u8], Unit)) -> Piece<'p> {
         Piece { bytes, unit, there: unit.mask() }
     }
 
-    /// Its length in grains.
+    /// Length in grains.
     pub fn grains(&self) -> u32 {
         (self.bytes.len() / GRAIN) as u32
     }
 }
 
 impl State {
-    /// Makes an entry for blocks from the first of their unit on that became this piece, and has the map say so; gives
-    /// what it lands with. `None`, and nothing has happened, if there is no room for it now. The page of the blocks is
-    /// known.
+    /// Makes an entry that maps blocks of the unit beginning at `block` to `piece`, and changes the map accordingly;
+    /// returns the ticket of its group. `None`, and no entry was made, if there is no room at present. The page of the
+    /// blocks has to be known.
     pub fn place(
         &mut self,
         core: &Core,
@@ -204,8 +204,8 @@ impl State {
         Some((index, self.streams[index].begun()))
     }
 
-    /// Makes an entry that discards blocks of one page, which is known, and has the map say so; in a zone that `who` may
-    /// begin if it takes another one. `None`, and nothing has happened, if there is no room for it now.
+    /// Makes an entry that discards blocks of one page, which has to be known, and unmaps them; `who` decides whether
+    /// another zone may be begun for it. `None`, and no entry was made, if there is no room at present.
     pub fn discard(&mut self, core: &Core, (block, blocks): (u64, u32), who: Who) -> Option<Ticket> {
         let number = self.next_number;
         let index = self.discards(core.behaviour.apart);
@@ -223,7 +223,7 @@ impl State {
         Some((index, self.streams[index].begun()))
     }
 
-    /// Has the map say what an entry says. The page of its blocks is known.
+    /// Applies an entry to the map. The page of its blocks has to be known.
     pub fn apply(&mut self, block: u64, what: What, place: Place) {
         for index in 0..what.blocks() {
             match what {
@@ -234,7 +234,7 @@ impl State {
         }
     }
 
-    /// Has the map say where a block is.
+    /// Sets the place of a block in the map, and adjusts the live counts of the zones.
     fn set(&mut self, block: u64, place: Place) {
         let before = self.map.get(block).unwrap_or(0);
         if before == place {
@@ -246,12 +246,13 @@ impl State {
         self.space.moved((before, were), (place, are));
     }
 
-    /// How many blocks of a unit are at a place, which is that of a block of it. The page is known.
+    /// Number of blocks of a unit that are at `place`, the place of `block`. The page has to be known.
     fn live(&mut self, block: u64, place: Place) -> u32 {
         if place::unit(place) == Unit::BLOCK { 1 } else { self.there(block, place).count_ones() }
     }
 
-    /// A bit for each block of a unit that is at a place, which is that of a block of it, or was. The page is known.
+    /// A bit for each block of a unit that is at `place`, the present or a former place of `block`. The page has to be
+    /// known.
     pub fn there(&mut self, block: u64, place: Place) -> u16 {
         let unit = place::unit(place);
         let first = unit.first(block);
@@ -259,15 +260,15 @@ impl State {
         (0..unit.blocks()).filter(at_place).fold(0, |there, index| there | 1 << index)
     }
 
-    /// Whether there is room for all blocks of a unit to become a piece of so many grains, or that takes none. The page
-    /// is known.
+    /// Whether there is room to store all blocks of a unit as a piece of `grains` grains, or this takes no additional
+    /// room. The page has to be known.
     pub fn has_room(&mut self, block: u64, (unit, grains): (Unit, u32)) -> bool {
         let more = place::charge(grains, unit.blocks());
         if self.space.has_room_for_new(more) {
             return true;
         }
         let more = more.saturating_sub(self.freed(block, unit));
-        // What is overwritten may take the reserve: a journal, or the metadata of a file system that is full.
+        // Overwriting may use the reserve: for journals and for the metadata of a full file system.
         let mut blocks = block..block + unit.blocks() as u64;
         match blocks.all(|block| self.map.get(block).is_some_and(|place| place != 0)) {
             true => self.space.has_room(more),
@@ -275,7 +276,7 @@ impl State {
         }
     }
 
-    /// What counts for nothing any more if all blocks of a unit are elsewhere.
+    /// Grains that are no longer counted when all blocks of a unit are stored elsewhere.
     fn freed(&mut self, block: u64, unit: Unit) -> u32 {
         let mut gone: [(Place, u32); 16] = [(0, 0); 16];
         let mut freed = 0;
@@ -297,7 +298,7 @@ impl State {
         if apart { HOT } else { self.space.plan().index_of(COLD) }
     }
 
-    /// Which stream a block goes to whose last version is at `before`.
+    /// The stream for a block with its last version at `before`.
     pub fn stream_of(&self, before: Place, apart: bool) -> usize {
         if before == 0 || !apart {
             return COLD;
@@ -307,19 +308,19 @@ impl State {
         if self.lifespan.is_hot(age) { HOT } else { COLD }
     }
 
-    /// Whether a writer may write another block now.
+    /// Whether writers may write another block now.
     pub fn may_write(&self) -> bool {
         self.credit != Some(0)
     }
 
-    /// Writers have taken so many blocks, with headers.
+    /// Takes `blocks` blocks, headers included, from the credit of writers.
     fn spend(&mut self, blocks: u64) {
         if let Some(credit) = &mut self.credit {
             *credit = credit.saturating_sub(blocks);
         }
     }
 
-    /// A piece that may not be on the device yet.
+    /// The piece at `place`, if it may not be on the device yet.
     pub fn in_memory(&self, place: Place) -> Option<&[u8]> {
         let (zone, offset) = self.space.locate(place);
         self.streams.iter().find_map(|stream| stream.piece(zone, offset, place))
@@ -336,7 +337,7 @@ impl State {
     }
 }
 
-/// Somebody reads a page. If nobody waits for it any more, somebody else may.
+/// A read of a page in progress. If it is dropped before it has completed, another task may read the page.
 struct Loading<'c> {
     core: &'c Core,
     page: u32,
@@ -350,7 +351,7 @@ impl Drop for Loading<'_> {
     }
 }
 
-/// Reads into `data`, or, where something of that cannot be read, the first `least` blocks alone.
+/// Reads into `data`; if a block of it cannot be read, only the first `least` blocks.
 pub async fn read_some(
     device: &dyn ZonedDevice,
     lba: Lba,
@@ -365,11 +366,11 @@ pub async fn read_some(
     done.result.map(|()| done.data)
 }
 
-/// Sees to it that a zone that could not be reset does not stay active.
+/// Finishes a zone that could not be reset, so that it does not stay active.
 pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
     let done = device.submit(Command::Report { first: zone, count: 1 }).await;
     if done.zones.first().is_some_and(|info| info.state.is_active()) {
-        // If that fails as well there is nothing left to be tried.
+        // If this fails as well, nothing else can be tried.
         device.submit(Command::Finish { zones: Zones::One(zone) }).await;
     }
 }
@@ -454,7 +455,7 @@ impl Core {
         self.identity.zone_capacity_blocks as u32
     }
 
-    /// Nothing is written any more: what the map says of blocks that did not land is not there.
+    /// Stops all writing, since blocks that did not land are missing where the map points. Wakes all waiting tasks.
     pub fn fail(&self, error: DeviceError) {
         self.state.borrow_mut().failed.get_or_insert(error);
         let gates =
@@ -462,13 +463,15 @@ impl Core {
         gates.into_iter().chain(&self.closed).chain(&self.landed).for_each(Gate::open);
     }
 
+    /// Fails if the volume cannot be written any more.
+    ///
     /// # Errors
-    /// Why nothing can be written any more.
+    /// The error that has stopped writing.
     pub fn check(&self) -> Result<(), DeviceError> {
         self.state.borrow().failed.map_or(Ok(()), Err)
     }
 
-    /// What becomes of a command that has to succeed.
+    /// The result of a command whose failure stops all writing.
     pub fn must(&self, done: Done) -> Result<Done, DeviceError> {
         match done.result {
             Ok(()) => Ok(done),
@@ -479,8 +482,9 @@ impl Core {
         }
     }
 
-    /// Makes safe what has completed. One flush at a time, since a device tells a loss once: nobody's ends well while
-    /// another one learns of it. Who asked before it began shares it.
+    /// Makes completed writes durable. One flush at a time: the device reports a loss only once, so that one of two
+    /// concurrent flushes could succeed although the other reports the loss. Calls share a flush that begins after
+    /// them.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
         let flush = || async { self.must(self.device.submit(Command::Flush).await).map(drop) };
         self.flushing.run(flush).await?;
@@ -494,7 +498,7 @@ impl Core {
         act(&mut streams[index], &mut common)
     }
 
-    /// A group has landed, and filled its zone maybe.
+    /// Records that a group has landed; `full` is its zone if that is full now.
     pub fn landed(&self, index: usize, full: Option<u32>) {
         if let Some(zone) = full {
             self.state.borrow_mut().space.close(zone);
@@ -508,7 +512,7 @@ impl Core {
         self.closed[index].wait().await;
     }
 
-    /// Closes what need not wait; with `all`, whatever is being filled.
+    /// Closes the group that is being filled if it need not wait; with `all`, in any case.
     pub fn launch(&self, index: usize, all: bool) {
         let capacity = self.capacity();
         let closed = self.with_stream(index, |stream, common| {
@@ -524,12 +528,12 @@ impl Core {
         }
     }
 
-    /// Tells the task of a stream that a group was closed because it was full.
+    /// Wakes the task of a stream: a group was closed because it was full.
     pub fn tell(&self, index: usize) {
         self.closed[index].open();
     }
 
-    /// Closes all groups that are being filled; gives what has to land then.
+    /// Closes all groups that are being filled; returns the tickets to wait for.
     pub fn close_all(&self) -> [Ticket; 3] {
         [HOT, COLD, MOVED].map(|index| {
             self.launch(index, true);
@@ -537,9 +541,9 @@ impl Core {
         })
     }
 
-    /// Waits until so many groups of the stream have landed.
+    /// Waits until `groups` groups of the stream have landed.
     pub async fn wait_landed(&self, (index, groups): Ticket) -> Result<(), DeviceError> {
-        // One of them may have been closed by somebody who then found no room, and told nobody.
+        // The request that closed a group may have found no room for the next one, and then has not woken the task.
         self.tell(index);
         loop {
             {
@@ -555,11 +559,12 @@ impl Core {
         }
     }
 
-    /// Sees to it that a page can be read and changed: from the return on, until the caller waits for
-    /// something.
+    /// Waits until a page can be looked up and changed. This holds until the caller waits again: then the page may be
+    /// evicted.
     ///
     /// # Errors
-    /// When the page cannot be read: what is known of its blocks is lost.
+    /// When the page cannot be read: the places of its blocks are unknown. When writing has stopped, if the need is
+    /// `Write`.
     pub async fn hold(&self, page: u32, need: Need) -> Result<(), DeviceError> {
         loop {
             let place = {
@@ -571,7 +576,7 @@ impl Core {
                     return Err(error);
                 }
                 let place = state.map.place(page);
-                // There are no checkpoints any more that would make room, when something has failed.
+                // After a failure no checkpoint makes room any more: the budget does not apply.
                 let counts = need != Need::Pressing && state.failed.is_none();
                 if counts && !state.map.has_room_for(1) {
                     if !state.thaws {
@@ -598,22 +603,22 @@ impl Core {
         }
     }
 
-    /// Begins to read pages that somebody will need who holds them one by one, as many at a time as is good for drives.
-    /// What cannot be read is left to him, as is what there is no room for unless the need is `Pressing`.
+    /// Reads pages ahead that the caller will [`Core::hold`] one by one, [`MOST_LOADS`] at a time. Pages that cannot be
+    /// read are left to that call, as are pages for which there is no room, unless the need is `Pressing`.
     pub async fn fetch(&self, pages: impl Iterator<Item = u32>, need: Need) {
         let mut reads = Vec::new();
         let mut pages = pages.peekable();
         while pages.peek().is_some() {
             reads.extend(pages.by_ref().filter_map(|page| self.begin_load(page, need)).take(MOST_LOADS));
             for (loading, read) in reads.drain(..) {
-                // He asks again.
+                // `hold` reads it again, and reports the error.
                 _ = self.take_page(loading, read.await).await;
                 give_way().await;
             }
         }
     }
 
-    /// Reads a page, if that is on the device, not in memory, and not being read.
+    /// Begins to read a page if it is on the device, not in memory, and not being read.
     fn begin_load(&self, page: u32, need: Need) -> Option<(Loading<'_>, Completion)> {
         let mut state = self.state.borrow_mut();
         let place = state.map.place(page);
@@ -630,7 +635,7 @@ impl Core {
         (Loading { core: self, page, place }, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
     }
 
-    /// Takes a page that was read.
+    /// Verifies a page that was read, reads it in other ways if necessary, and puts it into the map.
     async fn take_page(&self, loading: Loading<'_>, done: Done) -> Result<(), DeviceError> {
         let page = loading.page;
         let verify = |block: &[u8]| self.page_of(page, block);
@@ -652,7 +657,7 @@ impl Core {
         Ok(())
     }
 
-    /// The addresses of a page of the map, if a block is that page.
+    /// The addresses of a page of the map; `None` if `block` is not that page, or an address is not valid.
     fn page_of(&self, page: u32, block: &[u8]) -> Option<Vec<Place>> {
         let right = unseal(block)
             .is_ok_and(|(seal, _)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));
@@ -666,14 +671,14 @@ impl Core {
         Some(addresses(block).collect())
     }
 
-    /// Somebody writes or discards: zones may be collected from now on.
+    /// Records that something is written or discarded: zones may be collected from now on.
     pub fn note_use(&self) {
         if !self.is_used.replace(true) {
             self.few.open();
         }
     }
 
-    /// Has a checkpoint begun if one is due.
+    /// Requests a checkpoint if one is due, and wakes garbage collection if no zone is left to writers.
     pub fn note_writes(&self) {
         let mut state = self.state.borrow_mut();
         let next = state.begun + 1;

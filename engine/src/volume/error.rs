@@ -1,4 +1,4 @@
-//! Why there is no volume, as values. Their sentences are for people: nobody reads them back.
+//! Errors of volumes, as values. Their messages are for people: no code parses them.
 #![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
 
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 use thiserror::Error;
 
-/// Why there is no volume.
+/// Why a volume cannot be created or opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum VolumeError {
     #[error("the device of the volume: {0}")]
@@ -18,7 +18,7 @@ pub enum VolumeError {
     IsThere,
     #[error("there is something in zone {zone}: a volume needs an empty device")]
     NotEmpty { zone: u32 },
-    /// There can be none of this kind on this device.
+    /// The device cannot carry such a volume.
     #[error(transparent)]
     Design(#[from] NoVolume),
     #[error(
@@ -34,7 +34,7 @@ pub enum VolumeError {
         "block {block} of zone {zone} of the device, where the newest root of the volume may be, is damaged"
     )]
     RootDamaged { zone: u32, block: u32 },
-    /// Zones that would tell whether there is a volume do not.
+    /// The zones that would decide whether there is a volume cannot be read.
     #[error(
         "there may be a volume on the device: {zones} cannot be read",
         zones = list(.zones)
@@ -71,7 +71,7 @@ pub enum VolumeError {
     PageUnreadable { page: u32, error: DeviceError },
 }
 
-/// Why there can be no such volume on a device like this.
+/// Why a device cannot carry a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoVolume {
     #[error("a volume cannot be on a device of more than 16 TiB yet")]
@@ -91,7 +91,7 @@ pub enum NoVolume {
     DeviceTooSmall { zones: u32, capacity_blocks: u64, least: u32 },
 }
 
-/// Zones by their numbers, the first of them.
+/// The first eight zones, by number.
 fn list(zones: &[u32]) -> String {
     let first: Vec<String> = zones.iter().take(8).map(u32::to_string).collect();
     let (what, more) =

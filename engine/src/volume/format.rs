@@ -1,8 +1,7 @@
-//! What lies on the device: headers of groups, and sealed blocks of which maps and roots are made.
+//! The on-disk format: headers of groups, and the sealed blocks of maps and roots.
 //!
-//! Every number is little-endian. Whatever is read is checked (magic, volume, place, checksum) before it is
-//! believed. A group's header says where it lies and in which life of its zone, so that no copy of it anywhere
-//! else is taken for one.
+//! Numbers are little-endian. Every block is checked (magic, volume, place, checksum) before it is used. The header of
+//! a group names its offset and the segment of its zone, so that a copy of it elsewhere is rejected.
 
 use crate::{
     buf::BLOCK,
@@ -14,10 +13,10 @@ use crate::{
     },
 };
 
-/// Version of everything in here. A change of any layout raises it.
+/// Version of the format. Every change of a layout raises it.
 pub const VERSION: u16 = 5;
 
-/// First bytes of a group, and of a sealed block.
+/// Magic numbers of a group and of a sealed block.
 const GROUP: u32 = u32::from_le_bytes(*b"zvg1");
 const SEALED: u32 = u32::from_le_bytes(*b"zvs1");
 
@@ -25,10 +24,10 @@ const SEALED: u32 = u32::from_le_bytes(*b"zvs1");
 const GROUP_HEADER: usize = 64;
 const ENTRY: usize = 16;
 
-/// Numbers of entries, segments and generations are below this, so that they can be counted on.
+/// Limit of the numbers of entries, segments and generations: adding to them cannot overflow.
 pub const MOST_NUMBER: u64 = 1 << 56;
 
-/// What all that is in a block of a zone counts for at most, in grains. Short pieces count for more than they are.
+/// Most grains that the contents of one block count for. Short pieces count for more than their length.
 const MOST_LIVE: u64 = 2 * GRAINS as u64;
 
 /// Most entries of a group.
@@ -37,38 +36,39 @@ pub const MOST_ENTRIES: u64 = ((BLOCK - GROUP_HEADER) / ENTRY) as u64;
 /// Bytes before the payload of a sealed block.
 const SEAL: usize = 32;
 
-/// Bytes that a sealed block holds.
+/// Bytes of the payload of a sealed block.
 pub const PAYLOAD: usize = BLOCK - SEAL;
 
-/// Bytes of a place, and places in a page of the map, or in a block of its directory: all blocks of a unit are in one.
+/// Bytes of a place; and places in a page of the map or a block of its directory, a multiple of the largest unit, so
+/// that no unit is in two pages.
 const ADDRESS: usize = 6;
 pub const FANOUT: u64 = (PAYLOAD / ADDRESS / 16 * 16) as u64;
 
-/// Bytes of a block in which checksums of groups and sealed blocks lie, and from which on they count.
+/// The checksum of a group header or a sealed block, which covers the bytes after it.
 const SUM: std::ops::Range<usize> = 4..8;
 
-/// What an entry of a group says.
+/// The change of the map that an entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The next piece of the group, of so many grains, is of the unit that begins with the logical block: those of its
-    /// blocks that have a bit are there now. Others were not any more when it was moved.
+    /// The next piece of the group, of `grains` grains, is of the unit that begins with the entry's block. `there` has
+    /// a bit for each block that the entry maps: all of them for a write, the blocks that were left for a move.
     Data { unit: Unit, grains: u32, there: u16 },
-    /// So many logical blocks are discarded.
+    /// This many logical blocks are discarded.
     Discard(u32),
 }
 
 impl What {
-    /// Grains of the piece that it speaks of.
+    /// Grains of its piece; 0 if it has none.
     pub fn grains(self) -> u32 {
         if let What::Data { grains, .. } = self { grains } else { 0 }
     }
 
-    /// The unit whose piece it speaks of.
+    /// The unit of its piece.
     pub fn unit(self) -> Unit {
         if let What::Data { unit, .. } = self { unit } else { Unit::BLOCK }
     }
 
-    /// From the first logical block on, those that it speaks of are among so many.
+    /// Number of logical blocks from the entry's block on that include all blocks concerned.
     pub fn blocks(self) -> u64 {
         match self {
             What::Data { there, .. } => 16 - there.leading_zeros() as u64,
@@ -79,14 +79,14 @@ impl What {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its place in the order of all entries of the volume.
+    /// Its number in the order of all entries of the volume.
     pub number: u64,
     /// The first logical block.
     pub block: u32,
     pub what: What,
 }
 
-/// Where a group lies, and what it is part of.
+/// The location of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPlace {
     pub volume: u64,
@@ -100,14 +100,14 @@ pub struct GroupPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupHeader {
     pub place: GroupPlace,
-    /// Blocks of the group, with the header and what fills up the zone.
+    /// Blocks of the group, with its header and padding.
     pub blocks: u32,
     pub entries: Vec<Entry>,
 }
 
 impl GroupHeader {
-    /// Whether this is the group at `offset` of a zone of this volume with so many blocks: it lies inside of the
-    /// zone, and leaves room for a group or for nothing.
+    /// Whether this is a group of `volume` at `offset` of a zone with `capacity` blocks, and lies within the zone. It
+    /// may not leave a single block, in which no group would have room.
     pub fn is_at(&self, volume: u64, offset: u32, capacity: u32) -> bool {
         let left = capacity.checked_sub(offset).and_then(|left| left.checked_sub(self.blocks));
         (self.place.volume, self.place.offset) == (volume, offset) && left.is_some_and(|left| left != 1)
@@ -116,8 +116,9 @@ impl GroupHeader {
 
 /// Writes entry `index` of a group into its header block. `first` is the number of the group's first entry.
 ///
-/// An entry is 4 bytes each of: the number less `first`; the logical block; how many are discarded, or a bit for each
-/// block of the unit that is there (16 bits) and the number of the unit; the grains of its piece, 0 if it has none.
+/// An entry has four fields of 4 bytes: its number less `first`; the logical block; the number of discarded blocks, or
+/// a bit for each mapped block of the unit (16 bits) and the number of the unit; and the grains of its piece, 0 if it
+/// has none.
 pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: Entry) {
     let (blocks, grains) = match entry.what {
         What::Data { unit, grains, there } => (there as u32 | (unit.number() as u32) << 16, grains),
@@ -130,7 +131,7 @@ pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: Entry) {
     }
 }
 
-/// Completes the header block of a group whose `entries` entries have been put.
+/// Completes the header of a group after its `entries` entries were put.
 pub fn seal_group(header: &mut [u8], place: GroupPlace, blocks: u32, first: u64, entries: usize) {
     let used = GROUP_HEADER + entries * ENTRY;
     header[used..].fill(0);
@@ -148,7 +149,7 @@ pub fn seal_group(header: &mut [u8], place: GroupPlace, blocks: u32, first: u64,
     header[SUM].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Reads the header of a group; `None` if it is none.
+/// Reads the header of a group; `None` if the block is not a valid one.
 pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     let mut from = Decoder(block);
     let (magic, sum) = (from.u32().ok()?, from.u32().ok()?);
@@ -185,32 +186,32 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     }
     let data: u32 = entries.iter().map(|entry| entry.what.grains()).sum();
     let place = GroupPlace { volume, segment, offset, stream };
-    // The next root has the numbers that follow.
+    // The next root has the numbers that follow: they have to be valid, too.
     let sane = blocks > data.div_ceil(GRAINS) && segment < MOST_NUMBER - 1;
     sane.then_some(GroupHeader { place, blocks, entries })
 }
 
-/// Whether a block is the header of a group, or was before a bit of it was changed.
+/// Whether a block is the header of a group, or a damaged one.
 pub fn looks_like_group(block: &[u8]) -> bool {
     read_group(block).is_some() || block.starts_with(&GROUP.to_le_bytes())
 }
 
-/// What a sealed block is of.
+/// The kind of a sealed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A page of the map.
     Page = 1,
     /// A block of its directory.
     Directory = 2,
-    /// A block of a root; `index` counts them, and the last one has `last` set.
+    /// A block of a root; `index` is its number, and `last` is set in the last one.
     Root = 3,
 }
 
-/// What the header of a sealed block says.
+/// The header of a sealed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     pub volume: u64,
-    /// Of the checkpoint that has written it.
+    /// Of the checkpoint that has written the block.
     pub generation: u64,
     pub kind: Kind,
     pub last: bool,
@@ -230,19 +231,19 @@ pub fn seal(block: &mut [u8], seal: Seal) {
     block[SUM].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Why a block is no sealed one.
+/// Why a block is not a valid sealed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsealed {
-    /// Something else is there, or it is torn or changed.
+    /// It has other contents, or is torn or damaged.
     Other,
     /// It is of another format version.
     Version(u16),
 }
 
-/// Reads the header of a sealed block; the payload is what follows.
+/// Reads the header of a sealed block; returns it with the payload.
 ///
 /// # Errors
-/// If it is none.
+/// When the block is not a valid one.
 pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), Unsealed> {
     let number = |at: usize| block[at..].iter().take(8).rev().fold(0, |sum, byte| sum << 8 | *byte as u64);
     let word = |at: usize| number(at) as u32;
@@ -260,14 +261,14 @@ pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), Unsealed> {
     Ok((seal, &block[SEAL..]))
 }
 
-/// Whether a block is a sealed one, of whatever version, or was before a bit of it was changed.
+/// Whether a block is a sealed one, of any version, or was one before a bit of it was changed.
 pub fn looks_sealed(block: &[u8]) -> bool {
     let Some((head, rest)) = block.split_first_chunk::<8>() else { return false };
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     word(0) == SEALED || is_nearly(word(0), SEALED) && word(SUM.start) == crc32c::crc32c(rest)
 }
 
-/// The addresses of a page, or of a block of the directory.
+/// The addresses in a page or a block of the directory.
 pub fn addresses(block: &[u8]) -> impl Iterator<Item = Place> {
     let places = block[SEAL..].as_chunks::<ADDRESS>().0.iter();
     places
@@ -275,7 +276,7 @@ pub fn addresses(block: &[u8]) -> impl Iterator<Item = Place> {
         .map(|[a, b, c, d, e, f]| Place::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
 }
 
-/// Puts as many addresses into a page, or a block of the directory, as fit; zeros where there are none.
+/// Writes addresses into a page or a block of the directory, as many as fit, and zeros after them.
 pub fn put_addresses(block: &mut [u8], addresses: impl Iterator<Item = Place>) {
     let all = addresses.take(FANOUT as usize).chain(std::iter::repeat(0));
     for (bytes, address) in block[SEAL..].as_chunks_mut::<ADDRESS>().0.iter_mut().zip(all) {
@@ -283,18 +284,18 @@ pub fn put_addresses(block: &mut [u8], addresses: impl Iterator<Item = Place>) {
     }
 }
 
-/// The payload of a sealed block, to write.
+/// The payload of a sealed block, to be written.
 pub fn payload_mut(block: &mut [u8]) -> &mut [u8] {
     &mut block[SEAL..]
 }
 
-/// What a zone is, in a root.
+/// The state of a zone in a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneRecord {
-    /// What in it is in use counts for, in grains.
+    /// Live grains.
     pub live: u32,
     pub state: ZoneUse,
-    /// The life of the zone; 0 if it is free or holds pages.
+    /// Incarnation of the zone; 0 if it is free or holds pages.
     pub segment: u64,
 }
 
@@ -302,13 +303,13 @@ pub struct ZoneRecord {
 pub enum ZoneUse {
     #[default]
     Free = 0,
-    /// It is being written.
+    /// Being written.
     Data = 1,
     Map = 2,
-    /// It is closed: nothing is written to it any more.
+    /// Closed: nothing more is written to it.
     ClosedData = 3,
     ClosedMap = 4,
-    /// It can be written no more, and is not reset: the device says so.
+    /// It could not be reset: nothing more is written to it.
     Lost = 5,
 }
 
@@ -319,22 +320,22 @@ impl ZoneUse {
     }
 }
 
-/// Where a stream goes on.
+/// The position of a stream at the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutRecord {
     pub stream: u8,
     pub zone: u32,
-    /// Everything below this offset is before the cut.
+    /// Blocks below this offset are covered by the root.
     pub offset: u32,
-    /// The write pointer is not below this; between the two is what a power cut has torn.
+    /// Lower limit of the write pointer; the blocks from here to `offset` were torn by a power cut.
     pub written: u32,
 }
 
-/// What its users may write at least: what they call a sector, for as long as the volume lives. The volume itself
-/// knows blocks alone: parts of one are for whoever shows it.
+/// Size of a sector: the smallest write that users may make. It never changes. The volume itself has blocks only; its
+/// server writes parts of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SectorSize {
-    /// Eighths of a block, for what can do nothing else.
+    /// An eighth of a block, for users that support nothing else.
     B512 = 512,
     /// A block.
     #[default]
@@ -342,26 +343,26 @@ pub enum SectorSize {
 }
 
 impl SectorSize {
-    /// The size of so many bytes, if it is one.
+    /// The sector size of this number of bytes, if there is one.
     pub fn from_bytes(bytes: u32) -> Option<SectorSize> {
         [SectorSize::B512, SectorSize::B4096].into_iter().find(|size| *size as u32 == bytes)
     }
 }
 
-/// What a volume is: never changes.
+/// The identity of a volume, which never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub uuid: [u8; 16],
-    /// Logical blocks.
+    /// Number of logical blocks.
     pub blocks: u64,
-    /// Of the device, in blocks, and how many.
+    /// Writable blocks of a zone of the device, and its number of zones.
     pub zone_capacity_blocks: u64,
     pub zones: u32,
     pub sector: SectorSize,
 }
 
 impl Identity {
-    /// What groups and sealed blocks are marked with.
+    /// The mark of the volume, which all its group headers and sealed blocks have.
     pub fn mark(&self) -> u64 {
         let mark = crc32c::crc32c(&self.uuid);
         self.uuid.iter().fold(mark as u64, |sum, byte| sum.rotate_left(8) ^ *byte as u64)
@@ -375,19 +376,19 @@ pub struct Root {
     pub generation: u64,
     pub next_number: u64,
     pub next_segment: u64,
-    /// The age at which a version counts as hot, in segments.
+    /// Age in segments below which a version counts as short-lived.
     pub lifespan: u64,
-    /// Logical blocks that are mapped.
+    /// Number of mapped logical blocks.
     pub mapped: u64,
-    /// How new data is compressed, and how much of it together.
+    /// Codec of new data, and most blocks that are compressed together.
     pub codec: Option<Codec>,
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
     pub cuts: Vec<CutRecord>,
-    /// Where the blocks of the directory are.
+    /// Places of the blocks of the directory.
     pub directory: Vec<Place>,
-    /// Of every zone.
+    /// One record for each zone of the device.
     pub zones: Vec<ZoneRecord>,
 }
 
@@ -412,7 +413,7 @@ impl Root {
         out.0
     }
 
-    /// Reads a root; `None` if it makes no sense.
+    /// Reads a root; `None` if it is not valid.
     pub fn decode(bytes: &[u8]) -> Option<Root> {
         let mut from = Decoder(bytes);
         let identity = Identity {

@@ -77,8 +77,8 @@ fn first_of(slot: usize) -> usize {
 }
 
 impl Paged {
-    /// A map of `blocks` blocks, whose pages are at the places in `directory`, of which `most` may be in memory, and
-    /// `most_changed` should be changed.
+    /// A map of `blocks` blocks with its pages at the places in `directory`. At most `most` pages may be in memory, and
+    /// `most_changed` of them should be changed.
     pub fn new(blocks: u64, directory: Vec<Place>, (most, most_changed): (usize, usize)) -> Paged {
         let pages = blocks.div_ceil(FANOUT) as usize;
         debug_assert_eq!(directory.len(), pages);
@@ -233,8 +233,8 @@ impl Paged {
         self.changed + self.only_frozen + pages <= self.most.max(self.slots.len())
     }
 
-    /// Puts a page into memory whose entries on the device are `table`, in place of one that can be evicted; beyond the
-    /// budget if there is none.
+    /// Puts a page with the entries `table` into memory, in place of one that can be evicted; beyond the budget if
+    /// there is none.
     pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Place>) {
         debug_assert!(!self.is_here(page));
         work(FANOUT as u32 / 4);

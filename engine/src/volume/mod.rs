@@ -1,8 +1,8 @@
 //! A block device on one zoned device: blocks of 4 KiB, written in any order.
 //!
-//! docs/VOLUME.md is the design: what lies where, why recovery is exact, and what is asked of the device. In
-//! reading order: `format`, `map`, `space` and `victim` decide without waiting for anything; `stream` and `core`
-//! hold what a running volume knows; `request`, `checkpoint`, `collect` and `recover` are what it does.
+//! docs/VOLUME.md is the design: the on-disk layout, why recovery is exact, and the requirements on the device. In
+//! reading order: `format`, `map`, `space` and `victim` make decisions and never wait; `stream` and `core` hold the
+//! state of a running volume; `request`, `checkpoint`, `collect` and `recover` are its operations.
 
 mod audit;
 mod behaviour;
@@ -45,8 +45,8 @@ use crate::{
 };
 use std::rc::Rc;
 
-/// A block device on a zoned device. Clones are the same volume. Its tasks belong to the runtime: it lives, and
-/// holds its device, until [`Runtime::clear`].
+/// A block device on a zoned device. Clones are the same volume. Its tasks belong to the runtime: they run, and keep
+/// the device, until [`Runtime::clear`].
 #[derive(Clone)]
 pub struct Volume(Rc<Core>);
 
@@ -54,21 +54,21 @@ impl Volume {
     /// Makes a volume on an empty device.
     ///
     /// # Errors
-    /// When there can be none, or the device is not empty.
+    /// When there cannot be such a volume, or the device is not empty.
     pub async fn create(device: Rc<dyn ZonedDevice>, options: CreateOptions) -> Result<(), VolumeError> {
         recover::create(device, options).await
     }
 
-    /// Whether there is a volume on `device`, of whatever version: its head says so, and nobody else has to know.
-    /// Nothing is written. Where the answer is [`Presence::Unknown`], nothing may be written by others either.
+    /// Whether there is a volume of any version on `device`, by its head zones. Nothing is written. If the answer is
+    /// [`Presence::Unknown`], nothing else may be written to the device either.
     ///
     /// # Errors
-    /// When the device does not say how its zones are, or is gone.
+    /// When the device does not report its zones, or is gone.
     pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError> {
         recover::is_on(device).await
     }
 
-    /// Finds the volume on `device`, and recovers it if it has not been stopped.
+    /// Opens the volume on `device`, and recovers it if it was not stopped.
     ///
     /// # Errors
     /// When there is none, or it cannot be started.
@@ -86,24 +86,23 @@ impl Volume {
         Ok(Volume(core))
     }
 
-    /// Why something may be lost that the volume had promised: given up at its start, since that was asked for
-    /// ([`Behaviour::give_up`]).
+    /// Promised data that may have been lost: given up at the start, as requested by [`Behaviour::give_up`].
     pub fn given_up(&self) -> &[VolumeError] {
         &self.0.given_up
     }
 
-    /// Logical blocks of 4 KiB.
+    /// Number of logical blocks of 4 KiB.
     pub fn blocks(&self) -> u64 {
         self.0.identity.blocks
     }
 
-    /// What its users may write at least.
+    /// Size of a sector: the smallest write that users may make.
     pub fn sector(&self) -> SectorSize {
         self.0.identity.sector
     }
 
-    /// Reads blocks from `at` on into `data`, which nobody else may hold; what was never written, or
-    /// discarded, gives zeros.
+    /// Reads blocks from `at` on into `data`, which must have no other references. Blocks that were never written, or
+    /// were discarded, read as zeros.
     ///
     /// # Errors
     /// Those of the device; LBA Out of Range.
@@ -111,18 +110,18 @@ impl Volume {
         self.0.read(at, data).await
     }
 
-    /// Writes blocks from `at` on. With `fua` they are safe from power cuts at the return. Each block becomes
-    /// what it is to be at once or not at all; their order is not promised.
+    /// Writes blocks from `at` on. With `fua` they are durable at the return. The write of each block is atomic; their
+    /// order is not guaranteed.
     ///
     /// # Errors
-    /// Those of the device, after which nothing can be written any more; LBA Out of Range; Capacity Exceeded
-    /// where that would take more room than there is, which overwriting never does unless blocks are compressed. Of a
-    /// volume that is larger than its room a sixteenth of that is kept for overwriting.
+    /// Those of the device, after which nothing can be written any more; LBA Out of Range; Capacity Exceeded if there
+    /// is not enough room, which never happens to overwrites unless blocks are compressed. A volume that is larger than
+    /// its room reserves a sixteenth of the room for overwrites.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
         self.0.write(at, data, fua).await
     }
 
-    /// Everything that has completed before is safe from power cuts at the return.
+    /// Makes all writes durable that have completed before the call.
     ///
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
@@ -130,8 +129,8 @@ impl Volume {
         self.0.flush().await
     }
 
-    /// Blocks from `at` on read as zeros and take no room. Nothing is written but that; it is also how zeros
-    /// are written.
+    /// Discards blocks from `at` on: they read as zeros and take no room. Only entries are written. Write Zeroes
+    /// commands may be served in the same way.
     ///
     /// # Errors
     /// Those of the device; LBA Out of Range.
@@ -139,7 +138,7 @@ impl Volume {
         self.0.discard(at, blocks).await
     }
 
-    /// Whether the block at `at` takes room, and how many from there on are alike, `most` at most.
+    /// Whether the block at `at` is mapped, and how many blocks from there on are equal in that, `most` at most.
     ///
     /// # Errors
     /// Those of the device; LBA Out of Range.
@@ -147,10 +146,10 @@ impl Volume {
         self.0.extent(at, most).await
     }
 
-    /// New data is compressed so from now on, or not at all; what has been written stays as it is. A write is cut into
-    /// the largest units that lie in it, up to `unit` and to what this device allows, each of which is compressed by
-    /// itself. A block that compresses less than what it overwrites takes room, and may be refused: see [`Volume::write`]. Safe
-    /// from power cuts at the return.
+    /// Sets the compression of new data, or switches it off; existing data stays as it is. A write is cut into the
+    /// largest units within it, up to `unit` and to the limit of the device, each of which is compressed by itself. A
+    /// block that compresses less well than the one it overwrites takes more room, and may be refused: see
+    /// [`Volume::write`]. The setting is durable at the return.
     ///
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
@@ -162,8 +161,8 @@ impl Volume {
         self.0.request_checkpoint().await
     }
 
-    /// Has a write that finds no room wait so many seconds for some, or fail at once. Who serves the volume waits, since
-    /// there is no clock here. Safe from power cuts at the return.
+    /// Sets for how many seconds a write waits for room; with 0 it fails at once. The server of the volume waits, since
+    /// the engine has no clock. The setting is durable at the return.
     ///
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
@@ -173,29 +172,29 @@ impl Volume {
         self.0.request_checkpoint().await
     }
 
-    /// Lends blocks that are not mapped so many blocks of the reserve, or all of it, until the next start. What was lent
-    /// before is not lent any more, and what has been taken of it stays.
+    /// Lends `blocks` blocks of the reserve, or all of it if it has less, to unmapped blocks until the next start.
+    /// Replaces an earlier loan; blocks that were written with that one stay.
     pub fn lend(&self, blocks: u64) {
         self.0.state.borrow_mut().space.lend(blocks);
         self.retry_refused();
     }
 
-    /// Waits until there may be room for what was refused: something was discarded, or more of the reserve was lent.
+    /// Waits until there may be room for refused writes: something was discarded, or more of the reserve was lent.
     pub async fn room_made(&self) {
         self.0.room_made().await;
     }
 
-    /// Has all who wait for room look again.
+    /// Wakes all tasks that wait for room, to try again.
     pub fn retry_refused(&self) {
         self.0.freed.open();
     }
 
-    /// Has blocks that are to be compressed be offered to `crew` from now on.
+    /// Offers data that is to be compressed to `crew` from now on.
     pub fn employ(&self, crew: Rc<dyn Crew>) {
         *self.0.crew.borrow_mut() = Some(crew);
     }
 
-    /// Writes a checkpoint, so that a start has nothing to recover. No request may be on its way.
+    /// Writes a checkpoint, so that a start has nothing to recover. No request may be in flight.
     ///
     /// # Errors
     /// Those of the device.
@@ -203,20 +202,20 @@ impl Volume {
         self.0.request_checkpoint().await
     }
 
-    /// Compares the books with the map, all of which is read. No request may be on its way.
+    /// Compares the live counts of zones with the map, all of which is read. No request may be in flight.
     ///
     /// # Errors
-    /// Where they differ.
+    /// The first difference.
     pub async fn audit(&self) -> Result<(), String> {
         self.0.audit().await
     }
 
-    /// Whether it is larger than its room, so that what is mapped may be more than what there is room for.
+    /// Whether the volume is larger than its room.
     pub fn is_over_committed(&self) -> bool {
         self.0.state.borrow().space.plan().reserve > 0
     }
 
-    /// How it is.
+    /// State and statistics of the volume.
     pub fn status(&self) -> VolumeStatus {
         self.0.status()
     }

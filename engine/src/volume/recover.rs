@@ -1,7 +1,7 @@
-//! Start: the newest root, and what was written behind its cut.
+//! Start of a volume: the newest root, and the entries after its cuts.
 //!
-//! Nothing is changed that a root decides on before another root is safe: zones that are reset here were dead
-//! in the root, and what was torn is filled up last. So a recovery that is cut off is simply begun again.
+//! Until another root is durable, nothing changes that this root depends on: zones that are reset here were dead in it,
+//! and torn groups are filled up after that. So an interrupted recovery is simply repeated.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -24,16 +24,16 @@ use crate::{
 };
 use std::{collections::BTreeSet, rc::Rc};
 
-/// Entries whose pages are read together.
+/// Entries for which pages are read ahead together.
 const AT_ONCE: usize = 1024;
 
-/// Pages that may be changed between two checkpoints, if nobody says anything else.
+/// Default limit of pages that change between two checkpoints.
 const MOST_CHANGED: usize = 350_000;
 
-/// Whether there is a volume on a device; writes nothing, not even what is in caches.
+/// Whether there is a volume on a device. Nothing is written or flushed.
 ///
 /// # Errors
-/// When the device does not say how its zones are, or is gone.
+/// When the device does not report its zones, or is gone.
 pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError> {
     Look::at(device).await?.has_volume().await
 }
@@ -41,7 +41,7 @@ pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError>
 /// Writes the first root of a volume.
 ///
 /// # Errors
-/// When there can be none, or there is something on the device.
+/// When there cannot be such a volume, or the device is not empty.
 pub async fn create(
     device: Rc<dyn ZonedDevice>,
     CreateOptions { uuid, blocks, sector, codec, unit }: CreateOptions,
@@ -116,10 +116,11 @@ fn core_of(
     Ok(Core::new(device, identity, behaviour, start))
 }
 
-/// Finds the volume on a device, and recovers what a power cut or the end of a process has left behind.
+/// Opens the volume on a device, and recovers it after a power cut or the end of its process.
 ///
 /// # Errors
-/// When there is none, or it cannot be started: nothing is changed before all has been read that a start needs.
+/// When there is no volume, or it cannot be started: then nothing has been changed, since everything that a start needs
+/// is read first.
 pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<Core, VolumeError> {
     let mut look = Look::at(device.clone()).await?;
     let (mut root, head) = look.newest().await?;
@@ -151,7 +152,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {
-            // There is nothing in it: the volume goes on without it, and it shall not stay active.
+            // Nothing is in it: the volume does without the zone, which must not stay active.
             Err(DeviceError::Status(_)) => {
                 leave(&*device, ZoneIndex(zone)).await;
                 core.state.borrow_mut().space.lose(zone);
@@ -179,7 +180,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     Ok(core)
 }
 
-/// Whether each cut is of a zone and of a stream of its own, and the zone one that such a stream writes.
+/// Whether each cut is of a zone and a stream of its own, and the zone is one that such a stream writes.
 fn are_sane(root: &Root) -> bool {
     root.cuts.iter().enumerate().all(|(index, cut)| {
         let written = if cut.stream == MAP { ZoneUse::Map } else { ZoneUse::Data };
@@ -190,7 +191,7 @@ fn are_sane(root: &Root) -> bool {
     })
 }
 
-/// Looks at all zones. Afterwards `root` says of all of them what they are.
+/// Walks all zones. Afterwards the zone records of `root` describe their present contents.
 async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
     let (segment, number) = (root.next_segment, root.next_number);
@@ -211,7 +212,7 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
                 root.cuts.retain(|cut| cut.zone != zone);
                 continue;
             }
-            // Its pages are lost, and nothing else is in it.
+            // Its pages are lost, and it contains nothing else.
             (ZoneUse::Map, Some(_)) if state == ZoneState::Offline => continue,
             (ZoneUse::Data | ZoneUse::Map, Some(cut)) => {
                 if written < cut.written {
@@ -227,7 +228,7 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
             (ZoneUse::Data | ZoneUse::Map, None) => {
                 return Err(VolumeError::NoEnd { zone });
             }
-            // Somebody else has reset it: zeros would be read of it.
+            // It was reset by other software, and would read as zeros.
             (ZoneUse::ClosedData, _) if record.live > 0 && state == ZoneState::Empty => {
                 return Err(VolumeError::LostBlocks {
                     zone,
@@ -253,7 +254,7 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
             seen.give_up(VolumeError::ZoneOffline { zone })?;
             record.state = ZoneUse::Lost;
         } else if was == ZoneUse::Lost {
-            // It is back. What may be in it was given up: nobody looks.
+            // It is usable again. Its contents were given up, and are not read.
             seen.is_new = true;
             seen.resets.extend((state != ZoneState::Empty).then_some(zone));
         } else if written > 0
@@ -273,19 +274,19 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
     Ok(())
 }
 
-/// Has streams go on where they ended; gives what was torn: zone, from and to.
+/// Lets streams continue where they ended; returns the torn ranges: zone, from and to.
 fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32, u32, u32)> {
     let mut state = core.state.borrow_mut();
     let mut ends: Vec<Walked> = Vec::new();
     for CutRecord { stream, zone, offset, .. } in root.cuts.iter().copied() {
         let written = look.written(zone);
         if look.is_lost(zone) {
-            // Nothing is written to it any more, nor filled up.
+            // Nothing more is written to it.
             state.space.close(zone);
             continue;
         }
         if stream == MAP {
-            // Behind the cut there may be pages of a checkpoint that was cut off.
+            // Pages of an interrupted checkpoint may follow the cut.
             let next = offset.max(written);
             state.map_open = (next < core.capacity()).then_some((zone, next));
             if state.map_open.is_none() {
@@ -301,7 +302,7 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
         ends.retain(|end| end.open.zone != open.zone);
         ends.push(Walked { stream: *stream, open: *open });
     }
-    // The newest zone of a stream is gone on with.
+    // A stream continues in its newest zone.
     ends.sort_unstable_by_key(|end| end.open.segment);
     let capacity = core.capacity();
     let streams = state.space.plan().streams;
@@ -319,7 +320,7 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
         if open.next < capacity
             && let Some(older) = newest[index].replace(open)
         {
-            // Nothing that keeps its promises leaves two; the rest of this one is given up.
+            // A device that keeps its promises never leaves two; the rest of this one is given up.
             torn.push((older.zone, older.next, capacity));
         }
     }
@@ -332,15 +333,15 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
     torn
 }
 
-/// Has the map say what was found, in the order in which it was written.
+/// Applies the recovered entries to the map, in the order of their numbers.
 ///
 /// # Errors
-/// Where a page cannot be read, unless what is lost is given up: then it stays as it is, with all of its blocks.
+/// When a page cannot be read, unless lost data is given up: then the page stays as it is, with all of its blocks.
 async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
     let (blocks, mut lost) = (core.identity.blocks, BTreeSet::<u32>::new());
     let found = std::mem::take(&mut seen.found);
     for (index, Found { block, what, place, .. }) in found.iter().enumerate() {
-        // A namespace may carry this volume, and others be served meanwhile.
+        // The volume may be in a namespace, and others are served meanwhile.
         give_way().await;
         if index % AT_ONCE == 0 {
             let ahead: BTreeSet<u32> =
@@ -358,7 +359,7 @@ async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
                 What::Data { .. } => *what,
                 What::Discard(_) => What::Discard((page_end - from) as u32),
             };
-            // Something newer of a page shall not be there where something older is not.
+            // Newer entries of a page must not be applied where older ones are missing.
             if !lost.contains(&page) {
                 match core.hold(page, Need::Pressing).await {
                     Ok(()) => core.state.borrow_mut().apply(from, what, *place),
@@ -375,7 +376,7 @@ async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Fills up what was torn with zeros.
+/// Fills up a torn range with zeros.
 async fn mend(core: &Core, zone: u32, from: u32, to: u32) -> Result<(), DeviceError> {
     let most = core.device.geometry().max_transfer_blocks;
     let start = core.device.geometry().start(ZoneIndex(zone)).0;

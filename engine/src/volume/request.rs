@@ -1,4 +1,4 @@
-//! Requests: reads, writes, discards and flushes, each in the task of whoever asks.
+//! Requests: reads, writes, discards and flushes, each in the task of its caller.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -15,10 +15,10 @@ use crate::{
     },
 };
 
-/// Pages of the map that are read ahead where it is asked for neighbouring ones.
+/// Pages of the map that are read ahead for a scan of extents.
 const PAGES_AHEAD: u64 = 15;
 
-/// Somebody reads from a zone, which is not reset meanwhile.
+/// A read in flight from a zone, which is not reset meanwhile.
 struct Reader<'c> {
     core: &'c Core,
     zone: u32,
@@ -45,18 +45,19 @@ impl Drop for Reader<'_> {
     }
 }
 
-/// Neighbouring blocks of a read that are neighbours on the device, too: their pieces lie one behind the other.
+/// Neighbouring blocks of a read that are neighbours on the device, too: their pieces lie one after the other.
 struct Run<'c> {
-    /// Where they begin in the read.
+    /// Index of the first block in the read.
     from: u64,
-    /// Where the first piece begins in what is read, in grains, and what each is of; none if all are whole blocks.
+    /// Offset of the first piece in the data read from the device, in grains; and the pieces, none if all are whole
+    /// blocks.
     first_grain: u32,
     pieces: Vec<Wanted>,
     completion: Completion,
     _reader: Reader<'c>,
 }
 
-/// A piece that is read: so many blocks of a unit are wanted, from the one of this index on.
+/// A piece that is read: `blocks` blocks of its unit are wanted, from the one with this index on.
 struct Wanted {
     grains: u32,
     unit: Unit,
@@ -65,14 +66,14 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Of the piece at `place` so many blocks from `block` on.
+    /// The piece at `place`, of which `blocks` blocks from `block` on are wanted.
     fn of(place: Place, block: u64, blocks: u64) -> Wanted {
         let (grains, unit) = (place::grains(place), place::unit(place));
         Wanted { grains, unit, index: (block - unit.first(block)) as usize, blocks: blocks as usize }
     }
 }
 
-/// What the groups of a request have to land with, by stream.
+/// The groups that have to land before a request completes, by stream.
 #[derive(Default)]
 struct Landings([u64; 3]);
 
@@ -81,7 +82,7 @@ impl Landings {
         self.0[index] = self.0[index].max(groups);
     }
 
-    /// Closes what need not wait, and tells who waits for groups.
+    /// Closes groups that need not wait, and wakes the tasks of the streams.
     fn launch(&self, core: &Core) {
         for index in (0..3).filter(|index| self.0[*index] > 0) {
             core.launch(index, false);
@@ -99,6 +100,8 @@ impl Landings {
 }
 
 impl Core {
+    /// Whether blocks lie in the volume.
+    ///
     /// # Errors
     /// Invalid Field without blocks, LBA Out of Range beyond the end.
     fn check_range(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
@@ -118,7 +121,7 @@ impl Core {
         self.check_range(at, data.blocks()).map(|()| data.blocks())
     }
 
-    /// Reads blocks from `at` on into `data`, which nobody else holds. What was never written gives zeros.
+    /// Reads blocks from `at` on into `data`, which must have no other references. Unmapped blocks read as zeros.
     pub async fn read(&self, at: u64, mut data: Buf) -> Result<Buf, DeviceError> {
         let blocks = self.check_data(at, &data)?;
         if let Some(place) = self.one_run(at, blocks) {
@@ -132,7 +135,8 @@ impl Core {
         while from < blocks {
             let page = ((at + from) / FANOUT) as u32;
             if !self.state.borrow().map.is_known(page) {
-                // Checkpoints wait for readers of zones, and this may be a wait for a checkpoint.
+                // Waiting for a page may mean waiting for a checkpoint, and a checkpoint waits for the readers of
+                // zones.
                 self.end_runs(&mut runs, bytes).await?;
                 self.hold(page, Need::Read).await?;
             }
@@ -143,7 +147,7 @@ impl Core {
         Ok(data)
     }
 
-    /// Waits for what was started of a read.
+    /// Waits for the started runs of a read, and copies or expands their data.
     async fn end_runs(&self, runs: &mut Vec<Run<'_>>, bytes: &mut [u8]) -> Result<(), DeviceError> {
         for Run { from, first_grain, pieces, completion, _reader } in runs.drain(..) {
             let Done { result, data: read, .. } = completion.await;
@@ -169,20 +173,20 @@ impl Core {
         Ok(())
     }
 
-    /// Where the blocks begin, if all of them are on the device, one behind the other, and that is known.
+    /// The place of the first block, if all blocks are known to be on the device, one after the other and uncompressed.
     fn one_run(&self, at: u64, blocks: u64) -> Option<Place> {
         let mut state = self.state.borrow_mut();
         let first = state.map.get(at).filter(|first| *first != 0 && place::is_whole(*first))?;
         let (_, offset) = state.space.locate(first);
-        // Neighbours are of one group, and land together.
+        // Neighbours are in the same group, and land together.
         let fits = offset as u64 + blocks <= self.capacity() as u64
             && blocks <= self.device.geometry().max_transfer_blocks as u64
             && state.in_memory(first).is_none();
         (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block))).then_some(first)
     }
 
-    /// Serves the next blocks of a read, those that are neighbours where they are: in no place, in memory, or
-    /// on the device; gives how many. The page of the first one is known.
+    /// Serves the next blocks of a read that are neighbours in their places: one that is unmapped, or several in memory
+    /// or on the device. Returns their number. The page of the first one has to be known.
     fn start_run<'c>(
         &'c self,
         at: u64,
@@ -209,7 +213,7 @@ impl Core {
         }
         let (zone, offset) = state.space.locate(first);
         let most = self.device.geometry().max_transfer_blocks.min(self.capacity() - offset);
-        // Where the next piece would have to be, in grains from the block that the first begins in.
+        // Where the next piece has to begin, in grains from the start of the block in which the first one begins.
         let mut end = place::from(first) + place::grains(first);
         let (mut count, mut pieces) = (of_first, Vec::new());
         if !place::is_whole(first) {
@@ -237,10 +241,10 @@ impl Core {
         Ok(count)
     }
 
-    /// Writes blocks from `at` on. With `fua` they are safe from power cuts at the return.
+    /// Writes blocks from `at` on. With `fua` they are durable at the return.
     ///
     /// # Errors
-    /// Capacity Exceeded if that would take more room than there is; some of it may have been written.
+    /// Capacity Exceeded if there is not enough room; some blocks may have been written.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
         let blocks = self.check_data(at, data)?;
         self.check()?;
@@ -259,7 +263,7 @@ impl Core {
                 end = part_end(at, first, data);
                 if !self.passes(end - first, &parts) {
                     packed = Some(self.pack(at, data, first..end, how, &mut parts).await);
-                    // Some 100 microseconds, or more.
+                    // Compression took some 100 microseconds, or more.
                     work(SLICE);
                 }
             }
@@ -285,18 +289,18 @@ impl Core {
         result
     }
 
-    /// Waits until there may be room. Nobody makes any once something has failed, which may have been while a page
-    /// was waited for.
+    /// Waits until there may be room. After a failure nothing makes room any more, and the failure may have happened
+    /// during a wait for a page.
     ///
     /// # Errors
-    /// Capacity Exceeded if nobody will make any: more zones are lost, or cannot be emptied, than there are to spare.
+    /// Capacity Exceeded if nothing will make room: more zones are lost, or cannot be emptied, than are spare.
     async fn wait_for_room(&self) -> Result<(), DeviceError> {
         self.check()?;
         if self.makes_room() {
             self.room.wait().await;
             return self.check();
         }
-        // A zone that becomes full may be one to collect, and a checkpoint frees what is dead.
+        // A zone that becomes full may be collected then, and a checkpoint frees dead zones.
         let (groups, checkpoint) = {
             let state = self.state.borrow();
             let on_its_way = state.streams.iter().position(|stream| stream.landed() < stream.closed());
@@ -313,15 +317,15 @@ impl Core {
         }
     }
 
-    /// Somebody is told that there is no room.
+    /// Counts a request that is refused for lack of room, and wakes garbage collection.
     fn refuse(&self) -> DeviceError {
         self.state.borrow_mut().refused += 1;
         self.few.open();
         Status::CapacityExceeded.into()
     }
 
-    /// Places as many blocks of a write, up to `end`, as there is room for now in one page. Pieces are those from the
-    /// block `first` on.
+    /// Places as many blocks of a write, up to `end`, as there is room for in one page at present. `packed` has the
+    /// pieces of the blocks from `first` on.
     fn place_blocks(
         &self,
         at: u64,
@@ -353,8 +357,7 @@ impl Core {
         Ok(())
     }
 
-    /// Blocks from `at` on read as zeros from the return on, and take no room. Safe from power cuts after a
-    /// flush.
+    /// Discards blocks from `at` on: they read as zeros from the return on, and take no room. Durable after a flush.
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
         self.check_range(at, blocks)?;
         self.check()?;
@@ -375,7 +378,7 @@ impl Core {
                 landings.launch(self);
                 self.few.open();
                 match self.wait_for_room().await {
-                    // A discard is what makes room where nothing else does.
+                    // Where nothing else makes room, a discard does: it may take one more zone.
                     Err(DeviceError::Status(Status::CapacityExceeded)) if who == Who::Writer => {
                         who = Who::Discard;
                     }
@@ -387,18 +390,18 @@ impl Core {
         }
         landings.launch(self);
         landings.wait(self).await?;
-        // What is dead now may be what collection waits for.
+        // Zones that are dead now may be what garbage collection needs.
         self.few.open();
         self.freed.open();
         Ok(())
     }
 
-    /// Discards blocks of one page, which is known; `false` if there is no room for an entry now, in a zone that `who`
-    /// may begin.
+    /// Discards blocks of one page, which has to be known. `false` if there is no room for an entry at present, in a
+    /// zone that `who` may begin.
     fn discard_part(&self, (block, end): (u64, u64), who: Who, landings: &mut Landings) -> bool {
         let mut state = self.state.borrow_mut();
         if (block..end).all(|block| state.map.get(block) == Some(0)) {
-            // What says so may still be on its way.
+            // The entry that has unmapped the blocks may still be in flight.
             let index = state.discards(self.behaviour.apart);
             landings.add((index, state.streams[index].begun()));
             return true;
@@ -410,15 +413,15 @@ impl Core {
         })
     }
 
-    /// The first block from `block` on, before `end`, of whose page there is anything to be said; `end` if there is none,
-    /// or a block before it.
+    /// The first block from `block` on, before `end`, of a page that exists; `end` if there is none, or a block before
+    /// it.
     fn next_page(&self, block: u64, end: u64) -> u64 {
         let (page, end_page) = (block / FANOUT, end.div_ceil(FANOUT));
         let next = self.state.borrow().map.next_page(page as u32, end_page as u32) as u64;
         if next == page { block } else { end.min(next * FANOUT) }
     }
 
-    /// Whether the block at `at` takes room, and how many from there on are alike, `most` at most.
+    /// Whether the block at `at` is mapped, and how many blocks from there on are equal in that, `most` at most.
     pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
         self.check_range(at, most)?;
         let (mut block, end, mut first) = (at, at + most, None);
@@ -426,7 +429,7 @@ impl Core {
             give_way().await;
             let next = self.next_page(block, end);
             if next > block {
-                // No page, no data.
+                // Blocks of a page that does not exist are unmapped.
                 if first.replace(false) == Some(true) {
                     return Ok((true, block - at));
                 }
@@ -452,7 +455,7 @@ impl Core {
         Ok((first == Some(true), most))
     }
 
-    /// Everything that has completed before this call is safe from power cuts at the return.
+    /// Makes all writes durable that have completed before this call.
     pub async fn flush(&self) -> Result<(), DeviceError> {
         self.check()?;
         // It has landed.
@@ -461,8 +464,8 @@ impl Core {
 }
 
 impl State {
-    /// How many blocks from the one at `block` on, `most` at most, are of the unit whose piece is at its `place`, and are
-    /// there. Their page is known.
+    /// Number of blocks from `block` on, `most` at most, that are of the same unit and are at `place`, the place of
+    /// `block`. The page has to be known.
     fn run_of(&mut self, block: u64, most: u64, place: Place) -> u64 {
         let unit = place::unit(place);
         let most = most.min(unit.first(block) + unit.blocks() as u64 - block);

@@ -1,8 +1,8 @@
-//! Zones and room: what each zone is used for, how much of it is live, who may begin another one, and how much may
-//! be mapped at once.
+//! Zones and room: the use and the live count of each zone, limits for beginning another one, and how many blocks may
+//! be mapped.
 //!
-//! A zone is free, then written, then closed, and then, only when a root is safe in whose map nothing of it is
-//! live, free again (docs/VOLUME.md, 'The checkpoint'). This file keeps the books; it does not reset anything.
+//! A zone is free, then being written, then closed. It becomes free again only when a root is durable in which nothing
+//! in the zone is live (docs/VOLUME.md, 'The checkpoint'). This file keeps count; it resets nothing.
 
 use crate::{
     buf::BLOCK,
@@ -17,77 +17,76 @@ use crate::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// Zones of the head.
+/// Number of head zones.
 pub const HEAD_ZONES: u32 = 2;
 
-/// Zones beside the map's share that are for collection alone.
+/// Free zones, besides the map's share, that only garbage collection may begin.
 const FOR_COLLECTION: u32 = 2;
 
-/// Least number of spare zones: those that streams write, those for collection alone, and as many as keep
-/// collection from going on for ever.
+/// Least number of spare zones: those of the streams, those that only garbage collection may begin, and enough to keep
+/// it from moving blocks for ever.
 const LEAST_SPARE: u32 = 9;
 
-/// Of the zones for data, one in so many is spare.
+/// One in this many data zones is spare.
 const SPARE_SHARE: u32 = 10;
 
-/// Free zones that are enough for what is written while others are being freed.
+/// Free zones that are enough for writes while others are being freed.
 const MOST_KEPT_FREE: u32 = 8;
 
-/// Active zones that are not those of streams of data: two of the head, one of the map.
+/// Active zones besides those of data streams: two of the head, one of the map.
 const OTHER_ACTIVE: u32 = 3;
 
-/// Fewest streams of data: what is moved never shares one with what writers write, whom it makes room for.
+/// Fewest data streams: moved blocks never share a stream with user writes, which wait for room that moves make.
 const LEAST_STREAMS: u32 = 2;
 
-/// Fewest blocks that a device has to take at a time: a group with a header, two blocks of data, and one that fills up
-/// a zone. With less data, headers would take all the room that a volume may promise.
+/// Least transfer size of a device, in blocks: a group of a header, two blocks of data, and one that fills up a zone.
+/// With less data, headers would take all the room that a volume may promise.
 const LEAST_TRANSFER: u32 = 4;
 
-/// Most blocks of a group of moved ones: what writers wait behind.
+/// Most blocks of a group of moved blocks: user writes wait behind it.
 const MOST_MOVED: u64 = 80;
 
-/// Zones that are looked at in the time of a unit of work.
+/// Zones examined per unit of work.
 const ZONES_IN_UNIT: u32 = 8;
 
-/// Of the room of a volume that is larger, this part is for overwriting alone: one in so many.
+/// The reserve of a volume that is larger than its room is at most this part (1/n) of the room.
 const RESERVE_SHARE: u64 = 16;
 
-/// So many units fit into a group, at least, of the largest that there are.
+/// Units of the largest size for which a group has room, at least.
 const UNITS_IN_GROUP: u64 = 4;
 
-/// How a volume is laid out on a device.
+/// Layout of a volume on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Logical blocks.
     pub blocks: u64,
-    /// Blocks of a zone.
+    /// Writable blocks of a zone.
     pub capacity: u32,
     /// Zones of the device.
     pub zones: u32,
-    /// Streams of data: 2 or 3.
+    /// Number of data streams: 2 or 3.
     pub streams: usize,
-    /// Most entries of a group.
+    /// Most blocks of data in a group.
     pub group_most: u64,
     /// The largest unit.
     pub unit: Unit,
-    /// Map zones that stay as they are; those beyond are swept.
+    /// Map zones that are kept; a checkpoint sweeps those in excess.
     pub map_kept: u32,
     /// Zones set aside for the map.
     pub map_share: u32,
-    /// Zones whose room nobody is promised, so that there is something to collect.
+    /// Over-provisioning in zones: not counted as room, so that garbage collection always finds obsolete blocks.
     pub spare: u32,
     /// Logical blocks that may be mapped at once if they are not compressed.
     pub usable: u64,
-    /// How many of them only blocks may take that are mapped already, since the volume is larger than its room: 0 if it
-    /// is not.
+    /// Of these, blocks that only overwrites may take, if the volume is larger than its room; otherwise 0.
     pub reserve: u64,
 }
 
 impl Plan {
-    /// How a volume of `blocks` blocks, or of as many as there is room for, is laid out.
+    /// The layout of a volume of `blocks` blocks; by default as many as there is room for.
     ///
     /// # Errors
-    /// Why there can be no such volume on a device like this.
+    /// When the device cannot carry such a volume.
     pub fn of(geometry: &Geometry, blocks: Option<u64>) -> Result<Plan, NoVolume> {
         let (zones, capacity) = (geometry.zones, geometry.zone_capacity_blocks);
         let places = zones as u64 * capacity;
@@ -142,13 +141,13 @@ impl Plan {
         })
     }
 
-    /// Pages of the map in memory, unless another number is given: 128 MiB a TiB, and no less than 64 MiB or the whole
-    /// map, whichever is smaller.
+    /// Default number of map pages in memory: 128 MiB per TiB, and at least 64 MiB. A smaller map is in memory as a
+    /// whole.
     pub fn default_pages(&self) -> usize {
         pages_in((self.blocks * BLOCK as u64 / 8192).max(LEAST_MAP_BYTES))
     }
 
-    /// Most blocks of a group that `who` writes.
+    /// Most blocks of data in a group that is written for `who`.
     pub fn most_of(&self, who: Who) -> u64 {
         if who == Who::Collection { self.group_most.min(MOST_MOVED) } else { self.group_most }
     }
@@ -158,41 +157,41 @@ impl Plan {
         in_full_zone(self.capacity as u64, self.group_most, self.unit)
     }
 
-    /// The stream of `stream::HOT` and so on, where there may be fewer.
+    /// Index of a stream (`stream::HOT` and so on); if there are two, `HOT` and `COLD` share the first.
     pub fn index_of(&self, stream: usize) -> usize {
         if self.streams == 3 { stream } else { stream.saturating_sub(1) }
     }
 }
 
-/// Least memory for a map that has as much: a volume of 512 GiB would have it without a floor. With less, small writes
-/// in a small volume write as much map as data.
+/// Least default memory for a map, reached by volumes of 512 GiB. With less, small writes in a small volume would write
+/// as much map as data.
 const LEAST_MAP_BYTES: u64 = 64 << 20;
 
-/// Pages of the map that so many bytes of memory hold.
+/// Number of map pages that fit into `bytes` bytes of memory.
 pub fn pages_in(bytes: u64) -> usize {
     (bytes / (6 * FANOUT)).max(16) as usize
 }
 
-/// Bytes of memory that so many pages of the map take.
+/// Memory for `pages` pages of the map, in bytes.
 pub fn bytes_in(pages: usize) -> u64 {
     6 * FANOUT * pages as u64
 }
 
-/// Blocks of data in a zone of full groups of moved blocks, the smallest there are, if all pieces are as long as there are
-/// any: each group has a header, and may lack a part of a block at its end; it is closed where the next piece has no room
-/// in it, and so is the zone.
+/// Blocks of data in a zone of full groups of moved blocks, which are the smallest, if all pieces have the greatest
+/// length. Each group has a header, and its last block may be partly empty. A group is closed when the next piece does
+/// not fit into it, and so is the zone.
 fn in_full_zone(capacity: u64, group_most: u64, unit: Unit) -> u64 {
     let piece = if unit == Unit::BLOCK { 1 } else { unit.most_grains().div_ceil(GRAINS) as u64 };
     let group = group_most.min(MOST_MOVED) + 2 - piece;
     capacity.saturating_sub(piece).saturating_sub(2 * capacity.div_ceil(group))
 }
 
-/// Who wants another zone.
+/// The purpose for which a zone is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Writer,
     Collection,
-    /// Somebody who discards where there is no room for anything else.
+    /// A discard when there is no room for anything else.
     Discard,
     Map,
 }
@@ -200,11 +199,11 @@ pub enum Who {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Zone {
     pub record: ZoneRecord,
-    /// What was written to it counted as short-lived.
+    /// Its blocks counted as short-lived when they were written.
     pub hot: bool,
-    /// Reads on their way.
+    /// Reads in flight.
     pub readers: u32,
-    /// The zone can only be read, and below this offset.
+    /// End of the written blocks, if the zone can only be read.
     pub ends_at: Option<u32>,
 }
 
@@ -214,20 +213,20 @@ pub struct Space {
     free: VecDeque<u32>,
     /// Zones of the map.
     map_zones: u32,
-    /// Zones that are lost.
+    /// Number of lost zones.
     lost: u32,
-    /// Zones that collection could not empty, and how many writes had been refused when it tried.
+    /// Zones that garbage collection could not empty, and how many writes had been refused at the last attempt.
     unreadable: BTreeMap<u32, u64>,
-    /// Logical blocks that are mapped, and what they count for, in grains.
+    /// Number of mapped logical blocks, and the grains that they count for.
     mapped: u64,
     held: u64,
-    /// What new blocks may take of the reserve until the next start.
+    /// Blocks of the reserve that new blocks may take until the next start.
     lent: u64,
     pub next_segment: u64,
 }
 
 impl Space {
-    /// What `zones` say, those of the head with them, when so many logical blocks are mapped.
+    /// The space with the zone records of a root, those of the head included, and `mapped` mapped logical blocks.
     pub fn new(plan: Plan, records: &[ZoneRecord], mapped: u64, next_segment: u64) -> Space {
         let mut space = Space {
             plan,
@@ -281,39 +280,39 @@ impl Space {
         self.free.len() as u32
     }
 
-    /// What is mapped counts for, in grains.
+    /// Grains that the mapped blocks count for.
     pub fn held(&self) -> u64 {
         self.held
     }
 
-    /// Whether there is room for what counts for so many grains.
+    /// Whether there is room for `more` grains; always for none.
     pub fn has_room(&self, more: u32) -> bool {
         more == 0 || self.held + more as u64 <= self.usable() * GRAINS as u64
     }
 
-    /// Whether there is room for what counts for so many grains, beside the reserve, for blocks that are not mapped yet.
+    /// Whether there is room for `more` grains of blocks that are not mapped yet, which may take only the lent part of
+    /// the reserve.
     pub fn has_room_for_new(&self, more: u32) -> bool {
         more == 0 || self.held + more as u64 <= self.usable_for_new() * GRAINS as u64
     }
 
-    /// Logical blocks that may be mapped at once, if they are not compressed, before blocks that are not mapped are
-    /// refused.
+    /// Uncompressed logical blocks that may be mapped before writes to unmapped blocks are refused.
     pub fn usable_for_new(&self) -> u64 {
         self.usable().saturating_sub(self.plan.reserve.saturating_sub(self.lent))
     }
 
-    /// Lends new blocks so much of the reserve, or as much as there is, until the next start.
+    /// Lends `blocks` blocks of the reserve, or all of it if it has less, to new blocks until the next start.
     pub fn lend(&mut self, blocks: u64) {
         self.lent = blocks.min(self.plan.reserve);
     }
 
-    /// How much of the reserve is lent to new blocks.
+    /// Blocks of the reserve that are lent to new blocks.
     pub fn lent(&self) -> u64 {
         self.lent
     }
 
-    /// Lends new blocks half of the reserve until the next start, if there is little room without: what uses the volume
-    /// may have to replay a journal before it can discard anything.
+    /// Lends half of the reserve to new blocks until the next start if there is little room: a file system may have to
+    /// replay its journal before it can discard anything.
     pub fn lend_reserve(&mut self) {
         let used = self.held.div_ceil(GRAINS as u64);
         if used + self.plan.reserve >= self.usable_for_new() {
@@ -321,8 +320,8 @@ impl Space {
         }
     }
 
-    /// Logical blocks that may be mapped at once if they are not compressed: zones that are lost hold none, and those
-    /// that cannot be emptied no more than they do.
+    /// Uncompressed logical blocks that may be mapped at once. Lost zones count for none, and zones that cannot be
+    /// emptied for no more than is live in them.
     pub fn usable(&self) -> u64 {
         let in_zone = self.plan.in_full_zone();
         let live = |zone: u32| (self.zone(zone).record.live / GRAINS) as u64;
@@ -330,24 +329,24 @@ impl Space {
         self.plan.usable.saturating_sub(self.lost as u64 * in_zone + wasted)
     }
 
-    /// Collection could not empty a zone when so many writes had been refused.
+    /// Records that garbage collection could not empty a zone, and how many writes had been refused then.
     pub fn could_not_empty(&mut self, zone: u32, refused: u64) {
         self.unreadable.insert(zone, refused);
     }
 
-    /// Zones that collection could not empty and that nobody else has emptied since, and how many writes had been refused
-    /// when it last tried.
+    /// Zones that garbage collection could not empty and in which something is still live, and how many writes had been
+    /// refused at the last attempt.
     pub fn unreadable(&self) -> impl Iterator<Item = (u32, u64)> {
         let tried = self.unreadable.iter().map(|(zone, refused)| (*zone, *refused));
         tried.filter(|(zone, _)| self.zone(*zone).record.live > 0)
     }
 
-    /// Whether it is one of these.
+    /// Whether garbage collection could not empty the zone.
     pub fn is_unreadable(&self, zone: u32) -> bool {
         self.unreadable.contains_key(&zone)
     }
 
-    /// Whether what is on the device may say of a block that it lies there.
+    /// Whether an address from the device can be valid: 0, or a piece within a zone in which something is live.
     pub fn may_be_live(&self, place: Place) -> bool {
         if place == 0 {
             return true;
@@ -358,7 +357,7 @@ impl Space {
         zone >= HEAD_ZONES && fits && record.is_some_and(|record| record.live > 0)
     }
 
-    /// The zone of a place, and the offset in it of the block that it begins in.
+    /// The zone of a place, and the offset in it of the block in which the piece begins.
     pub fn locate(&self, place: Place) -> (u32, u32) {
         let block = place::block(place);
         (block / self.plan.capacity, block % self.plan.capacity)
@@ -369,7 +368,7 @@ impl Space {
         (zone * self.plan.capacity + offset) as Place
     }
 
-    /// The place of a piece that begins so many grains behind the block at `offset` of a zone.
+    /// The place of a piece that begins `from` grains after the start of the block at `offset` of a zone.
     pub fn piece(&self, zone: u32, offset: u32, from: u32, piece: (Unit, u32)) -> Place {
         let block = zone * self.plan.capacity + offset + from / GRAINS;
         place::place(block, from % GRAINS, piece)
@@ -388,7 +387,7 @@ impl Space {
         match who {
             Who::Writer => self.available() > 0,
             Who::Collection => self.beside_map() > 0,
-            // The share of the map has one more than it needs.
+            // The share of the map is one zone larger than the map needs.
             Who::Discard => {
                 self.free_zones() + self.map_zones >= self.plan.map_share && !self.free.is_empty()
             }
@@ -402,7 +401,7 @@ impl Space {
         self.zones().filter(move |(_, record)| is_written(record)).map(|(zone, _)| zone)
     }
 
-    /// Takes a free zone to be written; the one that has been free for longest.
+    /// Takes the zone that has been free for longest, to be written.
     pub fn begin(&mut self, who: Who) -> Option<u32> {
         if !self.may_begin(who) {
             return None;
@@ -423,7 +422,7 @@ impl Space {
         Some(zone)
     }
 
-    /// Nothing is written to the zone any more.
+    /// Closes a zone: nothing more is written to it.
     pub fn close(&mut self, zone: u32) {
         let state = &mut self.zones[zone as usize].record.state;
         *state = match *state {
@@ -433,7 +432,7 @@ impl Space {
         };
     }
 
-    /// A zone that was closed is written again.
+    /// Opens a closed zone to be written again.
     pub fn reopen(&mut self, zone: u32) {
         let state = &mut self.zones[zone as usize].record.state;
         if *state == ZoneUse::ClosedData {
@@ -441,7 +440,7 @@ impl Space {
         }
     }
 
-    /// The zone has been reset.
+    /// Frees a zone that was reset.
     pub fn release(&mut self, zone: u32) {
         let record = &mut self.zones[zone as usize].record;
         debug_assert_eq!(record.live, 0);
@@ -451,7 +450,7 @@ impl Space {
         self.free.push_back(zone);
     }
 
-    /// The zone cannot be reset, and there is nothing in it.
+    /// Records that a zone cannot be reset. Nothing in it is live.
     pub fn lose(&mut self, zone: u32) {
         self.free.retain(|free| *free != zone);
         let record = &mut self.zones[zone as usize].record;
@@ -461,8 +460,8 @@ impl Space {
         self.lost += 1;
     }
 
-    /// A logical block was at `before` and is at `now`; 0 for nowhere. So many blocks of its unit were there then, and
-    /// are there now.
+    /// Adjusts the live counts when a logical block is mapped to `now` instead of `before` (0: unmapped). `were` is the
+    /// number of blocks of its unit that were at `before`, and `are` the number that are at `now`.
     pub fn moved(&mut self, (before, were): (Place, u32), (now, are): (Place, u32)) {
         if before != 0 {
             let counted = self.left(before, were);
@@ -475,7 +474,7 @@ impl Space {
         }
     }
 
-    /// A block of the map was at `before` and is at `now`.
+    /// Adjusts the live counts when a block of the map or its directory moves from `before` to `now`.
     pub fn map_moved(&mut self, before: Place, now: Place) {
         if before != 0 {
             self.left(before, 1);
@@ -486,7 +485,7 @@ impl Space {
     fn left(&mut self, place: Place, were: u32) -> u32 {
         let (zone, _) = self.locate(place);
         let charge = place::share(place, were);
-        // A root that says less than its map does would be damage; the audit tells.
+        // A live count below that of the map is damage, which the audit reports.
         let live = &mut self.zones[zone as usize].record.live;
         *live = live.saturating_sub(charge);
         charge
@@ -499,7 +498,7 @@ impl Space {
         charge
     }
 
-    /// Counts the work of a look at all zones: some nanoseconds each.
+    /// Counts the work of an iteration over all zones: some nanoseconds each.
     pub fn count_scan(&self) {
         work(self.zones.len() as u32 / ZONES_IN_UNIT);
     }
@@ -512,12 +511,13 @@ impl Space {
         self.zones().filter(|(_, record)| dead(record)).count() as u32
     }
 
-    /// Free zones at which collection begins: each of them is a spare one of which collection makes nothing.
+    /// Number of free zones at which garbage collection begins. It is small: spare zones that are kept free contain no
+    /// obsolete blocks to collect.
     pub fn low_mark(&self) -> u32 {
         (self.plan.spare / 4).clamp(2, MOST_KEPT_FREE)
     }
 
-    /// Map zones to be swept, so that few stay: those with the fewest live blocks.
+    /// Map zones to sweep, those with the fewest live blocks first, so that no more than [`Plan::map_kept`] are closed.
     pub fn to_sweep(&self) -> Vec<u32> {
         let closed = |record: &ZoneRecord| record.state == ZoneUse::ClosedMap && record.live > 0;
         let mut zones: Vec<(u32, u32)> =
@@ -550,8 +550,8 @@ mod tests {
     #[test]
     fn a_plan_says_what_there_is_room_for_and_why_there_is_none() {
         let plan = Plan::of(&geometry(), None).unwrap();
-        // 30 less 2, less 6 of the map, less 9 spare; groups of 13 at least with a header and what is lacking at their
-        // ends, and what is left of a zone where two blocks have no room.
+        // 30 zones less 2 of the head, 6 of the map and 9 spare. Groups have at least 13 blocks of data, with a header
+        // and a partly empty block; the last two blocks of a zone may have no room for a piece.
         assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 9, 13 * (100 - 2 * 8 - 2)));
         assert_eq!((plan.streams, plan.group_most, plan.unit.blocks()), (3, 14, 2));
         let large = Geometry { max_transfer_blocks: 4096, zone_capacity_blocks: 1000, ..geometry() };
@@ -581,7 +581,7 @@ mod tests {
             zones
         });
         assert_eq!(taken.each_ref().map(Vec::len), [20, 2, 6]);
-        // Each zone once, and none of the head.
+        // Each zone once, and no head zone.
         let mut all = taken.concat();
         all.sort_unstable();
         assert_eq!(all, (2..30).collect::<Vec<u32>>());
@@ -634,7 +634,7 @@ mod tests {
         space.moved((first, 1), (second, 1));
         assert_eq!((space.zone(a).record.live, space.zone(b).record.live, space.mapped()), (0, GRAINS, 1));
         space.moved((second, 1), (0, 0));
-        // Three pieces where there is room for one block, and each counts.
+        // Three pieces in one block, each of which counts.
         let pieces = [0, 20, 40].map(|from| space.piece(a, 99, from, (Unit::BLOCK, 20)));
         pieces.iter().for_each(|piece| space.moved((0, 0), (*piece, 1)));
         assert_eq!((space.zone(a).record.live, space.mapped(), space.held()), (3 * 21, 3, 3 * 21));

@@ -1,95 +1,95 @@
-//! What is said of a volume.
+//! State and statistics of a volume.
 
 use crate::{
     device::DeviceError,
     volume::{format::SectorSize, pack::Codec, place::Unit},
 };
 
-/// Blocks written to the device since the start, by what for.
+/// Blocks written to the device since the start, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Logical blocks that users wrote.
+    /// Logical blocks written by users.
     pub user: u64,
-    /// Logical blocks that were moved.
+    /// Logical blocks moved by garbage collection.
     pub moved: u64,
-    /// Data, as it was when groups were closed: less than both, if it was compressed.
+    /// Blocks of data in groups: fewer than both if data was compressed.
     pub data: u64,
-    /// Headers of groups.
+    /// Group headers.
     pub headers: u64,
-    /// Pages and directory of the map.
+    /// Pages and directory blocks of the map.
     pub map: u64,
     /// Roots.
     pub roots: u64,
-    /// What fills up zones.
+    /// Blocks that fill up zones.
     pub padding: u64,
 }
 
 impl Written {
-    /// All of them.
+    /// All blocks written to the device.
     pub fn blocks(&self) -> u64 {
         let Written { data, headers, map, roots, padding, .. } = self;
         data + headers + map + roots + padding
     }
 
-    /// Blocks written for each block of users; 1 if there were none.
+    /// Write amplification: blocks written to the device per block of users; 1 if there was none.
     pub fn amplification(&self) -> f64 {
         if self.user == 0 { 1.0 } else { self.blocks() as f64 / self.user as f64 }
     }
 }
 
-/// How a volume is.
+/// State and statistics of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeStatus {
-    /// Logical blocks.
+    /// Number of logical blocks.
     pub blocks: u64,
-    /// What its users may write at least.
+    /// Size of a sector: the smallest write that users may make.
     pub sector: SectorSize,
-    /// How many of them may be mapped at once if they are not compressed.
+    /// Logical blocks that may be mapped at once, if they are not compressed.
     pub usable: u64,
-    /// How many blocks there is room for beside these, for overwriting alone: 0 if the volume is not larger than its room.
+    /// Blocks of room in addition, for overwrites alone; 0 if the volume is not larger than its room.
     pub reserve: u64,
-    /// How many of these new blocks may take until the next start.
+    /// Blocks of the reserve that new blocks may take until the next start.
     pub lent: u64,
-    /// Writes and discards that were refused since the start, for want of room.
+    /// Writes and discards refused for lack of room since the start.
     pub refused: u64,
-    /// Seconds for which a write that finds no room waits for some; 0 if it fails at once.
+    /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
     /// Writes that wait for room.
     pub waiting: u64,
-    /// How many are mapped.
+    /// Number of mapped logical blocks.
     pub mapped: u64,
-    /// What these count for, in bytes, with what headers of short pieces take.
+    /// Bytes that these count for, with the share of headers of short pieces.
     pub held_bytes: u64,
-    /// How new data is compressed.
+    /// Compression of new data.
     pub codec: Option<Codec>,
-    /// How much of it is compressed together, at most.
+    /// Most blocks that are compressed together.
     pub unit: Unit,
     /// Zones of the device.
     pub zones: u32,
-    /// Zones in which nothing is.
+    /// Number of free zones.
     pub free_zones: u32,
-    /// Zones that are being written, but for those of the head.
+    /// Zones that are being written, without those of the head.
     pub writing: Vec<u32>,
-    /// Zones that could not be collected, because something in them cannot be read.
+    /// Zones that could not be collected because of unreadable blocks.
     pub unreadable_zones: u32,
-    /// What is in use of each zone counts for, in bytes.
+    /// Live bytes of each zone.
     pub live_bytes: Vec<u64>,
-    /// Zones are being collected, because few are free.
+    /// Garbage collection is at work, because few zones are free.
     pub collects: bool,
-    /// Zones whose blocks were all moved since the start.
+    /// Zones that were emptied since the start.
     pub collected_zones: u64,
     /// Blocks that were discarded since the start.
     pub discarded: u64,
     /// Checkpoints since the start.
     pub checkpoints: u64,
-    /// Bytes that the whole map takes in memory.
+    /// Memory that the whole map would take, in bytes.
     pub map_bytes: u64,
-    /// How many of these may be in memory at a time.
+    /// Memory that the map may take, in bytes.
     pub map_memory_bytes: u64,
     /// Pages of the map that were read because they were not in memory.
     pub pages_read: u64,
-    /// What was written since the start.
+    /// Blocks written since the start.
     pub written: Written,
-    /// Why nothing can be written any more.
+    /// The error after which nothing can be written any more.
     pub failed: Option<DeviceError>,
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything in here is synchronous; [`super::landing`] waits for the device. A block gets its place in the group that
 //! is being filled; the group is closed when it is full, when nothing of its stream is in flight, when it is as large
-//! as the data in flight (so there are two writes in flight whose size follows the load), or when a request waits for
+//! as the data in flight (so two writes are in flight, and their size follows the load), or when a request waits for
 //! all of it. Groups land in the order in which they were closed.
 //!
 //! A zone is begun when all groups of the one before it have landed and the device has been flushed: so a
@@ -20,8 +20,8 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// Streams for blocks whose last version was short-lived, for others, and for blocks that were moved; with fewer
-/// streams the last ones share.
+/// Streams for blocks with a short-lived last version, for other blocks, and for moved blocks. Where there are only
+/// two, the first two share one.
 pub const HOT: usize = 0;
 pub const COLD: usize = 1;
 pub const MOVED: usize = 2;
@@ -73,7 +73,7 @@ impl Group {
     }
 }
 
-/// A group whose blocks do not change any more.
+/// A closed group: its blocks do not change any more.
 struct Closed {
     zone: u32,
     start: u32,
@@ -110,7 +110,7 @@ pub struct Stream {
     landed: u64,
 }
 
-/// A group: its stream, and how many groups land before it.
+/// A group: its stream, and the number of groups of that stream up to it.
 pub type Ticket = (usize, u64);
 
 /// Resources that all groups have in common.
@@ -137,7 +137,7 @@ impl Stream {
         self.landed
     }
 
-    /// Number of groups that were closed: those with smaller tickets.
+    /// Number of groups that were closed.
     pub fn closed(&self) -> u64 {
         self.closed
     }

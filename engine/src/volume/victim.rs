@@ -1,21 +1,20 @@
-//! Which zone is to be collected, and which blocks are hot: choices without effects.
+//! Selection of victims, and of hot blocks: decisions without effects.
 
 use crate::volume::format::{ZoneRecord, ZoneUse};
 
 /// How a victim is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The zone with the least that is live.
+    /// The zone with the fewest live grains.
     Greedy,
-    /// The zone that yields most for what it costs, and the longer the older it is (Rosenblum and Ousterhout
-    /// 1992):
-    /// `(1 - u) * age / (1 + u)`.
+    /// The zone with the best ratio of yield to cost, weighed with its age: `(1 - u) * age / (1 + u)` (Rosenblum and
+    /// Ousterhout 1992).
     #[default]
     CostBenefit,
 }
 
-/// The zone to be collected next; `None` if none yields anything. `most` is how much may be live in a zone
-/// that is worth it, both in grains; `now` the next segment.
+/// The next zone to collect; `None` if none is worth it. `most` is the largest number of live grains of a zone that is
+/// worth it, and `capacity` that of a whole zone. `now` is the next segment.
 pub fn choose<'z>(
     zones: impl Iterator<Item = (u32, &'z ZoneRecord)>,
     choice: Choice,
@@ -23,7 +22,7 @@ pub fn choose<'z>(
     now: u64,
 ) -> Option<u32> {
     let closed = zones.filter(|(_, z)| z.state == ZoneUse::ClosedData && (1..=most).contains(&z.live));
-    // Fractions, which are compared without being divided: this is done for each zone that there is.
+    // Fractions that are compared without a division: this runs for every zone.
     let score = |zone: &ZoneRecord| {
         let yields = capacity.saturating_sub(zone.live) as u128;
         match choice {
@@ -42,21 +41,20 @@ pub fn choose<'z>(
     best.map(|(_, index)| index)
 }
 
-/// What is known of how long versions live: the mean age of zones when they were collected, of those of hot
-/// blocks.
+/// Mean age, in segments, at which zones of hot blocks were collected: the expected life of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifespan(pub u64);
 
 impl Lifespan {
-    /// Nothing is known yet: every version counts as short-lived.
+    /// Before the first zone was collected: every version counts as short-lived.
     pub const UNKNOWN: Lifespan = Lifespan(u64::MAX >> 8);
 
-    /// Whether a block is hot whose last version lived for `age` segments.
+    /// Whether a block is hot, if its last version lived for `age` segments.
     pub fn is_hot(self, age: u64) -> bool {
         age < self.0
     }
 
-    /// A zone of hot blocks was collected at this age.
+    /// Records that a zone of hot blocks was collected at this age.
     pub fn learn(&mut self, age: u64) {
         self.0 = match *self {
             Lifespan::UNKNOWN => age,
@@ -80,7 +78,7 @@ mod tests {
         assert_eq!(chosen(Choice::Greedy, 9), None);
     }
 
-    /// The largest numbers that there may be: ages below 2^56, and zones of 127 GiB in grains.
+    /// The largest possible numbers: ages below 2^56, and zones of 127 GiB in grains.
     #[test]
     fn scores_of_the_oldest_and_largest_zones_are_compared() {
         let zone = |live, segment| ZoneRecord { live, state: ZoneUse::ClosedData, segment };

@@ -1,4 +1,4 @@
-//! Writes that were refused, and wait for room. They hold nothing meanwhile: those who serve the volume try them again.
+//! Refused writes that wait for room. They hold nothing meanwhile: the server of the volume submits them again.
 
 use crate::volume::core::Core;
 
@@ -19,8 +19,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Core {
-    /// Waits until there may be room for what was refused: something was discarded, the reserve was lent, or those who
-    /// wait are to look again.
+    /// Waits until there may be room for refused writes: something was discarded, the reserve was lent, or a retry was
+    /// requested.
     pub async fn room_made(&self) {
         let _waiting = Waiting::new(self);
         self.freed.wait().await;

@@ -1,13 +1,13 @@
 //! Write admission control: which writes may enter the write cache (eZNS §4.5.2, Algorithm 1, lines 11–27).
 //!
-//! The cache of a drive is shared by all zones, and a writer that fills it slows down all others. The time that a block
-//! takes, on average over all v-zones, tells how fast the cache drains: at that pace each physical zone of a v-zone's
+//! All zones share the write cache of a drive, and a writer that fills it slows down the others. The time that a block
+//! takes, on average over all v-zones, shows how fast the cache drains: at that pace each physical zone of a v-zone's
 //! group brings tokens, one a block. A write is submitted when its v-zone owes nothing, and takes its tokens, even into
 //! debt: so a writer is held to the pace however few of its writes are in flight, and writers with less demand never
 //! wait. As long as a single namespace writes, admission control is off: there is nothing to protect.
 //!
-//! Latency is per block of a *physical* zone, as the paper's monitor sees it, which looks at device commands: a stripe
-//! that takes as long as one of its chunks is no reason for a higher rate.
+//! Latency is per block of a *physical* zone, as in the paper, whose monitor measures device commands: a stripe that
+//! takes as long as one of its chunks is no reason for a higher rate.
 //!
 //! The average follows the cache late: it drains in less than the time between two looks, and at a pace that is taken
 //! from a full cache alone dies would be idle before the next one. So the pace is never slower than an eighth above the
@@ -62,7 +62,7 @@ pub struct Writers {
 }
 
 impl Pace {
-    /// A write of so many blocks to a group of `width` physical zones has taken `latency_us`.
+    /// Counts a write of `blocks` blocks to a group of `width` physical zones that has taken `latency_us`.
     pub fn completed(&mut self, blocks: u64, width: u32, latency_us: u64) {
         self.blocks += blocks;
         let blocks = blocks.div_ceil(width.max(1) as u64).max(1);
@@ -128,12 +128,12 @@ impl Tokens {
         self.count = (self.count.max(-owed) + come).min(saved);
     }
 
-    /// Whether a write may go: nothing is owed.
+    /// Whether a write may be submitted: nothing is owed.
     pub fn admits(&self) -> bool {
         self.count >= 0
     }
 
-    /// Takes the tokens of a write of so many blocks.
+    /// Takes the tokens of a write of `blocks` blocks.
     pub fn submitted(&mut self, blocks: u64) {
         self.count = self.count.saturating_sub(blocks as i64 * ONE);
         self.written = true;
@@ -159,12 +159,12 @@ impl Tokens {
 mod tests {
     use super::*;
 
-    /// Two namespaces have written, each to so many physical zones.
+    /// Two namespaces have written, each to `each` physical zones.
     fn two(each: u64) -> Writers {
         Writers { namespaces: 2, physical_zones: 2 * each }
     }
 
-    /// Two namespaces write, and a block of a physical zone takes so long.
+    /// The pace while two namespaces write, and a block of a physical zone takes `block_us`.
     fn pace(block_us: u64) -> Pace {
         let mut pace = Pace::default();
         for look in 1..3 {

@@ -41,7 +41,7 @@ pub struct Physical {
     failures: u8,
 }
 
-/// A zone counts as worn after so many failures.
+/// A zone counts as worn after this number of failures.
 const MOST_FAILURES: u8 = 3;
 
 const _: () = assert!(size_of::<Physical>() < 64);
@@ -65,7 +65,7 @@ pub struct Arbiter {
 }
 
 impl Arbiter {
-    /// For a device with so many zones, two of which are the journal's. The others have to be added by
+    /// An allocator for `zones` zones, of which the first two are the journal's. The others have to be added by
     /// [`Arbiter::found`].
     pub fn new(zones: u32, limit: u32, kept: u32, serial: u64) -> Arbiter {
         let head = Physical { owner: Owner::Head, active: false, readers: 0, failures: 0 };
@@ -148,18 +148,18 @@ impl Arbiter {
         }
     }
 
-    /// Asks for a group of `width` zones; `true` if they can be taken.
+    /// Requests a group of `width` zones; `true` if they can be taken.
     pub fn want(&mut self, width: u32) -> bool {
         self.wanted = width;
         self.fits(width) && self.ready.len() >= width as usize
     }
 
-    /// Whether so many more zones in groups may be active.
+    /// Whether `width` more zones of groups may be active.
     pub fn fits(&self, width: u32) -> bool {
         self.grouped + width <= self.group_limit()
     }
 
-    /// Whether there will never be so many zones.
+    /// Whether there will never be `width` zones for a group.
     pub fn is_exhausted(&self, width: u32) -> bool {
         let coming = |physical: &&Physical| {
             use Owner::*;

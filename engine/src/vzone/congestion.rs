@@ -39,7 +39,7 @@ impl Reads {
         self.blocks
     }
 
-    /// Counts a read of so many blocks that is submitted.
+    /// Counts a read of `blocks` blocks that is submitted.
     pub fn submitted(&mut self, blocks: u64) {
         self.blocks += blocks;
         self.most_blocks = self.most_blocks.max(self.blocks);
@@ -103,7 +103,7 @@ impl Window {
         *self = Window { looked_us: now_us, blocks: shared.then_some(next) };
     }
 
-    /// Whether a read of so many blocks of a v-zone may be submitted.
+    /// Whether a read of `blocks` blocks of a v-zone may be submitted.
     pub fn admits(&self, reads: &Reads, blocks: u64) -> bool {
         let waits = reads.blocks > 0 && reads.usual_us >= SLOW_US / 2;
         !waits || self.blocks.is_none_or(|most| reads.blocks + blocks <= most)
@@ -118,7 +118,7 @@ mod tests {
         Window { looked_us: 0, blocks: Some(blocks) }
     }
 
-    /// A v-zone whose reads take so long, with `blocks` outstanding.
+    /// The reads of a v-zone: `blocks` are outstanding, and each takes `latency_us`.
     fn reads(latency_us: u64, blocks: u64) -> Reads {
         let mut reads = Reads::default();
         for _ in 0..100 {
@@ -153,7 +153,7 @@ mod tests {
         let seen = |blocks, slow| Seen { blocks, slow };
         now.look(0, true, &[seen(512, true), seen(8, false)]);
         assert_eq!(now.blocks(), Some(1125));
-        // Nor does a v-zone that is like all others, or the only one that is read.
+        // A v-zone that is like all others, or the only one that is read, does not shrink the window either.
         now.look(0, true, &[seen(8, true), seen(8, true)]);
         now.look(0, true, &[seen(8, true)]);
         assert_eq!(now.blocks(), Some(1423));

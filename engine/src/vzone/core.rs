@@ -76,7 +76,7 @@ pub(super) struct Core {
     pub worn: RefCell<Vec<bool>>,
     pub failed: Cell<Option<DeviceError>>,
     pub moved_groups: Cell<u64>,
-    /// V-zones whose relocation is queued or running.
+    /// Number of v-zones with a queued or running relocation.
     pub moves: Cell<u32>,
 }
 
@@ -151,7 +151,7 @@ impl TenantState {
 pub(super) struct Vzone {
     pub groups: Groups,
     pub end: End,
-    /// Blocks from the start whose writes have completed.
+    /// Blocks from the start with completed writes.
     pub tail: u64,
     pub tickets: u64,
     pub submitted: u64,
@@ -230,7 +230,7 @@ impl Vzone {
     }
 }
 
-/// Where the journal goes on.
+/// Position of the journal: where its next block is written.
 #[derive(Default)]
 pub(super) struct Journal {
     pub turn: Exclusive,
@@ -261,8 +261,7 @@ pub(super) enum Job {
         from: u64,
         data: Buf,
     },
-    /// As [`Job::Read`], in its turn.
-    /// `begins` is the number of a write that opens the first group of its v-zone.
+    /// As [`Job::Read`], in its turn. `begins` is the number of a write that opens the first group of its v-zone.
     Write {
         zone: usize,
         ticket: u64,
@@ -381,8 +380,10 @@ impl Core {
         [&self.room, &self.work].into_iter().for_each(Gate::open);
     }
 
+    /// Fails if all changes have been stopped.
+    ///
     /// # Errors
-    /// The error that has stopped all changes.
+    /// The error that has stopped them.
     pub fn check(&self) -> Result<(), DeviceError> {
         self.failed.get().map_or(Ok(()), Err)
     }

@@ -1,9 +1,9 @@
 //! On-media format of the metadata: blocks of the journal, and the reservation in front of the data of each zone in
 //! use.
 //!
-//! Every number is little-endian. A journal block names its device, its generation and its place in its zone; it is
-//! valid only if all of these and its checksum are right. Its entries are *after-images*: the new state of a namespace
-//! or a v-zone.
+//! Numbers are little-endian. A journal block names its device, its generation and its place in its zone; it is valid
+//! only if all of these and its checksum are right. Its entries are *after-images*: the new state of a namespace or a
+//! v-zone.
 
 use crate::{
     buf::BLOCK,
@@ -27,13 +27,13 @@ pub const MOST_NAME: usize = 32;
 const JOURNAL: u32 = u32::from_le_bytes(*b"zvj1");
 const RESERVED: u32 = u32::from_le_bytes(*b"zvr1");
 
-/// Blocks of a segment, 2 MiB: F2FS loses data in zones whose capacity is no multiple of that.
+/// Blocks of a segment, 2 MiB: F2FS loses data in zones with a capacity that is not a multiple of it.
 const SEGMENT_BLOCKS: u64 = 512;
 
 /// Bytes before the entries of a block.
 const HEADER: usize = 48;
 
-/// Bytes of the checksum, which covers all bytes behind it.
+/// Bytes of the checksum, which covers all bytes after it.
 const SUM: std::ops::Range<usize> = 4..8;
 
 /// Data that all namespaces of a device have in common.
@@ -114,9 +114,9 @@ pub enum End {
     /// Given by the write pointers of its physical zones.
     #[default]
     Open,
-    /// After so many blocks; its last group has to be relocated before anything else is written.
+    /// After this number of blocks; the last group has to be relocated before anything else is written.
     Sealed(u64),
-    /// After so many blocks, and the v-zone is full.
+    /// After this number of blocks, and the v-zone is full.
     Finished(u64),
 }
 
@@ -131,7 +131,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// How many groups.
+    /// Number of groups.
     pub fn len(&self) -> usize {
         self.count as usize
     }
@@ -153,7 +153,7 @@ impl Groups {
         Some((width as u32, unit as u32, self.zones.get(before..before + width as usize)?))
     }
 
-    /// Adds a group; `false`, without a change, if there is no room for it.
+    /// Adds a group. `false`, without a change, if there is no room for it.
     pub fn push(&mut self, zones: &[u32], unit_blocks: u32) -> bool {
         let (used, count) = (self.used as usize, self.len());
         let fits = !zones.is_empty() && used + zones.len() <= MOST_ZONES && unit_blocks <= u16::MAX as u32;
@@ -227,7 +227,7 @@ impl Filler {
         }
     }
 
-    /// How many blocks it takes.
+    /// Number of blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }

@@ -19,7 +19,7 @@ const LIMITS_CHANGE_US: u64 = 100_000;
 pub struct Passed(Option<u64>);
 
 impl Core {
-    /// Waits until a read or write of so many blocks is admitted; `sleep` waits so many microseconds.
+    /// Waits until a read or write of `blocks` blocks is admitted. `sleep` waits for a number of microseconds.
     pub async fn let_in<F: Future<Output = ()>>(
         &self,
         tenant: &Tenant,
@@ -52,7 +52,7 @@ impl Core {
         Passed(Some(self.now_us()))
     }
 
-    /// Counts the completion of an admitted request of so many blocks.
+    /// Counts the completion of an admitted request of `blocks` blocks.
     pub fn answered(&self, tenant: &Tenant, passed: Passed, blocks: u64) {
         let (asked, Some(passed_us)) = (&tenant.asked, passed.0) else { return };
         let (now_us, mut demand) = (self.now_us(), asked.demand.get());

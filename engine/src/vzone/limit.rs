@@ -16,8 +16,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub struct Meter([u64; 2]);
 
 impl Meter {
-    /// Counts a request of so many blocks that arrives at `now_ns`; returns the nanoseconds that it has to wait. Later
-    /// ones wait at least as long.
+    /// Counts a request of `blocks` blocks that arrives at `now_ns`; returns the nanoseconds that it has to wait. Later
+    /// requests wait at least as long.
     pub fn wait_ns(&mut self, limits: Rates, blocks: u64, now_ns: u64) -> u64 {
         let mut wait_ns = 0;
         let costs = [(1, limits.requests), (blocks, limits.blocks)];

@@ -18,13 +18,13 @@ use std::{collections::VecDeque, ops::Range, rc::Rc};
 /// Tries of a relocation, at most.
 const MOVE_TRIES: u32 = 3;
 
-/// The patience with a namespace doubles each time that it writes during a relocation, so many times at most.
+/// The patience with a namespace doubles each time that it writes during a relocation, this many times at most.
 const MOST_STOPS: u32 = 10;
 
 /// Outstanding reads while a group is copied: dies read while earlier blocks are written.
 const READS_AHEAD: usize = 4;
 
-/// Blocks that are copied at a time, at most: an array would take so many in one command that others would wait.
+/// Most blocks that are copied at a time: more of them in one command of an array would delay other commands.
 const MOST_COPIED: u32 = 1024;
 const _: () = assert!(MOST_COPIED * COPY + SLICE <= MOST_WORK);
 
@@ -52,8 +52,8 @@ impl Core {
         result
     }
 
-    /// Finishes a v-zone. Its end is recorded before its physical zones become full, whose write pointers do not tell
-    /// it then.
+    /// Finishes a v-zone. Its end is recorded before its physical zones become full, since their write pointers do not
+    /// show it any more then.
     async fn finish_one(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         vzone.failed.map_or(Ok(()), Err)?;
@@ -283,7 +283,7 @@ impl Core {
         state.doubled
     }
 
-    /// Records the end of a v-zone, whose last group has to be relocated before anything else is written.
+    /// Records the end of a v-zone. Its last group has to be relocated before anything else is written.
     async fn seal(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         self.flush_vzone(tenant, zone).await?;
         let vzone = tenant.state.borrow().vzones[zone];

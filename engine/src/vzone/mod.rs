@@ -62,7 +62,7 @@ pub struct NamespaceStatus {
     pub spares: u32,
     /// Widths of the groups that are being written.
     pub widths: Vec<u32>,
-    /// Blocks whose writes have completed.
+    /// Blocks with completed writes.
     pub written_blocks: u64,
     /// Blocks that are being read.
     pub read_blocks: u64,
@@ -119,8 +119,8 @@ impl Namespaces {
         recover::look(device).await
     }
 
-    /// Empties a device whose last namespace was removed: its state is as before [`Namespaces::create`]. They must not
-    /// run.
+    /// Empties a device after its last namespace was removed: the device is as before [`Namespaces::create`]. The
+    /// namespaces must not run.
     ///
     /// # Errors
     /// [`VzoneError::InUse`] if there are namespaces; or the device fails.
@@ -192,8 +192,8 @@ impl Namespaces {
     /// Resizes a namespace to `zones` v-zones. Earlier handles of it answer Namespace Not Ready from then on.
     ///
     /// # Errors
-    /// When there is none of this name, commands for it are outstanding, there are not so many v-zones, or one that it
-    /// would lose holds data.
+    /// When there is none of this name, commands for it are outstanding, there are fewer v-zones left, or a v-zone that
+    /// it would lose holds data.
     pub async fn resize(&self, name: &str, zones: u32) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
@@ -253,8 +253,8 @@ impl Namespaces {
         while let Some(zone) = leaving() {
             tenant.wait(zone, |vzone| !vzone.leaving).await;
         }
-        // Flushes count too: an outstanding one would look for lost writes in the old object, which is not marked any
-        // more.
+        // Flushes count too: an outstanding one would look for lost writes in the old object, in which none are marked
+        // any more.
         let busy = tenant.commands.get() > 0;
         if busy { Err(VzoneError::InUse) } else { Ok(tenant) }
     }
@@ -434,13 +434,13 @@ impl Namespace {
         }
     }
 
-    /// Waits until a client's read or write of so many blocks is admitted, in order of arrival. `sleep` waits so many
-    /// microseconds, sometimes a little longer. [`Namespace::answered`] has to follow.
+    /// Waits until a client's read or write of `blocks` blocks is admitted, in order of arrival. `sleep` waits for a
+    /// number of microseconds, sometimes a little longer. [`Namespace::answered`] has to follow.
     pub async fn admit<F: Future<Output = ()>>(&self, blocks: u64, sleep: impl Fn(u64) -> F) -> Passed {
         self.core.let_in(&self.tenant, blocks, sleep).await
     }
 
-    /// Counts the completion of an admitted request of so many blocks.
+    /// Counts the completion of an admitted request of `blocks` blocks.
     pub fn answered(&self, passed: Passed, blocks: u64) {
         self.core.answered(&self.tenant, passed, blocks);
     }

@@ -36,7 +36,7 @@ pub struct Qos {
 }
 
 impl Qos {
-    /// Whether others may have to be throttled for it.
+    /// Whether other namespaces may have to be throttled for it.
     pub fn promises(&self) -> bool {
         !self.floors.is_none() || self.latency_us > 0
     }

@@ -318,9 +318,9 @@ struct Settled {
 
 /// Finds the end of an open v-zone. `have` gives the blocks of data in a physical zone.
 ///
-/// It ends at the first missing block. Later groups hold nothing that was promised, and neither does a group whose
-/// first block is missing. If a zone has blocks beyond that end, the v-zone cannot be written there: it is sealed, and
-/// its last group is relocated.
+/// It ends at the first missing block. Later groups contain no promised data, and neither does a group without its
+/// first block. If a zone has blocks beyond that end, the v-zone cannot be written there: it is sealed, and its last
+/// group is relocated.
 fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settled {
     let mut tail = 0;
     for index in 0..groups.len() {
@@ -368,7 +368,7 @@ fn worn(groups: &Groups, zones: &[ZoneInfo]) -> Option<ZoneState> {
 
 /// The journal and the zones of a device, as read.
 struct Found {
-    /// Of the newest checkpoint.
+    /// Zone of the newest checkpoint.
     zone: u32,
     generation: u64,
     serial: u64,
@@ -416,8 +416,8 @@ pub(super) async fn open(
     let unfinished = take_over(&core, &books, &zones);
     core.checkpoint().await?;
     for zone in unfinished {
-        // It stays active on the device and so counts until it is reset, or others could not get their guaranteed
-        // zones.
+        // It stays active on the device and so counts until it is reset: otherwise other namespaces could not get their
+        // guaranteed zones.
         if core.finish_zone(zone).await.result.is_err_and(|error| !is_out(error)) {
             core.arbiter.borrow_mut().hold(zone);
         }
@@ -425,8 +425,8 @@ pub(super) async fn open(
     Ok(core)
 }
 
-/// Whether a zone of the journal begins with a journal block. Where these cannot be read, the reservation in the first
-/// block of other zones tells.
+/// Whether a zone of the journal begins with a journal block. Where these cannot be read, reservations in the first
+/// blocks of other zones decide.
 pub(super) async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, VzoneError> {
     let zones = report(&*device).await?;
     let is_own = |_: bool, block: &[u8]| looks_like_journal(block) || is_reservation(block);

@@ -10,7 +10,7 @@ pub struct Found {
     pub end: u64,
     /// Places in the drive's zone of the blocks below the end.
     pub places: BTreeMap<u64, u64>,
-    /// Blocks below the end whose place is not certain: they cannot be read.
+    /// Blocks below the end of which the place is not certain: they cannot be read.
     pub doubtful: BTreeSet<u64>,
     /// Whether the end is the same whatever the unreadable blocks contain.
     pub is_sure: bool,
@@ -171,12 +171,12 @@ mod tests {
         seen: Vec<(u64, Seen)>,
         /// Block and session in each place.
         holds: Vec<(u64, u32)>,
-        /// The session of each block whose write was acknowledged.
+        /// For each acknowledged block, the session that wrote it.
         told: Vec<u32>,
     }
 
     impl Model {
-        /// Lets a session write blocks in this order; those behind a missing one are lost for good.
+        /// Lets a session write blocks in this order; those after a missing one are lost for good.
         fn write(&mut self, life: u32, order: &[u32]) {
             let (from, void) = (self.told.len() as u32, (self.seen.len() - self.told.len()) as u32);
             for block in order {
@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    /// As above with up to four adjacent unreadable blocks, of which the last session does not know; it begins only if
-    /// the end is sure.
+    /// As above with up to four adjacent unreadable blocks. The last session begins only if the end is sure, and is
+    /// judged with the same blocks unreadable.
     #[test]
     fn blocks_that_cannot_be_read_make_nothing_up() {
         let orders: [&[u32]; 8] = [&[], &[0], &[1], &[0, 1], &[1, 0], &[0, 2], &[2, 0], &[1, 2]];

@@ -488,7 +488,7 @@ impl Inner {
         result
     }
 
-    /// Drops all that is known of a zone.
+    /// Drops the known state of a zone.
     fn end_life(&self, zone: ZoneIndex) {
         let known = &mut self.zones.borrow_mut()[zone.0 as usize];
         *known = Known { life: known.life + 1, session: None };

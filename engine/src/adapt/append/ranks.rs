@@ -18,7 +18,7 @@ pub struct Group {
     ranks: Bits,
     /// Void places between the blocks of the group, in order.
     voids: Vec<u64>,
-    /// Blocks of the zone whose place is not known.
+    /// Blocks of the zone at an unknown place.
     doubtful: BTreeSet<u64>,
 }
 

@@ -38,8 +38,9 @@ const ONE_LATE_OF: i64 = 1000;
 const MOST_LATE: i64 = 16;
 const LOOK_IS_WORTH: i64 = 10;
 
-/// Fractions (1/n) of the recent peak throughput: `LEAST` is what throttled namespaces keep together, `STEP` the growth
-/// of their rates in a look, and `FADES` the decay of the peak in a look at which no throttle is binding.
+/// Fractions (1/n) of the recent peak throughput: `LEAST` is the throughput that throttled namespaces keep together,
+/// `STEP` the growth of their rates in a look, and `FADES` the decay of the peak in a look at which no throttle is
+/// binding.
 const LEAST: u64 = 16;
 const STEP: u64 = 64;
 const FADES: u64 = 512;
@@ -156,8 +157,8 @@ impl Hold {
         self.due_ns().saturating_sub(now_us.saturating_mul(1000)).div_ceil(1000)
     }
 
-    /// Admits a request of so many blocks. Up to `slack_us` of the time since it was due are credited to the requests
-    /// behind it.
+    /// Admits a request of `blocks` blocks. Up to `slack_us` of the time since it was due are credited to the requests
+    /// after it.
     pub fn goes(&mut self, blocks: u64, now_us: u64, slack_us: u64) {
         let [now_ns, slack_ns] = [now_us, slack_us].map(|us| us.saturating_mul(1000));
         self.went_ns = self.due_ns().clamp(now_ns.saturating_sub(slack_ns), now_ns);

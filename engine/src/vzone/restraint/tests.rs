@@ -29,7 +29,7 @@ impl Rig {
         Rig { now_us: 0, restraint, qos: qos.to_vec(), standings, served, hopeless: false, all: ALL, late: 0 }
     }
 
-    /// A look before which each namespace had demand for so many blocks.
+    /// A look before which each namespace had demand for this number of blocks.
     fn look(&mut self, asked: &[u64]) {
         let may = |(asked, standing): (&u64, &Standing)| {
             let rate = standing.hold.rate().unwrap_or(u64::MAX / LOOK_EVERY_US) * LOOK_EVERY_US / SECOND_US;
@@ -114,7 +114,7 @@ fn what_is_not_asked_for_goes_to_others_and_comes_back_within_a_period() {
     assert_eq!(rig.looks(1000, &[0, 8000, 8000]), [0, 4000, 4000]);
     rig.looks(PERIOD_US / LOOK_EVERY_US, &[8000; 3]);
     assert!(rig.served[0] >= 4000, "{:?}", rig.served);
-    // Nor does one whose demand is below its fair share.
+    // A floor throttles no namespace while its owner has less demand than its fair share.
     let mut rig = Rig::new(&[floor(4000), NONE]);
     let seen = Demand { requests: 10, blocks: 80, busy_us: 150, ..Demand::default() };
     let mut parties = [floor(4000), NONE].map(|qos| Party::new(qos, 1, seen, Standing::default()));
@@ -130,7 +130,7 @@ fn nobody_stops_whatever_was_promised_and_a_floor_is_no_ceiling() {
     let mean = rig.looks(100, &[8000; 4]);
     assert!(mean[1] >= 950 && mean[2..].iter().all(|each| *each >= ALL / LEAST / 8), "{mean:?}");
     assert_eq!([0, 1].map(|party| rig.standings[party].out_of_reach()), [[true, false], [false; 2]]);
-    // Nor does any stop in the first looks, in which it is not known yet that the floor is out of reach.
+    // No namespace stops in the first looks either, in which it is not known yet that the floor is out of reach.
     let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
     for _ in 0..50 {
         rig.look(&[8000; 4]);
@@ -356,7 +356,7 @@ fn one_of_a_thousand_may_be_late() {
 fn a_latency_is_given_up_where_holding_others_back_is_of_no_use_until_it_is() {
     let qos = Qos { latency_us: 100, ..NONE };
     let mut standing = Standing::default();
-    // Whether it still has others throttled after so many looks, with ten requests of this mean in each.
+    // Whether others are still throttled for it after `looks` looks, each with ten requests of this mean latency.
     let mut asks = |held: bool, looks: u64, late: u64, mean_us: u64| {
         let seen = Demand { asking: 1, requests: 10, late, took_us: 10 * mean_us, ..Demand::default() };
         (0..looks).map(|_| standing.find(qos, &seen, held, LOOK_EVERY_US).asks).last()
