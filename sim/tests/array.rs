@@ -112,7 +112,7 @@ fn life(policy: Policy, members: usize, chunk: u64, lost: Option<usize>) {
     assert!(status.members.iter().all(|m| m.zones_to_rebuild == 0));
     runtime.clear();
 
-    // Another member is lost: the rebuilt one has to make up for it.
+    // Another member is lost: decoding needs the rebuilt one.
     let runtime = Runtime::new();
     let mut left = all;
     left[lost] = blank;
@@ -161,7 +161,7 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
     assert!(refused(ours[..3].to_vec()).contains("only 3 of 5 members"));
     let blank = [&ours[..3], &drives(1)[..]].concat();
     assert!(refused(blank).contains("is blank"));
-    // A stale member is left out, and its state says so.
+    // A stale member is left out, which its state shows.
     runtime.clear();
     let runtime = Runtime::new();
     run(&runtime, Array::assemble(&runtime, ours[1..].to_vec())).unwrap();

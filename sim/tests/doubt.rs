@@ -505,8 +505,8 @@ fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
     }
 }
 
-/// With one member missing, a drive that cannot be written is a refusal. It costs nothing: no superblock says yet that
-/// the missing member is out.
+/// With one member missing, a drive that cannot be written makes the assembly fail. This has no consequences, since no
+/// superblock records yet that the missing member is out.
 #[test]
 fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
     for policy in Policy::ALL {

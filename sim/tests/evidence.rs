@@ -213,7 +213,7 @@ fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_no
             scene.stop();
             let data = scene.data();
             for (held, there) in [(vec![missing], None), (vec![0, 1, 2, 3], Some(missing))] {
-                // The superblock that says that a member is out is appended to the log, not part of a checkpoint.
+                // The superblock that records a member as out is appended to the log, not part of a checkpoint.
                 scene.rig.rule(move |drive, command| match command {
                     Command::Write { lba, .. } if there.is_some() && lba.0 % 256 == 0 => Act::Pass,
                     _ => Act::hold_if(held.contains(&drive) && is_metadata(command, data)),

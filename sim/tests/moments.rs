@@ -638,7 +638,7 @@ fn a_zone_whose_finish_has_failed_does_not_keep_others_from_being_rebuilt() {
     }
 }
 
-/// The finish is recorded: the zone stays full and without data, whatever its members have done.
+/// The finish is recorded: the zone stays full and without data, also where members have not finished it.
 #[test]
 fn an_empty_zone_that_members_could_not_finish_is_not_written_before_its_reset() {
     for policy in Policy::ALL {

@@ -1,8 +1,9 @@
 //! Administrative operations on a whole array, cut at every step: creation, renaming and destruction.
 //!
-//! An interrupted creation is no array until a superblock says so, and all its drives name the array that they were to
-//! become. An interrupted rename leaves one of the two names, and no member is stale, also one that was missing. An
-//! interrupted destruction leaves all data, or an array that is refused, with any members present and any returning.
+//! After an interrupted creation there is no array unless a superblock completes it, and all drives name the array that
+//! they were to become. An interrupted rename leaves one of the two names, and makes no member stale, not even a
+//! missing one. An interrupted destruction leaves all data, or an array that is refused, with any members present and
+//! any returning.
 
 use crate::support::{
     array::{check, geometry, options, run, submit, wp, write},
