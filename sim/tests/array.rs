@@ -377,8 +377,8 @@ fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
     check(&runtime, &array, 1, 77);
 }
 
-/// An assembly without one member is cut off after a single superblock; the next one runs without the drive that has
-/// it. That drive is then stale, and its superblock does not count.
+/// An assembly without one member is interrupted after a single superblock; the next one runs without the drive that
+/// has it. That drive is then stale, and its superblock does not count.
 #[test]
 fn a_superblock_from_an_assembly_that_came_to_nothing_does_not_count() {
     let runtime = Runtime::new();
@@ -439,7 +439,7 @@ fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
             );
             check(&runtime, &array, zone, *tail);
         }
-        // The tails are durable now, and writes go on from there; the tails file of the earlier process is not used.
+        // The tails are durable now, and writes continue from there; the tails file of the earlier process is not used.
         write(&runtime, &array, 0, 1, 1, true);
         drop(array);
         runtime.clear();

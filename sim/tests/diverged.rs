@@ -172,8 +172,8 @@ fn a_newer_drive_of_another_copy_does_not_take_the_array_down() {
     }
 }
 
-/// Successive assemblies of one copy are cut off after any number of commands, some with a missing member: no member
-/// counts as diverged.
+/// Successive assemblies of one copy are interrupted after any number of commands, some with a missing member: no
+/// member counts as diverged.
 #[test]
 fn members_stay_current_when_assemblies_are_cut_off() {
     for options in kinds() {

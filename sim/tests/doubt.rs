@@ -932,7 +932,7 @@ fn zones_are_not_begun_beside_those_in_doubt_before_others_have_ended() {
 }
 
 /// Zone 1 is written without a member for which zone 0 waits; the member's log records of zone 1 belong to writes that
-/// came to nothing.
+/// recovery has discarded.
 #[test]
 fn of_a_member_that_comes_back_only_the_log_of_what_waits_counts() {
     let (mut world, array) = World::new(Policy::Zrwa);

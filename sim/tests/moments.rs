@@ -467,7 +467,7 @@ fn a_tail_record_counts_in_its_own_life_of_the_zone_and_in_the_place_of_its_stri
     }
 }
 
-/// Repeated assemblies without member 3 come to nothing, each with a superblock on member 0 only. Then one without
+/// Repeated assemblies without member 3 are interrupted, each with a superblock on member 0 only. Then one without
 /// member 0 succeeds.
 #[test]
 fn a_superblock_of_an_assembly_that_came_to_nothing_does_not_count() {
@@ -913,7 +913,7 @@ fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
     assert_eq!(attached.get(), Some(true));
 }
 
-/// The assembly is cut off before it has ended: the missing member may lack a reset that was carried out.
+/// The assembly is interrupted before it has ended: the missing member may lack a reset that was carried out.
 #[test]
 fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
     for policy in Policy::ALL {

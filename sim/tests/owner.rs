@@ -251,7 +251,7 @@ fn a_new_name_is_there_or_not_and_nobody_is_stale() {
     }
 }
 
-/// The update of the members that is cut off.
+/// The interrupted update of the members.
 #[derive(Clone, Copy, Debug)]
 enum Saying {
     /// A new name while the array is not running.

@@ -352,7 +352,7 @@ fn what_a_process_answered_before_it_died_is_there_whichever_two_are_missing() {
                 assert_eq!(found.1, *tail, "{what}: zone {zone}");
                 check(&scene.runtime, &scene.array, zone, *tail);
             }
-            // The tails are durable now, and writes go on from there.
+            // The tails are durable now, and writes continue from there.
             write(&scene.runtime, &scene.array, 1, 5, 2, true);
             scene.tails[1] += 2;
             scene.cut(&missing);

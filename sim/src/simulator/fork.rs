@@ -22,9 +22,9 @@ use std::{collections::BTreeSet, rc::Rc};
 const MOST_LOST: usize = 6;
 /// Most recoveries where one member has been missing before.
 const MOST_LOST_BESIDE: usize = 2;
-/// One of so many forks tests the number of members that may be lost according to the status.
+/// One in this many forks tests the number of members that may be lost according to the status.
 const CLAIMS: u64 = 3;
-/// One of so many recoveries carries out the remedies that the status recommends.
+/// One in this many recoveries carries out the remedies that the status recommends.
 pub(super) const REMEDIES: u64 = 10;
 
 /// The members that may be missing when a fork is recovered.

@@ -390,7 +390,7 @@ impl World<'_> {
         for (member, (state, _)) in states.iter().enumerate() {
             if self.scenario.cramped && *state == MemberState::Rebuilding && filled.is_none() {
                 // Power cuts have displaced more blocks than its log has room for. Enough others are sound, or the
-                // array would not do without this one.
+                // array would not leave this one out.
                 course.suspects.take_in(member, is_active);
             }
             let is_filled = filled.is_some_and(|filled| filled.contains(&member));

@@ -13,7 +13,7 @@ use engine::{
     raid::{geometry::MAX_MEMBERS, policy::Policy},
 };
 
-/// Numbers of parities that an array can have: so many members may be lost.
+/// Possible numbers of parities of an array, and so of members that may be lost.
 pub const PARITIES: &[usize] = &[1, 2];
 
 /// The name of the RAID level with this number of parities.
@@ -43,13 +43,13 @@ pub struct Load {
     pub wrong: u64,
     pub fua_percent: u64,
     pub queue_depth: usize,
-    /// Of 100 resets and finishes, so many are submitted with operations in flight in their zone.
+    /// Percentage of resets and finishes that are submitted with operations in flight in their zone.
     pub race_percent: u64,
     /// Number of zones that most operations go to.
     pub hot_zones: u64,
     /// Relative rates of writes below a chunk, around a chunk, and up to three stripes.
     pub sizes: [u64; 3],
-    /// Of 100 writes, so many end at the end of a chunk.
+    /// Percentage of writes that end at the end of a chunk.
     pub aligned_percent: u64,
 }
 
@@ -62,10 +62,10 @@ pub struct Pace {
     pub issue: u64,
     /// Commands of a drive are executed oldest first, instead of in any order.
     pub in_order: bool,
-    /// Of 1000 commands, so many are delayed by up to `spike_events`.
+    /// Number of commands in 1000 that are delayed, by up to `spike_events`.
     pub spike_permille: u64,
     pub spike_events: u64,
-    /// Of 10,000 events, so many slow one drive down for a while.
+    /// Number of events in 10,000 that slow one drive down for a while.
     pub slow_per_myriad: u64,
 }
 
@@ -84,7 +84,7 @@ pub struct Misfortune {
     pub stale_returns_percent: u64,
     /// Assemblies without a member that are provisional.
     pub hold_back_percent: u64,
-    /// Of 100 work phases, so many begin with a copy of a member's drive.
+    /// Percentage of work phases that begin with a copy of a member's drive.
     pub copies_percent: u64,
     /// Drives that do not belong to the array are offered beside its own.
     pub strangers_percent: u64,
@@ -106,7 +106,7 @@ pub struct Misfortune {
     pub beyond: bool,
     /// A drive loses power or is reset while the host keeps running.
     pub power: u64,
-    /// Of 100 kills, so many are followed by power losses of drives before the next process starts.
+    /// Percentage of kills that are followed by power losses of drives before the next process starts.
     pub power_after_kill_percent: u64,
     /// Drives report no power epoch; neither of the two faults above occurs then.
     pub power_hidden: bool,
@@ -115,7 +115,7 @@ pub struct Misfortune {
     pub replace: u64,
     /// Name, host or autostart of the running array are changed.
     pub change: u64,
-    /// Of 100 recoveries, so many follow a change of name, host or autostart, completed or interrupted.
+    /// Percentage of recoveries that follow a change of name, host or autostart, completed or interrupted.
     pub change_percent: u64,
     /// The life ends with the destruction of the array.
     pub destroy_percent: u64,

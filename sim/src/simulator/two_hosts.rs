@@ -401,7 +401,7 @@ impl World<'_> {
         }
     }
 
-    /// Runs the load for so many events.
+    /// Runs the load for this number of events.
     fn work_for(&mut self, events: u64) -> Result<(), Failure> {
         (0..events).try_for_each(|_| self.event(true, false).map(|_| ()))
     }

@@ -88,7 +88,7 @@ struct State {
     cut_off: Vec<(u64, Bay)>,
     now: u64,
     commands: u64,
-    /// Of 1000 commands, so many suffer a latency spike of up to `spike_events`.
+    /// Number of commands in 1000 with a latency spike, of up to `spike_events`.
     spike_permille: u64,
     spike_events: u64,
 }

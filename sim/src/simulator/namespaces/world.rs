@@ -31,7 +31,7 @@ use std::{cell::Cell, future::Future, rc::Rc};
 /// Most events of a recovery that is interrupted.
 const RECOVERY_EVENTS: u64 = 150;
 
-/// The allocation is audited once in so many events.
+/// Number of events between two audits of the allocation.
 const AUDIT_EVERY: u64 = 8;
 
 /// Events within which all commands complete that were submitted while commands of the drive failed.
