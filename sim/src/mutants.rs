@@ -178,7 +178,7 @@ impl Build {
         Ok(build)
     }
 
-    /// As [`Build::make`], for those of `drawn` that compile; gives these, too.
+    /// As [`Build::make`], for those of `drawn` that compile; returns these, too.
     pub fn random(
         workspace: &Path,
         mut drawn: Vec<Mutant>,

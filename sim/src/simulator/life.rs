@@ -468,8 +468,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// At an end, a member is lost, or its ZRWA, which is certain for a `new` one in a power cut; gives the drive that
-    /// loses its ZRWA.
+    /// At an end, a member is lost, or its ZRWA, which is certain for a `new` one in a power cut. Returns the drive
+    /// that loses its ZRWA.
     fn strike_at_end(&mut self, course: &mut Course, victim: usize, end: End, new: bool) -> Option<Bay> {
         let m = &self.scenario.misfortune;
         let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);

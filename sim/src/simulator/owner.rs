@@ -51,7 +51,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Draws a change, and gives the identities that are allowed after it.
+    /// Draws a change, and returns the identities that are allowed after it.
     fn draw_change(&mut self) -> (Change, Vec<Said>) {
         self.books.begun += 1;
         let begun = self.books.begun;
@@ -102,7 +102,7 @@ impl World<'_> {
         }
     }
 
-    /// Changes the identity of an array at rest, occasionally; the change may be interrupted. Gives whether it was
+    /// Changes the identity of an array at rest, occasionally; the change may be interrupted. Returns whether it was
     /// tried, after which another end is due.
     ///
     /// # Errors

@@ -194,8 +194,8 @@ impl World<'_> {
         }
     }
 
-    /// Decides the loss of unflushed data in a power cut, unless it is to be random. Gives the number of ways to lose a
-    /// portion of it, for each zone of a drive that has any.
+    /// Decides the loss of unflushed data in a power cut, unless it is to be random. Returns the number of ways to lose
+    /// a portion of it, for each zone of a drive that has any.
     ///
     /// # Errors
     /// Those of the drives' memory.
