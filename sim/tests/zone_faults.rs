@@ -425,7 +425,7 @@ fn a_flush_says_once_that_something_completed_is_not_safe_any_more() {
     scene.rig.damage(2, Fault::Offline(part(0)));
     assert_eq!(scene.try_write(0, 8, 1), Err(Status::InternalError));
     assert_eq!(scene.state_of(0), ZoneState::ReadOnly);
-    // Flushes that are outstanding at that time fail as well.
+    // All flushes that are submitted before the first one fails report the loss.
     let flushes = [(); 2].map(|()| scene.array.submit(Command::Flush));
     for flush in flushes {
         assert_eq!(run(&scene.runtime, flush).result, Err(Status::InternalError.into()));

@@ -1,7 +1,7 @@
-//! The oracle: records what the array promised, and judges what it returns and recovers.
+//! The oracle: records the promises of the array, and judges its reads and recoveries.
 //!
 //! The oracle receives each command at its submission and each completion at its delivery. From these it derives, for
-//! each logical zone, the bounds of what may be found after a power cut:
+//! each logical zone, the permitted states after a power cut:
 //!
 //! - the write pointer is at least `durable`: the end of the last write that completed with FUA, or that completed
 //!   before a flush was submitted which completed too, or that an earlier recovery reported;
@@ -9,8 +9,8 @@
 //! - each block below it holds the data that was written there last;
 //! - if the process was killed and the drives kept power, the write pointer is also at least the end of the last write
 //!   that completed at all;
-//! - a reset or finish whose completion was not delivered happened wholly or not at all; one whose completion was
-//!   delivered happened.
+//! - a reset or finish without a delivered completion happened wholly or not at all; one with a delivered completion
+//!   happened.
 //!
 //! The oracle does not use the array's internal state: it judges the promise, not the implementation.
 

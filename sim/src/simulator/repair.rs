@@ -151,7 +151,7 @@ impl World<'_> {
     /// Provides another drive for a member.
     fn give_drive(&mut self, course: &mut Course, member: usize) -> Result<Drive, Failure> {
         let old = self.members[member].take();
-        // A drive whose attachment was not completed does not belong to the array.
+        // A drive with an incomplete attachment does not belong to the array.
         let half_attached = course.half_attached.remove(&member);
         let old = old.filter(|bay| !half_attached && !self.foreign.contains(bay));
         course.retire(old.map(|bay| (member, bay)));
@@ -213,7 +213,7 @@ impl World<'_> {
         others && repair.members.iter().all(is_filled) && !matches!(why, Why::Lost(..))
     }
 
-    /// Records drives whose attachment may or may not have been completed.
+    /// Records drives with an attachment that may or may not have been completed.
     pub(super) fn note_half_attached(&mut self, course: &mut Course) {
         let attaching = course.attaching.drain(..).filter(|(_, attaching)| attaching.get());
         course.half_attached.extend(attaching.map(|(member, _)| member));

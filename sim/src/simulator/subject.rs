@@ -158,7 +158,7 @@ pub trait Subject: ZonedDevice {
         Vec::new()
     }
 
-    /// As [`Array::layout`]; `None` of a subject whose on-media layout is not checked.
+    /// As [`Array::layout`]; `None` if the on-media layout is not checked.
     fn layout(&self) -> Option<Layout> {
         None
     }

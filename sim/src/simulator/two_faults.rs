@@ -75,7 +75,7 @@ struct Books {
     blow: Blow,
     /// The array was assembled without the missing members, which are stale since then.
     assembled: bool,
-    /// Zones that were online in that assembly.
+    /// Zones that were online without the missing members, and may have been written.
     went_on: BTreeSet<u32>,
     /// Zones in which reads have failed.
     failed: BTreeSet<u32>,

@@ -57,7 +57,7 @@ impl World<'_> {
         !worn.is_empty() && !worn.iter().any(is_log) && lost.count() <= spare.count()
     }
 
-    /// Clears the drives whose worn zones hold nothing any more.
+    /// Clears the drives that hold nothing in worn zones any more.
     pub(super) fn note_healed(&mut self, course: &mut Course) {
         for member in 0..self.members.len() {
             let whole = self.member_state(member) == Some(MemberState::Active);

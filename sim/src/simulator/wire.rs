@@ -480,7 +480,7 @@ fn changes(command: &Command) -> bool {
     !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush)
 }
 
-/// A drive whose commands wait until the world executes them.
+/// A drive that queues its commands until the world executes them.
 pub struct QueuedDrive {
     wire: Rc<Wire>,
     bay: Bay,

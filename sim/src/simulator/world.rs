@@ -48,7 +48,7 @@ impl From<String> for Failure {
     }
 }
 
-/// Counters of what runs have covered.
+/// Counters of the operations, faults and checks of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub operations: u64,
@@ -80,11 +80,11 @@ pub struct Counts {
     pub refusals: u64,
     /// Copies of the world that were ended and recovered.
     pub forks: u64,
-    /// Recoveries, of the life and of its forks, whose report and every block were checked.
+    /// Recoveries, of the life and of its forks, with a check of the report and of every block.
     pub judgements: u64,
     /// Recoveries with one fault more than the guarantee covers, judged by a weaker rule.
     pub beyond: u64,
-    /// Statuses whose number of members that may be lost was tested.
+    /// Statuses with a tested number of members that may be lost.
     pub claims: u64,
     /// Those of them that were too pessimistic without a cause.
     pub pessimistic_claims: u64,
@@ -635,7 +635,7 @@ impl<'m> World<'m> {
         Ok(waiting.into_iter().filter_map(|(_, done)| done).collect())
     }
 
-    /// Cuts the power. The host's memory is lost; the drives keep what a power cut may not cost them.
+    /// Cuts the power. The host's memory is lost; the drives keep all data that a power cut must not cost.
     ///
     /// # Errors
     /// I/O errors of the drives' media.

@@ -43,7 +43,7 @@ pub struct Mutants {
     /// Mutants to play in parallel [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
-    /// The workspace whose engine is changed [default: the workspace of this build]
+    /// The workspace with the engine to change [default: the workspace of this build]
     #[arg(long, value_name = "DIRECTORY")]
     source: Option<PathBuf>,
     /// Write the score between the markers in this file

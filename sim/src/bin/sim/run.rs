@@ -104,7 +104,7 @@ fn parse_layers(name: &str) -> Result<Layers, String> {
     })
 }
 
-/// A policy as named on the command line. Arrays of `append` are arrays of `log` whose zones are written by appends.
+/// A policy as named on the command line. Arrays of `append` are arrays of `log` that write their zones by appends.
 #[derive(Clone, Copy)]
 struct Named {
     policy: Policy,

@@ -62,7 +62,7 @@ pub struct World {
     /// A change of namespaces that may have taken effect, and its result while that is outstanding.
     reshape: Option<Reshape>,
     reshaping: Option<Pending<Result<(), VzoneError>, String>>,
-    /// The tenant whose limits are being changed.
+    /// The tenant of a change of limits that is in progress.
     limiting: Option<(usize, Pending<(), String>)>,
     /// Whether each tenant submits operations now.
     busy: Vec<bool>,

@@ -28,7 +28,7 @@ use engine::{
 };
 use std::{cell::RefCell, future::Future, rc::Rc};
 
-/// Blocks of one read of the final check.
+/// Blocks of one read when all data is checked.
 const JUDGED_AT_ONCE: u64 = 64;
 
 /// Upper bound of task steps without a device event.
@@ -611,7 +611,7 @@ impl World {
         self.check_active()
     }
 
-    /// Checks that the volume's zones are the only active ones of a bare drive, whose active zones may be limited.
+    /// Checks that the volume's zones are the only active ones of a bare drive, which may limit active zones.
     fn check_active(&self) -> Result<(), Failure> {
         let Some(status) = self.status().filter(|status| !status.collects) else { return Ok(()) };
         let ssd = self.wire.ssd(self.bays[0]);
