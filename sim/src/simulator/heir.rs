@@ -124,7 +124,7 @@ impl World<'_> {
     /// Updates the member if the heir has taken over; returns whether the replacement is still running.
     ///
     /// # Errors
-    /// It has failed.
+    /// The replacement has failed.
     pub(super) fn follow(&mut self, replacement: &Replacement) -> Result<bool, Failure> {
         if let Some(heir) = self.heir.take_if(|_| replacement.taken.get()) {
             self.members[heir.member] = Some(heir.bay);

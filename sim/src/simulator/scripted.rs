@@ -198,7 +198,7 @@ impl World<'_> {
     /// a portion of it, for each zone of a drive that has any.
     ///
     /// # Errors
-    /// Those of the drives' memory.
+    /// I/O errors of the drives' media.
     pub(super) fn settle_cache(&mut self, fate: CacheFate) -> Result<Vec<usize>, Failure> {
         let mut parts = Vec::new();
         for bay in self.members.iter().flatten() {

@@ -86,7 +86,7 @@ pub struct Counts {
     pub beyond: u64,
     /// Statuses with a tested number of members that may be lost.
     pub claims: u64,
-    /// Those of them that were too pessimistic without a cause.
+    /// Those of the `claims` that were too pessimistic without a cause.
     pub pessimistic_claims: u64,
     /// Remedies that a status recommended and that were carried out.
     pub remedies: u64,

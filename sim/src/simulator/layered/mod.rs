@@ -41,7 +41,7 @@ pub enum Layer {
     Volume,
     /// A volume on one of two namespaces.
     VolumeOnNamespace,
-    /// The same over a single drive.
+    /// A volume on one of two namespaces of a single drive.
     VolumeOnNamespaceOnDrive,
 }
 
