@@ -545,7 +545,7 @@ fn a_reset_without_an_answer_takes_the_drive_out() {
         submit(&scene.runtime, &scene.array, Command::Finish { zones: Zones::One(ZoneIndex(0)) });
         assert_eq!(scene.rig.held(), 1, "{policy:?}");
         scene.rig.rule(|_, _| Act::Pass);
-        // Whether or not the rebuild succeeds, all data is there without another member.
+        // If the rebuild counts the part as complete, all data has to be there without another member.
         let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).is_ok();
         scene.rig.release(|_, _| true);
         if rebuilt && scene.states()[1] == ACTIVE {

@@ -9,7 +9,7 @@ use engine::{
 };
 use std::{cell::Cell, rc::Rc};
 
-/// Virtual time per command in microseconds, chosen so that a life includes timeouts of idle namespaces' spare zones.
+/// Virtual time per command in microseconds, chosen so that spares of idle namespaces are reclaimed within a life.
 const STEP_US: u64 = 20_000;
 
 /// Number of zones of a namespace, and how many of them may be active.
