@@ -1,27 +1,27 @@
-# `make demo`: a power cut and a lost drive. On two cores a fresh clone takes four minutes, most of it to build.
-# `make test`: everything CI runs, but `make msrv`, in three quarters of an hour on two cores.
-# The first needs nothing but Rust (https://rustup.rs) and a C linker, the second some programs of
-# the distribution's for the guest tests, which it installs.
+# `make demo`: demonstrates a power cut with the loss of a drive. On two cores a fresh clone takes four minutes, mostly
+# for the build. It needs only Rust (https://rustup.rs) and a C linker.
+# `make test`: all CI jobs except `make msrv`, in three quarters of an hour on two cores. The guest tests need some
+# programs of the distribution, which this installs.
 
 CARGO ?= cargo
-# Where the simulator starts: new each time, so that every run looks at runs nobody has seen.
+# First seed of the simulator; random, so that every run tests new seeds.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
-# How many seeds the simulator's share of `make test` is, with a fifth as many for volumes and for namespaces; sized to
-# stay below five minutes.
+# Number of simulator seeds in `make test`; a fifth of it is added for volumes and for namespaces each. Chosen to take
+# less than five minutes.
 SEEDS ?= 1500
-# How many rules are broken, to see whether that is noticed, and how many lives have to notice it.
+# Number of mutants (single-line changes of the engine) that are tested, and of seeds that have to detect each.
 MUTANTS ?= 24
 MUTANT_SEEDS ?= 1600
 
-# How long each target is fuzzed by `make fuzz`.
+# Seconds for each target of `make fuzz`.
 FUZZ_SECONDS ?= 60
 OLDEST_RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
-# Where `make install` puts things.
+# Installation directories.
 PREFIX ?= /usr/local
 DESTDIR ?=
 BINDIR := $(PREFIX)/bin
-# Where cargo builds: as it says, or else the environment. Asked for once, and only if it is used.
+# Cargo's target directory: from `cargo metadata`, or else from the environment. Evaluated once, and only if it is used.
 BUILT = $(eval BUILT := $$(or $$(shell $$(CARGO) metadata --locked --no-deps --format-version 1 2>/dev/null | \
     sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'),$$(CARGO_TARGET_DIR),target))$(BUILT)
 TARGET = $(BUILT)/release
@@ -40,13 +40,13 @@ test-long: test fuzz
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- mutants --from $(SEED)
 	$(TARGET)/guest test --long --seed $(SEED)
 
-# Licences and sources of what is used, as far as `make check` does not see to it: needs cargo-deny. The database of
-# advisories is fetched from elsewhere; without a way there: make deny DENY='licenses bans sources'
+# Checks licences and sources of dependencies beyond `make check`; needs cargo-deny. It downloads the advisory database;
+# without network access: make deny DENY='licenses bans sources'
 DENY ?= advisories licenses bans sources
 deny:
 	$(CARGO) deny --locked check $(DENY)
 
-# With the oldest Rust that Cargo.toml allows, which rustup fetches.
+# Checks with the minimum Rust version of Cargo.toml, which rustup downloads.
 msrv:
 	rustup toolchain install --profile minimal --no-self-update $(OLDEST_RUST)
 	$(CARGO) +$(OLDEST_RUST) check --locked --workspace --target-dir target/msrv
@@ -67,17 +67,17 @@ simulate:
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --volume --seeds $$(($(SEEDS) / 5)) --from $(SEED)
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --namespaces --seeds $$(($(SEEDS) / 5)) --from $(SEED)
 
-# Inputs from elsewhere, for longer than in `make check`.
+# Fuzzes external inputs, for longer than `make check` does.
 fuzz:
 	ZONERAID_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --locked -p zoneraid --test fuzz -- --nocapture
 
-# Without deviations from the default order, which find little more a minute: with one each, as part of test-long.
+# No deviations from the default order, since they find little more per minute. test-long includes one deviation each.
 exhaustive:
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- exhaustive --delays 0
 
-# Rules of the engine that are broken on purpose, each of which has to be noticed: here some of those that a few
-# lives show, always the same, by lives alone. All of them, by all tests, are part of test-long; their score in
-# the documents is renewed with `sim mutants --write-score docs/GUARANTEES.md`.
+# Mutants of the engine, each of which the tests have to detect: here a fixed sample of those that a few lives detect,
+# with lives as the only tests. test-long plays all of them with all tests; to update their score in the documents run
+# `sim mutants --write-score docs/GUARANTEES.md`.
 mutants:
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- mutants --sample $(MUTANTS) --seeds-most $(MUTANT_SEEDS)
 
@@ -85,7 +85,7 @@ guest: guest-packages
 	$(CARGO) build --locked --quiet --release -p zoneraid -p zoneraid-guest
 	$(TARGET)/guest test --seed $(SEED)
 
-# Root rights are for apt-get alone; the guest itself needs none.
+# Only apt-get needs root privileges; the guest itself needs none.
 guest-packages:
 	@$(CARGO) build --locked --quiet --release -p zoneraid-guest
 	@packages=$$($(TARGET)/guest packages); [ -z "$$packages" ] || { \
@@ -104,7 +104,7 @@ man:
 	$(CARGO) run --locked --quiet --release -p zoneraid -- man target/man
 	@echo "manual pages are in target/man; look at one with: man -l target/man/zoneraid.8"
 
-# What is installed, below DESTDIR.
+# Installed files, below DESTDIR.
 UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
 RULES := $(DESTDIR)$(PREFIX)/lib/udev/rules.d
 SHARE := $(DESTDIR)$(PREFIX)/share
@@ -112,12 +112,12 @@ MAN := $(SHARE)/man/man8
 COMPLETIONS := $(SHARE)/bash-completion/completions/zoneraid $(SHARE)/zsh/site-functions/_zoneraid \
     $(SHARE)/fish/vendor_completions.d/zoneraid.fish
 
-# As root, where the system is concerned; the build is left to whoever has cargo, and install-built takes what is built.
+# Needs root for system directories. Cargo builds as the current user; install-built installs an existing build.
 install:
 	$(CARGO) build --locked --release -p zoneraid
 	$(MAKE) install-built TARGET=$(TARGET)
 
-# Without cargo, for packagers and for root: make install-built DESTDIR=... [TARGET=DIRECTORY-OF-THE-BINARY]
+# Does not need cargo, for packagers and root: make install-built DESTDIR=... [TARGET=DIRECTORY-OF-THE-BINARY]
 install-built:
 	test -x $(TARGET)/zoneraid || { echo "$(TARGET)/zoneraid is not there: make install builds it" >&2; exit 1; }
 	install -D -s -m 755 -t $(DESTDIR)$(BINDIR) $(TARGET)/zoneraid
@@ -134,7 +134,7 @@ install-built:
 	    install -D -m 644 "$$room/rules" $(RULES)/60-zoneraid.rules
 	@echo "installed below $(DESTDIR)$(PREFIX); then: systemctl daemon-reload && udevadm control --reload"
 
-# Arrays that run go on, and do not start again by themselves.
+# Running arrays keep running, but are not started automatically any more.
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/zoneraid $(MAN)/zoneraid.8 $(MAN)/zoneraid-*.8 $(COMPLETIONS)
 	rm -f $(UNITS)/zoneraid@.service $(RULES)/60-zoneraid.rules

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-/// The generator. A clone goes on with the same numbers as the original.
+/// The generator. A clone continues with the same numbers as the original.
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 

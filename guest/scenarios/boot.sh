@@ -1,4 +1,5 @@
-# Installed, with udev and systemd: arrays start by themselves, on NVMe namespaces and on SMR disks, and the unit's hardening is in nobody's way.
+# Installed, with udev and systemd: arrays start automatically, on NVMe namespaces and on SMR disks, and everything
+# works with the hardening options of the unit.
 # guest: --drives 6 --systemd --memory 3G
 
 make install-built TARGET="$GUEST_BIN" >/run/install 2>&1 || { cat /run/install; fail "make install-built"; }
@@ -10,7 +11,7 @@ runs() { [[ $(systemctl is-active "$1") == active ]]; }
 pid() { systemctl show -P MainPID "$1"; }
 journal() { journalctl --no-pager -o cat -u "$1" | tail -20; }
 started() { wait_for 90 runs "$1" || { journal "$1"; fail "$1 does not run"; }; }
-# udev looks at drives whose owner has let go of them, and whoever comes late has to settle first.
+# udev probes a drive when its user closes it; a drive that appears later has to wait for that.
 appear() {
     udevadm settle
     udevadm trigger --action=add "$@"
@@ -25,7 +26,7 @@ wait_for 30 test -b /dev/zoneraid/tank
 DEVICE=$(readlink -f /dev/zoneraid/tank)
 
 step "a file system, found by its UUID"
-# It closes the device more than once; udev, which would look at it in between and miss the end, waits for a lock.
+# mkfs closes the device several times. Without the lock udev would probe it in between and miss the final state.
 udevadm settle
 udevadm lock --device="$DEVICE" mkfs.btrfs -q -O zoned -d single -m single "$DEVICE" >/run/mkfs 2>&1 || { cat /run/mkfs; fail "mkfs.btrfs"; }
 uuid=$(blkid -p -s UUID -o value "$DEVICE")

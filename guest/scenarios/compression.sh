@@ -1,20 +1,21 @@
-# ext4 on a volume that compresses: it holds more bytes of real files than it has room for, its daemon is killed, then the power is cut and a drive is gone, and all that was acknowledged is there.
-# The volume is told meanwhile to compress nothing, and to compress again, with zstd; what is there stays readable.
+# ext4 on a compressed volume that holds more bytes of real files than its usable capacity: its daemon is killed, then
+# the power is cut and a drive is removed, and all acknowledged data is there. Compression is switched off and on again
+# with zstd meanwhile; existing data stays readable.
 # guest: --drives 3:size=256M,zone=8M,capacity=6M --reboots --time-limit 900 --memory 3G
 
 acknowledged=/mnt/guest/acknowledged
 mkdir -p /run/mnt
-# number PATH: one of what status says of the volume
+# number PATH: a field of the volume's status
 number() { zoneraid --json status tank | jq -r ".volume.$1"; }
 trees=(engine/src/volume docs)
 program=$(command -v qemu-system-x86_64)
-# tree N: a copy of real files: text, and a large program
+# tree N: copies real files: text, and a large program
 tree() {
     mkdir "/run/mnt/tree$1"
     cp -r --parents "${trees[@]}" "/run/mnt/tree$1"
     cp "$program" "/run/mnt/tree$1/program"
 }
-# Whether all copies are what they were made from.
+# Checks all copies against the originals.
 same_trees() {
     local there
     for there in /run/mnt/tree*; do

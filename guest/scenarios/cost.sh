@@ -1,13 +1,13 @@
-# What a 4 KiB request through block device and array costs the daemon: system calls, processor time.
+# Cost in the daemon of a 4 KiB request through block device and array: system calls and CPU time.
 # guest: --drives 5
 #
-# The calls are counted and limited; the time is only printed, since QEMU's emulated processor has
-# little to do with a real one.
+# The number of calls is limited; the time is only printed, since it differs much between QEMU's emulated processor and
+# a real one.
 
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 
-# load NAME SECONDS OPTIONS...: prints how many requests there were
+# load NAME SECONDS OPTIONS...: runs fio and prints the number of requests
 load() {
     local name=$1 seconds=$2
     shift 2

@@ -1,7 +1,7 @@
-# The machine crashes under load and a drive is gone when it boots again: all that was acknowledged is there.
-# Each round cuts the power, panics, or reboots without a word to the daemon (which shuts the
-# drives' controllers down), removes the next member, assembles without it, compares, and rebuilds
-# on the drive that the round before had removed.
+# The machine crashes under load and a drive is missing at the next boot: all acknowledged data is there. Each round
+# ends with a power cut, a panic, or a reboot without a shutdown of the daemon (which shuts the drives' controllers
+# down). The next boot removes a member, assembles without it, verifies, and rebuilds on the drive that was removed in
+# the round before.
 # guest: --drives 6 --reboots --time-limit 900
 
 log=/mnt/guest/acknowledged

@@ -1,4 +1,4 @@
-# F2FS, btrfs and zonefs on the array, and on a drive alone to compare with.
+# F2FS, btrfs and zonefs on the array, and on a single drive for comparison.
 # guest: --drives 5:size=1G,zone=16M,capacity=12M --drives 1:size=1G,zone=16M,capacity=12M,zrwa=0 --memory 3G
 
 null_blk helper 256
@@ -7,7 +7,7 @@ tree=/run/tree
 mkdir $tree
 cp -r engine sim host docs $tree
 
-# filled NAME: copies the tree twice, takes one copy away, mounts again, compares
+# filled NAME: copies the tree twice, removes one copy, and unmounts
 filled() {
     cp -r $tree /run/mnt/a
     cp -r $tree /run/mnt/b
@@ -41,7 +41,7 @@ on_btrfs() {
     blkzone reset "$1"
 }
 
-# A superblock as mkzonefs writes it (linux/fs/zonefs/zonefs.h): magic, CRC, and zeros for defaults.
+# A superblock in the format of mkzonefs (linux/fs/zonefs/zonefs.h): magic, CRC, and zeros for defaults.
 zonefs_super() {
     local magic=SFOZ crc
     crc=$({ printf '%s' $magic; head -c 4092 /dev/zero; } | gzip -c | tail -c 8 | head -c 4 | od -An -tu4)

@@ -1,4 +1,4 @@
-# The array as a block device under fio: written, verified, read at random, up to its limits.
+# fio on the array's block device: writes with verification, random reads, and open zones up to the limit.
 # guest: --drives 5
 
 create_array tank $(drives 0 1 2 3 4)
@@ -14,7 +14,7 @@ run() {
     fio --filename="$DEVICE" --direct=1 --zonemode=zbd --ioengine=libaio --group_reporting \
         --output-format=terse --terse-version=3 --output=/run/fio "$@" ||
         { cat /run/fio; fail "fio $*"; }
-    # Fields of a terse line: KiB and KiB/s read at 6 and 7, written at 47 and 48.
+    # Fields of a terse line: read KiB and KiB/s at 6 and 7, written ones at 47 and 48.
     awk -F';' 'NF > 50 { printf "   %s: read %d KiB (%d KiB/s), written %d KiB (%d KiB/s)\n", $3, $6, $7, $47, $48 }' /run/fio
 }
 

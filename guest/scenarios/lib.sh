@@ -1,14 +1,14 @@
-# What the tests have in common; read before each of them. Tests run with `set -euo pipefail`.
+# Common functions of the tests; sourced before each of them. Tests run with `set -euo pipefail`.
 
 fail() {
     echo "FAILED: $*" >&2
     exit 1
 }
 
-# Says what is done next, and when.
+# Prints the next step, with the time since boot.
 step() { echo "== $(cut -d' ' -f1 /proc/uptime) s: $*"; }
 
-# wait_for SECONDS COMMAND...: until the command succeeds
+# wait_for SECONDS COMMAND...: waits until the command succeeds
 wait_for() {
     local end=$((SECONDS + $1))
     shift
@@ -23,10 +23,10 @@ refused() {
     if "$@" >/dev/null 2>&1; then fail "was not refused: $*"; fi
 }
 
-# A number below $1, drawn from the seed and from what is said to be decided.
+# draw LIMIT WORD...: a number below LIMIT, derived from the seed and the words that name the choice
 draw() { echo $((16#$(echo "$GUEST_SEED $*" | sha256sum | head -c 12) % $1)); }
 
-# The controller (nvme3) that has the serial driveN; PCI probes them in any order.
+# The controller (as nvme3) with the serial number driveN; PCI probes controllers in any order.
 controller() {
     local serial
     for serial in /sys/class/nvme/*/serial; do
@@ -38,16 +38,16 @@ controller() {
     return 1
 }
 
-# The drive as zoneraid takes it, and as a block device of the kernel's.
+# The path of a drive for zoneraid, and that of its kernel block device.
 drive() { local c; c=$(controller "$1") && echo "/dev/ng${c#nvme}n1"; }
 block() { local c; c=$(controller "$1") && echo "/dev/${c}n1"; }
 drives() { local n; for n in "$@"; do drive "$n"; done; }
 
-# remove_drive N: as if it had been pulled; add_drives: those that were removed are back
+# remove_drive N: removes a drive like a pull; add_drives: brings removed drives back
 remove_drive() { echo 1 >"/sys/class/nvme/$(controller "$1")/device/remove"; }
 add_drives() { echo 1 >/sys/bus/pci/rescan; }
 
-# null_blk NAME MEGABYTES [KEY=VALUE...]: a block device in memory, as configfs describes it
+# null_blk NAME MEGABYTES [KEY=VALUE...]: creates a block device in memory with these configfs attributes
 null_blk() {
     local name=$1 size=$2 pair
     shift 2
@@ -60,7 +60,7 @@ null_blk() {
     wait_for 5 test -b "/dev/$name"
 }
 
-# smr_disks: makes four host-managed SMR disks in memory, with conventional zones at their start, and names them
+# smr_disks: creates four host-managed SMR disks in memory, with conventional zones at the start, and prints their paths
 smr_disks() {
     modprobe sd_mod
     modprobe scsi_debug zbc=host-managed zone_size_mb=4 zone_nr_conv=2 zone_max_open=12 dev_size_mb=96 \
@@ -72,7 +72,7 @@ smr_disks() {
     for disk in $(disks); do echo "/dev/$(basename "$disk")"; done
 }
 
-# create_array NAME DRIVE...; start_array NAME OPTION...: DEVICE is its block device, DAEMON its process
+# create_array NAME DRIVE...; start_array NAME OPTION...: sets DEVICE to its block device, and DAEMON to its process
 create_array() {
     local name=$1
     shift
@@ -80,7 +80,7 @@ create_array() {
 }
 start_array() {
     modprobe ublk_drv
-    # What it prints when it is ready; the link may be a dead daemon's.
+    # The daemon prints this when it is ready; the link may be left from a killed daemon.
     : >/run/started
     zoneraid start "$@" >/run/started &
     DAEMON=$!
@@ -95,7 +95,7 @@ stop_array() {
     wait "$DAEMON"
     [[ ! -e $DEVICE ]] || fail "$DEVICE is still there"
 }
-# loaded PROCESS LOG: once the load that writes this log has had some more acknowledged
+# loaded PROCESS LOG: waits until the load with this log has had some more writes acknowledged
 loaded() {
     local load=$1 log=$2 before
     wait_for 60 test -e "$log"
@@ -103,33 +103,33 @@ loaded() {
     more() { kill -0 "$load" || fail "the load has failed"; (($(wc -l <"$log") > before + 20)); }
     wait_for 60 more
 }
-# array_is STATE NAME: what `status` says in one word
+# array_is STATE NAME: tests the state that `status` reports
 array_is() { [[ $(zoneraid --json status "$2" | jq -r .state) == "$1" ]]; }
 
-# zone_line DEVICE ZONE: how the kernel reports it
+# zone_line DEVICE ZONE: the kernel's report of a zone
 zone_line() {
     local sectors
     sectors=$(cat "/sys/block/$(basename "$1")/queue/chunk_sectors")
     blkzone report --count 1 --offset $(($2 * sectors)) "$1"
 }
-# zone_do VERB DEVICE ZONE [COUNT]
+# zone_do VERB DEVICE ZONE [COUNT]: executes a zone command of blkzone
 zone_do() {
     local sectors
     sectors=$(cat "/sys/block/$(basename "$2")/queue/chunk_sectors")
     blkzone "$1" --offset $(($3 * sectors)) --count "${4:-1}" "$2"
 }
 
-# check_f2fs DEVICE: fsck.f2fs 1.15 miscounts free segments where zones have less capacity than
-# size, on any drive; nothing else may be wrong.
+# check_f2fs DEVICE: fsck.f2fs 1.15 miscounts free segments on any drive whose zone capacity is less than the zone size;
+# other errors are failures.
 check_f2fs() {
     fsck.f2fs --dry-run "$1" >/run/fsck 2>&1 || true
     grep -q '^\[FSCK\]' /run/fsck || { cat /run/fsck; fail "fsck.f2fs did not check"; }
     if grep -E '\[Fail\]|\[ASSERT\]' /run/fsck | grep -v 'free segment_count'; then fail "fsck.f2fs"; fi
 }
 
-# What is written until the power is cut, and logged outside the guest when it is safe.
-# keep_files LOG DIR PREFIX SYNC...: files of random bytes, or of those that `content` gives of file N; SYNC is what sync is
-# told beside the file
+# Writers that run until the power is cut, and log durable data outside of the guest.
+# keep_files LOG DIR PREFIX SYNC...: writes files with the output of `content N`, by default random bytes; SYNC are
+# arguments of sync in addition to the file
 content() { head -c $((4096 * (1 + $1 % 40))) /dev/urandom; }
 keep_files() {
     local log=$1 dir=$2 prefix=$3 n=0 name sum
@@ -142,8 +142,8 @@ keep_files() {
         echo "$name $sum" >>"$log"
     done
 }
-# keep_rows LOG DATABASE: rows of a new table. A transaction is committed when its journal is unlinked: only EXTRA syncs
-# the directory after that.
+# keep_rows LOG DATABASE: inserts rows into a table. A transaction is committed when its journal is unlinked, and only
+# EXTRA syncs the directory after that.
 keep_rows() {
     local n=0
     while true; do
@@ -156,12 +156,12 @@ new_table() {
     sqlite3 "$1" "PRAGMA synchronous=EXTRA; CREATE TABLE t (n INTEGER PRIMARY KEY, sum TEXT);"
     sync
 }
-# several LOG...: however slow the machine is, there is something to tell
+# several LOG...: whether each log has enough entries for a test, however slow the machine is
 several() {
     local log
     for log in "$@"; do [[ -f $log ]] && (($(wc -l <"$log") > 3)) || return; done
 }
-# same_files LOG DIR; same_rows LOG DATABASE: all that was acknowledged is there
+# same_files LOG DIR; same_rows LOG DATABASE: check that all acknowledged data is there
 same_files() {
     local name sum
     while read -r name sum; do

@@ -1,4 +1,4 @@
-# The guest itself: drives of the shapes asked for, pulled drives, power cuts that drives remember.
+# The guest itself: drives with the requested geometry, pulled drives, and zone states that survive power cuts.
 # guest: --drives 2 --drives 1:lba=512,metadata=8,zrwa=0,zone=16M,capacity=16M --drives 1:conventional=yes
 # guest: --reboots
 
@@ -32,8 +32,8 @@ case $GUEST_BOOT in
     echo c >/proc/sysrq-trigger
     ;;
 3)
-    # An orderly end of the kernel shuts the drives down; they close zones, and an open zone without
-    # data is empty again.
+    # An orderly kernel shutdown shuts the drives down, which closes zones and makes open zones without data empty
+    # again.
     zones 1 | grep -q '(oe)' || fail "zone 1 has forgotten that it is open"
     busybox reboot -f
     sleep 60

@@ -1,5 +1,6 @@
-# The policies log and inplace through kills, a power cut, lost drives; on namespaces, null_blk and SMR disks.
-# With QEMU 7.2 under Linux 6.12 commands with more than 512 bytes of metadata lose some; 16 bytes a block never come to that.
+# The policies log and inplace through kills, a power cut and lost drives, on NVMe namespaces, null_blk devices and SMR
+# disks. QEMU 7.2 under Linux 6.12 loses part of the metadata of commands with more than 512 bytes of it; 16 bytes a
+# block stay below that.
 # guest: --drives 4:zrwa=0,size=512M --drives 4:metadata=16,size=512M --reboots --memory 3G --time-limit 600
 
 log=/mnt/guest/acknowledged
@@ -7,7 +8,7 @@ log=/mnt/guest/acknowledged
 # policy_is POLICY NAME
 policy_is() { [[ $(zoneraid --json status "$2" | jq -r .policy) == "$1" ]] || fail "$2 is not of policy $1"; }
 
-# killed NAME ACKNOWLEDGED: the daemon is killed under load; a start takes over
+# killed NAME ACKNOWLEDGED: kills the daemon under load, and takes the array over by a new start
 killed() {
     guest load "$DEVICE" --log "$2" --zones 4 --seconds 3 &
     local load=$!
@@ -19,7 +20,7 @@ killed() {
     guest verify "$DEVICE" --log "$2"
 }
 
-# replaced NAME ACKNOWLEDGED ROLE DRIVE
+# replaced NAME ACKNOWLEDGED ROLE DRIVE: verifies the degraded array, and rebuilds on the drive
 replaced() {
     array_is degraded "$1" || fail "$1 is not degraded"
     guest verify "$DEVICE" --log "$2"
@@ -30,7 +31,7 @@ replaced() {
     stop_array "$1"
 }
 
-# lives NAME POLICY DRIVE...: an array of these but the last one, which replaces another one
+# lives NAME POLICY DRIVE...: creates an array of all drives but the last one, which later replaces a member
 lives() {
     local name=$1 policy=$2 acknowledged=/mnt/guest/$1
     shift 2
@@ -75,7 +76,7 @@ start_array worn
 worn=/mnt/guest/worn
 guest load "$DEVICE" --log "$worn" --zones 4 --seconds 1
 members() { zoneraid --json status worn | jq -c '[.members[].state]'; }
-# The first zone of the array, behind two conventional ones and two of metadata.
+# The first zone of the array, behind two conventional zones and two metadata zones.
 echo $((4 * 8192)) >/sys/kernel/config/nullb/worn1/zone_readonly
 guest load "$DEVICE" --log "$worn" --zones 4 --seconds 2
 [[ $(members) == '["active","rebuilding","active"]' ]] || fail "for one zone: $(members)"

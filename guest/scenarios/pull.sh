@@ -1,4 +1,4 @@
-# Drives are pulled out under load: no write fails, replacements are rebuilt, everything is there.
+# Drives are pulled under load: no write fails, replacements are rebuilt, all data is there.
 # guest: --drives 7
 
 log=/mnt/guest/acknowledged

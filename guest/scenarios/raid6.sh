@@ -1,5 +1,5 @@
-# RAID-6: two drives are pulled under load and replaced at once, then the power is cut and two others are gone when
-# the machine boots again. No write fails, and all that was acknowledged is there.
+# RAID-6: two drives are pulled under load and replaced at once; then the power is cut, and two other drives are removed
+# at the next boot. No write fails, and all acknowledged data is there.
 # guest: --drives 8 --reboots --time-limit 900
 
 log=/mnt/guest/acknowledged
@@ -8,7 +8,7 @@ none() { may_be_lost 0; }
 one() { may_be_lost 1; }
 first=$(draw 6 first)
 second=$(((first + 1 + $(draw 5 second)) % 6))
-# Those that are neither, and those that are lost later.
+# The drives that are not pulled, and the indexes of those that are removed later.
 others=()
 for n in 0 1 2 3 4 5; do ((n == first || n == second)) || others+=("$n"); done
 third=$(draw 4 third)
@@ -22,7 +22,7 @@ if ((GUEST_BOOT > 1)); then
     array_is degraded tank || fail "not degraded without two drives"
     guest verify "$DEVICE" --log "$log"
     for role in "${others[third]}" "${others[fourth]}"; do
-        # The drives that were pulled first are in their slots again.
+        # The pulled drives are present again after the boot.
         ((role == others[third])) && spare=$first || spare=$second
         zoneraid replace --yes tank "$role" "$(drive "$spare")"
     done

@@ -1,4 +1,4 @@
-# The array keeps the rules of zones as the kernel's own zoned null_blk does, command by command.
+# The array behaves like the kernel's zoned null_blk device, command by command.
 # guest: --drives 5 --memory 3G
 
 create_array tank $(drives 0 1 2 3 4)
@@ -10,22 +10,22 @@ limit=$(cat "$QUEUE/max_open_zones")
 null_blk model $((zones * zone_mb)) zoned=1 zone_size=$zone_mb zone_capacity=$((capacity / 2048)) \
     zone_max_open="$limit" zone_max_active="$(cat "$QUEUE/max_active_zones")"
 
-# Everything below is done to both devices and must print the same.
+# These commands are executed on both devices and have to print the same.
 transcript() {
     local device=$1 n zone=$(($(cat "/sys/block/$(basename "$1")/queue/chunk_sectors") / 8)) cap=$((capacity / 8))
     local queue=/sys/block/$(basename "$device")/queue
-    # said WHAT COMMAND...: whether it succeeds, and what it complains about
+    # said WHAT COMMAND...: prints the exit status of a command, and its error message
     said() {
         local what=$1 status=0
         shift
         "$@" >/run/said 2>&1 || status=$?
         echo "$what: $status $(grep -o -E 'Input/output error|Invalid argument|Operation not supported|No space left on device|Value too large|too many|Numerical result out of range|Remote I/O error|Device or resource busy|No buffer space available' /run/said | sort -u | tr '\n' ',')"
     }
-    # The write pointer of a full zone means nothing.
+    # The write pointer of a full zone is undefined.
     state() {
         blkzone report --offset $((zone * 8 * $1)) --count "${2:-1}" "$device" | sed '/(fu)/s/wptr 0x[0-9a-f]*/wptr -/'
     }
-    # put BLOCK COUNT; get BLOCK COUNT; one request each
+    # put BLOCK COUNT and get BLOCK COUNT: one request each
     put() { dd if=/run/random of="$device" oflag=direct bs=$(($2 * 4096)) count=1 seek=$(($1 * 4096)) oflag=seek_bytes,direct conv=notrunc status=none; }
     get() { dd if="$device" iflag=direct,skip_bytes bs=$(($2 * 4096)) count=1 skip=$(($1 * 4096)) status=none | sha256sum; }
 
@@ -41,14 +41,14 @@ transcript() {
     said "write at the start" put 0 4
     said "write below the write pointer" put 0 1
     said "write past the write pointer" put 5 1
-    # The kernel trusts its own write pointer no more after an error, until it has seen a report.
+    # After an error the kernel does not trust its own write pointer until it gets a zone report.
     state 0
     said "write at the write pointer" put 4 1
     said "write of half a block" dd if=/run/random of="$device" oflag=direct,seek_bytes bs=512 count=1 seek=$((5 * 4096))
     state 0
     said "read below the write pointer" get 0 5
     cat /run/said
-    # What is read above the write pointer is not defined: zeros here, ones there.
+    # Reads above the write pointer are not defined: the array returns zeros, null_blk ones.
     said "read across the write pointer" get 3 4
     said "read above the write pointer" get 100 4
     said "read above the capacity" get $((cap + 4)) 4
@@ -80,7 +80,7 @@ transcript() {
     said "close an empty zone" zone_do close "$device" 2
     state 2
     said "open and close without a write" zone_do open "$device" 2
-    # NVMe zones are closed then, those of SCSI empty: null_blk is of the latter kind.
+    # NVMe zones are closed then, SCSI zones are empty: null_blk is of the latter kind.
     said "open and close without a write" zone_do close "$device" 2
     said "reset it" zone_do reset "$device" 2
     said "finish an empty zone" zone_do finish "$device" 3

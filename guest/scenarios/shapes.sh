@@ -1,9 +1,10 @@
-# Arrays of drives with metadata per block, other ZRWAs, odd capacities; blocks of 512 bytes are refused.
+# Arrays of drives with metadata in each block, other ZRWAs, or odd capacities; drives with blocks of 512 bytes are
+# refused.
 # guest: --drives 4:metadata=64,size=256M
 # guest: --drives 3:size=256M,capacity=19M,zrwa=512K,granularity=32K,open=8,active=10
 # guest: --drives 3:lba=512,size=256M,zone=16M,capacity=15M
 
-# lives CHUNK DRIVE...: written, degraded, read, replaced by itself
+# lives CHUNK DRIVE...: writes an array, degrades it, reads it, and rebuilds a member on its own drive
 lives() {
     local chunk=$1 name=tank$2 log=/mnt/guest/acknowledged$2
     shift

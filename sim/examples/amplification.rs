@@ -1,8 +1,8 @@
-//! Write amplification of a volume: what each way of choosing victims, and of keeping hot and cold blocks
-//! apart, comes to under even and under skewed load, at several degrees of filling.
+//! Measures the write amplification of a volume for each choice of victims and each separation of hot and cold blocks,
+//! under uniform and skewed load, at several fill levels.
 //!
-//! The volume is written once in full, then eight times as many blocks as it has, one at a time on eight tasks;
-//! the figures are those of the last half. `cargo run --release -p zoneraid-sim --example amplification`
+//! The volume is filled once; then eight times its number of blocks is written, one block at a time by eight tasks. The
+//! figures are those of the second half. `cargo run --release -p zoneraid-sim --example amplification`
 
 use emu::{rng::Rng, ssd::EmulatedDrive};
 use engine::{
@@ -32,7 +32,7 @@ fn geometry() -> Geometry {
     }
 }
 
-/// Where the writes go: nine of ten to a tenth of the volume, or anywhere.
+/// The block of the next write: nine of ten in a tenth of the volume if `skewed`, otherwise uniform.
 fn draw(rng: &mut Rng, blocks: u64, skewed: bool) -> u64 {
     if skewed && rng.chance(9, 10) { rng.below(blocks / 10) } else { rng.below(blocks) }
 }
@@ -53,7 +53,7 @@ fn write_all(runtime: &Runtime, volume: &Volume, places: Vec<u64>) {
     runtime.run();
 }
 
-/// Blocks written for each of users, and of these how many were moved.
+/// Write amplification, and the number of blocks that garbage collection moved for each block written by users.
 fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64), VolumeError> {
     let (runtime, drive) = (Runtime::new(), EmulatedDrive::in_memory(&geometry()));
     let nothing = || VolumeError::Device(DeviceError::Timeout);

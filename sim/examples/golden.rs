@@ -1,9 +1,9 @@
-//! Makes golden images of the present format version:
+//! Creates golden images of the current format version:
 //!
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/v9
 //!
-//! Only for a new version, into a new directory: images of a version are never made again, since
-//! they stand for what that version's code has written.
+//! Only for a new version, into a new directory. Images of a version are never created again, since they preserve the
+//! output of that version's code.
 
 #[path = "../tests/support/golden.rs"]
 mod golden;
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A running array, and how to give it commands.
+/// A running array and its executor.
 struct Session {
     runtime: Runtime,
     array: Array,
@@ -59,7 +59,7 @@ impl Session {
         Ok(self.wait(self.array.submit(command))?.result?)
     }
 
-    /// Writes up to `blocks`, in pieces of all sizes; the last one with FUA.
+    /// Writes up to `blocks` in pieces of various sizes; the last one with FUA.
     fn write(&self, zone: u32, life: u32, blocks: u64) -> Result<()> {
         let start = self.array.geometry().start(ZoneIndex(zone)).0;
         let mut at = 0;
@@ -88,7 +88,7 @@ fn blank(golden: &Golden, path: &Path, uuid: u8) -> Result<Rc<EmulatedDrive>> {
     Ok(Rc::new(EmulatedDrive::create_image(path, &golden.model(), [uuid; 16])?))
 }
 
-/// The drives as an array takes them, but for those that are `absent`.
+/// The drives as members to assemble, except those that are `absent`.
 fn offer(golden: &Golden, drives: &[Rc<EmulatedDrive>], absent: &[usize]) -> Vec<Drive> {
     let there = drives.iter().enumerate().filter(|(member, _)| !absent.contains(member));
     there.map(|(member, drive)| Drive { name: golden.file_name(member), device: drive.clone() }).collect()
@@ -125,8 +125,7 @@ fn write_array(golden: &Golden, dir: &Path) -> Result<()> {
     }
     drop(session);
 
-    // A second life of the array: the log begins with a checkpoint of what is in use, a member is
-    // replaced.
+    // The array is assembled again: the log begins with a checkpoint of the zones in use, and a member is replaced.
     let session = assemble(offer(&drives, &[]))?;
     session.wait(session.array.fail(1))??;
     fs::remove_file(path(1))?;
@@ -135,8 +134,7 @@ fn write_array(golden: &Golden, dir: &Path) -> Result<()> {
     session.wait(session.array.attach(1, replacement))??;
     drop(session);
 
-    // Without as many others as there are parities nothing that was written can be decided; once they are back,
-    // everything can.
+    // With as many members absent as there are parities, no written zone can be decided; once they are back, all can.
     let session = assemble(offer(&drives, &[0, 3][..golden.parities]))?;
     ensure!(!session.array.status().offline.is_empty(), "no zone waits for member 0");
     drop(session);

@@ -26,11 +26,11 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// Environment variables: the mutant that is on, and the file that records reached ones.
+/// Environment variables: the number of the active mutant, and the file that records reached mutants.
 const MUTANT: &str = "ZONERAID_MUTANT";
 const REACHED: &str = "ZONERAID_REACHED";
 
-/// The library with unit tests that are judges, too, and the program of scripted tests.
+/// Two of the judges: the unit tests of the engine, and the program of scripted tests.
 const ENGINE: &str = "engine";
 const SCRIPTS: &str = "all";
 /// The scripts that judge mutants: those on crashes and faults.
@@ -61,7 +61,7 @@ const TESTS: [&str; 24] = [
     "power_loss",
 ];
 
-/// Prefix of the names of the host's test programs, and the modules of its test program that judge.
+/// Prefix of the names of the host's test programs, and the modules of its test program that are judges.
 const HOST_TESTS: &str = "host-";
 const OF_HOST: [&str; 5] = ["daemon", "trouble", "volume", "namespaces", "owner"];
 
@@ -178,7 +178,7 @@ impl Build {
         Ok(build)
     }
 
-    /// As [`Build::make`], for those of `drawn` that compile; gives these, too.
+    /// As [`Build::make`], for those of `drawn` that compile; returns these, too.
     pub fn random(
         workspace: &Path,
         mut drawn: Vec<Mutant>,

@@ -112,7 +112,7 @@ fn life(policy: Policy, members: usize, chunk: u64, lost: Option<usize>) {
     assert!(status.members.iter().all(|m| m.zones_to_rebuild == 0));
     runtime.clear();
 
-    // Another member is lost: the rebuilt one has to make up for it.
+    // Another member is lost: decoding needs the rebuilt one.
     let runtime = Runtime::new();
     let mut left = all;
     left[lost] = blank;
@@ -161,7 +161,7 @@ fn drives_that_do_not_belong_together_are_refused_by_name() {
     assert!(refused(ours[..3].to_vec()).contains("only 3 of 5 members"));
     let blank = [&ours[..3], &drives(1)[..]].concat();
     assert!(refused(blank).contains("is blank"));
-    // A stale member is left out, and its state says so.
+    // A stale member is left out, which its state shows.
     runtime.clear();
     let runtime = Runtime::new();
     run(&runtime, Array::assemble(&runtime, ours[1..].to_vec())).unwrap();
@@ -377,8 +377,8 @@ fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
     check(&runtime, &array, 1, 77);
 }
 
-/// An assembly without one member is cut off after a single superblock; the next one runs without the drive that has
-/// it. That drive is then stale, and its superblock does not count.
+/// An assembly without one member is interrupted after a single superblock; the next one runs without the drive that
+/// has it. That drive is then stale, and its superblock does not count.
 #[test]
 fn a_superblock_from_an_assembly_that_came_to_nothing_does_not_count() {
     let runtime = Runtime::new();
@@ -439,7 +439,7 @@ fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
             );
             check(&runtime, &array, zone, *tail);
         }
-        // The tails are durable now, and writes go on from there; the tails file of the earlier process is not used.
+        // The tails are durable now, and writes continue from there; the tails file of the earlier process is not used.
         write(&runtime, &array, 0, 1, 1, true);
         drop(array);
         runtime.clear();

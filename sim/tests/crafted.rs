@@ -479,7 +479,7 @@ fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl Fn
     }
 }
 
-/// An assembly that skipped many event numbers and came to nothing after it had written one superblock leaves an event
+/// An assembly that skipped many event numbers and was interrupted after it had written one superblock leaves an event
 /// number there that the array never reaches.
 #[test]
 fn a_drive_that_has_been_replaced_is_not_believed_whatever_number_it_says() {

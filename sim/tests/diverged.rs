@@ -172,8 +172,8 @@ fn a_newer_drive_of_another_copy_does_not_take_the_array_down() {
     }
 }
 
-/// Successive assemblies of one copy are cut off after any number of commands, some with a missing member: no member
-/// counts as diverged.
+/// Successive assemblies of one copy are interrupted after any number of commands, some with a missing member: no
+/// member counts as diverged.
 #[test]
 fn members_stay_current_when_assemblies_are_cut_off() {
     for options in kinds() {
@@ -534,7 +534,7 @@ impl ZonedDevice for Hooked {
     }
 }
 
-/// What the first host logs when the second one has read the logs and is about to claim them.
+/// The first host writes log records when the second one has read the logs and is about to claim the array.
 #[test]
 fn claim_keeps_what_the_other_host_has_just_logged() {
     for options in kinds() {
@@ -576,7 +576,7 @@ fn claim_keeps_what_the_other_host_has_just_logged() {
     }
 }
 
-/// A drive that stops answering when it is told to.
+/// A drive that stops answering while `silent` is set.
 struct Mute {
     drive: Rc<dyn ZonedDevice>,
     silent: Rc<Cell<bool>>,
@@ -599,7 +599,7 @@ impl ZonedDevice for Mute {
     }
 }
 
-/// One path of the first host hangs: what the other members say is enough.
+/// One drive of the first host hangs: the logs of the other members are enough to fence it.
 #[test]
 fn host_lets_go_although_one_of_its_drives_is_silent() {
     for options in kinds_with_two_zones() {

@@ -505,8 +505,8 @@ fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
     }
 }
 
-/// With one member missing, a drive that cannot be written is a refusal. It costs nothing: no superblock says yet that
-/// the missing member is out.
+/// With one member missing, a drive that cannot be written makes the assembly fail. This has no consequences, since no
+/// superblock records yet that the missing member is out.
 #[test]
 fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
     for policy in Policy::ALL {
@@ -932,7 +932,7 @@ fn zones_are_not_begun_beside_those_in_doubt_before_others_have_ended() {
 }
 
 /// Zone 1 is written without a member for which zone 0 waits; the member's log records of zone 1 belong to writes that
-/// came to nothing.
+/// recovery has discarded.
 #[test]
 fn of_a_member_that_comes_back_only_the_log_of_what_waits_counts() {
     let (mut world, array) = World::new(Policy::Zrwa);

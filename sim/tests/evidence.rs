@@ -203,7 +203,8 @@ fn a_zone_whose_beginning_no_log_can_tell_is_in_doubt() {
     }
 }
 
-/// An assembly is cut off before `missing` has its superblock; the next one, without that member, comes to nothing.
+/// An assembly is interrupted before `missing` has its superblock; the next one, without that member, is interrupted
+/// too.
 #[test]
 fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_nothing() {
     for policy in Policy::ALL {
@@ -213,7 +214,7 @@ fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_no
             scene.stop();
             let data = scene.data();
             for (held, there) in [(vec![missing], None), (vec![0, 1, 2, 3], Some(missing))] {
-                // The superblock that says that a member is out is appended to the log, not part of a checkpoint.
+                // The superblock that records a member as out is appended to the log, not part of a checkpoint.
                 scene.rig.rule(move |drive, command| match command {
                     Command::Write { lba, .. } if there.is_some() && lba.0 % 256 == 0 => Act::Pass,
                     _ => Act::hold_if(held.contains(&drive) && is_metadata(command, data)),
@@ -229,7 +230,7 @@ fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_no
     }
 }
 
-/// Zone 0 was offline with unreadable log blocks, and is decided without member 2 in an assembly that is cut off: that
+/// Zone 0 was offline with unreadable log blocks, and is decided without member 2 in an interrupted assembly: that
 /// member is stale as soon as anything may have changed without it.
 #[test]
 fn a_zone_that_was_decided_waits_for_nobody_who_was_away_then() {
@@ -361,9 +362,9 @@ fn an_array_that_holds_back_begins_when_it_is_flushed() {
     }
 }
 
-/// An assembly takes member 0 back, and is cut off when only one other member has its superblock. With `heard`, member
-/// 0 alone also has the superblock of an interrupted change, and the other one that of an interrupted assembly without
-/// member 0.
+/// An assembly takes member 0 back, and is interrupted when only one other member has its superblock. With `heard`,
+/// member 0 alone also has the superblock of an interrupted change, and the other one that of an interrupted assembly
+/// without member 0.
 #[test]
 fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_still() {
     for (policy, heard) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
@@ -405,8 +406,8 @@ fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_st
     }
 }
 
-/// A member failed at runtime while a zone could not do without it, and no superblock was written since. An assembly
-/// writes to the others that it is back, and is cut off before the member's own superblock.
+/// A member failed at runtime while a zone needed its part, and no superblock was written since. An assembly records on
+/// the other members that it is back, and is interrupted before the member's own superblock.
 #[test]
 fn a_member_that_comes_back_has_been_away_until_it_is_told() {
     for policy in Policy::ALL {
@@ -471,8 +472,8 @@ fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
     }
 }
 
-/// The forced member's log alone has the tail of a write that came to nothing; the zone was decided with an earlier
-/// tail since.
+/// The forced member's log alone has the tail of a write that recovery has discarded since: the zone was decided with
+/// an earlier tail.
 #[test]
 fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_one_is_back() {
     let mut scene = Scene::new(Policy::Zrwa);
@@ -495,8 +496,8 @@ fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_o
     scene.check(0, begun + 1);
 }
 
-/// Some superblocks say that a member is back, and others still that it is out; then a destruction is cut off when only
-/// that member is marked for it.
+/// Some superblocks record a member as back, and others still as out; then a destruction is interrupted when only that
+/// member is marked for it.
 #[test]
 fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
     for policy in Policy::ALL {
@@ -527,7 +528,7 @@ fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
     }
 }
 
-/// A member holds burned blocks of a write that came to nothing; then its part is reset by another program.
+/// A member holds burned blocks of a write that recovery has discarded; then its part is reset by another program.
 #[test]
 fn a_part_that_ends_before_what_was_burned_of_it_is_done_without() {
     let mut scene = Scene::new(Policy::Log);
@@ -648,8 +649,8 @@ fn no_number_is_given_twice_after_an_assembly() {
     assert!(epochs(&scene).last() > before.last(), "{:?} after {before:?}", epochs(&scene));
 }
 
-/// A write that was cut off arrived on one member only and is not part of the tail; later writes in front of it do not
-/// make it count.
+/// An interrupted write arrived on one member only and is not part of the tail; later writes in front of it do not make
+/// it count.
 #[test]
 fn what_an_earlier_assembly_has_left_beyond_the_tail_counts_for_nothing() {
     for policy in Policy::ALL {

@@ -1,4 +1,4 @@
-//! Volumes that are larger than their room, when that is used up.
+//! Over-committed volumes whose usable blocks are all in use.
 
 use crate::support::volume::{block, geometry};
 use emu::{rng::Rng, ssd::EmulatedDrive};
@@ -31,7 +31,7 @@ fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
     (drive, runtime, volume)
 }
 
-/// Writes new blocks from `at` on until one is refused; gives which.
+/// Writes new blocks from `at` on until one is refused; returns that block.
 fn fill(runtime: &Runtime, volume: &Volume, mut at: u64) -> u64 {
     loop {
         match wait(runtime, volume.write(at, &block(at as u8), false)) {
@@ -52,7 +52,7 @@ fn full_volume_takes_overwrites_and_discards_and_then_new_blocks() {
     assert!(status.reserve > 0 && status.usable == end && status.mapped == end, "{status:?}");
     let mut rng = Rng::new(3);
     for round in 0..4 {
-        // Whatever is overwritten or discarded, in whatever order, nothing of that is refused.
+        // Overwrites and discards are never refused, in any order.
         for _ in 0..2 * end {
             let at = rng.below(end);
             wait(&runtime, volume.write(at, &block(at as u8), rng.below(8) == 0)).unwrap();
@@ -74,7 +74,8 @@ fn full_volume_takes_overwrites_and_discards_and_then_new_blocks() {
     _ = &mut drive;
 }
 
-/// A file system replays its journal to blocks that were never written before it can discard any.
+/// The reserve is for file systems, which replay their journal to blocks that were never written before they discard
+/// any.
 #[test]
 fn start_of_full_volume_lends_half_of_its_reserve() {
     let (drive, runtime, volume) = made(Some(8000));
@@ -85,7 +86,7 @@ fn start_of_full_volume_lends_half_of_its_reserve() {
     let (runtime, volume) = open(&drive);
     let lent = fill(&runtime, &volume, end) - end;
     assert_eq!(lent, reserve / 2);
-    // The other half is for overwriting, whatever is started again.
+    // The other half is for overwrites, and is not lent at further starts.
     wait(&runtime, volume.stop()).unwrap();
     runtime.clear();
     let (runtime, volume) = open(&drive);
@@ -129,7 +130,7 @@ fn how_long_writes_wait_survives_a_power_cut() {
     assert_eq!(volume.status().queue_seconds, 200);
 }
 
-/// Who waits for room is woken by a discard, and is counted until then.
+/// A discard ends the waiting of writes for room, and until then they are counted.
 #[test]
 fn waiting_for_room_ends_with_a_discard() {
     let (_drive, runtime, volume) = made(Some(8000));

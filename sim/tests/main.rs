@@ -1,5 +1,5 @@
-//! Tests of arrays, of what lies on them, and of the simulator, in one program: it is built in a fraction of the time that
-//! one for each file takes. `cargo test --package zoneraid-sim --test all raid6::` runs those of one file.
+//! Tests of arrays, of the layers on them, and of the simulator, in one program: building it takes a fraction of the
+//! time of one program for each file. `cargo test --package zoneraid-sim --test all raid6::` runs those of one file.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

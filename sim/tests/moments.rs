@@ -467,7 +467,7 @@ fn a_tail_record_counts_in_its_own_life_of_the_zone_and_in_the_place_of_its_stri
     }
 }
 
-/// Repeated assemblies without member 3 come to nothing, each with a superblock on member 0 only. Then one without
+/// Repeated assemblies without member 3 are interrupted, each with a superblock on member 0 only. Then one without
 /// member 0 succeeds.
 #[test]
 fn a_superblock_of_an_assembly_that_came_to_nothing_does_not_count() {
@@ -638,7 +638,7 @@ fn a_zone_whose_finish_has_failed_does_not_keep_others_from_being_rebuilt() {
     }
 }
 
-/// The finish is recorded: the zone stays full and without data, whatever its members have done.
+/// The finish is recorded: the zone stays full and without data, also where members have not finished it.
 #[test]
 fn an_empty_zone_that_members_could_not_finish_is_not_written_before_its_reset() {
     for policy in Policy::ALL {
@@ -913,7 +913,7 @@ fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
     assert_eq!(attached.get(), Some(true));
 }
 
-/// The assembly is cut off before it has ended: the missing member may lack a reset that was carried out.
+/// The assembly is interrupted before it has ended: the missing member may lack a reset that was carried out.
 #[test]
 fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
     for policy in Policy::ALL {

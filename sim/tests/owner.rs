@@ -1,8 +1,9 @@
 //! Administrative operations on a whole array, cut at every step: creation, renaming and destruction.
 //!
-//! An interrupted creation is no array until a superblock says so, and all its drives name the array that they were to
-//! become. An interrupted rename leaves one of the two names, and no member is stale, also one that was missing. An
-//! interrupted destruction leaves all data, or an array that is refused, with any members present and any returning.
+//! After an interrupted creation there is no array unless a superblock completes it, and all drives name the array that
+//! they were to become. An interrupted rename leaves one of the two names, and makes no member stale, not even a
+//! missing one. An interrupted destruction leaves all data, or an array that is refused, with any members present and
+//! any returning.
 
 use crate::support::{
     array::{check, geometry, options, run, submit, wp, write},
@@ -250,7 +251,7 @@ fn a_new_name_is_there_or_not_and_nobody_is_stale() {
     }
 }
 
-/// The update of the members that is cut off.
+/// The interrupted update of the members.
 #[derive(Clone, Copy, Debug)]
 enum Saying {
     /// A new name while the array is not running.

@@ -21,7 +21,7 @@ const CACHE_LOST: Cut = Cut { cache_lost: true, zrwa_lost: false };
 const WITH_ZRWA: [(Policy, usize); 4] =
     [(Policy::Zrwa, 1), (Policy::Zrwa, 2), (Policy::InPlace, 1), (Policy::InPlace, 2)];
 
-/// An array of as many data members whatever its parities are.
+/// An array with three data members, for any number of parities.
 fn scene_of(policy: Policy, parities: usize, shape: &Geometry) -> Scene {
     let options = CreateOptions { policy: Some(policy), parities, ..options(CHUNK) };
     Scene::with_members(3 + parities, options, shape.clone())
@@ -69,8 +69,8 @@ fn rebuild(scene: &Scene) {
     assert!(is_whole(scene));
 }
 
-/// The process dies, then all drives lose power and their volatile caches: the recorded tails are ignored, and the array
-/// holds the flushed data.
+/// The process dies, then all drives lose power and their volatile caches: the recorded tails are ignored, and the
+/// array holds the flushed data.
 #[test]
 fn take_over_after_common_power_loss_ignores_tails() {
     let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
@@ -115,8 +115,8 @@ fn take_over_after_single_power_loss_keeps_tails() {
     }
 }
 
-/// Drives have lost power at other times than others: each one is compared with its own epoch, so that none that has kept
-/// power since is said to lack anything, and whoever has not is noticed.
+/// Drives have lost power at different times. Each one is compared with its own epoch: a drive that has kept power
+/// since then lacks nothing, and one that has lost power is detected.
 #[test]
 fn take_over_compares_each_drive_with_its_own_power_epoch() {
     let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };

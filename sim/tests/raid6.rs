@@ -352,7 +352,7 @@ fn what_a_process_answered_before_it_died_is_there_whichever_two_are_missing() {
                 assert_eq!(found.1, *tail, "{what}: zone {zone}");
                 check(&scene.runtime, &scene.array, zone, *tail);
             }
-            // The tails are durable now, and writes go on from there.
+            // The tails are durable now, and writes continue from there.
             write(&scene.runtime, &scene.array, 1, 5, 2, true);
             scene.tails[1] += 2;
             scene.cut(&missing);
@@ -626,8 +626,8 @@ fn dead_parts_of_two_members_cost_a_zone_nothing_and_a_third_fails_that_zone_alo
     }
 }
 
-/// A member whose part the finish has reached has no slots any more, whatever is read in their place: where recovery
-/// cannot finish the zone either, nothing is decoded with these blocks.
+/// A member that has already finished its part has no slots any more, but the blocks in their places can still be read.
+/// If recovery cannot finish the zone either, nothing is decoded with these blocks.
 #[test]
 fn a_finish_that_is_cut_and_cannot_be_carried_out_invents_nothing() {
     let mut lost = 0;

@@ -527,7 +527,7 @@ fn metadata_is_read_where_unwritten_blocks_cannot_be() {
     let (rig, all, mut array) = rigged(&runtime, &geometry(10, 200, 8));
     rig.fail_unwritten();
     write(&runtime, &array, 0, 0, 3, true);
-    // Every assembly switches to the other metadata zone; this one is cut off before the checkpoint there is written.
+    // Every assembly switches to the other metadata zone; this one ends before the checkpoint there is written.
     let blocks = META_ZONES * geometry(10, 200, 8).zone_size_blocks;
     rig.rule(move |_, command| Act::hold_if(writes_before(command, blocks)));
     drop(array);
@@ -615,7 +615,7 @@ fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
 }
 
 /// A drive is taken out and attached again, which resets it, while a read of it is in flight. The data that this read
-/// returned was believed.
+/// returned was used.
 #[test]
 fn a_read_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
     let runtime = Runtime::new();

@@ -1,5 +1,4 @@
-//! Zones that come back empty, and those that have lost their ZRWA: what is there is believed, what is gone
-//! is not.
+//! Empty zones and lost ZRWAs after an end: recovery trusts the contents that are still there, and detects lost ones.
 
 use crate::support::{
     array::{geometry, run, submit, wp, write, write_command},
@@ -24,7 +23,7 @@ fn cut_power(scene: &Scene, lost: impl Fn(usize) -> Cut) {
     scene.rig.cut_power(&mut Rng::new(1), lost);
 }
 
-/// Cuts the power; these drives lose their ZRWAs.
+/// Cuts the power; the drives in `lost` lose their ZRWAs.
 fn lose_zrwas(scene: &Scene, lost: &[usize]) {
     cut_power(scene, |drive| Cut { cache_lost: false, zrwa_lost: lost.contains(&drive) });
 }
@@ -34,7 +33,7 @@ fn check_end(scene: &Scene, tail: u64) {
     scene.check(0, tail);
 }
 
-/// With ZRWAs of their own, or small zones of which four are used as one.
+/// Drives with sufficient ZRWAs, and drives with small zones of which four are used as one.
 fn shapes() -> [Geometry; 2] {
     let zrwa = Some(Zrwa { size_blocks: 4, granularity_blocks: 2, max_zones: 32 });
     [geometry(8, 200, 8), Geometry { zrwa, zone_size_blocks: 64, ..geometry(40, 64, 32) }]
@@ -62,7 +61,7 @@ fn a_member_that_has_lost_its_zrwa_is_rebuilt_wherever_the_first_stripe_ends() {
     }
 }
 
-/// A whole stripe is shown by its witnesses; another member's write pointer has not moved yet.
+/// The witnesses of a complete stripe prove its end, although the write pointer of another member has not moved yet.
 #[test]
 fn rows_tell_whether_zeros_are_what_was_written() {
     for member in [0, 3] {
@@ -79,8 +78,8 @@ fn rows_tell_whether_zeros_are_what_was_written() {
     }
 }
 
-/// Two members should hold something of the second chunk; what was written there is what they would read as
-/// without a ZRWA, or is not.
+/// Two members hold blocks of the second chunk's column that read as zeros: one block is zero, the other one was in a
+/// lost ZRWA.
 #[test]
 fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
     let mut scene = scene_of(&shapes()[0]);
@@ -88,7 +87,7 @@ fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
     let write =
         |scene: &Scene, at, data| submit(&scene.runtime, &scene.array, Command::write(Lba(at), data, true));
     (0..5).for_each(|at| _ = write(&scene, at, block(7)));
-    // The slot of the second chunk is the XOR of two equal blocks.
+    // The slot of the second chunk is the XOR of two equal blocks: zeros.
     lose_zrwas(&scene, &[1]);
     scene.assemble(None);
     assert_eq!(scene.array.status().offline, []);
@@ -98,7 +97,7 @@ fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
     }
 }
 
-/// Without one of them nothing would contradict the other one.
+/// With one of these members missing, nothing would contradict the other one.
 #[test]
 fn two_members_of_zeros_that_parity_contradicts_take_the_zone_offline() {
     for lost in [&[1, 2][..], &[1, 2, 3]] {
@@ -112,7 +111,7 @@ fn two_members_of_zeros_that_parity_contradicts_take_the_zone_offline() {
     }
 }
 
-/// The other member that could confirm them is missing.
+/// The other member that could confirm the zeros is missing.
 #[test]
 fn a_single_empty_zone_of_zeros_that_nobody_confirms_is_not_believed() {
     let mut scene = scene_of(&shapes()[0]);
@@ -125,8 +124,8 @@ fn a_single_empty_zone_of_zeros_that_nobody_confirms_is_not_believed() {
     check_end(&scene, 3);
 }
 
-/// A recovery that gives empty zones their ZRWAs again is cut at every command, and one member loses its
-/// ZRWA, or all lose what is in their caches.
+/// The power is cut at every command of a recovery that gives empty zones their ZRWAs again. One member loses its ZRWA,
+/// or all lose their volatile caches.
 #[test]
 fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
     let [own, small] = shapes();

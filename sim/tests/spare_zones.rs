@@ -275,7 +275,7 @@ fn a_zone_that_is_offline_can_be_given_up_where_there_are_spare_zones() {
     }
 }
 
-/// A spare zone holds none of the worn part's data: the data would be missing if the reset came to nothing.
+/// A spare zone holds none of the worn part's data: the data would be missing if the reset failed.
 #[test]
 fn a_reset_of_an_offline_zone_that_comes_to_nothing_leaves_what_was_there() {
     const SHORT: u64 = 2 * CHUNK;

@@ -1,4 +1,4 @@
-//! Zones of single drives that go bad while the array is at work: the drive stays, and so does the array.
+//! Zones of single drives that fail while the array is running: the drive and the array stay in service.
 
 use crate::support::{
     array::{check, geometry, options, pattern, run, submit, wp, write, write_command},
@@ -21,7 +21,7 @@ use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 const CHUNK: u64 = 4;
 /// Blocks of a stripe of four members.
 const STRIPE: u64 = 3 * CHUNK;
-/// Metadata zones of a drive: those of the data come behind.
+/// Number of metadata zones of a drive; the data zones follow.
 const META: u32 = 2;
 
 struct Scene {
@@ -37,7 +37,7 @@ impl Scene {
         Scene::shaped(policy, geometry(zones + META, 240, 8))
     }
 
-    /// An array of four zones, on drives with `spare` ones.
+    /// An array of four zones, on drives with `spare` spare zones.
     fn spared(policy: Policy, spare: u32) -> Scene {
         Scene::with_spares(policy, geometry(4 + META + spare, 240, 8), spare)
     }
@@ -63,7 +63,7 @@ impl Scene {
         }
     }
 
-    /// What comes of a write with FUA.
+    /// The result of a write with FUA.
     fn try_write(&self, zone: u32, at: u64, blocks: u64) -> Result<(), Status> {
         let done = run(&self.runtime, self.array.submit(write_command(&self.array, zone, at, blocks, true)));
         done.result.map_err(|error| Status::ALL.iter().copied().find(|s| error == (*s).into()).unwrap())
@@ -83,7 +83,7 @@ impl Scene {
         check(&self.runtime, &self.array, zone, tail);
     }
 
-    /// Reads the first `tail` blocks of a zone one by one; gives those that cannot be read.
+    /// Reads the first `tail` blocks of a zone one by one; returns the unreadable ones.
     fn unreadable(&self, zone: u32, tail: u64) -> Vec<u64> {
         let result = |at| self.try_read(zone, at, 1);
         let bad = (0..tail).filter(|at| match result(*at) {
@@ -96,7 +96,7 @@ impl Scene {
         bad.collect()
     }
 
-    /// Rebuilds what is lacking; gives what is lost, by zone and block.
+    /// Rebuilds the lost parts; returns the blocks that could not be restored, by zone and block.
     fn rebuild(&self) -> Vec<(u32, u64)> {
         let rebuilt = run(&self.runtime, self.array.rebuild(&|_| ())).unwrap();
         assert_eq!(rebuilt.left_out, []);
@@ -127,7 +127,7 @@ impl Scene {
         done.result.map_err(|error| Status::ALL.iter().copied().find(|s| error == (*s).into()).unwrap())
     }
 
-    /// Cuts the power, and finds the array again without the drives in `missing`.
+    /// Cuts the power, and assembles the array without the drives in `missing`.
     fn cut(&mut self, missing: &[usize]) {
         self.runtime.clear();
         self.rig.cut_power(&mut Rng::new(1), |_| Cut { cache_lost: true, zrwa_lost: false });
@@ -136,7 +136,7 @@ impl Scene {
         self.array = run(&self.runtime, Array::assemble(&self.runtime, there)).unwrap();
     }
 
-    /// Puts a blank drive in the place of a member, which is not rebuilt yet.
+    /// Replaces a member by a blank drive that is not rebuilt yet.
     fn replace(&mut self, member: usize) {
         if self.array.status().members[member].state != MemberState::Out {
             run(&self.runtime, self.array.fail(member)).unwrap();
@@ -146,12 +146,12 @@ impl Scene {
         self.drives[member] = drive;
     }
 
-    /// From now on the drive with number `drive` does not answer.
+    /// The drive with number `drive` does not answer from now on.
     fn vanish(&self, drive: usize) {
         self.rig.damage(drive, Fault::Vanish);
     }
 
-    /// A write that is on its way.
+    /// Submits a write without waiting for it.
     fn start(&self, zone: u32, at: u64, blocks: u64) -> Completion {
         let pending = self.array.submit(write_command(&self.array, zone, at, blocks, true));
         self.runtime.run();
@@ -185,11 +185,11 @@ fn two_drives_with_a_dead_zone_each_lose_nothing_and_only_their_redundancy_there
                 scene.cut(&[]);
                 assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, LACKS_ONE, ACTIVE], "{policy:?}");
             }
-            // Others hold what these lack: they cannot be spared.
+            // The other members hold data that these two lack, so none may be taken out.
             for member in 0..4 {
                 assert!(run(&scene.runtime, scene.array.fail(member)).is_err());
             }
-            // But where nothing is lacking a member may still be lost.
+            // In zones without lost parts a member may still be lost.
             scene.vanish(3);
             scene.write(2, 30, 20);
             assert_eq!(scene.state_of(0), ZoneState::ReadOnly);
@@ -208,7 +208,7 @@ fn nothing_is_answered_before_all_know_which_part_is_lost() {
             let mut scene = Scene::new(policy, 4);
             scene.write(0, 0, 30);
             scene.rig.damage(1, Fault::WriteFault(part(0)));
-            // Everything that is logged from now on is held back.
+            // Holds back all writes to metadata logs.
             let logged = scene.shape.start(ZoneIndex(META));
             scene.rig.rule(move |_, command| match command {
                 Command::Write { lba, .. } if *lba < logged => Act::Hold,
@@ -220,7 +220,7 @@ fn nothing_is_answered_before_all_know_which_part_is_lost() {
                 if !released {
                     break;
                 }
-                // All but what the last member logs.
+                // Releases the held writes, one round at a time.
                 scene.rig.release(|_, _| true);
                 scene.runtime.run();
                 if let Some(done) = pending.take() {
@@ -308,23 +308,23 @@ fn two_dead_parts_of_one_zone_fail_that_zone_alone() {
         scene.rig.damage(1, Fault::ReadOnly(part(0)));
         scene.write(0, 5 * STRIPE, 7);
         scene.rig.damage(2, Fault::ReadOnly(part(0)));
-        // Several, of which some wait behind the one that fails.
+        // Several writes, some of which are queued behind the failing one.
         let pending: Vec<_> = [7, 8, 9, 10].map(|at| scene.start(0, 5 * STRIPE + at, 1)).into();
         for completion in pending {
             assert!(run(&scene.runtime, completion).result.is_err(), "{policy:?}");
         }
-        // The second one cannot be spared: what it holds of the zone still counts.
+        // The second member stays in service: its part of the zone is still needed.
         assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE]);
         assert_eq!(scene.state_of(0), ZoneState::ReadOnly);
         assert_eq!(scene.try_write(0, 5 * STRIPE + 11, 1), Err(Status::ZoneIsReadOnly));
         let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
         assert!(run(&scene.runtime, scene.array.submit(finish)).result.is_err());
-        // What the write pointers have passed can be read, and nothing is made up.
+        // Data that all write pointers have passed can be read, and no read returns wrong data.
         let read: Vec<bool> = (0..5 * STRIPE).map(|at| scene.try_read(0, at, 1).is_ok()).collect();
         let passed = if policy.uses_zrwa() { 3 * STRIPE as usize } else { 5 * STRIPE as usize };
         let all = read.iter().filter(|ok| **ok).count();
         assert!(all >= passed && read[..passed].iter().all(|ok| *ok), "{policy:?} {read:?}");
-        // The others work on, and so does the flush of what is in them.
+        // The other zones can still be written and flushed.
         scene.write(1, 5 * STRIPE, 50);
         let plain = write_command(&scene.array, 2, 5 * STRIPE, 9, false);
         assert_eq!(run(&scene.runtime, scene.array.submit(plain)).result, Ok(()));
@@ -338,7 +338,7 @@ fn two_dead_parts_of_one_zone_fail_that_zone_alone() {
     }
 }
 
-/// A drive is being rebuilt, and a zone of another one wears out meanwhile: it is needed, and still holds what it held.
+/// A zone of a member wears out while another member is being rebuilt: the worn part is still readable, and needed.
 #[test]
 fn rebuild_keeps_worn_part_that_others_need() {
     for policy in Policy::ALL {
@@ -358,24 +358,24 @@ fn rebuild_keeps_worn_part_that_others_need() {
             };
             held(&scene);
             assert_eq!(scene.states()[2], ACTIVE, "{policy:?}");
-            // What is not whole is said to be so.
+            // The rebuild reports each part that it left out.
             let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
             let lacking: u32 = scene.states().iter().map(|(_, zones)| zones).sum();
             assert_eq!(rebuilt.left_out.len() as u32, lacking, "{policy:?}: {rebuilt:?}");
             assert!(rebuilt.left_out.iter().all(|out| out.zone == 2), "{policy:?}: {rebuilt:?}");
             held(&scene);
-            // From now on another one may be lost where all is whole.
+            // From now on another member may be lost in complete zones.
             scene.vanish(3);
             (0..2).for_each(|zone| scene.check(zone, full));
         }
     }
 }
 
-/// Where nothing but parity has to be copied a part can be rebuilt although another one is lost. What waited
-/// in the zone has been refused, so that writes would go on behind a gap.
+/// If only parity has to be copied, one of two lost parts of a zone can be rebuilt. Writes that were queued in the zone
+/// were refused, so it has to stay read-only: a later write would leave a gap.
 #[test]
 fn a_zone_that_has_refused_writes_does_not_work_again_because_a_part_was_rebuilt() {
-    // Who has the parity of the first two chunks.
+    // The member with the parity of the first two chunks.
     for (policy, parity) in [(Policy::Zrwa, 2), (Policy::InPlace, 3)] {
         let mut scene = Scene::new(policy, 4);
         scene.write(0, 0, CHUNK);
@@ -389,7 +389,7 @@ fn a_zone_that_has_refused_writes_does_not_work_again_because_a_part_was_rebuilt
             Command::Write { lba, .. } if *lba >= logged && [1, parity].contains(&drive) => Act::Hold,
             _ => Act::Pass,
         });
-        // As long as the members are busy the second of two writes waits for the first one.
+        // While the members are busy, the second of two writes waits for the first one.
         let elsewhere = scene.start(1, 0, STRIPE);
         let pending = [(CHUNK, 3), (CHUNK + 3, 1)].map(|(at, blocks)| scene.start(0, at, blocks));
         let in_zone =
@@ -414,7 +414,7 @@ fn a_zone_that_has_refused_writes_does_not_work_again_because_a_part_was_rebuilt
 
 #[test]
 fn a_flush_says_once_that_something_completed_is_not_safe_any_more() {
-    // With this policy a completed write need not be safe.
+    // With this policy a completed write need not be durable.
     let scene = Scene::new(Policy::Zrwa, 4);
     scene.write(0, 0, 7);
     let plain = write_command(&scene.array, 0, 7, 1, false);
@@ -425,7 +425,7 @@ fn a_flush_says_once_that_something_completed_is_not_safe_any_more() {
     scene.rig.damage(2, Fault::Offline(part(0)));
     assert_eq!(scene.try_write(0, 8, 1), Err(Status::InternalError));
     assert_eq!(scene.state_of(0), ZoneState::ReadOnly);
-    // Whoever had asked by then was told as well.
+    // All flushes that are submitted before the first one fails report the loss.
     let flushes = [(); 2].map(|()| scene.array.submit(Command::Flush));
     for flush in flushes {
         assert_eq!(run(&scene.runtime, flush).result, Err(Status::InternalError.into()));
@@ -504,7 +504,7 @@ fn a_rebuild_waits_for_what_the_part_was_told_before_it_was_lost() {
         // Four chunks on every member.
         let pending = [0, 1, 2, 3].map(|i| scene.start(0, STRIPE + i * STRIPE, STRIPE));
         assert!(scene.rig.held() > 1, "{policy:?}");
-        // The first one fails; the others are on their way yet.
+        // The first one fails while the others are in flight.
         assert_eq!(scene.rig.release(|position, _| position == 0), 1);
         scene.runtime.run();
         assert_eq!(scene.states()[1], LACKS_ONE);
@@ -529,8 +529,8 @@ fn a_rebuild_waits_for_what_the_part_was_told_before_it_was_lost() {
     }
 }
 
-/// What a member holds of a zone that it lacks is reset when the zone ends. If there is no answer, that may
-/// still happen at any time, and nothing can be written there any more.
+/// When a zone ends, a member that lacks its part resets it. If the reset is not answered it may still be executed at
+/// any time, so no data can be written to the part any more.
 #[test]
 fn a_reset_without_an_answer_takes_the_drive_out() {
     for policy in Policy::ALL {
@@ -545,7 +545,7 @@ fn a_reset_without_an_answer_takes_the_drive_out() {
         submit(&scene.runtime, &scene.array, Command::Finish { zones: Zones::One(ZoneIndex(0)) });
         assert_eq!(scene.rig.held(), 1, "{policy:?}");
         scene.rig.rule(|_, _| Act::Pass);
-        // Whatever a rebuild makes of that: without another member all is there.
+        // If the rebuild counts the part as complete, all data has to be there without another member.
         let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).is_ok();
         scene.rig.release(|_, _| true);
         if rebuilt && scene.states()[1] == ACTIVE {
@@ -585,7 +585,7 @@ fn a_read_that_comes_late_does_not_see_what_is_written_anew() {
             let array = scene.array.clone();
             scene.runtime.spawn(async move { _ = array.rebuild(&|_| ()).await });
             scene.runtime.run();
-            // The part is empty now.
+            // The part has been reset for the rebuild.
             assert_eq!(scene.rig.release(|_, command| matches!(command, Command::Read { .. })), 1);
             let done = run(&scene.runtime, pending);
             assert_eq!(done.result, Ok(()));
@@ -613,7 +613,7 @@ fn a_drive_that_loses_zone_after_zone_goes_out_if_it_can_be_spared() {
     }
 }
 
-/// Parts that have been lost and that a reset has given back are no reason to do without a drive.
+/// Lost parts that a reset has restored are no reason to take a drive out.
 #[test]
 fn a_drive_that_gets_its_parts_back_by_resets_stays() {
     let scene = Scene::new(Policy::Log, 20);
@@ -628,16 +628,16 @@ fn a_drive_that_gets_its_parts_back_by_resets_stays() {
     assert!(scene.array.status().members[1].note.is_empty());
 }
 
-/// What member 0 cannot read: a zone, and a block of its part of it.
+/// Unreadable blocks of member 0: zone, and block of its part.
 const BAD: [(u32, u64); 5] = [(0, 9), (1, 9), (1, 29), (2, 29), (3, 18)];
-/// How much is in the zones: one is full, one ends inside a chunk, one was finished there.
+/// Tails of the zones: zone 0 is full, zone 1 ends inside a chunk, zone 2 was finished there.
 const TAILS: [u64; 4] = [720, 7 * STRIPE + 7, 7 * STRIPE + 7, 100];
-/// What is lost with it when member 3 is rebuilt: of row 2 chunks 1 and 2, of row 7 chunks 0 and 1, and of
-/// row 4, where member 3 has the parity, chunk 0.
+/// The blocks that are lost if member 3 is rebuilt then: of row 2 chunks 1 and 2, of row 7 chunks 0 and 1, and of row
+/// 4, where member 3 has the parity, chunk 0.
 const LOST: [(u32, u64); 9] =
     [(0, 29), (0, 33), (1, 29), (1, 33), (1, 85), (1, 89), (2, 85), (2, 89), (3, 50)];
 
-/// An array with the zones of [`TAILS`].
+/// An array with zones filled up to [`TAILS`].
 fn filled(policy: Policy) -> Scene {
     let scene = Scene::new(policy, 4);
     scene.fill();
@@ -665,12 +665,12 @@ impl Scene {
         });
     }
 
-    /// Checks that just the blocks `lost` cannot be read.
+    /// Checks that the blocks in `lost`, and no others, are unreadable.
     fn check_lost(&self, lost: &[(u32, u64)], what: &str) {
         for zone in 0..4 {
             let own: Vec<_> = lost.iter().filter(|(z, _)| *z == zone).map(|(_, at)| *at).collect();
             assert_eq!(self.unreadable(zone, TAILS[zone as usize]), own, "{what}: zone {zone}");
-            // What lies between them can be read at once.
+            // The blocks between them can be read with large reads.
             let mut at = 0;
             for end in own.into_iter().chain([TAILS[zone as usize]]) {
                 for from in (at..end).step_by(60) {
@@ -700,12 +700,12 @@ fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
             scene.check_lost(&lost, what);
             scene.cut(&[]);
             if policy == Policy::InPlace {
-                // The version before the last one is of the first chunk alone.
+                // The parity version before the last one covers the first chunk only.
                 lost.retain(|block| ![(1, 85), (1, 89)].contains(block));
             }
         }
-        // It goes on, and ends where it ended, also if another one is lost that does not hold what the tail
-        // needs; of that a block is lost where two cannot be read already.
+        // The zone can be written further. If another member is lost that the tail does not need, the tail stays the
+        // same, and in rows that already have two unreadable blocks the block of that member is lost as well.
         let (other, more, left) = match policy {
             Policy::InPlace => (1, vec![(3, 54)], 3),
             Policy::Zrwa | Policy::Log => (2, vec![(0, 25), (1, 25), (3, 58)], 4),
@@ -719,12 +719,12 @@ fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
         let drive = scene.rig.drive(&scene.shape);
         run(&scene.runtime, scene.array.attach(other, drive.clone())).unwrap();
         scene.drives[other] = drive;
-        // It has nothing where the tail of zone 1 is; nor has it in zone 2, where it has no parity there.
+        // The member has no block in the last row of zone 1, and in that of zone 2 only if it has the parity there.
         let has = |block: &&(u32, u64)| block.1 < 84 || policy != Policy::InPlace && block.0 == 2;
         assert_eq!(scene.rebuild(), more.iter().filter(has).copied().collect::<Vec<_>>(), "{what}");
         scene.cut(&[]);
         scene.check_lost(&more, what);
-        // A reset forgets.
+        // A reset removes the holes.
         assert_eq!((scene.reset(0), scene.reset(1)), (Ok(()), Ok(())));
         assert_eq!(scene.array.status().lost_blocks, left);
         scene.write(0, 0, TAILS[0]);
@@ -749,7 +749,7 @@ fn what_was_lost_can_be_read_when_the_other_block_can_and_is_brought_back_by_the
         scene.cut(&[]);
         assert_eq!(scene.array.status().lost_blocks, BAD.len() as u64);
         scene.check_lost(&[], what);
-        // Nothing is decoded with a hole.
+        // Holes are never used for decoding.
         scene.cut(&[0]);
         scene.check_lost(&LOST, what);
         scene.cut(&[]);
@@ -772,7 +772,7 @@ fn what_was_lost_can_be_read_when_the_other_block_can_and_is_brought_back_by_the
     }
 }
 
-/// The other drive can read its blocks again: another one may be lost after the next rebuild.
+/// Once the blocks of the other drive are readable again, a rebuild fills the holes, and another member may be lost.
 #[test]
 fn rebuild_fills_holes_that_decode_again() {
     for (policy, spare) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 0), (policy, 4)]) {
@@ -783,7 +783,7 @@ fn rebuild_fills_holes_that_decode_again() {
             scene.replace(3);
             scene.fail_reads();
             assert_eq!(scene.rebuild(), LOST, "{what}");
-            // Nothing changes while they cannot be read.
+            // A rebuild changes nothing while the blocks are unreadable.
             assert_eq!(scene.rebuild(), [], "{what}");
             assert_eq!(scene.array.status().lost_blocks, BAD.len() as u64, "{what}");
             scene.cut(&[]);
@@ -797,7 +797,7 @@ fn rebuild_fills_holes_that_decode_again() {
         scene.cut(&[0]);
         assert_eq!(scene.array.status().lost_blocks, 0, "{what}");
         scene.check_lost(&[], what);
-        // Wherever the power goes, nothing that was there is lost.
+        // A power cut at any step of the rebuild loses no data.
         let mut ended = false;
         for steps in (0..).step_by(7).take_while(|steps| *steps < 2000) {
             let mut scene = refilled();
@@ -822,8 +822,8 @@ fn rebuild_fills_holes_that_decode_again() {
 #[test]
 fn a_rebuild_through_unreadable_blocks_may_be_interrupted_anywhere() {
     for policy in Policy::ALL {
-        // Where the tail is, a block that cannot be read beside a part that is not there is one too many for
-        // this policy, which tells the tail by what was written.
+        // Near the tail this policy cannot recover with an unreadable block and a missing part at once, since it finds
+        // the tail by which blocks are written.
         let possible =
             |block: &&(u32, u64)| policy != Policy::InPlace || block.0 != 1 || block.1 < 4 * STRIPE;
         let bad: Vec<_> = BAD.iter().filter(|(z, at)| possible(&&(*z, at * 3))).collect();
@@ -860,7 +860,7 @@ fn a_rebuild_through_unreadable_blocks_may_be_interrupted_anywhere() {
 
 #[test]
 fn a_zone_with_more_holes_than_there_is_room_for_is_left_out() {
-    // A checkpoint takes 95 blocks, so there is room for 128 holes.
+    // A checkpoint takes 95 blocks, which leaves room for 128 holes.
     let mut scene = Scene::shaped(Policy::Zrwa, geometry(4 + META, 100, 8));
     (0..4).for_each(|zone| scene.write(zone, 0, 25 * STRIPE));
     for at in (0..100).step_by(2) {
@@ -879,14 +879,14 @@ fn a_zone_with_more_holes_than_there_is_room_for_is_left_out() {
     scene.check(3, 25 * STRIPE);
 }
 
-/// What to do about a part that was lost depends on whether its drive can store it again.
+/// The remedy for a lost part depends on whether its drive can store it again.
 #[test]
 fn a_drive_with_worn_zones_says_so() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 4);
         (0..3).for_each(|zone| scene.write(zone, 0, 50));
         let worn = |scene: &Scene| scene.array.status().members.iter().map(|m| m.worn).collect::<Vec<_>>();
-        // One that fails once may be as good as new.
+        // A drive with a single failed write may be sound.
         scene.rig.damage(2, Fault::WriteFault(part(0)));
         scene.write(0, 50, STRIPE);
         assert_eq!((scene.states()[2], &worn(&scene)[..]), (LACKS_ONE, &[false; 4][..]), "{policy:?}");
@@ -905,7 +905,7 @@ fn a_drive_with_worn_zones_says_so() {
     }
 }
 
-/// A zone that has too many bad parts keeps no other from being reset.
+/// A reset of all zones resets the others although one zone has too many bad parts.
 #[test]
 fn a_reset_of_all_zones_gets_past_those_that_have_failed() {
     for policy in Policy::ALL {

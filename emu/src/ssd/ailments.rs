@@ -100,7 +100,7 @@ impl Ailments {
         }
     }
 
-    /// Removes the faults of these blocks; gives whether there were any.
+    /// Removes the faults of these blocks; returns whether there were any.
     pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
         let before = self.unreadable.len() + self.flipped.len();
         if before == 0 {

@@ -237,7 +237,7 @@ impl Unflushed {
         self.blocks.len().saturating_sub(1)
     }
 
-    /// Gives the write pointer up to which data survives.
+    /// Returns the write pointer up to which data survives.
     fn lose_sequential(
         &self,
         media: &mut dyn Media,
@@ -265,7 +265,7 @@ impl Unflushed {
         Ok(wp)
     }
 
-    /// Gives the write pointer that survives.
+    /// Returns the write pointer that survives.
     fn lose_zrwa(
         &self,
         media: &mut dyn Media,

@@ -149,7 +149,7 @@ impl FaultPlan {
         std::mem::take(&mut self.drop_completion)
     }
 
-    /// Counts a command, and gives the faults that strike before it.
+    /// Counts a command, and returns the faults that strike before it.
     pub(super) fn next_command(&mut self) -> Vec<Fault> {
         self.commands += 1;
         if self.planned.first_key_value().is_none_or(|(due, _)| *due >= self.commands) {
@@ -207,7 +207,7 @@ impl FaultPlan {
         self.ailments.flipped.range(lba.0..lba.0 + blocks).map(|b| Lba(*b)).collect()
     }
 
-    /// Removes the faults of blocks that were written or reset. Gives whether that ends an injected fault.
+    /// Removes the faults of blocks that were written or reset. Returns whether that ends an injected fault.
     pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
         if !self.unreadable.is_empty() {
             self.unreadable.retain(|b| !(lba.0..lba.0 + blocks).contains(b));

@@ -145,7 +145,7 @@ impl Hardware {
         }
     }
 
-    /// Adds zones and gives the number of the first.
+    /// Adds zones and returns the number of the first.
     pub fn add_zones(&self, zones: u32) -> u32 {
         self.zones.replace(self.zones.get() + zones)
     }

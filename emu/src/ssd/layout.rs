@@ -143,7 +143,7 @@ pub(super) fn encode_header(model: &Model, uuid: &[u8; 16]) -> [u8; BLOCK] {
     block
 }
 
-/// Gives the model and the UUID, or the error in the header.
+/// Returns the model and the UUID, or the error in the header.
 pub(super) fn decode_header(block: &[u8; BLOCK]) -> Result<(Model, [u8; 16]), String> {
     let u32_at = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let u64_at = |at: usize| u32_at(at) as u64 | (u32_at(at + 4) as u64) << 32;
@@ -189,7 +189,7 @@ pub(super) fn encode_entry(info: &ZoneInfo, resetting: bool) -> [u8; ENTRY] {
     entry
 }
 
-/// Gives the state of a zone and whether it was being reset; `None` if the entry is damaged.
+/// Returns the state of a zone and whether it was being reset; `None` if the entry is damaged.
 pub(super) fn decode_entry(entry: &[u8], zone: ZoneIndex, geometry: &Geometry) -> Option<(ZoneInfo, bool)> {
     let capacity_blocks = geometry.zone_capacity_blocks;
     let mut entry: [u8; ENTRY] = entry.try_into().ok()?;

@@ -164,7 +164,7 @@ impl Ssd {
     /// The stored data and metadata of a block; `None` if it is unwritten.
     ///
     /// # Errors
-    /// Those of the media.
+    /// I/O errors of the media.
     pub fn stored(&mut self, lba: Lba) -> io::Result<Option<Vec<u8>>> {
         cache::read_block(&mut *self.media, &self.geometry, lba)
     }
@@ -173,7 +173,7 @@ impl Ssd {
     /// misdirected or stale write.
     ///
     /// # Errors
-    /// Those of the media.
+    /// I/O errors of the media.
     pub fn forge(&mut self, lba: Lba, bytes: Option<&[u8]>) -> io::Result<()> {
         match bytes.and_then(|bytes| bytes.split_at_checked(BLOCK)) {
             Some((data, oob)) => self.media.write(lba, data, oob),

@@ -18,7 +18,7 @@ const fn kib(n: u64) -> u64 {
 }
 
 impl Model {
-    /// Names that [`Model::by_name`] knows.
+    /// Names that [`Model::by_name`] accepts.
     pub const NAMES: [&str; 3] = ["zn540", "zn540-4tb", "pm1731a"];
 
     /// The model of this name.

@@ -37,7 +37,7 @@ impl Ssd {
     /// their submission: each takes effect whole, in part or not at all, in any order, by `rng`.
     ///
     /// # Errors
-    /// Those of the media; the drive must not be used any more then.
+    /// I/O errors of the media; the drive must not be used any more then.
     pub fn power_cut(&mut self, in_flight: &[Command], rng: &mut Rng, cut: Cut) -> io::Result<()> {
         self.power_epoch += 1;
         self.cut_short(in_flight, rng)?;
@@ -65,7 +65,7 @@ impl Ssd {
     /// Undoes unflushed writes of a zone ahead of a power cut: all of them, or a part, in way number `way`.
     ///
     /// # Errors
-    /// Those of the media; the drive must not be used any more then.
+    /// I/O errors of the media; the drive must not be used any more then.
     pub fn lose_unflushed(&mut self, zone: ZoneIndex, way: Option<usize>) -> io::Result<()> {
         let loss = way.map_or(Loss::All, Loss::Way);
         self.cache.lose(&mut *self.media, &self.geometry, &mut self.table, Some(zone), loss)
@@ -76,7 +76,7 @@ impl Ssd {
     /// has another one and the write pointer passes them.
     ///
     /// # Errors
-    /// Those of the media; the drive must not be used any more then.
+    /// I/O errors of the media; the drive must not be used any more then.
     pub fn shut_down(&mut self) -> io::Result<()> {
         self.power_epoch += 1;
         self.cache.flush();

@@ -229,7 +229,7 @@ impl Namespace {
         });
     }
 
-    /// Counts the effect of a command on a zone that was as in `before`; gives how far its write pointer moved.
+    /// Counts the effect of a command on a zone that was as in `before`; returns how far its write pointer moved.
     fn record(&self, before: &ZoneInfo, count: impl FnOnce(&mut Traffic)) -> u64 {
         let now = self.ssd.borrow().zones().info(before.zone);
         // Another host may have reset the zone just before.

@@ -44,7 +44,7 @@ pub struct WrittenBlock<'a> {
     pub data: &'a [u8],
 }
 
-/// Gives the cause of a write.
+/// Returns the cause of a write.
 pub type Classifier = Box<dyn Fn(WrittenBlock<'_>) -> Cause>;
 
 /// Commands and blocks since a drive was created. Arrays are indexed by the number of the [`Cause`].
@@ -132,7 +132,7 @@ impl Traffic {
         }
     }
 
-    /// Counts a move of the write pointer of a zone with a ZRWA by `blocks`; gives the number of unwritten ones.
+    /// Counts a move of the write pointer of a zone with a ZRWA by `blocks`; returns the number of unwritten ones.
     pub fn passed(&mut self, zone: ZoneIndex, blocks: u64) -> u64 {
         let ring = self.zrwa.entry(zone.0).or_default();
         let before = self.counters.padding;

@@ -156,7 +156,7 @@ impl Build {
         Ok(Sound { check, reached, took: ran.took })
     }
 
-    /// Runs a check with mutant `number` on. Gives its finding, if any.
+    /// Runs a check with mutant `number` on. Returns its finding, if any.
     pub(super) fn ask(&self, sound: &Sound, number: u32) -> anyhow::Result<Option<String>> {
         let most = LEAST_PATIENCE + PATIENCE * sound.took;
         let ran = self.run(&sound.check, Command::new("sh").env(MUTANT, number.to_string()), most)?;

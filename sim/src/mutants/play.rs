@@ -78,7 +78,7 @@ impl Build {
         Ok(done)
     }
 
-    /// Runs each mutant's last finder, and gives the found ones and the others.
+    /// Runs each mutant's last finder, and returns the found ones and the others.
     fn once_more(
         &self,
         finders: &Finders,
@@ -108,7 +108,7 @@ impl Build {
         Ok(played.into_iter().partition(|played| played.by.is_some()))
     }
 
-    /// Runs checks on the mutants that they reach, and gives the found ones and the others.
+    /// Runs checks on the mutants that they reach, and returns the found ones and the others.
     fn stage(
         &self,
         checks: Vec<Check>,
@@ -196,7 +196,7 @@ impl Played {
     }
 }
 
-/// Runs `work` for all `items`, `jobs` of them at once, and gives the results, or the first error.
+/// Runs `work` for all `items`, `jobs` of them at once, and returns the results, or the first error.
 fn for_each<T: Sync, R: Send>(
     items: &[T],
     jobs: usize,

@@ -1,8 +1,8 @@
-//! One cause that strikes more members than there are parities: then to refuse is right, and wrong data never is.
+//! One fault that strikes more members than there are parities: the array may refuse, but must not return wrong data.
 //!
-//! In some forks the same block of more members than may suffer is damaged: blocks of data zones cannot be read, blocks of
-//! metadata logs cannot be read or have a bit flipped. The array may refuse, have zones offline and fail reads. If it has
-//! refused and the blocks can be read again, all that was promised is there.
+//! In some forks the same block is damaged on more members than there are parities: blocks of data zones become
+//! unreadable, blocks of metadata logs become unreadable or get a flipped bit. The array may refuse, have offline zones
+//! and fail reads. If it has refused and the blocks become readable again, all promised data is there.
 
 use super::{
     fork::Losses,
@@ -15,7 +15,7 @@ use emu::{
 use engine::{buf::BLOCK, zone::Lba};
 
 impl World<'_> {
-    /// Damages one block of too many members of what has `ended`, a quarter of the time.
+    /// In a quarter of the forks, damages the same block of too many members of the ended world.
     ///
     /// # Errors
     /// Lost or wrong data without an error.
@@ -54,7 +54,7 @@ impl World<'_> {
         });
         for bay in bays.iter().copied() {
             let lba = Lba(self.wire.geometry(bay).start(zone).0 + block);
-            // The last record of a log looks as a power cut leaves it.
+            // A damaged last record of a log looks like the result of a power cut.
             match flips {
                 true if !self.is_followed(bay, lba) => (),
                 true => self.wire.ssd(bay).faults().after(0, Fault::Corrupt { lba, bit }),

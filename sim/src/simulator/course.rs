@@ -10,12 +10,12 @@ use std::{
 
 /// A rebuild or a replacement that runs in the background.
 pub(super) struct Repair {
-    /// All members that it fills.
+    /// All members that the repair fills.
     pub members: Vec<usize>,
     pub pending: Pending<u64>,
     /// One of them was struck meanwhile: the repair may fail.
     pub struck: bool,
-    /// It copies a working drive to another one.
+    /// The repair copies a working drive to another one.
     pub copies: bool,
 }
 

@@ -332,8 +332,8 @@ impl Case {
         }
     }
 
-    /// Plays one schedule, to its end or to a cut and the recovery after it. Gives the shape of the schedule, as far as
-    /// it was played.
+    /// Plays one schedule, to its end or to a cut and the recovery after it. Returns the played part of the schedule's
+    /// shape.
     fn play(&self, maker: &dyn Maker, point: &Point) -> Result<Shape, Failure> {
         let rng = Rng::new(1 + point.first_cut.unwrap_or(0) as u64);
         let mut world = World::new(maker, self.scenario(), rng, Tracing::Off);
@@ -380,7 +380,7 @@ impl Case {
         let shape = alone.try_point(maker, &Point::default(), report);
         shape.map_or(Vec::new(), |shape| shape.cuts.into_iter().map(Some).collect())
     }
-    /// Tries every cut of one schedule; gives the schedules with one deviation more.
+    /// Tries every cut of one schedule; returns the schedules with one deviation more.
     fn explore(
         &self,
         maker: &dyn Maker,

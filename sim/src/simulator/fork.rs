@@ -1,13 +1,12 @@
-//! Forks: what a life would have come to if it had ended here, judged without each member in turn.
+//! Forks: copies of a running life that are ended at once and recovered without each member in turn.
 //!
-//! A life sees one end at a time, and one lost member with it; of the parity of the others nobody ever
-//! looks. So at chosen moments the world is copied, drives with their caches and ZRWAs and the commands in
-//! flight, and ended in the copy. What the end has left is recovered without each member that may be lost,
-//! and by all; what all have recovered loses power again at once and is recovered without each. Where two may
-//! be lost, half of that is done without two. Every recovery is judged as those of the life are: the report and
-//! every block.
+//! A life has one end at a time, and at most the lost members of that end: it never verifies the parity of the other
+//! members. So at chosen moments the world is copied, with drives, their caches and ZRWAs and the commands in flight,
+//! and the copy is ended. The result is recovered without each member that may be lost, and with all members; a
+//! recovery with all members loses power again at once and is recovered without each member. With two parities half of
+//! these recoveries lack two members. Each recovery is judged like those of the life: the report and every block.
 //!
-//! A fork draws from a generator of its own. The life goes on as if there had been none.
+//! A fork uses a random generator of its own, so that the life is the same with and without forks.
 
 use super::{
     coverage::Coverage,
@@ -19,30 +18,29 @@ use emu::{rng::Rng, ssd::Cut};
 use engine::{array::MemberState, runtime::Runtime};
 use std::{collections::BTreeSet, rc::Rc};
 
-/// Recoveries at most that lack different members, of those that may be lost.
+/// Most recoveries of a fork, each without another set of members.
 const MOST_LOST: usize = 6;
-/// As many where one has been missing before.
+/// Most recoveries where one member has been missing before.
 const MOST_LOST_BESIDE: usize = 2;
-/// One of so many forks judges what the status said of how many members may be lost.
+/// One in this many forks tests the number of members that may be lost according to the status.
 const CLAIMS: u64 = 3;
-/// One of so many recoveries is followed by what the status recommends.
+/// One in this many recoveries carries out the remedies that the status recommends.
 pub(super) const REMEDIES: u64 = 10;
 
-/// What may be missing when a fork is recovered.
+/// The members that may be missing when a fork is recovered.
 #[derive(Clone, Debug)]
 pub(super) struct Losses {
-    /// Who is left out in turn.
+    /// Sets of missing members, one recovery each.
     pub lost: Vec<Vec<usize>>,
-    /// Members that need not be active if they are there.
+    /// Members that may be inactive even if they are present.
     pub suspects: Vec<usize>,
-    /// All of these can be there.
+    /// All of the suspects can be present.
     pub offered: bool,
-    /// One of these has lost its ZRWA.
+    /// One of the suspects has lost its ZRWA.
     pub zrwa_lost: bool,
 }
 
-/// Up to `most` of `sets` of members that are lost, in any order. As many have two members or more as not, if
-/// there are enough.
+/// Up to `most` of `sets` of lost members, in random order: half with two or more members, as far as there are enough.
 fn draw_losses(rng: &mut Rng, sets: Vec<Vec<usize>>, most: usize) -> Vec<Vec<usize>> {
     let (mut several, mut few): (Vec<_>, Vec<_>) = sets.into_iter().partition(|set| set.len() > 1);
     rng.shuffle(&mut few);
@@ -54,10 +52,10 @@ fn draw_losses(rng: &mut Rng, sets: Vec<Vec<usize>>, most: usize) -> Vec<Vec<usi
 }
 
 impl World<'_> {
-    /// Ends a copy of the world and judges what can be recovered from it.
+    /// Ends a copy of the world and judges its recoveries.
     ///
     /// # Errors
-    /// A broken promise, with the end and who was missing.
+    /// A broken promise, with the end and the missing members.
     pub(super) fn fork(&mut self, mut losses: Losses) -> Result<(), Failure> {
         self.counts.forks += 1;
         let mut rng = self.forks.generator();
@@ -89,9 +87,9 @@ impl World<'_> {
             .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))
     }
 
-    /// Strikes what has ended once more: as many members as may be, or one beside as many that are missing.
+    /// Strikes copies of the ended world with more faults: within the guarantee, and with one more than it covers.
     fn strike_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
-        // What is struck is one drive of a member.
+        // A blow strikes one drive of a plain member.
         if self.members.len() == 1 || self.heir.is_some() || self.maker.is_layered() {
             return Ok(());
         }
@@ -107,10 +105,10 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Judges a copy of a world; this one takes over its counts, and its trace if the judgement fails.
+    /// Judges a copy of a world; adds its counts to this world, and its trace if the judgement fails.
     ///
     /// # Errors
-    /// That of the judgement.
+    /// The failure of the judgement.
     pub(super) fn on_copy(
         &mut self,
         mut copy: Self,
@@ -124,7 +122,7 @@ impl World<'_> {
         result
     }
 
-    /// Takes over what a copy has judged and shown.
+    /// Adds the counts and the coverage of a copy.
     pub(super) fn take_from(&mut self, copy: &mut Self) {
         self.counts.judgements += copy.counts.judgements;
         self.counts.beyond += copy.counts.beyond;
@@ -135,7 +133,7 @@ impl World<'_> {
         self.coverage.seen.append(&mut copy.coverage.seen);
     }
 
-    /// Another world with the same drives, promises and commands in flight. Nothing runs in it.
+    /// A copy of the world with the same drives, oracle and commands in flight; nothing runs in it.
     pub(super) fn copy(&self, rng: Rng) -> Result<Self, Failure> {
         let wire = self.wire.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
         Ok(World {
@@ -170,14 +168,14 @@ impl World<'_> {
         })
     }
 
-    /// Ends the world in any way; says which.
+    /// Ends the world in a random way; returns the name of the end.
     pub(super) fn end_somehow(&mut self) -> Result<&'static str, Failure> {
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
         let end = *self.rng.pick(&[End::PowerCut, End::PowerCut, End::PowerCut, End::Kill, End::Shutdown]);
         self.end_by(end, cache_lost)
     }
 
-    /// Ends the world; says how.
+    /// Ends the world as given; returns the name of the end.
     pub(super) fn end_by(&mut self, end: End, cache_lost: bool) -> Result<&'static str, Failure> {
         match end {
             End::PowerCut => self.cut_power(|_| Cut { cache_lost, zrwa_lost: false })?,
@@ -195,8 +193,7 @@ impl World<'_> {
         })
     }
 
-    /// Recovers without `lost` and judges that; then the same after another end, without each member if
-    /// nobody is missing.
+    /// Recovers without `lost` and judges that; then, after another end, again without further members.
     fn judge_fork(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         if let Some(heir) = &mut self.heir {
             heir.lost = self.rng.chance(1, 2);
@@ -235,8 +232,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Looks at what is there without `lost`, which must change nothing: then the process ends, or the
-    /// members come back, or the array begins without them.
+    /// Assembles provisionally without `lost`, which must write nothing; then the process ends, the members come back,
+    /// or the array commits without them.
     fn judge_held_back(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: provisional assembly without {}", named(lost)));
         let changes =
@@ -275,36 +272,36 @@ impl World<'_> {
         }
     }
 
-    /// Writes on, ends, and judges what is recovered without `lost`.
+    /// Writes more, ends the world, and judges a recovery without `lost`.
     fn go_on_and_judge(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         self.write_on()?;
         self.end_somehow()?;
         self.judge(lost, suspects).map_err(|failure| Failure(format!("held back and gone on, {failure}")))
     }
 
-    /// Recovers without `lost` and compares everything with the promise; nobody else may be out but
-    /// suspects.
+    /// Recovers without `lost` and checks everything against the promises; only `lost` members and suspects may be
+    /// inactive.
     pub(super) fn judge(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: assembly {}", without(lost)));
         self.assemble_without(lost)?;
         self.check_recovery()?;
         self.hear(|member| lost.contains(&member) || suspects.contains(&member))?;
         match self.unsound_members().find(|member| !lost.contains(member) && !suspects.contains(member)) {
-            // Power cuts may have displaced more than its log has room for.
+            // Power cuts may have displaced more blocks than the member's metadata log has room for.
             Some(_) if self.scenario.cramped && lost.len() < self.scenario.parities => Ok(()),
             Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
             None => Ok(()),
         }
     }
 
-    /// Members that do not hold all they should.
+    /// Members that are not active.
     pub(super) fn unsound_members(&self) -> impl Iterator<Item = usize> {
         let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
         let unsound = states.into_iter().enumerate().filter(|(_, (state, _))| *state != MemberState::Active);
         unsound.map(|(member, _)| member)
     }
 
-    /// A few writes with FUA behind what was recovered; some may be in flight yet.
+    /// Submits a few writes with FUA behind the recovered data; some may still be in flight afterwards.
     pub(super) fn write_on(&mut self) -> Result<(), Failure> {
         let zones =
             (0..self.oracle.zones.len() as u32).filter(|zone| self.oracle.zones[*zone as usize].active);

@@ -1,16 +1,16 @@
-//! The status is compared with the truth, in forks.
+//! Tests of the status against the true state of the array, in forks.
 //!
-//! *May be lost.* As many members as the status says may be lost are pulled from a copy of the world, whichever they
-//! are, and everything that was promised has to be there. Members that are struck in a way that no array can know of
-//! yet (a block that has not been read since) are pulled first. Where fewer may be lost than there are parities although
-//! no member is suspect, the status is too pessimistic, which is counted.
+//! *May be lost.* A random set of as many members as the status says may be lost is pulled from a copy of the world,
+//! and all promised data has to be there. Members with faults that the array cannot have detected yet (a block that was
+//! not read since) are pulled first. If the status says that fewer members may be lost than there are parities although
+//! no member is suspect, it is too pessimistic, which is counted.
 //!
-//! *Readable.* Each zone in which a read fails is one of those of which the status says that not everything can be read,
-//! or the status says so of single blocks.
+//! *Readable.* Each zone in which a read fails is listed in the status as a zone with unreadable data, or the status
+//! reports unreadable blocks.
 //!
-//! *Remedies.* What the status recommends is done, until it recommends nothing: each remedy has to succeed, unless a
-//! drive that is damaged takes part, and to help. Fewer members may not be lost after it than before, and it is not
-//! recommended again. At the end the array is healthy, and as many members as it has parities may be lost.
+//! *Remedies.* The remedies that the status recommends are carried out until it recommends none. Each remedy has to
+//! succeed, unless a damaged drive takes part, and has to help: after it no fewer members may be lost than before, and
+//! it is not recommended again. At the end the array is healthy, and as many members as it has parities may be lost.
 
 use super::{
     fork::Losses,
@@ -28,15 +28,15 @@ use engine::{
 };
 use std::collections::BTreeSet;
 
-/// Remedies in a row after which an array has to be healthy.
+/// Number of successive remedies after which an array has to be healthy.
 const MOST_REMEDIES: usize = 12;
 
-/// What the status said when a world was ended.
+/// The health that the status reported when a world was ended.
 pub(super) struct Claim {
     health: Health,
-    /// Members that are not offered any more.
+    /// Members that are not offered from then on.
     absent: Vec<usize>,
-    /// Members that may be struck without the array knowing of it.
+    /// Members that may have faults that the array has not detected.
     hidden: Vec<usize>,
 }
 
@@ -50,7 +50,7 @@ impl World<'_> {
         self.array_status().map(|status| Health::of(&status))
     }
 
-    /// What the status says of how many members may be lost. `absent` ones are not offered from now on.
+    /// The number of members that may be lost according to the status. `absent` members are not offered from now on.
     ///
     /// # Errors
     /// The status contradicts itself.
@@ -60,7 +60,7 @@ impl World<'_> {
         if health.condition == Condition::Healthy && !whole {
             return Err(Failure(format!("the status says that the array is healthy: {health:?}")));
         }
-        // One that is filled, and is not there any more, is one more that is lost.
+        // A member that is being filled counts as one more lost member if it is not offered any more.
         let is_out = |member: &usize| health.out.contains(member) || health.missing.contains(member);
         let known =
             |member: &usize| is_out(member) || health.lacking.contains(member) && !absent.contains(member);
@@ -68,7 +68,7 @@ impl World<'_> {
         Ok(Some(Claim { health, absent, hidden }))
     }
 
-    /// Pulls as many members as may be lost by `claim` from a copy of `ended`, and judges what is recovered.
+    /// Pulls as many members as may be lost according to `claim` from a copy of `ended`, and judges the recovery.
     ///
     /// # Errors
     /// A broken promise.
@@ -96,7 +96,7 @@ impl World<'_> {
         let set = rng.pick(&sets).clone();
         let pulled: BTreeSet<usize> = [absent.clone(), hidden.clone(), set].concat().into_iter().collect();
         let pulled: Vec<usize> = pulled.into_iter().collect();
-        // Members that are being filled, and are not offered any more.
+        // Includes members that are being filled and not offered any more.
         let out = health.out.iter().chain(&health.missing);
         if out.chain(&pulled).collect::<BTreeSet<_>>().len() > parities {
             return Ok(());
@@ -107,10 +107,10 @@ impl World<'_> {
         })
     }
 
-    /// Compares what can be read with what the status says of it: reads have failed in the `failed` zones alone.
+    /// Checks the status against failed reads, which occurred in the `failed` zones only.
     ///
     /// # Errors
-    /// The status says that everything is there.
+    /// The status reports readable data where reads failed.
     pub(super) fn judge_readable(&self, failed: &BTreeSet<u32>) -> Result<(), Failure> {
         let Some(status) = self.array_status() else { return Ok(()) };
         let health = Health::of(&status);
@@ -125,11 +125,11 @@ impl World<'_> {
         }
     }
 
-    /// Pulls as many members as may be lost by the status of an array that has been recovered without `lost`; then
-    /// does what the status recommends.
+    /// Pulls as many members as may be lost according to the status of an array that was recovered without `lost`; then
+    /// carries out the recommended remedies.
     ///
     /// # Errors
-    /// The status promises too much, or what it recommends does not help.
+    /// The status promises too much, or a remedy does not help.
     pub(super) fn judge_status(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         if let Some(claim) = self.claim(lost.to_vec(), suspects)? {
             let mut rng = self.rng.fork();
@@ -138,13 +138,13 @@ impl World<'_> {
             self.judge_claim(&ended, &claim, suspects, &mut rng)
                 .map_err(|failure| Failure(format!("recovered; then, after {end}, {failure}")))?;
         }
-        // A drive that is damaged may fail on the way, and so may what it takes part in.
+        // A damaged drive may fail during a remedy, and then the remedy may fail too.
         let damaged: Vec<usize> = suspects.iter().copied().filter(|member| !lost.contains(member)).collect();
         self.follow_remedies(&damaged, damaged.is_empty())
     }
 
-    /// Does what the status recommends, until it recommends nothing. `damaged` members may lack what no array can know of
-    /// yet; nothing else fails if it `works`.
+    /// Carries out the recommended remedies until none is recommended. `damaged` members may have undetected faults;
+    /// with `works` every remedy has to succeed.
     fn follow_remedies(&mut self, damaged: &[usize], works: bool) -> Result<(), Failure> {
         let mut done = Vec::new();
         for _ in 0..MOST_REMEDIES {
@@ -182,11 +182,11 @@ impl World<'_> {
         Err(Failure(format!("the array is not healthy after {done:?}")))
     }
 
-    /// Does what the status of an array recommends that has suffered more than is promised to be survived, from when its
-    /// drives fail no more commands: members that are missing come back when they are to be brought back.
+    /// Carries out the recommended remedies of an array with more faults than the guarantee covers, once the drives
+    /// fail no more commands: missing members come back when the status recommends that.
     ///
     /// # Errors
-    /// What is recommended does not help.
+    /// A remedy does not help.
     pub(super) fn judge_remedies_beyond(&mut self, struck: usize) -> Result<(), Failure> {
         for bay in self.kept(&[]) {
             self.wire.ssd(bay).faults().calm();
@@ -194,7 +194,7 @@ impl World<'_> {
         self.follow_remedies(&[struck], true)
     }
 
-    /// Carries out a remedy: the same commands as `host` gives.
+    /// Carries out a remedy with the same operations as `host`.
     fn apply(&mut self, remedy: &Remedy) -> Result<Result<(), Why>, Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(Ok(())) };
         match remedy {
@@ -202,9 +202,9 @@ impl World<'_> {
                 let pending = self.start(subject.rebuild());
                 let rebuilt = self.wait_in_order(&pending)?;
                 match rebuilt {
-                    // As the status says then.
+                    // The status reports this loss afterwards.
                     Err(Why::Lost(_, None)) if self.lenient => Ok(Ok(())),
-                    // Only the rebuild itself says so, and names the zone: it is to be reset.
+                    // Only the error of the rebuild reports this, and names the zone, which has to be reset.
                     Err(Why::LeftOut(out) | Why::Lost(_, Some(out)))
                         if self.lenient && out.reason == NoPart::TooManyHoles =>
                     {
@@ -237,7 +237,7 @@ impl World<'_> {
                 self.take_report(|_| true)?;
                 let is_out = |member: &usize| self.member_state(*member) == Some(MemberState::Out);
                 match members.iter().any(is_out) {
-                    // It cannot be brought back.
+                    // The member cannot be brought back.
                     true => self.reset_unusable(),
                     false => Ok(Ok(())),
                 }
@@ -245,7 +245,7 @@ impl World<'_> {
         }
     }
 
-    /// Puts new drives in the places of members, one after the other.
+    /// Replaces members by new drives, one after the other.
     fn exchange(&mut self, members: &[usize]) -> Result<Result<(), Why>, Failure> {
         for member in members.iter().copied() {
             let Some(subject) = self.subject.clone() else { return Ok(Ok(())) };
@@ -263,7 +263,7 @@ impl World<'_> {
                     self.wait_in_order(&pending)?
                 }
             };
-            // As `replace --now`.
+            // As `replace --now` does.
             let no_copy = result.as_ref().is_err_and(|why| why.is_no_copy());
             if no_copy {
                 let pending = self.start(subject.fail(member));
@@ -281,7 +281,7 @@ impl World<'_> {
         Ok(Ok(()))
     }
 
-    /// Resets the zones that the status names, or, where it names none, those in which blocks cannot be read.
+    /// Resets the failed and the offline zones, or all zones if there are none.
     fn reset_unusable(&mut self) -> Result<Result<(), Why>, Failure> {
         let Some(status) = self.array_status() else { return Ok(Ok(())) };
         let mut zones: Vec<u32> = status.failed_zones.iter().map(|zone| zone.0).collect();
@@ -294,7 +294,7 @@ impl World<'_> {
 
     fn reset_zones(&mut self, zones: &[u32]) -> Result<Result<(), Why>, Failure> {
         for zone in zones.iter().copied() {
-            // What an offline zone was being changed to is of no concern any more.
+            // The change that was pending in an offline zone is irrelevant now.
             self.oracle.zones[zone as usize].change = None;
             self.oracle.change(zone, Change::Reset);
             let reset = Command::Reset { zones: Zones::One(ZoneIndex(zone)) };
@@ -307,7 +307,7 @@ impl World<'_> {
         Ok(Ok(()))
     }
 
-    /// Everything that was promised is there after remedies, and stays so without as many members as may be lost now.
+    /// After the remedies all promised data is there, also without as many members as may be lost now.
     fn judge_cured(&mut self, done: &[Remedy], damaged: &[usize]) -> Result<(), Failure> {
         let cured = |failure: Failure| Failure(format!("healthy after {done:?}; {failure}"));
         let report = self.take_report(|_| false).map_err(cured)?;
@@ -324,7 +324,7 @@ impl World<'_> {
             .map_err(|failure| cured(Failure(format!("after {end}, without {}: {failure}", named(&lost)))))
     }
 
-    /// Members of `losses` that are not offered in any recovery.
+    /// Members of `losses` that are offered in no recovery.
     pub(super) fn never_offered(losses: &Losses) -> Vec<usize> {
         let always = |member: &usize| losses.lost.iter().all(|lost| lost.contains(member));
         losses.suspects.iter().copied().filter(always).collect()

@@ -50,7 +50,7 @@ impl World<'_> {
         if bays.is_empty() { None } else { Some(*self.rng.pick(&bays)) }
     }
 
-    /// Finds which of the two drives the array has taken, once it has written to its drives; gives the member and the
+    /// Finds which of the two drives the array has taken, once it has written to its drives; returns the member and the
     /// drive that no longer belongs to the array.
     pub(super) fn settle_heir(&mut self) -> Option<(usize, Bay)> {
         let heir = self.heir?;
@@ -121,10 +121,10 @@ impl World<'_> {
         Some(self.begin_replacement(subject, member, bay))
     }
 
-    /// Updates the member if the heir has taken over; gives whether the replacement is still running.
+    /// Updates the member if the heir has taken over; returns whether the replacement is still running.
     ///
     /// # Errors
-    /// It has failed.
+    /// The replacement has failed.
     pub(super) fn follow(&mut self, replacement: &Replacement) -> Result<bool, Failure> {
         if let Some(heir) = self.heir.take_if(|_| replacement.taken.get()) {
             self.members[heir.member] = Some(heir.bay);

@@ -131,7 +131,7 @@ pub struct Summary<C> {
     pub failures: Vec<Outcome<C>>,
 }
 
-/// Plays all `seeds` with `play` on `jobs` threads, and sums up the counts. `finished` is called after each seed.
+/// Plays all `seeds` with `play` on `jobs` threads, and sums up the counters. `finished` is called after each seed.
 pub(super) fn run_seeds<C: Default + Send>(
     play: &(dyn Fn(u64) -> Outcome<C> + Sync),
     add: fn(&mut C, &C),

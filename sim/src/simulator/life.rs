@@ -67,7 +67,7 @@ impl World<'_> {
     /// Takes the new subject; `false` if it was refused.
     ///
     /// # Errors
-    /// It promises more than its drives can keep, or less.
+    /// The subject promises more than its drives can keep, or less.
     pub(super) fn created(&mut self, result: Result<Rc<dyn Subject>, Why>) -> Result<bool, Failure> {
         Ok(match result {
             Ok(subject) => {
@@ -333,7 +333,7 @@ impl World<'_> {
     /// drive.
     ///
     /// # Errors
-    /// It has taken a drive that it must not take.
+    /// The array has taken a drive that it must not take.
     fn note_drives(&mut self, course: &mut Course) -> Result<(), Failure> {
         course.retire(self.settle_heir());
         self.note_places(course)
@@ -342,7 +342,7 @@ impl World<'_> {
     /// As [`World::note_drives`], for drives that were being attached.
     ///
     /// # Errors
-    /// As there.
+    /// As [`World::note_drives`].
     pub(super) fn note_places(&mut self, course: &mut Course) -> Result<(), Failure> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let heir = self.heir.map(|heir| heir.bay);
@@ -362,11 +362,11 @@ impl World<'_> {
             self.trace.note(|| format!("member {member} is {drive} again"));
             // Faults of that drive may still come.
             course.suspects.iter_mut().filter(|s| s.member == member).for_each(|s| s.struck = true);
-            // It may have been about to take another place, too.
+            // The same drive may have been the designated drive of another member, too.
             self.members.iter_mut().for_each(|place| _ = place.take_if(|taken| Some(*taken) == bay));
             let other = std::mem::replace(&mut self.members[member], bay);
             course.attic.retain(|old| Some(*old) != bay);
-            // The other drive was being attached and belongs to nothing.
+            // The other drive's attachment was interrupted, so it does not belong to the array.
             if other.is_some() {
                 course.half_attached.remove(&member);
             }
@@ -390,7 +390,7 @@ impl World<'_> {
         for (member, (state, _)) in states.iter().enumerate() {
             if self.scenario.cramped && *state == MemberState::Rebuilding && filled.is_none() {
                 // Power cuts have displaced more blocks than its log has room for. Enough others are sound, or the
-                // array would not do without this one.
+                // array would not leave this one out.
                 course.suspects.take_in(member, is_active);
             }
             let is_filled = filled.is_some_and(|filled| filled.contains(&member));
@@ -468,8 +468,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// At an end, a member is lost, or its ZRWA, which is certain for a `new` one in a power cut; gives the drive that
-    /// loses its ZRWA.
+    /// At an end, a member is lost, or its ZRWA, which is certain for a `new` one in a power cut. Returns the drive
+    /// that loses its ZRWA.
     fn strike_at_end(&mut self, course: &mut Course, victim: usize, end: End, new: bool) -> Option<Bay> {
         let m = &self.scenario.misfortune;
         let (lost_percent, zrwa_percent) = (m.member_lost_percent, m.zrwa_lost_percent);
@@ -499,7 +499,7 @@ impl World<'_> {
     /// Drives to assemble from, in random order, sometimes with stale ones among them.
     ///
     /// # Errors
-    /// Those of creating a drive of another array.
+    /// The creation of a drive of another array fails.
     fn offered(&mut self, course: &mut Course) -> Result<Vec<Bay>, Failure> {
         let stale_percent = self.scenario.misfortune.stale_returns_percent;
         if !course.suspects.is_full() && self.rng.chance(1, 4) {

@@ -1,9 +1,9 @@
-//! The load: operations as a host would hand them in, and the check of every answer.
+//! The load: submits operations as a host would, and checks every completion.
 //!
-//! The load keeps to what a host may rely on: it writes at the end of what it handed in, keeps
-//! within the limits of open and active zones, and mostly changes a zone as a whole only when nothing
-//! is in flight in it. Any error is a failure, except of writes that a reset or finish has overtaken,
-//! and for commands that are wrong on purpose: those must be refused and change nothing.
+//! The load keeps to the rules for hosts: it writes at the end of the submitted writes, keeps within the limits of open
+//! and active zones, and mostly resets or finishes a zone only when no operation is in flight in it. An error is a
+//! failure, except for writes that a reset or finish has overtaken, and for invalid commands, which must be refused
+//! without effect.
 
 use super::{
     ops::{Held, Kind, Op, outcome},
@@ -18,7 +18,7 @@ use engine::{
 };
 
 impl World<'_> {
-    /// Hands in the next operation, if the one that comes up is possible now.
+    /// Submits the next operation, if the drawn one is possible now.
     pub(super) fn issue(&mut self) {
         let Some(limits) = self.limits.clone() else { return };
         if let Some(index) = self.held.iter().position(|held| self.is_quiet(*held)) {
@@ -63,11 +63,11 @@ impl World<'_> {
         }
     }
 
-    /// Mostly one of the hot zones, which are others in other runs.
+    /// A random zone, mostly one of the hot zones.
     fn pick_zone(&mut self, zones: u32) -> u32 {
         let hot = self.scenario.load.hot_zones.min(zones as u64);
         if self.rng.chance(7, 8) {
-            // Hot zones move on when they are full, so that all zones get written.
+            // The hot zones are the first that are not full, so that all zones get written.
             let first = (0..zones).filter(|z| !self.oracle.is_full(*z)).take(hot as usize);
             let candidates: Vec<u32> = first.collect();
             if !candidates.is_empty() {
@@ -83,7 +83,7 @@ impl World<'_> {
         }
     }
 
-    /// Changes a zone at once, whatever is in flight there, or when it is quiet.
+    /// Resets or finishes a zone at once, with operations in flight there, or later when the zone is idle.
     fn hold_or_race(&mut self, held: Held, limits: &Geometry) {
         let (Held::Reset(zone) | Held::Finish(zone)) = held else { return };
         let state = &self.oracle.zones[zone as usize];
@@ -104,8 +104,8 @@ impl World<'_> {
         zones.all(|(zone, state)| state.in_flight == 0 || !held.holds(zone as u32))
     }
 
-    /// Whether the zone may be written or opened within the limits of active and open zones,
-    /// whatever order the operations in flight come to an end in.
+    /// Whether the zone may be written or opened within the limits of active and open zones, in whatever order the
+    /// operations in flight complete.
     fn may_activate(&self, zone: u32, limits: &Geometry) -> bool {
         let zones = &self.oracle.zones;
         let this = &zones[zone as usize];
@@ -144,13 +144,13 @@ impl World<'_> {
         }
     }
 
-    /// Hands in a flush.
+    /// Submits a flush.
     pub(super) fn issue_flush(&mut self) {
         let point = self.oracle.flush();
         self.submit(Kind::Flush(point), Command::Flush);
     }
 
-    /// Hands in a reset or finish of one zone.
+    /// Submits a reset or finish of one zone.
     pub(super) fn issue_one_change(&mut self, zone: u32, change: Change) {
         self.issue_change(vec![zone], change, Zones::One(ZoneIndex(zone)));
     }
@@ -166,7 +166,7 @@ impl World<'_> {
         self.submit(Kind::Change { zones, change }, command);
     }
 
-    /// Blocks of the next write: below a chunk, around one, or up to three stripes.
+    /// Draws the size of a write in blocks: below a chunk, around a chunk, or up to three stripes.
     fn draw_blocks(&mut self, start: u64) -> u64 {
         let chunk = self.scenario.chunk_blocks;
         let stripe = chunk * self.scenario.data_chunks();
@@ -201,7 +201,7 @@ impl World<'_> {
         self.write(zone, blocks, fua, append);
     }
 
-    /// Hands in a write, which must be possible.
+    /// Submits a write, which must be possible.
     pub(super) fn write(&mut self, zone: u32, blocks: u64, fua: bool, append: bool) {
         let Some(limits) = &self.limits else { return };
         let zone_start = limits.start(ZoneIndex(zone)).0;
@@ -220,7 +220,7 @@ impl World<'_> {
         if self.is_held(zone) || self.oracle.zones[zone as usize].change.is_some() {
             return;
         }
-        // Mostly of what was written, with a little beyond.
+        // Mostly written blocks, with a few beyond the end.
         let end = (self.oracle.zones[zone as usize].submitted() + 4).min(limits.zone_capacity_blocks);
         let block = self.rng.below(end);
         let blocks = (1 + self.rng.below(end - block)).min(limits.max_transfer_blocks as u64);
@@ -230,7 +230,7 @@ impl World<'_> {
         self.submit(Kind::Read { point, blocks }, Command::read(lba, data));
     }
 
-    /// Something that must be refused, in a zone that is quiet so that it is clear why.
+    /// Submits an invalid command to an idle zone, so that its status is predictable.
     fn issue_wrong(&mut self, zone: u32, limits: &Geometry) {
         let state = &self.oracle.zones[zone as usize];
         if state.in_flight > 0 || self.is_held(zone) {
@@ -271,10 +271,10 @@ impl World<'_> {
         self.ops.push(Op { kind, completion });
     }
 
-    /// Takes the answers that are there.
+    /// Takes the completions that are available.
     ///
     /// # Errors
-    /// An answer that breaks a promise.
+    /// A completion that breaks a promise.
     pub(super) fn collect(&mut self) -> Result<(), Failure> {
         self.note_gone_back()?;
         let mut index = 0;
@@ -284,7 +284,7 @@ impl World<'_> {
                     let op = self.ops.remove(index);
                     self.complete(op.kind, done)?;
                     if !self.in_order && self.rng.chance(1, 4) {
-                        // Whatever comes next may come between two answers.
+                        // Other events may come between two completions.
                         self.ready = true;
                         return Ok(());
                     }
@@ -357,8 +357,8 @@ impl World<'_> {
                 let state = &mut self.oracle.zones[zone as usize];
                 state.end();
                 state.opened = false;
-                // A closed zone that was opened but not written may be empty or closed: it may
-                // still count as active, so the load takes it as such.
+                // A closed zone that was opened but not written may be empty or closed: it may still count as active,
+                // so the load assumes that.
             }
             Kind::Wrong { .. } => {}
         }

@@ -1,9 +1,9 @@
-//! The seeded crash simulator: proves what the array promises, or gives the seed that breaks it.
+//! The seeded crash simulator: tests the promises of the array, and reports the seeds that break them.
 //!
-//! A seed decides the drives, the load, the order of everything, the faults and the moments of the
-//! power cuts ([`scenario`]). A [`world`] plays it: the engine runs on a seeded executor, its
-//! commands wait on the [`wire`], and after each power cut and recovery the [`oracle`] compares
-//! what the array shows with what it promised. The same seed always gives the same run.
+//! A seed decides the drives, the load, the order of all events, the faults and the moments of the power cuts
+//! ([`scenario`]). A [`world`] plays it: the engine runs on a seeded executor, its commands are queued in [`wire`], and
+//! after each recovery the [`oracle`] compares the state of the array with its promises. The same seed always gives the
+//! same run.
 
 mod common;
 mod copies;

@@ -1,20 +1,18 @@
-//! The oracle: what the array promised so far, and whether what it shows now is allowed.
+//! The oracle: records the promises of the array, and judges its reads and recoveries.
 //!
-//! The oracle sees every command when it is submitted and every completion when it is there. From
-//! that it knows, for each logical zone, the least and the most that may be found after a power
-//! cut (the array's durable prefix promise):
+//! The oracle receives each command at its submission and each completion at its delivery. From these it derives, for
+//! each logical zone, the permitted states after a power cut:
 //!
-//! - the write pointer is at least `durable`: the end of the last write that completed with FUA, or
-//!   that completed before a flush was submitted which completed too, or that an earlier recovery
-//!   reported;
-//! - it is at most `submitted`, the end of what was handed in;
-//! - each block below it holds what was written there last;
-//! - if the process was killed and the drives kept power, the write pointer is also at least the end
-//!   of the last write that completed at all;
-//! - a reset or finish whose completion was not seen happened wholly or not at all; one whose
-//!   completion was seen happened.
+//! - the write pointer is at least `durable`: the end of the last write that completed with FUA, or that completed
+//!   before a flush was submitted which completed too, or that an earlier recovery reported;
+//! - it is at most `submitted`, the end of the submitted writes;
+//! - each block below it holds the data that was written there last;
+//! - if the process was killed and the drives kept power, the write pointer is also at least the end of the last write
+//!   that completed at all;
+//! - a reset or finish without a delivered completion happened wholly or not at all; one with a delivered completion
+//!   happened.
 //!
-//! Nothing here looks at the array: the oracle judges the promise, not the implementation.
+//! The oracle does not use the array's internal state: it judges the promise, not the implementation.
 
 use super::stamp::{self, Stamp};
 use emu::rng::Rng;
@@ -23,59 +21,59 @@ use engine::{
     zone::{ZoneInfo, ZoneState},
 };
 
-/// A change of a whole zone that has been asked for and not been answered.
+/// A reset or finish that was submitted and has not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Reset,
     Finish,
 }
 
-/// What is known of one logical zone.
+/// The recorded state of one logical zone.
 #[derive(Clone, Debug, Default)]
 pub struct Zone {
-    /// Number of the write that each block was written by, up to the submitted end.
+    /// For each block up to the submitted end, the number of the write that wrote it.
     writes: Vec<u64>,
-    /// Counts the lives of the zone: it grows with each reset.
+    /// Number of resets of the zone so far.
     pub life: u64,
     /// End of the writes that have completed.
     pub acknowledged: u64,
-    /// What the process has noted for its successor.
+    /// The tail that the process has noted in the tails file for its successor.
     noted: u64,
-    /// End of what has to survive a power cut.
+    /// End of the data that has to survive a power cut.
     pub durable: u64,
-    /// Where the last recovery has reported the end.
+    /// The end that the last recovery reported.
     recovered: u64,
-    /// End of what has to be there although it need not survive a power cut: the process was killed,
-    /// and its successor knows this end.
+    /// End of the data that has to be there after a kill, although it need not survive a power cut: the successor of
+    /// the killed process knows this end from the tails file.
     answered: u64,
-    /// Finished: nothing can be written any more, whatever the tail is.
+    /// Finished: no block can be written, wherever the tail is.
     pub finished: bool,
     pub change: Option<Change>,
     /// Operations submitted and not completed.
     pub in_flight: u32,
     /// Operations submitted so far.
     begun: u64,
-    /// Opened by command: never closed by the device on its own.
+    /// Explicitly opened: the device does not close it by itself.
     pub opened: bool,
-    /// Being opened by command.
+    /// An open command is in flight.
     pub opening: bool,
     /// Counts towards the limit of active zones.
     pub active: bool,
 }
 
 impl Zone {
-    /// End of what was handed in.
+    /// End of the submitted writes.
     pub fn submitted(&self) -> u64 {
         self.writes.len() as u64
     }
 
-    /// An operation is submitted.
+    /// Counts a submitted operation.
     pub fn begin(&mut self) {
         self.in_flight += 1;
         self.begun += 1;
     }
 
-    /// An operation has completed.
+    /// Counts a completed operation.
     pub fn end(&mut self) {
         self.in_flight -= 1;
     }
@@ -86,11 +84,11 @@ impl Zone {
     }
 }
 
-/// What the acknowledged ends were when a flush was submitted, by zone, with the zone's life.
+/// The acknowledged end of each zone when a flush was submitted, with the zone's life.
 #[derive(Clone, Debug)]
 pub struct FlushPoint(Vec<(u64, u64)>);
 
-/// What a read may return, fixed when it is submitted.
+/// What a read may return, as of its submission.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadPoint {
     pub zone: u32,
@@ -99,27 +97,28 @@ pub struct ReadPoint {
     acknowledged: u64,
 }
 
-/// Which zones were quiet when a report was submitted: their count of operations then.
+/// For each zone that was idle when a report was submitted, its count of operations then.
 #[derive(Clone, Debug)]
 pub struct ReportPoint(Vec<Option<u64>>);
 
-/// Everything that was promised in one run.
+/// The promises of one run.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     pub capacity: u64,
     pub zones: Vec<Zone>,
     next_write: u64,
-    /// Whether the array says that completed writes may be lost until a flush.
+    /// Whether the array declares that completed writes may be lost until a flush.
     pub volatile_cache: bool,
 }
 
 impl Oracle {
-    /// Nothing has happened since the oracle was `before`: numbers of writes alone are not given again.
+    /// Restores the state `before`, except that numbers of writes are not used again.
     pub fn go_back(&mut self, before: Oracle) {
         *self = Oracle { next_write: self.next_write, ..before };
     }
 
-    /// Writes of a copy of the array are told from those of the others.
+    /// Leaves a gap in the numbers of writes, so that the writes of a copy of the array differ from those of the
+    /// original.
     pub fn set_apart(&mut self) {
         self.next_write += 1 << 32;
     }
@@ -130,13 +129,14 @@ impl Oracle {
         Oracle { capacity: capacity_blocks, zones, next_write: 1, volatile_cache }
     }
 
-    /// Whether nothing more can be written to the zone.
+    /// Whether the zone accepts no more writes.
     pub fn is_full(&self, zone: u32) -> bool {
         let z = &self.zones[zone as usize];
         z.finished || z.submitted() == self.capacity
     }
 
-    /// Hands in a write at the submitted end, as large as `data`, which is filled; gives its place.
+    /// Records a write at the submitted end with the size of `data`, and fills the buffer; returns the start and the
+    /// buffer.
     pub fn write(&mut self, zone: u32, mut data: Buf) -> (u64, Buf) {
         let blocks = data.blocks();
         let z = &mut self.zones[zone as usize];
@@ -157,14 +157,13 @@ impl Oracle {
         (start, data)
     }
 
-    /// Whether a write to the zone in this life of it may fail: a reset or finish has overtaken it.
+    /// Whether a write of this life of the zone may fail because a reset or finish has overtaken it.
     pub fn is_overtaken(&self, zone: u32, life: u64) -> bool {
         let z = &self.zones[zone as usize];
         z.life != life || z.change.is_some() || z.finished
     }
 
-    /// A write of this life of the zone has completed up to `end`; the array says that its tail is at
-    /// `tail`.
+    /// A write of this life of the zone has completed up to `end`; the array reported its tail as `tail`.
     pub fn written(&mut self, zone: u32, life: u64, end: u64, tail: u64, fua: bool) {
         let z = &mut self.zones[zone as usize];
         z.end();
@@ -178,12 +177,12 @@ impl Oracle {
         }
     }
 
-    /// A flush is submitted.
+    /// Records the submission of a flush.
     pub fn flush(&self) -> FlushPoint {
         FlushPoint(self.zones.iter().map(|z| (z.life, z.acknowledged)).collect())
     }
 
-    /// A flush has completed.
+    /// Records the completion of a flush.
     pub fn flushed(&mut self, point: &FlushPoint) {
         for (zone, &(life, acknowledged)) in self.zones.iter_mut().zip(&point.0) {
             if zone.life == life {
@@ -192,7 +191,7 @@ impl Oracle {
         }
     }
 
-    /// A reset or finish is submitted. Writes that are in flight in the zone may fail from now on.
+    /// Records the submission of a reset or finish. Writes in flight in the zone may fail from now on.
     pub fn change(&mut self, zone: u32, change: Change) {
         let z = &mut self.zones[zone as usize];
         assert!(z.change.is_none(), "zone {zone} is changed twice at once");
@@ -200,7 +199,7 @@ impl Oracle {
         z.begin();
     }
 
-    /// A reset or finish has completed.
+    /// Records the completion of a reset or finish.
     pub fn changed(&mut self, zone: u32) {
         let z = &mut self.zones[zone as usize];
         z.end();
@@ -215,34 +214,35 @@ impl Oracle {
         }
     }
 
-    /// A read is submitted.
+    /// Records the submission of a read.
     pub fn read(&mut self, zone: u32, block: u64) -> ReadPoint {
         let z = &mut self.zones[zone as usize];
         z.begin();
         ReadPoint { zone, block, life: z.life, acknowledged: z.acknowledged }
     }
 
-    /// As [`Oracle::read`]; unless it is sure where the zone ended, what need not be there may be zeros.
+    /// As [`Oracle::read`]; if the zone's end is not known for `sure`, blocks that need not have survived may read as
+    /// zeros.
     pub fn read_sure(&mut self, zone: u32, block: u64, sure: bool) -> ReadPoint {
         let point = self.read(zone, block);
         let least = self.zones[zone as usize].durable.min(point.acknowledged);
         ReadPoint { acknowledged: if sure { point.acknowledged } else { least }, ..point }
     }
 
-    /// Whether a reset has overtaken the read: it may fail, too.
+    /// Whether a reset has overtaken the read, which may fail then.
     pub fn is_reset_since(&self, point: ReadPoint) -> bool {
         let zone = &self.zones[point.zone as usize];
         zone.life != point.life || zone.change == Some(Change::Reset)
     }
 
-    /// A read has returned `data`.
+    /// Checks the `data` that a read has returned.
     ///
     /// # Errors
-    /// What is wrong with the data.
+    /// The first wrong block.
     pub fn check_read(&mut self, point: ReadPoint, data: &[u8]) -> Result<(), String> {
         self.zones[point.zone as usize].end();
         if self.is_reset_since(point) {
-            // It may return anything.
+            // It may return any data.
             return Ok(());
         }
         for (i, bytes) in data.chunks_exact(BLOCK).enumerate() {
@@ -251,8 +251,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks one block: below `acknowledged` it must be there, then it may be, and above the
-    /// submitted end there are zeros.
+    /// Checks one block: below `acknowledged` it must hold its data, up to the submitted end its data or zeros, and
+    /// beyond that zeros.
     fn check_block(&self, zone: u32, block: u64, acknowledged: u64, bytes: &[u8]) -> Result<(), String> {
         let write = self.zones[zone as usize].writes.get(block as usize).copied();
         let right = match write {
@@ -268,7 +268,7 @@ impl Oracle {
         Err(format!("zone {zone} block {block} should hold {expected}, but holds {}", stamp::describe(bytes)))
     }
 
-    /// The process has ended: completions that were not seen will not be any more.
+    /// The process has ended: completions that were not delivered are lost.
     pub fn process_ended(&mut self) {
         for zone in &mut self.zones {
             zone.in_flight = 0;
@@ -276,13 +276,13 @@ impl Oracle {
         }
     }
 
-    /// The power was cut: what is not durable may be lost.
+    /// The power was cut: only durable data has to survive.
     pub fn power_cut(&mut self) {
         self.zones.iter_mut().for_each(|zone| zone.answered = 0);
     }
 
-    /// The process was killed: what it had answered has to be there. Gives its tails, which are 0 or as
-    /// before where a reset was in flight.
+    /// The process was killed: acknowledged data has to survive. Returns the noted tails; where a reset was in flight,
+    /// the tail is 0 or unchanged.
     pub fn killed(&mut self, rng: &mut Rng) -> Vec<u64> {
         let answered = |zone: &mut Zone| {
             let forgotten = zone.change == Some(Change::Reset) && rng.chance(1, 2);
@@ -293,7 +293,7 @@ impl Oracle {
         self.zones.iter_mut().map(answered).collect()
     }
 
-    /// Zones may end where they were last recovered: nothing more is promised.
+    /// Lowers all promises to the ends of the last recovery.
     pub fn fall_back(&mut self) {
         for zone in &mut self.zones {
             zone.durable = zone.durable.min(zone.recovered);
@@ -302,11 +302,11 @@ impl Oracle {
         }
     }
 
-    /// A zone may end before where it was last said to, but not below what had been promised `before`: then what
-    /// was written behind comes to nothing.
+    /// Accepts that a zone ends below the last reported end, but not below the end that was promised `before`; later
+    /// writes are discarded.
     ///
     /// # Errors
-    /// It ends below that.
+    /// The zone ends below the promised end.
     pub fn gone_back(&mut self, info: &ZoneInfo, before: &Zone) -> Result<(), String> {
         let (zone, wp) = (&mut self.zones[info.zone.0 as usize], info.wp_blocks);
         let promised = before.durable.max(before.answered);
@@ -323,11 +323,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// Compares what the array reports after a recovery with what it promised, and from then on
-    /// holds it to what it reported.
+    /// Checks the report of a recovery against the promises; the reported ends are promised from then on.
     ///
     /// # Errors
-    /// Which promise about which zone is broken.
+    /// The broken promise and its zone.
     pub fn recovered(&mut self, report: &[ZoneInfo]) -> Result<(), String> {
         if report.len() != self.zones.len() {
             return Err(format!("{} zones are reported instead of {}", report.len(), self.zones.len()));
@@ -344,23 +343,22 @@ impl Oracle {
     /// As [`Oracle::recovered`], for a single zone.
     ///
     /// # Errors
-    /// The promise that is broken.
+    /// The broken promise.
     pub fn recovered_in(&mut self, info: &ZoneInfo) -> Result<(), String> {
         let zone = &mut self.zones[info.zone.0 as usize];
         recovered_zone(zone, self.capacity, info)
             .map_err(|what| format!("zone {}: {what} ({info:?}, {})", info.zone.0, summary(zone)))
     }
 
-    /// A report is submitted.
+    /// Records the submission of a report.
     pub fn report(&self) -> ReportPoint {
         ReportPoint(self.zones.iter().map(|z| (z.in_flight == 0).then_some(z.begun)).collect())
     }
 
-    /// Compares a report with what the zones must be, but for zones in which anything was in flight
-    /// since it was submitted.
+    /// Checks a report against the recorded states, except for zones with operations in flight since it was submitted.
     ///
     /// # Errors
-    /// Which zone is reported wrongly.
+    /// The zone with a wrong report.
     pub fn check_report(&self, point: &ReportPoint, report: &[ZoneInfo]) -> Result<(), String> {
         for info in report {
             let Some(zone) = self.zones.get(info.zone.0 as usize) else {
@@ -436,7 +434,7 @@ fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(),
     zone.writes.truncate(wp as usize);
     (zone.durable, zone.recovered, zone.answered) = (wp, wp, 0);
     if !finished {
-        // What a finish has overtaken may be in a finished zone, or zeros.
+        // In a finished zone, writes that the finish has overtaken may be there or read as zeros.
         (zone.acknowledged, zone.noted) = (wp, wp);
     }
     zone.finished = finished;

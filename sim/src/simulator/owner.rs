@@ -38,7 +38,7 @@ impl World<'_> {
     /// the array is provisional.
     ///
     /// # Errors
-    /// It reports another identity.
+    /// The subject reports another identity.
     pub(super) fn hear_said(&mut self, subject: &dyn Subject) -> Result<(), Failure> {
         let Some(said) = subject.said() else { return Ok(()) };
         if !self.books.may.is_empty() && !self.books.may.contains(&said) {
@@ -51,7 +51,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Draws a change, and gives the identities that are allowed after it.
+    /// Draws a change, and returns the identities that are allowed after it.
     fn draw_change(&mut self) -> (Change, Vec<Said>) {
         self.books.begun += 1;
         let begun = self.books.begun;
@@ -102,11 +102,11 @@ impl World<'_> {
         }
     }
 
-    /// Changes the identity of an array at rest, occasionally; the change may be interrupted. Gives whether it was
+    /// Changes the identity of an array at rest, occasionally; the change may be interrupted. Returns whether it was
     /// tried, after which another end is due.
     ///
     /// # Errors
-    /// It is refused without a reason.
+    /// The change is refused without a reason.
     pub(super) fn change_at_rest(&mut self, course: &mut Course) -> Result<bool, Failure> {
         let percent = self.scenario.misfortune.change_percent;
         // The tails of a killed process would not be kept.

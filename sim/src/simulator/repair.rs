@@ -1,7 +1,6 @@
-//! Repairs of members that have been lost: drives are given, attached and filled, or come back.
+//! Repairs of lost members: their drives are replaced, attached and rebuilt, or come back.
 //!
-//! A repair goes on in the background while the life does; misfortunes may strike it, and the power may be cut on
-//! the way.
+//! A repair runs in the background beside the load; faults may strike it, and the power may be cut meanwhile.
 
 use super::{
     course::{Course, Repair},
@@ -15,7 +14,7 @@ use engine::array::{Drive, MemberState};
 use std::{cell::Cell, rc::Rc};
 
 impl World<'_> {
-    /// Starts a repair if one is due. Mostly it gets the time it takes.
+    /// Starts a repair if one is due, and mostly extends the event budget so that it can finish.
     pub(super) fn repair(&mut self, course: &mut Course, budget: &mut u64, done: u64) -> Result<(), Failure> {
         if course.repair.is_some() {
             if *budget <= done + 1 && !course.cut_in_rebuild {
@@ -39,7 +38,7 @@ impl World<'_> {
         let mut members = self.broken(course);
         self.rng.shuffle(&mut members);
         let Some(first) = members.first().copied() else { return Ok(()) };
-        // All at once, or one after the other.
+        // All members at once, or one after the other.
         if members.len() > 1 && self.rng.chance(1, 2) {
             members.truncate(1);
         }
@@ -54,7 +53,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Suspects that are in need of a repair.
+    /// Suspects that need a repair.
     pub(super) fn broken(&self, course: &Course) -> Vec<usize> {
         let mut members = course.suspects.members();
         let is_sound = |member| self.member_state(member) == Some(MemberState::Active);
@@ -64,7 +63,7 @@ impl World<'_> {
         members
     }
 
-    /// Lets a drive that is missing come back to an array that has held back, once in a while.
+    /// Occasionally brings a missing drive back to a provisional array.
     pub(super) fn come_back(&mut self, course: &mut Course) {
         if course.coming_back.as_ref().is_some_and(|back| back.borrow().is_some()) {
             course.coming_back = None;
@@ -83,8 +82,8 @@ impl World<'_> {
         }
     }
 
-    /// Starts filling members: with other drives, unless they are being rebuilt already. Others that are
-    /// being rebuilt are filled as well.
+    /// Starts to rebuild members, on new drives unless they are being rebuilt already. Other members that are being
+    /// rebuilt are completed as well.
     pub(super) fn start_repair(&mut self, course: &mut Course, chosen: &[usize]) -> Result<(), Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(()) };
         let (mut members, mut struck, mut drives) = (chosen.to_vec(), false, Vec::new());
@@ -98,7 +97,7 @@ impl World<'_> {
             let drive = match self.half_filled(course, member) {
                 Some(bay) => {
                     self.wire.clear_fault(bay);
-                    // An error may be on its way yet.
+                    // The error of a command in flight may still arrive.
                     struck |= course.suspects.of(member).struck;
                     None
                 }
@@ -116,7 +115,7 @@ impl World<'_> {
             for (member, drive, attaching) in drives {
                 let takes_part =
                     || subject.members().get(member).is_some_and(|(state, _)| *state != MemberState::Out);
-                // It may go out on the way.
+                // The member may go out meanwhile.
                 if takes_part()
                     && let Err(why) = subject.fail(member).await
                     && takes_part()
@@ -125,7 +124,7 @@ impl World<'_> {
                 }
                 let attached = subject.attach(member, drive.clone()).await;
                 if attached.is_err() && takes_part() {
-                    // It had come back to an array that has begun only now.
+                    // The member had come back while the array was provisional, which has committed only now.
                     subject.fail(member).await?;
                     subject.attach(member, drive).await?;
                 } else {
@@ -140,7 +139,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The drive of a member that is being rebuilt, if that can go on.
+    /// The drive of a member that is being rebuilt, if the rebuild can continue on it.
     fn half_filled(&mut self, course: &Course, member: usize) -> Option<Bay> {
         let bay = self.members[member].filter(|bay| !self.wire.is_gone(*bay))?;
         let rebuilding = self.member_state(member) == Some(MemberState::Rebuilding);
@@ -149,14 +148,14 @@ impl World<'_> {
         (rebuilding && sound && !course.suspects.is_absent(member)).then_some(bay)
     }
 
-    /// Another drive for a member.
+    /// Provides another drive for a member.
     fn give_drive(&mut self, course: &mut Course, member: usize) -> Result<Drive, Failure> {
         let old = self.members[member].take();
-        // A drive that the array may not have taken belongs to nothing.
+        // A drive with an incomplete attachment does not belong to the array.
         let half_attached = course.half_attached.remove(&member);
         let old = old.filter(|bay| !half_attached && !self.foreign.contains(bay));
         course.retire(old.map(|bay| (member, bay)));
-        // An array that holds back has not said so of the heir.
+        // A provisional array has not decided yet which drive of a replacement is the member.
         course.retire(self.heir.take_if(|heir| heir.member == member).map(|heir| (member, heir.bay)));
         let (wire, damaged) = (self.wire.clone(), &course.damaged);
         let bay = self.spare(&mut course.attic, |bay| !damaged.contains(&bay) && !wire.is_gone(bay))?;
@@ -165,7 +164,7 @@ impl World<'_> {
         Ok(self.drive(bay))
     }
 
-    /// Takes the result of a repair, if it is there.
+    /// Handles the result of a repair once it is available.
     pub(super) fn finish_repair(&mut self, course: &mut Course) -> Result<(), Failure> {
         let Some(result) = course.repair.as_ref().and_then(|repair| repair.pending.borrow_mut().take())
         else {
@@ -175,12 +174,12 @@ impl World<'_> {
         self.note_half_attached(course);
         self.note_places(course)?;
         match result {
-            // Neither is the array's.
+            // The array is not at fault: a drive was struck, or cannot be copied to.
             Err(why) if repair.copies && (!course.suspects.is_empty() || why.is_no_copy()) => {
                 self.trace.note(|| format!("not replaced: {why}"));
                 Ok(())
             }
-            // Another one that has lost something meanwhile was to be filled as well, and was struck.
+            // A member that was not part of this repair lacked parts too, and was struck.
             Err(why) if !repair.struck && self.are_filled(course, &repair, &why) => {
                 self.trace.note(|| format!("not rebuilt as a whole: {why}"));
                 self.note_active(course, Some(&repair.members))
@@ -203,7 +202,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether a repair that has failed has filled all that it was begun for, and another one was struck.
+    /// Whether a failed repair has filled all its members, and failed because another member was struck.
     fn are_filled(&self, course: &Course, repair: &Repair, why: &Why) -> bool {
         let is_filled = |member: &usize| self.member_state(*member) == Some(MemberState::Active);
         let is_other = |suspect: Suspect| {
@@ -214,13 +213,13 @@ impl World<'_> {
         others && repair.members.iter().all(is_filled) && !matches!(why, Why::Lost(..))
     }
 
-    /// Remembers drives that the array may or may not have taken.
+    /// Records drives with an attachment that may or may not have been completed.
     pub(super) fn note_half_attached(&mut self, course: &mut Course) {
         let attaching = course.attaching.drain(..).filter(|(_, attaching)| attaching.get());
         course.half_attached.extend(attaching.map(|(member, _)| member));
     }
 
-    /// Drives that the array has taken are of no other one any more.
+    /// Attached drives no longer belong to another array.
     pub(super) fn note_attached(&mut self, course: &Course) {
         for (member, _) in course.attaching.iter().filter(|(_, attaching)| !attaching.get()) {
             if let Some(bay) = self.members[*member] {

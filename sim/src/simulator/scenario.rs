@@ -1,8 +1,8 @@
-//! What one seed stands for: drives, load, faults and order, all drawn from the seed.
+//! The scenario of one seed: drives, load, faults and scheduling, all drawn from the seed.
 //!
-//! Swarm style: each seed turns a random subset of operations and faults on, with its own rates.
-//! A run that does everything at an average rate would rarely come near a corner; a run that does
-//! little else than, say, small FUA writes and finishes sees many.
+//! This is swarm testing: each seed enables a random subset of operations and faults, with rates of its own. A run that
+//! does everything at an average rate rarely reaches a corner case; a run that does little but, for example, small FUA
+//! writes and finishes reaches many.
 
 use emu::{
     rng::Rng,
@@ -13,15 +13,15 @@ use engine::{
     raid::{geometry::MAX_MEMBERS, policy::Policy},
 };
 
-/// Numbers of parities that arrays can be made with: so many members may be lost.
+/// Possible numbers of parities of an array, and so of members that may be lost.
 pub const PARITIES: &[usize] = &[1, 2];
 
-/// What arrays with so many parities are called.
+/// The name of the RAID level with this number of parities.
 pub fn level(parities: usize) -> String {
     format!("raid{}", 4 + parities)
 }
 
-/// The number of parities of a level, if there is one of this name.
+/// The number of parities of the RAID level with this name, if there is one.
 pub fn parities_of(name: &str) -> Option<usize> {
     PARITIES.iter().copied().find(|parities| level(*parities) == name)
 }
@@ -39,17 +39,17 @@ pub struct Load {
     pub finish: u64,
     pub open: u64,
     pub close: u64,
-    /// Commands that must be refused.
+    /// Invalid commands, which must be refused.
     pub wrong: u64,
     pub fua_percent: u64,
     pub queue_depth: usize,
-    /// Out of 100 resets and finishes, so many do not wait until nothing is in flight in their zone.
+    /// Percentage of resets and finishes that are submitted with operations in flight in their zone.
     pub race_percent: u64,
-    /// Zones that most operations go to.
+    /// Number of zones that most operations go to.
     pub hot_zones: u64,
     /// Relative rates of writes below a chunk, around a chunk, and up to three stripes.
     pub sizes: [u64; 3],
-    /// Out of 100 writes, so many end at the end of a chunk.
+    /// Percentage of writes that end at the end of a chunk.
     pub aligned_percent: u64,
 }
 
@@ -60,21 +60,21 @@ pub struct Pace {
     pub deliver: u64,
     pub step: u64,
     pub issue: u64,
-    /// Commands are executed oldest first, instead of in any order.
+    /// Commands of a drive are executed oldest first, instead of in any order.
     pub in_order: bool,
-    /// Out of 1000 commands, so many are late by up to `spike_events`.
+    /// Number of commands in 1000 that are delayed, by up to `spike_events`.
     pub spike_permille: u64,
     pub spike_events: u64,
-    /// Out of 10,000 events, so many make one drive slow for a while.
+    /// Number of events in 10,000 that slow one drive down for a while.
     pub slow_per_myriad: u64,
 }
 
-/// Which misfortunes happen. Percentages are of power cuts, rates are out of 100,000 events.
+/// Rates of faults. Percentages are of power cuts, the other rates of 100,000 events.
 #[derive(Clone, Debug, Default)]
 pub struct Misfortune {
-    /// The process is killed instead; the drives keep power.
+    /// The process is killed instead of a power cut; the drives keep power.
     pub kill_percent: u64,
-    /// The host is started anew instead: the process is killed, the drives shut down in good order.
+    /// The host is restarted instead of a power cut: the process is killed, the drives are shut down in good order.
     pub shutdown_percent: u64,
     pub member_lost_percent: u64,
     pub zrwa_lost_percent: u64,
@@ -82,11 +82,11 @@ pub struct Misfortune {
     pub fault_in_recovery_percent: u64,
     pub cut_in_rebuild_percent: u64,
     pub stale_returns_percent: u64,
-    /// Assemblies without a member that write nothing before they have to.
+    /// Assemblies without a member that are provisional.
     pub hold_back_percent: u64,
-    /// Of the times that the array works, so many see a member's drive copied.
+    /// Percentage of work phases that begin with a copy of a member's drive.
     pub copies_percent: u64,
-    /// Drives that are none of the array's are offered beside its own.
+    /// Drives that do not belong to the array are offered beside its own.
     pub strangers_percent: u64,
     /// Spares that are not blank.
     pub used_spare_percent: u64,
@@ -98,87 +98,87 @@ pub struct Misfortune {
     pub dead_block: u64,
     pub dead_zone: u64,
     pub fail: u64,
-    /// A command of any kind fails, or takes effect when the host has given up on it.
+    /// A command of any kind fails, or is executed after the host gave up waiting.
     pub command: u64,
-    /// A drive fails silently: never drawn, only where that is asked for.
+    /// A drive fails silently: never drawn, only set explicitly.
     pub silent: u64,
-    /// Forks play cases that are known to fail now and then: never drawn, only where that is asked for.
+    /// Forks include cases that are known to fail occasionally: never drawn, only set explicitly.
     pub beyond: bool,
-    /// A drive loses power or is reset while the host goes on.
+    /// A drive loses power or is reset while the host keeps running.
     pub power: u64,
-    /// Out of 100 kills, after so many drives lose power before the next process.
+    /// Percentage of kills that are followed by power losses of drives before the next process starts.
     pub power_after_kill_percent: u64,
-    /// Drives report no power epoch; neither of the two happens then.
+    /// Drives report no power epoch; neither of the two faults above occurs then.
     pub power_hidden: bool,
     pub repair: u64,
-    /// A drive that works is replaced.
+    /// A working drive is replaced.
     pub replace: u64,
-    /// What is said of the array is changed while it runs.
+    /// Name, host or autostart of the running array are changed.
     pub change: u64,
-    /// Of recoveries, so many come after what is said of the array was changed, or while it was.
+    /// Percentage of recoveries that follow a change of name, host or autostart, completed or interrupted.
     pub change_percent: u64,
-    /// The life ends with the array's destruction.
+    /// The life ends with the destruction of the array.
     pub destroy_percent: u64,
 }
 
-/// Forks of a life. Each of them is judged as often as a dozen power cuts.
+/// Most forks of a life. A fork is judged as often as a dozen power cuts.
 const MOST_FORKS: u64 = 10;
 
-/// Blocks of a stripe with its parity from which on a life does less, so that it costs no more than others.
+/// Size of a stripe, parity included, above which a life does less, so that it takes no longer than others.
 const COSTLY_BLOCKS: u64 = 48;
 
-/// Everything that a seed decides up front.
+/// All parameters that a seed determines in advance.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub policy: Policy,
     pub members: usize,
-    /// Members that may be lost: 1 or 2.
+    /// Number of members that may be lost: 1 or 2.
     pub parities: usize,
-    /// The shape of the drives; if they are `mixed`, the least that each of them has.
+    /// The geometry of the drives; if they are `mixed`, the minimum of each.
     pub drive: Geometry,
     pub mixed: bool,
-    /// Reads of blocks that were never written fail, instead of giving zeros.
+    /// Reads of unwritten blocks fail, instead of returning zeros.
     pub unwritten_fails: bool,
-    /// Finish drops what is in the ZRWA of the zone.
+    /// A finish discards the contents of the zone's ZRWA.
     pub finish_drops: bool,
-    /// A write with FUA makes nothing durable that was written before.
+    /// A write with FUA makes only its own blocks durable.
     pub fua_alone: bool,
-    /// A block that is being written when the power goes may be torn inside. Never drawn: the host refuses such drives.
+    /// A block may tear inside if the power is cut while it is written. Never drawn: the host refuses such drives.
     pub sectors_tear: bool,
-    /// Drives compress what they store. A host that does not ask how much room is left cannot tell.
+    /// Drives compress their data, which a host can only detect by their remaining capacity.
     pub compression: Option<Scheme>,
     pub chunk_blocks: u64,
-    /// Zones of a drive that have to be used as one.
+    /// Number of small zones of a drive that are used as one.
     pub aggregate: u32,
     /// As in [`engine::array::CreateOptions`].
     pub spare_zones: u32,
     /// As in [`engine::array::CreateOptions`].
     pub zone_size_blocks: Option<u64>,
-    /// Policy `log`: there is so little room in metadata logs that power cuts may displace more than that.
+    /// Policy `log`: metadata logs are so small that power cuts may displace more blocks than they have room for.
     pub cramped: bool,
-    /// Blocks of a group, if zones are written by appends; otherwise 0.
+    /// Blocks of a group if zones are written by appends, otherwise 0.
     pub group_blocks: u32,
-    /// Whether the array joins writes.
+    /// Whether the array merges queued writes.
     pub join: bool,
     pub load: Load,
     pub pace: Pace,
     pub misfortune: Misfortune,
-    /// Power cuts of a run.
+    /// Number of power cuts of a run.
     pub rounds: u64,
     /// Most events between two power cuts.
     pub work_events: u64,
-    /// Most copies of the world that are ended and recovered on the way.
+    /// Most forks of the run.
     pub forks: u64,
 }
 
 impl Scenario {
     /// Data chunks in a stripe.
     pub fn data_chunks(&self) -> u64 {
-        // A single drive is one of its own.
+        // A single drive is a member without parity.
         self.members.saturating_sub(self.parities).max(1) as u64
     }
 
-    /// Draws a scenario, for one policy and number of parities or for any.
+    /// Draws a scenario for the given policy and number of parities, or for any.
     pub fn draw(rng: &mut Rng, policy: Option<Policy>, parities: Option<usize>) -> Scenario {
         let drawn = draw_kind(rng);
         let (policy, parities) = (policy.unwrap_or(drawn.0), parities.unwrap_or(drawn.1));
@@ -193,12 +193,12 @@ impl Scenario {
             let rows = aggregate as u64 * drive.zone_capacity_blocks / chunk_blocks;
             row + rng.below(rows * row + rows * row / 4)
         });
-        // What an event costs goes with the size of the array.
+        // An event takes time in proportion to the size of the array.
         let size = members as u64 * chunk_blocks;
         let costly = if size > COSTLY_BLOCKS { (size / COSTLY_BLOCKS).ilog2() as u64 + 1 } else { 0 };
         let work_events = 1 << (8 + rng.below(6 - costly.min(4)));
         let mut misfortune = draw_misfortune(rng);
-        // By numbers of its own: nothing else that is drawn goes with it.
+        // A separate generator: the other draws stay the same.
         let mut spares = Rng::new(rng.clone().next_u64() ^ 1);
         let spare_zones = [0, 1 + spares.below(3) as u32][spares.below(2) as usize];
         drive.zones += aggregate * spare_zones;
@@ -206,7 +206,7 @@ impl Scenario {
             misfortune.dead_zone += spares.below(100);
         }
         if cramped {
-            // A member that cannot keep what was displaced is in need of a repair, and the only one.
+            // A member that cannot keep displaced blocks needs a repair, and may be the only such member.
             (misfortune.dead_block, misfortune.dead_zone) = (0, 0);
         }
         Scenario {
@@ -227,7 +227,7 @@ impl Scenario {
             finish_drops: drive.zrwa.is_some() && rng.chance(1, 2),
             fua_alone: drive.volatile_cache && rng.chance(1, 2),
             sectors_tear: false,
-            // By numbers of its own: nothing else that is drawn goes with it.
+            // A separate generator: the other draws stay the same.
             compression: draw_compression(&mut Rng::new(rng.clone().next_u64()), &drive),
             drive,
             mixed: !small_zones && rng.chance(1, 4),
@@ -239,29 +239,28 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Has zones be written by appends, on drives of which it is enough that they can do that.
+    /// Makes the array write its zones by appends, on drives that support appends.
     pub fn append(&mut self, rng: &mut Rng) {
         self.group_blocks = *rng.pick(&[1, 2, 4, 16, 64, 4096]);
         let drive = &mut self.drive;
         drive.oob_bytes = drive.oob_bytes.max(16);
         drive.max_append_blocks = if drive.max_append_blocks == 0 { 4 } else { drive.max_append_blocks };
-        // The reserve of a zone, or more: it is soon used up.
+        // The minimum reserve of a zone, or more: it is soon used up.
         drive.zone_capacity_blocks += 8 + drive.zone_capacity_blocks / 48;
         drive.zone_size_blocks = drive.zone_size_blocks.max(drive.zone_capacity_blocks);
     }
 }
 
-/// Whether zones of an array of the policy `log` are written by appends: half of the time, by numbers of its own, so that
-/// nothing else that is drawn goes with it.
+/// Whether zones of an array of the policy `log` are written by appends: half of the time, from a separate generator,
+/// so that the other draws stay the same.
 pub(super) fn draw_appends(rng: &Rng) -> bool {
     Rng::new(rng.clone().next_u64()).chance(1, 2)
 }
 
-/// Blocks of a group where volumes and namespaces lie on zones that are written by appends: several are in a zone.
+/// Blocks of a group below volumes and namespaces on zones that are written by appends: a zone has several.
 pub const GROUP_BLOCKS: u32 = 16;
 
-/// How often arrays of each policy and number of parities are drawn: so often that all get about the same time,
-/// forks included.
+/// Shares of the policies and numbers of parities: chosen so that all get about the same running time, forks included.
 const SHARES: [(Policy, usize, u64); 6] = [
     (Policy::Zrwa, 1, 6),
     (Policy::Log, 1, 6),
@@ -282,7 +281,7 @@ fn draw_kind(rng: &mut Rng) -> (Policy, usize) {
     (Policy::Zrwa, 1)
 }
 
-/// Mostly few; one life in 64 has as many as there may be.
+/// Draws the number of members: mostly few; one life in 64 has 10 or more.
 fn draw_members(rng: &mut Rng) -> usize {
     let members = match rng.below(64) {
         0 => 10 + rng.below(23),
@@ -292,7 +291,7 @@ fn draw_members(rng: &mut Rng) -> usize {
     members as usize
 }
 
-/// A drive that has no less than `least`.
+/// Draws a drive that has at least the resources of `least`.
 pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
     let more = |rng: &mut Rng, most: u64| if rng.chance(1, 2) { 0 } else { rng.below(most) };
     let more_of_limit = |rng: &mut Rng, limit: u32| match limit {
@@ -323,8 +322,8 @@ pub(super) fn draw_roomier(rng: &mut Rng, least: &Geometry) -> Geometry {
     }
 }
 
-/// With `small_zones`, several of them have to be used as one, and how many comes with them; if they are
-/// `cramped`, there soon is no room left for what power cuts displace.
+/// Draws a drive and how many of its zones are used as one (with `small_zones`, several). If it is `cramped`, its
+/// metadata log soon has no room left for the blocks that power cuts displace.
 fn draw_drive(
     rng: &mut Rng,
     (policy, parities): (Policy, usize),
@@ -348,7 +347,7 @@ fn draw_drive(
     let window_chunks = factor * zrwa_blocks / chunk_blocks;
     let distance = window_chunks / fewest;
     let zones = 4 + rng.below(7) as u32;
-    // One of the limits decides; the others are no tighter, or do not exist.
+    // One of the limits is binding; the others are no tighter, or absent.
     let limit = 3 + rng.below(if chunk_blocks >= 8 { 3 } else { 5 }) as u32;
     let mut limits = [limit; 3];
     for other in rng.pick(&[[0, 1], [1, 2], [0, 2]]) {
@@ -357,8 +356,8 @@ fn draw_drive(
     let [max_open, max_active, max_zones] = limits;
     let max_zones = if max_zones == 0 { zones } else { max_zones };
     let max_active = if max_active == 0 { 0 } else { max_active.max(max_open) };
-    // Large enough for a window, and for a checkpoint with the partial parity of all open zones;
-    // often not a block more, so that the metadata log is full all the time.
+    // Large enough for a window, and for a checkpoint with the partial parity of all open zones; often not a block
+    // larger, so that the metadata log is full all the time.
     let decisive = [max_open, max_active, max_zones].into_iter().filter(|limit| *limit > 0).min();
     let open = decisive.unwrap_or(limit) as u64 - 2;
     // Each chunk of partial parity is a record with a header, and a member keeps some of each parity.
@@ -397,7 +396,7 @@ fn draw_drive(
         },
         max_transfer_blocks: [8, 16, 32, 64][rng.below(4) as usize].max(chunk_blocks as u32),
         max_append_blocks: [0, 8, 32][rng.below(3) as usize],
-        // Small zones with volatile caches are refused; so that of all lives, about half have some.
+        // Small zones with volatile caches are refused; with this rate about half of all lives have volatile caches.
         volatile_cache: !small_zones && rng.chance(9, 16),
     };
     (drive, factor as u32)
@@ -457,7 +456,7 @@ fn draw_pace(rng: &mut Rng) -> Pace {
 fn draw_misfortune(rng: &mut Rng) -> Misfortune {
     let faults = rng.chance(1, 2);
     let on = |percent: u64| if faults { percent } else { 0 };
-    // By numbers of its own: nothing else that is drawn goes with it.
+    // A separate generator: the other draws stay the same.
     let mut owner = Rng::new(rng.clone().next_u64());
     let mut losses = Rng::new(rng.clone().next_u64() ^ 2);
     let power_hidden = losses.chance(1, 4);

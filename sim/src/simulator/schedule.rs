@@ -56,7 +56,7 @@ impl Forks {
         self.rng.fork()
     }
 
-    /// Takes note of a moment that may have a fork.
+    /// Records a moment that may have a fork.
     pub fn notice(&mut self, moment: Moment) {
         match &mut self.due_in {
             Some(events) if moment == Moment::Event => *events = events.saturating_sub(1),

@@ -194,11 +194,11 @@ impl World<'_> {
         }
     }
 
-    /// Decides the loss of unflushed data in a power cut, unless it is to be random. Gives the number of ways to lose a
-    /// portion of it, for each zone of a drive that has any.
+    /// Decides the loss of unflushed data in a power cut, unless it is to be random. Returns the number of ways to lose
+    /// a portion of it, for each zone of a drive that has any.
     ///
     /// # Errors
-    /// Those of the drives' memory.
+    /// I/O errors of the drives' media.
     pub(super) fn settle_cache(&mut self, fate: CacheFate) -> Result<Vec<usize>, Failure> {
         let mut parts = Vec::new();
         for bay in self.members.iter().flatten() {

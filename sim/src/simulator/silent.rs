@@ -1,7 +1,7 @@
 //! Silent faults of a drive: a write that is lost, misdirected, or overwritten by an older one.
 //!
 //! The array does not promise to survive them, since its blocks have no checksums of their own: data that a drive
-//! returns without an error is believed. They are a separate mode (`sim run --silent`), with one fault in each life,
+//! returns without an error is trusted. They are a separate mode (`sim run --silent`), with one fault in each life,
 //! and the results are counted, not judged. Panics are judged here, too.
 
 use super::{

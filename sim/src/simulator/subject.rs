@@ -1,7 +1,7 @@
-//! What the simulator tests: anything that makes a zoned device out of drives.
+//! The subject: the device under test, a zoned device made of several drives.
 //!
-//! The array is the subject that matters. The seam exists so that the simulator can be tested
-//! itself, against something small, and so that options that only tests may set stay in one place.
+//! The array is the main subject. The trait allows testing the simulator itself with something smaller, and keeps
+//! options for tests in one place.
 
 use super::scenario::Scenario;
 use engine::{
@@ -27,22 +27,22 @@ use std::{
     rc::Rc,
 };
 
-/// Why a subject has not done what it was asked for.
+/// Why an operation of a subject failed.
 #[derive(Clone, Debug)]
 pub enum Why {
     Array(ArrayError),
-    /// A rebuild has not brought this back, though no more drives were struck than may be; it may have left something
-    /// out, too.
+    /// Blocks that a rebuild could not restore, although no more drives were struck than the guarantee covers, and a
+    /// part that it left out, if any.
     Lost(LostBlocks, Option<LeftOut>),
     LeftOut(LeftOut),
-    /// A subject that is no array can use too few of its members.
+    /// A subject that is not an array has too few usable members.
     TooFew(String),
-    /// What else it says.
+    /// Any other reason.
     Other(String),
 }
 
 impl Why {
-    /// Drives that it speaks of, by their names.
+    /// Names of the drives in the error.
     pub(super) fn drives(&self) -> Vec<&str> {
         fn of_note(note: &Note) -> Option<&str> {
             match note {
@@ -73,7 +73,7 @@ impl Why {
         }
     }
 
-    /// Members that it speaks of.
+    /// Members in the error.
     pub(super) fn members(&self) -> Vec<usize> {
         match self {
             Why::Array(
@@ -89,7 +89,7 @@ impl Why {
         }
     }
 
-    /// Whether a drive could be a member, but not be copied to.
+    /// Whether the error says that a drive is a valid member but no target for a copy.
     pub(super) fn is_no_copy(&self) -> bool {
         matches!(self, Why::Array(ArrayError::Drive(BadDrive { fault: DriveFault::NoCopy(_), .. })))
     }
@@ -126,10 +126,10 @@ impl From<&str> for Why {
     }
 }
 
-/// Something the subject does.
+/// An operation of the subject.
 pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, Why>>>>;
 
-/// What a subject says of itself, which its owner may change.
+/// The name, host and autostart of a subject, which its owner may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     pub name: String,
@@ -149,7 +149,7 @@ pub trait Subject: ZonedDevice {
     fn rebuild(&self) -> Work<u64>;
     /// As [`Array::fail`].
     fn fail(&self, member: usize) -> Work<()>;
-    /// The state of each member and the name of its drive, in order of their roles.
+    /// The state of each member and the name of its drive, ordered by role.
     fn members(&self) -> Vec<(MemberState, String)>;
     /// As [`Array::assembly`].
     fn assembly(&self) -> u64;
@@ -158,12 +158,12 @@ pub trait Subject: ZonedDevice {
         Vec::new()
     }
 
-    /// As [`Array::layout`]; `None` where what lies on the drives is nobody's business.
+    /// As [`Array::layout`]; `None` if the on-media layout is not checked.
     fn layout(&self) -> Option<Layout> {
         None
     }
 
-    /// As [`Array::events`]; `None` of a subject that tells nothing.
+    /// As [`Array::events`]; `None` of a subject without events.
     fn events(&self, _since: u64) -> Option<Noted> {
         None
     }
@@ -172,7 +172,7 @@ pub trait Subject: ZonedDevice {
     fn check_fence(&self) -> Work<()> {
         Box::pin(async { Ok(()) })
     }
-    /// Whether it has let go of its drives, which another host uses.
+    /// Whether it was fenced: it has released its drives, which another host uses.
     fn is_fenced(&self) -> bool {
         false
     }
@@ -181,7 +181,7 @@ pub trait Subject: ZonedDevice {
     fn is_provisional(&self) -> bool {
         false
     }
-    /// Whether it had written nothing before anything was laid on it.
+    /// Whether the array had written nothing before a layer was started on it.
     fn began_deferred(&self) -> bool {
         self.is_provisional()
     }
@@ -190,7 +190,7 @@ pub trait Subject: ZonedDevice {
         Box::pin(async { Ok(()) })
     }
 
-    /// What it says of itself; `None` of a subject that says nothing, and cannot be changed or destroyed.
+    /// Its name, host and autostart; `None` of a subject that has none, and cannot be changed or destroyed.
     fn said(&self) -> Option<Said> {
         None
     }
@@ -199,28 +199,28 @@ pub trait Subject: ZonedDevice {
         Box::pin(async { Err("nothing can be changed".into()) })
     }
 
-    /// Zones of the array, whatever it shows.
+    /// Number of zones of the array, whichever zones the subject itself has.
     fn array_zones(&self) -> u32 {
         self.geometry().zones
     }
 
-    /// Ends of zones that its process has noted for the next one, if these are not those of the zones that it shows.
+    /// Contents of the tails file that its process keeps, if the array's zones are not those of the subject.
     fn tails(&self) -> Option<Vec<u64>> {
         None
     }
 
-    /// As [`Array::status`]; `None` of what has no array below it.
+    /// As [`Array::status`]; `None` of a subject without an array.
     fn array_status(&self) -> Option<ArrayStatus> {
         None
     }
 
-    /// Zones that are offline, and why.
+    /// The offline zones with their reasons.
     fn offline(&self) -> Vec<(u32, Refusal)> {
         Vec::new()
     }
 }
 
-/// Makes subjects, and finds them again after a power cut.
+/// Creates subjects, and assembles them again after an end.
 pub trait Maker {
     /// As [`Array::create`]; `join` as in [`Behaviour::join`].
     fn create(
@@ -230,33 +230,33 @@ pub trait Maker {
         drives: Vec<Drive>,
         join: bool,
     ) -> Work<Rc<dyn Subject>>;
-    /// The policy that scenarios are drawn for; any if there is none.
+    /// The policy that scenarios are drawn for; `None` for any.
     fn policy(&self) -> Option<Policy> {
         None
     }
-    /// Whether zones are written by appends, in a scenario of the policy `log`, for which that was drawn or not.
+    /// Whether zones are written by appends in a scenario of the policy `log`; `drawn` says whether that was drawn.
     fn appends(&self, _drawn: bool) -> bool {
         false
     }
-    /// Changes a scenario to what it needs; `false` if another one is to be drawn.
+    /// Adapts a scenario to the needs of the subject; `false` if another one has to be drawn.
     fn arrange(&self, _: &mut Scenario) -> bool {
         true
     }
-    /// Whether something lies on the array, so that zones are not those of the drives.
+    /// Whether a layer lies on the array, so that the subject's zones are not the array's.
     fn is_layered(&self) -> bool {
         false
     }
-    /// Whether it notices what others have written to its drives: copies that have been written to independently, and
-    /// zones that another hand has finished.
+    /// Whether it detects writes by others to its drives: copies that were both written to, and zones that were
+    /// finished outside of the array.
     fn notices_others(&self) -> bool {
         true
     }
-    /// The number of parities that scenarios are drawn for; any of [`super::scenario::PARITIES`] if there is none.
+    /// The number of parities that scenarios are drawn for; `None` for any of [`super::scenario::PARITIES`].
     fn parities(&self) -> Option<usize> {
         None
     }
-    /// Whether completed writes may be lost in a power cut until a flush, as docs/GUARANTEES.md has it;
-    /// `members` says whether a member has a volatile cache.
+    /// Whether completed writes may be lost in a power cut until a flush (see docs/GUARANTEES.md); `members` says
+    /// whether a member has a volatile cache.
     fn may_lose_completed(&self, policy: Policy, members: bool) -> bool {
         members || policy == Policy::Zrwa
     }
@@ -265,16 +265,16 @@ pub trait Maker {
     fn change(&self, _: &Runtime, _: Vec<Drive>, _: Change) -> Work<()> {
         Box::pin(async { Err("nothing can be changed".into()) })
     }
-    /// As [`Array::destroy`], of those of `drives` that say they are of an array; nothing if none does.
+    /// As [`Array::destroy`], for those of `drives` that have a superblock; does nothing if none has.
     fn destroy(&self, _: &Runtime, _: Vec<Drive>) -> Work<()> {
         Box::pin(async { Err("nothing can be destroyed".into()) })
     }
 }
 
-/// How a subject is to be assembled.
+/// Options of an assembly.
 #[derive(Clone, Default)]
 pub struct How {
-    /// What the process before has left: as [`Array::take_over`].
+    /// The tails file of the previous process: as [`Array::take_over`].
     pub tails: Option<Tails>,
     /// As in [`Behaviour::join`].
     pub join: bool,
@@ -284,23 +284,23 @@ pub struct How {
     pub force: bool,
 }
 
-/// Makes arrays.
+/// Creates and assembles arrays.
 #[derive(Clone, Default)]
 pub struct ArrayMaker {
     pub consistency: Consistency,
-    /// The policy of all arrays, if not any.
+    /// The policy of all arrays; `None` for any.
     pub policy: Option<Policy>,
-    /// The number of parities of all arrays, if not any.
+    /// The number of parities of all arrays; `None` for any.
     pub parities: Option<usize>,
-    /// Zones are written by appends. The policy is `log` then. If all policies are drawn, so is this.
+    /// Zones are written by appends, with the policy `log`. If all policies are drawn, so is this.
     pub appends: bool,
-    /// A drive fails silently in each life.
+    /// In each life a drive fails silently.
     pub silent: bool,
-    /// Forks play cases that are known to fail now and then as well.
+    /// Forks include cases that are known to fail occasionally.
     pub beyond: bool,
 }
 
-/// How the subject of a scenario is made.
+/// Creation options of the subject of a scenario.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
     let name = "simulated".into();
     let Scenario { chunk_blocks, zone_size_blocks, policy, parities, group_blocks, spare_zones, .. } =

@@ -12,7 +12,7 @@ pub(super) struct Suspect {
     pub struck: bool,
     /// Its drive is pulled out: it is not offered to the array.
     pub absent: bool,
-    /// It has lost its ZRWA, and no recovery has ended since.
+    /// The member has lost its ZRWA, and no recovery has ended since.
     pub zrwa_lost: bool,
 }
 

@@ -148,7 +148,7 @@ fn scenario() -> Scenario {
     }
 }
 
-/// One run; gives the number of acknowledged blocks that were lost.
+/// One run; returns the number of acknowledged blocks that were lost.
 fn one_run(maker: &dyn Maker, run: u64) -> Result<u64, Failure> {
     let mut rng = Rng::new(run);
     let draws = rng.fork();

@@ -1,14 +1,15 @@
-//! More than is promised: as many members are missing as may be, and the drive of another one is struck as well.
+//! Faults beyond the guarantee: as many members are missing as the array tolerates, and the drive of one more is
+//! faulty.
 //!
-//! What lies beyond the promise may cost data, but never invent any. So in some forks one member more suffers
-//! than there are parities, and what the array makes of it is judged by a rule of its own: it may refuse, have
-//! zones offline and fail reads. It must not give wrong data or zeros, let a zone end before what was promised
-//! there, answer nothing, or take away what can still be had: when the missing members come back, everything is
-//! there again, but for zones that the array has gone on with meanwhile and of which too many have lost their
-//! part then, the struck drive among them. Which these are the world writes down itself.
+//! Such a combination may cost data, but must never return wrong data. Some forks therefore strike one member more than
+//! there are parities, and judge the array by a weaker rule. The array may refuse to assemble, have offline zones and
+//! fail reads. It must not return wrong data or zeros, report a zone as ending before its promised end, leave a command
+//! unanswered, or destroy data that can still be recovered: when the missing members are back, all promised data is
+//! there again. Excepted are zones that the array has written to in the meantime and of which more members than
+//! parities now lack their parts, the struck member included. The fork records these zones itself (`Books`).
 //!
-//! The same blow without the missing members is one that is promised to be survived, and so are as many of
-//! them at once as there are parities.
+//! The same faults without missing members are within the guarantee, and so are faults of as many members at once as
+//! there are parities.
 
 use super::{
     fork::{Losses, REMEDIES},
@@ -31,67 +32,67 @@ use engine::{
 };
 use std::collections::BTreeSet;
 
-/// What strikes a drive beside a member that is missing.
+/// A set of faults that strikes one member's drive.
 #[derive(Clone, Debug, Default)]
 struct Blow {
     what: &'static str,
-    /// Each with the number of commands that come before.
+    /// Each fault with the number of commands that are executed before it.
     faults: Vec<(u64, Fault)>,
-    /// The drive is not there.
+    /// The drive is missing.
     absent: bool,
-    /// It loses what is in its ZRWAs, with the power.
+    /// The drive loses the contents of its ZRWAs, by a power cut.
     zrwa_lost: bool,
-    /// Zones of the array of which the drive may not have its part any more, as long as this is not mended.
+    /// Zones of the array of which the drive may lack its part until the fault is mended.
     ruined: BTreeSet<u32>,
-    /// The drive cannot be a member any more, unless all that is wrong is its log, and that is written anew.
+    /// The drive is no usable member until it gets a new metadata log (`renews`) or its reads work again (`mends`).
     outcast: bool,
     renews: bool,
-    /// Reads fail, which may come to an end.
+    /// The failing reads may start to work again.
     mends: bool,
-    /// Zones of the array that another hand has changed.
+    /// Zones of the array that were reset or finished outside of the array.
     tampered: BTreeSet<u32>,
 }
 
-/// Whom a blow has beside it.
+/// Faults of other members at the time of a blow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nobody,
-    /// Others that suffer, no more than may.
+    /// Other members suffer as well, at most as many in all as there are parities.
     Others,
-    /// One more than may suffer.
+    /// One member more suffers than there are parities.
     TooMany,
 }
 
-/// What the world knows of a fork with one fault too many.
+/// The state of a fork with one fault too many, as the simulator records it.
 struct Books {
-    /// The members that are missing at first.
+    /// The members that are missing in the first half.
     missing: Vec<usize>,
     struck: usize,
-    /// Members that do not hold what they should, missing or not.
+    /// Suspects: members that may lack data, missing or not.
     stale: Vec<usize>,
-    /// As many members may lack a zone.
+    /// Number of members that may lack a zone.
     parities: usize,
     blow: Blow,
-    /// It has been assembled without the members that are missing, which are stale since.
+    /// The array was assembled without the missing members, which are stale since then.
     assembled: bool,
-    /// Zones that the array has gone on with.
+    /// Zones that were online without the missing members, and may have been written.
     went_on: BTreeSet<u32>,
     /// Zones in which reads have failed.
     failed: BTreeSet<u32>,
 }
 
 impl Books {
-    /// Whether everything that was promised in a zone has to be there once everybody is back.
+    /// Whether all promised data of a zone has to be there once all members are back.
     fn is_due(&self, zone: u32) -> bool {
         if self.blow.tampered.contains(&zone) {
             return false;
         }
         let ruined = self.blow.outcast || self.blow.ruined.contains(&zone) || self.failed.contains(&zone);
-        // The struck one lacks it as well.
+        // The struck member lacks it as well.
         !ruined || self.lacking(self.went_on.contains(&zone)) < self.parities
     }
 
-    /// Members beside the struck one that lack something, the `missing` ones or only those that did before.
+    /// Number of members beside the struck one that lack data: the suspects, and the missing members too if `missing`.
     fn lacking(&self, missing: bool) -> usize {
         let also = self.missing.iter().filter(|member| missing && !self.stale.contains(member));
         self.stale.len() + also.count()
@@ -99,18 +100,18 @@ impl Books {
 }
 
 impl World<'_> {
-    /// Judges what is left when as many members are missing as may be and another one's drive is struck; then
-    /// when they are back. Suspects need not hold what they should.
+    /// Judges the array while as many members are missing as it tolerates and the drive of one more is faulty; then
+    /// again when they are back. Suspects may lack data.
     ///
     /// # Errors
-    /// Something that must not be even then.
+    /// A result that is not allowed even beyond the guarantee.
     pub(super) fn judge_beyond(&mut self, losses: &Losses) -> Result<(), Failure> {
         let stale = losses.suspects.clone();
         let struck = self.other_than(&stale);
         let blow = self.draw_blow(struck, Beside::TooMany);
         let mut missing = self.as_many_as_may(&stale, Some(struck));
         if blow.absent && losses.offered && !stale.is_empty() {
-            // Those that are being filled take part, and the other one is one that is missing.
+            // Suspects that are being rebuilt are offered; the absent struck member is the missing one.
             self.trace.note(|| format!("fork: not whole: {}", named(&stale)));
             missing.retain(|member| !stale.contains(member));
         }
@@ -126,7 +127,7 @@ impl World<'_> {
             went_on: BTreeSet::new(),
             failed: BTreeSet::new(),
         };
-        // Looks like writes that have never arrived.
+        // With the policy `inplace` this cannot be told from writes that never reached the drive.
         let zrwa_lost = losses.zrwa_lost || books.blow.zrwa_lost && self.scenario.policy == Policy::InPlace;
         if zrwa_lost && self.scenario.policy.uses_zrwa() {
             self.oracle.fall_back();
@@ -142,8 +143,8 @@ impl World<'_> {
         judged.map_err(|failure| Failure(format!("beyond the promise ({what}): {failure}")))
     }
 
-    /// All drives lose their ZRWAs at once, which is not promised to be survived: zones may be offline and reads may
-    /// fail, but no zone may end before its promised data, and no read may return anything else.
+    /// All drives lose their ZRWAs at once, which is beyond the guarantee: zones may be offline and reads may fail, but
+    /// no zone may end before its promised data, and reads must not return anything else.
     ///
     /// # Errors
     /// Lost or wrong data without an error.
@@ -163,7 +164,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The first half: some are missing, another one is struck.
+    /// The first half: members are missing and another one is struck.
     fn suffer(&mut self, books: &mut Books) -> Result<(), Failure> {
         self.strike_with(books.struck, &books.blow)?;
         let absent = books.blow.absent.then_some(books.struck);
@@ -188,7 +189,7 @@ impl World<'_> {
                 let report = self.take_report(|_| true)?;
                 let online = report.iter().filter(|info| info.state != ZoneState::Offline);
                 books.went_on = online.map(|info| info.zone.0).collect();
-                // It has been given a new log.
+                // The assembly has written a new metadata log on the struck drive.
                 books.blow.outcast &= !books.blow.renews;
                 books.failed = self.verify_where(&report, |_| true)?;
                 if self.scenario.misfortune.beyond {
@@ -203,16 +204,16 @@ impl World<'_> {
         }
     }
 
-    /// Whether a command of the struck drive has failed by now, and nothing is answered any more without it.
+    /// Whether more members than parities are out of service, so that the array answers nothing any more.
     ///
     /// # Errors
-    /// Others are out as well.
+    /// A member is out that was neither struck nor missing nor a suspect.
     fn has_stopped(&self, books: &Books) -> Result<bool, Failure> {
         let cause = |member: &usize| *member == books.struck || books.missing.contains(member);
         let (caused, others): (Vec<usize>, Vec<usize>) =
             self.unsound_members().partition(|member| cause(member) || books.stale.contains(member));
         match others.first() {
-            // Power cuts may have displaced more than its log has room for.
+            // Power cuts may have displaced more blocks than the member's metadata log has room for.
             Some(member) if !self.scenario.cramped => {
                 Err(Failure(format!("member {member} is not active, without any cause")))
             }
@@ -220,7 +221,7 @@ impl World<'_> {
         }
     }
 
-    /// The second half: the power is cut, and whoever was missing is back.
+    /// The second half: the power is cut, and the missing members are back.
     fn return_all(&mut self, books: &mut Books) -> Result<(), Failure> {
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
         self.cut_power(|_| Cut { cache_lost, zrwa_lost: false })?;
@@ -230,7 +231,7 @@ impl World<'_> {
             self.trace.note(|| "its reads work again".into());
             self.wire.ssd(bay).faults().mend();
             books.blow.outcast = false;
-            // What was in a log that has been given up for a new one is not read any more.
+            // The contents of a log that was replaced by a new one are not read any more.
             if !(books.assembled && books.blow.renews) {
                 books.blow.ruined.clear();
             }
@@ -242,8 +243,8 @@ impl World<'_> {
         let back = |what: String| Failure(format!("when all are back, {what}"));
         let assembled = self.assemble_from(|_| true)?;
         if let Err(why) = assembled {
-            // Some are stale and the other one useless: but only if the array has been used without the
-            // first, or was about to be when the other one was struck.
+            // The returned members are stale and the struck one is unusable. That is a valid refusal only if the array
+            // was used without the returned members, or might have been before the fault took effect.
             let late = books.blow.faults.iter().any(|(commands, _)| *commands > 0);
             let too_many = books.lacking(books.assembled || late) >= books.parities;
             return if books.blow.outcast && too_many {
@@ -258,8 +259,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Members that were missing are stale, and now the other one is away: with force there is an array, and
-    /// whatever can be read of it is right.
+    /// Assembles by force (`Behaviour::force`) without the struck member, from members that were missing and are stale:
+    /// this has to succeed, and all data that can be read is correct.
     fn force(&mut self, books: &mut Books) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: by force, without member {}", books.struck));
         let by_force = |what: String| Failure(format!("by force, {what}"));
@@ -276,7 +277,8 @@ impl World<'_> {
         self.cut_power(|_| Cut { cache_lost, zrwa_lost: false })
     }
 
-    /// Strikes as many members as may be, suspects first, while all are there: everything is promised.
+    /// Strikes as many members as there are parities, suspects first, while all are present: the guarantee holds in
+    /// full.
     ///
     /// # Errors
     /// A broken promise.
@@ -298,7 +300,7 @@ impl World<'_> {
         judged.map_err(|failure| Failure(format!("{}: {failure}", what.join(", "))))
     }
 
-    /// Blows that `may_suffer` are survived, also if all of these are lost in the end.
+    /// The blows are survived, also if all members in `may_suffer` are missing at the second assembly.
     fn bear(&mut self, may_suffer: &[usize], blows: &[(usize, Blow)]) -> Result<(), Failure> {
         for (member, blow) in blows {
             self.strike_with(*member, blow)?;
@@ -329,12 +331,12 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Any member but some.
+    /// A random member that is not in `members`.
     pub(super) fn other_than(&mut self, members: &[usize]) -> usize {
         *self.rng.pick(&others(self.members.len(), members))
     }
 
-    /// As many members as may suffer at once: `suspects`, and any others but one.
+    /// As many members as there are parities: `suspects`, then random other members except `but`.
     fn as_many_as_may(&mut self, suspects: &[usize], but: Option<usize>) -> Vec<usize> {
         let mut chosen = suspects.to_vec();
         while chosen.len() < self.scenario.parities {
@@ -357,7 +359,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Assembles from the drives of some members, in order; the reason if the array refuses.
+    /// Assembles from the drives of the members that `takes` selects; returns the array's reason if it refuses.
     pub(super) fn assemble_from(
         &mut self,
         takes: impl Fn(usize) -> bool,
@@ -367,7 +369,7 @@ impl World<'_> {
 
     fn assemble_as(&mut self, takes: impl Fn(usize) -> bool, how: How) -> Result<Result<(), Why>, Failure> {
         let taken = self.members.iter().enumerate().filter(|(member, _)| takes(*member));
-        // One that has not been emptied yet is another array's.
+        // A spare that has not been erased yet is a member of another array.
         let own = taken.filter_map(|(_, bay)| *bay).filter(|bay| !self.foreign.contains(bay));
         let mut drives: Vec<Drive> = own.map(|bay| self.drive(bay)).collect();
         self.rng.shuffle(&mut drives);
@@ -379,8 +381,8 @@ impl World<'_> {
         }))
     }
 
-    /// Compares the report with what was promised; a zone that `may` is left as it was if it is offline, or
-    /// can only be read.
+    /// Checks the zone report against the promises. A zone for which `may` holds is left unchanged in the oracle if it
+    /// is offline or read-only.
     pub(super) fn take_report(&mut self, may: impl Fn(u32) -> bool) -> Result<Vec<ZoneInfo>, Failure> {
         let report = self.report()?;
         let members = self.subject.as_ref().map(|subject| subject.members());
@@ -391,14 +393,14 @@ impl World<'_> {
             let zone = info.zone.0;
             let reason = listed.iter().find(|(listed, _)| *listed == zone).map(|(_, reason)| reason);
             let offline = info.state == ZoneState::Offline;
-            // The status is of the zones of an array, which are not those of a layer.
+            // The status names zones of the array, which are not those of a layer on it.
             if offline != reason.is_some() && !self.maker.is_layered() {
                 return Err(Failure(format!(
                     "zone {zone} is {:?}, but the status says {reason:?}",
                     info.state
                 )));
             }
-            // It lacks parts, but nothing that counts was ever in it.
+            // The zone lacks parts, but it never held promised data.
             let state = &self.oracle.zones[zone as usize];
             let finished = state.finished || state.change == Some(Change::Finish);
             let may =
@@ -415,7 +417,7 @@ impl World<'_> {
         Ok(report)
     }
 
-    /// As [`World::verify`], but reads may fail in zones that `may`; gives those in which some have.
+    /// As [`World::verify`], but reads may fail in zones for which `may` holds; returns the zones with failed reads.
     pub(super) fn verify_where(
         &mut self,
         report: &[ZoneInfo],
@@ -452,13 +454,14 @@ impl World<'_> {
         Ok(failed)
     }
 
-    /// The zone of the array that a zone of a drive belongs to, if not to the metadata log; one that there is not if it
-    /// belongs to none.
+    /// The zone of the array that a zone of a drive belongs to, `None` for the metadata log. The number is beyond the
+    /// array's last zone if the drive's zone is not in use.
     fn zone_of(&self, bay: Bay, zone: ZoneIndex) -> Option<u32> {
         self.places(bay).zone_at(zone.0 / self.scenario.aggregate)
     }
 
-    /// Zones of a drive that are neither empty nor beyond what the array uses.
+    /// Zones of a drive that are not empty and are in use: by the metadata log if `metadata`, otherwise by zones of the
+    /// array.
     fn begun_zones(&self, bay: Bay, metadata: bool) -> Vec<ZoneInfo> {
         let count = self.wire.geometry(bay).zones;
         let zones: Vec<_> = (0..count).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone))).collect();
@@ -470,7 +473,7 @@ impl World<'_> {
         zones.into_iter().filter(|info| info.state != ZoneState::Empty && used(info)).collect()
     }
 
-    /// Draws what strikes the drive of a member; some of it only if there is another fault.
+    /// Draws a blow for the drive of a member; some kinds depend on the faults of other members (`beside`).
     fn draw_blow(&mut self, member: usize, beside: Beside) -> Blow {
         let beyond = beside == Beside::TooMany;
         let Some(bay) = self.members[member] else { return Blow::default() };
@@ -480,7 +483,7 @@ impl World<'_> {
             2 if self.scenario.policy == Policy::Zrwa => self.draw_tail_blow(bay),
             2 | 3 => self.draw_unreadable(bay),
             4 => self.draw_worn(bay),
-            // That is survived as long as all others are there.
+            // Survived only if all other members are intact.
             5 if beside == Beside::Nobody => self.draw_tampered(bay),
             6 if self.loses_zrwa(beyond) => {
                 let ruined =
@@ -503,8 +506,8 @@ impl World<'_> {
         }
     }
 
-    /// Whether a ZRWA may be lost: without it zones that came back empty and all zeros cannot be told from
-    /// what has never arrived. With [`Policy::InPlace`] they end where they were last recovered.
+    /// Whether the loss of a ZRWA may be drawn. Once ZRWA contents are lost, empty zones and zeros cannot be told from
+    /// writes that never arrived. With [`Policy::InPlace`] zones end where they were last recovered.
     fn loses_zrwa(&self, beyond: bool) -> bool {
         match self.scenario.policy {
             Policy::Zrwa => !beyond,
@@ -513,10 +516,10 @@ impl World<'_> {
         }
     }
 
-    /// A block of the metadata log that cannot be read, or has a bit flipped.
+    /// A block of the metadata log becomes unreadable, or one of its bits flips.
     fn draw_log_blow(&mut self, bay: Bay) -> Blow {
         let Some(lba) = self.pick_block(bay, true) else { return Blow::default() };
-        // Its log may be where blocks are that were displaced in any zone.
+        // The log may hold displaced blocks of any zone.
         let displaces = self.scenario.policy == Policy::Log;
         let zones = if displaces { self.oracle.zones.len() as u32 } else { 0 };
         let blow = Blow { outcast: true, renews: true, ruined: (0..zones).collect(), ..Blow::default() };
@@ -524,7 +527,7 @@ impl World<'_> {
             let faults = vec![(0, Fault::Unreadable(lba))];
             return Blow { what: "unreadable metadata", faults, mends: true, ..blow };
         }
-        // What it says of a zone of which only the missing member has anything is known to nobody else.
+        // A record about a zone of which only the missing member holds data exists nowhere else.
         if !self.is_followed(bay, lba) {
             return Blow::default();
         }
@@ -533,7 +536,7 @@ impl World<'_> {
         Blow { what: "flipped metadata", faults, ..blow }
     }
 
-    /// Whether a record begins behind a block of the metadata log.
+    /// Whether the metadata log has another record after a block.
     pub(super) fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
         let geometry = self.wire.geometry(bay).clone();
         let (zone, at) = geometry.locate(lba);
@@ -541,13 +544,13 @@ impl World<'_> {
         (at + 1..written).any(|block| self.is_record(bay, Lba(geometry.start(zone).0 + block)))
     }
 
-    /// Whether a record begins in a block.
+    /// Whether a record begins at a block.
     fn is_record(&self, bay: Bay, lba: Lba) -> bool {
         let done = self.wire.ssd(bay).execute(Command::read(lba, Buf::zeroed(BLOCK)));
         done.result.is_ok() && Header::read(&done.data).is_some()
     }
 
-    /// A block of some zone, often one that was written lately.
+    /// A random block of a zone in use, often one that was written lately.
     pub(super) fn pick_block(&mut self, bay: Bay, metadata: bool) -> Option<Lba> {
         const BELOW: u64 = 24;
         let zones = self.begun_zones(bay, metadata);
@@ -564,7 +567,7 @@ impl World<'_> {
         Some(Lba(geometry.start(info.zone).0 + from + self.rng.below(to - from)))
     }
 
-    /// Log blocks of a data zone that cannot be read, or have a bit flipped.
+    /// Log blocks in a data zone become unreadable, or get a flipped bit.
     fn draw_tail_blow(&mut self, bay: Bay) -> Blow {
         let geometry = self.wire.geometry(bay).clone();
         let size = geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
@@ -583,7 +586,7 @@ impl World<'_> {
         }
         let (zone, lba) = *self.rng.pick(&found);
         let ruined = self.zone_of(bay, zone).into_iter().collect();
-        // It stays so: a tail that could not be read once, and can be later, is believed then.
+        // The fault is permanent: recovery would trust a tail that was unreadable once and is readable later.
         let fault = match self.rng.chance(1, 2) {
             true => Fault::Unreadable(lba),
             false => Fault::Corrupt { lba, bit: self.rng.below(BLOCK as u64 * 8) as u32 },
@@ -591,12 +594,12 @@ impl World<'_> {
         Blow { what: "a damaged log block", faults: vec![(0, fault)], ruined, ..Blow::default() }
     }
 
-    /// Blocks of data zones that cannot be read.
+    /// Blocks of data zones become unreadable.
     fn draw_unreadable(&mut self, bay: Bay) -> Blow {
         let mut blow = Blow { what: "unreadable blocks", mends: true, ..Blow::default() };
         for _ in 0..1 + self.rng.below(4) {
             let Some(lba) = self.pick_block(bay, false) else { return blow };
-            // A tail that could not be read once, and can be later, is believed then: it stays so.
+            // The fault is permanent then: recovery would trust a tail that was unreadable once and is readable later.
             blow.mends &= !self.is_record(bay, lba);
             blow.faults.push((0, Fault::Unreadable(lba)));
             let zone = self.wire.geometry(bay).locate(lba).0;
@@ -605,7 +608,7 @@ impl World<'_> {
         blow
     }
 
-    /// A zone that can only be read, or is lost, from the beginning or some time later.
+    /// A zone becomes read-only or offline, at once or after up to 99 commands.
     fn draw_worn(&mut self, bay: Bay) -> Blow {
         let zone = ZoneIndex(self.rng.below(self.wire.geometry(bay).zones as u64) as u32);
         let fault = if self.rng.chance(1, 2) { Fault::ReadOnly(zone) } else { Fault::Offline(zone) };
@@ -615,10 +618,10 @@ impl World<'_> {
         Blow { what: "a worn zone", faults: vec![(later, fault)], ruined, outcast, ..Blow::default() }
     }
 
-    /// A zone that another hand has reset or finished.
+    /// A zone is reset or finished outside of the array.
     fn draw_tampered(&mut self, bay: Bay) -> Blow {
         let mut zones = self.begun_zones(bay, false);
-        // Near its start or its end a zone that another hand has changed can look as if it had been left so.
+        // Near its start or end a zone that was changed outside of the array can look like the result of a crash.
         let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.scenario.data_chunks());
         let window = self
             .scenario
@@ -633,7 +636,7 @@ impl World<'_> {
         zones.retain(|info| {
             let zone = self.zone_of(bay, info.zone).map(|zone| &self.oracle.zones[zone as usize]);
             let inside = margin..self.oracle.capacity.saturating_sub(margin);
-            // Nor can one that was being finished be told from one whose end another hand has brought.
+            // Nor can a finish in progress be told from a finish outside of the array.
             zone.is_some_and(|zone| {
                 zone.change.is_none() && inside.contains(&zone.durable) && inside.contains(&zone.submitted())
             })
@@ -642,10 +645,10 @@ impl World<'_> {
             return Blow::default();
         }
         let zone = zones[self.rng.below(zones.len() as u64) as usize].zone;
-        // With the policy `inplace` a zone that was reset may end before what its last version decodes.
+        // With the policy `inplace` a zone that was reset may end before data that its last parity version decodes.
         let may_reset = self.scenario.policy != Policy::InPlace;
         let reset = may_reset && (self.rng.chance(1, 2) || !self.maker.notices_others());
-        // All of the small zones that are used as one.
+        // All small zones that are used as one.
         let parts = self.scenario.aggregate;
         let fault = |part| match reset {
             true => Fault::Reset(ZoneIndex(zone.0 / parts * parts + part)),

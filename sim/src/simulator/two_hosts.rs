@@ -1,11 +1,11 @@
 //! A second host that assembles the array while the first one runs it.
 //!
-//! In some forks the array is assembled by a host of its own, and at any moment of the load another host assembles it as
-//! well: with an executor of its own, on the same drives, and with another host id. The first host looks for a foreign
-//! assembly now and then; the second one waits, as [`engine::array::Array::check_fence`] says, until the first one has
-//! looked and its last commands have reached the drives. Either may be killed, a drive may fail or be out of reach of
-//! one of them, and the power may be cut. What the first host has promised before the second assembly has ended, and
-//! the second one after that, has to be there. A host that has let go promises nothing and writes nothing.
+//! In some forks one host assembles the array, and at any moment of the load another host assembles it as well: with
+//! its own executor and host id, on the same drives. The first host checks for a foreign assembly now and then; the
+//! second one waits, as [`engine::array::Array::check_fence`] requires, until the first one has checked and its last
+//! commands have reached the drives. Either host may be killed, a drive may fail or be unreachable for one of them, and
+//! the power may be cut. The promises of the first host until the second assembly has ended, and those of the second
+//! one after that, have to be kept. A fenced host promises nothing and writes nothing.
 
 use super::{
     fork::Losses,
@@ -24,9 +24,9 @@ use engine::{
 };
 use std::{cell::Cell, rc::Rc};
 
-/// Events in which a host works before something happens.
+/// Most events between two actions.
 const MOST_EVENTS: u64 = 300;
-/// Events of an assembly beside a host that works, at most.
+/// Upper bound of the events of an assembly while another host runs.
 const TOO_MANY_EVENTS: u64 = 1_000_000;
 
 /// An assembly by another host.
@@ -34,14 +34,14 @@ struct Rival {
     process: u64,
     runtime: Runtime,
     pending: Pending<Rc<dyn Subject>>,
-    /// It has written its checkpoints, and waits.
+    /// It has claimed the array and is in its pause.
     waits: Rc<Cell<bool>>,
     go: Rc<Gate>,
-    /// Its executor is the world's now.
+    /// Its executor has become the world's.
     took: Cell<bool>,
 }
 
-/// What became of it.
+/// Result of the assembly by another host.
 enum Met {
     /// It runs the array.
     Took(Rc<dyn Subject>),
@@ -50,7 +50,7 @@ enum Met {
     PowerCut,
 }
 
-/// A host that another one has taken the array from.
+/// The previous host, from which another one has taken the array.
 struct Former {
     process: u64,
     runtime: Runtime,
@@ -84,7 +84,7 @@ fn start_on<T: 'static>(runtime: &Runtime, work: super::subject::Work<T>) -> Pen
 }
 
 impl World<'_> {
-    /// Has two or three hosts assemble what has `ended`, one after the other, a quarter of the time.
+    /// Assembles a copy of the ended world by two or three hosts in turn, in a quarter of the forks.
     ///
     /// # Errors
     /// A broken promise.
@@ -108,7 +108,7 @@ impl World<'_> {
 
     fn judge_two_hosts(&mut self) -> Result<(), Failure> {
         self.in_order = false;
-        // Answers of a host that lets go are no reports, and errors of any kind.
+        // A fenced host fails commands with any error, and reports no zones.
         (self.scenario.load.wrong, self.scenario.load.report) = (0, 0);
         let mut lost: Vec<usize> = (0..self.members.len()).collect();
         self.rng.shuffle(&mut lost);
@@ -144,7 +144,7 @@ impl World<'_> {
         self.judge_rest(&lost)
     }
 
-    /// Judges what is left when no host runs any more.
+    /// Judges a recovery when no host runs any more.
     fn judge_rest(&mut self, lost: &[usize]) -> Result<(), Failure> {
         self.in_order = true;
         self.runtime.clear();
@@ -169,7 +169,7 @@ impl World<'_> {
         self.runtime.set_host(Host { id: [id; 16], pause });
     }
 
-    /// Ends all hosts. One that was killed may have been asked to let go: its tails are not taken over.
+    /// Ends all hosts. A killed host may have been about to be fenced: its tails file is not used.
     fn end_all(&mut self) -> Result<(), Failure> {
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
         let end = *self.rng.pick(&[End::PowerCut, End::Kill, End::Shutdown]);
@@ -180,7 +180,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets another host assemble the array while this one runs.
+    /// Starts the assembly by another host while this one runs.
     fn meet(&mut self, host: u8, lost: &mut Vec<usize>) -> Result<Met, Failure> {
         let mut offered: Vec<Bay> = self.kept(lost);
         self.rng.shuffle(&mut offered);
@@ -209,18 +209,18 @@ impl World<'_> {
         self.run_with(rival, lost)
     }
 
-    /// Runs both hosts until the assembly of the other one has ended in some way.
+    /// Runs both hosts until the assembly by the other one has ended in some way.
     fn run_with(&mut self, rival: Rival, lost: &mut Vec<usize>) -> Result<Met, Failure> {
         let own = self.wire.process();
         let every = 1 + self.rng.below(200);
-        // Most end by themselves.
+        // At least half of the assemblies end without a fault.
         let ends = self.rng.chance(1, 2).then(|| self.rng.below(2 * MOST_EVENTS));
         let (mut check, mut noticed, mut gone) = (None::<(bool, Pending<()>)>, false, false);
         for event in 0..TOO_MANY_EVENTS {
             if let Some(result) = rival.pending.borrow_mut().take() {
                 return Ok(match result {
                     Ok(subject) => {
-                        // It would not know on which executor it runs.
+                        // From here on the world runs the executor of the other host.
                         self.former(own, &rival)?;
                         Met::Took(subject)
                     }
@@ -240,7 +240,8 @@ impl World<'_> {
             if let Some(subject) = subject.as_ref().filter(|_| check.is_none() && self.rng.chance(1, every)) {
                 check = Some((rival.waits.get(), self.start(subject.check_fence())));
             }
-            // It has looked, and what it had on its way when it let go has reached the drives.
+            // The first host has checked, and its commands that were in flight when it was fenced have reached the
+            // drives.
             let let_go = |subject: &Rc<dyn Subject>| subject.is_fenced() && self.wire.is_used_by(own, false);
             let settled = subject.is_none() || noticed && !subject.as_ref().is_some_and(let_go);
             if rival.waits.get() && settled && !gone {
@@ -267,7 +268,7 @@ impl World<'_> {
         Err(Failure(format!("an assembly beside another host has not ended after {TOO_MANY_EVENTS} events")))
     }
 
-    /// Something happens while two hosts are there.
+    /// Injects a fault while two hosts are running.
     fn strike_one(&mut self, rival: &Rival, own: u64, lost: &mut Vec<usize>) -> Result<Option<Met>, Failure> {
         match self.rng.below(6) {
             0 => {
@@ -302,7 +303,7 @@ impl World<'_> {
         Ok(None)
     }
 
-    /// The host that ran has let go, if it is still there: from now on it is tried whether it does anything.
+    /// Checks that the previous host, if it still runs, is fenced and does nothing from now on.
     fn former(&mut self, own: u64, rival: &Rival) -> Result<(), Failure> {
         rival.took.set(true);
         let runtime = std::mem::replace(&mut self.runtime, rival.runtime.clone());
@@ -323,7 +324,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Commands to a host that has let go fail, and none of its own reach a drive.
+    /// Commands to a fenced host fail, and none of its own commands reaches a drive.
     fn try_former(&mut self, former: &mut Former) -> Result<(), Failure> {
         let Some(limits) = self.limits.clone() else { return Ok(()) };
         for zone in 0..limits.zones.min(3) {
@@ -357,7 +358,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Goes on with the array of the other host, of which everything is judged.
+    /// Continues with the array of the other host and judges it.
     fn take_over_from_other(
         &mut self,
         host: u8,
@@ -380,7 +381,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether the host still runs the array, which no other one has assembled.
+    /// Whether the host still runs the array, because no other host has assembled it.
     fn goes_on(&mut self) -> Result<bool, Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(false) };
         let check = self.start(subject.check_fence());
@@ -400,7 +401,7 @@ impl World<'_> {
         }
     }
 
-    /// Lets the load run for so many events.
+    /// Runs the load for this number of events.
     fn work_for(&mut self, events: u64) -> Result<(), Failure> {
         (0..events).try_for_each(|_| self.event(true, false).map(|_| ()))
     }

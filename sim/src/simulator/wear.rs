@@ -1,5 +1,5 @@
-//! Media that are damaged for good, and when a drive counts as sound again: once the array has moved what was in zones
-//! that have worn out to spare ones of the same drive.
+//! Permanent media damage. A drive counts as sound again once the array has moved the contents of its worn zones to
+//! spare zones of the same drive.
 
 use super::{course::Course, drives::Places, wire::Bay, world::World};
 use emu::ssd::Fault;
@@ -10,13 +10,13 @@ use engine::{
 use std::collections::BTreeSet;
 
 impl World<'_> {
-    /// Damages the media of a drive for good: one block, or a `whole_zone`.
+    /// Damages the media of a drive permanently: one block, or a `whole_zone`.
     pub(super) fn damage(&mut self, course: &mut Course, bay: Bay, whole_zone: bool) {
         let geometry = self.wire.geometry(bay).clone();
         let mut zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
         let mut block = self.rng.below(geometry.zone_capacity_blocks);
         if self.rng.chance(1, 2) {
-            // What was written last matters most: near a write pointer, in the metadata log or among data.
+            // Blocks that were written last matter most: near a write pointer, in the metadata log or among data.
             const BELOW: u64 = 24;
             let zones: Vec<_> =
                 (0..geometry.zones).map(|z| self.wire.ssd(bay).zones().info(ZoneIndex(z))).collect();
@@ -47,7 +47,7 @@ impl World<'_> {
         self.drives_of(member).any(|bay| course.damaged.contains(&bay))
     }
 
-    /// Whether a drive that is damaged has spare zones for all that has worn out.
+    /// Whether a damaged drive has spare zones for all its worn zones.
     pub(super) fn can_heal(&self, course: &Course, bay: Bay) -> bool {
         let (worn, places) = (self.worn(course, bay), self.places(bay));
         let all = 0..self.wire.geometry(bay).zones / self.scenario.aggregate;
@@ -57,7 +57,7 @@ impl World<'_> {
         !worn.is_empty() && !worn.iter().any(is_log) && lost.count() <= spare.count()
     }
 
-    /// Takes note of drives that hold nothing in zones that have worn out any more: they are as good as others.
+    /// Clears the drives that hold nothing in worn zones any more.
     pub(super) fn note_healed(&mut self, course: &mut Course) {
         for member in 0..self.members.len() {
             let whole = self.member_state(member) == Some(MemberState::Active);
@@ -71,13 +71,13 @@ impl World<'_> {
         }
     }
 
-    /// What has worn out of a drive, in zones as the array uses them; nothing if that is not all that it suffers from.
+    /// The worn zones of a drive, in units of the array's zones; empty if the drive has other damage as well.
     fn worn(&self, course: &Course, bay: Bay) -> BTreeSet<u32> {
         let worn = course.worn.get(&bay).filter(|_| !course.scarred.contains(&bay));
         worn.into_iter().flatten().map(|zone| zone / self.scenario.aggregate).collect()
     }
 
-    /// Whether there is something of the array in a place, or may be.
+    /// Whether a zone of a drive, given by its place, holds data or metadata of the array, or may do so.
     fn holds(&self, places: &Places, place: u32) -> bool {
         let shown = self.oracle.zones.len() as u32;
         let zones = self.subject.as_ref().map_or(shown, |subject| subject.array_zones());

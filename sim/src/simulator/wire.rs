@@ -1,10 +1,9 @@
-//! The wire between the engine and the emulated drives, where commands wait.
+//! The command queue between the engine and the emulated drives.
 //!
-//! A command that the engine submits is queued. Whoever runs the world says when a queued command
-//! is executed by its drive, and when the engine learns of it: these are two events, so that a
-//! power cut can fall between them. Queued commands of a drive are executed in any order, since
-//! NVMe promises none. Faults of the path are made here (no answer, an answer that comes very late,
-//! a drive that is gone); faults of the media are made by the drive.
+//! A command that the engine submits is queued. The simulator decides when a queued command is executed by its drive,
+//! and when its completion is delivered to the engine: these are two events, so that a power cut can fall between them.
+//! Queued commands of a drive are executed in any order, since NVMe guarantees none. Faults of the transport are
+//! injected here (no completion, a late completion, a removed drive); faults of the media are injected by the drive.
 
 use super::landed::Landed;
 use emu::{
@@ -20,25 +19,25 @@ use std::{
     rc::Rc,
 };
 
-/// The number of an emulated drive in a world. Drives that were replaced keep theirs.
+/// The number of an emulated drive in a world. Replaced drives keep their numbers.
 pub type Bay = usize;
 
-/// A fault that hits the next command it can hit.
+/// A fault that strikes the next command to which it applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The next write or append fails and writes nothing.
     Write,
     /// The next read fails.
     Read,
-    /// The next command is executed or not, and never answered: the host gives up on it.
+    /// The next command times out; it is executed or not.
     Silence { executed: bool },
-    /// The host gives up on the next command as well, and it is executed so many events later.
+    /// The next command times out, and is executed after this number of events.
     Tardy { events: u64 },
-    /// The next command of this kind is answered with an error; if it is late, it has been executed.
+    /// The next command of this kind fails; if `late`, it has been executed.
     Fail { kind: Kind, late: bool },
 }
 
-/// Commands in flight that no sound engine reaches on small drives.
+/// Upper bound of queued commands, which a correct engine does not reach on small drives.
 const MOST_QUEUED: usize = 20_000;
 
 struct Slot {
@@ -46,9 +45,9 @@ struct Slot {
     geometry: Geometry,
     gone: bool,
     fault: Option<Fault>,
-    /// Commands are passed over until then.
+    /// Commands are not executed before this event.
     slow_until: u64,
-    /// Commands that have reached it and are to change something.
+    /// Number of commands that have reached the drive and change data or zone states, successful or not.
     changes: u64,
     landed: Landed,
 }
@@ -58,7 +57,7 @@ struct Queued {
     process: u64,
     command: Command,
     completer: Completer,
-    /// A latency spike: passed over until then.
+    /// A latency spike: not executed before this event.
     not_before: u64,
 }
 
@@ -68,7 +67,7 @@ struct Executed {
     completer: Completer,
 }
 
-/// All drives of a world and the commands on their way to and from them.
+/// All drives of a world, their queued commands and their undelivered completions.
 #[derive(Default)]
 pub struct Wire {
     slots: RefCell<Vec<Slot>>,
@@ -80,21 +79,21 @@ pub struct Wire {
 
 #[derive(Default)]
 struct State {
-    /// Counts processes; handles of one that has ended answer nothing any more.
+    /// Number of processes so far; commands through handles of an ended process are not completed.
     processes: u64,
-    /// The process that handles are for, and those of other hosts that run beside it.
+    /// The process that new handles belong to; `others` are running processes of other hosts.
     process: u64,
     others: Vec<u64>,
-    /// Drives that a process cannot reach, although others do.
+    /// Drives that a process cannot reach, although others can.
     cut_off: Vec<(u64, Bay)>,
     now: u64,
     commands: u64,
-    /// Out of 1000 commands, so many suffer a latency spike of up to `spike_events`.
+    /// Number of commands in 1000 with a latency spike, of up to `spike_events`.
     spike_permille: u64,
     spike_events: u64,
 }
 
-/// What happened to a command, for the trace.
+/// An executed command, for the trace.
 pub struct Event {
     pub bay: Bay,
     pub what: String,
@@ -116,7 +115,7 @@ impl Wire {
         self.slots.borrow().len() - 1
     }
 
-    /// A copy of all drives and of what is queued for them; nobody waits for an answer there.
+    /// A copy of all drives and their queued commands; completions in the copy are discarded.
     ///
     /// # Errors
     /// If the media of a drive cannot be copied.
@@ -133,7 +132,7 @@ impl Wire {
         Ok(copy)
     }
 
-    /// A handle for the engine, good until the power is cut or the process is killed.
+    /// A handle for the engine, valid until the power is cut or the process is killed.
     pub fn drive(self: &Rc<Wire>, bay: Bay) -> QueuedDrive {
         self.drive_for(self.process(), bay)
     }
@@ -144,7 +143,7 @@ impl Wire {
         QueuedDrive { wire: self.clone(), bay, geometry, process }
     }
 
-    /// The process that handles are for.
+    /// The process that new handles belong to.
     pub fn process(&self) -> u64 {
         self.state.borrow().process
     }
@@ -158,7 +157,7 @@ impl Wire {
         process
     }
 
-    /// Handles are for `process` from now on, which runs already; the one before it goes on to run.
+    /// New handles belong to `process` from now on, which runs already; the previous process keeps running.
     pub fn switch_to(&self, process: u64) {
         let mut state = self.state.borrow_mut();
         let before = std::mem::replace(&mut state.process, process);
@@ -166,7 +165,7 @@ impl Wire {
         state.others.push(before);
     }
 
-    /// Kills one process: as [`Wire::kill`], of its commands alone.
+    /// Kills one process: as [`Wire::kill`], for the commands of this process only.
     pub fn kill_one(&self, process: u64, rng: &mut Rng) {
         self.state.borrow_mut().others.retain(|other| *other != process);
         if self.process() == process {
@@ -178,18 +177,18 @@ impl Wire {
         self.reach_some(own, rng);
     }
 
-    /// A process cannot reach a drive any more.
+    /// A process cannot reach a drive from now on.
     pub fn cut_off(&self, process: u64, bay: Bay) {
         self.state.borrow_mut().cut_off.push((process, bay));
     }
 
-    /// Whether commands of a process are on their way to drives; of those that change something alone, if so wanted.
+    /// Whether commands of a process are queued; with `changing`, only commands that change data or zone states count.
     pub fn is_used_by(&self, process: u64, changing: bool) -> bool {
         let queued = self.queued.borrow();
         queued.iter().any(|queued| queued.process == process && (!changing || changes(&queued.command)))
     }
 
-    /// The drive itself, to look at it or to damage it.
+    /// The drive itself, for inspection or fault injection.
     pub fn ssd(&self, bay: Bay) -> RefMut<'_, Ssd> {
         RefMut::map(self.slots.borrow_mut(), |slots| &mut slots[bay].ssd)
     }
@@ -198,7 +197,7 @@ impl Wire {
         Ref::map(self.slots.borrow(), |slots| &slots[bay].geometry)
     }
 
-    /// How often and for how many events single commands are delayed.
+    /// Sets the rate and the longest delay of latency spikes.
     pub fn set_spikes(&self, permille: u64, events: u64) {
         let mut state = self.state.borrow_mut();
         (state.spike_permille, state.spike_events) = (permille, events);
@@ -209,17 +208,17 @@ impl Wire {
         self.state.borrow().commands
     }
 
-    /// Commands that wait to be executed.
+    /// Number of commands that wait for execution.
     pub fn queued(&self) -> usize {
         self.queued.borrow().len()
     }
 
-    /// Whether commands are on their way to a drive.
+    /// Whether commands of a drive are queued.
     pub fn is_awaited(&self, bay: Bay) -> bool {
         self.queued.borrow().iter().any(|queued| queued.bay == bay)
     }
 
-    /// Commands whose answer waits to be delivered.
+    /// Number of completions that wait for delivery.
     pub fn executed(&self) -> usize {
         self.executed.borrow().len()
     }
@@ -229,7 +228,7 @@ impl Wire {
         self.slots.borrow_mut()[bay].fault = Some(fault);
     }
 
-    /// Disarms whatever fault is armed.
+    /// Disarms the fault, if one is armed.
     pub fn clear_fault(&self, bay: Bay) {
         self.slots.borrow_mut()[bay].fault = None;
     }
@@ -239,19 +238,19 @@ impl Wire {
         self.slots.borrow().len()
     }
 
-    /// The drive alone loses power and comes back. Commands that are queued for it reach it afterwards.
+    /// One drive loses power and comes back. Its queued commands are executed afterwards.
     pub fn power_cycle(&self, bay: Bay, rng: &mut Rng, cut: Cut) {
         // Drives in memory have no media errors.
         _ = self.slots.borrow_mut()[bay].ssd.power_cut(&[], rng, cut);
     }
 
-    /// All commands of the drive are delayed for so many events.
+    /// Delays all commands of the drive by this number of events.
     pub fn slow_down(&self, bay: Bay, events: u64) {
         let now = self.state.borrow().now;
         self.slots.borrow_mut()[bay].slow_until = now + events;
     }
 
-    /// The drive is pulled out, or put back.
+    /// Removes the drive, or puts it back.
     pub fn set_gone(&self, bay: Bay, gone: bool) {
         self.slots.borrow_mut()[bay].gone = gone;
     }
@@ -260,27 +259,27 @@ impl Wire {
         self.slots.borrow()[bay].gone
     }
 
-    /// Where what was appended to a drive has landed.
+    /// The addresses of the blocks that were appended to a drive.
     pub fn landed(&self, bay: Bay) -> Ref<'_, Landed> {
         Ref::map(self.slots.borrow(), |slots| &slots[bay].landed)
     }
 
-    /// How many commands were executed that are to change something on the drive.
+    /// Number of commands that have reached the drive and change data or zone states, successful or not.
     pub fn changes(&self, bay: Bay) -> u64 {
         self.slots.borrow()[bay].changes
     }
 
-    /// Whether a command is on its way that is to change something on a drive.
+    /// Whether a command that changes data or zone states is queued.
     pub fn is_changing(&self) -> bool {
         self.queued.borrow().iter().any(|queued| changes(&queued.command))
     }
 
-    /// Lets time pass by one event.
+    /// Advances time by one event.
     pub fn tick(&self) {
         self.state.borrow_mut().now += 1;
     }
 
-    /// Executes the queued command at `index`, unless it is being passed over; `None` if so.
+    /// Executes the queued command at `index`; `None` if it is delayed.
     pub fn execute(&self, index: usize, traced: bool) -> Option<Event> {
         {
             let (queued, state) = (self.queued.borrow(), self.state.borrow());
@@ -312,7 +311,7 @@ impl Wire {
         Event { bay, what }
     }
 
-    /// Queues a command once more, for later, if its drive is about to be given up on with it.
+    /// If the command is struck by a [`Fault::Tardy`], queues a copy of it for later and lets the original time out.
     fn put_off(&self, process: u64, bay: Bay, command: &Command) {
         let slot = &mut self.slots.borrow_mut()[bay];
         if let (Some(Fault::Tardy { events }), false) = (slot.fault, slot.gone) {
@@ -335,7 +334,7 @@ impl Wire {
         bay
     }
 
-    /// Executes and delivers everything, first in, first out, without delays.
+    /// Executes all commands and delivers all completions, first in, first out, without delays.
     pub fn run_all(&self) {
         let executed = std::mem::take(&mut *self.executed.borrow_mut());
         let queued = std::mem::take(&mut *self.queued.borrow_mut());
@@ -351,23 +350,23 @@ impl Wire {
         }
     }
 
-    /// Forgets everything that waits to be executed.
+    /// Discards all queued commands.
     pub fn drop_queued(&self) {
         self.queued.borrow_mut().clear();
     }
 
-    /// Executes everything, first in, first out, and delivers nothing.
+    /// Executes all queued commands, first in, first out, and delivers no completion.
     pub fn execute_all(&self) {
         while self.queued() > 0 {
             self.execute_now(0, false);
         }
     }
 
-    /// Cuts the power of all drives: what was queued happens partly, in any order, or not; what
-    /// waits for delivery has happened, but nobody learns of it. Old handles are dead from now on.
+    /// Cuts the power of all drives. Queued commands are executed wholly, partly or not, in any order; undelivered
+    /// completions are discarded, although their commands were executed. Handles become invalid.
     ///
     /// # Errors
-    /// Those of the drives' media.
+    /// I/O errors of the drives' media.
     pub fn power_cut(&self, rng: &mut Rng, cut: impl Fn(Bay) -> Cut) -> io::Result<()> {
         let queued = self.forget_process();
         let mut in_flight: Vec<Command> = Vec::new();
@@ -384,8 +383,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Kills the process that uses the drives, which keep power: what was queued happens whole, in any
-    /// order, or never reached its drive, and nobody learns of it. Old handles are dead from now on.
+    /// Kills the process that uses the drives, which keep power. Queued commands are executed wholly or not, in any
+    /// order; all completions are discarded. Handles become invalid.
     pub fn kill(&self, rng: &mut Rng) {
         let queued = self.forget_process();
         self.reach_some(queued, rng);
@@ -394,7 +393,7 @@ impl Wire {
         }
     }
 
-    /// Commands of a process that was killed reach their drives, in any order, or never do.
+    /// Commands of a killed process are executed, in any order, or never reach their drives.
     fn reach_some(&self, mut queued: Vec<Queued>, rng: &mut Rng) {
         rng.shuffle(&mut queued);
         let reached_of_four = rng.below(5);
@@ -406,16 +405,16 @@ impl Wire {
         }
     }
 
-    /// As [`Wire::kill`], and then every drive is shut down in good order and started again.
+    /// As [`Wire::kill`]; then every drive is shut down in good order and started again.
     ///
     /// # Errors
-    /// Those of the drives' media.
+    /// I/O errors of the drives' media.
     pub fn shut_down(&self, rng: &mut Rng) -> io::Result<()> {
         self.kill(rng);
         self.slots.borrow_mut().iter_mut().try_for_each(|slot| slot.ssd.shut_down())
     }
 
-    /// Cuts all processes off; gives what they had queued.
+    /// Invalidates the handles of all processes; returns their queued commands.
     fn forget_process(&self) -> Vec<Queued> {
         self.state.borrow_mut().others.clear();
         self.begin_process();
@@ -476,12 +475,12 @@ impl Slot {
     }
 }
 
-/// Whether a command is to change something on the drive.
+/// Whether a command changes data or zone states.
 fn changes(command: &Command) -> bool {
     !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush)
 }
 
-/// A drive whose commands wait until the world picks them.
+/// A drive that queues its commands until the world executes them.
 pub struct QueuedDrive {
     wire: Rc<Wire>,
     bay: Bay,
@@ -527,7 +526,7 @@ impl ZonedDevice for QueuedDrive {
     }
 }
 
-/// A command in a line of the trace.
+/// Describes a command for the trace.
 pub fn describe(command: &Command) -> String {
     match command {
         Command::Read { lba, data, .. } => format!("read {}+{}", lba.0, data.blocks()),

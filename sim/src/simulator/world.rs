@@ -1,12 +1,10 @@
-//! The world: drives, executor, subject and load, and the next thing that happens.
+//! The simulated world: drives, executor, subject and load, and the choice of the next event.
 //!
-//! Everything that can happen is an event: a drive executes a command, the engine learns of an
-//! answer, a task runs until it waits, the load hands in an operation. The seed picks among the
-//! events that are possible; nothing else decides an order, and no clock is read, so a seed always
-//! gives the same run.
+//! Everything that can happen is an event: a drive executes a command, a completion is delivered to the engine, a task
+//! runs until it waits, the load submits an operation. The seed picks among the possible events; nothing else decides
+//! an order, and no clock is read, so a seed always gives the same run.
 //!
-//! The subject is deterministic but does not help: an operation that never completes shows as a
-//! world in which nothing can happen any more.
+//! An operation that never completes is detected as a world without a possible event.
 
 use super::{
     coverage::{Coverage, Sight},
@@ -39,7 +37,7 @@ use std::{
     rc::Rc,
 };
 
-/// A broken promise: what was seen and what should have been.
+/// A broken promise: the observed and the expected result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(pub String);
@@ -50,52 +48,52 @@ impl From<String> for Failure {
     }
 }
 
-/// What runs have done, to show that they did something.
+/// Counters of the operations, faults and checks of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub operations: u64,
     pub power_cuts: u64,
     /// Processes killed while the drives kept power.
     pub kills: u64,
-    /// Orderly shutdowns of all drives after the process had ended, at any moment of its.
+    /// Orderly shutdowns of all drives after the process had ended at an arbitrary moment.
     pub shutdowns: u64,
-    /// Power cuts that cost what a killed process had left in volatile caches.
+    /// Power cuts, after a kill, that lost data which the killed process had left in volatile caches.
     pub cuts_after_kills: u64,
     pub zrwa_losses: u64,
-    /// Assemblies that had written nothing when they were taken, or when a layer was brought up on them.
+    /// Assemblies that had written nothing when they were taken over, or when a layer was started on them.
     pub deferred_starts: u64,
     pub member_losses: u64,
-    /// Those of the `judgements` in which two members or more were out.
+    /// Those of the `judgements` with two or more members out.
     pub double_losses: u64,
     pub interrupted_recoveries: u64,
     pub rebuilds: u64,
-    /// Drives that have taken over from one that worked.
+    /// Drives that have replaced a working one.
     pub replacements: u64,
     pub faults: u64,
-    /// Names, hosts and starts of arrays that were changed.
+    /// Changes of arrays' name, host or autostart.
     pub changes: u64,
     /// Arrays that were destroyed.
     pub destructions: u64,
-    /// Drives with worn zones that hold everything again, in spare zones.
+    /// Drives with worn zones that hold all data again, in spare zones.
     pub healed: u64,
-    /// Geometries that the array declines to be made of.
+    /// Drive geometries that the array refuses.
     pub refusals: u64,
     /// Copies of the world that were ended and recovered.
     pub forks: u64,
-    /// Recoveries, of the life and of its forks, of which the report and every block were checked.
+    /// Recoveries, of the life and of its forks, with a check of the report and of every block.
     pub judgements: u64,
-    /// Recoveries with one fault more than is promised to be survived, judged by a rule of their own.
+    /// Recoveries with one fault more than the guarantee covers, judged by a weaker rule.
     pub beyond: u64,
-    /// Statements of how many members may be lost that were compared with the truth.
+    /// Statuses with a tested number of members that may be lost.
     pub claims: u64,
-    /// Those of them that were too pessimistic, without any cause.
+    /// Those of the `claims` that were too pessimistic without a cause.
     pub pessimistic_claims: u64,
     /// Remedies that a status recommended and that were carried out.
     pub remedies: u64,
 }
 
 impl Counts {
-    /// Adds up.
+    /// Adds the counters of `other`.
     pub fn add(&mut self, other: &Counts) {
         self.operations += other.operations;
         self.power_cuts += other.power_cuts;
@@ -128,12 +126,12 @@ impl Counts {
 pub enum Tracing {
     #[default]
     Off,
-    /// The last so many events.
+    /// The last lines, up to this number.
     Tail(usize),
     All,
 }
 
-/// What happened, one line an event.
+/// The events of a run, one line each.
 #[derive(Default)]
 pub struct Trace {
     tracing: Tracing,
@@ -146,12 +144,12 @@ impl Trace {
         Trace { tracing, lines: VecDeque::new(), event: 0 }
     }
 
-    /// Whether lines are kept at all.
+    /// Whether lines are kept.
     pub fn on(&self) -> bool {
         self.tracing != Tracing::Off
     }
 
-    /// Adds a line, which is made only if it is kept.
+    /// Adds a line, which is formatted only if it is kept.
     pub fn note(&mut self, line: impl FnOnce() -> String) {
         if !self.on() {
             return;
@@ -164,12 +162,12 @@ impl Trace {
         self.lines.push_back(format!("{:>7}  {}", self.event, line()));
     }
 
-    /// One that goes on in a copy of the world.
+    /// An empty trace that continues the event count in a copy of the world.
     pub(super) fn copy(&self) -> Trace {
         Trace { event: self.event, ..Trace::new(self.tracing) }
     }
 
-    /// Adds what happened in a copy of the world.
+    /// Appends the lines of a copy of the world.
     pub(super) fn extend(&mut self, copy: Trace) {
         self.lines.extend(copy.lines);
     }
@@ -180,10 +178,10 @@ impl Trace {
     }
 }
 
-/// The result of work that was started, once it is there.
+/// The result of a started task; `None` until it has ended.
 pub type Pending<T, E = Why> = Rc<RefCell<Option<Result<T, E>>>>;
 
-/// How a process, and maybe the power, comes to its end.
+/// How a run of the array ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
     #[default]
@@ -194,24 +192,24 @@ pub enum End {
     Shutdown,
 }
 
-/// A drive that is to take the place of one that works.
+/// A drive that is to replace a working one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Heir {
     pub member: usize,
     pub bay: Bay,
-    /// It is this drive, and not the old one, that is lost if the member is.
+    /// If the member is lost, this drive is lost and not the old one.
     pub lost: bool,
-    /// Something has struck it.
+    /// A fault has struck it.
     pub struck: bool,
 }
 
-/// More events than any sound wait takes: reached only by work that goes round in circles.
+/// Upper bound of the events of any wait; only endless work reaches it.
 pub(super) const TOO_MANY_EVENTS: u64 = 3_000_000;
 
-/// As many steps without any I/O.
+/// Upper bound of steps without I/O.
 const TOO_MANY_STEPS: u64 = 1_000_000;
 
-/// See the head of this file.
+/// The simulated world; see the module documentation.
 pub struct World<'m> {
     pub(super) maker: &'m dyn Maker,
     pub(super) scenario: Scenario,
@@ -219,40 +217,40 @@ pub struct World<'m> {
     pub(super) wire: Rc<Wire>,
     pub(super) runtime: Runtime,
     pub(super) subject: Option<Rc<dyn Subject>>,
-    /// What it has said of its members.
+    /// Events of the subject that were checked.
     pub(super) heard: Heard,
-    /// What it may say of itself.
+    /// The name, host and autostart that the subject may report.
     pub(super) books: Books,
     /// Shape and limits of the subject.
     pub(super) limits: Option<Geometry>,
     pub(super) oracle: Oracle,
-    /// What was promised before an assembly that has written nothing: that is what counts if it ends so.
+    /// The oracle before a provisional assembly: valid again if the assembly ends before it has written anything.
     pub(super) before: Option<Oracle>,
-    /// An array that holds back has not begun, as far as was seen.
+    /// The subject was assembled provisionally and its commit has not been observed yet.
     pub(super) begins: bool,
     pub(super) ops: Vec<Op>,
     pub(super) held: Vec<Held>,
     pub(super) pool: BufPool,
-    /// The drive that is offered for each role, if there is one.
+    /// The drive that is offered for each role, if any.
     pub(super) members: Vec<Option<Bay>>,
-    /// The drive that is to replace one of them.
+    /// The replacement drive of a member, during a replacement.
     pub(super) heir: Option<Heir>,
     pub(super) counts: Counts,
     pub(super) trace: Trace,
-    /// What the last process that was killed has left; lost with the power.
+    /// The tails file that the last killed process left; lost with the power.
     pub(super) tails: Option<Tails>,
     /// A task may be ready to run.
     pub(super) ready: bool,
-    /// Tasks run first in, first out, instead of in any order.
+    /// Tasks run first in, first out, instead of in random order.
     pub(super) in_order: bool,
-    /// Why the subject could not be made.
+    /// Why the array refused the drives.
     pub(super) refusal: Option<String>,
     pub(super) forks: Forks,
-    /// More has been struck than is promised to be survived: operations may fail.
+    /// More faults were injected than the guarantee covers: operations may fail.
     pub(super) lenient: bool,
-    /// Operations that have failed so.
+    /// Number of operations that failed in lenient mode.
     pub(super) excused: u64,
-    /// Spares that were members of another array and may not have been attached yet.
+    /// Spares that were members of another array and were not erased yet.
     pub(super) foreign: BTreeSet<Bay>,
     pub(super) coverage: Coverage,
 }
@@ -265,11 +263,11 @@ impl Drop for World<'_> {
 }
 
 impl<'m> World<'m> {
-    /// A world with new drives and nothing made of them yet.
+    /// A world with new drives and without an array.
     pub fn new(maker: &'m dyn Maker, scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World<'m> {
         let wire = Rc::new(Wire::default());
         wire.set_spikes(scenario.pace.spike_permille, scenario.pace.spike_events);
-        // Forks take nothing from the numbers of the life.
+        // The forks' generator takes no numbers from that of the life.
         let forks = Forks::new(scenario.forks, rng.clone().fork());
         let runtime = Runtime::seeded(rng.next_u64());
         let mut world = World {
@@ -309,7 +307,7 @@ impl<'m> World<'m> {
         world
     }
 
-    /// Why the subject could not be made of these drives, if so.
+    /// Why the array refused these drives, if it did.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
@@ -318,10 +316,10 @@ impl<'m> World<'m> {
         self.counts
     }
 
-    /// Compares what a recovery came to with what was promised.
+    /// Checks the report of a recovery against the promises.
     ///
     /// # Errors
-    /// The promise that is broken, and why zones are offline, if some are.
+    /// The broken promise, and the reasons of offline zones.
     pub(super) fn recovered(&mut self, report: &[ZoneInfo]) -> Result<(), Failure> {
         self.see(report);
         let offline = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
@@ -331,13 +329,13 @@ impl<'m> World<'m> {
         })
     }
 
-    /// Takes note of what a recovery came to; the oracle has not been told yet.
+    /// Records the result of a recovery for coverage, before the oracle takes it over.
     pub(super) fn see(&mut self, report: &[ZoneInfo]) {
         let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
         self.coverage.see(&self.scenario, &states, &self.oracle, report);
     }
 
-    /// A recovery is judged, in the state in which the members are now.
+    /// Counts a judged recovery, with the present states of the members.
     pub(super) fn count_judgement(&mut self) {
         let members = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
         let out = members.iter().filter(|(state, _)| *state == MemberState::Out).count();
@@ -345,20 +343,20 @@ impl<'m> World<'m> {
         self.counts.double_losses += u64::from(out > 1);
     }
 
-    /// What the world has shown, which is taken from it.
+    /// Takes the coverage of this world.
     pub fn take_sights(&mut self) -> BTreeSet<Sight> {
         std::mem::take(&mut self.coverage.seen)
     }
 
-    /// The lines of the trace that were kept.
+    /// The kept lines of the trace.
     pub fn trace_lines(&self) -> Vec<String> {
         self.trace.lines()
     }
 
-    /// Puts a new, blank drive on the wire.
+    /// Connects a new, blank drive.
     pub(super) fn new_drive(&mut self) -> Bay {
         let (least, compression) = (&self.scenario.drive, self.scenario.compression);
-        // The first drive decides what the array looks like, so that every other one may replace it.
+        // The first drive determines the array's geometry, so that every other drive can replace it.
         let ssd = match self.scenario.mixed && !self.members.is_empty() {
             true => blank(&draw_roomier(&mut self.rng, least), compression),
             false => blank(least, compression),
@@ -366,7 +364,7 @@ impl<'m> World<'m> {
         self.plug_in(ssd)
     }
 
-    /// Puts a blank drive on the wire whose zones are as far apart as those of another one.
+    /// Connects a blank drive with the zone size of another one.
     pub(super) fn like(&mut self, bay: Bay) -> Bay {
         let zone_size_blocks = self.wire.geometry(bay).zone_size_blocks;
         let mut geometry = draw_roomier(&mut self.rng, &self.scenario.drive);
@@ -395,20 +393,20 @@ impl<'m> World<'m> {
         self.wire.insert(ssd)
     }
 
-    /// The drive in `bay`, as it is handed to the subject.
+    /// The handle of the drive in `bay` that is given to the subject.
     pub(super) fn drive(&self, bay: Bay) -> Drive {
         Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) }
     }
 
-    /// How the subject is assembled as a rule.
+    /// Default options of an assembly.
     pub(super) fn how(&self) -> How {
         How { tails: self.tails.clone(), join: self.scenario.join, ..How::default() }
     }
 
-    /// Goes on with an array that has been assembled.
+    /// Continues with an array that has been assembled.
     ///
     /// # Errors
-    /// It says of itself what it should not.
+    /// The array reports an unexpected name, host or autostart.
     pub(super) fn take_subject(&mut self, subject: Rc<dyn Subject>) -> Result<(), Failure> {
         self.hear_said(&*subject)?;
         self.before = subject.is_provisional().then(|| self.oracle.clone());
@@ -419,11 +417,11 @@ impl<'m> World<'m> {
         Ok(())
     }
 
-    /// Looks where zones end once an array has begun that had held back. If more was struck meanwhile, as much
-    /// as may be with two parities, the end of what was told then may be gone, if it was never promised.
+    /// Checks the zones' ends once a provisional array has committed. If further members were struck meanwhile, within
+    /// the guarantee of two parities, the reported end may be lost where it was never promised.
     ///
     /// # Errors
-    /// What was promised is gone.
+    /// Promised data is lost.
     pub(super) fn note_gone_back(&mut self) -> Result<(), Failure> {
         let begun = self.subject.clone().filter(|subject| self.begins && !subject.is_provisional());
         let (Some(subject), Some(before), true) = (begun, &self.before, self.scenario.parities > 1) else {
@@ -440,11 +438,12 @@ impl<'m> World<'m> {
         Ok(())
     }
 
-    /// What the subject has promised of completed writes, by the drives that it is made of now. It must
-    /// say the same, unless one of `offered` has failed since it said so, or may have: then it is `excused`.
+    /// Whether the subject says that completed writes may be lost until a flush. Checked against the drives that it
+    /// consists of now; if one of `offered` has failed since, or may have (`excused`), all `offered` drives may count
+    /// instead.
     ///
     /// # Errors
-    /// It says something else.
+    /// The subject contradicts the drives.
     pub(super) fn promise(
         &self,
         subject: &dyn Subject,
@@ -486,11 +485,11 @@ impl<'m> World<'m> {
         pending
     }
 
-    /// One event. `working` lets the load hand in operations; `waiting` says that somebody waits,
-    /// so that it is a failure if nothing can happen any more. Gives `false` if nothing can.
+    /// Executes one event. `working` lets the load submit operations; with `waiting` a caller waits for a result, so
+    /// that it is a failure if no event is possible. Returns `false` if no event is possible.
     ///
     /// # Errors
-    /// A promise that this event has shown to be broken.
+    /// A promise that this event has broken.
     pub(super) fn event(&mut self, working: bool, waiting: bool) -> Result<bool, Failure> {
         let pace = &self.scenario.pace;
         let (queued, executed) = (self.wire.queued(), self.wire.executed());
@@ -548,17 +547,17 @@ impl<'m> World<'m> {
         self.ready = true;
     }
 
-    /// The failure that nothing can happen any more.
+    /// The failure that no event is possible although operations are outstanding.
     pub(super) fn hang(&self) -> Failure {
         let ops: Vec<String> = self.ops.iter().map(|op| op.to_string()).collect();
         let what = if ops.is_empty() { "background work".into() } else { ops.join("; ") };
         Failure(format!("nothing can happen any more, but this never completed: {what}"))
     }
 
-    /// Runs events until work is done; `None` if `events` have passed before.
+    /// Runs events until the result is available; `None` if it is not after `events` events.
     ///
     /// # Errors
-    /// A broken promise, or work that never ends.
+    /// A broken promise, or work that does not end.
     pub(super) fn wait<T>(
         &mut self,
         pending: &Pending<T>,
@@ -577,7 +576,7 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Runs until all operations are complete, without handing in more.
+    /// Runs until all operations are complete, without submitting new ones.
     ///
     /// # Errors
     /// A broken promise.
@@ -598,7 +597,7 @@ impl<'m> World<'m> {
     /// Runs all tasks until they wait.
     ///
     /// # Errors
-    /// Tasks that wake each other for ever.
+    /// Tasks that wake each other endlessly.
     pub(super) fn run_tasks(&mut self) -> Result<(), Failure> {
         for _ in 0..TOO_MANY_STEPS {
             if !self.runtime.step() {
@@ -608,7 +607,7 @@ impl<'m> World<'m> {
         Err(Failure(format!("tasks still wake each other after {TOO_MANY_STEPS} steps")))
     }
 
-    /// Waits for commands to the subject without any disorder, as fast as it goes.
+    /// Executes commands of the subject in order and without delays, and waits for their completions.
     ///
     /// # Errors
     /// A hang.
@@ -636,10 +635,10 @@ impl<'m> World<'m> {
         Ok(waiting.into_iter().filter_map(|(_, done)| done).collect())
     }
 
-    /// Cuts the power. What the host had in memory is gone; the drives keep what they must.
+    /// Cuts the power. The host's memory is lost; the drives keep all data that a power cut must not cost.
     ///
     /// # Errors
-    /// Those of the drives' memory.
+    /// I/O errors of the drives' media.
     pub(super) fn cut_power(&mut self, cut: impl Fn(Bay) -> Cut) -> Result<(), Failure> {
         self.counts.power_cuts += 1;
         let queued = self.wire.queued();
@@ -657,7 +656,7 @@ impl<'m> World<'m> {
         self.wire.power_cut(&mut self.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
     }
 
-    /// Kills the process. The drives keep power, and what it had told the host is known to the next one.
+    /// Kills the process. The drives keep power, and the next process gets the tails file.
     pub(super) fn kill_process(&mut self) {
         self.counts.kills += 1;
         let queued = self.wire.queued();
@@ -672,10 +671,10 @@ impl<'m> World<'m> {
         self.wire.kill(&mut self.rng);
     }
 
-    /// Kills the process and shuts the drives down in good order: a host that is started anew.
+    /// Kills the process and shuts the drives down in good order, as a restart of the host does.
     ///
     /// # Errors
-    /// Those of the drives' memory.
+    /// I/O errors of the drives' media.
     pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
         self.counts.shutdowns += 1;
         let queued = self.wire.queued();
@@ -687,7 +686,7 @@ impl<'m> World<'m> {
         self.wire.shut_down(&mut self.rng).map_err(|error| Failure(format!("shutdown: {error}")))
     }
 
-    /// What the process had in memory is gone.
+    /// Discards the state that the process held in memory.
     pub(super) fn end_process(&mut self) {
         let before = self.before.take();
         if let Some(before) = before.filter(|_| self.subject.as_ref().is_none_or(|s| s.is_provisional())) {
@@ -703,7 +702,7 @@ impl<'m> World<'m> {
     }
 }
 
-/// A new drive of this shape, which compresses or not.
+/// A new drive of this geometry, with the given compression.
 fn blank(geometry: &Geometry, compression: Option<Scheme>) -> Ssd {
     match compression {
         Some(scheme) => Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(geometry, scheme))),

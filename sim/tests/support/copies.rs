@@ -853,7 +853,7 @@ impl Maker for CopiesMaker {
         Some(self.parities)
     }
 
-    /// Records identify assemblies by number only, and the longest copy of a zone is believed.
+    /// Records identify assemblies by number only, and the longest copy of a zone is used.
     fn notices_others(&self) -> bool {
         false
     }

@@ -72,7 +72,7 @@ impl Zone {
         }
     }
 
-    /// Places a unit; gives its place.
+    /// Places a unit; returns its place.
     fn place(&mut self, unit: &Unit) -> Place {
         if !self.open.fits(unit.bytes.len()) {
             self.pages.push(std::mem::take(&mut self.open).into());

@@ -108,7 +108,7 @@ trait Layout {
     /// A placed unit.
     fn unit(&self, index: u64) -> Option<Found>;
 
-    /// Removes and gives all units from `index` on, the first of a group.
+    /// Removes and returns all units from `index` on, the first of a group.
     fn take_from(&mut self, index: u64) -> Vec<Unit>;
 
     /// The power fails while the last group is being programmed, and returns.

@@ -37,17 +37,17 @@ struct Arguments {
 enum Command {
     /// Play random lives of arrays, one for each seed, and check every promise
     Run(Run),
-    /// Try small arrays systematically: every power cut, every lost member, every order up to a bound
+    /// Test small arrays systematically: every power cut, every lost member, every order up to a bound
     Exhaustive(Exhaustive),
-    /// Repeat Table 1 of the ZRAID paper: what three consistency policies lose in a power cut
+    /// Repeat Table 1 of the ZRAID paper: data losses of three consistency policies in a power cut
     Table1(Table1),
-    /// Break the engine's rules, one at a time, and see whether the tests notice; needs the sources and cargo
+    /// Apply single-line changes (mutants) to the engine and run the tests on each; needs the sources and cargo
     Mutants(Mutants),
 }
 
 #[derive(clap::Args)]
 struct Exhaustive {
-    /// How often an order may deviate from the default one [default: once with raid5, never with raid6]
+    /// Number of deviations from the default order of events [default: one with raid5, none with raid6]
     #[arg(long)]
     delays: Option<usize>,
     /// Only arrays of this policy: log, zrwa or inplace
@@ -84,7 +84,7 @@ fn parse_policy(name: &str) -> Result<Policy, String> {
     })
 }
 
-/// The number of parities of a level.
+/// The number of parities of a RAID level.
 fn parse_level(name: &str) -> Result<usize, String> {
     parities_of(name).ok_or_else(|| {
         let names: Vec<String> = PARITIES.iter().map(|parities| level(*parities)).collect();
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A progress bar on the terminal for whatever takes more than two seconds; otherwise nothing.
+/// A progress bar on the terminal for tasks longer than two seconds; otherwise nothing.
 struct Progress {
     bar: OnceLock<ProgressBar>,
     done: std::sync::atomic::AtomicU64,
@@ -163,7 +163,7 @@ impl Exhaustive {
         let progress = Progress::new(cases.len() as u64);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
         let show = |done: usize, known: usize| progress.show(done as u64, known as u64);
-        // With two parities there is so much more to lose in each order that the default one has to do.
+        // With two parities each order has many more sets of lost members, so only the default order is tried.
         let delays = |case: &Case| self.delays.unwrap_or(usize::from(case.parities == 1));
         let (tried, findings) = exhaustive::search(&ArrayMaker::default(), &cases, &delays, jobs, &show);
         let seconds = progress.finish();
@@ -253,7 +253,7 @@ impl Table1 {
     }
 }
 
-/// Prints to standard output; a reader who has seen enough is not an error.
+/// Prints to standard output; a closed pipe is not an error.
 fn print_lines(lines: &[String]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for line in lines {

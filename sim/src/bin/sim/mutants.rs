@@ -1,4 +1,4 @@
-//! `sim mutants`: changes of single lines of the engine and the host, and whether the tests notice them.
+//! `sim mutants`: applies changes of single lines to the engine and the host, and checks that the tests detect them.
 
 use super::{OUTPUT_VERSION, default_jobs, print_lines};
 use anyhow::bail;
@@ -18,37 +18,38 @@ use std::{
 
 #[derive(clap::Args)]
 pub struct Mutants {
-    /// Only so many of them, drawn from those that a few seeds show, and nothing but seeds [default: all]
+    /// Only this many mutants, drawn from those that few seeds detect, and only random lives as tests [default: all]
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
-    /// Instead of the list, so many changes of single lines of the engine and the host, drawn at random by --from
+    /// Instead of the list, this many random changes of single lines of the engine and the host; --from is the seed
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["sample", "only", "learn", "write_score"])]
     random: Option<usize>,
-    /// With --random, of these files alone: their paths below engine/src, or below host/src behind `host/`, begin so
+    /// With --random, only files with this prefix of their path below engine/src, or of `host/` and their path below
+    /// host/src
     #[arg(long, value_name = "PATH", requires = "random")]
     below: Option<String>,
-    /// Only those of these names
+    /// Only the mutants with these names
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// The first seed, which also decides the sample
+    /// The first seed, which also determines the sample
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Seeds to begin with, before other tests are asked
+    /// Seeds to play before the other tests
     #[arg(long, default_value_t = 100)]
     seeds: u64,
-    /// Seeds in all
+    /// Seeds in total
     #[arg(long, default_value_t = 3000)]
     seeds_most: u64,
-    /// How many to play at once [default: one for each core]
+    /// Mutants to play in parallel [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
-    /// The workspace whose engine is changed [default: the one that this program was built of]
+    /// The workspace with the engine to change [default: the workspace of this build]
     #[arg(long, value_name = "DIRECTORY")]
     source: Option<PathBuf>,
     /// Write the score between the markers in this file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sample", "only"])]
     write_score: Option<PathBuf>,
-    /// Note in sim/finders.txt who found each of them
+    /// Record the test that detected each mutant in sim/finders.txt
     #[arg(long)]
     learn: bool,
     /// Print the result as JSON
@@ -81,7 +82,7 @@ impl Mutants {
         let judges = if self.sample.is_some() { Judges::Lives } else { Judges::All };
         let mut made = mutants::load(&workspace)?;
         if !chosen.iter().any(|mutant| mutant.is_of_host()) {
-            // Then the host need not be built.
+            // The host need not be built then.
             made.retain(|mutant| !mutant.is_of_host());
         }
         let build = Build::make(&workspace, &made, judges, jobs)?;
@@ -92,7 +93,7 @@ impl Mutants {
                 _ = print_lines(&[line_of(played)]);
             }
             if self.learn {
-                // At once, so that a run that is ended goes on where it was.
+                // Written at once, so that an interrupted run can be continued.
                 let mut learned = learned.lock().unwrap_or_else(PoisonError::into_inner);
                 learned.note(&played.mutant.name, played.by.as_ref());
                 _ = learned.write(&workspace);
@@ -135,11 +136,11 @@ impl Mutants {
 }
 
 impl Mutants {
-    /// Changes single lines at random, and says which changes nothing finds.
+    /// Plays random changes of single lines, and lists those that no test detects.
     fn run_random(&self, workspace: &Path, count: usize) -> anyhow::Result<bool> {
         let jobs = self.jobs.unwrap_or_else(default_jobs);
         let below = self.below.as_deref().unwrap_or_default();
-        // As many again, for those that do not compile.
+        // Twice the number, since some do not compile.
         let drawn = mutants::random::draw(workspace, below, 2 * count, self.from)?;
         let (build, mut chosen) = Build::random(workspace, drawn, jobs)?;
         chosen.truncate(count);

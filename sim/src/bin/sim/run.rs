@@ -18,38 +18,39 @@ use sim::simulator::{
 };
 use std::collections::BTreeMap;
 
-/// Lines of the trace that are shown of a seed that fails.
+/// Number of trace lines that are shown for a failing seed.
 const TRACE_TAIL: usize = 60;
-/// Failing seeds that are named on the terminal for each kind of failure.
+/// Number of failing seeds that are shown for each kind of failure.
 const MOST_SHOWN: usize = 5;
-/// Where the ledger is, and how many seeds are kept there.
+/// Path of the ledger, and its number of seeds.
 const LEDGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ledger.txt");
 const LEARNT: usize = 48;
 
 #[derive(Clone, clap::Args)]
 pub struct Run {
-    /// How many seeds to play
+    /// Number of seeds
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
     /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Threads to play them on [default: one for each core]
+    /// Number of threads [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
-    /// Begin no seed once one has failed
+    /// Start no more seeds after a failure
     #[arg(long)]
     until_failure: bool,
-    /// Leave out the seeds of the ledger, which come first unless a single seed is asked for
+    /// Do not play the seeds of the ledger, which are otherwise played first unless only one seed is selected
     #[arg(long)]
     no_ledger: bool,
-    /// Write those seeds to the ledger that have shown most of what few others have; needs the sources
+    /// Rewrite the ledger with the seeds that reach the rarest states; needs the sources
     #[arg(long, conflicts_with_all = ["policy", "level", "no_ledger"])]
     learn: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Only arrays of this policy: log, zrwa, inplace or append, which is drawn as half of log otherwise
+    /// Only arrays of this policy: log, zrwa, inplace or append (without this option, half of the log arrays use
+    /// append)
     #[arg(long, value_name = "NAME", value_parser = parse_named)]
     policy: Option<Named>,
     /// Only arrays of this level: raid5 or raid6
@@ -58,19 +59,17 @@ pub struct Run {
     /// Print every event of the seed; only with one seed
     #[arg(long)]
     trace: bool,
-    /// Play volumes instead: block devices over single drives, and over arrays; with --policy over arrays of that
-    /// policy alone
+    /// Play volumes instead: block devices on single drives and on arrays; with --policy, only on arrays of that policy
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure"])]
     volume: bool,
-    /// With --volume or --namespaces, only over single drives
+    /// With --volume or --namespaces, only on single drives
     #[arg(long, requires = "layer", conflicts_with_all = ["policy", "level"])]
     single: bool,
-    /// Play namespaces instead: tenants of single drives, and of arrays; with --policy of arrays of that policy alone
+    /// Play namespaces instead, on single drives and on arrays; with --policy, only on arrays of that policy
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "level"])]
     namespaces: bool,
-    /// Play a layer on arrays instead, with every end and misfortune of arrays: namespaces, volume,
-    /// volume-on-namespace, or volume-on-namespace-on-drive, which has no array;
-    /// without a name, as many seeds of each
+    /// Play a layer on arrays instead, with all ends and faults of arrays: namespaces, volume, volume-on-namespace, or
+    /// volume-on-namespace-on-drive, which has no array; without a name, all of them
     #[arg(
         long,
         value_name = "LAYER",
@@ -81,12 +80,12 @@ pub struct Run {
         conflicts_with_all = ["learn", "until_failure", "single"],
     )]
     stack: Option<Layers>,
-    /// Have a drive of each life lose a write, misplace one or bring an old one back without an error, and count what
-    /// lives come to: none of that is promised to be survived
+    /// Make one drive of each life lose, misplace or revert a write without an error, and count the results: arrays
+    /// need not survive such faults
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "single"])]
     silent: bool,
-    /// Also play cases that are known to fail now and then: two hosts at once, damage to more members than parity covers,
-    /// remedies and readability beyond the promise (docs/TESTING.md)
+    /// Also play cases that are known to fail occasionally: two hosts at once, damage to more members than parity
+    /// covers, remedies and readability beyond the guarantee (docs/TESTING.md)
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "single"])]
     beyond: bool,
 }
@@ -105,7 +104,7 @@ fn parse_layers(name: &str) -> Result<Layers, String> {
     })
 }
 
-/// What users call a policy. Arrays of the policy `append` are those of `log` whose zones are written by appends.
+/// A policy as named on the command line. Arrays of `append` are arrays of `log` that write their zones by appends.
 #[derive(Clone, Copy)]
 struct Named {
     policy: Policy,
@@ -117,7 +116,7 @@ impl Named {
         self.policy.name_with(self.group_blocks())
     }
 
-    /// Blocks of a group, under volumes and namespaces.
+    /// Blocks of a group, below volumes and namespaces.
     fn group_blocks(self) -> u32 {
         if self.appends { GROUP_BLOCKS } else { 0 }
     }
@@ -198,7 +197,7 @@ impl Run {
         Ok(summary.failures.is_empty())
     }
 
-    /// Plays arrays with silent faults, and counts what becomes of them by policy and level.
+    /// Plays arrays with silent faults, and counts the results by policy and level.
     fn run_silent(&self, arrays: ArrayMaker) -> anyhow::Result<bool> {
         let policies = arrays.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
         let levels = arrays.parities.map_or(PARITIES.to_vec(), |parities| vec![parities]);
@@ -238,7 +237,7 @@ impl Run {
         Ok(panics.is_empty())
     }
 
-    /// Plays layers on arrays, as many seeds of each.
+    /// Plays the same number of seeds for each of the layers.
     fn run_stacks(&self, arrays: &ArrayMaker, layers: &[Layer]) -> anyhow::Result<bool> {
         let (mut sound, mut values) = (true, serde_json::Map::new());
         for (index, layer) in layers.iter().enumerate() {
@@ -282,7 +281,7 @@ impl Run {
         Ok(sound)
     }
 
-    /// What all layers lie on, if that was said.
+    /// The device below all layers, if an option selects it.
     fn over(&self) -> Option<Over> {
         if self.single {
             return Some(Over::Drive);

@@ -1,4 +1,4 @@
-//! Namespaces as one device: their zones one behind the other.
+//! Several namespaces as one zoned device: their zones are concatenated.
 
 use super::{Why, other};
 use engine::{
@@ -9,21 +9,21 @@ use engine::{
 };
 use std::{cell::Cell, rc::Rc};
 
-/// Time that passes with a command, in microseconds: spares of a namespace that is idle are taken back in a life.
+/// Virtual time per command in microseconds, chosen so that spares of idle namespaces are reclaimed within a life.
 const STEP_US: u64 = 20_000;
 
-/// Zones of a namespace, and how many of them may be active.
+/// Number of zones of a namespace, and how many of them may be active.
 const ZONES: u32 = 3;
 const ACTIVE: u32 = 2;
 
-/// Active zones that are not for the large namespace: the journal's, one kept reserved, and one of the other namespace.
+/// Active zones that the large namespace cannot use: the journal's, one in reserve, and the other namespace's.
 const OTHER_ACTIVE: u32 = 4;
 
 /// Active zones of a large namespace on a device without limits.
 const MOST_ACTIVE: u32 = 10;
 
-/// Adds `count` namespaces to a device of which so many zones may be active, as long as there is room; with `one_large`
-/// the first one has all zones but two.
+/// Adds up to `count` namespaces to a device, limited by its number of active zones and its room; with `one_large` the
+/// first namespace gets all zones but two.
 pub(super) async fn fill(
     namespaces: &Namespaces,
     (count, one_large): (u32, bool),
@@ -53,7 +53,7 @@ pub(super) async fn fill(
     Ok(())
 }
 
-/// See the head of this file.
+/// The concatenated namespaces.
 pub(super) struct Divided {
     runtime: Runtime,
     slots: Rc<Slots>,
@@ -70,14 +70,14 @@ impl Divided {
         let least = |limit: fn(&Geometry) -> u32| list.iter().map(|one| limit(one.geometry())).min();
         let mut geometry = list.first()?.geometry().clone();
         geometry.zones = list.iter().map(|one| one.geometry().zones).sum();
-        // Whatever the world keeps to for all of them, each keeps to.
+        // The limits of the whole device are those of its strictest namespace.
         geometry.max_open = least(|geometry| geometry.max_open).unwrap_or(0);
         geometry.max_active = least(|geometry| geometry.max_active).unwrap_or(0);
         geometry.max_append_blocks = 0;
         Some(Divided { runtime: runtime.clone(), slots: Rc::default(), namespaces, clock, list, geometry })
     }
 
-    /// The namespace of a zone, and which of its zones that is; the last one if there is no such zone.
+    /// The namespace of a zone and the zone's number in it; for a number beyond the end, the last namespace.
     fn place(&self, zone: u32) -> Option<(&Namespace, u32)> {
         let mut first = 0;
         for (index, namespace) in self.list.iter().enumerate() {
@@ -90,7 +90,7 @@ impl Divided {
         None
     }
 
-    /// The same block, as its namespace counts.
+    /// The namespace of a block and the block's address in it.
     fn own_lba(&self, lba: Lba) -> Option<(&Namespace, Lba)> {
         let size = self.geometry.zone_size_blocks;
         let (namespace, zone) = self.place((lba.0 / size) as u32)?;
@@ -103,7 +103,8 @@ impl Divided {
         Some((namespace, Zones::One(ZoneIndex(zone))))
     }
 
-    /// A command for one of the namespaces, as that counts; `None` if it is for all.
+    /// The namespace that a command is for, and the command with the namespace's addresses; the command itself as `Err`
+    /// if it is for all namespaces.
     fn route(&self, command: Command) -> Result<(&Namespace, Command), Command> {
         let routed = match &command {
             Command::Read { lba, .. } | Command::Write { lba, .. } => {
@@ -131,7 +132,7 @@ impl Divided {
         routed.ok_or(command)
     }
 
-    /// What all of them say of their zones.
+    /// The zone reports of all namespaces.
     fn report(&self, first: ZoneIndex, count: u32) -> Done {
         let mut zones = Vec::new();
         for namespace in &self.list {

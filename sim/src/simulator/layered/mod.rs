@@ -1,13 +1,13 @@
-//! Layers on arrays as subjects of the world of arrays: namespaces, a volume, and a volume on a namespace, also over a
-//! single drive without any array.
+//! Layers on arrays as subjects of the array simulator: namespaces, a volume, or a volume on a namespace, which may
+//! also lie on a single drive.
 //!
-//! The world of arrays knows every end and misfortune there is: power cuts, kills, orderly shutdowns, kills that are
-//! followed by a power cut, lost ZRWAs, faults, rebuilds, replacements, deferred starts, two lost members. It plays
-//! anything that is a zoned device made of drives ([`Subject`]). So a layer is put on the array and shown as such a
-//! device: namespaces one behind the other (`divided`), a volume as zones that are written in order (`zoned`).
-//! Everything that concerns members goes to the array below; what is judged is the promise of the layer.
+//! The array simulator plays any zoned device made of drives ([`Subject`]), with all its ends and faults: power cuts,
+//! kills, orderly shutdowns, kills followed by a power cut, lost ZRWAs, rebuilds, replacements, deferred starts, two
+//! lost members. A layer is therefore presented as a zoned device: namespaces concatenated (`divided`), a volume as
+//! zones that are written in order (`zoned`). Operations on members go to the array below; the promises of the layer
+//! are judged.
 //!
-//! The shape of a stack follows from its UUID, which is drawn.
+//! The parameters of a stack are derived from its random UUID.
 
 mod divided;
 mod single;
@@ -34,14 +34,14 @@ use std::{
 };
 use zoned::Zoned;
 
-/// What lies on the array.
+/// The layer on the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     Namespaces,
     Volume,
     /// A volume on one of two namespaces.
     VolumeOnNamespace,
-    /// The same over a single drive.
+    /// A volume on one of two namespaces of a single drive.
     VolumeOnNamespaceOnDrive,
 }
 
@@ -49,7 +49,7 @@ impl Layer {
     pub const ALL: [Layer; 4] =
         [Layer::Namespaces, Layer::Volume, Layer::VolumeOnNamespace, Layer::VolumeOnNamespaceOnDrive];
 
-    /// Whether there is no array below.
+    /// Whether the layer lies on a single drive.
     pub fn is_on_drive(self) -> bool {
         self == Layer::VolumeOnNamespaceOnDrive
     }
@@ -58,12 +58,12 @@ impl Layer {
         matches!(self, Layer::VolumeOnNamespace | Layer::VolumeOnNamespaceOnDrive)
     }
 
-    /// Zones that a member has more for its sake, and active zones.
+    /// Numbers of additional zones and of additional active zones that a member needs for the layer.
     fn more(self) -> (u32, u32) {
         if self.is_volume_on_namespace() { (28, 9) } else { (16, 6) }
     }
 
-    /// What it is called.
+    /// The layer's name in options and messages.
     pub fn name(self) -> &'static str {
         match self {
             Layer::Namespaces => "namespaces",
@@ -74,7 +74,7 @@ impl Layer {
     }
 }
 
-/// The largest stripe of an array with a layer, in blocks of all members together.
+/// The largest stripe of an array with a layer, in blocks including parity.
 const MOST_STRIPE: u64 = 40;
 
 /// Makes arrays with a layer on them.
@@ -84,7 +84,7 @@ pub struct LayeredMaker {
     pub arrays: ArrayMaker,
 }
 
-/// What a stack is like: it follows from its UUID.
+/// Parameters of a stack, derived from its UUID.
 struct Shape {
     vzone_zones: u32,
     namespaces: u32,
@@ -123,16 +123,16 @@ fn other(error: impl ToString) -> Why {
     Why::Other(error.to_string())
 }
 
-/// The array below, what its process leaves, and the device that the layer shows.
+/// A subject: the array, its tails file, and the zoned device that presents the layer.
 struct Layered {
     array: Array,
     tails: Rc<RefCell<Tails>>,
     shown: Rc<dyn ZonedDevice>,
-    /// The array had written nothing when the layer was brought up.
+    /// The array had written nothing when the layer was started.
     deferred: bool,
 }
 
-/// Namespaces on `device`, at this time.
+/// Opens the namespaces on `device`.
 async fn namespaces_on(
     runtime: &Runtime,
     device: Rc<dyn ZonedDevice>,
@@ -176,7 +176,7 @@ impl LayeredMaker {
         Ok(())
     }
 
-    /// Brings up the layer on an array that has been assembled.
+    /// Starts the layer on an assembled array.
     async fn bring_up(self, runtime: Runtime, array: Array) -> Result<Rc<dyn Subject>, Why> {
         let deferred = array.is_provisional();
         let (noted, tails) = Noted::over(&runtime, array.clone());
@@ -185,7 +185,7 @@ impl LayeredMaker {
         Ok(Rc::new(Layered { array, tails, shown, deferred }))
     }
 
-    /// The device that the layer on `device` is shown as.
+    /// The zoned device that presents the layer on `device`.
     async fn show(
         &self,
         runtime: Runtime,
@@ -237,7 +237,7 @@ impl Maker for LayeredMaker {
         let more = |limit: &mut u32| *limit += if *limit > 0 { more_active } else { 0 };
         [&mut drive.max_open, &mut drive.max_active].into_iter().for_each(more);
         drive.zrwa.iter_mut().for_each(|zrwa| more(&mut zrwa.max_zones));
-        // Checkpoints of metadata have the partial parity of these zones, too.
+        // Checkpoints of metadata logs include the partial parity of these zones.
         let records = scenario.parities as u64 * 4 * more_active as u64 * (chunk + 4);
         drive.zone_capacity_blocks += records.next_multiple_of(chunk);
         drive.zone_size_blocks = drive.zone_size_blocks.max(drive.zone_capacity_blocks);

@@ -1,4 +1,4 @@
-//! A layer over a single drive, without any array: what ends a process or the power is all that strikes it.
+//! A layer on a single drive without an array; its only faults are kills, shutdowns and power cuts.
 
 use super::{LayeredMaker, Shape, Why, other};
 use crate::simulator::{
@@ -13,17 +13,17 @@ use engine::{
 };
 use std::rc::Rc;
 
-/// How a start behaves, which a drive has no UUID to decide by.
+/// The parameters of a stack on a single drive, which has no UUID to derive them from.
 fn shape_of(geometry: &Geometry) -> Shape {
     let mut seed = [0; 16];
     seed[..8].copy_from_slice(&(geometry.zone_capacity_blocks << 32 | geometry.zones as u64).to_le_bytes());
     Shape::of(&seed)
 }
 
-/// Zones of a drive beside those that a member of an array has.
+/// Zones of a drive in addition to those of a member of an array.
 const MORE_ZONES: u32 = 12;
 
-/// Has a scenario be one of a single drive, with zones of the size of those of an array.
+/// Changes a scenario to a single drive, with zones of the same size as an array's.
 pub(super) fn arrange(scenario: &mut Scenario) {
     let data_chunks = scenario.data_chunks();
     (scenario.members, scenario.parities, scenario.mixed, scenario.spare_zones) = (1, 1, false, 0);
@@ -50,7 +50,7 @@ struct Single {
     shown: Rc<dyn ZonedDevice>,
 }
 
-/// Makes the layer on a new drive.
+/// Creates the layer on a new drive.
 pub(super) fn create(
     maker: LayeredMaker,
     runtime: Runtime,
@@ -59,7 +59,7 @@ pub(super) fn create(
 ) -> Work<Rc<dyn Subject>> {
     Box::pin(async move {
         let device = sequenced(&runtime, &drives).map_err(other)?;
-        // What a creation that was cut off has left.
+        // Erases the remains of an interrupted creation.
         let emptied = device.submit(Command::Reset { zones: Zones::All }).await.result;
         emptied.map_err(other)?;
         maker.clone().prepare(runtime.clone(), device, uuid).await?;
@@ -67,7 +67,7 @@ pub(super) fn create(
     })
 }
 
-/// Brings up what lies on a drive.
+/// Starts the layer on its drive.
 pub(super) fn assemble(maker: LayeredMaker, runtime: Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
     Box::pin(async move {
         let device = sequenced(&runtime, &drives).map_err(other)?;

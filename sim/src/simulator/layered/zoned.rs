@@ -1,8 +1,8 @@
-//! A volume as zones that are written in order, so that the world of arrays can play it.
+//! A volume presented as zones that are written in order, for the array simulator.
 //!
-//! Each zone is a range of blocks of the volume, below which lies a block that says what is being done to the zone. A
-//! zone ends at its first block of zeros. A reset discards it, and is noted first, so that the next process does the rest
-//! of one that was cut off; a finish is noted when everything before it is safe. Writes complete in order.
+//! Each zone is a range of blocks of the volume, with a state block below all ranges. A zone ends at its first block of
+//! zeros. A reset discards the range; it is recorded in the state block first, so that the next process completes an
+//! interrupted one. A finish is recorded when all earlier writes are durable. Writes complete in order.
 
 use super::{Why, other};
 use engine::{
@@ -18,27 +18,27 @@ use std::{
     rc::Rc,
 };
 
-/// Zones that a volume is shown as.
+/// Number of zones.
 const ZONES: u32 = 6;
 
-/// The largest zone: everything is read at each start.
+/// Capacity of the largest zone in blocks: every start reads all of them.
 const MOST_BLOCKS: u64 = 120;
 
 /// Most blocks of a command.
 const MOST_TRANSFER: u32 = 32;
 
-/// What is noted of a zone.
+/// Contents of a zone's state block.
 const NOTHING: u8 = 0;
 const IS_RESET: u8 = 1;
 const FINISHED: u8 = 2;
 
-/// The order of commands for a zone, and what of it is not safe.
+/// The order of commands for a zone, and its completed writes that are not durable yet.
 #[derive(Default)]
 struct Turn {
     tickets: Cell<u64>,
     settled: Cell<u64>,
     gate: Gate,
-    /// Plain writes that have completed, and those of them that are safe.
+    /// Numbers of completed writes without FUA, and of the durable ones among them.
     plain: Cell<u64>,
     safe: Cell<u64>,
 }
@@ -67,7 +67,7 @@ struct Inner {
     turns: Vec<Turn>,
 }
 
-/// See the head of this file.
+/// The zones of a volume.
 pub(super) struct Zoned {
     runtime: Runtime,
     slots: Rc<Slots>,
@@ -75,7 +75,7 @@ pub(super) struct Zoned {
 }
 
 impl Zoned {
-    /// Shows a volume, and completes what the last process has left.
+    /// Presents a volume as zones, and completes interrupted resets.
     pub(super) async fn open(runtime: &Runtime, volume: Volume) -> Result<Zoned, Why> {
         let capacity = (volume.blocks().saturating_sub(ZONES as u64) / ZONES as u64).min(MOST_BLOCKS);
         if capacity == 0 {
@@ -105,7 +105,7 @@ impl Zoned {
 }
 
 impl Inner {
-    /// The first block of a zone, as the volume counts.
+    /// The first block of a zone in the volume.
     fn start(&self, zone: u32) -> u64 {
         ZONES as u64 + zone as u64 * self.geometry.zone_capacity_blocks
     }
@@ -116,7 +116,7 @@ impl Inner {
         self.volume.write(zone as u64, &block.freeze(), true).await
     }
 
-    /// Finds the end of a zone, and has nothing be behind it.
+    /// Finds the end of a zone, and discards any data behind it.
     async fn find(&self, zone: u32) -> Result<(), DeviceError> {
         let (start, capacity) = (self.start(zone), self.geometry.zone_capacity_blocks);
         let noted = self.volume.read(zone as u64, Buf::zeroed(BLOCK)).await?[0];
@@ -143,7 +143,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Empties a zone of which it is noted that it is reset.
+    /// Completes a reset that the state block records.
     async fn empty(&self, zone: u32) -> Result<(), DeviceError> {
         self.volume.discard(self.start(zone), self.geometry.zone_capacity_blocks).await?;
         self.volume.flush().await?;
@@ -190,7 +190,7 @@ impl Inner {
 }
 
 impl Zoned {
-    /// Takes a command that the table lets through, and gives what is to be done.
+    /// Checks a command against the zone table; returns the operation to carry out.
     fn accept(&self, command: Command) -> Result<Job, Status> {
         let inner = &self.inner;
         let mut table = inner.table.borrow_mut();
@@ -227,7 +227,7 @@ impl Zoned {
     }
 }
 
-/// What is to be done.
+/// An operation on the volume.
 enum Job {
     Read(u64, Buf),
     Write((u32, u64), u64, Buf, bool),

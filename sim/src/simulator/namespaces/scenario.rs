@@ -100,7 +100,7 @@ impl Scenario {
         scenario
     }
 
-    /// Makes so many namespaces of so many zones that a checkpoint of the journal takes several blocks, on a drive with
+    /// Draws enough namespaces and zones that a checkpoint of the journal takes several blocks, on a drive with
     /// short transfers.
     fn crowd(&mut self, rng: &mut Rng) {
         self.vzone_zones = 1;

@@ -1,6 +1,6 @@
-//! The world of namespaces: drives, executor, tenants and load, and the next thing that happens.
+//! The simulated world of namespaces: drives, executor, tenants and load, and the choice of the next event.
 //!
-//! As in the world of arrays, everything that can happen is an event, and the seed picks among those that are possible.
+//! As in the world of arrays, everything that can happen is an event, and the seed picks among the possible events.
 
 mod load;
 
@@ -28,20 +28,20 @@ use engine::{
 use load::{Kind, Limited, Op, Reshape};
 use std::{cell::Cell, future::Future, rc::Rc};
 
-/// Events of a recovery that is cut off, at most.
+/// Most events of a recovery that is interrupted.
 const RECOVERY_EVENTS: u64 = 150;
 
-/// The books are compared once in so many events.
+/// Number of events between two audits of the allocation.
 const AUDIT_EVERY: u64 = 8;
 
-/// Events in which everything is answered that was asked for while commands of the drive failed.
+/// Events within which all commands complete that were submitted while commands of the drive failed.
 const FAILING_EVENTS: u64 = 100_000;
 
-/// Most tenants of a life, and zones of one: blocks are marked with both.
+/// Most tenants of a life, and most zones of one: block stamps contain both numbers.
 const MOST_TENANTS: usize = 14;
 const MOST_ZONES: u32 = 16;
 
-/// See the head of this file.
+/// The simulated world; see the module documentation.
 pub struct World {
     scenario: Scenario,
     rng: Rng,
@@ -49,29 +49,29 @@ pub struct World {
     runtime: Runtime,
     clock: Rc<Cell<u64>>,
     bays: Vec<Bay>,
-    /// The member that is missing.
+    /// The missing member.
     lost: Option<usize>,
-    /// By tenant, those that are there.
+    /// The running namespaces, and the handle of each tenant's namespace; `None` for a tenant without one.
     up: Option<(Namespaces, Vec<Option<Namespace>>)>,
-    /// By tenant and zone, those that it had once with them.
+    /// By tenant and zone, including zones that the tenant no longer has.
     zones: Vec<Vec<Zone>>,
     names: Vec<String>,
-    /// Zones that a tenant has; nothing if it is not there.
+    /// Number of zones of each tenant; `None` without a namespace.
     sizes: Vec<Option<u32>>,
     limits: Vec<Limited>,
-    /// What may have changed in that, and the answer if one is waited for.
+    /// A change of namespaces that may have taken effect, and its result while that is outstanding.
     reshape: Option<Reshape>,
     reshaping: Option<Pending<Result<(), VzoneError>, String>>,
-    /// Whose limits are being changed.
+    /// The tenant of a change of limits that is in progress.
     limiting: Option<(usize, Pending<(), String>)>,
-    /// Who works now.
+    /// Whether each tenant submits operations now.
     busy: Vec<bool>,
     ops: Vec<Op>,
     writes: u64,
     end: End,
     counts: Counts,
     trace: Trace,
-    /// Commands of the drive fail now and then.
+    /// Commands of the drive fail occasionally.
     failing: bool,
     /// A task may be ready to run.
     ready: bool,
@@ -90,7 +90,7 @@ fn is_pending<T>(pending: &Pending<T, String>) -> bool {
 }
 
 impl World {
-    /// A world with new drives and nothing made of them yet.
+    /// A world with new drives and without namespaces.
     pub fn new(scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World {
         let wire = Rc::new(Wire::default());
         let mut bays = Vec::new();
@@ -136,7 +136,7 @@ impl World {
         self.counts
     }
 
-    /// The lines of the trace that were kept.
+    /// The kept lines of the trace.
     pub fn trace_lines(&self) -> Vec<String> {
         self.trace.lines()
     }
@@ -144,20 +144,20 @@ impl World {
     /// Plays the life of the namespaces.
     ///
     /// # Errors
-    /// The promise that is broken.
+    /// The broken promise.
     pub fn run(&mut self) -> Result<(), Failure> {
         self.trace.note(|| format!("{:?}", self.scenario));
         let mut uuid = [0; 16];
         self.rng.fill(&mut uuid);
         let made = self.start(create(self.runtime.clone(), self.scenario.clone(), self.drives(), uuid));
         if let Err(why) = self.wait(&made)? {
-            // A drive this small holds none.
+            // Such a small drive has no room for namespaces.
             return match why == VzoneError::TooSmall.to_string() {
                 true => Ok(()),
                 false => Err(Failure(format!("namespaces cannot be made: {why}"))),
             };
         }
-        // Nothing is on its way when the process ends.
+        // No command is outstanding when the process ends.
         while self.event(false)? {}
         self.end_process();
         self.recover(0)?;
@@ -181,7 +181,7 @@ impl World {
             self.judge()?;
         }
         self.drain()?;
-        // At the end, so that all before it stays what it was.
+        // At the end, so that the life before it does not change.
         if self.scenario.over == Over::Drive && self.rng.chance(1, 2) {
             self.fail_now_and_then()
         } else {
@@ -189,8 +189,8 @@ impl World {
         }
     }
 
-    /// Commands of the drive fail, one at a time. What is answered well is so, everything is answered, and all that was
-    /// promised is there after the next start.
+    /// Makes single commands of the drive fail. Every operation completes, those that succeed have taken effect, and
+    /// all promised data is there after the next start.
     fn fail_now_and_then(&mut self) -> Result<(), Failure> {
         (self.scenario.limits, self.scenario.reshapes, self.failing) = (false, false, true);
         let (events, mut broken) = (self.rng.below(self.scenario.work_events), 0);
@@ -238,7 +238,7 @@ impl World {
         Ok(())
     }
 
-    /// There may be a tenant of this name from now on.
+    /// Adds a tenant of this name, which may have a namespace from now on.
     fn expect_tenant(&mut self, name: String) -> usize {
         self.names.push(name);
         self.sizes.push(None);
@@ -248,7 +248,7 @@ impl World {
         self.names.len() - 1
     }
 
-    /// A tenant has so many zones from now on, or is not there.
+    /// Sets the number of zones of a tenant's namespace, `None` if it has none.
     fn has(&mut self, tenant: usize, zones: Option<u32>) {
         self.sizes[tenant] = zones;
         let Some((namespaces, _)) = &self.up else { return };
@@ -258,7 +258,7 @@ impl World {
         self.zones[tenant].extend((known..zones.unwrap_or(0)).map(|zone| Zone::new(mark(zone), capacity)));
     }
 
-    /// Looks which namespaces there are.
+    /// Updates the handles of the existing namespaces.
     fn list_namespaces(&mut self) {
         let Some((namespaces, list)) = &mut self.up else { return };
         let there = namespaces.list();
@@ -270,7 +270,7 @@ impl World {
         self.up.as_ref()?.1.get(tenant)?.as_ref()
     }
 
-    /// The drives that are there.
+    /// The present drives.
     fn drives(&self) -> Vec<Drive> {
         let there = self.bays.iter().enumerate().filter(|(member, _)| self.lost != Some(*member));
         there
@@ -293,7 +293,7 @@ impl World {
         pending
     }
 
-    /// One event; `false` if nothing can happen. `working` lets the load hand in operations.
+    /// Executes one event; `false` if no event is possible. `working` lets the load submit operations.
     fn event(&mut self, working: bool) -> Result<bool, Failure> {
         let (queued, executed) = (self.wire.queued(), self.wire.executed());
         let wanted = working && self.up.is_some() && self.ops.len() < self.scenario.queue_depth;
@@ -346,7 +346,7 @@ impl World {
         for namespace in list.iter().flatten() {
             self.counts.most_spares = self.counts.most_spares.max(namespace.status().spares as u64);
         }
-        // Unless commands of the drive fail, whatever it refuses was asked for against its rules.
+        // A refusal means that a command broke the rules of the allocation, unless commands of the drive fail.
         if namespaces.refusals() > 0 && !self.failing {
             return Err(Failure("the device has refused to write or reset a zone that nobody has".into()));
         }
@@ -358,7 +358,7 @@ impl World {
         Failure(format!("this never completes: {ops:?}"))
     }
 
-    /// Runs events until work is done.
+    /// Runs events until the result is available.
     fn wait<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             if let Some(result) = pending.borrow_mut().take() {
@@ -371,7 +371,7 @@ impl World {
         Err(Failure(format!("still not done after {TOO_MANY_EVENTS} events")))
     }
 
-    /// As [`World::wait`], without any disorder.
+    /// As [`World::wait`], in order and without delays.
     fn wait_in_order<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             self.runtime.run();
@@ -398,7 +398,7 @@ impl World {
         Err(self.hang())
     }
 
-    /// What the process had in memory is gone.
+    /// Discards the state that the process held in memory.
     fn end_process(&mut self) {
         if let Some((namespaces, _)) = self.up.take() {
             self.counts.moved_groups += namespaces.moved_groups();
@@ -411,7 +411,7 @@ impl World {
         self.ready = false;
     }
 
-    /// Ends the world: a power cut, or the end of the process alone.
+    /// Ends the world: a power cut, or a kill of the process.
     fn end_somehow(&mut self) -> Result<(), Failure> {
         if self.rng.chance(self.scenario.kill_percent, 100) {
             self.trace.note(|| "the process is killed".into());
@@ -434,7 +434,7 @@ impl World {
         self.wire.power_cut(&mut self.rng, |_| cut).map_err(|error| Failure(format!("power cut: {error}")))
     }
 
-    /// Brings the namespaces up again; `cut_percent` of the times the power goes meanwhile, again and again.
+    /// Opens the namespaces again; in `cut_percent` of the attempts the power is cut meanwhile.
     fn recover(&mut self, cut_percent: u64) -> Result<(), Failure> {
         loop {
             let clock = self.clock.clone();
@@ -466,7 +466,7 @@ impl World {
         }
     }
 
-    /// Compares every block of every tenant with what was promised, and the books with each other.
+    /// Checks every block of every tenant against the promises, and audits the allocation.
     fn judge(&mut self) -> Result<(), Failure> {
         self.audit()?;
         let Some((namespaces, list)) = self.up.clone() else { return Ok(()) };
@@ -492,7 +492,7 @@ impl World {
             let volatile = namespace.geometry().volatile_cache;
             for index in 0..namespace.geometry().zones as usize {
                 let shown = self.start(show(namespace.clone(), index as u32));
-                // As fast as it goes, more often than not.
+                // Mostly in order and without delays.
                 let shown = match self.rng.chance(1, 3) {
                     true => self.wait(&shown)?,
                     false => self.wait_in_order(&shown)?,
@@ -506,7 +506,7 @@ impl World {
         Ok(())
     }
 
-    /// Another world with the same drives, promises and commands in flight. Nothing runs in it.
+    /// A copy of the world with the same drives, oracle and commands in flight; nothing runs in it.
     fn copy(&mut self) -> Result<World, Failure> {
         let wire = self.wire.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
         let mut rng = self.rng.fork();
@@ -538,7 +538,7 @@ impl World {
         })
     }
 
-    /// Ends a copy of the world and judges what can be recovered from it.
+    /// Ends a copy of the world and judges its recovery.
     fn fork(&mut self) -> Result<(), Failure> {
         let mut copy = self.copy()?;
         let result = copy.end_and_judge();
@@ -551,7 +551,8 @@ impl World {
         })
     }
 
-    /// Cuts the power once all is answered, and flips a bit of the journal on one member: nobody notices.
+    /// Cuts the power when no operation is outstanding, and flips a bit of the journal on one member, which must have
+    /// no effect.
     fn end_damaged(&mut self, rng: &mut Rng) -> Result<(), Failure> {
         self.end_somehow()?;
         self.recover(0)?;
@@ -569,7 +570,8 @@ impl World {
         Ok(())
     }
 
-    /// Has members be away, and maybe another one be a new drive that holds nothing yet: namespaces are not denied.
+    /// Removes members, after maybe replacing one by a new, still empty drive: the existence of namespaces must not be
+    /// denied.
     fn end_hidden(&mut self, rng: &mut Rng) -> Result<(), Failure> {
         let members = self.scenario.members;
         if rng.chance(2, 3) {
@@ -596,7 +598,7 @@ impl World {
     }
 
     fn end_and_judge(&mut self) -> Result<(), Failure> {
-        // By itself, so that all else of a life stays what it is.
+        // Drawn from separate numbers, so that the rest of a life does not change.
         let mut rng = Rng::new(self.rng.clone().next_u64());
         if self.scenario.members > 1 && rng.chance(1, 4) {
             return self.end_damaged(&mut rng);

@@ -184,7 +184,7 @@ fn draw_over(rng: &mut Rng) -> Over {
     }
 }
 
-/// Shapes of drives: so many zones that a tenth of them is spare, and so many that the map has many pages.
+/// Shapes of drives: with enough zones that a tenth of them is spare, and with a map of many pages.
 const MANY_ZONES: u64 = 1;
 const MANY_PAGES: u64 = 2;
 

@@ -1,7 +1,6 @@
-//! The world of a volume: drives, executor, volume and load, and the next thing that happens.
+//! The simulated world of a volume: drives, executor, volume and load, and the choice of the next event.
 //!
-//! As in the world of arrays, everything that can happen is an event, and the seed picks among those that are
-//! possible.
+//! As in the world of arrays, everything that can happen is an event, and the seed picks among the possible events.
 
 use super::{
     Counts, Over,
@@ -29,25 +28,25 @@ use engine::{
 };
 use std::{cell::RefCell, future::Future, rc::Rc};
 
-/// Blocks of a read that judges.
+/// Blocks of one read when all data is checked.
 const JUDGED_AT_ONCE: u64 = 64;
 
-/// Steps of tasks without anything that a device does.
+/// Upper bound of task steps without a device event.
 const TOO_MANY_STEPS: u64 = 100_000;
 
-/// Blocks of a write that fills up a volume.
+/// Blocks of one write that fills a volume.
 const FILLED_AT_ONCE: u64 = 16;
 
 /// Logical blocks of a page of the map.
 const PAGE_BLOCKS: u64 = 672;
 
-/// Zones of a drive that wear out in a life: fewer than are spare.
+/// Most zones of a drive that wear out in a life: fewer than are spare.
 const MOST_WORN: u64 = 2;
 
-/// Events after which nothing is on its way any more.
+/// Events after which no command is outstanding any more.
 const QUIET_EVENTS: u64 = 20_000;
 
-/// Events of a recovery that is cut off, at most.
+/// Most events of a recovery that is interrupted.
 const RECOVERY_EVENTS: u64 = 300;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,41 +57,41 @@ enum Kind {
     Flush,
 }
 
-/// What comes of an operation: data, if it is a read.
+/// The result of an operation, with the data of a read; `None` while it is outstanding.
 type Answer = Rc<RefCell<Option<Result<Buf, DeviceError>>>>;
 
 struct Op {
     kind: Kind,
     begun: u64,
     answer: Answer,
-    /// Most blocks that may have been mapped since it began, when that was last counted.
+    /// The largest number of blocks that may have been mapped since the operation began, as of the last count.
     mapped: u64,
 }
 
-/// See the head of this file.
+/// The simulated world; see the module documentation.
 pub struct World {
     scenario: Scenario,
     rng: Rng,
     wire: Rc<Wire>,
     runtime: Runtime,
     bays: Vec<Bay>,
-    /// The member that is missing.
+    /// The missing member.
     lost: Option<usize>,
     volume: Option<Volume>,
     oracle: Oracle,
     ops: Vec<Op>,
-    /// What the process would leave if it died, and what the last one has left that did.
+    /// Contents of the tails file of the running process, and those that the last killed process has left.
     tails: Rc<RefCell<Tails>>,
     left: Option<Tails>,
-    /// How the volume has come to its end; the worst since the last recovery.
+    /// The most severe end since the last recovery.
     end: End,
     counts: Counts,
     trace: Trace,
     /// A task may be ready to run.
     ready: bool,
-    /// A command of the drive has been made to fail: operations may.
+    /// A command of the drive was made to fail: operations may fail.
     struck: bool,
-    /// Zones that can only be read.
+    /// Number of read-only zones.
     worn: u64,
     forks_left: u64,
 }
@@ -113,7 +112,7 @@ fn is_unanswered(ops: &[Op]) -> bool {
 }
 
 impl World {
-    /// A world with new drives and nothing made of them yet.
+    /// A world with new drives and without a volume.
     pub fn new(scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World {
         let wire = Rc::new(Wire::default());
         let mut bays = Vec::new();
@@ -153,7 +152,7 @@ impl World {
         self.counts
     }
 
-    /// The lines of the trace that were kept.
+    /// The kept lines of the trace.
     pub fn trace_lines(&self) -> Vec<String> {
         self.trace.lines()
     }
@@ -161,7 +160,7 @@ impl World {
     /// Plays the life of the volume.
     ///
     /// # Errors
-    /// The promise that is broken.
+    /// The broken promise.
     pub fn run(&mut self) -> Result<(), Failure> {
         self.trace.note(|| format!("{:?}", self.scenario));
         let mut uuid = [0; 16];
@@ -196,7 +195,7 @@ impl World {
         self.drain()
     }
 
-    /// The drives that are there.
+    /// The present drives.
     fn drives(&self) -> Vec<Drive> {
         let there = self.bays.iter().enumerate().filter(|(member, _)| self.lost != Some(*member));
         there
@@ -219,7 +218,7 @@ impl World {
         pending
     }
 
-    /// One event; `false` if nothing can happen. `working` lets the load hand in operations.
+    /// Executes one event; `false` if no event is possible. `working` lets the load submit operations.
     fn event(&mut self, working: bool) -> Result<bool, Failure> {
         let (queued, executed) = (self.wire.queued(), self.wire.executed());
         if queued == 0 && executed == 0 && !self.ready && !self.ops.is_empty() {
@@ -259,7 +258,7 @@ impl World {
         Ok(true)
     }
 
-    /// Runs tasks until none is ready: devices are polled only then.
+    /// Runs tasks until none is ready, since devices are polled only then.
     fn settle(&mut self) -> Result<(), Failure> {
         self.ready = false;
         match (0..TOO_MANY_STEPS).any(|_| !self.runtime.step()) {
@@ -278,7 +277,7 @@ impl World {
         Failure(format!("nothing can happen any more, but this never completed: {ops:?}; {status:?}"))
     }
 
-    /// Runs events until work is done.
+    /// Runs events until the result is available.
     fn wait<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             if let Some(result) = pending.borrow_mut().take() {
@@ -302,7 +301,7 @@ impl World {
         Err(Failure(format!("operations did not complete within {TOO_MANY_EVENTS} events")))
     }
 
-    /// Whether commands of a bare drive fail; an array would see to that itself.
+    /// Whether commands of a bare drive are made to fail; above an array the array would handle such errors.
     fn volume_fails(&self) -> bool {
         self.scenario.fault_rarity > 0 && self.scenario.over == Over::Drive
     }
@@ -313,14 +312,14 @@ impl World {
         }
     }
 
-    /// Has a command of the drive fail, or a zone of it wear out.
+    /// Makes a command of the drive fail, or wears out one of its zones.
     fn arm(&mut self) {
         self.struck = true;
         let late = self.rng.chance(1, 2);
         let fault = match self.rng.below(5) {
             0 if self.worn < MOST_WORN => {
                 self.worn += 1;
-                // Those of the head are what no volume is without.
+                // The head zones are excluded: no volume works without them.
                 let zone = ZoneIndex(2 + self.rng.below(self.scenario.drive.zones as u64 - 2) as u32);
                 self.trace.note(|| format!("zone {} can only be read from now on", zone.0));
                 return self.wire.ssd(self.bays[0]).faults().after(0, ssd::Fault::ReadOnly(zone));
@@ -345,7 +344,7 @@ impl World {
         self.wait(&stopped)?.map_err(|why| Failure(format!("the volume does not stop: {why}")))
     }
 
-    /// Where an operation goes, and how large it is.
+    /// Draws the first block and the size of an operation.
     fn draw_range(&mut self, most: u64) -> (u64, u64) {
         let blocks = 1 + self.rng.below(most.min(self.oracle.blocks()));
         if self.scenario.load.crosses && blocks < PAGE_BLOCKS && self.rng.chance(1, 2) {
@@ -358,7 +357,7 @@ impl World {
         (self.rng.below(span - blocks + 1), blocks)
     }
 
-    /// Hands in an operation.
+    /// Submits an operation.
     fn issue(&mut self) {
         let load = self.scenario.load.clone();
         let weights = [load.write, load.read, load.discard, load.flush];
@@ -427,7 +426,7 @@ impl World {
         self.ready = true;
     }
 
-    /// Judges what has been answered.
+    /// Judges the completed operations.
     fn collect(&mut self) -> Result<(), Failure> {
         let mut at = 0;
         while at < self.ops.len() {
@@ -439,7 +438,7 @@ impl World {
             let Op { kind, begun, mapped, .. } = self.ops.swap_remove(at);
             self.trace.note(|| format!("ended, begun at {begun}: {kind:?} {answer:?}"));
             let mapped_now = self.oracle.may_be_mapped();
-            // What is refused was so before others were answered that make room.
+            // The refusal was decided before other operations that free space completed.
             self.ops.iter_mut().for_each(|op| op.mapped = op.mapped.max(mapped_now));
             self.answered(kind, begun, mapped.max(mapped_now), answer)?;
         }
@@ -457,7 +456,8 @@ impl World {
             (Ok(data), _) => data,
             (Err(DeviceError::Status(Status::CapacityExceeded)), Kind::Write { at, blocks, .. }) => {
                 self.counts.refusals += 1;
-                // Blocks that compress less than what they overwrite, and zones that are lost, may take the room.
+                // Blocks that compress less than the ones that they overwrite, and worn zones, may use up the free
+                // space.
                 let may_be_refused = self.scenario.codec.is_some() || self.scenario.fault_rarity != 0;
                 if !may_be_refused && self.oracle.are_mapped(at, blocks) {
                     return Err(Failure(format!("{kind:?} is refused, and only overwrites")));
@@ -484,7 +484,7 @@ impl World {
         Ok(())
     }
 
-    /// What the process had in memory is gone.
+    /// Discards the state that the process held in memory.
     fn end_process(&mut self) {
         if let Some(volume) = self.volume.take() {
             let status = volume.status();
@@ -500,7 +500,7 @@ impl World {
         self.wire.clear_fault(self.bays[0]);
     }
 
-    /// Ends the world: a power cut, or the end of the process alone.
+    /// Ends the world: a power cut, or a kill of the process.
     fn end_somehow(&mut self) -> Result<(), Failure> {
         if let Some(status) = self.status()
             && status.unreadable_zones > 0
@@ -531,7 +531,7 @@ impl World {
         self.wire.power_cut(&mut self.rng, |_| cut).map_err(|error| Failure(format!("power cut: {error}")))
     }
 
-    /// Brings the volume up again; `cut_percent` of the times the power goes meanwhile, again and again.
+    /// Opens the volume again; in `cut_percent` of the attempts the power is cut meanwhile.
     fn recover(&mut self, cut_percent: u64) -> Result<(), Failure> {
         loop {
             let strikes = self.volume_fails() && self.rng.chance(1, 8);
@@ -571,7 +571,7 @@ impl World {
         }
     }
 
-    /// Compression is switched on, or off again, now and then; what was written before stays as it is.
+    /// Switches compression on or off occasionally; existing data stays as it is.
     fn choose_codec(&mut self) -> Result<(), Failure> {
         let Some(volume) = self.volume.clone().filter(|_| self.scenario.codec.is_some()) else {
             return Ok(());
@@ -588,7 +588,7 @@ impl World {
         self.wait(&chosen)?.map_err(|why| Failure(format!("compression is not changed: {why}")))
     }
 
-    /// Compares every block with what was promised, and the books with the map.
+    /// Checks every block against the promises, and audits the zones' live counts against the map.
     fn judge(&mut self) -> Result<(), Failure> {
         let Some(volume) = self.volume.clone() else { return Ok(()) };
         self.counts.judgements += 1;
@@ -611,7 +611,7 @@ impl World {
         self.check_active()
     }
 
-    /// Of a drive no zones are active but those that the volume writes: there may be a limit.
+    /// Checks that the volume's zones are the only active ones of a bare drive, which may limit active zones.
     fn check_active(&self) -> Result<(), Failure> {
         let Some(status) = self.status().filter(|status| !status.collects) else { return Ok(()) };
         let ssd = self.wire.ssd(self.bays[0]);
@@ -624,7 +624,7 @@ impl World {
         Err(Failure(format!("zones {stray:?} are active, and the volume does not write them: {status:?}")))
     }
 
-    /// Writes as many blocks as there is room for.
+    /// Writes as many blocks as fit.
     fn fill_up(&mut self) -> Result<(), Failure> {
         let Some(status) = self.status() else { return Ok(()) };
         let blocks = status.blocks.min(status.usable);
@@ -643,7 +643,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits without any disorder, as fast as it goes.
+    /// Waits for the result, in order and without delays.
     fn wait_in_order<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             self.runtime.run();
@@ -659,7 +659,7 @@ impl World {
         Err(Failure(format!("still not done after {TOO_MANY_EVENTS} rounds")))
     }
 
-    /// Another world with the same drives, promises and commands in flight. Nothing runs in it.
+    /// A copy of the world with the same drives, oracle and commands in flight; nothing runs in it.
     fn copy(&mut self) -> Result<World, Failure> {
         let wire = self.wire.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
         let mut rng = self.rng.fork();
@@ -685,7 +685,7 @@ impl World {
         })
     }
 
-    /// Ends a copy of the world and judges what can be recovered from it.
+    /// Ends a copy of the world and judges its recovery.
     fn fork(&mut self) -> Result<(), Failure> {
         let mut copy = self.copy()?;
         let result = copy.end_and_judge();
@@ -701,8 +701,8 @@ impl World {
         self.lost.map(|member| format!("without member {member}: ")).unwrap_or_default()
     }
 
-    /// Ends the process once nothing is on its way, and flips a bit of the volume's metadata on one member: nobody
-    /// notices.
+    /// Ends the process when no operation is outstanding, and flips a bit of the volume's metadata on one member, which
+    /// must have no effect.
     fn end_damaged(&mut self, rng: &mut Rng) -> Result<(), Failure> {
         self.end_somehow()?;
         self.recover(0)?;
@@ -727,7 +727,8 @@ impl World {
         Ok(())
     }
 
-    /// Has members be away, and maybe another one be a new drive that holds nothing yet: the volume is not denied.
+    /// Removes members, after maybe replacing one by a new, still empty drive: the existence of the volume must not be
+    /// denied.
     fn end_hidden(&mut self, rng: &mut Rng) -> Result<(), Failure> {
         let members = self.scenario.members;
         if rng.chance(2, 3) {
@@ -756,7 +757,7 @@ impl World {
     }
 
     fn end_and_judge(&mut self) -> Result<(), Failure> {
-        // By itself, so that all else of a life stays what it is.
+        // Drawn from separate numbers, so that the rest of a life does not change.
         let mut rng = Rng::new(self.rng.clone().next_u64());
         if self.scenario.members > 1 && rng.chance(1, 4) {
             return self.end_damaged(&mut rng);
