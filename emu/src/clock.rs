@@ -158,7 +158,7 @@ mod tests {
     use engine::runtime::Runtime;
 
     #[test]
-    fn events_run_by_time_then_in_the_order_of_planning() {
+    fn clock_events_run_by_time_then_schedule_order() {
         let clock = Clock::new();
         let log = Rc::new(RefCell::new(Vec::new()));
         for (due, name) in [(20, 'c'), (10, 'a'), (10, 'b'), (30, 'd')] {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_are_forgotten_hold_nothing_any_more() {
+    fn clock_clear_drops_pending_events() {
         let (clock, held) = (Clock::new(), Rc::new(()));
         let (kept, itself) = (held.clone(), clock.clone());
         clock.at(10, move || drop((kept, itself)));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn in_real_time_nothing_happens_early() {
+    fn clock_in_real_time_fires_no_event_early() {
         let (clock, since) = (Clock::new(), Instant::now());
         let fired = Rc::new(Cell::new(None));
         let (event, due) = (fired.clone(), Duration::from_millis(2));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn sleepers_wake_when_it_is_time() {
+    fn clock_sleep_wakes_at_due_time() {
         let (clock, runtime) = (Clock::new(), Runtime::new());
         let sleeper = clock.clone();
         let slept = runtime.block_on(

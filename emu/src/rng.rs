@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_numbers_for_ever() {
+    fn rng_matches_reference_numbers_of_seed() {
         // From the reference implementation of xoshiro256** with the state {1, 2, 3, 4}.
         let mut rng = Rng([1, 2, 3, 4]);
         assert_eq!([rng.next_u64(), rng.next_u64(), rng.next_u64()], [11520, 0, 1509978240]);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_stay_in_range_and_reach_all_of_it() {
+    fn rng_helpers_cover_their_range() {
         let mut rng = Rng::new(7);
         let mut seen = [0; 5];
         for _ in 0..1000 {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn exponential_numbers_have_mean_and_deviation_1() {
+    fn rng_exponential_has_mean_and_deviation_one() {
         let mut rng = Rng::new(11);
         let numbers: Vec<f64> = (0..100_000).map(|_| rng.exponential()).collect();
         let mean = numbers.iter().sum::<f64>() / 1e5;

@@ -41,13 +41,13 @@ fn check_rows(mut blank: impl FnMut(usize) -> Ssd) {
 }
 
 #[test]
-fn every_rule_and_refusal_in_memory() {
+fn zone_rules_hold_on_memory_media() {
     let geometry = model().geometry;
     check_rows(|_| Ssd::new(geometry.clone(), Box::new(MemoryMedia::new(&geometry))));
 }
 
 #[test]
-fn every_rule_and_refusal_of_a_drive_that_compresses() {
+fn zone_rules_hold_on_compressed_media() {
     let geometry = model().geometry;
     for scheme in [Scheme::Base, Scheme::Balloon(Slots::LeastSpace), Scheme::Braid(Choice::BySizes)] {
         check_rows(|_| Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(&geometry, scheme))));
@@ -55,7 +55,7 @@ fn every_rule_and_refusal_of_a_drive_that_compresses() {
 }
 
 #[test]
-fn every_rule_and_refusal_in_an_image() {
+fn zone_rules_hold_on_image_media() {
     let folder = tempfile("rules");
     check_rows(|row| {
         let media = ImageMedia::create(&folder.join(format!("{row}")), &model(), [1; 16]).unwrap();
@@ -66,7 +66,7 @@ fn every_rule_and_refusal_in_an_image() {
 
 /// The preparing steps are executed on the drive below, or on the overlay.
 #[test]
-fn every_rule_and_refusal_over_a_drive_that_is_only_read() {
+fn zone_rules_hold_on_overlay() {
     for below in [true, false] {
         for &(name, before, step, result, zone, state, wp, zrwa) in ROWS {
             // Zone faults can be injected into the drive only, not into the overlay.
@@ -95,7 +95,7 @@ fn every_rule_and_refusal_over_a_drive_that_is_only_read() {
 }
 
 #[test]
-fn an_overlay_reads_what_was_written_over_the_drive_and_below_it() {
+fn overlay_reads_own_writes_over_drive_data() {
     let runtime = Runtime::new();
     let run = |future| runtime.block_on(future, || false).unwrap();
     let drive = Rc::new(EmulatedDrive::in_memory(&model().geometry));
@@ -123,7 +123,7 @@ fn an_overlay_reads_what_was_written_over_the_drive_and_below_it() {
 }
 
 #[test]
-fn every_refusal_of_the_specification_is_in_a_row() {
+fn conformance_rows_cover_every_status_code() {
     let elsewhere = [
         Status::InvalidOpcode,
         Status::InternalError,
@@ -144,7 +144,7 @@ fn every_refusal_of_the_specification_is_in_a_row() {
 }
 
 #[test]
-fn a_drive_without_a_zrwa_refuses_it() {
+fn drive_without_zrwa_refuses_zrwa_commands() {
     let geometry = Geometry { zrwa: None, ..model().geometry };
     let mut ssd = Ssd::in_memory(&geometry);
     let unsupported = Err(Status::InvalidZoneOperation.into());
@@ -153,7 +153,7 @@ fn a_drive_without_a_zrwa_refuses_it() {
 }
 
 #[test]
-fn metadata_has_to_fit_its_blocks() {
+fn write_with_wrong_oob_or_data_length_fails() {
     let mut ssd = Ssd::in_memory(&model().geometry);
     let write = |oob| Command::Write { lba: Lba(0), data: Buf::zeroed(2 * BLOCK), oob, fua: false };
     assert_eq!(ssd.execute(write(Buf::zeroed(64))).result, Err(Status::InvalidField.into()));

@@ -270,7 +270,7 @@ fn run(seed: u64, ssd: Ssd, reached: &mut Reached) {
 }
 
 #[test]
-fn a_cut_leaves_what_is_durable_and_versions_of_the_rest() {
+fn power_cut_keeps_durable_data_and_block_versions() {
     for volatile_cache in [false, true] {
         let mut reached = Reached::default();
         for seed in 0..500 {
@@ -286,7 +286,7 @@ fn a_cut_leaves_what_is_durable_and_versions_of_the_rest() {
 }
 
 #[test]
-fn a_cut_leaves_the_same_on_a_drive_that_compresses() {
+fn power_cut_keeps_durable_data_on_compressing_drive() {
     for scheme in [Scheme::Balloon(Slots::LeastSpace), Scheme::Braid(Choice::BySizes)] {
         for volatile_cache in [false, true] {
             let (mut reached, geometry) = (Reached::default(), geometry(volatile_cache));
@@ -322,7 +322,7 @@ fn read(ssd: &mut Ssd, lba: u64) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn a_drive_may_drop_at_finish_what_the_write_pointer_has_not_passed() {
+fn finish_may_drop_zrwa_beyond_write_pointer() {
     for (drops, volatile_cache) in [(false, false), (true, false), (true, true)] {
         for seed in 0..20 {
             let mut ssd = Ssd::in_memory(&geometry(volatile_cache));
@@ -361,7 +361,7 @@ fn sectors(ssd: &mut Ssd, lba: u64) -> (Vec<u8>, u8) {
 }
 
 #[test]
-fn a_drive_may_tear_a_block_of_a_write_that_the_power_cut_found_on_its_way() {
+fn power_cut_may_tear_blocks_in_flight_only() {
     let (mut torn, mut apart) = (0, 0);
     for seed in 0..400 {
         let tears = seed % 4 != 0;
@@ -393,7 +393,7 @@ fn a_drive_may_tear_a_block_of_a_write_that_the_power_cut_found_on_its_way() {
 }
 
 #[test]
-fn a_write_with_fua_may_leave_what_was_written_before_it_in_the_cache() {
+fn fua_write_may_leave_earlier_writes_volatile() {
     let mut lost = [[0; 2]; 2];
     for seed in 0..400 {
         let alone = seed % 2 == 1;
@@ -434,7 +434,7 @@ fn a_write_with_fua_may_leave_what_was_written_before_it_in_the_cache() {
 }
 
 #[test]
-fn images_are_cut_like_memory() {
+fn power_cut_of_image_behaves_like_memory() {
     let folder = std::env::temp_dir().join(format!("zoneraid-power-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     for seed in 0..20 {

@@ -56,7 +56,7 @@ fn open_zrwa(zone: u32) -> Command {
 }
 
 #[test]
-fn every_rule_and_refusal_holds_with_timing() {
+fn timed_drive_keeps_zone_rules() {
     for timing in presets() {
         for &(name, before, step, result, zone, state, wp, zrwa) in ROWS {
             let (drive, clock) = drive(&timing, Some(7));
@@ -83,7 +83,7 @@ fn every_rule_and_refusal_holds_with_timing() {
 }
 
 #[test]
-fn commands_take_effect_in_the_order_of_the_firmware() {
+fn timed_drive_executes_commands_in_firmware_order() {
     for timing in presets() {
         let (drive, clock) = drive(&timing, Some(7));
         let (answers, _) = all(&drive, &clock, (0..20).map(|n| write(n * 2, 2)).collect());
@@ -98,7 +98,7 @@ fn commands_take_effect_in_the_order_of_the_firmware() {
 }
 
 #[test]
-fn a_seed_decides_the_jitter_and_without_one_there_is_none() {
+fn timed_jitter_follows_seed_and_is_absent_without() {
     let took = |seed| {
         let (drive, clock) = drive(&Timing::zn540(), seed);
         all(&drive, &clock, (0..20).map(|n| write(n * 2, 2)).collect()).1
@@ -111,7 +111,7 @@ fn a_seed_decides_the_jitter_and_without_one_there_is_none() {
 }
 
 #[test]
-fn what_is_overwritten_in_a_zrwa_never_reaches_flash() {
+fn timed_zrwa_overwrites_never_reach_flash() {
     for timing in presets() {
         let (drive, clock) = drive(&timing, None);
         drive.set_classifier(Box::new(|block| {
@@ -146,7 +146,7 @@ fn what_is_overwritten_in_a_zrwa_never_reaches_flash() {
 }
 
 #[test]
-fn overwrites_cost_bandwidth_where_the_zrwa_is_in_flash_and_none_where_it_is_in_memory() {
+fn timed_overwrites_cost_bandwidth_only_with_flash_zrwa() {
     let took = |zrwa| {
         // One byte per microsecond, so that the drain rate dominates.
         let slow = Timing {
@@ -171,7 +171,7 @@ fn overwrites_cost_bandwidth_where_the_zrwa_is_in_flash_and_none_where_it_is_in_
 }
 
 #[test]
-fn dies_program_what_is_counted_and_what_expires_in_flash_too() {
+fn timed_die_programs_match_counters_and_expired_blocks() {
     for zrwa in [ZrwaMedium::Flash, ZrwaMedium::Dram { acknowledge_us: 5.0 }] {
         let (drive, clock) = drive(&Timing { zrwa, program_blocks: 1, ..Timing::zn540() }, None);
         let programs = Rc::new(Cell::new(0));
@@ -206,7 +206,7 @@ fn dies_program_what_is_counted_and_what_expires_in_flash_too() {
 }
 
 #[test]
-fn all_zones_that_are_reset_are_none_that_are_worn() {
+fn timed_reset_of_all_zones_skips_worn_ones() {
     let took = |worn: &[Fault]| {
         let (drive, clock) = drive(&Timing::zn540(), None);
         for lba in [0, 64, 128] {
@@ -225,7 +225,7 @@ fn all_zones_that_are_reset_are_none_that_are_worn() {
 }
 
 #[test]
-fn another_hand_may_reset_a_zone_just_before_a_write_to_it() {
+fn timed_zone_may_be_reset_externally_before_write() {
     for timing in presets() {
         let (drive, clock) = drive(&timing, None);
         let reset = |zone| drive.ssd().borrow_mut().faults().after(0, Fault::Reset(ZoneIndex(zone)));
@@ -243,7 +243,7 @@ fn another_hand_may_reset_a_zone_just_before_a_write_to_it() {
 }
 
 #[test]
-fn no_buffer_is_so_small_that_a_write_waits_for_ever() {
+fn timed_writes_complete_with_smallest_write_buffer() {
     for timing in presets() {
         let (drive, clock) = drive(&Timing { write_buffer_kib: 4, ..timing }, Some(1));
         let (answers, _) =
@@ -257,7 +257,7 @@ fn no_buffer_is_so_small_that_a_write_waits_for_ever() {
 }
 
 #[test]
-fn reads_give_what_was_written_and_a_drive_that_is_dropped_is_gone() {
+fn timed_reads_return_data_and_fail_after_drop() {
     for timing in presets() {
         let (drive, clock) = drive(&timing, Some(1));
         let data = Buf::copy_of(&[9; 6 * BLOCK]);
@@ -273,7 +273,7 @@ fn reads_give_what_was_written_and_a_drive_that_is_dropped_is_gone() {
 }
 
 #[test]
-fn namespaces_share_the_drive_and_nothing_else() {
+fn timed_namespaces_share_bandwidth_and_counters() {
     let writes = || (0..20).map(|n| write(n * 2, 2)).collect::<Vec<_>>();
     let (first, clock) = drive(&Timing::zn540(), None);
     let alone = all(&first, &clock, writes()).1;
@@ -331,7 +331,7 @@ fn read_ns((drive, clock, _): &(TimedDrive, Clock, u64), page: usize, pages: usi
 const BRAID: Option<Scheme> = Some(Scheme::Braid(Choice::BySizes));
 
 #[test]
-fn what_compresses_takes_less_of_a_die_when_it_is_written() {
+fn timed_compressible_data_programs_faster() {
     let took = |scheme, parts| filled(scheme, 1024, &[parts]).2;
     let (plain, quarter, noise) = (took(None, 3), took(BRAID, 3), took(BRAID, 16));
     assert!(quarter * 2 < plain, "{quarter} {plain}");
@@ -339,7 +339,7 @@ fn what_compresses_takes_less_of_a_die_when_it_is_written() {
 }
 
 #[test]
-fn a_flash_page_is_read_once_for_all_that_is_in_it() {
+fn timed_read_senses_shared_flash_page_once() {
     let (plain, braid) = (filled(None, 256, &[3]), filled(BRAID, 256, &[3]));
     // One page: its content is expanded, and only its compressed unit is transferred.
     let (timing, mut stored) = (Timing::pm1731a(), vec![0; PAGE]);
@@ -353,7 +353,7 @@ fn a_flash_page_is_read_once_for_all_that_is_in_it() {
 }
 
 #[test]
-fn what_does_not_compress_is_read_as_from_any_drive_and_once_through_the_engine() {
+fn timed_incompressible_read_costs_only_one_expansion() {
     let (plain, braid) = (filled(None, 256, &[16]), filled(BRAID, 256, &[16]));
     let expand_ns = (Timing::pm1731a().expand_us * 1e3) as u64;
     for pages in [1, 2, 8] {
@@ -363,7 +363,7 @@ fn what_does_not_compress_is_read_as_from_any_drive_and_once_through_the_engine(
 }
 
 #[test]
-fn a_rest_waits_for_the_page_before_it_and_for_no_other() {
+fn timed_truncated_rest_waits_only_for_its_page() {
     // A quarter of each of four flash pages, on dies 0, 1, 2, and 0 again; a truncated rest of the second one, on die
     // 1.
     let timing = Timing { placement: Placement::Striped, dies: 3, channels: 3, ..Timing::pm1731a() };
@@ -382,7 +382,7 @@ fn a_rest_waits_for_the_page_before_it_and_for_no_other() {
 }
 
 #[test]
-fn a_write_to_a_zrwa_in_memory_is_compressed_there() {
+fn timed_dram_zrwa_write_includes_compression_time() {
     let took = |scheme: Option<Scheme>| {
         let (clock, geometry) = (Clock::new(), model().geometry);
         let ssd = match scheme {
@@ -400,7 +400,7 @@ fn a_write_to_a_zrwa_in_memory_is_compressed_there() {
 }
 
 #[test]
-fn what_is_truncated_is_read_twice_one_after_the_other() {
+fn timed_truncated_page_is_read_twice_sequentially() {
     let parts = [&[3; 15][..], &[9]].concat();
     let drive = filled(Some(Scheme::Balloon(Slots::LeastSpace)), 256, &parts);
     let timing = Timing::pm1731a();
@@ -412,7 +412,7 @@ fn what_is_truncated_is_read_twice_one_after_the_other() {
 }
 
 #[test]
-fn every_rule_and_refusal_holds_on_a_timed_drive_that_compresses() {
+fn timed_compressing_drive_keeps_zone_rules() {
     for &(name, before, step, result, ..) in ROWS {
         let (clock, geometry) = (Clock::new(), model().geometry);
         let scheme = Scheme::Braid(Choice::BySizes);

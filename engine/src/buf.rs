@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_shared_when_sliced_and_writable_when_alone() {
+    fn buf_is_aligned_and_writable_only_when_unshared() {
         let mut buf = Buf::zeroed(3 * BLOCK);
         assert_eq!(buf.as_ptr() as usize % BLOCK, 0);
         buf.as_mut().unwrap()[BLOCK] = 7;
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_is_used_first_and_given_back_with_its_last_reference() {
+    fn buf_pool_returns_lent_memory_with_last_reference() {
         struct Lent(Vec<u8>, #[expect(dead_code)] Rc<()>);
         impl Memory for Lent {
             fn bytes(&self) -> &[u8] {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_gives_the_same_buffer_back_but_never_a_shared_one() {
+    fn buf_pool_reuses_only_unshared_buffers() {
         let mut pool = BufPool::default();
         let a = pool.take(3).freeze();
         assert_eq!(a.len(), 3 * BLOCK);

@@ -482,14 +482,14 @@ mod tests {
     }
 
     #[test]
-    fn spent_tasks_let_others_go_on_first_and_are_not_starved() {
+    fn runtime_spent_tasks_yield_without_starving() {
         let between = polls_between_steps(&Runtime::new(), 8);
         // Each busy task once, and then one in each pass.
         assert!((9..=10).contains(&between), "{between}");
     }
 
     #[test]
-    fn a_seed_decides_the_order_and_first_in_first_out_is_the_default() {
+    fn runtime_order_is_fifo_or_decided_by_seed() {
         let order = |runtime: Runtime| {
             let log = Rc::new(RefCell::new(Vec::new()));
             for task in 0..8 {
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_wakes_all_who_wait_and_block_on_ends_when_nothing_can_happen() {
+    fn gate_wakes_waiters_and_block_on_ends_idle() {
         let runtime = Runtime::new();
         let gate = Rc::new(Gate::default());
         let woken = Rc::new(Cell::new(0));
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_taken_in_order_and_nobody_waits_for_one_who_has_gone() {
+    fn exclusive_serves_waiters_in_order_skipping_dropped_ones() {
         let (runtime, order) = (Runtime::seeded(5), Rc::new(RefCell::new(Vec::new())));
         let exclusive = Rc::new(Exclusive::default());
         let first = runtime.block_on(exclusive.take(), || false);
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_combined_is_done_once_for_all_who_asked_before_it_began() {
+    fn combined_runs_once_for_requests_before_its_start() {
         let (runtime, begun, results) =
             (Runtime::new(), Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
         let (combined, gate) = (Rc::new(Combined::default()), Rc::new(Gate::default()));

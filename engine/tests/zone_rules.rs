@@ -154,7 +154,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) })]
 
     #[test]
-    fn counts_and_write_pointers_hold_and_a_refused_call_changes_nothing(
+    fn zone_table_keeps_invariants_refused_call_changes_nothing(
         geometry in geometry(),
         calls in proptest::collection::vec(call(), 1..120),
     ) {
@@ -193,7 +193,7 @@ fn limited(max_open: u32, max_active: u32) -> ZoneTable {
 }
 
 #[test]
-fn the_zone_that_was_opened_implicitly_first_is_closed_first() {
+fn zone_table_closes_first_implicitly_opened_zone_first() {
     let mut table = limited(2, 0);
     let write =
         |table: &mut ZoneTable, zone: u64, offset| table.write(Lba(zone * SIZE + offset), 1).map(|_| ());
@@ -211,7 +211,7 @@ fn the_zone_that_was_opened_implicitly_first_is_closed_first() {
 }
 
 #[test]
-fn no_victim_is_closed_for_an_open_that_fails() {
+fn zone_table_failed_open_closes_no_other_zone() {
     let mut table = limited(2, 2);
     table.write(Lba(0), 1).unwrap();
     table.write(Lba(SIZE), 1).unwrap();

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn archives_are_what_cpio_reads() {
+    fn initramfs_archive_has_cpio_newc_layout() {
         let mut archive = Cpio(Vec::new());
         archive.add("a", 0o100644, b"hello");
         archive.add("TRAILER!!!", 0, &[]);

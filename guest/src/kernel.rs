@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn general_kernels_are_told_from_special_ones() {
+    fn kernel_package_release_excludes_special_builds() {
         assert_eq!(release_of("linux-image-6.12.117+deb12-amd64"), Some("6.12.117+deb12-amd64"));
         assert_eq!(release_of("linux-image-6.8.0-31-generic"), Some("6.8.0-31-generic"));
         for package in [
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_named_by_the_beginning_of_a_release() {
+    fn kernel_is_selected_by_release_prefix() {
         for prefix in ["", "7", "7.3", "7.3.4", "7.3.4+deb13", "7.3.4+deb13-amd64"] {
             assert!(is_meant("7.3.4+deb13-amd64", prefix), "{prefix}");
         }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn image_is_found_in_boot_and_beside_modules() {
+    fn kernel_image_is_found_in_boot_or_modules() {
         let dir = tempfile::tempdir().unwrap();
         let modules = dir.path().join("lib/modules/7.3.4-amd64");
         assert!(unpacked_at(dir.path()).is_err());
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_are_compared_as_numbers() {
+    fn kernel_releases_compare_as_numbers() {
         assert!(numbers("6.12.117+deb12-amd64") > numbers("6.12.43+deb12-amd64"));
         assert!(numbers("6.8.0-31-generic").as_slice() >= OLDEST.as_slice());
         assert!(numbers("6.1.0-47-amd64").as_slice() < OLDEST.as_slice());

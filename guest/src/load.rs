@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_read_in_blocks() {
+    fn zone_report_is_parsed_in_blocks() {
         let line = "  start: 0x000010000, len 0x010000, cap 0x00c000, wptr 0x000008 reset:0 non-seq:0, \
                     zcond: 2(oi) [type: 2(SEQ_WRITE_REQUIRED)]";
         let expected = Reported { start: 0x2000, capacity: 0x1800, written: 1, full: false };
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_has_to_be_there() {
+    fn load_check_requires_acknowledged_blocks() {
         let known = known("ack 0 5\nack 0 9\nack 0 12");
         assert_eq!(known.acknowledged, 9, "the last line is torn");
         assert!(check(SEED, 0, &known, &zone(9), &image(0, 9)).is_ok());
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_happens_wholly_or_not_at_all() {
+    fn load_check_requires_atomic_reset() {
         let begun = known("ack 0 9\nresetting 0 1\n");
         assert!(check(SEED, 0, &begun, &zone(0), &image(0, 9)).is_ok());
         assert!(check(SEED, 0, &begun, &zone(9), &image(0, 9)).is_ok());
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_is_verified_only_after_a_change_without_an_end() {
+    fn load_log_marks_zone_changing_until_change_ends() {
         for (log, changing) in [
             ("ack 0 9\n", false),
             ("resetting 0 1\n", true),
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_zone_stays_full_and_has_zeros_behind_its_data() {
+    fn load_check_requires_finished_zone_full_zero_padded() {
         let finished = known("ack 0 9\nfinishing 0 0\nfinished 0 0\n");
         assert!(check(SEED, 0, &finished, &zone(100), &image(0, 9)).is_ok());
         assert!(check(SEED, 0, &finished, &zone(100), &image(0, 11)).is_ok());

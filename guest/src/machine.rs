@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drives_are_described_by_keys() {
+    fn guest_drive_options_parse_and_reject_unknown_keys() {
         let drives: Drives = "2:zrwa=64K,lba=512,size=1G,conventional=yes".parse().unwrap();
         assert_eq!((drives.count, drives.zrwa, drives.lba, drives.size), (2, 64 << 10, 512, 1 << 30));
         assert!(drives.conventional);

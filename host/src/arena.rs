@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_do_not_overlap_and_come_back() {
+    fn arena_buffers_do_not_overlap_and_are_reused() {
         let arena = Arena::new().unwrap();
         let (mut one, mut two) = (arena.lend(2 * BLOCK).unwrap(), arena.lend(BLOCK).unwrap());
         one.as_mut().unwrap().fill(1);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_can_be_used_up() {
+    fn arena_can_be_used_up() {
         let arena = Arena::new().unwrap();
         let class = BLOCK << 10;
         let all: Vec<Buf> = std::iter::from_fn(|| arena.lend(class)).collect();

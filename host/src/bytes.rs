@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_those_of_a_flat_memory() {
+    fn byte_access_equals_flat_memory() {
         let runtime = Runtime::new();
         let bytes = made(&runtime);
         let size = 500 * BLOCK_BYTES;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_block_that_are_written_at_once_are_all_there() {
+    fn concurrent_writes_to_parts_of_block_all_persist() {
         for seed in 0..50 {
             let runtime = Runtime::seeded(seed);
             let bytes = Rc::new(made(&runtime));

@@ -80,7 +80,7 @@ mod tests {
     use crate::output::uuid;
 
     #[test]
-    fn a_host_is_known_by_what_systemd_makes_of_its_machine_id() {
+    fn host_id_equals_systemd_app_specific_machine_id() {
         // Output of `systemd-id128 machine-id --app-specific` on a machine of this identity.
         let application = 0x8bd8_1d63_2a4f_4e6c_9c1e_0d6a_5a8f_93c1_u128.to_be_bytes();
         let id = |machine: &str| id_of(machine, application).map(|id| uuid(&id));

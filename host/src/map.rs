@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_mapping_stores_another_one_loads_and_nothing_lies_beyond() {
+    fn shared_map_store_is_visible_and_bounds_checked() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(64).unwrap();
         let ours = SharedMap::writable(&file, 8).unwrap();

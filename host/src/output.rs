@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_is_printed_is_obeyed_by_a_terminal() {
+    fn output_escapes_terminal_control_characters() {
         assert_eq!(visible("a\x1b[2Jb\r\u{9b}1m\n\u{202e}ü"), "a\\u{1b}[2Jb\\u{d}\\u{9b}1m\n\\u{202e}ü");
         assert_eq!(in_one_line("two\nlines"), "two\\nlines");
         let text = "\x7f\u{9b}\u{202e}\n";
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn shades_are_colours_or_nothing_and_have_no_width() {
+    fn output_shades_are_colours_without_width() {
         let good = shaded("well", Shade::Good);
         assert_eq!(
             (paint(&good, true).as_str(), paint(&good, false).as_str()),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_laid_out_to_the_right_and_what_only_begins_like_one_is_not() {
+    fn output_table_aligns_only_numbers_right() {
         let rows = [["WP", "UUID"], ["7", "91b2aa9c-56d5"], ["-", "b2"], ["1.5 GiB", "0"]];
         let rows: Vec<Vec<String>> = rows.iter().map(|row| row.map(String::from).to_vec()).collect();
         let text = "       WP  UUID\n        7  91b2aa9c-56d5\n        -  b2\n  1.5 GiB  0\n";
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_quoted_for_a_shell_if_they_need_it() {
+    fn output_quotes_words_for_shell_if_needed() {
         assert_eq!(quoted("/dev/ng0n1"), "/dev/ng0n1");
         assert_eq!(quoted("my array"), "'my array'");
         assert_eq!(quoted("it's; rm -rf $HOME"), r"'it'\''s; rm -rf $HOME'");

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_threads_have_packed_are_what_was_written() {
+    fn blocks_compressed_by_threads_read_back_unchanged() {
         let reactor = Reactor::default();
         if reactor.ring().is_err() {
             return;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_taken_than_keeps_the_threads_busy_and_threads_end_with_whom_they_are_for() {
+    fn compression_threads_skip_small_writes_end_on_drop() {
         let reactor = Reactor::default();
         if reactor.ring().is_err() {
             return;

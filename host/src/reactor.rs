@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_too_long_is_not_waited_for() {
+    fn reactor_wait_for_ends_at_timeout() {
         let reactor = Reactor::default();
         if reactor.ring().is_err() {
             return;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_always_ready_keeps_nobody_from_the_ring() {
+    fn reactor_polls_ring_beside_always_ready_task() {
         let reactor = Reactor::default();
         let Ok(ring) = reactor.ring().cloned() else { return };
         reactor.runtime().spawn(async {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_blocks_runs_beside_the_tasks() {
+    fn reactor_offload_returns_result_or_none_on_panic() {
         let reactor = Reactor::default();
         if reactor.ring().is_err() {
             return;

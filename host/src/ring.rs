@@ -377,7 +377,7 @@ mod tests {
     use engine::runtime::Runtime;
 
     #[test]
-    fn operations_complete_and_may_be_dropped_before() {
+    fn ring_operation_completes_or_is_dropped_early() {
         let Ok(ring) = Ring::new() else { return };
         assert!(!ring.wait().unwrap());
         let runtime = Runtime::new();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_gets_what_has_completed() {
+    fn ring_pass_collects_completions_without_waiting() {
         let Ok(ring) = Ring::new() else { return };
         ring.pass().unwrap();
         let short = Duration::from_millis(20);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_is_let_go_stays_until_nothing_of_it_is_in_flight() {
+    fn ring_target_stays_until_operations_in_flight_end() {
         struct Silent;
         impl Target for Silent {
             fn complete(&self, _: u32, _: Outcome) {}

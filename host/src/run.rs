@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_is_locked_once_and_again_when_nobody_has_it() {
+    fn array_lock_is_exclusive_and_reusable_after_release() {
         let dir = tempfile::tempdir().unwrap();
         let (directory, path) = (dir.path().join("run"), lock_path(&dir.path().join("run"), &[1; 16]));
         let first = Lock::take(&directory, &[1; 16]).unwrap().unwrap();

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_in_every_spelling_and_nonsense_is_refused() {
+    fn size_parses_all_spellings_and_refuses_others() {
         assert_eq!(parse("65536"), Ok(65536));
         assert_eq!(parse("64k"), Ok(65536));
         assert_eq!(parse("64 KiB"), Ok(65536));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown_in_the_unit_that_fits() {
+    fn size_is_shown_in_fitting_unit() {
         assert_eq!(show(0), "0 B");
         assert_eq!(show(1023), "1023 B");
         assert_eq!(show(65536), "64 KiB");

@@ -410,7 +410,7 @@ mod tests {
     };
 
     #[test]
-    fn the_next_process_finds_what_was_stored_and_only_for_the_same_array() {
+    fn tails_file_is_read_only_for_same_array() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/array.tails");
         let (uuid, other) = ([7; 16], [8; 16]);
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn only_writes_that_succeed_are_noted() {
+    fn tails_file_records_only_successful_writes() {
         let dir = tempfile::tempdir().unwrap();
         let geometry = Geometry {
             zones: 1,

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namespaces_of_an_array_and_of_others_have_uuids_of_their_own() {
+    fn namespace_uuids_differ_by_array_and_name() {
         let uuids = [[1; 16], [2; 16]].map(|array| ["a", "b"].map(|name| uuid_of(array, name)));
         let (all, first) = (uuids.concat(), uuid_of([1; 16], "a"));
         assert_eq!(all.iter().filter(|uuid| **uuid == first).count(), 1);

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_latency_is_in_the_class_that_ends_behind_it_and_at_most_a_quarter_later() {
+    fn latency_class_bounds_latency_within_one_quarter() {
         let of = |us| class(Duration::from_micros(us));
         for us in (0..5000).chain([10_000, 123_456, 1 << 26]) {
             let longest = longest_us(of(us));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_what_has_come_in_between() {
+    fn traffic_percentiles_cover_interval_between_counts() {
         let counter = Counter::default();
         counter.count(4096, Some(Duration::from_secs(1)));
         let before = counter.counts();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_measured_from_a_question_on_and_for_a_while() {
+    fn traffic_measures_latency_only_after_query_for_while() {
         let traffic = Traffic::default();
         assert_eq!(traffic.begin(), None);
         traffic.counted();

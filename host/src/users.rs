@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_are_found_by_number_and_by_source() {
+    fn device_users_include_mounts_by_number_and_source() {
         let info = "36 35 1:5 / /mnt/a\\040b rw,noatime shared:1 - f2fs /dev/other rw\n\
                     37 35 0:33 / /mnt/c rw - btrfs /dev/null rw\n\
                     38 35 0:34 / /proc rw - proc proc rw\n";
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_and_what_is_mounted_on_holders_are_found() {
+    fn device_users_include_partitions_and_mounted_holders() {
         let dir = tempfile::tempdir().unwrap();
         for (part, dev) in [("ublkb0p1", "1:5"), ("ublkb0p2", "1:7"), ("queue", "")] {
             fs::create_dir_all(dir.path().join(part).join("holders/dm-3")).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn exports_and_open_files_are_found() {
+    fn device_users_include_exports_and_open_files() {
         let dir = tempfile::tempdir().unwrap();
         let namespace = dir.path().join("nqn.x/namespaces/1");
         fs::create_dir_all(&namespace).unwrap();

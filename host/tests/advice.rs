@@ -80,7 +80,7 @@ fn status_until(place: &Place, is_so: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[test]
-fn killed_nbd_server_is_named_with_its_socket() {
+fn advice_names_killed_nbd_server_and_socket() {
     let place = with_volume();
     let mut server = serve(&place);
     server.kill().unwrap();
@@ -110,7 +110,7 @@ fn killed_nbd_server_is_named_with_its_socket() {
 }
 
 #[test]
-fn array_one_directory_down_is_named() {
+fn advice_names_array_one_directory_down() {
     let place = Place::with_array(5);
     place.run(&["status", "tank"]).fails_with(&["no array called 'tank'", "there is one in drives"]);
     place
@@ -119,7 +119,7 @@ fn array_one_directory_down_is_named() {
 }
 
 #[test]
-fn mistyped_nbd_address_is_no_socket() {
+fn mistyped_nbd_address_creates_no_socket() {
     let place = with_volume();
     let refused = place.run(&["serve", "drives", "--nbd", "999.1.1.1"]);
     refused.fails_with(&["it is no address", "./999.1.1.1"]);
@@ -127,7 +127,7 @@ fn mistyped_nbd_address_is_no_socket() {
 }
 
 #[test]
-fn top_names_the_process_of_a_daemon_that_is_stopped() {
+fn top_names_process_of_unresponsive_daemon() {
     let place = with_volume();
     let mut server = serve(&place);
     tell(&server, rustix::process::Signal::STOP);
@@ -142,7 +142,7 @@ fn top_names_the_process_of_a_daemon_that_is_stopped() {
 }
 
 #[test]
-fn run_directory_of_another_user_is_no_dead_end() {
+fn unwritable_run_directory_error_names_environment_variable() {
     let place = with_volume();
     fs::create_dir(place.path("run")).unwrap();
     fs::set_permissions(place.path("run"), fs::Permissions::from_mode(0o555)).unwrap();
@@ -155,7 +155,7 @@ fn run_directory_of_another_user_is_no_dead_end() {
 }
 
 #[test]
-fn volume_on_read_only_images_is_served_read_only() {
+fn volume_on_read_only_images_serves_read_only() {
     let place = with_volume();
     let everybody = |mode| {
         for number in 0..5 {
@@ -186,7 +186,7 @@ fn volume_on_read_only_images_is_served_read_only() {
 }
 
 #[test]
-fn zones_of_a_volume_are_not_advised_to_be_reset() {
+fn advice_for_volume_never_suggests_zone_reset() {
     for (first, advice) in [(4, "--give-up"), (2, "find the drives that held these zones")] {
         let place = with_volume();
         // A killed volume leaves zones open; those offline on two drives are offline in the array.
@@ -207,7 +207,7 @@ fn zones_of_a_volume_are_not_advised_to_be_reset() {
 }
 
 #[test]
-fn removed_image_and_gone_drive_are_noticed_while_idle() {
+fn idle_daemon_takes_out_lost_drives_within_redundancy() {
     let place = with_volume();
     let mut server = serve(&place);
     assert_eq!(place.json(&["status", "drives"])["state"], "healthy");
@@ -225,7 +225,7 @@ fn removed_image_and_gone_drive_are_noticed_while_idle() {
 }
 
 #[test]
-fn member_in_memory_takes_a_place_while_the_array_runs() {
+fn image_in_memory_replaces_member_of_running_array() {
     let place = with_volume();
     let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
     let image = memory.path().join("drive5.img");
@@ -243,7 +243,7 @@ fn member_in_memory_takes_a_place_while_the_array_runs() {
 }
 
 #[test]
-fn create_says_how_many_zones_can_be_active_and_volume_create_what_is_set_aside() {
+fn create_reports_active_zones_and_volume_create_reserve() {
     let place = Place::new();
     place.run(&["emulate", "create", "drives", "--zones", "32", "--zone-capacity", "4M"]).ok();
     let drives: Vec<String> = (0..5).map(|number| drive("drives", number)).collect();
@@ -257,7 +257,7 @@ fn create_says_how_many_zones_can_be_active_and_volume_create_what_is_set_aside(
 }
 
 #[test]
-fn create_says_that_an_array_has_too_few_active_zones_for_a_volume() {
+fn create_warns_of_too_few_active_zones() {
     let place = Place::new();
     let shape = ["--model", "pm1731a", "--zones", "40000", "--zone-capacity", "4M"];
     place.run(&[&["emulate", "create", "drives", "--count", "3"], &shape[..]].concat()).ok();
@@ -280,7 +280,7 @@ fn interrupted(command: Child) -> String {
 }
 
 #[test]
-fn interrupted_write_says_how_much_is_durable() {
+fn interrupted_write_reports_durable_bytes() {
     let place = Place::with_array(5);
     let log = place.path("acks");
     let mut command = place.command(&["zone", "write", "drives", "0", "--ack-log", "acks"]);
@@ -308,7 +308,7 @@ fn interrupted_write_says_how_much_is_durable() {
 }
 
 #[test]
-fn interrupted_rebuild_names_the_command_that_goes_on() {
+fn interrupted_replace_names_command_to_continue() {
     let place = Place::with_array(6);
     for zone in 0..6 {
         place.run_with(&["zone", "write", "drives", &zone.to_string()], &vec![zone; 16 << 20]).ok();
@@ -331,7 +331,7 @@ fn interrupted_rebuild_names_the_command_that_goes_on() {
 }
 
 #[test]
-fn interrupted_client_of_a_daemon_says_that_the_daemon_goes_on() {
+fn interrupted_client_reports_that_daemon_continues() {
     let place = with_volume();
     let mut server = serve(&place);
     place.run(&["emulate", "fault", &drive("drives", 5), "slow", "5000"]).ok();
@@ -349,7 +349,7 @@ fn interrupted_client_of_a_daemon_says_that_the_daemon_goes_on() {
 }
 
 #[test]
-fn status_and_list_take_several() {
+fn status_and_list_accept_several_arguments() {
     let place = Place::with_array(5);
     place.emulate("others", 5);
     place.create("pond", "others", 5).ok();
@@ -366,7 +366,7 @@ fn status_and_list_take_several() {
 }
 
 #[test]
-fn overview_of_a_served_volume_has_its_address_and_its_use() {
+fn status_overview_shows_nbd_address_and_volume_usage() {
     let place = with_volume();
     let mut server = serve(&place);
     let mut all = place.command(&["status"]);

@@ -8,7 +8,7 @@ use std::{
 };
 
 #[test]
-fn a_file_survives_the_loss_of_one_drive_after_another() {
+fn file_survives_successive_drive_losses_with_replacement() {
     let place = Place::with_array(7);
     let data = Random(1).bytes(9_000_001);
     let written = place.run_with(&["zone", "write", "tank", "0", "--fua", "--json"], &data);
@@ -39,7 +39,7 @@ fn a_file_survives_the_loss_of_one_drive_after_another() {
 
 /// Any two of six drives may be lost, before writes without them and after.
 #[test]
-fn a_file_survives_the_loss_of_any_two_drives_of_raid6() {
+fn file_survives_loss_of_any_two_raid6_drives() {
     let place = Place::with_raid6(9);
     let data = Random(21).bytes(9_000_001);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
@@ -105,7 +105,7 @@ fn a_file_survives_the_loss_of_any_two_drives_of_raid6() {
 
 /// The level in `list`, `status`, `examine` and a dry run.
 #[test]
-fn the_level_is_shown_wherever_an_array_is() {
+fn raid_level_is_shown_by_all_commands() {
     let place = Place::new();
     place.emulate("drives", 6);
     let mut sizes = Vec::new();
@@ -173,7 +173,7 @@ fn carry(place: &Place, from: &str, to: &str, numbers: &[usize]) {
 /// Two of four members are enough, and so are the other two. If both halves have continued separately, the newer one is
 /// the array when they are united, and no member of the other is used.
 #[test]
-fn of_two_halves_that_never_met_the_newer_one_wins() {
+fn raid6_split_halves_reunited_newer_half_wins() {
     for newer in [0, 1] {
         let place = Place::new();
         place.emulate("drives", 4);
@@ -215,7 +215,7 @@ fn of_two_halves_that_never_met_the_newer_one_wins() {
 
 /// Of five members any three include one that knows which members continued without which.
 #[test]
-fn what_was_left_behind_by_three_of_five_members_does_not_go_on_by_itself() {
+fn raid6_stale_members_with_one_current_are_refused() {
     let place = Place::new();
     place.emulate("drives", 5);
     assert_eq!(place.create_as("raid6", "tank", "drives", 5).ok().stderr, "");
@@ -237,7 +237,7 @@ fn what_was_left_behind_by_three_of_five_members_does_not_go_on_by_itself() {
 
 /// With one RAID-6 member out, the zones that another one lacks can be rebuilt.
 #[test]
-fn a_rebuild_goes_on_while_another_member_is_out() {
+fn raid6_rebuild_completes_while_another_member_is_out() {
     let place = Place::with_raid6(7);
     let data = Random(22).bytes(6 << 20);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
@@ -268,7 +268,7 @@ fn a_rebuild_goes_on_while_another_member_is_out() {
 
 /// A working drive is copied: any other drive may be lost afterwards.
 #[test]
-fn a_drive_that_works_is_copied() {
+fn replace_copies_working_drive() {
     let place = Place::with_array(7);
     let data = Random(11).bytes(11_000_000);
     place.run_with(&["zone", "write", "drives", "0"], &data).ok();
@@ -330,7 +330,7 @@ fn policy(model: &str, zones: &str, wanted: &[&str], policy: &str, aggregate: u3
 }
 
 #[test]
-fn every_kind_of_drive_has_a_policy_and_small_zones_are_used_as_one() {
+fn create_selects_policy_and_aggregation_by_drive_model() {
     policy("zn540", "16", &[], "zrwa", 1);
     policy("zn540", "16", &["--policy", "log"], "log", 1);
     policy("zn540", "16", &["--policy", "inplace"], "inplace", 1);
@@ -349,7 +349,7 @@ fn every_kind_of_drive_has_a_policy_and_small_zones_are_used_as_one() {
 }
 
 #[test]
-fn a_policy_that_the_drives_cannot_do_is_refused() {
+fn create_refuses_zrwa_policies_without_zrwa() {
     let place = Place::new();
     let emulate = ["emulate", "create", "d", "--model", "smr", "--zones", "16", "--zone-capacity", "8M"];
     place.run(&emulate).ok();
@@ -409,7 +409,7 @@ fn kill_and_lose(lost: &[usize], fua: bool, random: &mut Random) {
 }
 
 #[test]
-fn a_killed_writer_and_each_drive_in_turn_lose_nothing_acknowledged() {
+fn acknowledged_data_survives_killed_writer_and_drive_loss() {
     let mut random = Random::new();
     for lost in 0..5 {
         kill_and_lose(&[lost], true, &mut random);
@@ -418,7 +418,7 @@ fn a_killed_writer_and_each_drive_in_turn_lose_nothing_acknowledged() {
 }
 
 #[test]
-fn a_killed_writer_and_two_drives_of_raid6_lose_nothing_acknowledged() {
+fn raid6_survives_killed_writer_and_two_drive_losses() {
     let mut random = Random::new();
     for lost in [[0, 1], [5, 0], [2, 5], [1, 3], [4, 2], [3, 4]] {
         kill_and_lose(&lost, random.below(2) == 0, &mut random);
@@ -426,7 +426,7 @@ fn a_killed_writer_and_two_drives_of_raid6_lose_nothing_acknowledged() {
 }
 
 #[test]
-fn exit_codes_say_how_the_array_is() {
+fn status_exit_code_reflects_array_state() {
     let place = Place::with_array(6);
     assert_eq!(place.run(&["status", "drives"]).code, 0);
     assert_eq!(place.run(&["status", &drive("drives", 2)]).code, 0);
@@ -448,7 +448,7 @@ fn exit_codes_say_how_the_array_is() {
 }
 
 #[test]
-fn an_array_is_found_by_its_name_here_and_in_the_directory_of_the_environment() {
+fn array_name_resolves_in_current_and_environment_directory() {
     let place = Place::with_array(5);
     let elsewhere =
         place.command(&["status", "tank"]).env("ZONERAID_DIR", place.path("drives")).output().unwrap();
@@ -459,7 +459,7 @@ fn an_array_is_found_by_its_name_here_and_in_the_directory_of_the_environment() 
 }
 
 #[test]
-fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
+fn inspection_writes_nothing_and_makes_no_member_stale() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &Random(5).bytes(3 << 20)).ok();
     fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
@@ -491,7 +491,7 @@ fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
 }
 
 #[test]
-fn a_drive_that_does_not_fit_costs_no_member() {
+fn replace_with_unsuitable_drive_keeps_member() {
     let place = Place::with_array(5);
     place.run(&["emulate", "create", "small", "--count", "1", "--zones", "8", "--zone-capacity", "8M"]).ok();
     place.run(&["replace", "drives", "1", "small/drive0.img"]).fails_with(&["small/drive0.img"]);
@@ -499,7 +499,7 @@ fn a_drive_that_does_not_fit_costs_no_member() {
 }
 
 #[test]
-fn two_arrays_in_one_directory_are_told_apart_and_never_mixed() {
+fn two_arrays_in_one_directory_are_never_mixed() {
     let place = Place::with_array(10);
     let drives: Vec<String> = (5..10).map(|n| drive("drives", n)).collect();
     let mut args = vec!["create", "pond"];
@@ -520,7 +520,7 @@ fn two_arrays_in_one_directory_are_told_apart_and_never_mixed() {
 }
 
 #[test]
-fn create_destroys_nothing_without_being_told_to() {
+fn create_overwrites_members_only_with_yes() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], b"precious").ok();
     let before = fingerprint(&place.path("drives"));
@@ -551,7 +551,7 @@ fn create_destroys_nothing_without_being_told_to() {
 }
 
 #[test]
-fn what_was_forgotten_is_asked_for_and_a_drive_where_nobody_looks_is_refused() {
+fn incomplete_arguments_and_drives_outside_directory_are_refused() {
     let place = Place::with_array(6);
     place.emulate("others", 1);
     let before = [fingerprint(&place.path("drives")), fingerprint(&place.path("others"))];
@@ -607,7 +607,7 @@ fn on_a_terminal(place: &Place, args: &str, input: &str) -> (String, i32) {
 }
 
 #[test]
-fn what_a_zone_holds_is_not_given_to_a_terminal_and_who_types_into_one_is_told() {
+fn zone_read_refuses_terminal_zone_write_announces_input() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], b"\x1b[2Jobey").ok();
     let (said, code) = on_a_terminal(&place, "zone read drives 0", "");
@@ -621,7 +621,7 @@ fn what_a_zone_holds_is_not_given_to_a_terminal_and_who_types_into_one_is_told()
 }
 
 #[test]
-fn files_that_are_no_drives_and_damaged_ones_are_refused() {
+fn foreign_files_are_ignored_and_damaged_images_refused() {
     let place = Place::with_array(6);
     fs::write(place.path("drives/notes.txt"), "not a drive").unwrap();
     fs::write(place.path("drives/other.img"), vec![7; 100_000]).unwrap();
@@ -661,7 +661,7 @@ fn lose_metadata(path: &std::path::Path, with: &[u8]) {
 }
 
 #[test]
-fn a_drive_whose_metadata_is_lost_is_not_called_blank() {
+fn drive_with_lost_metadata_is_not_reported_blank() {
     let place = Place::with_array(6);
     lose_metadata(&place.path(&drive("drives", 1)), b"somebody");
     let examined = place.json(&["examine", &drive("drives", 1)]);
@@ -693,7 +693,7 @@ fn fault(place: &Place, number: usize, fault: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn an_array_goes_on_without_a_drive_that_is_gone_and_takes_it_back() {
+fn array_continues_without_gone_drive_until_readmitted() {
     let data = Random(11).bytes(4 << 20);
     let place = with_data(&data);
     assert_eq!(fault(&place, 1, &["gone"])["gone"], true);
@@ -713,7 +713,7 @@ fn an_array_goes_on_without_a_drive_that_is_gone_and_takes_it_back() {
 }
 
 #[test]
-fn examine_names_the_worn_zones_of_a_drive_and_those_of_them_that_are_for_metadata() {
+fn examine_lists_worn_zones_and_marks_metadata_zones() {
     let place = Place::with_array(6);
     fault(&place, 1, &["read-only", "1"]);
     fault(&place, 1, &["offline", "3"]);
@@ -724,7 +724,7 @@ fn examine_names_the_worn_zones_of_a_drive_and_those_of_them_that_are_for_metada
 }
 
 #[test]
-fn an_array_goes_on_without_a_zone_that_is_read_only_or_offline() {
+fn array_continues_without_read_only_or_offline_zone() {
     for state in ["read-only", "offline"] {
         let data = Random(12).bytes(4 << 20);
         let place = with_data(&data);
@@ -748,7 +748,7 @@ fn an_array_goes_on_without_a_zone_that_is_read_only_or_offline() {
 }
 
 #[test]
-fn a_zone_that_is_worn_is_rebuilt_in_a_spare_one() {
+fn worn_zone_is_rebuilt_in_spare_zone() {
     let place = Place::new();
     place.emulate("drives", 5);
     let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
@@ -776,7 +776,7 @@ fn a_zone_that_is_worn_is_rebuilt_in_a_spare_one() {
 }
 
 #[test]
-fn unreadable_blocks_are_read_around_as_long_as_a_stripe_has_but_one() {
+fn unreadable_blocks_are_decoded_with_one_per_stripe() {
     let data = Random(14).bytes(4 << 20);
     let place = with_data(&data);
     assert_eq!(fault(&place, 1, &["unreadable", "4096"])["unreadable_blocks"], serde_json::json!([4096]));
@@ -790,7 +790,7 @@ fn unreadable_blocks_are_read_around_as_long_as_a_stripe_has_but_one() {
 }
 
 #[test]
-fn a_flipped_bit_is_no_error_to_the_drive() {
+fn emulated_flipped_bit_is_read_without_error() {
     let data = Random(15).bytes(1 << 20);
     let place = with_data(&data);
     assert_eq!(fault(&place, 1, &["flip", "4096"])["flipped_blocks"], serde_json::json!([4096]));
@@ -802,7 +802,7 @@ fn a_flipped_bit_is_no_error_to_the_drive() {
 }
 
 #[test]
-fn a_slow_drive_makes_those_wait_who_need_it() {
+fn emulated_slow_drive_delays_reads() {
     let data = Random(16).bytes(4 << 20);
     let place = with_data(&data);
     assert_eq!(fault(&place, 1, &["slow", "5000"])["slow"], 5000);
@@ -814,7 +814,7 @@ fn a_slow_drive_makes_those_wait_who_need_it() {
 }
 
 #[test]
-fn faults_that_a_drive_cannot_have_are_refused() {
+fn emulate_fault_refuses_impossible_faults() {
     let place = Place::new();
     place.emulate("drives", 1);
     fs::write(place.path("text"), "not a drive").unwrap();
@@ -839,7 +839,7 @@ fn faults_that_a_drive_cannot_have_are_refused() {
 }
 
 #[test]
-fn zones_are_managed_and_their_limits_explained() {
+fn zone_commands_manage_zones_and_explain_limits() {
     let place = Place::with_array(5);
     let report = place.json(&["zone", "report", "drives"]);
     let zones = report["zones"].as_array().unwrap();
@@ -880,7 +880,7 @@ fn zones_are_managed_and_their_limits_explained() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_output_pipe_is_no_error() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &Random(4).bytes(4 << 20)).ok();
     for args in [&["zone", "read", "drives", "0"][..], &["zone", "report", "drives"][..]] {
@@ -892,14 +892,14 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn an_empty_input_writes_nothing() {
+fn zone_write_of_empty_input_writes_nothing() {
     let place = Place::with_array(5);
     let written = place.run_with(&["zone", "write", "drives", "0", "--fua", "--json"], b"").ok().json();
     assert_eq!((written["written_bytes"].as_u64(), written["wp_bytes"].as_u64()), (Some(0), Some(0)));
 }
 
 #[test]
-fn a_rebuild_that_was_killed_goes_on() {
+fn killed_rebuild_continues_to_healthy_array() {
     let mut random = Random::new();
     for round in 0..6 {
         let seed = random.0;
@@ -929,7 +929,7 @@ fn a_rebuild_that_was_killed_goes_on() {
 }
 
 #[test]
-fn the_commands_of_the_readme_do_what_it_says() {
+fn readme_commands_behave_as_documented() {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
     let lines = readme.lines().filter_map(|line| line.strip_prefix("    "));
     // Background processes are tested in host/tests/volume.rs.

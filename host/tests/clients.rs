@@ -29,7 +29,7 @@ const WRITE: (u16, u16) = (0, 1);
 /// A client sends a long write, disconnects before the reply, connects again and rewrites the end of that range. The
 /// drives are slow, so most of the first write is still in the kernel when the client disconnects.
 #[test]
-fn a_write_of_an_ended_connection_undoes_no_later_one() {
+fn nbd_ended_connection_write_undoes_no_later_write() {
     let place = with_volume();
     let (server, address) = at_address(&place);
     let slow = |fault: &[&str]| {
@@ -64,7 +64,7 @@ fn a_write_of_an_ended_connection_undoes_no_later_one() {
 
 /// As many clients as allowed are served; the next one is refused with the reason, which is in the log, too.
 #[test]
-fn a_client_too_many_is_refused_with_a_message() {
+fn nbd_client_beyond_limit_is_refused_with_message() {
     let place = with_volume();
     let mut server = Server::of(&place, &[]);
     let mut clients: Vec<_> = (0..32).map(|_| Client::ready(&place, false)).collect();
@@ -90,7 +90,7 @@ fn a_client_too_many_is_refused_with_a_message() {
 
 /// Without data, one request is answered at once for the largest range that it can name.
 #[test]
-fn block_status_of_a_thin_volume_is_one_extent() {
+fn block_status_of_thin_volume_is_one_extent() {
     let place = Place::new();
     emulate(&place, 5);
     place.create("tank", "drives", 5).ok();
@@ -113,7 +113,7 @@ fn block_status_of_a_thin_volume_is_one_extent() {
 }
 
 #[test]
-fn top_shows_the_volume_and_each_nbd_client() {
+fn top_shows_volume_and_each_nbd_client() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let mut idle = Client::ready(&place, false);

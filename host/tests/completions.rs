@@ -28,7 +28,7 @@ fn words(place: &Place, typed: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_there_is_is_offered() {
+fn completions_offer_existing_arrays_zones_and_drives() {
     let place = Place::with_array(7);
     place.run_with(&["zone", "write", "drives", "3"], &[1; 4096]).ok();
     let images = |numbers: &[usize]| -> Vec<String> {
@@ -72,7 +72,7 @@ fn what_there_is_is_offered() {
 }
 
 #[test]
-fn nobody_is_kept_waiting_or_told_what_is_wrong() {
+fn completions_neither_block_nor_print_errors() {
     let place = Place::with_array(5);
     place.emulate("other", 1);
     fs::rename(place.path("other/drive0.img"), place.path("drives/a.img")).unwrap();
@@ -100,7 +100,7 @@ fn nobody_is_kept_waiting_or_told_what_is_wrong() {
 }
 
 #[test]
-fn bash_completes_with_the_script() {
+fn completions_work_in_bash_with_generated_script() {
     let place = Place::with_array(6);
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = place.run(&["completions", shell]).ok().text();

@@ -25,7 +25,7 @@ fn socket(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn commands_ask_the_daemon_while_it_holds_the_drives() {
+fn commands_are_served_by_daemon_holding_drives() {
     let place = Place::with_array(7);
     let data = Random(5).bytes(9 << 20);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
@@ -87,7 +87,7 @@ fn commands_ask_the_daemon_while_it_holds_the_drives() {
 }
 
 #[test]
-fn a_drive_that_was_replaced_is_given_back_although_there_was_nothing_to_copy() {
+fn replaced_drive_is_released_with_nothing_to_copy() {
     let place = Place::with_array(6);
     let daemon = place.daemon();
     let replaced = place.json(&["replace", "drives", "1", &drive("drives", 5)]);
@@ -99,7 +99,7 @@ fn a_drive_that_was_replaced_is_given_back_although_there_was_nothing_to_copy() 
 }
 
 #[test]
-fn what_is_said_of_a_running_array_is_changed_by_its_daemon_and_the_rest_waits_for_its_end() {
+fn running_array_allows_adopt_autostart_refuses_rename_destroy() {
     let place = Place::with_array(6);
     place.run(&["fail", "drives", "4"]).ok();
     place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
@@ -142,7 +142,7 @@ fn what_is_said_of_a_running_array_is_changed_by_its_daemon_and_the_rest_waits_f
 }
 
 #[test]
-fn an_interrupted_rebuild_goes_on_with_the_daemon() {
+fn interrupted_rebuild_continues_in_daemon() {
     let place = Place::with_array(5);
     place.emulate("blank", 1);
     let data = Random(6).bytes(12 << 20);
@@ -169,7 +169,7 @@ fn an_interrupted_rebuild_goes_on_with_the_daemon() {
 }
 
 #[test]
-fn a_drive_that_a_daemon_holds_can_be_gone() {
+fn daemon_replaces_drive_gone_while_held() {
     let place = Place::with_array(6);
     let data = Random(7).bytes(4 << 20);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
@@ -192,7 +192,7 @@ fn a_drive_that_a_daemon_holds_can_be_gone() {
 }
 
 #[test]
-fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
+fn daemon_socket_answers_invalid_requests_with_errors() {
     let place = Place::with_array(5);
     let daemon = place.daemon();
     let say = |text: &[u8]| {
@@ -228,7 +228,7 @@ fn nonsense_on_the_socket_is_answered_and_harms_nobody() {
 }
 
 #[test]
-fn a_dead_daemon_leaves_a_socket_that_nobody_minds() {
+fn stale_daemon_socket_is_ignored() {
     let place = Place::with_array(5);
     let daemon = place.daemon();
     let path = socket(&place);
@@ -280,7 +280,7 @@ fn until(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_written() {
+fn deferred_daemon_readmits_missing_member_before_first_write() {
     let place = Place::with_array(6);
     let (data, there, away) = without_member_2(&place);
     let before = images(&place);
@@ -308,7 +308,7 @@ fn a_member_that_is_missing_is_back_when_its_drive_is_as_long_as_nothing_was_wri
 
 /// Copying the image back takes longer than the daemon's interval between looks.
 #[test]
-fn a_member_that_comes_piece_by_piece_is_taken_when_it_is_whole() {
+fn deferred_daemon_readmits_member_once_image_is_complete() {
     let place = Place::with_array(5);
     let (data, there, away) = without_member_2(&place);
     let daemon = place.daemon();
@@ -324,7 +324,7 @@ fn a_member_that_comes_piece_by_piece_is_taken_when_it_is_whole() {
 
 /// Another array's block device, served by a killed daemon, may be mounted: its drive still belongs to that array.
 #[test]
-fn a_drive_whose_array_waits_for_its_daemon_is_not_taken_for_another_one() {
+fn replace_refuses_member_of_array_awaiting_its_daemon() {
     let place = Place::with_array(5);
     place.emulate("others", 5);
     place.create("pool", "others", 5).ok();
@@ -344,7 +344,7 @@ fn a_drive_whose_array_waits_for_its_daemon_is_not_taken_for_another_one() {
 
 /// The daemon waits for both members, takes each when it returns, and writes nothing before.
 #[test]
-fn two_members_of_raid6_that_are_missing_are_back_one_after_the_other() {
+fn raid6_daemon_readmits_two_missing_members_in_turn() {
     let place = Place::with_raid6(6);
     let data = Random(18).bytes(5 << 20);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
@@ -402,7 +402,7 @@ fn two_members_of_raid6_that_are_missing_are_back_one_after_the_other() {
 
 /// While the array runs, a second member can be taken out, and both can be replaced.
 #[test]
-fn a_daemon_does_without_two_members_of_raid6() {
+fn raid6_daemon_replaces_two_failed_members() {
     let place = Place::with_raid6(8);
     let data = Random(19).bytes(7 << 20);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
@@ -434,7 +434,7 @@ fn a_daemon_does_without_two_members_of_raid6() {
 /// The second drive is attached while the first one is being rebuilt, and both commands report the end of their
 /// rebuild.
 #[test]
-fn two_drives_of_raid6_are_replaced_at_once() {
+fn raid6_daemon_replaces_two_members_concurrently() {
     let place = Place::with_raid6(8);
     let data: Vec<Vec<u8>> = (0..6).map(|seed| Random(seed + 51).bytes(12 << 20)).collect();
     for (zone, data) in data.iter().enumerate() {
@@ -463,7 +463,7 @@ fn two_drives_of_raid6_are_replaced_at_once() {
 }
 
 #[test]
-fn a_missing_member_is_out_once_the_array_begins_to_write() {
+fn missing_member_is_out_after_deferred_array_commits() {
     let place = Place::with_array(6);
     let there = place.path(&drive("drives", 2));
     // A former member is present as well, and belongs to no array.
@@ -481,7 +481,7 @@ fn a_missing_member_is_out_once_the_array_begins_to_write() {
 }
 
 #[test]
-fn force_reads_what_cannot_have_changed_and_invents_nothing() {
+fn forced_read_only_assembly_offlines_possibly_changed_zones() {
     let place = Place::with_array(5);
     let full =
         Random(9).bytes(place.json(&["status", "drives"])["zone_capacity_bytes"].as_u64().unwrap() as usize);
@@ -513,7 +513,7 @@ fn force_reads_what_cannot_have_changed_and_invents_nothing() {
 /// Two members are stale and a third one is missing: `--force` takes only as many stale members as needed, the newest
 /// first.
 #[test]
-fn force_takes_no_more_stale_members_of_raid6_than_it_needs() {
+fn raid6_force_uses_fewest_newest_stale_members() {
     let place = Place::with_raid6(6);
     let capacity = place.json(&["status", "drives"])["zone_capacity_bytes"].as_u64().unwrap();
     let full = Random(61).bytes(capacity as usize);

@@ -19,7 +19,7 @@ fn with_tree(bytes: usize) -> Place {
 }
 
 #[test]
-fn a_demo_that_is_ended_leaves_nothing_behind_and_others_can_read_nothing() {
+fn interrupted_demo_leaves_no_files_and_private_directory() {
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1), ("KILL", 9)] {
         let place = with_tree(48 << 20);
         let temporary = place.path("temporary");
@@ -39,7 +39,7 @@ fn a_demo_that_is_ended_leaves_nothing_behind_and_others_can_read_nothing() {
 }
 
 #[test]
-fn a_demo_on_too_little_says_that_it_shows_nothing() {
+fn demo_warns_of_too_small_input() {
     let place = with_tree(5_000);
     let small = place.run(&["demo", "my tree", "--seed", "1"]).ok();
     assert!(small.stderr.contains("too small") && small.text().contains("too small"), "{}", small.text());
@@ -51,7 +51,7 @@ fn a_demo_on_too_little_says_that_it_shows_nothing() {
 }
 
 #[test]
-fn files_that_the_kernel_makes_up_are_not_called_lost() {
+fn demo_does_not_count_kernel_files_as_lost() {
     let place = Place::new();
     for made_up in ["/proc/self/fdinfo", "/proc/self"] {
         let demo = place.run(&["demo", made_up, "--json"]);
@@ -66,7 +66,7 @@ fn files_that_the_kernel_makes_up_are_not_called_lost() {
 }
 
 #[test]
-fn a_place_for_temporary_files_that_is_none_is_named() {
+fn demo_names_unusable_temporary_directory() {
     let place = with_tree(5_000);
     for nowhere in ["/nonexistent", "/proc"] {
         let mut command = place.command(&["demo", "my tree"]);
@@ -77,7 +77,7 @@ fn a_place_for_temporary_files_that_is_none_is_named() {
 }
 
 #[test]
-fn the_last_line_of_the_demo_is_a_command_that_tells_the_same_story() {
+fn demo_last_line_is_command_repeating_same_run() {
     let place = with_tree(2 << 20);
     let first = place.run(&["demo", "my tree"]).ok().text();
     // With the path by which this program was called, which need not be in `PATH`.
@@ -103,7 +103,7 @@ fn on_a_terminal(place: &Place, columns: u32) -> String {
 }
 
 #[test]
-fn a_person_can_follow_the_demo_on_a_terminal_of_any_width() {
+fn demo_progress_fits_terminal_of_any_width() {
     let place = with_tree(2 << 20);
     let started = Instant::now();
     let wide = on_a_terminal(&place, 100);

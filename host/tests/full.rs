@@ -41,7 +41,7 @@ fn set(place: &Place, option: &str, value: &str) -> serde_json::Value {
 }
 
 #[test]
-fn write_to_full_volume_waits_for_trim_and_nothing_waits_for_it() {
+fn write_to_full_volume_waits_without_blocking_others() {
     let place = over_committed();
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
@@ -80,7 +80,7 @@ fn write_to_full_volume_waits_for_trim_and_nothing_waits_for_it() {
 }
 
 #[test]
-fn waiting_write_fails_after_its_time_and_when_the_daemon_ends() {
+fn waiting_write_fails_at_timeout_or_daemon_end() {
     let place = over_committed();
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
@@ -101,7 +101,7 @@ fn waiting_write_fails_after_its_time_and_when_the_daemon_ends() {
 }
 
 #[test]
-fn lent_reserve_takes_new_blocks_until_it_is_taken_back() {
+fn lent_reserve_takes_new_blocks_until_reclaimed() {
     let place = over_committed();
     place.run(&["volume", "set", "drives", "--lend", "1M"]).fails_with(&["does not run", "start or serve"]);
     let usage = place.run(&["volume", "set", "drives"]);
@@ -124,7 +124,7 @@ fn lent_reserve_takes_new_blocks_until_it_is_taken_back() {
 }
 
 #[test]
-fn waiting_write_of_an_ended_connection_is_void() {
+fn waiting_write_of_ended_connection_is_dropped() {
     let place = over_committed();
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);

@@ -665,7 +665,7 @@ fn entry_sum(entry: &[u8]) -> [u8; 4] {
 }
 
 #[test]
-fn files_of_faults() {
+fn fault_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     drop(EmulatedDrive::create_image(&path, &Model::zn540().scaled(4, 64), [7; 16]).unwrap());
@@ -712,7 +712,7 @@ fn files_of_faults() {
 }
 
 #[test]
-fn files_of_tails() {
+fn tails_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("array.tails");
     let array = Array4::new(Policy::Zrwa, 1);
@@ -935,7 +935,7 @@ fn answers() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_daemons_answer() {
+fn daemon_answers() {
     Target {
         name: "answer",
         seeds: answers(),
@@ -979,7 +979,7 @@ const ASKING: [(&str, &[&str]); 6] = [
 ];
 
 #[test]
-fn commands_that_ask_a_daemon() {
+fn commands_with_mutated_daemon_answers() {
     let place = Place::with_array(5);
     fs::create_dir_all(place.path("run")).unwrap();
     let lines = answers();
@@ -1034,7 +1034,7 @@ fn commands_that_ask_a_daemon() {
 }
 
 #[test]
-fn a_target_that_panics_hangs_no_one_and_says_how_to_try_again() {
+fn fuzz_target_reports_panic_or_excess_memory_reproducibly() {
     let target = |run: &dyn Fn(&[u8])| {
         let (seeds, most_bytes) = (vec![vec![1; 64]], MIB);
         let target = Target {

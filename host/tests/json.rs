@@ -53,7 +53,7 @@ fn check(value: &Value, schema: &Value, at: &str) {
 }
 
 #[test]
-fn every_command_prints_what_its_schema_says() {
+fn json_output_of_commands_matches_schemas() {
     let place = Place::new();
     let prints = |name: &str, args: &[&str]| {
         let args: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
@@ -118,7 +118,7 @@ fn every_command_prints_what_its_schema_says() {
 
 /// Fields of namespaces that only a daemon with block devices reports.
 #[test]
-fn the_division_of_an_array_is_what_the_schema_of_status_says() {
+fn status_json_of_namespaces_matches_schema() {
     let place = Place::with_array(5);
     let (limits, floors) = (Rates { requests: 0, blocks: 256 }, Rates { requests: 9, blocks: 0 });
     let (name, qos) = ("mail".into(), Qos { limits, floors, latency_us: 700 });
@@ -151,7 +151,7 @@ fn the_division_of_an_array_is_what_the_schema_of_status_says() {
 }
 
 #[test]
-fn the_schema_of_status_knows_all_events_and_volumes_on_namespaces() {
+fn status_schema_covers_all_events_and_namespace_volumes() {
     let source = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/report/mod.rs")).unwrap();
     let kinds = source.split_once("fn kind(event").unwrap().1.split_once("\n}\n").unwrap().0;
     let kinds: BTreeSet<&str> = kinds.split('"').skip(1).step_by(2).collect();
@@ -163,7 +163,7 @@ fn the_schema_of_status_knows_all_events_and_volumes_on_namespaces() {
 }
 
 #[test]
-fn errors_are_objects_on_standard_error() {
+fn json_errors_are_objects_on_standard_error() {
     let place = Place::new();
     for args in [&["status", "nothing", "--json"][..], &["--json", "rebuild"][..], &["bogus", "--json"][..]] {
         let ran = place.run(args);
@@ -177,7 +177,7 @@ fn errors_are_objects_on_standard_error() {
 }
 
 #[test]
-fn the_demo_loses_nothing_and_prints_what_its_schema_says() {
+fn demo_loses_nothing_and_output_matches_schema() {
     let place = Place::new();
     fs::create_dir_all(place.path("tree/empty")).unwrap();
     for n in 0..20 {
@@ -200,7 +200,7 @@ fn the_demo_loses_nothing_and_prints_what_its_schema_says() {
 }
 
 #[test]
-fn the_benchmark_of_the_host_prints_what_its_schema_says() {
+fn bench_host_output_matches_schema() {
     let place = Place::new();
     let ran = place.run(&["bench", "host", "--rounds", "1", "--json"]);
     if host::ring::Ring::new().is_err() {
@@ -214,7 +214,7 @@ fn the_benchmark_of_the_host_prints_what_its_schema_says() {
 }
 
 #[test]
-fn the_benchmark_prints_what_its_schema_says() {
+fn bench_output_matches_schemas() {
     let place = Place::new();
     let bench = |level: &str| {
         let bench = place.run(&["bench", "--rounds", "1", "--json", "--level", level]).ok().json();

@@ -51,7 +51,7 @@ fn look_on(place: &Place, dir: &str, number: usize, done: &AtomicBool, held: &[u
 }
 
 #[test]
-fn nobody_who_writes_or_replaces_fails_or_waits_because_others_look() {
+fn write_and_replace_succeed_during_concurrent_inspection() {
     let place = Place::with_array(7);
     let held = vec![7; 1 << 20];
     place.run_with(&["zone", "write", "drives", "0"], &held).ok();
@@ -85,7 +85,7 @@ fn nobody_who_writes_or_replaces_fails_or_waits_because_others_look() {
 }
 
 #[test]
-fn nobody_who_creates_fails_because_others_look() {
+fn create_succeeds_during_concurrent_inspection() {
     let place = Place::new();
     place.emulate("drives", 4);
     let done = AtomicBool::new(false);
@@ -126,7 +126,7 @@ fn times(place: &Place, dir: &str) -> Vec<(u64, i64, i64, i64, i64)> {
 }
 
 #[test]
-fn who_may_only_read_sees_all_and_changes_nothing() {
+fn inspection_with_read_permission_only_changes_nothing() {
     let place = Place::with_array(6);
     let data = vec![3; 300 << 10];
     place.run_with(&["zone", "write", "drives", "0"], &data).ok();
@@ -163,7 +163,7 @@ fn who_may_only_read_sees_all_and_changes_nothing() {
 }
 
 #[test]
-fn no_lock_is_held_during_a_look() {
+fn inspection_holds_no_lock_on_drives() {
     let place = Place::with_array(5);
     // Reading this drive's metadata takes two seconds.
     place.run(&["emulate", "fault", "drives/drive1.img", "slow", "1000000"]).ok();
@@ -196,7 +196,7 @@ fn user(status: &Value) -> (u64, String) {
 }
 
 #[test]
-fn a_look_at_what_somebody_uses_says_who_and_whoever_would_use_it_is_refused() {
+fn status_names_process_using_drives_writers_are_refused() {
     let place = Place::with_array(6);
     let mut command = place.command(&["zone", "write", "drives", "0"]);
     let mut writer = command.stdin(Stdio::piped()).spawn().unwrap();
@@ -226,7 +226,7 @@ fn a_look_at_what_somebody_uses_says_who_and_whoever_would_use_it_is_refused() {
 
 /// A command that waits for drives while one of them is being replaced has to see the new member.
 #[test]
-fn a_member_that_comes_in_while_its_array_is_waited_for_is_not_left_out() {
+fn waiting_command_includes_member_replaced_meanwhile() {
     let place = Place::with_array(7);
     place.run_with(&["zone", "write", "drives", "0"], &[1; 4 << 20]).ok();
     let spares = [drive("drives", 5), "drives/a.img".to_string()];
@@ -336,7 +336,7 @@ fn said(place: &Place, number: usize) -> (i32, Value) {
 }
 
 #[test]
-fn what_is_changed_all_the_time_is_said_to_change() {
+fn inspection_reports_constantly_written_array_as_changing() {
     let place = Place::with_array(5);
     // Slow enough for a change during a look.
     place.run(&["emulate", "fault", "drives/drive0.img", "slow", "300"]).ok();
@@ -364,7 +364,7 @@ fn what_is_changed_all_the_time_is_said_to_change() {
 }
 
 #[test]
-fn what_only_looks_wrong_because_it_changes_is_not_said_to_be_wrong() {
+fn inspection_reports_no_faults_caused_by_changes() {
     let place = Place::with_array(5);
     place.run(&["emulate", "fault", "drives/drive0.img", "slow", "300"]).ok();
     let scribbled = Scribbled::new(&place.path("drives/drive0.img"));
@@ -402,7 +402,7 @@ fn what_only_looks_wrong_because_it_changes_is_not_said_to_be_wrong() {
 }
 
 #[test]
-fn a_dry_run_of_create_is_kept_out_by_nobody_and_needs_no_more_than_to_read() {
+fn create_dry_run_needs_no_lock_nor_permission() {
     let place = Place::new();
     place.emulate("drives", 4);
     let drives: [String; 4] = std::array::from_fn(|n| drive("drives", n));
@@ -443,7 +443,7 @@ fn a_dry_run_of_create_is_kept_out_by_nobody_and_needs_no_more_than_to_read() {
 }
 
 #[test]
-fn a_drive_in_use_that_cannot_be_told_is_never_done_without() {
+fn drive_in_use_with_unknown_membership_blocks_assembly() {
     let place = Place::with_array(5);
     place.run(&["emulate", "fault", "drives/drive1.img", "gone"]).ok();
     let image = File::open(place.path("drives/drive1.img")).unwrap();
@@ -457,7 +457,7 @@ fn a_drive_in_use_that_cannot_be_told_is_never_done_without() {
 }
 
 #[test]
-fn a_zone_that_is_reset_while_it_is_read_is_not_taken_for_what_it_was() {
+fn zone_read_fails_if_zone_is_reset_meanwhile() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &[7; 4 << 20]).ok();
     // The command fills the pipe, and continues when the pipe is read.
@@ -473,7 +473,7 @@ fn a_zone_that_is_reset_while_it_is_read_is_not_taken_for_what_it_was() {
 }
 
 #[test]
-fn who_waits_for_members_keeps_nobody_from_those_that_are_there() {
+fn start_waiting_for_members_locks_no_present_drives() {
     let place = Place::with_array(5);
     fs::create_dir(place.path("away")).unwrap();
     fs::rename(place.path("drives/drive4.img"), place.path("away/drive4.img")).unwrap();

@@ -13,7 +13,7 @@ fn commands(place: &Place, before: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn there_is_a_manual_page_for_every_command_and_no_other() {
+fn manual_pages_match_commands_exactly() {
     let place = Place::new();
     place.run(&["man", "pages"]).ok();
     let found: BTreeSet<String> = fs::read_dir(place.path("pages"))
@@ -53,7 +53,7 @@ fn there_is_a_manual_page_for_every_command_and_no_other() {
 }
 
 #[test]
-fn help_has_examples_and_mistakes_are_told_with_what_was_meant() {
+fn help_shows_examples_and_errors_suggest_corrections() {
     let place = Place::new();
     place.run(&["completions", "tcsh"]).fails_with(&["tcsh", "bash"]);
     let help = place.run(&["zone", "write", "--help"]).ok().text();
@@ -93,7 +93,7 @@ fn lasting(line: &str) -> String {
 }
 
 #[test]
-fn what_is_shown_of_drives_that_fail_is_what_happens() {
+fn operating_manual_failure_examples_match_actual_output() {
     let manual = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/OPERATING.md")).unwrap();
     let (_, section) = manual.split_once("\n## Watch it fail\n").unwrap();
     let section = section.split("\n## ").next().unwrap();

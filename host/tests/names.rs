@@ -5,7 +5,7 @@ use host::members::Terms;
 use std::fs;
 
 #[test]
-fn names_that_cannot_be_are_refused_before_anything_is_written() {
+fn invalid_array_names_are_refused_before_writing() {
     let place = Place::new();
     place.emulate("drives", 5);
     let before = fingerprint(&place.path("drives"));
@@ -40,7 +40,7 @@ fn run_in(place: &Place, directory: &str, places: &str, args: &[&str]) -> Ran {
 }
 
 #[test]
-fn a_name_that_may_mean_two_arrays_means_neither() {
+fn ambiguous_array_name_is_refused() {
     let place = Place::with_array(5);
     place.emulate("planted", 5);
     place.create("tank", "planted", 5).ok();
@@ -81,7 +81,7 @@ fn a_name_that_may_mean_two_arrays_means_neither() {
 }
 
 #[test]
-fn a_directory_of_two_arrays_means_neither_although_one_of_them_runs() {
+fn directory_of_running_and_idle_array_is_ambiguous() {
     let place = Place::with_array(11);
     let drives: Vec<String> = (5..10).map(|n| drive("drives", n)).collect();
     place
@@ -104,7 +104,7 @@ fn a_directory_of_two_arrays_means_neither_although_one_of_them_runs() {
 }
 
 #[test]
-fn a_directory_with_the_name_of_an_array_that_runs_is_not_taken_for_it() {
+fn directory_named_like_running_array_is_ambiguous() {
     let place = Place::with_array(5);
     place.emulate("tank", 5);
     place.create("other", "tank", 5).ok();
@@ -121,7 +121,7 @@ fn a_directory_with_the_name_of_an_array_that_runs_is_not_taken_for_it() {
 }
 
 #[test]
-fn lists_look_where_names_are_looked_for() {
+fn list_and_status_search_environment_directory() {
     let place = Place::with_array(5);
     fs::create_dir(place.path("empty")).unwrap();
     for args in [["list", "--json"], ["status", "--json"]] {
@@ -131,7 +131,7 @@ fn lists_look_where_names_are_looked_for() {
 }
 
 #[test]
-fn nothing_that_a_terminal_would_obey_is_printed() {
+fn output_contains_no_terminal_control_characters() {
     let place = Place::new();
     let dir = "dri\x1b[2J\u{202e}\nves\u{9b}1m";
     place.emulate(dir, 6);
@@ -163,7 +163,7 @@ fn nothing_that_a_terminal_would_obey_is_printed() {
 }
 
 #[test]
-fn what_is_to_be_typed_can_be_typed() {
+fn advised_commands_quote_names_for_shell() {
     let place = Place::new();
     place.emulate("my $drives", 6);
     place.create("tank", "my $drives", 5).ok();

@@ -10,7 +10,7 @@ fn create(place: &Place, name: &str, more: &[&str]) -> Ran {
 }
 
 #[test]
-fn tenants_keep_their_data_through_the_loss_of_a_drive() {
+fn namespaces_keep_data_after_drive_loss() {
     let place = Place::with_array(6);
     create(&place, "drives/mail", &["--size", "64M"]).ok();
     create(&place, "drives/logs", &["--size", "40M", "--weight", "2", "--active", "1"]).ok();
@@ -44,7 +44,7 @@ fn tenants_keep_their_data_through_the_loss_of_a_drive() {
 
 /// A member that is missing while an array is only read misses no write.
 #[test]
-fn who_looks_at_the_zones_of_a_namespace_writes_nothing() {
+fn namespace_zone_inspection_writes_nothing() {
     let place = Place::with_array(5);
     create(&place, "drives/mail", &["--size", "64M"]).ok();
     let mail = Random(11).bytes(3 << 20);
@@ -67,7 +67,7 @@ fn who_looks_at_the_zones_of_a_namespace_writes_nothing() {
 
 /// As after a command that was cut off after it had divided the array, or had removed the last namespace.
 #[test]
-fn an_array_that_was_left_divided_among_nobody_is_made_an_empty_one() {
+fn namespace_remove_clears_division_without_namespaces() {
     let place = Place::with_array(5);
     {
         let session = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap().assemble().unwrap();
@@ -84,7 +84,7 @@ fn an_array_that_was_left_divided_among_nobody_is_made_an_empty_one() {
 }
 
 #[test]
-fn a_namespace_changes_its_size_and_the_last_one_leaves_an_empty_array() {
+fn namespace_resizes_and_last_removal_empties_array() {
     let place = Place::with_array(5);
     let made = create(&place, "drives/a", &["--size", "1M", "--json"]).ok().json();
     let capacity = made["zone_capacity_bytes"].as_u64().unwrap();
@@ -108,7 +108,7 @@ fn a_namespace_changes_its_size_and_the_last_one_leaves_an_empty_array() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_sentence() {
+fn namespace_commands_refuse_invalid_arguments() {
     let place = Place::with_array(5);
     let refused = |name: &str, more: &[&str], words: &[&str]| {
         create(&place, name, &[&["--size", "40M"], more].concat()).fails_with(words);
@@ -142,7 +142,7 @@ fn what_cannot_be_is_refused_in_one_sentence() {
 
 /// The guaranteed active zones of all namespaces are more than there are.
 #[test]
-fn floors_cannot_be_promised_twice() {
+fn namespace_active_zones_cannot_be_guaranteed_twice() {
     let place = Place::new();
     let make = ["emulate", "create", "drives", "--count", "3", "--zones", "80", "--zone-capacity", "8M"];
     place.run(&make).ok();
@@ -160,7 +160,7 @@ fn floors_cannot_be_promised_twice() {
 }
 
 #[test]
-fn limits_are_kept_until_they_are_changed() {
+fn namespace_limits_are_kept_until_changed() {
     let place = Place::with_array(5);
     create(&place, "drives/a", &["--size", "1M", "--iops", "500", "--bandwidth", "8M"]).ok();
     let limits = || {
@@ -182,7 +182,7 @@ fn limits_are_kept_until_they_are_changed() {
 }
 
 #[test]
-fn floors_and_latencies_are_kept_and_no_floor_is_above_a_limit() {
+fn namespace_floors_are_kept_and_bounded_by_limits() {
     let place = Place::with_array(5);
     create(&place, "drives/a", &["--size", "1M", "--floor-iops", "300", "--latency", "900"]).ok();
     let kept = || {
@@ -216,7 +216,7 @@ fn floors_and_latencies_are_kept_and_no_floor_is_above_a_limit() {
 }
 
 #[test]
-fn namespaces_of_an_array_that_runs_are_left_alone() {
+fn running_array_without_namespaces_refuses_namespace_changes() {
     let place = Place::with_array(5);
     create(&place, "drives/mail", &["--size", "40M"]).ok();
     let daemon = place.daemon();
@@ -241,7 +241,7 @@ fn namespaces_of_an_array_that_runs_are_left_alone() {
 }
 
 #[test]
-fn a_volume_lies_on_a_namespace() {
+fn namespace_can_carry_volume() {
     let place = Place::new();
     let make = ["emulate", "create", "drives", "--count", "3", "--zones", "80", "--zone-capacity", "8M"];
     place.run(&make).ok();

@@ -22,7 +22,7 @@ fn started_by_udev(place: &Place) -> Option<String> {
 }
 
 #[test]
-fn an_array_starts_by_itself_only_where_it_belongs() {
+fn array_autostarts_only_on_its_own_host() {
     let place = Place::with_array(5);
     let uuid = status(&place)["uuid"].as_str().unwrap().to_string();
     let known = |of: &str| (status(&place)["host"] == of, started_by_udev(&place));
@@ -60,7 +60,7 @@ fn an_array_starts_by_itself_only_where_it_belongs() {
 }
 
 #[test]
-fn an_array_that_nobody_owns_or_starts_by_hand_says_so_from_the_beginning() {
+fn create_without_host_or_autostart_is_reported() {
     let place = Place::new();
     place.emulate("drives", 5);
     place.be("");
@@ -83,7 +83,7 @@ fn an_array_that_nobody_owns_or_starts_by_hand_says_so_from_the_beginning() {
 }
 
 #[test]
-fn an_array_gets_another_name_and_a_member_that_was_away_learns_of_it() {
+fn rename_reaches_member_that_was_away() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], b"some data").ok();
     fs::create_dir(place.path("away")).unwrap();
@@ -119,7 +119,7 @@ fn an_array_gets_another_name_and_a_member_that_was_away_learns_of_it() {
 }
 
 #[test]
-fn a_member_that_is_gone_says_which_drive_to_pull() {
+fn missing_member_is_shown_with_model_and_serial() {
     let place = Place::with_array(5);
     let known = status(&place)["members"][2].clone();
     let (model, serial) = (known["model"].as_str().unwrap(), known["serial"].as_str().unwrap());
@@ -149,7 +149,7 @@ fn a_member_that_is_gone_says_which_drive_to_pull() {
 }
 
 #[test]
-fn the_plate_of_a_member_is_that_of_the_drive_in_its_place() {
+fn replaced_member_shows_serial_of_new_drive() {
     let place = Place::with_array(6);
     let spare = place.json(&["examine", &drive("drives", 5)])["serial"].clone();
     place.run(&["replace", "drives", "1", &drive("drives", 5)]).ok();
@@ -159,7 +159,7 @@ fn the_plate_of_a_member_is_that_of_the_drive_in_its_place() {
 }
 
 #[test]
-fn an_array_is_destroyed_once_that_is_said_and_its_drives_are_blank() {
+fn destroy_requires_yes_and_leaves_blank_drives() {
     let place = Place::with_array(6);
     place.run_with(&["zone", "write", "drives", "0"], b"some data").ok();
     place.run(&["replace", "drives", "1", &drive("drives", 5)]).ok();
@@ -179,7 +179,7 @@ fn an_array_is_destroyed_once_that_is_said_and_its_drives_are_blank() {
 }
 
 #[test]
-fn what_may_have_been_a_member_of_a_destroyed_array_is_named_as_it_is_typed() {
+fn destroy_names_possible_member_quoted_for_shell() {
     let place = Place::with_array(5);
     let image = fs::read(place.path(&drive("drives", 3))).unwrap();
     place.remove(&drive("drives", 3));
@@ -189,7 +189,7 @@ fn what_may_have_been_a_member_of_a_destroyed_array_is_named_as_it_is_typed() {
 }
 
 #[test]
-fn a_member_that_comes_back_to_a_destroyed_array_belongs_to_nothing() {
+fn returning_member_of_destroyed_array_is_unusable() {
     let place = Place::with_array(5);
     fs::create_dir(place.path("away")).unwrap();
     let (here, away) = (place.path(&drive("drives", 3)), place.path("away/drive3.img"));
@@ -208,7 +208,7 @@ fn a_member_that_comes_back_to_a_destroyed_array_belongs_to_nothing() {
 }
 
 #[test]
-fn drives_are_wiped_at_once_only_if_nobody_misses_what_is_on_them() {
+fn wipe_requires_yes_for_members_and_unreadable_drives() {
     let place = Place::with_array(7);
     let wipe = |number: usize| place.run(&["wipe", &drive("drives", number)]);
     wipe(6).ok();
@@ -233,7 +233,7 @@ fn drives_are_wiped_at_once_only_if_nobody_misses_what_is_on_them() {
 }
 
 #[test]
-fn what_is_blank_already_is_said_when_the_next_drive_cannot_be_wiped() {
+fn failed_wipe_names_drives_already_blank() {
     let place = Place::with_array(5);
     let drives = [0, 1, 2].map(|number| drive("drives", number));
     // Leaves time for the third drive to be removed.
@@ -251,7 +251,7 @@ fn what_is_blank_already_is_said_when_the_next_drive_cannot_be_wiped() {
 
 /// A drive that may be wiped now may become a member of an array a moment later.
 #[test]
-fn a_drive_is_not_let_go_while_it_is_found_out_who_would_miss_it() {
+fn wipe_keeps_drive_locked_during_membership_check() {
     let place = Place::with_array(7);
     place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
     // Reading the other drives takes two seconds.
@@ -315,7 +315,7 @@ fn kill_creation(place: &Place, after: Duration) -> bool {
 }
 
 #[test]
-fn a_creation_that_was_killed_says_so_and_is_cleaned_up() {
+fn killed_create_is_reported_unfinished_and_recreatable() {
     let (mut unfinished, mut whole, mut after) = (0, 0, Duration::from_millis(20));
     // Up to completion, in steps that grow for slow machines.
     while whole == 0 {
@@ -364,7 +364,7 @@ fn a_creation_that_was_killed_says_so_and_is_cleaned_up() {
 }
 
 #[test]
-fn a_raid6_array_ends_only_with_more_members_than_it_can_do_without() {
+fn raid6_destroy_requires_more_members_than_parities() {
     let place = Place::with_raid6(6);
     let aside = |from: &str, to: &str, members: &[usize]| {
         for member in members {

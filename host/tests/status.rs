@@ -22,7 +22,7 @@ fn status(place: &Place) -> (String, u64, String, String) {
 }
 
 #[test]
-fn refused_fail_and_rebuild_leave_missing_members_as_they_are() {
+fn refused_fail_and_rebuild_leave_missing_members_unchanged() {
     let place = Place::with_raid6(6);
     let (away, there) = (place.path("away.img"), place.path(&drive("drives", 1)));
     let healthy = status(&place);
@@ -48,7 +48,7 @@ fn refused_fail_and_rebuild_leave_missing_members_as_they_are() {
 }
 
 #[test]
-fn blocks_that_drives_cannot_read_count_until_they_are_replaced() {
+fn unreadable_blocks_degrade_status_until_drive_is_replaced() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
@@ -86,7 +86,7 @@ fn blocks_that_drives_cannot_read_count_until_they_are_replaced() {
 }
 
 #[test]
-fn failed_array_says_to_stop_it_and_is_there_when_members_are_back() {
+fn failed_array_advises_stop_and_recovers_with_members() {
     let place = Place::new();
     emulate(&place, 6);
     place.create_as("raid6", "tank", "drives", 6).ok();

@@ -68,7 +68,7 @@ fn complain_about(what: &[&str], sources: &[PathBuf], why: &str) {
 }
 
 #[test]
-fn crates_look_in_one_direction_only() {
+fn crates_depend_in_one_direction_only() {
     let ours = ["engine", "emu", "sim", "zoneraid", "lab", "guest"];
     let allowed: [(&str, &[&str]); 6] = [
         ("engine", &[]),
@@ -302,7 +302,7 @@ fn imports(name: &str) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
 }
 
 #[test]
-fn imports_are_found_however_they_are_written() {
+fn imports_are_found_in_all_spellings() {
     let module: Vec<String> = ["a", "b"].map(String::from).into();
     let text = "mod c;\npub use c::D;\nuse crate::{e::{self, F as G}, h::*, i};\nuse super::{J, k::l};\n\
                 fn m() -> super::super::n::O { crate::p::<Q>(c::r::s(), r::t) }";
@@ -320,7 +320,7 @@ fn room_of(rooms: &[&str], module: &[String]) -> Option<usize> {
 }
 
 #[test]
-fn rooms_look_in_one_direction_only() {
+fn rooms_import_in_one_direction_only() {
     for (name, rooms) in ROOMS {
         let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
         for (module, others) in imports(name).iter().filter(|(module, _)| !module.is_empty()) {
@@ -348,7 +348,7 @@ fn reached<'a>(
 }
 
 #[test]
-fn files_need_each_other_in_pairs_at_most_and_in_the_engine_not_at_all() {
+fn engine_has_no_import_cycles_host_only_pairs() {
     for (name, most) in [("engine", 0), ("host", 2)] {
         let imports = imports(name);
         for module in imports.keys() {
@@ -364,7 +364,7 @@ fn files_need_each_other_in_pairs_at_most_and_in_the_engine_not_at_all() {
 }
 
 #[test]
-fn the_engine_knows_no_operating_system_and_no_unsafe_code() {
+fn engine_uses_no_operating_system_nor_unsafe_code() {
     let lib = fs::read_to_string(root().join("engine/src/lib.rs")).unwrap();
     assert!(lib.contains("#![forbid(unsafe_code)]"));
     let banned = [
@@ -385,7 +385,7 @@ fn the_engine_knows_no_operating_system_and_no_unsafe_code() {
 }
 
 #[test]
-fn every_file_of_tests_is_in_a_program() {
+fn test_files_all_belong_to_test_binary() {
     for name in ["emu", "sim", "host"] {
         let directory = root().join(name).join("tests");
         let all = fs::read_to_string(directory.join("main.rs")).unwrap();
@@ -400,7 +400,7 @@ fn every_file_of_tests_is_in_a_program() {
 }
 
 #[test]
-fn nothing_is_unfinished_and_errors_are_values() {
+fn code_has_no_panics_todos_or_ignored_tests() {
     let banned = [".unwrap()", ".expect(", "todo!", "unimplemented!", "panic!("];
     complain_about(&banned, &sources(&CRATES), "errors are values outside tests");
     let ignored = concat!("#[", "ignore");
@@ -426,7 +426,7 @@ fn comment_words(name: &str) -> Vec<String> {
 /// A comment names the thing that it is about: components are no persons, and a noun says more than 'what'. The limits
 /// are for 1,000 words, 0.3 and 3 in the end.
 #[test]
-fn comments_name_things_and_not_persons() {
+fn comments_stay_below_limits_of_person_words() {
     let persons = ["who", "whoever", "nobody", "somebody", "whom"];
     for (name, most_persons, most_what) in [
         ("engine", 2.2, 7.2),
@@ -451,7 +451,7 @@ fn comments_name_things_and_not_persons() {
 }
 
 #[test]
-fn unsafe_code_is_where_it_is_known_to_be() {
+fn unsafe_code_is_confined_to_listed_files() {
     let known = [
         "alloc.rs",
         "arena.rs",
@@ -474,7 +474,7 @@ fn unsafe_code_is_where_it_is_known_to_be() {
 }
 
 #[test]
-fn links_between_documents_resolve() {
+fn document_links_resolve_inside_repository() {
     let mut dead = Vec::new();
     for path in files(&["md"]) {
         let text = fs::read_to_string(&path).unwrap();
@@ -506,7 +506,7 @@ fn inside_the_repository(path: &Path) -> bool {
 }
 
 #[test]
-fn the_repository_stands_alone() {
+fn repository_refers_to_no_outside_paths() {
     // Assembled here, so that this file does not match itself.
     let banned = [["/wo", "rk/"].concat(), ["../sh", "ared"].concat(), ["/tmp/", "wt"].concat()];
     for path in files(&["rs", "md", "toml", "json", "Makefile", "run", "yml"]) {
@@ -518,7 +518,7 @@ fn the_repository_stands_alone() {
 }
 
 #[test]
-fn the_unit_sees_what_is_mounted_and_every_device_and_is_not_started_for_ever() {
+fn systemd_unit_sees_mounts_devices_and_limits_restarts() {
     let unit = fs::read_to_string(root().join("dist/zoneraid@.service")).unwrap();
     let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
     // Each of these gives the daemon a mount namespace of its own, or hides drives from it.
@@ -587,7 +587,7 @@ fn is_allowed(expression: &str, allowed: &[String]) -> bool {
 }
 
 #[test]
-fn licences_are_chosen_as_the_expression_says() {
+fn licence_expressions_are_evaluated_correctly() {
     let allowed = ["MIT", "Zlib", "A WITH b"].map(String::from);
     for good in
         ["MIT", "GPL OR MIT", "MIT/GPL", "(GPL OR MIT) AND Zlib", "A WITH b AND MIT", "GPL AND X OR MIT"]
@@ -600,7 +600,7 @@ fn licences_are_chosen_as_the_expression_says() {
 }
 
 #[test]
-fn what_is_used_is_free_of_one_registry_and_of_one_version() {
+fn dependencies_have_free_licences_one_registry_one_version() {
     let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
     // Only dependencies of this platform have been fetched.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -637,7 +637,7 @@ fn what_is_used_is_free_of_one_registry_and_of_one_version() {
 }
 
 #[test]
-fn what_is_built_is_what_the_lock_file_says() {
+fn cargo_commands_in_documents_use_locked() {
     let mut loose = Vec::new();
     let verbs = ["run", "build", "test", "bench", "install", "clippy", "metadata", "deny"];
     for path in files(&["md", "Makefile", "run"]) {

@@ -47,7 +47,7 @@ fn versions(daemon: u32, advice: &str) -> String {
 }
 
 #[test]
-fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
+fn unresponsive_daemons_delay_no_other_arrays() {
     let place = Place::with_array(6);
     let daemon = place.daemon();
     let id = "11111111-2222-4333-8444-555555555555";
@@ -117,7 +117,7 @@ fn daemons_that_do_not_answer_keep_nobody_from_the_others() {
 }
 
 #[test]
-fn a_drive_that_does_not_answer_keeps_nobody_from_the_others() {
+fn unresponsive_drive_delays_no_other_arrays() {
     let place = Place::with_array(10);
     let drives: Vec<String> = (5..9).map(|n| drive("drives", n)).collect();
     let mut create = vec!["create", "pond"];
@@ -143,7 +143,7 @@ fn a_drive_that_does_not_answer_keeps_nobody_from_the_others() {
 }
 
 #[test]
-fn who_may_not_look_is_told_so_and_not_that_there_is_nothing() {
+fn denied_drive_access_is_reported_not_hidden() {
     let place = Place::with_array(6);
     for number in 0..6 {
         let image = place.path(&drive("drives", number));
@@ -167,7 +167,7 @@ fn who_may_not_look_is_told_so_and_not_that_there_is_nothing() {
 }
 
 #[test]
-fn who_may_not_ask_a_daemon_is_told_so() {
+fn denied_daemon_access_is_reported() {
     let place = Place::with_array(5);
     let daemon = place.daemon();
     let socket = fs::read_dir(place.path("run")).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
@@ -183,7 +183,7 @@ fn who_may_not_ask_a_daemon_is_told_so() {
 }
 
 #[test]
-fn who_finds_nothing_is_told_where_it_is_not() {
+fn empty_search_result_names_searched_directories() {
     let place = Place::with_array(5);
     fs::create_dir_all(place.path("run")).unwrap();
     assert_eq!(
@@ -203,7 +203,7 @@ fn who_finds_nothing_is_told_where_it_is_not() {
 
 /// Special files beside images are neither waited for nor written to.
 #[test]
-fn what_is_no_file_is_not_opened() {
+fn special_files_as_images_or_faults_are_refused() {
     let place = Place::with_array(5);
     let fifo = |name: &str| {
         let made = std::process::Command::new("mkfifo").arg(place.path(name)).status().unwrap();
@@ -245,7 +245,7 @@ fn what_is_no_file_is_not_opened() {
 }
 
 #[test]
-fn an_array_whose_block_device_waits_for_its_daemon_says_so() {
+fn status_shows_array_waiting_for_its_daemon() {
     let place = Place::with_array(5);
     let status = place.json(&["status", "drives"]);
     assert_eq!(status["waits_for_daemon"], false);
@@ -282,7 +282,7 @@ fn an_array_whose_block_device_waits_for_its_daemon_says_so() {
 }
 
 #[test]
-fn arguments_that_are_no_text_are_refused_like_others() {
+fn non_utf8_arguments_are_refused_with_escaped_message() {
     let place = Place::with_array(5);
     for before in [&["status", "--bogus"][..], &["create"], &["zone", "read", "drives", "x"], &["status"]] {
         let mut command = place.command(before);
@@ -293,7 +293,7 @@ fn arguments_that_are_no_text_are_refused_like_others() {
 }
 
 #[test]
-fn a_drive_with_two_names_is_one_drive() {
+fn drive_with_two_names_counts_once() {
     let place = Place::with_array(6);
     fs::hard_link(place.path(&drive("drives", 1)), place.path("drives/again.img")).unwrap();
     std::os::unix::fs::symlink("drive2.img", place.path("drives/link.img")).unwrap();
@@ -306,7 +306,7 @@ fn a_drive_with_two_names_is_one_drive() {
 }
 
 #[test]
-fn a_drive_that_was_taken_out_is_not_active_in_an_array_that_cannot_be_used() {
+fn failed_member_stays_out_in_unusable_array() {
     let place = Place::with_array(6);
     place.run(&["fail", "drives", "2"]).ok();
     place.remove(&drive("drives", 0));
@@ -319,7 +319,7 @@ fn a_drive_that_was_taken_out_is_not_active_in_an_array_that_cannot_be_used() {
 }
 
 #[test]
-fn a_replacement_without_a_drive_is_asked_for_one() {
+fn replace_without_new_drive_is_refused_with_usage() {
     let place = Place::with_array(6);
     place.run(&["replace", "drives", "2"]).fails_with(&[
         "NEW",
@@ -332,7 +332,7 @@ fn a_replacement_without_a_drive_is_asked_for_one() {
 }
 
 #[test]
-fn lists_count_members_and_not_drives_that_were_replaced() {
+fn list_counts_members_not_replaced_drives() {
     let place = Place::with_array(6);
     place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
     let array = place.json(&["list", "drives"])["arrays"][0].clone();
@@ -362,7 +362,7 @@ fn create(place: &Place, options: &[&str], dirs: &[(&str, usize)]) -> [Ran; 2] {
 }
 
 #[test]
-fn a_dry_run_refuses_what_create_refuses_and_promises_what_it_makes() {
+fn create_dry_run_matches_actual_create() {
     let emulated = |dir: &str, count: &str, options: &[&str]| {
         let place = Place::new();
         place.run(&[&["emulate", "create", dir, "--count", count], options].concat()).ok();
@@ -447,7 +447,7 @@ fn adds_up(created: &serde_json::Value) {
 }
 
 #[test]
-fn what_is_lost_to_rounding_and_to_drives_that_are_not_alike_is_said() {
+fn create_reports_capacity_lost_to_shapes_and_rounding() {
     let place = Place::new();
     place.emulate("small", 4);
     place

@@ -167,7 +167,7 @@ impl<S: Read + Write> Client<S> {
 }
 
 #[test]
-fn a_volume_keeps_the_size_of_its_sectors() {
+fn volume_keeps_its_sector_size() {
     let place = Place::new();
     emulate(&place, 5);
     place.create("tank", "drives", 5).ok();
@@ -183,7 +183,7 @@ fn a_volume_keeps_the_size_of_its_sectors() {
 }
 
 #[test]
-fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
+fn volume_survives_stop_sigkill_and_drive_loss() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     assert!(server.said.starts_with("'tank' serves 64 MiB at nbd+unix:///?socket="), "{}", server.said);
@@ -253,7 +253,7 @@ fn what_was_written_is_there_after_a_stop_a_kill_and_the_loss_of_a_drive() {
 /// The daemon of the original has acknowledged writes in the tails file beside its socket, and the copy has the same
 /// UUID.
 #[test]
-fn of_an_array_and_its_copy_only_one_runs_at_a_time() {
+fn copy_of_running_array_is_refused() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let data = Random(31).bytes(4096);
@@ -287,7 +287,7 @@ fn of_an_array_and_its_copy_only_one_runs_at_a_time() {
 
 /// For example, after a terminal was closed, or a logger has died.
 #[test]
-fn a_daemon_whose_log_nobody_reads_goes_on_and_one_without_its_terminal_ends_as_it_should() {
+fn daemon_survives_closed_log_and_stops_on_sighup() {
     let place = with_volume();
     let mut server = Server::of(&place, &[]);
     drop(server.process.stderr.take());
@@ -310,7 +310,7 @@ fn a_daemon_whose_log_nobody_reads_goes_on_and_one_without_its_terminal_ends_as_
 }
 
 #[test]
-fn a_daemon_that_does_not_answer_is_not_said_to_have_ended() {
+fn unresponsive_daemon_is_not_reported_as_ended() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     server.tell(rustix::process::Signal::STOP);
@@ -324,7 +324,7 @@ fn a_daemon_that_does_not_answer_is_not_said_to_have_ended() {
 }
 
 #[test]
-fn who_is_not_root_serves_from_a_directory_of_his_own() {
+fn unprivileged_serve_uses_own_run_directory() {
     let place = with_volume();
     let everybody = |path: &str, mode| {
         std::fs::set_permissions(place.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -366,7 +366,7 @@ fn who_is_not_root_serves_from_a_directory_of_his_own() {
 
 /// The last checkpoint cannot be written, and a flush cannot complete.
 #[test]
-fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
+fn failed_shutdown_keeps_tails_file_for_next_daemon() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let data = Random(32).bytes(1 << 20);
@@ -387,7 +387,7 @@ fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
 }
 
 #[test]
-fn what_a_volume_keeps_in_zones_is_not_read_as_what_the_volume_holds() {
+fn zone_read_is_refused_while_volume_is_served() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     place.run(&["zone", "read", "drives", "0"]).fails_with(&[
@@ -401,7 +401,7 @@ fn what_a_volume_keeps_in_zones_is_not_read_as_what_the_volume_holds() {
 
 /// Requests without data are answered at once, so such clients always keep the server busy.
 #[test]
-fn clients_that_never_pause_keep_nobody_from_being_served() {
+fn busy_nbd_clients_starve_no_client_or_signal() {
     let place = with_volume();
     let mut process = Server::of(&place, &[]).process;
     let pid = rustix::process::Pid::from_child(&process);
@@ -437,7 +437,7 @@ fn clients_that_never_pause_keep_nobody_from_being_served() {
 }
 
 #[test]
-fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
+fn volume_compression_follows_settings_and_reports_ratio() {
     let place = Place::new();
     emulate(&place, 5);
     place.create("tank", "drives", 5).ok();
@@ -510,7 +510,7 @@ fn a_volume_compresses_as_it_is_told_to_and_says_what_that_saves() {
 }
 
 #[test]
-fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
+fn nbd_invalid_client_data_ends_only_its_connection() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let mut one = Client::ready(&place, true);
@@ -578,7 +578,7 @@ fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
 }
 
 #[test]
-fn what_cannot_be_is_said_in_a_sentence_and_nothing_is_lost() {
+fn volume_commands_refuse_invalid_requests_without_loss() {
     let place = Place::new();
     emulate(&place, 5);
     place.create("tank", "drives", 5).ok();
@@ -626,7 +626,7 @@ fn uri(place: &Place) -> String {
 
 /// Independent NBD tools work with the server; those that are not installed are skipped.
 #[test]
-fn the_tools_of_others_understand_it() {
+fn nbd_server_works_with_independent_tools() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let (uri, image) = (uri(&place), place.path("image"));
@@ -683,7 +683,7 @@ fn the_tools_of_others_understand_it() {
 }
 
 #[test]
-fn what_a_rebuild_writes_is_no_parity() {
+fn volume_counts_rebuild_writes_apart_from_parity() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
@@ -703,7 +703,7 @@ fn what_a_rebuild_writes_is_no_parity() {
 }
 
 #[test]
-fn what_a_volume_has_lost_is_given_up_only_if_that_is_asked_for() {
+fn volume_with_lost_zone_requires_give_up() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
@@ -739,7 +739,7 @@ fn what_a_volume_has_lost_is_given_up_only_if_that_is_asked_for() {
 }
 
 #[test]
-fn zones_that_wear_out_are_rebuilt_in_spare_ones_while_the_volume_is_in_use() {
+fn worn_zones_are_rebuilt_in_spares_during_use() {
     let place = Place::new();
     emulate(&place, 5);
     let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();

@@ -204,14 +204,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_go_by_ratio_and_spread() {
+    fn dataset_class_follows_ratio_and_spread() {
         let name = |ratio, spread| Class { ratio, spread }.name();
         assert_eq!([name(4.0, 0.01), name(2.5, 0.2), name(2.0, 0.0)], ["HD", "HS", "MD"]);
         assert_eq!([name(1.5, 0.1), name(1.0, 0.0), name(1.3, 0.9)], ["MS", "LD", "LS"]);
     }
 
     #[test]
-    fn a_set_of_zeros_is_high_and_dense() {
+    fn dataset_of_zeros_is_high_and_dense() {
         let set = Dataset { name: "zeros".into(), origin: String::new(), bytes: vec![0; 5 * PAGE] };
         let class = set.class();
         assert!(class.ratio > 100.0, "{class:?}");

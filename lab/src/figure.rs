@@ -449,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_judged_by_their_gain() {
+    fn claim_verdict_follows_gain() {
         let verdict = |paper, ours| Claim::factor("", paper, ours, "").verdict;
         assert_eq!(verdict(1.48, 1.40), Verdict::Matched);
         assert_eq!(verdict(1.48, 1.10), Verdict::Direction);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_is_found_again_in_what_fio_says_of_it() {
+    fn fit_recovers_drive_model_from_fio_output() {
         for name in ["zn540", "zn540-4tb"] {
             let parameters = fit(&read(&measured(name)).unwrap()).unwrap();
             assert_eq!(nearest(&parameters), name);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_as_fio_takes_them_and_what_is_no_output_of_fio() {
+    fn fit_parses_fio_sizes_and_rejects_other_input() {
         let sizes = ["4096", "4k", "64KiB", "1M", "1g"].map(bytes);
         assert_eq!(sizes, [Some(4096.0), Some(4096.0), Some(65536.0), Some(1048576.0), None]);
         assert!(read(&json!({})).unwrap_err().to_string().contains("no jobs"));

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_hands_on_all_of_a_turn_when_it_has_paid_for_it() {
+    fn host_thread_completes_batch_at_end_of_turn() {
         let (clock, log) = (Clock::new(), Rc::new(RefCell::new(Vec::new())));
         let host = Host { batch: 2, turn_us: 1.0, ..Host::one_thread(2.0) };
         let threads = threads(&host, &clock);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_are_divided_among_threads_and_no_thread_makes_nobody_wait() {
+    fn host_threads_share_zones_and_none_costs_nothing() {
         let host = Host { threads: 2, ..Host::one_thread(1.0) };
         for (host, last) in [(host, 2000), (Host { threads: 0, ..Host::one_thread(1.0) }, 0)] {
             let (clock, done) = (Clock::new(), Rc::new(Cell::new(0)));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_found_by_name_by_cost_and_in_files() {
+    fn host_is_found_by_name_cost_or_file() {
         for name in Host::NAMES {
             assert_eq!(Host::by_name(name).unwrap().name, name);
         }

@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_grow_by_half_up_to_their_end() {
+    fn measurement_windows_grow_by_half_up_to_end() {
         let grown = std::iter::successors(Some(Window::steady(15, 40, 100)), |window| window.longer());
         let ends: Vec<u64> = grown.map(|window| window.to_ns / 1_000_000).collect();
         assert_eq!(ends, [40, 52, 70, 97, 100]);

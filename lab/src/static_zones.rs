@@ -132,7 +132,7 @@ mod tests {
     use emu::ssd::{Model, Ssd};
 
     #[test]
-    fn units_go_to_the_zones_of_a_group_in_turn_and_groups_follow_each_other() {
+    fn static_zones_stripe_units_over_consecutive_groups() {
         let geometry = Model::pm1731a().scaled(32, 64).geometry;
         let drive = Rc::new(std::cell::RefCell::new(Ssd::in_memory(&geometry)));
         let clock = emu::clock::Clock::new();

@@ -207,7 +207,7 @@ mod tests {
     /// After 1,200 blocks that are all submitted at once, the write pointer is where explicit flushes moved it: a write
     /// beyond the window would have moved it further.
     #[test]
-    fn only_commands_move_the_write_pointer_of_a_log() {
+    fn log_window_write_pointer_moves_only_by_flushes() {
         let geometry = Model::zn540().geometry;
         let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), Box::new(NoMedia::new(&geometry)))));
         let (clock, runtime) = (Clock::new(), Runtime::new());

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_in_order_and_errors_end_the_work() {
+    fn parallel_results_are_ordered_and_errors_end_work() {
         let points: Vec<u32> = (0..50).collect();
         assert_eq!(each("", &points, |point| Ok(point * 2)).unwrap()[49], 98);
         let failed = each("", &points, |point| {

@@ -3,7 +3,7 @@
 use lab::calibrate::{Row, TOLERANCE_PERCENT, rows};
 
 #[test]
-fn every_figure_is_predicted_as_closely_as_its_row_says() {
+fn calibration_errors_stay_within_bounds_of_rows() {
     let rows = rows().unwrap();
     let off: Vec<&Row> = rows.iter().filter(|row| !row.holds()).collect();
     assert!(off.is_empty(), "{off:#?}");

@@ -28,7 +28,7 @@ fn zn540_on(system: System, host: &Host, zones: u32, request_kib: u64) -> Row {
 
 /// ZRAID §6.2.
 #[test]
-fn zraid_reaches_the_limits_of_the_paper_and_not_more() {
+fn zraid_throughput_reaches_but_never_exceeds_paper_limits() {
     for (request_kib, limit) in [(16, 3075.0), (64, 3075.0), (128, 4100.0), (256, 4920.0)] {
         let share = zn540(System::Zraid, 7, request_kib).mb_s / limit;
         assert!((0.95..1.01).contains(&share), "{request_kib} KiB: {share}");
@@ -37,7 +37,7 @@ fn zraid_reaches_the_limits_of_the_paper_and_not_more() {
 
 /// ZRAID §6.2, §6.3.
 #[test]
-fn zraid_is_ahead_of_raizn_with_8_kib_and_equal_with_whole_stripes() {
+fn zraid_beats_raizn_at_8kib_not_full_stripes() {
     let gain = |kib| zn540(System::Zraid, 12, kib).mb_s / zn540(System::RaiznPlus, 12, kib).mb_s;
     assert!(gain(8) > 1.1, "{}", gain(8));
     assert!((0.98..1.02).contains(&gain(256)), "{}", gain(256));
@@ -45,7 +45,7 @@ fn zraid_is_ahead_of_raizn_with_8_kib_and_equal_with_whole_stripes() {
 
 /// ZRAID §6.4: partial parity in the ZRWA never stays on flash, in log zones it does.
 #[test]
-fn flash_writes_have_the_causes_that_the_paper_names() {
+fn flash_write_causes_match_paper() {
     let zraid = zn540(System::Zraid, 4, 8);
     assert!((1.2..1.3).contains(&zraid.flash_write_amplification), "{zraid:?}");
     assert!((0.7..0.8).contains(&zraid.written.temporary_parity), "{zraid:?}");
@@ -57,7 +57,7 @@ fn flash_writes_have_the_causes_that_the_paper_names() {
 /// With whole stripes two parities only cost another drive; partial stripes write both parities, and none of that stays
 /// on flash.
 #[test]
-fn a_second_parity_costs_a_drive_and_as_much_temporary_parity_again() {
+fn second_parity_costs_drive_and_doubles_partial_parity() {
     let levels = |depth, kib| {
         let of = |parities| Setup { members: 4 + parities, parities, ..Setup::zn540(System::Zoneraid) };
         [1, 2].map(|parities| row(&of(parities), 7, kib, depth))
@@ -74,7 +74,7 @@ fn a_second_parity_costs_a_drive_and_as_much_temporary_parity_again() {
 
 /// ZRAID §6.5.
 #[test]
-fn a_zrwa_in_memory_makes_the_most_of_temporary_parity() {
+fn zraid_on_memory_zrwa_doubles_raizn_throughput() {
     let load = Load { seeds: 1, ..Load::long(15, 8) };
     let at = |system| point(&Setup::pm1731a(system), &load).unwrap().mb_s;
     let gain = at(System::Zraid) / at(System::RaiznPlus);
@@ -82,7 +82,7 @@ fn a_zrwa_in_memory_makes_the_most_of_temporary_parity() {
 }
 
 #[test]
-fn a_run_gives_the_same_figures_again_and_another_seed_others() {
+fn lab_run_is_deterministic_per_seed() {
     let run = |seed| {
         let row = row(&Setup { seed: Some(seed), ..Setup::zn540(System::Zoneraid) }, 4, 8, 16);
         serde_json::to_string(&row).unwrap()
@@ -93,7 +93,7 @@ fn a_run_gives_the_same_figures_again_and_another_seed_others() {
 
 /// A lead on a free host may vanish on a real one: costs have to show, and least of all with whole stripes.
 #[test]
-fn what_a_host_costs_is_missing_from_small_writes_and_not_from_large_ones() {
+fn host_cost_reduces_small_but_not_large_writes() {
     let of = |system, us, kib| zn540_on(system, &Host::one_thread(us), 12, kib).mb_s;
     let (free, one, four) =
         (of(System::Zoneraid, 0.0, 4), of(System::Zoneraid, 1.0, 4), of(System::Zoneraid, 4.0, 4));
@@ -104,7 +104,7 @@ fn what_a_host_costs_is_missing_from_small_writes_and_not_from_large_ones() {
 
 /// The lock of a zone slows down systems that write zones in order, and no others.
 #[test]
-fn the_lock_of_a_zone_is_for_systems_that_need_it() {
+fn zone_lock_slows_only_systems_writing_in_order() {
     let ratio = |system, kib| {
         let of = |host: &Host| zn540_on(system, host, 1, kib).mb_s;
         of(&Host::mq_deadline()) / of(&Host::io_uring())
@@ -114,7 +114,7 @@ fn the_lock_of_a_zone_is_for_systems_that_need_it() {
 }
 
 #[test]
-fn a_trace_has_a_track_for_each_part() {
+fn trace_has_track_for_each_component() {
     let trace = Trace::default();
     let setup = Setup::zn540(System::Zraid).on(&Host::one_thread(1.0));
     let load = Load { window: Window::ms(6, 7), ..Load::fio(2, 64) };
@@ -129,7 +129,7 @@ fn a_trace_has_a_track_for_each_part() {
 
 /// Experiments with more than writes in a loop: power cuts, recovery, applications.
 #[test]
-fn experiments_give_claims_that_are_numbers() {
+fn experiments_yield_finite_claims_and_plots() {
     for name in ["table1", "recovery", "fig9", "fig10", "waf", "ycsb"] {
         let figure = Experiment::by_name(name).unwrap().figure_of(Effort::Quick).unwrap();
         assert!(!figure.claims.is_empty() && !figure.plots.is_empty(), "{name}");
@@ -141,7 +141,7 @@ fn experiments_give_claims_that_are_numbers() {
 
 /// ZRAID Table 1: the last policy keeps its promise at every cut, and the others lose data.
 #[test]
-fn only_the_write_pointer_log_survives_every_cut() {
+fn only_write_pointer_log_survives_every_power_cut() {
     let figure = Experiment::by_name("table1").unwrap().figure_of(Effort::Quick).unwrap();
     let of = |what: &str| figure.claims.iter().find(|claim| claim.what.contains(what)).unwrap().ours;
     assert_eq!(of("survive"), 1.0);
@@ -150,14 +150,14 @@ fn only_the_write_pointer_log_survives_every_cut() {
 
 /// A PM1731a assigns dies to zones in turn, so that log zones of several members do not share one by their numbers.
 #[test]
-fn small_zones_of_members_that_share_a_drive_do_not_meet_on_a_die() {
+fn small_zones_of_members_share_no_die() {
     let load = Load { seeds: 1, ..Load::long(15, 16) };
     let row = point(&Setup::pm1731a(System::Zraid), &load).unwrap();
     assert!(row.drift.abs() < 0.03, "{row:?}");
 }
 
 #[test]
-fn a_report_is_one_page_with_plots_claims_and_points() {
+fn report_is_one_page_with_all_sections() {
     let experiment = Experiment::by_name("fig11").unwrap();
     let figure = experiment.figure_of(Effort::Quick).unwrap();
     let page = report::html(&[figure]).unwrap();

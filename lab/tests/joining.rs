@@ -20,7 +20,7 @@ fn both(zones: u32, request_kib: u64, depth: u32) -> [Row; 2] {
 /// ZRAID's own limit for writes up to 64 KiB is 3,075 MB/s (§6.3): each has its partial parity, which costs the ZN540
 /// bandwidth even if it is overwritten later.
 #[test]
-fn deep_queues_of_small_writes_go_out_as_whole_stripes() {
+fn deep_queue_of_small_writes_reaches_full_stripes() {
     for request_kib in [4, 16, 64] {
         for zones in [1, 7, 12] {
             let [zraid, zoneraid] = both(zones, request_kib, 64);
@@ -32,7 +32,7 @@ fn deep_queues_of_small_writes_go_out_as_whole_stripes() {
 }
 
 #[test]
-fn one_write_at_a_time_takes_as_long_as_without_joining() {
+fn single_write_latency_is_unchanged_by_joining() {
     for request_kib in [4, 64] {
         let [zraid, zoneraid] = both(4, request_kib, 1);
         let of = |row: &Row| (row.mb_s, row.p50_us, row.p99_us);
@@ -42,7 +42,7 @@ fn one_write_at_a_time_takes_as_long_as_without_joining() {
 
 /// With few writes in flight, joining must not cost concurrency.
 #[test]
-fn shallow_queues_lose_nothing() {
+fn shallow_queues_lose_no_throughput_by_joining() {
     for (zones, request_kib, depth) in
         [(1, 4, 2), (1, 16, 2), (1, 32, 2), (12, 4, 2), (1, 16, 4), (1, 8, 8), (12, 16, 8), (1, 4, 32)]
     {

@@ -9,7 +9,7 @@ use lab::{
 
 /// eZNS Fig. 26: twice as much with four writers, as much with eight and sixteen.
 #[test]
-fn few_writers_get_wide_zones() {
+fn ezns_four_writers_double_throughput() {
     let figure = Experiment::by_name("ezns").unwrap().figure_of(Effort::Quick).unwrap();
     let claims: Vec<_> = figure.claims.iter().filter(|claim| claim.what.starts_with("Fig. 26")).collect();
     assert_eq!(claims.len(), 3);
@@ -19,7 +19,7 @@ fn few_writers_get_wide_zones() {
 /// eZNS Fig. 29 (b): a busy writer in a narrow zone does not fill the write cache at the cost of regular writers, and
 /// admission control costs no bandwidth if all are busy.
 #[test]
-fn admission_control_gives_regular_writers_their_share() {
+fn admission_control_protects_regular_writers_without_bandwidth_loss() {
     let figure = Experiment::by_name("ezns").unwrap().figure_of(Effort::Quick).unwrap();
     let mb_s = |name: &str| figure.rows.iter().find(|row| row.system == format!("29b {name}")).unwrap().mb_s;
     let [with, without] = ["", ", no admission control"].map(|how| mb_s(&format!("1: regular writers{how}")));

@@ -108,7 +108,7 @@ fn flush(to: u64) -> Command {
 }
 
 #[test]
-fn transfers_across_parts_come_back_and_limits_are_shared_out() {
+fn aggregate_reads_across_parts_and_divides_limits() {
     let rig = Rig::filled();
     rig.check_filled();
     assert_eq!(rig.device.geometry().zones, 6);
@@ -185,7 +185,7 @@ fn interrupted(executed: usize, shutdown: bool, again: usize, shutdown_again: bo
 }
 
 #[test]
-fn a_flush_that_is_cut_off_has_happened_or_not() {
+fn aggregate_interrupted_zrwa_flush_is_atomic() {
     for (executed, again) in (0..4).flat_map(|executed| (0..40).map(move |again| (executed, again))) {
         for ends in [[false, false], [false, true], [true, false], [true, true]] {
             interrupted(executed, ends[0], again, ends[1]);
@@ -195,7 +195,7 @@ fn a_flush_that_is_cut_off_has_happened_or_not() {
 
 /// An interrupted finish can be repeated, and loses no data.
 #[test]
-fn a_finish_that_is_cut_off_can_be_asked_for_again() {
+fn aggregate_interrupted_finish_can_be_repeated() {
     let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
     for (shutdown, wp) in [false, true].into_iter().flat_map(|ends| [0, 6, 10].map(|wp| (ends, wp))) {
         for executed in 1..=2 * FACTOR as usize {
@@ -217,7 +217,7 @@ fn a_finish_that_is_cut_off_can_be_asked_for_again() {
 
 /// With a new ZRWA, the blocks that could not be copied would read as zeros.
 #[test]
-fn a_part_that_cannot_be_read_is_not_given_a_new_zrwa() {
+fn aggregate_unreadable_part_gets_no_new_zrwa() {
     let rig = Rig::filled();
     let flushing = rig.device.submit(flush(10));
     advance(&rig, 1);
@@ -230,7 +230,7 @@ fn a_part_that_cannot_be_read_is_not_given_a_new_zrwa() {
 }
 
 #[test]
-fn an_array_uses_as_many_small_zones_as_one_as_its_chunks_need() {
+fn create_chooses_aggregate_factor_for_chunk_size() {
     let aggregate = |geometry: &Geometry, chunk_blocks| {
         let runtime = Runtime::new();
         let drives = drives(3, geometry);
@@ -243,7 +243,7 @@ fn an_array_uses_as_many_small_zones_as_one_as_its_chunks_need() {
 }
 
 #[test]
-fn an_array_of_small_zones_is_found_again_whoever_is_missing_and_takes_a_new_drive() {
+fn aggregated_array_assembles_degraded_and_rebuilds_new_drive() {
     let geometry = Geometry { zones: 40, zone_capacity_blocks: 64, zone_size_blocks: 64, ..small() };
     let other = |name: &str, geometry: &Geometry| Drive {
         name: name.into(),
@@ -373,7 +373,7 @@ fn zrwa_lost_while_reopened(member: usize, opened: usize, tail: u64, at_once: bo
 }
 
 #[test]
-fn a_zone_that_loses_its_zrwa_while_it_is_reopened_is_not_believed() {
+fn aggregate_zrwa_loss_during_reopen_is_detected() {
     let mut reopened = 0;
     for member in 0..4 {
         for opened in 1..=FACTOR as usize {
@@ -410,7 +410,7 @@ impl ZonedDevice for Scratched {
 }
 
 #[test]
-fn an_unreadable_block_where_a_part_has_not_moved_costs_that_zone_at_most() {
+fn aggregate_unreadable_block_degrades_only_its_zone() {
     for present in [4, 3] {
         let raw: Vec<_> = (0..4).map(|_| Rc::new(EmulatedDrive::in_memory(&larger()))).collect();
         let block = Rc::new(Cell::new(None));
@@ -457,7 +457,7 @@ fn an_unreadable_block_where_a_part_has_not_moved_costs_that_zone_at_most() {
 
 /// Foreign data is looked for in the zones as the drive would use them as a member, aggregated or not.
 #[test]
-fn a_drive_whose_metadata_zones_are_empty_is_left_out_whatever_else_is_on_it() {
+fn assemble_omits_foreign_drive_with_empty_metadata_zones() {
     let plain = Geometry { zone_capacity_blocks: 256, zone_size_blocks: 256, ..geometry(24, 256, 5) };
     for (geometry, zones) in [(plain, [2, 4, 8, 16]), (larger(), [1, 8, 16, 32])] {
         for zone in zones {

@@ -226,7 +226,7 @@ fn life(seed: u64, group_blocks: u64) -> Seen {
 }
 
 #[test]
-fn a_zone_can_be_written_to_its_end_through_any_number_of_power_cuts() {
+fn append_zone_fills_through_repeated_power_cuts() {
     let mut all = Seen::default();
     for seed in 0..600 {
         let groups = [1, 2, 4, 16, 64, 1024, 8];
@@ -244,7 +244,7 @@ fn a_zone_can_be_written_to_its_end_through_any_number_of_power_cuts() {
 /// Late execution, as after a timeout: the drive executes an append of the previous user after the next user of the
 /// drive has reset the zone.
 #[test]
-fn an_append_that_lands_late_is_nobodys_block() {
+fn late_append_of_previous_user_never_becomes_data() {
     let (mut noticed, mut cut_before) = (0, 0);
     for seed in 0..400 {
         let (mut rig, mut rng) = (rig(seed, 16), Rng::new(seed));
@@ -289,7 +289,7 @@ fn an_append_that_lands_late_is_nobodys_block() {
 }
 
 #[test]
-fn blocks_can_be_read_while_their_zone_is_finished() {
+fn append_read_completes_while_zone_is_finished() {
     for seed in 0..200 {
         let (mut rig, mut rng) = (rig(seed, 4), Rng::new(seed));
         let content: Vec<u8> = (0..11).collect();
@@ -313,7 +313,7 @@ fn blocks_can_be_read_while_their_zone_is_finished() {
 
 /// A group is read from the drive while its end is being written, in a zone that was not read before.
 #[test]
-fn what_was_read_of_a_group_never_hides_what_was_written_meanwhile() {
+fn append_group_read_keeps_concurrently_written_blocks() {
     for seed in 0..400 {
         let (mut rig, mut rng) = (rig(seed, 4), Rng::new(seed));
         assert_eq!(rig.end(&mut rng), 0);
@@ -330,7 +330,7 @@ fn what_was_read_of_a_group_never_hides_what_was_written_meanwhile() {
 }
 
 #[test]
-fn a_zone_that_cannot_be_looked_at_is_that_zone_alone() {
+fn append_report_marks_only_failed_zone_unknown() {
     let (mut rig, mut rng) = (rig(3, 16), Rng::new(3));
     assert_eq!(rig.finished(&mut rng, write(0, &[1, 2, 3])).result, Ok(()));
     rig.begin_anew(&mut rng, false);
@@ -351,7 +351,7 @@ fn a_zone_that_cannot_be_looked_at_is_that_zone_alone() {
 }
 
 #[test]
-fn appends_of_one_group_are_on_their_way_together_and_groups_are_not() {
+fn appends_run_in_parallel_only_within_group() {
     let (rig, mut rng) = (rig(1, 4), Rng::new(1));
     assert_eq!(rig.end(&mut rng), 0);
     let mut pending: Vec<_> = (0..6).map(|at| rig.device.submit(write(at, &[at as u8]))).collect();
@@ -362,7 +362,7 @@ fn appends_of_one_group_are_on_their_way_together_and_groups_are_not() {
 }
 
 #[test]
-fn a_write_that_fails_takes_those_behind_it_along_until_the_zone_is_reset() {
+fn append_failed_write_fails_successors_until_reset() {
     let (rig, mut rng) = (rig(2, 16), Rng::new(2));
     assert_eq!(rig.end(&mut rng), 0);
     let mut pending: Vec<_> = (0..4).map(|at| rig.device.submit(write(at, &[at as u8]))).collect();
@@ -384,7 +384,7 @@ fn a_write_that_fails_takes_those_behind_it_along_until_the_zone_is_reset() {
 }
 
 #[test]
-fn a_block_that_cannot_be_read_neither_ends_a_zone_nor_is_made_up() {
+fn append_unreadable_block_makes_end_unknown_until_reset() {
     for seed in 0..60 {
         let (mut rig, mut rng) = (rig(seed, 16), Rng::new(seed));
         let mut pending: Vec<_> = (0..12).map(|at| rig.device.submit(write(at, &[at as u8 + 1]))).collect();
@@ -417,7 +417,7 @@ fn a_block_that_cannot_be_read_neither_ends_a_zone_nor_is_made_up() {
 
 /// Reads in the last group, and in the empty one behind it.
 #[test]
-fn a_zone_that_was_finished_early_is_not_read_to_its_end() {
+fn append_read_of_finished_zone_needs_few_commands() {
     let (mut rng, mut rig) = (Rng::new(1), rig(2, 8));
     rig.finished(&mut rng, write(0, &[5; 5]));
     rig.finished(&mut rng, Command::Finish { zones: Zones::One(ZoneIndex(ZONE as u32)) });
@@ -432,7 +432,7 @@ fn a_zone_that_was_finished_early_is_not_read_to_its_end() {
 }
 
 #[test]
-fn zones_are_shown_as_they_are() {
+fn append_reports_zone_states_and_refuses_unfit_drives() {
     let (rig, mut rng) = (rig(5, 16), Rng::new(5));
     assert_eq!(rig.finished(&mut rng, write(0, &[1, 2, 3])).result, Ok(()));
     let wrong = rig.finished(&mut rng, write(2, &[1]));

@@ -34,7 +34,7 @@ fn drives(count: usize) -> Vec<Drive> {
 
 /// Every number of members, chunk size, lost member and kind of tail.
 #[test]
-fn what_was_promised_is_there_whoever_is_missing_and_the_array_goes_on() {
+fn array_keeps_promised_data_through_loss_and_rebuild() {
     for members in 3..=7 {
         for chunk in [4, 8, 16] {
             for lost in (0..members).map(Some).chain([None]) {
@@ -127,7 +127,7 @@ fn life(policy: Policy, members: usize, chunk: u64, lost: Option<usize>) {
 }
 
 #[test]
-fn a_reset_zone_is_empty_and_can_be_written_again() {
+fn array_reset_zone_is_empty_and_writable() {
     let runtime = Runtime::new();
     let all = drives(5);
     let array = run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
@@ -145,7 +145,7 @@ fn a_reset_zone_is_empty_and_can_be_written_again() {
 }
 
 #[test]
-fn drives_that_do_not_belong_together_are_refused_by_name() {
+fn assemble_names_foreign_blank_and_stale_drives() {
     let runtime = Runtime::new();
     let ours = drives(5);
     run(&runtime, Array::create(&runtime, options(8), ours.clone())).unwrap();
@@ -216,7 +216,7 @@ fn content(drive: &Drive) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn features_from_the_future_are_refused_and_nothing_is_written() {
+fn assemble_refuses_unknown_features_without_writing() {
     let runtime = Runtime::new();
     let all = drives(4);
     let array = run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
@@ -246,7 +246,7 @@ fn features_from_the_future_are_refused_and_nothing_is_written() {
 
 /// Flips a bit in every block of the metadata log of one member in turn.
 #[test]
-fn damaged_metadata_of_one_member_is_made_up_for_by_the_others() {
+fn assemble_tolerates_flipped_metadata_bit_of_one_member() {
     for block in 0..8 {
         for member in 0..4 {
             let runtime = Runtime::new();
@@ -279,7 +279,7 @@ fn damaged_metadata_of_one_member_is_made_up_for_by_the_others() {
 /// Trap: with three members both witnesses of a stripe's first chunk would be the same member; and with one and a half
 /// chunks at the start of a zone there is no chunk before them.
 #[test]
-fn first_chunks_survive_the_loss_of_any_member() {
+fn first_chunks_survive_loss_of_any_member() {
     for members in [3, 4, 5] {
         for chunk in [4, 16] {
             for tail in [chunk, chunk + chunk / 2, chunk * (members as u64 - 1) + chunk, 1, chunk - 1] {
@@ -305,7 +305,7 @@ fn first_chunks_survive_the_loss_of_any_member() {
 }
 
 #[test]
-fn limits_of_the_members_are_the_limits_of_the_array_and_are_enforced() {
+fn array_enforces_active_zone_limit_of_members() {
     let runtime = Runtime::new();
     let array = run(&runtime, Array::create(&runtime, options(8), drives(4))).unwrap();
     let most = array.geometry().max_active;
@@ -327,7 +327,7 @@ fn limits_of_the_members_are_the_limits_of_the_array_and_are_enforced() {
 
 /// Firmware differs: the smallest sizes, granularities and limits of all members apply.
 #[test]
-fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
+fn array_of_unequal_drives_takes_smallest_limits() {
     let shape = |size: u64, capacity: u64, zrwa: u64, granularity: u64, active: u32| Geometry {
         zone_size_blocks: size,
         zone_capacity_blocks: capacity,
@@ -380,7 +380,7 @@ fn members_of_different_shapes_agree_on_what_all_of_them_can_do() {
 /// An assembly without one member is interrupted after a single superblock; the next one runs without the drive that
 /// has it. That drive is then stale, and its superblock does not count.
 #[test]
-fn a_superblock_from_an_assembly_that_came_to_nothing_does_not_count() {
+fn assemble_ignores_superblock_of_aborted_assembly() {
     let runtime = Runtime::new();
     let all = drives(4);
     run(&runtime, Array::create(&runtime, options(8), all.clone())).unwrap();
@@ -403,7 +403,7 @@ fn a_superblock_from_an_assembly_that_came_to_nothing_does_not_count() {
 
 /// Without FUA or flush, and before any write pointer has moved.
 #[test]
-fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
+fn take_over_keeps_acknowledged_data_with_member_missing() {
     for missing in [None, Some(0), Some(1), Some(2), Some(3)] {
         let runtime = Runtime::new();
         let rig = Rig::new();
@@ -455,7 +455,7 @@ fn what_a_process_answered_before_it_died_is_there_whoever_is_missing() {
 }
 
 #[test]
-fn tails_that_cannot_be_are_not_believed() {
+fn take_over_rejects_impossible_tails() {
     let runtime = Runtime::new();
     let all = drives(4);
     let array = run(&runtime, Array::create(&runtime, options(4), all.clone())).unwrap();
@@ -491,7 +491,7 @@ fn tails_that_cannot_be_are_not_believed() {
 
 /// After the shutdown, zones without a moved write pointer are empty on some members or on all.
 #[test]
-fn what_was_durable_is_there_after_an_orderly_shutdown_whoever_is_missing() {
+fn array_shutdown_keeps_durable_data_with_member_missing() {
     for missing in [None, Some(0), Some(1), Some(2), Some(3)] {
         let runtime = Runtime::new();
         let ssds: Vec<_> = (0..4).map(|_| Rc::new(RefCell::new(Ssd::in_memory(&geometry())))).collect();
@@ -539,7 +539,7 @@ fn what_was_durable_is_there_after_an_orderly_shutdown_whoever_is_missing() {
 }
 
 #[test]
-fn a_member_that_lost_the_content_of_an_empty_zone_is_noticed() {
+fn recovery_detects_lost_content_of_empty_zone() {
     let runtime = Runtime::new();
     let ssds: Vec<_> = (0..4).map(|_| Rc::new(RefCell::new(Ssd::in_memory(&geometry())))).collect();
     let drives = || -> Vec<Drive> {
@@ -570,7 +570,7 @@ fn a_member_that_lost_the_content_of_an_empty_zone_is_noticed() {
 
 /// The tails of a process belong to the last assembly that may write; a read-only assembly starts none.
 #[test]
-fn an_array_that_is_only_read_is_still_in_the_assembly_before() {
+fn read_only_assembly_keeps_previous_assembly_id() {
     let (runtime, all) = (Runtime::new(), drives(4));
     let array = run(&runtime, Array::create(&runtime, options(4), all.clone())).unwrap();
     write(&runtime, &array, 0, 0, 3, true);

@@ -21,7 +21,7 @@ fn holders(scene: &Scene) -> Vec<usize> {
 }
 
 #[test]
-fn a_closed_array_lets_go_of_its_drives_and_has_made_everything_safe() {
+fn close_releases_drives_and_makes_data_durable() {
     for policy in Policy::ALL {
         let mut scene = Scene::volatile(policy);
         let held = holders(&scene);
@@ -48,7 +48,7 @@ fn a_closed_array_lets_go_of_its_drives_and_has_made_everything_safe() {
 
 /// Pending commands are answered: those in flight complete, those not yet started are refused.
 #[test]
-fn nobody_waits_for_a_closed_array() {
+fn close_completes_or_refuses_pending_commands() {
     let scene = Scene::new(Policy::Zrwa);
     scene.write(0, 0, 4);
     scene.rig.rule(|_, command| match command {
@@ -88,7 +88,7 @@ fn held_back() -> (Scene, Runtime, Array) {
 
 /// Closing a provisional array writes nothing.
 #[test]
-fn an_array_that_has_held_back_ends_without_having_begun() {
+fn close_of_provisional_array_writes_nothing() {
     let (mut scene, runtime, held_back) = held_back();
     run(&runtime, held_back.close()).unwrap();
     let ArrayStatus { failed, .. } = held_back.status();
@@ -101,7 +101,7 @@ fn an_array_that_has_held_back_ends_without_having_begun() {
 
 /// A member that returns while the array is being closed is refused.
 #[test]
-fn a_closed_array_does_not_begin_though_a_member_is_on_its_way() {
+fn close_of_provisional_array_refuses_returning_member() {
     let (scene, runtime, array) = held_back();
     scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Read { .. })));
     let answer = Rc::new(Cell::new(None));
@@ -125,7 +125,7 @@ fn a_closed_array_does_not_begin_though_a_member_is_on_its_way() {
 /// Reads of a provisional array that are in flight complete with the data known before, though the array commits
 /// meanwhile.
 #[test]
-fn a_read_goes_on_while_an_array_begins() {
+fn provisional_read_completes_while_array_commits() {
     let (scene, runtime, array) = held_back();
     scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Read { .. })));
     let read = array.submit(Command::read(Lba(0), Buf::zeroed(7 * BLOCK)));

@@ -313,7 +313,7 @@ fn seal(bytes: &mut [u8]) {
 }
 
 #[test]
-fn a_number_that_cannot_be_is_named_and_the_array_does_without_the_drive() {
+fn assemble_names_forged_field_and_omits_drive() {
     for (field, lie) in lies() {
         let bed = Bed::new(Policy::Zrwa);
         let mut checkpoint = bed.checkpoint();
@@ -345,7 +345,7 @@ fn a_number_that_cannot_be_is_named_and_the_array_does_without_the_drive() {
 
 /// Control: without a forged value the same log is accepted. Otherwise the test above would also pass if no log was.
 #[test]
-fn the_same_without_a_lie_is_believed() {
+fn log_without_forged_field_is_accepted() {
     let bed = Bed::new(Policy::Zrwa);
     let (mut bytes, superblock) = (Vec::new(), &bed.found.superblock);
     let layout = superblock.layout();
@@ -382,7 +382,7 @@ fn the_same_without_a_lie_is_believed() {
 
 /// Values that are valid for one drive alone and contradict the other members.
 #[test]
-fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
+fn assemble_outvotes_drive_with_contradicting_superblock() {
     let lies: [(&str, Change); 6] = [
         ("rows", |s| s.rows = 20),
         ("distance", |s| s.distance = 1),
@@ -412,7 +412,7 @@ fn a_drive_that_describes_another_array_than_the_others_is_outvoted() {
 
 /// An array that continued from the largest sequence number could not be read any more.
 #[test]
-fn a_drive_with_a_number_that_most_others_are_far_from_is_outvoted() {
+fn assemble_outvotes_drive_with_distant_sequence_number() {
     let bed = Bed::new(Policy::Zrwa);
     let mut bytes = Record::Checkpoint(Box::new(bed.checkpoint())).encode(bed.origin(0), 50).to_vec();
     let origin = bed.origin((bytes.len() / BLOCK) as u64);
@@ -432,7 +432,7 @@ fn a_drive_with_a_number_that_most_others_are_far_from_is_outvoted() {
 
 /// Without a majority the array is refused, and nothing is written.
 #[test]
-fn an_array_that_would_run_out_of_numbers_is_refused() {
+fn assemble_refuses_exhausting_sequence_number_without_majority() {
     let bed = Bed::new(Policy::Zrwa);
     for member in [1, 2] {
         let superblock = bed.found.superblock.clone();
@@ -482,7 +482,7 @@ fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl Fn
 /// An assembly that skipped many event numbers and was interrupted after it had written one superblock leaves an event
 /// number there that the array never reaches.
 #[test]
-fn a_drive_that_has_been_replaced_is_not_believed_whatever_number_it_says() {
+fn assemble_ignores_replaced_drive_with_high_event() {
     for replaced in 1..=MEMBERS {
         let bed = Bed::new(Policy::Zrwa);
         let mut drives = bed.drives.clone();
@@ -514,7 +514,7 @@ fn a_drive_that_has_been_replaced_is_not_believed_whatever_number_it_says() {
 
 /// The same for a drive that is out, after all other members have been replaced.
 #[test]
-fn a_drive_that_is_out_is_not_believed_by_those_who_came_after_it() {
+fn assemble_ignores_failed_drive_after_replacing_others() {
     let bed = Bed::new(Policy::Zrwa);
     let mut drives = bed.drives.clone();
     let runtime = Runtime::new();
@@ -537,7 +537,7 @@ fn a_drive_that_is_out_is_not_believed_by_those_who_came_after_it() {
 /// A drive that failed before it took over the role of another may hold nearly the same superblock as the drive that it
 /// did not replace.
 #[test]
-fn who_takes_over_says_from_whom() {
+fn interrupted_replacement_keeps_original_drive_as_member() {
     let bed = Bed::new(Policy::Zrwa);
     let about = bed.found.superblock.clone();
     let (liar, event) = (&about.members[LIAR], about.event);
@@ -565,7 +565,7 @@ fn who_takes_over_says_from_whom() {
 }
 
 #[test]
-fn what_another_version_has_written_is_refused_by_number() {
+fn assemble_refuses_other_format_version_by_number() {
     let newer = VERSION + 1;
     for (version, advice) in [(2, "an older one, or make the array anew"), (newer, "use a newer one")] {
         let bed = Bed::new(Policy::Zrwa);
@@ -590,7 +590,7 @@ fn what_another_version_has_written_is_refused_by_number() {
 
 /// Contents of a drive's metadata zones, and how the drive is reported then.
 #[test]
-fn a_drive_is_blank_only_if_there_is_nothing_in_its_metadata_zones() {
+fn examine_distinguishes_blank_foreign_and_damaged_drives() {
     let said = |bed: &Bed| {
         let runtime = Runtime::new();
         run(&runtime, examine(&runtime, bed.liar())).unwrap_err().to_string()
@@ -629,7 +629,7 @@ fn a_drive_is_blank_only_if_there_is_nothing_in_its_metadata_zones() {
 }
 
 #[test]
-fn damage_on_drives_of_few_zones_is_called_damage() {
+fn examine_reports_damage_on_drives_with_few_zones() {
     for zones in 1..=6 {
         let rig = Rig::new();
         let drive = rig.drive(&Geometry { zones, ..geometry(Policy::Zrwa) });
@@ -702,7 +702,7 @@ fn mutate(bytes: &mut [u8], rng: &mut Rng) {
 const MOST_READ: u64 = 4 * (2 * 220 * 5 + 10 * 300);
 
 #[test]
-fn ten_thousand_logs_that_were_tampered_with_are_read_or_refused() {
+fn inspect_survives_ten_thousand_tampered_logs() {
     for policy in Policy::ALL {
         let bed = Bed::new(policy);
         let mut rng = Rng::new(policy as u64);

@@ -223,7 +223,7 @@ fn states(drive: &EmulatedDrive) -> Vec<(ZoneState, u64)> {
 }
 
 #[test]
-fn recovery_never_resets_a_zone_whose_first_group_is_damaged() {
+fn volume_recovery_keeps_zone_with_damaged_first_group() {
     for bit in [5, 37, 90, 200, 400] {
         let (drive, runtime, volume) = single();
         let before = states(&drive);
@@ -249,7 +249,7 @@ fn recovery_never_resets_a_zone_whose_first_group_is_damaged() {
 
 /// Foreign data in a zone that the root lists as free proves no loss.
 #[test]
-fn recovery_refuses_zones_of_something_else() {
+fn volume_open_refuses_free_zone_with_foreign_data() {
     let (drive, runtime, _) = single();
     runtime.clear();
     let lba = drive.geometry().start(ZoneIndex(20));
@@ -262,7 +262,7 @@ fn recovery_refuses_zones_of_something_else() {
 }
 
 #[test]
-fn damaged_newest_root_is_named_and_an_obsolete_one_ignored() {
+fn volume_open_names_damaged_newest_root_only() {
     let (drive, runtime, volume) = single();
     runtime.clear();
     drop(volume);
@@ -369,7 +369,7 @@ fn namespaces_survive_any_flipped_journal_bit() {
 
 /// A checkpoint repeats the journal before it, which is reset before anything else is written.
 #[test]
-fn damaged_copy_of_the_journal_is_ignored_and_the_only_one_named() {
+fn namespaces_refuse_damaged_journal_without_intact_copy() {
     let drive = EmulatedDrive::in_memory(&Geometry { zones: 60, ..crate::support::volume::geometry() });
     let (runtime, device): (_, Rc<dyn ZonedDevice>) = (Runtime::new(), Rc::new(drive.clone()));
     with_tenant(&runtime, &device);
@@ -387,7 +387,7 @@ fn damaged_copy_of_the_journal_is_ignored_and_the_only_one_named() {
 
 /// Member 0 was replaced by a blank drive that is not rebuilt yet, and member 2 is missing.
 #[test]
-fn what_waits_for_a_member_is_not_denied() {
+fn presence_is_unknown_while_metadata_zones_are_offline() {
     for policy in [Policy::Zrwa, Policy::Log] {
         for divided in [false, true] {
             let mut members = Members::new(4, policy, 1);
@@ -437,7 +437,7 @@ fn what_waits_for_a_member_is_not_denied() {
 
 /// Foreign data on an array proves that it has no volume, even if a zone that could hold a root is offline.
 #[test]
-fn other_data_tells_that_there_is_no_volume() {
+fn foreign_data_proves_absence_of_volume_and_namespaces() {
     let drive = EmulatedDrive::in_memory(&crate::support::volume::geometry());
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     let write = |zone: u32| {

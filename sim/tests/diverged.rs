@@ -161,7 +161,7 @@ fn members_of_diverged_copies_are_never_mixed() {
 
 /// The foreign drive has a higher event number than the array.
 #[test]
-fn a_newer_drive_of_another_copy_does_not_take_the_array_down() {
+fn assemble_omits_newer_drive_of_diverged_copy() {
     for options in kinds() {
         let copies = Copies::of(&options);
         let tail = copies.write(0, &[25]);
@@ -175,7 +175,7 @@ fn a_newer_drive_of_another_copy_does_not_take_the_array_down() {
 /// Successive assemblies of one copy are interrupted after any number of commands, some with a missing member: no
 /// member counts as diverged.
 #[test]
-fn members_stay_current_when_assemblies_are_cut_off() {
+fn members_never_diverge_when_assemblies_are_interrupted() {
     for options in kinds() {
         for commands in (0..40).step_by(3) {
             let copies = Copies::of(&options);
@@ -212,7 +212,7 @@ fn members_stay_current_when_assemblies_are_cut_off() {
 
 /// An array and a copy that was made while it ran both continue: both have the same assembly in their lineages.
 #[test]
-fn a_copy_of_a_running_array_is_not_mixed_with_it() {
+fn assemble_never_mixes_running_array_with_its_copy() {
     for options in kinds() {
         let (rig, one) = rig_of_members();
         let runtime = Runtime::new();
@@ -236,7 +236,7 @@ fn a_copy_of_a_running_array_is_not_mixed_with_it() {
 /// After its process was killed, an array gets back a member from a copy that was made while it ran: this costs no more
 /// than a missing member.
 #[test]
-fn a_member_from_a_copy_made_at_work_is_no_worse_than_a_missing_one() {
+fn take_over_survives_stale_copy_of_one_member() {
     for options in kinds_with_two_zones() {
         for (member, before) in (0..MEMBERS).flat_map(|member| [0, 3, 17, 40].map(|before| (member, before)))
         {
@@ -320,7 +320,7 @@ fn accused(array: &Array) -> Vec<usize> {
 /// single contradicting block may be a flipped bit on any member: no other member is accused, and only that block may
 /// be wrong.
 #[test]
-fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
+fn take_over_detects_stale_copy_blocks_by_parity() {
     for options in kinds() {
         for (member, before) in
             (0..MEMBERS).flat_map(|member| [0, 1, 3, 17, 40].map(|before| (member, before)))
@@ -375,7 +375,7 @@ fn blocks_missing_in_a_copy_made_at_work_are_found_by_parity() {
 /// lacking blocks, since its rebuild would write data decoded with that bit. With any redundancy left the zone
 /// stays open.
 #[test]
-fn a_flipped_bit_accuses_no_other_member_after_a_kill() {
+fn flipped_bit_after_kill_accuses_no_other_member() {
     let kinds = kinds().filter(|options| options.policy == Some(Policy::Zrwa));
     let missing = [None].into_iter().chain((0..MEMBERS).map(Some));
     let cases = missing.flat_map(|missing| [5, 9, 16].map(|last| (missing, last)));
@@ -428,7 +428,7 @@ fn a_flipped_bit_accuses_no_other_member_after_a_kill() {
 /// Two hosts on the same drives: the second one waits until the first one is fenced before it reads the drives, so that
 /// no acknowledged write of the first one is lost.
 #[test]
-fn a_host_lets_go_of_an_array_that_another_one_assembles() {
+fn fencing_stops_first_host_without_losing_acknowledged_writes() {
     for options in kinds_with_two_zones() {
         let what = format!("{:?}, {} parities", options.policy, options.parities);
         let (rig, drives) = rig_of_members();
@@ -492,7 +492,7 @@ fn a_host_lets_go_of_an_array_that_another_one_assembles() {
 
 /// The same, where the second host does not wait: the first one stops at the first error or fence check.
 #[test]
-fn a_host_notices_that_its_log_was_written_by_another_one() {
+fn fencing_detects_log_written_by_another_host() {
     for options in kinds() {
         let (_rig, drives) = rig_of_members();
         let (one, other) = (Runtime::new(), Runtime::new());
@@ -536,7 +536,7 @@ impl ZonedDevice for Hooked {
 
 /// The first host writes log records when the second one has read the logs and is about to claim the array.
 #[test]
-fn claim_keeps_what_the_other_host_has_just_logged() {
+fn fencing_claim_keeps_records_logged_just_before() {
     for options in kinds() {
         let what = format!("{:?}, {} parities", options.policy, options.parities);
         let (_rig, drives) = rig_of_members();
@@ -601,7 +601,7 @@ impl ZonedDevice for Mute {
 
 /// One drive of the first host hangs: the logs of the other members are enough to fence it.
 #[test]
-fn host_lets_go_although_one_of_its_drives_is_silent() {
+fn fencing_works_while_one_drive_is_silent() {
     for options in kinds_with_two_zones() {
         let (_rig, drives) = rig_of_members();
         let silent = Rc::new(Cell::new(false));
@@ -648,7 +648,7 @@ impl ZonedDevice for Flipped {
 /// One flipped bit in the metadata log of a member, with as many other members missing as there are parities: the other
 /// logs hold the same information.
 #[test]
-fn a_flipped_bit_in_a_log_refuses_no_array_that_lacks_others() {
+fn flipped_log_bit_never_refuses_degraded_array() {
     for options in kinds_with_two_zones() {
         let (_rig, drives) = rig_of_members();
         let (mut runtime, mut offline) = (Runtime::new(), 0);

@@ -85,7 +85,7 @@ impl World {
 }
 
 #[test]
-fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
+fn offline_zone_waits_for_member_with_acknowledged_data() {
     for policy in Policy::ALL {
         for blocks in [1, 2, 4, 8, 13, 50, 720] {
             let (mut world, array) = World::new(policy);
@@ -151,7 +151,7 @@ fn what_was_acknowledged_waits_for_the_member_that_holds_it() {
 /// A returning member counts only for the zones that wait for it; in all others it is stale, also after these zones
 /// have been decided.
 #[test]
-fn who_was_waited_for_is_stale_again_when_it_has_been_away_again() {
+fn awaited_member_is_stale_after_next_absence() {
     for policy in Policy::ALL {
         let (mut world, array) = World::new(policy);
         world.write(&array, 0, 0, 8);
@@ -174,7 +174,7 @@ fn who_was_waited_for_is_stale_again_when_it_has_been_away_again() {
 
 /// A full zone without two of its parts cannot be read either: it waits too.
 #[test]
-fn a_full_zone_waits_for_the_member_that_holds_it() {
+fn offline_full_zone_waits_for_absent_member() {
     for policy in Policy::ALL {
         for finished in [false, true] {
             let (mut world, array) = World::new(policy);
@@ -209,7 +209,7 @@ fn a_full_zone_waits_for_the_member_that_holds_it() {
 
 /// A returning member may fail before the assembly has ended.
 #[test]
-fn a_member_that_comes_back_and_fails_at_once_is_waited_for_again() {
+fn awaited_member_failing_on_return_is_awaited_again() {
     for policy in Policy::ALL {
         for steps in 0.. {
             let (mut world, array) = World::new(policy);
@@ -254,7 +254,7 @@ fn a_member_that_comes_back_and_fails_at_once_is_waited_for_again() {
 /// Zones that ended without the returning member, and that are still open on its drive, count against the drive's
 /// limits.
 #[test]
-fn a_member_that_comes_back_gives_up_the_zones_that_it_lacks() {
+fn returning_member_releases_zones_ended_meanwhile() {
     for policy in Policy::ALL {
         let (mut world, array) = World::shaped(policy, geometry(16, 240, 8));
         world.write(&array, 0, 0, 50);
@@ -287,7 +287,7 @@ fn a_member_that_comes_back_gives_up_the_zones_that_it_lacks() {
 }
 
 #[test]
-fn a_member_whose_zones_cannot_be_listed_is_done_without() {
+fn assemble_omits_member_with_failing_zone_report() {
     for policy in Policy::ALL {
         let (world, array) = World::new(policy);
         world.write(&array, 0, 0, 20);
@@ -308,7 +308,7 @@ fn a_member_whose_zones_cannot_be_listed_is_done_without() {
 
 /// A zone of one member is reset or finished by another program.
 #[test]
-fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
+fn externally_changed_part_is_decoded_and_rebuilt() {
     for policy in Policy::ALL {
         for (finish, end) in [(false, 49), (false, 100), (true, 100), (false, 720), (true, 31), (false, 150)]
         {
@@ -341,7 +341,7 @@ fn a_zone_that_somebody_else_has_changed_is_done_without_and_rebuilt() {
 
 /// The finish is recorded, so the zone's end is known; its data still has to be there.
 #[test]
-fn a_zone_that_is_being_finished_and_that_somebody_else_has_reset_is_done_without_too() {
+fn externally_reset_part_of_finishing_zone_is_rebuilt() {
     let policies = [Policy::Zrwa, Policy::Log].into_iter();
     for (policy, member) in policies.flat_map(|policy| (0..MEMBERS).map(move |m| (policy, m))) {
         let (world, array) = World::new(policy);
@@ -393,7 +393,7 @@ fn flip_tail_records(world: &World, chosen: impl Fn(usize) -> bool) -> usize {
 }
 
 #[test]
-fn a_damaged_tail_record_is_no_missing_one() {
+fn damaged_tail_record_never_shortens_tail() {
     for policy in [Policy::Zrwa, Policy::InPlace] {
         for (blocks, absent) in [1u64, 6, 50, 75].into_iter().flat_map(|b| (0..=MEMBERS).map(move |m| (b, m)))
         {
@@ -430,7 +430,7 @@ fn a_damaged_tail_record_is_no_missing_one() {
 
 /// A drive that cannot list its zones counts as missing, before or after the other missing member.
 #[test]
-fn a_second_member_that_is_lost_before_anything_is_written_is_a_refusal() {
+fn assemble_refuses_second_lost_member_without_writing() {
     for missing in [0, 3] {
         let (world, array) = World::new(Policy::Zrwa);
         world.write(&array, 0, 0, 20);
@@ -453,7 +453,7 @@ fn a_second_member_that_is_lost_before_anything_is_written_is_a_refusal() {
 
 /// A full zone, too: the part of the missing member stays valid as long as the zone is not changed.
 #[test]
-fn a_full_zone_that_lacks_two_parts_waits_for_the_one_that_may_come_back() {
+fn full_zone_lacking_two_parts_waits_for_member() {
     for policy in [Policy::Zrwa, Policy::Log, Policy::InPlace] {
         let (mut world, array) = World::new(policy);
         let full = array.geometry().zone_capacity_blocks;
@@ -478,7 +478,7 @@ fn a_full_zone_that_lacks_two_parts_waits_for_the_one_that_may_come_back() {
 /// A power cut between a record and the flush that makes it durable leaves no gap in front of it, even if FUA covers
 /// only the write's own blocks.
 #[test]
-fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
+fn log_flush_makes_preceding_records_durable() {
     for seed in 0..40 {
         let (runtime, rig) = (Runtime::new(), Rig::new());
         let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
@@ -508,7 +508,7 @@ fn a_record_that_is_flushed_never_comes_before_those_in_front_of_it() {
 /// With one member missing, a drive that cannot be written makes the assembly fail. This has no consequences, since no
 /// superblock records yet that the missing member is out.
 #[test]
-fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
+fn member_missing_from_refused_assembly_stays_active() {
     for policy in Policy::ALL {
         for (worn, missing) in (0..MEMBERS).flat_map(|m| [1, 2, 3].map(|by| (m, (m + by) % MEMBERS))) {
             // Which of the two zones the log goes to next is found by trying.
@@ -546,7 +546,7 @@ fn who_was_missing_from_an_assembly_that_came_to_nothing_is_a_member_still() {
 /// A drive that fails while another member lacks zones holds the only copy of some data: these zones are not written
 /// any more, and the drive counts for them when it returns.
 #[test]
-fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
+fn member_failing_during_rebuild_of_another_is_awaited() {
     let cases = Policy::ALL.into_iter().flat_map(|policy| {
         let some = |end, by, rebuild, volatile| (policy, (50, end, by), rebuild, volatile);
         // Many writes, with a cache or without; writes without a rebuild, where the state of the cache matters; one
@@ -649,7 +649,7 @@ fn a_member_that_fails_while_another_is_rebuilt_is_waited_for() {
 
 /// The same for a failure during the assembly, at any command.
 #[test]
-fn a_member_that_fails_in_an_assembly_while_another_lacks_the_zone_is_waited_for() {
+fn member_failing_during_degraded_assembly_is_awaited() {
     for policy in Policy::ALL {
         for steps in 0.. {
             let what = format!("{policy:?} after {steps} steps");
@@ -686,7 +686,7 @@ fn a_member_that_fails_in_an_assembly_while_another_lacks_the_zone_is_waited_for
 
 /// Resetting an offline zone discards its contents: members that it waited for are stale there.
 #[test]
-fn a_zone_that_is_offline_can_be_given_up() {
+fn reset_discards_offline_zone_and_frees_resources() {
     for policy in Policy::ALL {
         let (mut world, array) = World::new(policy);
         let begun = array.geometry().max_active;
@@ -719,7 +719,7 @@ fn a_zone_that_is_offline_can_be_given_up() {
 
 /// A reset is refused if the zone could not be used afterwards either.
 #[test]
-fn a_zone_that_is_offline_is_not_given_up_for_nothing() {
+fn reset_refuses_offline_zone_that_stays_unusable() {
     for policy in Policy::ALL {
         let (world, array) = World::new(policy);
         world.write(&array, 0, 0, 50);
@@ -738,7 +738,7 @@ fn a_zone_that_is_offline_is_not_given_up_for_nothing() {
 
 /// A zone waits for a member of which there is a copy from before the last changes of membership.
 #[test]
-fn a_copy_of_a_member_is_not_taken_for_the_one_that_a_zone_waits_for() {
+fn stale_copy_is_not_taken_for_awaited_member() {
     for policy in Policy::ALL {
         let (mut world, array) = World::new(policy);
         world.write(&array, 0, 0, 8);
@@ -776,7 +776,7 @@ fn last_records(world: &World) -> Vec<(u64, u64)> {
 /// A power cut leaves a prefix of the last record, or all of it: a complete record with a wrong checksum is damaged,
 /// and so are contents that are no record.
 #[test]
-fn a_last_record_that_is_damaged_is_no_torn_one() {
+fn damaged_last_log_record_is_not_considered_torn() {
     for (policy, blocks) in [(Policy::Log, 6), (Policy::Log, 13), (Policy::InPlace, 6), (Policy::Zrwa, 6)] {
         let (mut place, mut left, mut offline) = (0, true, 0);
         while std::mem::take(&mut left) {
@@ -821,7 +821,7 @@ fn a_last_record_that_is_damaged_is_no_torn_one() {
 /// The zone's only chunk is on a missing member, and its parity in an unreadable part of another member's log: empty
 /// zones on all other members prove nothing.
 #[test]
-fn a_zone_that_looks_empty_is_in_doubt_if_its_only_parity_cannot_be_read() {
+fn empty_looking_zone_with_unreadable_parity_is_offline() {
     for policy in [Policy::Zrwa, Policy::Log] {
         let (world, array) = World::new(policy);
         world.write(&array, 0, 0, CHUNK);
@@ -851,7 +851,7 @@ fn a_zone_that_looks_empty_is_in_doubt_if_its_only_parity_cannot_be_read() {
 
 /// A zone is offline since its log cannot be read; the member that lacks it is not waited for.
 #[test]
-fn a_zone_in_doubt_does_not_wait_for_a_member_that_lacks_it() {
+fn offline_zone_awaits_no_member_lacking_its_part() {
     let (mut world, array) = World::new(Policy::Zrwa);
     world.write(&array, 0, 0, 3);
     world.replace(&array, 2);
@@ -875,7 +875,7 @@ fn a_zone_in_doubt_does_not_wait_for_a_member_that_lacks_it() {
 
 /// Active-zone resources of offline zones are not given to other zones.
 #[test]
-fn zones_in_doubt_count_as_active() {
+fn offline_zones_count_as_active() {
     for policy in Policy::ALL {
         let (runtime, rig) = (Runtime::new(), Rig::new());
         let shape = geometry(10, 240, 4);
@@ -899,7 +899,7 @@ fn zones_in_doubt_count_as_active() {
 /// Zones that are full to the host keep active-zone resources until their last writes have completed. The resources of
 /// offline zones are not given to other zones in that case either.
 #[test]
-fn zones_are_not_begun_beside_those_in_doubt_before_others_have_ended() {
+fn zone_opening_waits_for_resources_beside_offline_zones() {
     for policy in Policy::ALL {
         let (mut world, array) = World::shaped(policy, geometry(10, 240, 5));
         assert_eq!(array.geometry().max_active, 3);
@@ -934,7 +934,7 @@ fn zones_are_not_begun_beside_those_in_doubt_before_others_have_ended() {
 /// Zone 1 is written without a member for which zone 0 waits; the member's log records of zone 1 belong to writes that
 /// recovery has discarded.
 #[test]
-fn of_a_member_that_comes_back_only_the_log_of_what_waits_counts() {
+fn returning_member_log_counts_only_for_waiting_zones() {
     let (mut world, array) = World::new(Policy::Zrwa);
     world.write(&array, 0, 0, 8);
     world.replace(&array, 1);

@@ -29,7 +29,7 @@ fn heard(array: &Array, next: &mut u64) -> Vec<Event> {
 }
 
 #[test]
-fn a_member_that_is_taken_out_replaced_and_rebuilt_is_in_events() {
+fn events_report_member_failure_attach_and_rebuild() {
     let runtime = Runtime::new();
     let mut all = drives(5, &geometry(6, 200, 4));
     let spare = all.pop().unwrap();
@@ -49,7 +49,7 @@ fn a_member_that_is_taken_out_replaced_and_rebuilt_is_in_events() {
 }
 
 #[test]
-fn a_member_that_is_missing_is_in_an_event_and_so_is_the_end() {
+fn events_report_missing_member_but_not_refused_removal() {
     let runtime = Runtime::new();
     let all = drives(4, &geometry(6, 200, 4));
     drop(create(&runtime, &all));
@@ -63,7 +63,7 @@ fn a_member_that_is_missing_is_in_an_event_and_so_is_the_end() {
 /// An event names the failed operation, its error and its effect: an error of a zone costs the part, any other error
 /// the member.
 #[test]
-fn errors_are_in_events_with_what_was_done() {
+fn events_report_errors_with_lost_part_or_member() {
     let (member, zone, what) = (1, 1, "write");
     let lost = Event::PartLost { member, zone, what, error: Status::WriteFault.into() };
     let out = Event::Out { member, why: Note::Failed { what, error: Status::InternalError.into() } };

@@ -54,7 +54,7 @@ fn in_doubt(policy: Policy) -> Scene {
 
 /// Member 1 lost its part at runtime, and the zone was written on: the contents of the part look as valid as any.
 #[test]
-fn a_part_that_is_lacking_is_not_believed_because_another_one_is_missing_or_was_changed() {
+fn recovery_rejects_lost_part_despite_second_loss() {
     for (policy, changed) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
         for other in [0, 2, 3] {
             let mut scene = Scene::new(policy);
@@ -80,7 +80,7 @@ fn a_part_that_is_lacking_is_not_believed_because_another_one_is_missing_or_was_
 
 /// As before, with a full zone: the remains of the lost part look complete.
 #[test]
-fn a_full_zone_is_in_doubt_if_one_has_lost_its_part_and_another_ones_was_changed() {
+fn lost_and_changed_parts_take_full_zone_offline() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         let capacity = scene.array.geometry().zone_capacity_blocks;
@@ -96,7 +96,7 @@ fn a_full_zone_is_in_doubt_if_one_has_lost_its_part_and_another_ones_was_changed
 }
 
 #[test]
-fn a_zone_in_doubt_is_left_alone_by_a_rebuild() {
+fn rebuild_leaves_out_offline_zone() {
     for policy in Policy::ALL {
         let scene = in_doubt(policy);
         let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
@@ -109,7 +109,7 @@ fn a_zone_in_doubt_is_left_alone_by_a_rebuild() {
 
 /// The remaining members agree without either of two members, so neither of the two may be left out.
 #[test]
-fn nobody_is_done_without_if_either_of_two_may_have_been_changed() {
+fn ambiguous_changed_part_takes_zone_offline() {
     // Stripe 2 has been begun, with data on member 2; or stripes 2 and 3 have, with data on member 2 only.
     for (changed, promised, more) in [(1, 26, 0), (3, 24, 24)] {
         let mut scene = Scene::new(Policy::Log);
@@ -132,7 +132,7 @@ fn nobody_is_done_without_if_either_of_two_may_have_been_changed() {
 }
 
 #[test]
-fn too_few_members_cannot_tell_that_nothing_was_written() {
+fn too_few_members_cannot_prove_zone_empty() {
     for policy in Policy::ALL {
         let mut scene = in_doubt(policy);
         scene.stop();
@@ -144,7 +144,7 @@ fn too_few_members_cannot_tell_that_nothing_was_written() {
 
 /// Every block is written, and the members' zones, which are larger than their used part, are not finished yet.
 #[test]
-fn a_zone_that_was_written_to_its_end_waits_for_the_member_that_holds_it() {
+fn unfinished_full_zone_waits_for_absent_member() {
     for policy in Policy::ALL {
         let mut scene = Scene::shaped(policy, geometry(ZONES + META, 242, 8));
         let end = scene.array.geometry().zone_capacity_blocks;
@@ -167,7 +167,7 @@ fn a_zone_that_was_written_to_its_end_waits_for_the_member_that_holds_it() {
 
 /// The logged partial parity that decodes the tail of the missing member is unreadable.
 #[test]
-fn a_tail_that_a_version_in_a_log_with_holes_may_have_shown_is_in_doubt() {
+fn zone_with_unreadable_logged_partial_parity_is_offline() {
     let mut scene = Scene::new(Policy::InPlace);
     let (end, stripe) = (scene.array.geometry().zone_capacity_blocks, scene.array.layout().rows - 1);
     (0..end - STRIPE).step_by(STRIPE as usize).for_each(|at| scene.write(0, at, STRIPE));
@@ -188,7 +188,7 @@ fn a_tail_that_a_version_in_a_log_with_holes_may_have_shown_is_in_doubt() {
 
 /// A shutdown has made the zone empty on all members, so only the record of its beginning proves that it has data.
 #[test]
-fn a_zone_whose_beginning_no_log_can_tell_is_in_doubt() {
+fn zone_with_unreadable_begin_records_stays_offline() {
     let mut scene = Scene::new(Policy::InPlace);
     scene.write(0, 0, 3);
     let is_of_zone = |record: &Record| matches!(record, Record::Tail(TailRecord { zone: 0, .. }));
@@ -206,7 +206,7 @@ fn a_zone_whose_beginning_no_log_can_tell_is_in_doubt() {
 /// An assembly is interrupted before `missing` has its superblock; the next one, without that member, is interrupted
 /// too.
 #[test]
-fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_nothing() {
+fn member_stays_active_after_two_interrupted_assemblies() {
     for policy in Policy::ALL {
         for missing in 0..4 {
             let mut scene = Scene::new(policy);
@@ -233,7 +233,7 @@ fn a_member_that_an_assembly_has_not_told_is_no_staler_after_one_that_came_to_no
 /// Zone 0 was offline with unreadable log blocks, and is decided without member 2 in an interrupted assembly: that
 /// member is stale as soon as anything may have changed without it.
 #[test]
-fn a_zone_that_was_decided_waits_for_nobody_who_was_away_then() {
+fn decided_zone_awaits_no_absent_member() {
     let mut seen = BTreeSet::new();
     for steps in 0.. {
         let mut scene = Scene::new(Policy::Zrwa);
@@ -262,7 +262,7 @@ fn a_zone_that_was_decided_waits_for_nobody_who_was_away_then() {
 
 /// Two members lack a zone, which has failed; when one of them goes out, the zone does not wait for it.
 #[test]
-fn a_zone_waits_for_no_member_that_lacked_it_when_it_went_out() {
+fn failed_zone_awaits_no_member_lacking_its_part() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         (0..2).for_each(|zone| scene.write(zone, 0, 5));
@@ -282,7 +282,7 @@ fn a_zone_waits_for_no_member_that_lacked_it_when_it_went_out() {
 
 /// The member fails in the reset itself; another member lacks the zone.
 #[test]
-fn a_zone_that_is_reset_waits_for_nobody() {
+fn reset_zone_awaits_no_failed_member() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 50);
@@ -304,7 +304,7 @@ fn a_zone_that_is_reset_waits_for_nobody() {
 /// Payloads in logs are arbitrary: here parity in a record torn by a power cut contains a block that looks like
 /// a damaged record, at the second block of the torn one.
 #[test]
-fn what_looks_like_a_record_inside_a_torn_one_is_no_damage() {
+fn log_payload_resembling_damaged_record_is_ignored() {
     let zeros = Buf::zeroed(2 * BLOCK);
     // The parity of a first chunk equals the chunk, and goes to the log of member 1. Neither it nor the data arrives.
     let begin = |data: &Buf| {
@@ -343,7 +343,7 @@ fn what_looks_like_a_record_inside_a_torn_one_is_no_damage() {
 
 /// A flushed state has to be found again with any returning member, so a flush commits the array.
 #[test]
-fn an_array_that_holds_back_begins_when_it_is_flushed() {
+fn flush_commits_provisional_array() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
@@ -366,7 +366,7 @@ fn an_array_that_holds_back_begins_when_it_is_flushed() {
 /// member 0 alone also has the superblock of an interrupted change, and the other one that of an interrupted assembly
 /// without member 0.
 #[test]
-fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_still() {
+fn interrupted_return_of_member_keeps_others_current() {
     for (policy, heard) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 8);
@@ -409,7 +409,7 @@ fn members_that_an_assembly_has_not_told_that_another_one_is_back_are_members_st
 /// A member failed at runtime while a zone needed its part, and no superblock was written since. An assembly records on
 /// the other members that it is back, and is interrupted before the member's own superblock.
 #[test]
-fn a_member_that_comes_back_has_been_away_until_it_is_told() {
+fn returning_member_counts_as_absent_until_superblock_written() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 8);
@@ -444,7 +444,7 @@ fn force(scene: &mut Scene, missing: usize) {
 /// Zone 0 is unchanged since the member went out; zone 1 is lacking according to the member's own log only; zone 2 was
 /// rewritten without the member.
 #[test]
-fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
+fn forced_member_counts_only_for_unchanged_zones() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         let end = scene.array.geometry().zone_capacity_blocks;
@@ -475,7 +475,7 @@ fn a_member_that_is_taken_by_force_counts_where_nothing_can_have_changed() {
 /// The forced member's log alone has the tail of a write that recovery has discarded since: the zone was decided with
 /// an earlier tail.
 #[test]
-fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_one_is_back() {
+fn forced_member_log_is_ignored_after_others_return() {
     let mut scene = Scene::new(Policy::Zrwa);
     // Near the end of the zone, where tails go to the metadata logs: those of stripe 57 to members 1 and 0.
     let begun = 57 * STRIPE;
@@ -499,7 +499,7 @@ fn what_a_member_that_is_taken_by_force_has_logged_does_not_count_when_another_o
 /// Some superblocks record a member as back, and others still as out; then a destruction is interrupted when only that
 /// member is marked for it.
 #[test]
-fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
+fn member_marked_destroyed_by_interrupted_destruction_is_out() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         (0..2).for_each(|zone| scene.write(zone, 0, 30));
@@ -530,7 +530,7 @@ fn a_member_that_has_been_told_that_it_is_destroyed_is_none() {
 
 /// A member holds burned blocks of a write that recovery has discarded; then its part is reset by another program.
 #[test]
-fn a_part_that_ends_before_what_was_burned_of_it_is_done_without() {
+fn part_ending_before_burned_blocks_counts_as_lost() {
     let mut scene = Scene::new(Policy::Log);
     scene.write(0, 0, STRIPE + 1);
     let (data, member) = (scene.data(), scene.array.layout().member(1, 2));
@@ -560,7 +560,7 @@ enum Meanwhile {
 /// Appends to a member are lost in a power cut. Others that landed are unreadable in the next assembly, and readable in
 /// the one after that.
 #[test]
-fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
+fn part_end_is_independent_of_temporarily_unreadable_blocks() {
     let meanwhile = [Meanwhile::Nothing, Meanwhile::Writes(1), Meanwhile::Writes(4), Meanwhile::Writes(30)];
     for (member, (landed, pending)) in (0..4).flat_map(|member| {
         [
@@ -627,7 +627,7 @@ fn where_a_part_ends_does_not_hang_on_blocks_that_can_be_read_again_later() {
 
 /// Trap: an assembly that restarts its count would give an epoch to a zone a second time.
 #[test]
-fn no_number_is_given_twice_after_an_assembly() {
+fn zone_epoch_is_never_reused_after_assembly() {
     let mut scene = Scene::new(Policy::Log);
     let epochs = |scene: &Scene| {
         let logged = records(&scene.runtime, &scene.drives[0], scene.data());
@@ -652,7 +652,7 @@ fn no_number_is_given_twice_after_an_assembly() {
 /// An interrupted write arrived on one member only and is not part of the tail; later writes in front of it do not make
 /// it count.
 #[test]
-fn what_an_earlier_assembly_has_left_beyond_the_tail_counts_for_nothing() {
+fn remains_beyond_tail_of_earlier_assembly_are_ignored() {
     for policy in Policy::ALL {
         for survivor in 0..4 {
             let mut scene = Scene::new(policy);

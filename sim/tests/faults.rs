@@ -30,7 +30,7 @@ fn read(ssd: &mut Ssd, lba: u64) -> Done {
 }
 
 #[test]
-fn an_unreadable_block_fails_until_its_zone_is_reset() {
+fn fault_unreadable_block_fails_until_zone_reset() {
     let mut ssd = Ssd::in_memory(&model().geometry);
     write(&mut ssd, 0, 1).unwrap();
     write(&mut ssd, 1, 1).unwrap();
@@ -43,7 +43,7 @@ fn an_unreadable_block_fails_until_its_zone_is_reset() {
 }
 
 #[test]
-fn a_write_fault_writes_nothing_and_is_over_then() {
+fn fault_write_error_writes_nothing_and_occurs_once() {
     let mut ssd = Ssd::in_memory(&model().geometry);
     ssd.faults().after(0, Fault::WriteFault(ZoneIndex(0)));
     assert_eq!(write(&mut ssd, 512, 1), Ok(()));
@@ -54,7 +54,7 @@ fn a_write_fault_writes_nothing_and_is_over_then() {
 }
 
 #[test]
-fn corruption_is_silent_and_one_bit() {
+fn fault_corruption_silently_flips_one_bit() {
     let mut ssd = Ssd::in_memory(&model().geometry);
     write(&mut ssd, 0, 0).unwrap();
     ssd.faults().after(0, Fault::Corrupt { lba: Lba(0), bit: 8 * 100 + 3 });
@@ -67,7 +67,7 @@ fn corruption_is_silent_and_one_bit() {
 }
 
 #[test]
-fn worn_zones_are_still_worn_when_power_returns() {
+fn fault_worn_zones_stay_worn_after_power_cut() {
     let mut ssd = Ssd::in_memory(&model().geometry);
     write(&mut ssd, 0, 7).unwrap();
     ssd.faults().after(0, Fault::ReadOnly(ZoneIndex(0)));
@@ -83,7 +83,7 @@ fn worn_zones_are_still_worn_when_power_returns() {
 }
 
 #[test]
-fn a_drive_vanishes_and_returns_as_it_was() {
+fn fault_vanished_drive_returns_unchanged() {
     let mut ssd = Ssd::in_memory(&model().geometry);
     write(&mut ssd, 0, 7).unwrap();
     ssd.faults().after(0, Fault::Vanish);
@@ -97,7 +97,7 @@ fn a_drive_vanishes_and_returns_as_it_was() {
 }
 
 #[test]
-fn faults_of_time_are_handed_on_once() {
+fn fault_latency_and_dropped_completion_apply_once() {
     let mut ssd = Ssd::in_memory(&model().geometry);
     ssd.faults().after(1, Fault::LatencySpike { us: 500 });
     ssd.faults().after(1, Fault::DropCompletion);
@@ -143,7 +143,7 @@ fn seen(ssd: &mut Ssd) -> String {
 }
 
 #[test]
-fn every_kind_of_command_can_fail_before_and_after_it_was_carried_out() {
+fn fault_fails_each_command_before_or_after_execution() {
     for kind in Kind::ALL {
         let mut well = with_zrwa();
         let before = seen(&mut well);
@@ -173,7 +173,7 @@ fn every_kind_of_command_can_fail_before_and_after_it_was_carried_out() {
 }
 
 #[test]
-fn another_hand_resets_and_finishes_zones_between_commands() {
+fn fault_resets_and_finishes_zones_between_commands() {
     let mut ssd = with_zrwa();
     ssd.faults().after(1, Fault::Finish(ZoneIndex(1)));
     assert_eq!(write(&mut ssd, 513, 7), Ok(()));
@@ -191,7 +191,7 @@ fn another_hand_resets_and_finishes_zones_between_commands() {
 }
 
 #[test]
-fn a_zone_can_wear_out_at_any_command_that_is_about_it() {
+fn fault_zone_wears_out_at_any_zone_command() {
     for kind in [Kind::Write, Kind::Close, Kind::Finish, Kind::Reset, Kind::FlushZrwa] {
         for (fault, state) in [
             (Fault::ReadOnly(ZoneIndex(1)), ZoneState::ReadOnly),
@@ -220,7 +220,7 @@ fn problem(path: &Path) -> String {
 }
 
 #[test]
-fn an_image_is_refused_with_its_reason() {
+fn image_open_refuses_invalid_file_with_reason() {
     let folder = folder("refused");
     let path = folder.join("drive.img");
     let drive = EmulatedDrive::create_image(&path, &model(), [5; 16]).unwrap();
@@ -255,7 +255,7 @@ fn an_image_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_drive_in_an_image_is_the_same_after_it_was_opened_again() {
+fn image_keeps_drive_state_across_reopen() {
     let folder = folder("again");
     let path = folder.join("drive.img");
     let open = |image: ImageMedia| Ssd::new(image.model().geometry.clone(), Box::new(image));
@@ -300,7 +300,7 @@ fn states(drive: &EmulatedDrive) -> Vec<ZoneState> {
 }
 
 #[test]
-fn what_ails_an_image_strikes_while_it_is_in_use_and_lasts_until_it_is_taken_back() {
+fn image_ailments_apply_live_and_persist_until_cleared() {
     let folder = folder("ailing");
     let path = folder.join("drive.img");
     let drive = used_image(&path);
@@ -354,7 +354,7 @@ fn what_ails_an_image_strikes_while_it_is_in_use_and_lasts_until_it_is_taken_bac
 }
 
 #[test]
-fn a_block_of_an_image_is_well_for_good_when_it_was_written_again_or_its_zone_reset() {
+fn image_block_ailment_ends_with_rewrite_or_reset() {
     let folder = folder("well");
     let path = folder.join("drive.img");
     let drive = used_image(&path);
@@ -384,7 +384,7 @@ fn a_block_of_an_image_is_well_for_good_when_it_was_written_again_or_its_zone_re
 }
 
 #[test]
-fn what_ailed_a_drive_is_not_what_ails_another_of_its_name() {
+fn image_recreated_under_same_name_has_no_ailments() {
     let folder = folder("namesake");
     let path = folder.join("drive.img");
     drop(used_image(&path));

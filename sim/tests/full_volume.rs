@@ -45,7 +45,7 @@ fn fill(runtime: &Runtime, volume: &Volume, mut at: u64) -> u64 {
 }
 
 #[test]
-fn full_volume_takes_overwrites_and_discards_and_then_new_blocks() {
+fn full_volume_takes_overwrites_discards_and_new_blocks() {
     let (mut drive, mut runtime, mut volume) = made(Some(8000));
     let end = fill(&runtime, &volume, 0);
     let status = volume.status();
@@ -77,7 +77,7 @@ fn full_volume_takes_overwrites_and_discards_and_then_new_blocks() {
 /// The reserve is for file systems, which replay their journal to blocks that were never written before they discard
 /// any.
 #[test]
-fn start_of_full_volume_lends_half_of_its_reserve() {
+fn full_volume_start_lends_half_of_reserve() {
     let (drive, runtime, volume) = made(Some(8000));
     let end = fill(&runtime, &volume, 0);
     let reserve = volume.status().reserve;
@@ -98,7 +98,7 @@ fn start_of_full_volume_lends_half_of_its_reserve() {
 }
 
 #[test]
-fn lent_reserve_takes_new_blocks_and_ends_with_the_process() {
+fn lent_reserve_takes_new_blocks_until_process_ends() {
     let (drive, runtime, volume) = made(Some(8000));
     let end = fill(&runtime, &volume, 0);
     let reserve = volume.status().reserve;
@@ -121,7 +121,7 @@ fn lent_reserve_takes_new_blocks_and_ends_with_the_process() {
 }
 
 #[test]
-fn how_long_writes_wait_survives_a_power_cut() {
+fn volume_queue_time_survives_power_cut() {
     let (drive, runtime, volume) = made(Some(8000));
     assert_eq!(volume.status().queue_seconds, 0);
     wait(&runtime, volume.queue_writes(200)).unwrap();
@@ -132,7 +132,7 @@ fn how_long_writes_wait_survives_a_power_cut() {
 
 /// A discard ends the waiting of writes for room, and until then they are counted.
 #[test]
-fn waiting_for_room_ends_with_a_discard() {
+fn volume_discard_wakes_writes_waiting_for_room() {
     let (_drive, runtime, volume) = made(Some(8000));
     let end = fill(&runtime, &volume, 0);
     let waiting = volume.clone();
@@ -149,7 +149,7 @@ fn waiting_for_room_ends_with_a_discard() {
 }
 
 #[test]
-fn volume_with_room_for_all_of_it_keeps_no_reserve() {
+fn volume_without_over_commitment_keeps_no_reserve() {
     let (_, runtime, volume) = made(None);
     let status = volume.status();
     assert_eq!((status.reserve, status.usable, volume.is_over_committed()), (0, status.blocks, false));

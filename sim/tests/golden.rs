@@ -150,18 +150,18 @@ fn read_whoever_is_missing(golden: &Golden) {
 }
 
 #[test]
-fn arrays_of_supported_versions_are_read_without_any_member() {
+fn golden_raid5_is_read_with_any_member_missing() {
     read_whoever_is_missing(&RAID5);
 }
 
 #[test]
-fn raid6_arrays_of_supported_versions_are_read_without_any_two() {
+fn golden_raid6_is_read_with_any_two_missing() {
     assert_eq!(losses(&RAID6).len(), 16);
     read_whoever_is_missing(&RAID6);
 }
 
 #[test]
-fn arrays_of_older_versions_are_refused_by_number_and_nothing_is_written() {
+fn golden_older_versions_are_refused_without_writing() {
     for version in 3..OLDEST_VERSION {
         let dir = tempfile::tempdir().unwrap();
         let drives =
@@ -178,7 +178,7 @@ fn arrays_of_older_versions_are_refused_by_number_and_nothing_is_written() {
 }
 
 #[test]
-fn with_one_member_too_few_the_array_is_refused_and_nothing_is_written() {
+fn golden_too_few_members_are_refused_without_writing() {
     for (golden, there, said) in [(RAID5, &[0, 3], "2 of 4 members"), (RAID6, &[1, 4], "2 of 5 members")] {
         let missing: Vec<usize> = (0..golden.members).filter(|member| !there.contains(member)).collect();
         assert_eq!(missing.len(), golden.parities + 1);
@@ -194,7 +194,7 @@ fn with_one_member_too_few_the_array_is_refused_and_nothing_is_written() {
 
 /// Checks the coverage of the images.
 #[test]
-fn the_images_hold_every_kind_of_record() {
+fn golden_images_hold_every_record_kind() {
     assert_eq!(VERSION, 9, "a new version needs images of its own");
     [RAID5, RAID6].iter().for_each(holds_every_kind_of_record);
 }

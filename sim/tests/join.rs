@@ -103,7 +103,7 @@ impl Scene {
 }
 
 #[test]
-fn a_write_alone_goes_at_once() {
+fn join_single_write_is_sent_at_once() {
     let mut scene = Scene::new(true);
     for round in 0..2 * STRIPE {
         let sent = scene.write(&[1]);
@@ -115,7 +115,7 @@ fn a_write_alone_goes_at_once() {
 }
 
 #[test]
-fn as_much_as_is_in_flight_goes_together_and_is_answered_in_order() {
+fn join_matches_in_flight_blocks_and_keeps_order() {
     let mut scene = Scene::new(true);
     scene.keep_busy();
     assert_eq!(scene.write(&[2]).len(), 2);
@@ -130,7 +130,7 @@ fn as_much_as_is_in_flight_goes_together_and_is_answered_in_order() {
 }
 
 #[test]
-fn nothing_waits_when_nothing_is_in_flight_any_more() {
+fn join_releases_waiting_writes_once_zone_is_idle() {
     let mut scene = Scene::new(true);
     scene.keep_busy();
     assert_eq!(scene.write(&[3]).len(), 2);
@@ -144,7 +144,7 @@ fn nothing_waits_when_nothing_is_in_flight_any_more() {
 
 /// Two commands for each of four drives: data and a slot.
 #[test]
-fn nothing_waits_while_drives_have_little_to_do() {
+fn join_delays_no_write_while_load_is_low() {
     let mut scene = Scene::new(true);
     for _ in 0..4 {
         assert_eq!(scene.write(&[1]).len(), 2);
@@ -161,7 +161,7 @@ fn nothing_waits_while_drives_have_little_to_do() {
 }
 
 #[test]
-fn whole_stripes_go_without_partial_parity() {
+fn join_full_stripes_are_written_without_partial_parity() {
     let mut scene = Scene::new(true);
     let sent = scene.write(&[1; STRIPE as usize]);
     assert_eq!(sent, [(0, 0, CHUNK), (1, 0, CHUNK), (2, 0, CHUNK), (3, 0, CHUNK)]);
@@ -175,7 +175,7 @@ fn whole_stripes_go_without_partial_parity() {
 }
 
 #[test]
-fn half_a_chunk_to_a_whole_one_goes_in_two_halves() {
+fn join_sends_chunk_in_two_halves() {
     let mut scene = Scene::new(true);
     assert_eq!(scene.write(&[1; CHUNK as usize]), [(0, 0, 2), (1, 4, 2), (0, 0, 2), (1, 4, 2)]);
     scene.complete();
@@ -184,7 +184,7 @@ fn half_a_chunk_to_a_whole_one_goes_in_two_halves() {
 }
 
 #[test]
-fn a_write_that_crosses_stripes_does_not_wait_for_itself() {
+fn join_write_across_stripes_never_awaits_itself() {
     let mut scene = Scene::new(true);
     // A stripe with its parity, and the rest with its slot.
     assert_eq!(scene.write(&[STRIPE + 1]).len(), 4 + 2);
@@ -194,7 +194,7 @@ fn a_write_that_crosses_stripes_does_not_wait_for_itself() {
 }
 
 #[test]
-fn without_joining_every_write_has_its_own_parity() {
+fn join_disabled_writes_parity_for_each_write() {
     let mut scene = Scene::new(false);
     assert_eq!(scene.write(&[1, 1, 1]), [1; 3].map(|blocks| [(0, 0, blocks), (1, 4, blocks)]).concat());
     scene.complete();

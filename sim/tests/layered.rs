@@ -43,7 +43,7 @@ fn layers_on_arrays_keep_promises_through_every_end() {
 
 /// An array that proves tails by write pointers alone loses the end of chunks: the checks of every layer detect it.
 #[test]
-fn array_without_logged_write_pointers_is_found_through_each_layer() {
+fn layers_detect_array_without_logged_write_pointers() {
     let consistency = Consistency::Stripe;
     let arrays = ArrayMaker { consistency, policy: Some(Policy::Zrwa), ..ArrayMaker::default() };
     for layer in Layer::ALL.into_iter().filter(|layer| !layer.is_on_drive()) {

@@ -239,7 +239,7 @@ fn commands(policy: Policy, volatile: bool) -> (usize, usize) {
 }
 
 #[test]
-fn the_power_may_go_at_any_command_of_a_replacement() {
+fn replacement_survives_power_cut_at_any_command() {
     for (policy, volatile) in POLICIES.into_iter().zip([false, false, true]) {
         let (all, last_of_new) = commands(policy, volatile);
         // Each one while the new drive takes over, and some of those before.
@@ -261,7 +261,7 @@ fn the_power_may_go_at_any_command_of_a_replacement() {
 }
 
 #[test]
-fn a_new_drive_that_fails_is_let_go() {
+fn replacement_abandons_failing_new_drive() {
     for policy in POLICIES {
         let (mut fail_at, mut ended) = (0, false);
         while !ended {
@@ -295,7 +295,7 @@ fn a_new_drive_that_fails_is_let_go() {
 }
 
 #[test]
-fn an_old_drive_that_goes_out_on_the_way_is_rebuilt() {
+fn replacement_rebuilds_when_old_drive_fails() {
     for policy in POLICIES {
         let (mut fail_at, mut ended) = (0, false);
         while !ended {
@@ -328,7 +328,7 @@ fn an_old_drive_that_goes_out_on_the_way_is_rebuilt() {
 /// Blocks unreadable on the old drive are decoded, and stripes with an unreadable block on another member are copied: a
 /// rebuild would lose both.
 #[test]
-fn blocks_that_the_old_drive_cannot_read_are_decoded() {
+fn replacement_decodes_unreadable_blocks_of_old_drive() {
     for policy in POLICIES {
         let scene = Scene::new(policy, false);
         let start = scene.drives[OLD].device.geometry().zone_size_blocks * META as u64;
@@ -345,7 +345,7 @@ fn blocks_that_the_old_drive_cannot_read_are_decoded() {
 
 /// A zone with blocks that can be neither read nor decoded is left out and rebuilt, unless another member lacks it.
 #[test]
-fn a_zone_that_cannot_be_copied_is_left_out() {
+fn replacement_leaves_uncopyable_zone_to_rebuild() {
     for policy in POLICIES {
         for degraded in [false, true] {
             let scene = Scene::new(policy, false);
@@ -377,7 +377,7 @@ fn a_zone_that_cannot_be_copied_is_left_out() {
 }
 
 #[test]
-fn what_is_written_meanwhile_is_on_the_new_drive() {
+fn replacement_mirrors_concurrent_writes_and_resets() {
     for policy in POLICIES {
         for held in [10, 30, 50, 70, 90, 110] {
             let scene = Scene::new(policy, false);
@@ -416,7 +416,7 @@ fn what_is_written_meanwhile_is_on_the_new_drive() {
 }
 
 #[test]
-fn drives_that_cannot_be_copied_to_are_refused_and_nothing_changes() {
+fn replacement_refuses_unfit_drives_without_changes() {
     let scene = Scene::new(Policy::Zrwa, false);
     let shape = scene.drives[OLD].device.geometry().clone();
     let far = scene.rig.drive(&Geometry { zone_size_blocks: 2 * shape.zone_size_blocks, ..shape });
@@ -437,7 +437,7 @@ fn drives_that_cannot_be_copied_to_are_refused_and_nothing_changes() {
 
 /// A new drive that has missed one command is not identical to the old one, even if it completes all later commands.
 #[test]
-fn a_new_drive_that_misses_one_command_is_let_go() {
+fn replacement_abandons_new_drive_after_one_missed_command() {
     for policy in POLICIES {
         let scene = Scene::new(policy, false);
         let outcome = scene.start_all_but_one();
@@ -463,7 +463,7 @@ fn a_new_drive_that_misses_one_command_is_let_go() {
 
 /// The drive takes over only when all earlier commands have completed; before that no superblock names it.
 #[test]
-fn nothing_is_on_its_way_when_a_drive_takes_over() {
+fn replacement_takes_over_only_after_pending_commands() {
     for policy in POLICIES {
         for what in ["write", "reset", "flush"] {
             let scene = Scene::new(policy, what == "flush");
@@ -507,7 +507,7 @@ fn nothing_is_on_its_way_when_a_drive_takes_over() {
 
 /// A partly lost cache may keep the drive's superblock, and lose the copied data.
 #[test]
-fn what_was_copied_is_safe_before_a_drive_takes_over() {
+fn replacement_flushes_copied_data_before_taking_over() {
     for policy in POLICIES {
         for seed in 0..12 {
             let scene = Scene::new(policy, true);
@@ -529,7 +529,7 @@ fn what_was_copied_is_safe_before_a_drive_takes_over() {
 
 /// Writes covered by a failed flush may be lost, even if later flushes succeed.
 #[test]
-fn a_new_drive_that_fails_a_single_flush_is_let_go() {
+fn replacement_abandons_new_drive_after_failed_flush() {
     for policy in POLICIES {
         for flush in 0.. {
             let scene = Scene::new(policy, true);
@@ -555,7 +555,7 @@ fn a_new_drive_that_fails_a_single_flush_is_let_go() {
 
 /// A drive that fails after all zones were left out does not take over.
 #[test]
-fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
+fn replacement_abandons_failing_drive_with_all_zones_omitted() {
     let shape = Geometry { volatile_cache: true, ..geometry(1 + META, 240, 8) };
     for (policy, flush) in POLICIES.into_iter().flat_map(|policy| [(policy, 0), (policy, 1)]) {
         let mut scene = support::scene::Scene::shaped(policy, shape.clone());
@@ -581,7 +581,7 @@ fn a_new_drive_that_fails_with_all_zones_left_out_is_let_go() {
 /// The old drive lacks a zone that is reset at the last moment: the reset gives it a valid part, and the new drive
 /// follows.
 #[test]
-fn a_zone_that_comes_up_in_the_last_moment_is_followed() {
+fn replacement_follows_zone_reset_at_last_moment() {
     for policy in POLICIES {
         let scene = Scene::new(policy, false);
         let zone = DATA + 3 * shape().zone_size_blocks..DATA + 4 * shape().zone_size_blocks;
@@ -610,7 +610,7 @@ fn a_zone_that_comes_up_in_the_last_moment_is_followed() {
 }
 
 #[test]
-fn once_a_drive_has_taken_over_everybody_says_so() {
+fn replacement_completion_is_in_all_superblocks() {
     for policy in POLICIES {
         let scene = Scene::new(policy, false);
         scene.replace().unwrap();
@@ -629,7 +629,7 @@ fn once_a_drive_has_taken_over_everybody_says_so() {
 
 /// Zones that fill up while the new drive follows them are full on a drive with larger zones, too.
 #[test]
-fn zones_that_fill_up_meanwhile_are_full_on_a_larger_drive() {
+fn replacement_finishes_zones_filled_meanwhile_on_larger_drive() {
     for policy in POLICIES {
         let larger = Geometry { zone_capacity_blocks: 250, ..shape() };
         let scene = Scene::shaped(policy, &shape(), &larger, None);
@@ -661,7 +661,7 @@ fn physical(scene: &Scene, drive: usize, zone: u32) -> (ZoneState, u64, bool) {
 
 /// Both drives read the same, also where nothing was written.
 #[test]
-fn a_zone_that_was_copied_reads_the_same_on_both_drives() {
+fn replacement_copied_zones_read_identically_on_both_drives() {
     for policy in POLICIES.into_iter().filter(|policy| policy.uses_zrwa()) {
         let scene = Scene::new(policy, false);
         scene.rig.fail_unwritten();
@@ -689,7 +689,7 @@ fn a_zone_that_was_copied_reads_the_same_on_both_drives() {
 /// The new drive alone has the superblock by which it takes over, is lost, and returns: the state that the others
 /// reached without it counts.
 #[test]
-fn what_one_drive_alone_was_told_is_outdone() {
+fn replacement_superblock_on_lone_drive_is_superseded() {
     for policy in POLICIES {
         let (all, last_of_new) = commands(policy, false);
         for cut in last_of_new.saturating_sub(12)..all {
@@ -712,7 +712,7 @@ fn what_one_drive_alone_was_told_is_outdone() {
 }
 
 #[test]
-fn copy_that_is_called_off_leaves_new_drive_blank() {
+fn replacement_cancelled_leaves_new_drive_blank() {
     for policy in POLICIES {
         let mut scene = Scene::new(policy, false);
         assert!(scene.array.cancel_replacement().is_err());
@@ -740,7 +740,7 @@ fn copy_that_is_called_off_leaves_new_drive_blank() {
 
 /// Full zones that were copied before the cut are not copied again, unless their content has changed.
 #[test]
-fn copy_goes_on_after_cut_or_kill_with_what_is_complete() {
+fn replacement_resumes_with_copied_zones_after_interruption() {
     for policy in POLICIES {
         for (volatile, power) in [(false, false), (false, true), (true, true)] {
             let mut scene = Scene::new(policy, volatile);

@@ -51,7 +51,7 @@ fn tells_members(command: &Command) -> bool {
 
 /// A command of a member fails, and the superblocks that record the failure are held back.
 #[test]
-fn nothing_is_answered_before_the_superblocks_know_who_has_failed() {
+fn failure_is_recorded_in_superblocks_before_acknowledgement() {
     for policy in Policy::ALL {
         let mut struck = 0;
         for (what, act) in (0..3).flat_map(|what| [(what, Act::Fail), (what, Act::Refuse)]) {
@@ -102,7 +102,7 @@ fn nothing_is_answered_before_the_superblocks_know_who_has_failed() {
 }
 
 #[test]
-fn a_member_that_cannot_write_its_metadata_is_out() {
+fn member_failing_metadata_write_is_taken_out() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         scene.write(0, 0, 5);
@@ -117,7 +117,7 @@ fn a_member_that_cannot_write_its_metadata_is_out() {
 }
 
 #[test]
-fn an_array_that_lacks_two_members_has_failed() {
+fn array_fails_when_two_members_fail() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         scene.write(0, 0, 5);
@@ -132,7 +132,7 @@ fn an_array_that_lacks_two_members_has_failed() {
 
 /// A member's part of one zone is lost, and the member itself fails while superblocks record that.
 #[test]
-fn a_member_that_fails_while_the_superblocks_are_written_is_written_down_too() {
+fn member_failing_during_superblock_update_is_recorded() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         (0..2).for_each(|zone| scene.write(zone, 0, 5));
@@ -173,7 +173,7 @@ fn take_out(scene: &Scene) -> Rc<Cell<u32>> {
 
 /// With the newest superblock the drive would pass for its successor.
 #[test]
-fn a_drive_that_is_out_learns_nothing_any_more() {
+fn failed_drive_receives_no_further_records() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         (2..4).for_each(|zone| scene.write(zone, 0, 5));
@@ -191,7 +191,7 @@ fn a_drive_that_is_out_learns_nothing_any_more() {
 }
 
 #[test]
-fn a_drive_that_is_out_gets_no_checkpoint() {
+fn failed_drive_receives_no_checkpoint() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         run(&scene.runtime, scene.array.fail(3)).unwrap();
@@ -216,7 +216,7 @@ fn a_drive_that_is_out_gets_no_checkpoint() {
 
 /// A write to a drive never completes, and the drive is replaced meanwhile.
 #[test]
-fn an_error_of_a_drive_that_was_replaced_is_not_its_successors() {
+fn late_error_of_replaced_drive_spares_new_drive() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
@@ -234,7 +234,7 @@ fn an_error_of_a_drive_that_was_replaced_is_not_its_successors() {
 }
 
 #[test]
-fn tail_records_in_a_zone_take_turns() {
+fn tail_records_in_zone_alternate_between_blocks() {
     let scene = Scene::new(Policy::Zrwa);
     let places: Rc<RefCell<Vec<Vec<u64>>>> = Rc::new(RefCell::new(vec![Vec::new(); 4]));
     let (seen, data) = (places.clone(), scene.data());
@@ -255,7 +255,7 @@ fn tail_records_in_a_zone_take_turns() {
 }
 
 #[test]
-fn a_buffer_that_was_handed_in_comes_back_as_its_owners_alone() {
+fn write_buffer_returns_with_exclusive_ownership() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         let capacity = scene.array.geometry().zone_capacity_blocks;
@@ -269,7 +269,7 @@ fn a_buffer_that_was_handed_in_comes_back_as_its_owners_alone() {
 
 /// Nearly full zones of partial stripes: all partial parity together would not fit in a log.
 #[test]
-fn partial_parity_of_what_is_settled_takes_no_room_in_a_log() {
+fn settled_partial_parity_occupies_no_log_space() {
     let scene = Scene::shaped(Policy::Log, Geometry { zrwa: None, ..geometry(8, 200, 5) });
     assert_eq!(scene.array.geometry().max_active, 3);
     let end = scene.array.geometry().zone_capacity_blocks - STRIPE;
@@ -282,7 +282,7 @@ fn partial_parity_of_what_is_settled_takes_no_room_in_a_log() {
 /// Two members cannot write a zone while an explicit flush of its ZRWA on another one is in flight: the flush must not
 /// arrive after the reset.
 #[test]
-fn a_zone_that_has_failed_is_reset_when_nothing_is_on_its_way_any_more() {
+fn reset_of_failed_zone_waits_for_pending_commands() {
     let scene = Scene::new(Policy::Zrwa);
     scene.write(0, 0, 5);
     scene.rig.rule(|drive, command| Act::hold_if(drive == 3 && matches!(command, Command::FlushZrwa { .. })));
@@ -304,7 +304,7 @@ fn a_zone_that_has_failed_is_reset_when_nothing_is_on_its_way_any_more() {
 
 /// The part is offline, though it was empty.
 #[test]
-fn a_member_that_cannot_reset_its_part_of_an_empty_zone_lacks_it() {
+fn member_unable_to_reset_empty_part_lacks_zone() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
@@ -319,7 +319,7 @@ fn a_member_that_cannot_reset_its_part_of_an_empty_zone_lacks_it() {
 
 /// The reset was promised before the power cut; recovery carries it out.
 #[test]
-fn a_member_that_cannot_carry_out_a_promised_reset_lacks_the_zone() {
+fn recovery_marks_member_refusing_promised_reset_as_lacking() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
@@ -337,7 +337,7 @@ fn a_member_that_cannot_carry_out_a_promised_reset_lacks_the_zone() {
 }
 
 #[test]
-fn a_zone_that_has_worn_out_while_nobody_looked_is_done_without() {
+fn assemble_decodes_part_that_wore_out_unnoticed() {
     for policy in Policy::ALL {
         for fault in [Fault::ReadOnly, Fault::Offline] {
             for tail in [5, 30] {
@@ -357,7 +357,7 @@ fn a_zone_that_has_worn_out_while_nobody_looked_is_done_without() {
 
 /// The zone was opened and is empty when it is finished: it has to be full also on the member under rebuild.
 #[test]
-fn a_rebuild_leaves_a_zone_alone_that_is_being_finished() {
+fn rebuild_yields_zone_to_pending_finish() {
     for policy in Policy::ALL {
         let mut scene = Scene::volatile(policy);
         scene.submit(Command::Open { zones: Zones::One(ZoneIndex(1)), zrwa: false });
@@ -383,7 +383,7 @@ fn a_rebuild_leaves_a_zone_alone_that_is_being_finished() {
 
 /// One copy of the tail record arrived, and is unreadable when recovery finds the zone empty.
 #[test]
-fn a_tail_that_was_not_believed_once_is_never_believed() {
+fn rejected_tail_record_is_never_accepted_later() {
     let mut scene = Scene::new(Policy::Zrwa);
     let log = scene.data() + 4 * CHUNK..scene.data() + 4 * CHUNK + 2;
     let (held, bad) = (log.clone(), log);
@@ -408,7 +408,7 @@ fn a_tail_that_was_not_believed_once_is_never_believed() {
 
 /// A zone was begun on all members but one, and a shutdown has made it empty again on all.
 #[test]
-fn nothing_is_lacking_in_a_zone_with_nothing_in_it() {
+fn empty_zone_lacks_no_parts_after_shutdown() {
     for policy in [Policy::Zrwa, Policy::Log] {
         let mut scene = Scene::new(policy);
         let data = scene.data();
@@ -447,7 +447,7 @@ fn write_tail(scene: &Scene, (stripe, block): (u64, u64), tail: TailRecord) {
 }
 
 #[test]
-fn a_tail_record_counts_in_its_own_life_of_the_zone_and_in_the_place_of_its_stripe() {
+fn tail_record_must_match_zone_epoch_and_stripe() {
     let whole = TailRecord { zone: 0, generation: 0, epoch: 0, tail_blocks: 11 };
     for (stripe, tail, counts) in [
         (0, whole, true),
@@ -470,7 +470,7 @@ fn a_tail_record_counts_in_its_own_life_of_the_zone_and_in_the_place_of_its_stri
 /// Repeated assemblies without member 3 are interrupted, each with a superblock on member 0 only. Then one without
 /// member 0 succeeds.
 #[test]
-fn a_superblock_of_an_assembly_that_came_to_nothing_does_not_count() {
+fn superblocks_of_aborted_assemblies_are_ignored() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
@@ -492,7 +492,7 @@ fn a_superblock_of_an_assembly_that_came_to_nothing_does_not_count() {
 }
 
 #[test]
-fn a_drive_that_was_taken_out_or_replaced_is_not_used_and_says_why() {
+fn assemble_omits_removed_or_replaced_drive_with_reason() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
@@ -517,7 +517,7 @@ fn a_drive_that_was_taken_out_or_replaced_is_not_used_and_says_why() {
 /// Cut at every command of a finish, on drives that drop the contents of a ZRWA at a finish, with caches lost on one,
 /// on all but one or on all.
 #[test]
-fn a_finish_that_is_cut_anywhere_keeps_what_was_promised_whoever_is_missing() {
+fn finish_interrupted_anywhere_keeps_promised_data() {
     let lost: [fn(usize) -> bool; 4] = [|_| true, |drive| drive == 0, |drive| drive == 3, |drive| drive != 0];
     for policy in Policy::ALL {
         for tail in [5, 18] {
@@ -563,7 +563,7 @@ fn a_finish_that_is_cut_anywhere_keeps_what_was_promised_whoever_is_missing() {
 /// Until a zone is finished on the members, the parities of its last stripe lie elsewhere, and their final blocks may
 /// hold slots of an earlier stripe.
 #[test]
-fn a_zone_that_recovery_cannot_finish_is_read_with_the_parities_that_it_had() {
+fn unfinishable_zone_is_read_with_its_old_parity() {
     let mut unfinished = 0;
     for policy in Policy::ALL {
         for (tail, missing) in [2, 18, 29, 40, 53].iter().flat_map(|tail| (0..4).map(move |m| (*tail, m))) {
@@ -605,7 +605,7 @@ fn a_zone_that_recovery_cannot_finish_is_read_with_the_parities_that_it_had() {
 
 /// A rebuild leaves the zone until its reset, and continues with the others.
 #[test]
-fn a_zone_whose_finish_has_failed_does_not_keep_others_from_being_rebuilt() {
+fn rebuild_continues_past_zone_with_failed_finish() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         scene.write(0, 0, STRIPE);
@@ -640,7 +640,7 @@ fn a_zone_whose_finish_has_failed_does_not_keep_others_from_being_rebuilt() {
 
 /// The finish is recorded: the zone stays full and without data, also where members have not finished it.
 #[test]
-fn an_empty_zone_that_members_could_not_finish_is_not_written_before_its_reset() {
+fn zone_with_failed_finish_refuses_writes_until_reset() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.rig.rule(|drive, command| match command {
@@ -664,7 +664,7 @@ fn an_empty_zone_that_members_could_not_finish_is_not_written_before_its_reset()
 
 /// With any tail: after a rebuild of one member any other one may be lost.
 #[test]
-fn a_zone_that_is_rebuilt_is_found_without_any_other_member() {
+fn rebuilt_zone_survives_loss_of_any_other_member() {
     for policy in Policy::ALL {
         for (tail, member) in [1, 3, 4, 6, 8, 9, 12, 13, 16, 17, 20, 24, 31, 50]
             .into_iter()
@@ -690,7 +690,7 @@ fn a_zone_that_is_rebuilt_is_found_without_any_other_member() {
 /// Writes without FUA are not durable when the rebuild begins. The rebuild is cut at every command, and the cache of
 /// one member is lost.
 #[test]
-fn a_rebuild_that_is_cut_anywhere_leaves_what_was_promised() {
+fn rebuild_interrupted_anywhere_keeps_promised_data() {
     for (policy, tail) in Policy::ALL.into_iter().flat_map(|policy| [5, 9, 50].map(|tail| (policy, tail))) {
         for (member, other) in [(0, 1), (0, 3), (1, 2), (2, 1), (3, 0)] {
             for steps in 0.. {
@@ -727,7 +727,7 @@ fn a_rebuild_that_is_cut_anywhere_leaves_what_was_promised() {
 
 /// The power is cut at every command of a write, and the cache of one member is lost.
 #[test]
-fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
+fn interrupted_write_keeps_promised_data_with_member_missing() {
     for policy in Policy::ALL {
         for (loses, missing) in [(0, 1), (1, 3), (2, 0), (3, 2)] {
             for steps in 0.. {
@@ -755,7 +755,7 @@ fn a_zone_that_is_written_when_the_power_goes_is_found_without_any_member() {
 
 /// A process is killed during a write, and the power is cut at every command of the next assembly.
 #[test]
-fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
+fn assembly_interrupted_anywhere_keeps_promised_data() {
     for (policy, late) in Policy::ALL.into_iter().flat_map(|policy| (0..4).map(move |late| (policy, late))) {
         for (loses, missing, at_once) in
             [(0, 1, false), (1, 3, false), (1, 2, true), (2, 0, true), (3, 2, true)]
@@ -791,7 +791,7 @@ fn an_assembly_that_is_cut_anywhere_leaves_what_was_promised() {
 }
 
 #[test]
-fn a_zone_that_lacks_two_parts_is_not_rebuilt_from_the_rest() {
+fn rebuild_leaves_out_zone_lacking_two_parts() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         (0..2).for_each(|zone| scene.write(zone, 0, 5 * STRIPE));
@@ -807,7 +807,7 @@ fn a_zone_that_lacks_two_parts_is_not_rebuilt_from_the_rest() {
 /// Two members can read the zone and not write it: the second one is not taken out of it, and the first one is not
 /// rebuilt from it before the end of the zone is known.
 #[test]
-fn a_zone_that_two_members_cannot_write_keeps_what_was_promised() {
+fn zone_unwritable_on_two_members_keeps_promised_data() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         (0..2).for_each(|zone| scene.write(zone, 0, 5 * STRIPE));
@@ -828,7 +828,7 @@ fn a_zone_that_two_members_cannot_write_keeps_what_was_promised() {
 
 /// Of two records of a tail, the newer one has to be in the same place on both members.
 #[test]
-fn a_member_that_is_rebuilt_has_the_logged_tail_where_the_others_have_it() {
+fn rebuild_places_logged_tail_as_on_other_members() {
     for writes in 1..4 {
         let mut scene = Scene::new(Policy::Zrwa);
         (0..writes).for_each(|at| scene.write(0, at, 1));
@@ -850,7 +850,7 @@ fn a_member_that_is_rebuilt_has_the_logged_tail_where_the_others_have_it() {
 }
 
 #[test]
-fn a_zone_is_changed_by_one_command_at_a_time() {
+fn zone_refuses_commands_during_reset_or_finish() {
     for policy in Policy::ALL {
         for change in [reset(0), finish(0)] {
             let scene = Scene::new(policy);
@@ -870,7 +870,7 @@ fn a_zone_is_changed_by_one_command_at_a_time() {
 }
 
 #[test]
-fn an_array_has_a_volatile_cache_if_a_member_has_one_or_its_policy_needs_flushes() {
+fn array_advertises_volatile_cache_of_member_or_policy() {
     for policy in Policy::ALL {
         assert_eq!(Scene::new(policy).array.geometry().volatile_cache, policy == Policy::Zrwa);
         assert!(Scene::volatile(policy).array.geometry().volatile_cache);
@@ -879,7 +879,7 @@ fn an_array_has_a_volatile_cache_if_a_member_has_one_or_its_policy_needs_flushes
 
 /// The replaced drive's part of an empty zone was offline; the new drive does not lack it.
 #[test]
-fn a_new_drive_lacks_nothing_of_empty_zones() {
+fn attached_drive_lacks_no_empty_zones() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.damage(1, Fault::Offline(part(1)));
@@ -893,7 +893,7 @@ fn a_new_drive_lacks_nothing_of_empty_zones() {
 
 /// Member 0 fails after the other members' superblocks name the new drive, and before its own does.
 #[test]
-fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
+fn attach_waits_until_other_members_are_recorded() {
     let mut scene = Scene::new(Policy::Zrwa);
     run(&scene.runtime, scene.array.fail(3)).unwrap();
     scene.drives[3] = scene.rig.drive(&scene.shape);
@@ -915,7 +915,7 @@ fn a_new_drive_is_not_reported_before_it_is_known_who_the_others_are() {
 
 /// The assembly is interrupted before it has ended: the missing member may lack a reset that was carried out.
 #[test]
-fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
+fn member_absent_from_interrupted_assembly_is_out() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 50);
@@ -943,7 +943,7 @@ fn whoever_is_absent_from_an_assembly_that_is_cut_off_is_out() {
 /// A member refuses to reset its part: that it lacks the zone is recorded before the reset counts as done, with any
 /// power cut and torn writes.
 #[test]
-fn a_reset_that_a_member_refuses_is_carried_out_or_was_never_begun() {
+fn reset_refused_by_member_is_atomic_across_cuts() {
     let cases = Policy::ALL.into_iter().flat_map(|policy| (0..10).map(move |seed| (policy, seed)));
     for (policy, seed) in cases {
         for steps in 0.. {
@@ -971,7 +971,7 @@ fn a_reset_that_a_member_refuses_is_carried_out_or_was_never_begun() {
 
 /// A member fails in a reset, and the power is cut before this is recorded.
 #[test]
-fn a_reset_is_crossed_off_when_it_is_known_who_could_not_carry_it_out() {
+fn reset_survives_cut_before_failed_member_is_recorded() {
     for (policy, seed) in Policy::ALL.into_iter().flat_map(|policy| (0..30).map(move |seed| (policy, seed))) {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 50);
@@ -994,7 +994,7 @@ fn a_reset_is_crossed_off_when_it_is_known_who_could_not_carry_it_out() {
 
 /// A reset decided by recovery, of a zone without promised data, may be carried out in part.
 #[test]
-fn a_reset_that_a_recovery_has_decided_on_is_carried_out_by_the_next_one_too() {
+fn recovery_completes_interrupted_reset_of_earlier_recovery() {
     for (policy, steps) in
         Policy::ALL.into_iter().flat_map(|policy| (0..5u32).map(move |steps| (policy, steps)))
     {
@@ -1025,7 +1025,7 @@ fn a_reset_that_a_recovery_has_decided_on_is_carried_out_by_the_next_one_too() {
 
 /// The array was assembled and written since.
 #[test]
-fn tails_of_an_earlier_process_do_not_count() {
+fn take_over_ignores_tails_of_earlier_assembly() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 8);
@@ -1045,7 +1045,7 @@ fn tails_of_an_earlier_process_do_not_count() {
 }
 
 #[test]
-fn a_member_whose_zrwa_is_gone_is_rebuilt() {
+fn member_with_lost_zrwa_is_rebuilt() {
     let mut scene = Scene::new(Policy::InPlace);
     scene.write(0, 0, 50);
     scene.runtime.clear();
@@ -1060,7 +1060,7 @@ fn a_member_whose_zrwa_is_gone_is_rebuilt() {
 
 /// Such marks are written behind the tail by hand.
 #[test]
-fn marks_of_another_life_of_a_zone_say_nothing() {
+fn oob_marks_of_other_zone_epoch_are_ignored() {
     for (epoch, counts) in [(0, true), (1, false)] {
         let mut scene = Scene::new(Policy::InPlace);
         scene.write(0, 0, 3);
@@ -1087,7 +1087,7 @@ fn marks_of_another_life_of_a_zone_say_nothing() {
 
 /// The drive under rebuild is replaced during a write to it.
 #[test]
-fn a_rebuild_ends_when_its_drive_is_replaced() {
+fn rebuild_fails_when_its_drive_is_replaced() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5 * STRIPE);
@@ -1108,7 +1108,7 @@ fn a_rebuild_ends_when_its_drive_is_replaced() {
 
 /// The rebuild may take hours.
 #[test]
-fn a_rebuild_leaves_a_zone_alone_that_shall_be_reset() {
+fn rebuild_yields_zone_to_pending_reset() {
     // A partly written zone, and a full one.
     let cases = [(Policy::Zrwa, 16), (Policy::InPlace, 16), (Policy::Zrwa, 60), (Policy::Log, 60)];
     for (policy, stripes) in cases {
@@ -1130,7 +1130,7 @@ fn a_rebuild_leaves_a_zone_alone_that_shall_be_reset() {
 
 /// The rebuild's first command, a reset of the member's old part, is in flight.
 #[test]
-fn nothing_begins_in_a_zone_while_a_late_reset_may_still_come() {
+fn zone_reset_waits_for_pending_rebuild_reset() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         scene.write(0, 0, 30);
@@ -1159,7 +1159,7 @@ fn nothing_begins_in_a_zone_while_a_late_reset_may_still_come() {
 
 /// The member with the parity is not rebuilt yet.
 #[test]
-fn nothing_is_decoded_with_what_a_member_lacks() {
+fn decode_never_uses_lacking_parts() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 2 * STRIPE);
@@ -1176,7 +1176,7 @@ fn nothing_is_decoded_with_what_a_member_lacks() {
 
 /// The last writes to the zone are in flight when all earlier blocks are copied.
 #[test]
-fn a_zone_that_becomes_full_while_a_rebuild_waits_for_it_is_finished_on_that_member_too() {
+fn rebuild_finishes_zone_that_fills_meanwhile() {
     for policy in Policy::ALL {
         let mut scene = Scene::shaped(policy, geometry(ZONES + META, 242, 8));
         let end = scene.array.geometry().zone_capacity_blocks;
@@ -1211,7 +1211,7 @@ fn a_zone_that_becomes_full_while_a_rebuild_waits_for_it_is_finished_on_that_mem
 
 /// During the rebuild of one part another part of the member is lost, with writes to it in flight.
 #[test]
-fn a_part_that_is_lost_during_a_rebuild_is_rebuilt_when_it_has_carried_out_all_that_it_was_told() {
+fn part_lost_during_rebuild_waits_for_pending_writes() {
     for policy in [Policy::Zrwa, Policy::InPlace] {
         let mut scene = Scene::new(policy);
         (0..2).for_each(|zone| scene.write(zone, 0, STRIPE));
@@ -1252,7 +1252,7 @@ fn a_part_that_is_lost_during_a_rebuild_is_rebuilt_when_it_has_carried_out_all_t
 
 /// The part of a full zone is lost while the loss of another part is being recorded.
 #[test]
-fn a_part_that_is_rebuilt_at_once_was_written_down_as_lost_before() {
+fn part_loss_is_recorded_before_immediate_rebuild() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy);
         let (end, size) = (scene.array.geometry().zone_capacity_blocks, scene.shape.zone_size_blocks);
@@ -1283,7 +1283,7 @@ fn a_part_that_is_rebuilt_at_once_was_written_down_as_lost_before() {
 /// The tail found by recovery is in the cache of a member that fails before a flush, while another member lacks the
 /// zone.
 #[test]
-fn a_tail_that_was_not_secured_is_not_taken_for_one_that_was() {
+fn unflushed_tail_is_not_taken_for_durable() {
     let mut scene = Scene::volatile(Policy::InPlace);
     scene.write(0, 0, 5);
     scene.replace(1);
@@ -1305,7 +1305,7 @@ fn a_tail_that_was_not_secured_is_not_taken_for_one_that_was() {
 
 /// Members have active-zone resources for one zone under rebuild beside all zones that may be written.
 #[test]
-fn no_more_zones_are_begun_than_the_members_can_have_beside_one_under_repair() {
+fn active_zones_leave_room_for_one_rebuild() {
     for policy in Policy::ALL {
         let mut scene = Scene::shaped(policy, geometry(ZONES + META, 240, 5));
         assert_eq!(scene.array.geometry().max_active, 3);
@@ -1329,7 +1329,7 @@ fn no_more_zones_are_begun_than_the_members_can_have_beside_one_under_repair() {
 
 /// The members' zones are larger than their used part: zones with grouped appends have a reserve.
 #[test]
-fn a_zone_that_was_written_to_its_end_by_appends_is_full_on_every_member() {
+fn fully_appended_zone_is_full_on_every_member() {
     let scene = Scene::appended(16);
     let capacity = scene.array.geometry().zone_capacity_blocks;
     (0..capacity).step_by(20).for_each(|at| scene.write(0, at, 20.min(capacity - at)));
@@ -1343,7 +1343,7 @@ fn a_zone_that_was_written_to_its_end_by_appends_is_full_on_every_member() {
 
 /// Member 0 fails when all of the zone has been copied to member 3.
 #[test]
-fn a_zone_that_begins_to_wait_for_a_member_is_not_rebuilt_any_more() {
+fn rebuild_stops_for_zone_awaiting_failed_member() {
     for policy in Policy::ALL {
         let mut scene = Scene::volatile(policy);
         scene.write(0, 0, 5 * STRIPE);
@@ -1367,7 +1367,7 @@ fn a_zone_that_begins_to_wait_for_a_member_is_not_rebuilt_any_more() {
 
 /// The drive is reset before it counts again, and reads from before the reset are discarded.
 #[test]
-fn a_read_that_is_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
+fn stale_read_from_reattached_drive_is_discarded() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         scene.write(0, 0, STRIPE);
@@ -1398,7 +1398,7 @@ fn a_read_that_is_on_its_way_to_a_drive_that_is_attached_again_is_not_believed()
 
 /// The drive was another member before, and is out.
 #[test]
-fn a_read_that_is_on_its_way_to_a_drive_that_replaces_another_one_is_not_believed() {
+fn stale_read_from_reassigned_drive_is_discarded() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy);
         scene.write(0, 0, STRIPE);

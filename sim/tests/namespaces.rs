@@ -195,7 +195,7 @@ fn spec(name: &str, zones: u32, max_active: u32) -> Spec {
 }
 
 #[test]
-fn every_rule_and_refusal_of_a_zone_without_a_zrwa() {
+fn namespace_follows_zone_rules_without_zrwa() {
     let zrwa = |step: &Do| matches!(step, OpenZrwa(_) | Flush(..) | OpenAllZrwa);
     // Zone faults can be injected into drives only.
     let befalls = |step: &Do| matches!(step, ReadOnly(_) | Offline(_));
@@ -223,7 +223,7 @@ fn every_rule_and_refusal_of_a_zone_without_a_zrwa() {
 }
 
 #[test]
-fn a_namespace_has_no_zrwa_to_give() {
+fn namespace_refuses_zrwa_commands() {
     let rig = Rig::new(&Geometry { zones: 80, ..drive_for_rows(3) }, 3);
     let namespace = rig.add(spec("plain", 2, 1)).unwrap();
     for step in [OpenZrwa(0), Flush(0, 1)] {
@@ -233,7 +233,7 @@ fn a_namespace_has_no_zrwa_to_give() {
 }
 
 #[test]
-fn tenants_see_their_own_data_after_a_restart_and_nothing_else() {
+fn namespaces_are_isolated_and_survive_restart() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
     let (one, two) = (rig.add(spec("one", 3, 2)).unwrap(), rig.add(spec("two", 3, 2)).unwrap());
     rig.write(&one, 0, 1, 20).unwrap();
@@ -258,7 +258,7 @@ fn tenants_see_their_own_data_after_a_restart_and_nothing_else() {
 }
 
 #[test]
-fn limits_change_while_a_namespace_is_written_and_are_kept() {
+fn qos_limits_change_at_runtime_and_persist() {
     let rig = Rig::new(&Geometry { zones: 60, ..drive_for_rows(3) }, 3);
     let one = rig.add(spec("one", 4, 2)).unwrap();
     let limits = |requests| {
@@ -332,7 +332,7 @@ fn ask_all(rig: &Rig, asks: &[(&Namespace, u64)]) -> Vec<u64> {
 }
 
 #[test]
-fn others_are_held_back_for_a_floor_and_for_the_class_of_latency_and_let_go() {
+fn throttle_protects_floors_and_latency_class_until_released() {
     let rig = Rig::new(&Geometry { zones: 60, ..drive_for_rows(3) }, 3);
     let (one, two) = (rig.add(spec("one", 2, 1)).unwrap(), rig.add(spec("two", 2, 1)).unwrap());
     let set = |rig: &Rig, qos| {
@@ -390,7 +390,7 @@ fn others_are_held_back_for_a_floor_and_for_the_class_of_latency_and_let_go() {
 }
 
 #[test]
-fn who_is_held_back_goes_one_behind_the_other_whosever_they_are() {
+fn throttle_admits_requests_of_all_namespaces_in_turn() {
     let rig = Rig::new(&Geometry { zones: 90, ..drive_for_rows(3) }, 3);
     let floor = Qos { floors: Rates { requests: 5000, blocks: 0 }, ..Qos::default() };
     let one = rig.add(Spec { qos: floor, ..spec("one", 2, 1) }).unwrap();
@@ -416,7 +416,7 @@ fn who_is_held_back_goes_one_behind_the_other_whosever_they_are() {
 }
 
 #[test]
-fn who_asks_for_more_than_its_limit_waits_at_the_front() {
+fn qos_limit_delays_excess_requests_at_admission() {
     let rig = Rig::new(&Geometry { zones: 60, ..drive_for_rows(3) }, 3);
     let one = rig.add(spec("one", 2, 1)).unwrap();
     let waits = || (0..31).map(|_| ask(&rig, &one, 0)).sum::<u64>();
@@ -433,7 +433,7 @@ fn who_asks_for_more_than_its_limit_waits_at_the_front() {
 }
 
 #[test]
-fn what_is_reset_or_removed_is_nobodys_and_reads_as_zeros_to_the_next() {
+fn reset_or_removed_zones_read_as_zeros() {
     let rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
     let one = rig.add(spec("one", 2, 2)).unwrap();
     for round in 0..20 {
@@ -455,7 +455,7 @@ fn what_is_reset_or_removed_is_nobodys_and_reads_as_zeros_to_the_next() {
 }
 
 #[test]
-fn a_namespace_grows_and_shrinks_behind_what_it_holds() {
+fn namespace_resize_preserves_data_and_refuses_occupied_zones() {
     let rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
     let one = rig.add(spec("one", 2, 2)).unwrap();
     rig.write(&one, 64, 7, 20).unwrap();
@@ -487,7 +487,7 @@ fn a_namespace_grows_and_shrinks_behind_what_it_holds() {
 }
 
 #[test]
-fn a_device_without_namespaces_can_be_as_it_was_before() {
+fn dissolve_empties_device_without_namespaces() {
     let rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
     let one = rig.add(spec("one", 2, 2)).unwrap();
     rig.write(&one, 0, 7, 20).unwrap();
@@ -505,7 +505,7 @@ fn a_device_without_namespaces_can_be_as_it_was_before() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_reason() {
+fn namespace_add_refuses_impossible_specs_with_reason() {
     let limited = Geometry { zones: 60, max_active: 14, max_open: 14, ..drive_for_rows(3) };
     let rig = Rig::new(&limited, 3);
     assert_eq!(rig.add(spec("", 1, 1)).err(), Some(VzoneError::Name));
@@ -527,7 +527,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
 
 /// Local and global overdrive, and reclaim of spares from namespaces that do not write (§4.4.2 to §4.4.4).
 #[test]
-fn spares_widen_groups_and_are_taken_back_from_who_does_not_write() {
+fn ballooning_widens_groups_and_reclaims_idle_spares() {
     let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
     let rig = Rig::new(&geometry, 15);
     let all: Vec<Namespace> =
@@ -564,7 +564,7 @@ fn spares_widen_groups_and_are_taken_back_from_who_does_not_write() {
 /// A namespace that has had no time to open a group is not inactive: the first one to write gets no more than the
 /// others do (§4.4.3).
 #[test]
-fn who_opens_first_borrows_from_others_only_when_they_open_nothing() {
+fn ballooning_borrows_only_from_inactive_namespaces() {
     let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
     let rig = Rig::new(&geometry, 15);
     for name in ["a", "b", "c", "d"] {
@@ -589,7 +589,7 @@ fn who_opens_first_borrows_from_others_only_when_they_open_nothing() {
 
 /// A failed write affects its v-zone alone, and only until the next start.
 #[test]
-fn a_zone_in_which_a_write_fails_can_be_read_and_is_moved_at_the_next_start() {
+fn vzone_with_failed_write_moves_at_next_start() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
     let one = rig.add(spec("one", 3, 1)).unwrap();
     rig.write(&one, 0, 7, 20).unwrap();
@@ -615,7 +615,7 @@ fn a_zone_in_which_a_write_fails_can_be_read_and_is_moved_at_the_next_start() {
 
 /// An offline zone at a start is no evidence of the end of a v-zone: all data is there when the zone is back.
 #[test]
-fn what_lies_in_a_zone_that_is_away_for_one_start_is_there_at_the_next() {
+fn vzone_data_survives_zone_offline_for_one_start() {
     let geometry = Geometry { zones: 100, ..drive_for_rows(5) };
     let filled = |rig: &Rig| {
         let one = rig.add(spec("one", 3, 2)).unwrap();
@@ -658,7 +658,7 @@ fn what_lies_in_a_zone_that_is_away_for_one_start_is_there_at_the_next() {
 
 /// An offline zone of the journal hides where the journal ends: the other zone may be older.
 #[test]
-fn what_is_in_a_journal_that_is_away_is_not_passed_over() {
+fn namespaces_refuse_opening_with_offline_journal_zone() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
     let are_on =
         |rig: &Rig| rig.runtime.block_on(Namespaces::are_on(rig.drive.clone()), || false).unwrap().unwrap();
@@ -691,7 +691,7 @@ fn what_is_in_a_journal_that_is_away_is_not_passed_over() {
 
 /// A close during a reservation waits for its completion, and no longer.
 #[test]
-fn a_close_does_not_wait_for_a_zone_that_is_refused() {
+fn namespaces_close_completes_when_reservation_is_refused() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
     let one = rig.add(spec("one", 3, 2)).unwrap();
     rig.runtime.run();
@@ -715,7 +715,7 @@ fn a_close_does_not_wait_for_a_zone_that_is_refused() {
 
 /// A loss is reported to the tenant that it concerns, whichever tenant's flush detects it.
 #[test]
-fn who_flushes_first_does_not_take_the_loss_of_another_one() {
+fn flush_reports_loss_to_affected_namespace_only() {
     let geometry = Geometry { zones: 100, volatile_cache: true, ..drive_for_rows(5) };
     for worn in [true, false] {
         let rig = Rig::new(&geometry, 5);
@@ -744,7 +744,7 @@ fn who_flushes_first_does_not_take_the_loss_of_another_one() {
 
 /// A zone that was worn before is no evidence of the loss by a failed flush.
 #[test]
-fn what_is_lost_is_not_blamed_on_a_zone_that_was_worn_before() {
+fn flush_loss_is_not_attributed_to_worn_zone() {
     let geometry = Geometry { zones: 100, volatile_cache: true, ..drive_for_rows(5) };
     for restarted in [true, false] {
         let rig = Rig::new(&geometry, 5);
@@ -774,7 +774,7 @@ fn what_is_lost_is_not_blamed_on_a_zone_that_was_worn_before() {
 
 /// A zone that the device refuses because of its limit of active zones is not lost.
 #[test]
-fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
+fn reservations_refused_by_active_limit_are_retried() {
     let claimed = Geometry { zones: 15, max_active: 14, max_open: 14, ..drive_for_rows(3) };
     let rig = Rig::over(&Geometry { max_active: 6, max_open: 6, ..claimed.clone() }, claimed, 3);
     let one = rig.add(Spec { essential: 2, ..spec("one", 3, 3) }).unwrap();
@@ -801,7 +801,7 @@ fn zones_that_are_refused_for_the_limit_are_asked_for_again() {
 /// On a device that allows fewer active zones than it reports, like an array with offline zones, one is always left for
 /// the journal: at runtime and at a start.
 #[test]
-fn the_journal_goes_on_where_groups_take_all_other_active_zones() {
+fn journal_keeps_active_zone_when_groups_take_others() {
     let claimed = Geometry { zones: 40, max_active: 14, max_open: 14, ..drive_for_rows(3) };
     for essential in [1, 2] {
         let limited = Geometry { max_active: 6, max_open: 6, ..claimed.clone() };
@@ -847,7 +847,7 @@ fn the_journal_goes_on_where_groups_take_all_other_active_zones() {
 
 /// A v-zone that is moved at a start counts for its namespace meanwhile.
 #[test]
-fn nobody_waits_for_a_sealed_zone_that_is_worn() {
+fn worn_vzone_moved_at_start_counts_as_active() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
     let one = rig.add(spec("one", 3, 1)).unwrap();
     rig.write(&one, 0, 7, 20).unwrap();
@@ -867,7 +867,7 @@ fn nobody_waits_for_a_sealed_zone_that_is_worn() {
 /// A write that was admitted, and then finds that earlier v-zones keep their zones, is refused, and can be repeated
 /// later.
 #[test]
-fn a_zone_that_cannot_be_begun_stays_empty() {
+fn vzone_refused_for_active_limit_stays_empty() {
     for blocks in [5, 45] {
         let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
         let one = rig.add(spec("one", 3, 1)).unwrap();
@@ -894,7 +894,7 @@ fn a_zone_that_cannot_be_begun_stays_empty() {
 
 /// A v-zone that cannot release its active zones counts for its namespace; writes that would wait for it are refused.
 #[test]
-fn nobody_waits_for_zones_that_cannot_be_given_back() {
+fn write_is_refused_while_vzone_keeps_active_zones() {
     let rig = Rig::new(&Geometry { zones: 100, ..drive_for_rows(5) }, 5);
     let one = rig.add(spec("one", 3, 1)).unwrap();
     rig.write(&one, 0, 7, 20).unwrap();
@@ -919,7 +919,7 @@ fn nobody_waits_for_zones_that_cannot_be_given_back() {
 
 /// A move continues in other zones after a write to its target fails, and the failed zones are not lost.
 #[test]
-fn a_move_that_fails_is_tried_again_in_other_zones() {
+fn vzone_move_retries_in_other_zones_after_failure() {
     let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
     let rig = Rig::new(&geometry, 15);
     let one = rig.add(Spec { essential: 2, ..spec("one", 4, 4) }).unwrap();
@@ -941,7 +941,7 @@ fn a_move_that_fails_is_tried_again_in_other_zones() {
 /// A move releases the active zones of the old group before it takes others, also if that succeeds only at the second
 /// attempt or one of them is worn: there may be no others, and spares are counted once.
 #[test]
-fn a_move_whose_zones_are_not_finished_at_once_is_tried_again_from_there() {
+fn vzone_move_continues_after_failed_finish_of_source() {
     let wide = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
     // One group holds all active zones.
     let narrow = Geometry { zones: 60, max_active: 11, max_open: 11, ..drive_for_rows(8) };
@@ -970,7 +970,7 @@ fn a_move_whose_zones_are_not_finished_at_once_is_tried_again_from_there() {
 
 /// Finishing fills zones up, which delays all others.
 #[test]
-fn what_is_moved_is_finished_only_if_its_active_zones_are_needed() {
+fn vzone_move_finishes_source_only_if_needed() {
     let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
     for written in 1..=2 {
         let rig = Rig::new(&geometry, 15);
@@ -995,7 +995,7 @@ fn what_is_moved_is_finished_only_if_its_active_zones_are_needed() {
 
 /// The start of data in a zone and the length of units follow the optimal write size of the device.
 #[test]
-fn data_begin_and_units_end_where_the_device_likes_writes_to() {
+fn vzone_data_aligns_to_optimal_write_size() {
     // Not if that would cost more than an eighth of a zone.
     for (optimal, lead_blocks) in [(1, 1), (4, 4), (5, 1)] {
         let geometry = Geometry { zones: 100, ..drive_for_rows(1) };
@@ -1053,7 +1053,7 @@ fn forged(rig: &Rig, head: Head, entries: &[Entry]) -> Rc<Frail> {
 
 /// A journal without damage may have any content: it is refused, or the namespaces can be used.
 #[test]
-fn a_journal_that_makes_no_sense_is_refused() {
+fn namespace_journal_with_invalid_content_is_refused() {
     let rig = Rig::new(&Geometry { zones: 60, zone_capacity_blocks: 16, ..drive_for_rows(3) }, 3);
     let one = rig.add(Spec { essential: 2, ..spec("one", 5, 5) }).unwrap();
     rig.add(spec("two", 2, 1)).unwrap();
@@ -1205,7 +1205,7 @@ fn is_lived_with(rig: &Rig, drive: Rc<Frail>) -> bool {
 
 /// The journal alternates between its two zones.
 #[test]
-fn the_journal_is_written_round_and_round() {
+fn namespace_journal_alternates_between_its_zones() {
     let mut rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
     rig.add(spec("one", 2, 2)).unwrap();
     for round in 0..60 {
@@ -1310,7 +1310,7 @@ fn forgotten(max_active: u32, volatile_cache: bool) -> (Small, Namespaces, Names
 }
 
 #[test]
-fn a_namespace_that_is_read_is_neither_resized_nor_removed() {
+fn namespace_being_read_refuses_resize_and_removal() {
     let (small, namespaces, wide) = forgotten(1, false);
     let read = wide.submit(Command::read(Lba(0), Buf::zeroed(20 * BLOCK)));
     small.runtime.run();
@@ -1324,7 +1324,7 @@ fn a_namespace_that_is_read_is_neither_resized_nor_removed() {
 
 /// The flush would complete for a namespace that is no longer informed of losses.
 #[test]
-fn a_namespace_that_is_flushed_is_neither_resized_nor_removed() {
+fn namespace_being_flushed_refuses_resize_and_removal() {
     let (small, namespaces, wide) = forgotten(1, false);
     let flush = wide.submit(Command::Flush);
     small.runtime.run();
@@ -1337,7 +1337,7 @@ fn a_namespace_that_is_flushed_is_neither_resized_nor_removed() {
 }
 
 #[test]
-fn a_removal_waits_for_a_move_and_for_who_resizes() {
+fn namespace_removal_waits_for_move_and_resize() {
     let (small, namespaces, _) = forgotten(1, false);
     small.clock.set(PATIENCE_US);
     namespaces.tick();
@@ -1360,7 +1360,7 @@ fn a_removal_waits_for_a_move_and_for_who_resizes() {
 
 /// Reclaim moves a group; the power is cut at every moment of that, and again at every moment of the recovery.
 #[test]
-fn a_reclaim_survives_a_cut_at_every_moment_and_another_one_in_recovery() {
+fn reclaim_survives_cuts_during_move_and_recovery() {
     for volatile in [false, true] {
         let (small, namespaces, _) = forgotten(1, volatile);
         small.clock.set(PATIENCE_US);
@@ -1393,7 +1393,7 @@ fn a_reclaim_survives_a_cut_at_every_moment_and_another_one_in_recovery() {
 
 /// A write does not wait for the rest of a move, at any moment of it, and the power is cut at every moment.
 #[test]
-fn a_move_stops_for_a_write_and_survives_a_cut_at_every_moment() {
+fn vzone_move_yields_to_write_and_survives_cuts() {
     for (volatile, begins_another) in [(false, false), (true, false), (true, true)] {
         let (mut stopped, mut spared, mut moved) = (0, 0, 0);
         for begun in 0.. {
@@ -1462,7 +1462,7 @@ fn a_move_stops_for_a_write_and_survives_a_cut_at_every_moment() {
 /// Any write of a move may be carried out and still complete with an error, whether the move stops or continues. The
 /// state of the journal is then unknown, and every possible state has to stay valid.
 #[test]
-fn a_move_that_stops_survives_a_write_that_only_seems_to_fail() {
+fn vzone_move_survives_executed_write_reported_as_failed() {
     let mut failed = 0;
     for begun in 0..40 {
         for moment in 0..40 {
@@ -1501,7 +1501,7 @@ fn play(over: Option<Over>, seeds: std::ops::Range<u64>) -> namespaces::Summary 
 }
 
 #[test]
-fn some_seeds_of_every_kind() {
+fn namespaces_simulation_passes_on_drive_and_arrays() {
     let array = |policy| Over::Array { policy, parities: 1, group_blocks: 0 };
     let appended = Over::Array { policy: Policy::Log, parities: 1, group_blocks: 16 };
     let overs = [Over::Drive, appended].into_iter().chain(Policy::ALL.map(array));
@@ -1518,7 +1518,7 @@ fn some_seeds_of_every_kind() {
 /// A v-zone holds whole segments, and so ends before the physical zones do. The power is cut at every moment of the
 /// write that fills it.
 #[test]
-fn a_zone_that_ends_before_those_below_is_full_after_a_cut_at_any_moment() {
+fn vzone_smaller_than_zones_is_full_after_cut() {
     for volatile in [false, true] {
         let drive = Geometry {
             zones: 40,

@@ -149,7 +149,7 @@ fn cut_on<T: 'static>(
 }
 
 #[test]
-fn a_creation_that_is_cut_off_says_so_and_can_be_begun_again() {
+fn creation_interrupted_is_reported_and_repeatable() {
     for ((policy, volatile), before) in POLICIES.into_iter().flat_map(|p| [(p, false), (p, true)]) {
         let (mut unfinished, mut finished, mut emptied) = (0, 0, 0);
         for commands in 0.. {
@@ -219,7 +219,7 @@ fn a_creation_that_is_cut_off_says_so_and_can_be_begun_again() {
 }
 
 #[test]
-fn a_new_name_is_there_or_not_and_nobody_is_stale() {
+fn rename_interrupted_is_atomic_without_stale_members() {
     for (policy, volatile) in POLICIES {
         for missing in anybody() {
             let (mut old, mut new) = (0, 0);
@@ -263,7 +263,7 @@ enum Saying {
 }
 
 #[test]
-fn a_name_that_was_given_without_a_member_counts_though_that_one_was_told_another_one() {
+fn rename_outranks_newer_looking_superblock_of_absent_member() {
     let ways = [Saying::AtRest, Saying::Assembly, Saying::Running];
     for ((policy, volatile), saying) in POLICIES.iter().flat_map(|kind| ways.map(|saying| (*kind, saying))) {
         for commands in 0.. {
@@ -312,7 +312,7 @@ fn a_name_that_was_given_without_a_member_counts_though_that_one_was_told_anothe
 }
 
 #[test]
-fn a_running_array_is_adopted_and_says_so_in_the_next_assembly() {
+fn adopting_running_array_persists_host_and_autostart() {
     for (policy, volatile) in POLICIES {
         for commands in 0.. {
             let rig = Rig::new();
@@ -353,7 +353,7 @@ fn a_running_array_is_adopted_and_says_so_in_the_next_assembly() {
 }
 
 #[test]
-fn an_array_that_is_destroyed_is_whole_or_none_whoever_comes_back() {
+fn destruction_interrupted_leaves_array_whole_or_refused() {
     for (policy, volatile) in POLICIES {
         for missing in anybody() {
             let (mut whole, mut half, mut gone) = (0, 0, 0);
@@ -415,7 +415,7 @@ fn an_array_that_is_destroyed_is_whole_or_none_whoever_comes_back() {
 }
 
 #[test]
-fn a_destruction_that_would_leave_an_array_is_refused_and_writes_nothing() {
+fn destruction_leaving_usable_array_is_refused_without_writing() {
     let rig = Rig::new();
     let drives = used(&rig, Policy::Zrwa, false);
     let runtime = Runtime::new();
@@ -459,7 +459,7 @@ fn a_destruction_that_would_leave_an_array_is_refused_and_writes_nothing() {
 }
 
 #[test]
-fn a_drive_that_was_told_of_the_end_is_no_member_even_if_the_others_went_on() {
+fn drive_marked_for_destruction_is_no_member() {
     let told_alone = |drives: &[Drive]| {
         let told = labelled(drives, OLD).into_iter().filter(|(_, stage)| *stage == Stage::Ending);
         told.map(|(drive, _)| drive.name).collect::<Vec<_>>() == ["drive0"]
@@ -490,7 +490,7 @@ fn a_drive_that_was_told_of_the_end_is_no_member_even_if_the_others_went_on() {
 }
 
 #[test]
-fn a_drive_is_made_blank_whatever_is_on_it() {
+fn make_blank_empties_member_and_foreign_drives() {
     let (rig, runtime) = (Rig::new(), Runtime::new());
     let drives = used(&rig, Policy::Zrwa, false);
     // A drive with foreign data.

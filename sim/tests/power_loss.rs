@@ -118,7 +118,7 @@ fn take_over_after_single_power_loss_keeps_tails() {
 /// Drives have lost power at different times. Each one is compared with its own epoch: a drive that has kept power
 /// since then lacks nothing, and one that has lost power is detected.
 #[test]
-fn take_over_compares_each_drive_with_its_own_power_epoch() {
+fn take_over_compares_drives_with_own_power_epochs() {
     let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
     for (policy, parities) in [(Policy::Log, 1), (Policy::Log, 2)].into_iter().chain(WITH_ZRWA) {
         for odd in 0..3 + parities {
@@ -382,7 +382,7 @@ fn rebuild_repeats_zone_after_power_loss_of_target() {
 /// The record of a promise costs one log block on each member, once for each zone, and nothing after writes that move
 /// enough write pointers.
 #[test]
-fn promise_costs_one_log_block_per_member_and_zone() {
+fn promise_costs_one_log_block_per_part() {
     // With `inplace` the opening of a zone is recorded as well.
     for (policy, opening) in [(Policy::Zrwa, 0), (Policy::InPlace, 4)] {
         let shape = geometry(8, 240, 8);

@@ -16,7 +16,7 @@ fn states(scene: &Scene) -> Vec<engine::array::MemberState> {
 }
 
 #[test]
-fn probe_takes_out_a_drive_that_is_gone() {
+fn probe_takes_out_vanished_drive() {
     let scene = Scene::new(Policy::Log);
     scene.write(0, 0, STRIPE);
     assert_eq!(states(&scene), [Active; 4]);
@@ -26,7 +26,7 @@ fn probe_takes_out_a_drive_that_is_gone() {
 }
 
 #[test]
-fn probe_forgives_an_error_that_passes() {
+fn probe_tolerates_single_transient_error() {
     let scene = Scene::new(Policy::Log);
     scene.rig.damage(2, Fault::Fail { kind: Kind::Report, late: false });
     assert_eq!(states(&scene), [Active; 4]);
@@ -37,7 +37,7 @@ fn probe_forgives_an_error_that_passes() {
 }
 
 #[test]
-fn probe_fails_no_array_that_nothing_was_asked_of() {
+fn probe_never_fails_idle_array() {
     let scene = Scene::new(Policy::Log);
     scene.write(0, 0, STRIPE);
     scene.rig.damage(2, Fault::Vanish);

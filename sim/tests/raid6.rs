@@ -217,7 +217,7 @@ fn other_than(members: usize, not: &[usize]) -> usize {
 }
 
 #[test]
-fn what_was_promised_is_there_whichever_two_are_missing_and_the_array_goes_on_and_is_whole_again() {
+fn raid6_keeps_promised_data_without_any_two_members() {
     for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [4, 5, 6].map(|n| (policy, n))) {
         for lost in pairs(members) {
             let what = format!("{policy:?}, {members} members without {lost:?}");
@@ -251,7 +251,7 @@ fn what_was_promised_is_there_whichever_two_are_missing_and_the_array_goes_on_an
 }
 
 #[test]
-fn two_members_that_are_lost_at_work_cost_nothing_one_after_the_other_or_at_once() {
+fn raid6_survives_two_members_lost_at_runtime() {
     for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [4, 6].map(|n| (policy, n))) {
         for lost in pairs(members) {
             let at_once = (lost[0] + lost[1]) % 2 == 0;
@@ -292,7 +292,7 @@ fn two_members_that_are_lost_at_work_cost_nothing_one_after_the_other_or_at_once
 }
 
 #[test]
-fn as_many_members_as_there_may_be_and_small_zones_lose_nothing_without_two_either() {
+fn raid6_maximum_members_and_aggregates_survive_two_losses() {
     let small = |granularity| Geometry {
         zrwa: Some(Zrwa { size_blocks: 8, granularity_blocks: granularity, max_zones: 64 }),
         max_open: 64,
@@ -322,7 +322,7 @@ fn as_many_members_as_there_may_be_and_small_zones_lose_nothing_without_two_eith
 
 /// Without FUA or flush, and before any write pointer has moved.
 #[test]
-fn what_a_process_answered_before_it_died_is_there_whichever_two_are_missing() {
+fn raid6_take_over_keeps_acknowledged_data_without_two() {
     for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 4), (policy, 5)]) {
         for missing in pairs(members) {
             let zrwa = Some(Zrwa { size_blocks: 12 * CHUNK, granularity_blocks: 2, max_zones: 8 });
@@ -366,7 +366,7 @@ fn what_a_process_answered_before_it_died_is_there_whichever_two_are_missing() {
 
 /// After the shutdown, zones without a moved write pointer are empty on some members or on all.
 #[test]
-fn what_was_durable_is_there_after_an_orderly_shutdown_whichever_two_are_missing() {
+fn raid6_shutdown_keeps_durable_data_without_two_members() {
     for (policy, members) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 4), (policy, 5)]) {
         for missing in pairs(members) {
             let mut scene = Scene::new(policy, members);
@@ -404,7 +404,7 @@ fn observed_rebuild(scene: &Scene) -> Vec<(usize, u32)> {
 }
 
 #[test]
-fn a_rebuild_of_two_brings_every_zone_one_level_of_redundancy_back_before_any_gets_the_second() {
+fn raid6_rebuild_restores_one_redundancy_level_everywhere_first() {
     for policy in Policy::ALL {
         let mut scene = Scene::filled(policy, 5);
         scene.cut(&[1, 3]);
@@ -423,7 +423,7 @@ fn a_rebuild_of_two_brings_every_zone_one_level_of_redundancy_back_before_any_ge
 }
 
 #[test]
-fn what_lacks_two_parts_is_rebuilt_before_what_lacks_one() {
+fn raid6_rebuild_prefers_zones_lacking_two_parts() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 5);
         (0..5).for_each(|zone| scene.write_to(zone, 30));
@@ -442,7 +442,7 @@ fn what_lacks_two_parts_is_rebuilt_before_what_lacks_one() {
 }
 
 #[test]
-fn a_second_member_that_is_lost_while_the_first_is_rebuilt_stops_nothing() {
+fn raid6_rebuild_survives_loss_of_second_member() {
     for (policy, writes) in Policy::ALL.into_iter().flat_map(|policy| [1, 4, 10].map(|n| (policy, n))) {
         for second in [1, 2, 4] {
             let what = format!("{policy:?}, {second} after {writes} writes");
@@ -473,7 +473,7 @@ fn a_second_member_that_is_lost_while_the_first_is_rebuilt_stops_nothing() {
 }
 
 #[test]
-fn a_rebuild_of_two_that_is_cut_off_goes_on_and_what_it_has_filled_counts() {
+fn raid6_interrupted_rebuild_resumes_and_keeps_filled_parts() {
     for policy in Policy::ALL {
         for (cuts, steps) in (0..).step_by(9).enumerate() {
             let what = format!("{policy:?}, cut after {steps}");
@@ -507,7 +507,7 @@ fn a_rebuild_of_two_that_is_cut_off_goes_on_and_what_it_has_filled_counts() {
 }
 
 #[test]
-fn a_block_that_a_third_one_cannot_read_is_lost_with_two_missing_and_nothing_with_one() {
+fn raid6_unreadable_block_is_lost_without_two_members() {
     for (policy, lost) in Policy::ALL.into_iter().flat_map(|policy| [(policy, &[1][..]), (policy, &[1, 4])]) {
         let mut scene = Scene::new(policy, 5);
         scene.write_to(0, 6 * scene.stripe());
@@ -551,7 +551,7 @@ fn a_block_that_a_third_one_cannot_read_is_lost_with_two_missing_and_nothing_wit
 }
 
 #[test]
-fn a_drive_that_works_is_replaced_while_another_member_is_out() {
+fn raid6_replacement_works_while_another_member_is_out() {
     for policy in Policy::ALL {
         let mut scene = Scene::filled(policy, 5);
         scene.cut(&[3]);
@@ -585,7 +585,7 @@ fn a_drive_that_works_is_replaced_while_another_member_is_out() {
 }
 
 #[test]
-fn dead_parts_of_two_members_cost_a_zone_nothing_and_a_third_fails_that_zone_alone() {
+fn raid6_zone_survives_two_dead_parts_not_three() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 5);
         (0..4).for_each(|zone| scene.write_to(zone, 30));
@@ -629,7 +629,7 @@ fn dead_parts_of_two_members_cost_a_zone_nothing_and_a_third_fails_that_zone_alo
 /// A member that has already finished its part has no slots any more, but the blocks in their places can still be read.
 /// If recovery cannot finish the zone either, nothing is decoded with these blocks.
 #[test]
-fn a_finish_that_is_cut_and_cannot_be_carried_out_invents_nothing() {
+fn raid6_interrupted_unfinishable_finish_invents_no_data() {
     let mut lost = 0;
     for tail in [2, 5, 10, 15] {
         for [a, b] in pairs(5) {
@@ -662,7 +662,7 @@ fn a_finish_that_is_cut_and_cannot_be_carried_out_invents_nothing() {
 }
 
 #[test]
-fn with_three_missing_an_array_is_refused_and_nothing_is_written() {
+fn raid6_refuses_three_missing_members_without_writing() {
     for policy in Policy::ALL {
         let mut scene = Scene::filled(policy, 6);
         scene.cut_power();
@@ -678,7 +678,7 @@ fn with_three_missing_an_array_is_refused_and_nothing_is_written() {
 }
 
 #[test]
-fn a_third_member_that_is_lost_at_work_fails_the_array_and_invents_nothing() {
+fn raid6_losing_third_member_fails_without_wrong_data() {
     for policy in Policy::ALL {
         let scene = Scene::filled(policy, 6);
         scene.vanish(&[0, 2, 5]);
@@ -694,7 +694,7 @@ fn a_third_member_that_is_lost_at_work_fails_the_array_and_invents_nothing() {
 
 /// P is the sum of the chunks, and Q the sum of the chunks times powers of 2, as in Linux.
 #[test]
-fn both_parities_lie_where_the_format_says() {
+fn raid6_parities_have_documented_content_and_place() {
     fn times(mut by: u32, mut byte: u8) -> u8 {
         while by > 0 {
             byte = (byte << 1) ^ if byte & 0x80 > 0 { 0x1d } else { 0 };
@@ -729,7 +729,7 @@ fn both_parities_lie_where_the_format_says() {
 }
 
 #[test]
-fn what_cannot_be_an_array_with_two_parities_is_refused() {
+fn raid6_create_refuses_impossible_arrays() {
     let runtime = Runtime::new();
     let shape = geometry(ZONES + META, 240, 8);
     let refused = |members: usize, shape: &Geometry, options: CreateOptions| {
@@ -782,7 +782,7 @@ fn what_cannot_be_an_array_with_two_parities_is_refused() {
 
 /// A provisional assembly makes no member stale; the drives return one after the other.
 #[test]
-fn an_array_without_two_holds_back_until_both_are_there_or_it_has_to_begin() {
+fn raid6_provisional_array_commits_when_complete_or_written() {
     for policy in Policy::ALL {
         for back in [0, 1, 2] {
             let mut scene = Scene::filled(policy, 5);
@@ -817,7 +817,7 @@ fn an_array_without_two_holds_back_until_both_are_there_or_it_has_to_begin() {
 /// A member that is missing during a rename has missed no data, even if another one returns for a zone that waits for
 /// it.
 #[test]
-fn a_name_makes_nobody_stale_though_another_member_comes_back() {
+fn raid6_rename_makes_no_member_stale() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 5);
         scene.write_to(0, CHUNK + 1);
@@ -847,7 +847,7 @@ fn a_name_makes_nobody_stale_though_another_member_comes_back() {
 }
 
 #[test]
-fn two_members_can_be_taken_out_by_hand_and_a_third_cannot() {
+fn raid6_operator_can_take_out_two_members_only() {
     for policy in Policy::ALL {
         let mut scene = Scene::filled(policy, 5);
         for (nth, member) in [2, 0].into_iter().enumerate() {
@@ -867,7 +867,7 @@ fn two_members_can_be_taken_out_by_hand_and_a_third_cannot() {
 }
 
 #[test]
-fn two_members_whose_zones_cannot_be_listed_are_done_without() {
+fn raid6_assemble_omits_two_members_with_failing_report() {
     for policy in Policy::ALL {
         let mut scene = Scene::filled(policy, 5);
         scene.cut_power();
@@ -885,7 +885,7 @@ fn two_members_whose_zones_cannot_be_listed_are_done_without() {
 
 /// The parts of a zone on two members are reset by another program.
 #[test]
-fn a_zone_that_somebody_else_has_changed_on_two_members_is_done_without_both() {
+fn raid6_decodes_zone_externally_reset_on_two_members() {
     for policy in Policy::ALL {
         for pair in pairs(5) {
             let mut scene = Scene::new(policy, 5);
@@ -904,7 +904,7 @@ fn a_zone_that_somebody_else_has_changed_on_two_members_is_done_without_both() {
 
 /// Some or all of the written blocks are still in the ZRWAs.
 #[test]
-fn two_members_may_lose_their_zrwas_with_the_power() {
+fn raid6_survives_zrwa_loss_of_two_members() {
     for tail in 1..Scene::new(Policy::Zrwa, 5).stripe() + 2 {
         for pair in pairs(5) {
             let mut scene = Scene::new(Policy::Zrwa, 5);
@@ -920,7 +920,7 @@ fn two_members_may_lose_their_zrwas_with_the_power() {
 
 /// A checkpoint in a small log holds the slots of both parities of every zone that may be active.
 #[test]
-fn no_more_zones_are_active_than_a_log_has_room_for_the_slots_of() {
+fn raid6_active_zones_fit_slots_into_log() {
     let shape = geometry(24, 128, 14);
     for policy in [Policy::Zrwa, Policy::Log] {
         let scene = Scene::shaped(policy, 5, shape.clone());
@@ -932,7 +932,7 @@ fn no_more_zones_are_active_than_a_log_has_room_for_the_slots_of() {
 
 /// The members of both chunks of a partial stripe are missing, and one of the two slots is unreadable.
 #[test]
-fn two_chunks_are_in_doubt_if_one_slot_alone_can_be_read() {
+fn raid6_two_chunks_with_single_slot_are_offline() {
     for which in 0..2 {
         let mut scene = Scene::new(Policy::Log, 6);
         let stripe = scene.stripe();
@@ -956,7 +956,7 @@ fn two_chunks_are_in_doubt_if_one_slot_alone_can_be_read() {
 /// A member with relocated blocks, in the place of those burned by an interrupted write, is replaced while a rebuild
 /// reads from it: the burned blocks are not the data.
 #[test]
-fn a_rebuild_does_not_believe_a_drive_that_has_been_replaced() {
+fn raid6_rebuild_ignores_reads_from_replaced_drive() {
     for index in 1..5 {
         let mut scene = Scene::new(Policy::Log, 5);
         let layout = scene.array.layout();
@@ -993,7 +993,7 @@ fn a_rebuild_does_not_believe_a_drive_that_has_been_replaced() {
 /// The member is attached again, and so reset, while a rebuild reads the stripe of the tail from it: no data is left on
 /// it.
 #[test]
-fn a_rebuild_does_not_believe_a_drive_that_has_been_wiped() {
+fn raid6_rebuild_ignores_reads_from_wiped_drive() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 5);
         let layout = scene.array.layout();

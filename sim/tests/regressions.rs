@@ -107,7 +107,7 @@ fn start_rebuild(runtime: &Runtime, array: &Array) -> Rc<RefCell<Option<Result<u
 /// array is assembled, with the partial parity of zones that are full since: every checkpoint
 /// carried it on, until a checkpoint did not fit into a metadata zone and the array was lost.
 #[test]
-fn partial_parity_of_full_zones_is_forgotten_when_the_array_is_assembled() {
+fn assembly_drops_logged_partial_parity_of_full_zones() {
     let runtime = Runtime::new();
     let all = drives(4, &geometry(12, 48, 3));
     let mut array = create(&runtime, &all);
@@ -152,7 +152,7 @@ fn change_while_waiting(
 /// The members' zones were opened after they had been finished, which drives refuse: all members
 /// were taken out.
 #[test]
-fn a_zone_that_waits_to_be_opened_can_be_finished() {
+fn zone_waiting_for_open_can_be_finished() {
     let runtime = Runtime::new();
     let (array, results) = change_while_waiting(&runtime, finish(1), |_, _| false);
     assert_eq!(results, [Ok(()), Err(Status::ZoneIsFull.into())]);
@@ -162,7 +162,7 @@ fn a_zone_that_waits_to_be_opened_can_be_finished() {
 
 /// The queued write was never completed.
 #[test]
-fn a_zone_that_waits_to_be_opened_and_cannot_be_finished_refuses_what_waits() {
+fn failed_finish_of_waiting_zone_fails_queued_writes() {
     let runtime = Runtime::new();
     let refuses = |drive, command: &Command| drive < 2 && matches!(command, Command::Finish { .. });
     let (_, results) = change_while_waiting(&runtime, finish(1), refuses);
@@ -172,7 +172,7 @@ fn a_zone_that_waits_to_be_opened_and_cannot_be_finished_refuses_what_waits() {
 /// The members' zones were opened although the logical zone had been reset; the next write to it opened them again,
 /// which drives refuse.
 #[test]
-fn a_zone_that_waits_to_be_opened_can_be_reset() {
+fn zone_waiting_for_open_can_be_reset() {
     let runtime = Runtime::new();
     let (array, results) = change_while_waiting(&runtime, reset(1), |_, _| false);
     assert_eq!(results, [Ok(()), Err(Status::ZoneInvalidWrite.into())]);
@@ -208,7 +208,7 @@ fn burst_of_partial_parity(filled: u64) {
 }
 
 #[test]
-fn the_metadata_log_has_room_for_any_burst_of_records() {
+fn metadata_log_has_room_for_any_record_burst() {
     (0..80).for_each(burst_of_partial_parity);
 }
 
@@ -246,7 +246,7 @@ fn two_rebuilds(seed: u64) {
 }
 
 #[test]
-fn there_is_one_rebuild_at_a_time() {
+fn rebuild_refuses_second_concurrent_rebuild() {
     (0..30).for_each(two_rebuilds);
 }
 
@@ -278,7 +278,7 @@ fn rebuild_with_log(filled: u64) {
 }
 
 #[test]
-fn a_rebuild_that_is_done_stays_done_however_full_the_log_was() {
+fn completed_rebuild_survives_assembly_with_full_log() {
     (0..120).for_each(rebuild_with_log);
 }
 
@@ -308,7 +308,7 @@ fn failed_flush(seed: u64) {
 }
 
 #[test]
-fn write_pointers_wait_until_a_member_that_failed_to_flush_is_known_to_be_out() {
+fn write_pointers_wait_until_failed_member_is_recorded() {
     (0..40).for_each(failed_flush);
 }
 
@@ -347,7 +347,7 @@ fn end_while_crossed_off(slow: fn(usize, &Command) -> bool) {
 }
 
 #[test]
-fn a_zone_is_not_opened_while_a_rebuild_crosses_it_off() {
+fn zone_open_waits_for_record_of_completed_rebuild() {
     // Either the record itself, or the flush of the new drive before it.
     end_while_crossed_off(|_, command| writes_before(command, META_ZONES * 256));
     end_while_crossed_off(|drive, command| drive == 4 && matches!(command, Command::Flush));
@@ -357,7 +357,7 @@ fn a_zone_is_not_opened_while_a_rebuild_crosses_it_off() {
 /// the array had finished them, and two others that the array then opened exceeded the drive's limit: the drive
 /// refused, and was taken out.
 #[test]
-fn a_zone_that_ends_frees_the_resources_of_a_member_that_lacks_it() {
+fn finished_zone_frees_resources_on_lacking_member() {
     let runtime = Runtime::new();
     let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 4));
     assert_eq!(array.geometry().max_active, 2);
@@ -383,7 +383,7 @@ fn a_zone_that_ends_frees_the_resources_of_a_member_that_lacks_it() {
 /// All of a zone is written, but the members' write pointers are not at its end yet. Such a zone counts as full, so a
 /// finish completed at once, and after a crash the zone was not full.
 #[test]
-fn a_finish_of_a_full_zone_waits_until_the_zone_is_full_on_the_members() {
+fn finish_of_full_zone_waits_for_members() {
     let runtime = Runtime::new();
     let (rig, all, array) = rigged(&runtime, &geometry(8, 200, 6));
     let last = capacity(&array) - STRIPE;
@@ -430,7 +430,7 @@ fn shut_down_with_three_blocks(runtime: &Runtime) -> (Rc<Rig>, Vec<Drive>, u64) 
 /// Blocks that could not be read when they were to be written back were left out, and read as zeros once the write
 /// pointer had passed them.
 #[test]
-fn a_member_that_cannot_read_what_its_empty_zone_should_hold_is_rebuilt() {
+fn member_with_unreadable_empty_zone_is_rebuilt() {
     let runtime = Runtime::new();
     let (rig, all, data) = shut_down_with_three_blocks(&runtime);
     rig.rule(move |drive, command| fail_if(drive == 0 && reads_any(command, &(data + 1..data + 2))));
@@ -446,7 +446,7 @@ fn a_member_that_cannot_read_what_its_empty_zone_should_hold_is_rebuilt() {
 
 /// As before, with a member missing: there is nothing to rebuild from.
 #[test]
-fn an_empty_zone_that_cannot_be_read_is_offline_where_it_cannot_be_done_without() {
+fn unreadable_empty_zone_of_degraded_array_is_offline() {
     let runtime = Runtime::new();
     let (rig, all, data) = shut_down_with_three_blocks(&runtime);
     rig.rule(move |drive, command| fail_if(drive == 0 && reads_any(command, &(data + 1..data + 2))));
@@ -465,7 +465,7 @@ fn offline(array: &Array) -> Vec<(u32, Refusal, Vec<usize>)> {
 /// Reads of unwritten blocks fail on some drives. Parity was to verify a member that had lost its ZRWA, and unreadable
 /// blocks counted as matching.
 #[test]
-fn a_lost_zrwa_is_noticed_where_unwritten_blocks_cannot_be_read() {
+fn lost_zrwa_is_detected_with_unreadable_unwritten_blocks() {
     let runtime = Runtime::new();
     let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 8));
     rig.fail_unwritten();
@@ -479,7 +479,7 @@ fn a_lost_zrwa_is_noticed_where_unwritten_blocks_cannot_be_read() {
 /// One member with the zone's log is missing, and the other one cannot read that log of a zone that is empty
 /// everywhere: the zone was reset.
 #[test]
-fn an_empty_zone_whose_log_cannot_be_read_is_offline() {
+fn empty_zone_with_unreadable_log_is_offline() {
     let runtime = Runtime::new();
     let (rig, all, data) = shut_down_with_three_blocks(&runtime);
     // The log is half the ZRWA ahead.
@@ -495,7 +495,7 @@ fn an_empty_zone_whose_log_cannot_be_read_is_offline() {
 /// While a member is out, one witness of the first chunk is enough. When the rebuilt part counted again, the record of
 /// that was durable before the second witness: without the first one the zone was reset.
 #[test]
-fn a_member_that_is_rebuilt_counts_when_its_tail_has_two_witnesses() {
+fn rebuilt_member_counts_only_with_two_tail_witnesses() {
     let runtime = Runtime::new();
     let (rig, mut all, array) = rigged(&runtime, &geometry(10, 200, 8));
     // The first chunk is on member 0, its slot on member 1, and a logged tail would be on 0 and 3.
@@ -522,7 +522,7 @@ fn a_member_that_is_rebuilt_counts_when_its_tail_has_two_witnesses() {
 /// A metadata zone that was finished early is read to its end. Where its unwritten blocks are unreadable, the whole log
 /// counted as unreadable.
 #[test]
-fn metadata_is_read_where_unwritten_blocks_cannot_be() {
+fn metadata_log_is_read_despite_unreadable_unwritten_blocks() {
     let runtime = Runtime::new();
     let (rig, all, mut array) = rigged(&runtime, &geometry(10, 200, 8));
     rig.fail_unwritten();
@@ -545,7 +545,7 @@ fn metadata_is_read_where_unwritten_blocks_cannot_be() {
 /// Zeros are written, the drives are shut down in an orderly way, and a member is missing: the remaining data looks as
 /// if another member had lost its ZRWA too.
 #[test]
-fn zeros_that_parity_confirms_are_believed() {
+fn zeros_confirmed_by_parity_are_accepted() {
     for (members, blocks, byte) in [(3, 4, 0), (4, 8, 7), (5, 12, 0)] {
         let runtime = Runtime::new();
         let (rig, geometry) = (Rig::new(), geometry(10, 200, 8));
@@ -564,7 +564,7 @@ fn zeros_that_parity_confirms_are_believed() {
 /// The process is killed, and the drives are shut down in an orderly way while the host stays up: acknowledged writes
 /// without FUA were given up because all parts of the zone were empty.
 #[test]
-fn tails_count_after_a_shutdown_of_the_drives_too() {
+fn take_over_uses_tails_after_drive_shutdown() {
     let runtime = Runtime::new();
     let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 8));
     let mut tails =
@@ -584,7 +584,7 @@ fn tails_count_after_a_shutdown_of_the_drives_too() {
 /// the logged parity of the stripe before; the power was cut before write pointers proved that tail, and with a member
 /// missing the promised data could not be decoded any more.
 #[test]
-fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
+fn interrupted_take_over_keeps_parity_of_promised_data() {
     for missing in 0..4 {
         let runtime = Runtime::new();
         let geometry = geometry(10, 200, 16);
@@ -617,7 +617,7 @@ fn an_assembly_that_is_cut_off_leaves_the_parity_of_what_was_promised_before() {
 /// A drive is taken out and attached again, which resets it, while a read of it is in flight. The data that this read
 /// returned was used.
 #[test]
-fn a_read_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
+fn stale_read_from_reattached_drive_is_discarded() {
     let runtime = Runtime::new();
     let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 5));
     write_up_to(&runtime, &array, 0, 8 * STRIPE, STRIPE);
@@ -648,7 +648,7 @@ fn a_read_on_its_way_to_a_drive_that_is_attached_again_is_not_believed() {
 /// An orderly shutdown has made a zone empty that can still be read in its ZRWA. These contents were still there when
 /// the drive was attached again, since a reset of all zones skips empty ones, and looked like a damaged log.
 #[test]
-fn nothing_is_left_on_a_drive_that_is_attached() {
+fn attach_leaves_no_old_data_on_drive() {
     for member in 0..4 {
         let runtime = Runtime::new();
         let (rig, all, array) = rigged(&runtime, &geometry(10, 200, 5));

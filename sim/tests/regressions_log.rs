@@ -164,7 +164,7 @@ fn one_read_fails(stripe: u64, reader: usize, block: u64) {
 }
 
 #[test]
-fn a_block_that_cannot_be_read_is_not_taken_for_parity_that_is_lacking() {
+fn unreadable_block_is_not_taken_for_missing_parity() {
     for stripe in 0..MEMBERS as u64 {
         for reader in (0..MEMBERS).filter(|member| *member != layout().parity_member(stripe, 0)) {
             (0..CHUNK).for_each(|block| one_read_fails(stripe, reader, block));
@@ -175,7 +175,7 @@ fn a_block_that_cannot_be_read_is_not_taken_for_parity_that_is_lacking() {
 /// Relocated blocks are in the member's log only. One block of the log was unreadable, and the array rolled back to
 /// that place, or took the remains of an interrupted write for data.
 #[test]
-fn a_member_that_cannot_read_its_relocated_blocks_is_rebuilt() {
+fn member_with_unreadable_relocated_blocks_is_rebuilt() {
     for (member, end) in (0..MEMBERS).flat_map(|member| [(member, 3 * STRIPE), (member, 200)]) {
         let runtime = Runtime::new();
         let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
@@ -229,7 +229,7 @@ fn a_member_that_cannot_read_its_relocated_blocks_is_rebuilt() {
 /// Two members lack their parts, and those of the others are empty: only the tails file of a killed process proves that
 /// the zone was begun.
 #[test]
-fn what_was_answered_is_not_given_up_for_empty_parts() {
+fn too_few_empty_parts_decide_no_tail() {
     let parts = vec![None, None, Some(Part::default()), Some(Part::default())];
     // With or without a tail: the missing parts may hold all that was written.
     for told_blocks in [0, 5] {
@@ -241,7 +241,7 @@ fn what_was_answered_is_not_given_up_for_empty_parts() {
 /// The limit of displaced blocks was the room that small zones left in a log, which was none: a member lost its part of
 /// the zone at the first power cut, and after the second one the array was refused.
 #[test]
-fn zones_that_are_used_in_part_leave_room_in_the_log() {
+fn partly_used_zones_leave_room_for_relocated_blocks() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, Some(4 * STRIPE));
@@ -261,7 +261,7 @@ fn zones_that_are_used_in_part_leave_room_in_the_log() {
 /// Power cuts in many zones at once displace more blocks than half of a small log can hold: the members drop parts of
 /// zones instead, no zone on more than one member.
 #[test]
-fn members_do_without_zones_whose_displaced_blocks_have_no_room() {
+fn members_drop_parts_when_log_lacks_relocation_room() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 92, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, None);
@@ -300,7 +300,7 @@ fn last_logged(rig: &Rc<Rig>, of: usize) -> Rc<Cell<Option<Lba>>> {
 /// A finished zone of a member was reset by another program. Only its parity was found to be lacking, so the member's
 /// data read as zeros.
 #[test]
-fn a_finished_zone_that_another_hand_has_reset_is_lacking() {
+fn externally_reset_part_of_finished_zone_is_lacking() {
     for (member, tail) in (0..MEMBERS).flat_map(|member| (1..4 * STRIPE).map(move |tail| (member, tail))) {
         let runtime = Runtime::new();
         let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
@@ -320,7 +320,7 @@ fn a_finished_zone_that_another_hand_has_reset_is_lacking() {
 /// With the data's member missing, the only trace of a small write is parity in the log of another one. An unreadable
 /// block in that log may have held it: the zone waits for the missing member.
 #[test]
-fn a_zone_that_may_have_begun_in_a_hole_of_a_log_waits_for_the_missing_member() {
+fn unreadable_log_block_makes_zone_await_missing_member() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, None);
@@ -341,7 +341,7 @@ fn a_zone_that_may_have_begun_in_a_hole_of_a_log_waits_for_the_missing_member() 
 /// Relocated blocks of a member are in its log. With an unreadable block there, the member lacks its part of the zone;
 /// a finished zone could not be decoded with another member missing, and did not wait for that one.
 #[test]
-fn a_finished_zone_with_blocks_in_a_damaged_log_waits_for_the_missing_member() {
+fn finished_zone_with_damaged_log_awaits_missing_member() {
     let mut waited = 0;
     for (holder, missing) in (0..MEMBERS).flat_map(|m| [(m, (m + 1) % MEMBERS), (m, (m + 2) % MEMBERS)]) {
         let runtime = Runtime::new();
@@ -365,7 +365,7 @@ fn a_finished_zone_with_blocks_in_a_damaged_log_waits_for_the_missing_member() {
 }
 
 #[test]
-fn what_is_read_is_what_was_displaced_and_not_what_displaced_it() {
+fn reads_return_relocated_instead_of_burned_blocks() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, None);
@@ -383,7 +383,7 @@ fn what_is_read_is_what_was_displaced_and_not_what_displaced_it() {
 
 /// A new drive is written from the start of its zones, so no place is burned.
 #[test]
-fn nothing_is_displaced_on_a_drive_that_is_new() {
+fn new_drive_has_no_relocated_blocks() {
     let behind = layout().member(1, 0);
     for (member, missing) in (0..MEMBERS).flat_map(|m| (0..MEMBERS).map(move |other| (m, other))) {
         if member == missing || member == behind {
@@ -415,7 +415,7 @@ fn nothing_is_displaced_on_a_drive_that_is_new() {
 
 /// The blocks displaced in a lacking part would only take room in the log.
 #[test]
-fn what_was_displaced_in_a_part_that_is_lacking_is_forgotten() {
+fn relocated_blocks_of_lacking_part_are_dropped() {
     for member in (0..MEMBERS).filter(|member| *member != layout().member(1, 0)) {
         let runtime = Runtime::new();
         let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
@@ -443,7 +443,7 @@ fn what_was_displaced_in_a_part_that_is_lacking_is_forgotten() {
 
 /// A read of a drive with displaced blocks is in flight, and the drive is replaced.
 #[test]
-fn what_a_drive_had_displaced_is_not_looked_for_on_the_next_one() {
+fn relocated_blocks_are_not_read_from_attached_drive() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, _, array) = {
@@ -470,7 +470,7 @@ fn what_a_drive_had_displaced_is_not_looked_for_on_the_next_one() {
 
 /// The new drive takes over without the zone, which cannot be copied, and is rebuilt at once.
 #[test]
-fn what_a_drive_had_displaced_is_not_looked_for_on_the_one_that_takes_over() {
+fn relocated_blocks_are_not_read_from_replacement_drive() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, None);
@@ -505,7 +505,7 @@ fn what_a_drive_had_displaced_is_not_looked_for_on_the_one_that_takes_over() {
 
 /// All members' zones are full, but relocated blocks had not arrived in the logs.
 #[test]
-fn a_zone_with_displaced_blocks_is_not_whole_because_its_parts_are_full() {
+fn full_parts_without_relocated_blocks_leave_zone_incomplete() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, None);
@@ -535,7 +535,7 @@ fn a_zone_with_displaced_blocks_is_not_whole_because_its_parts_are_full() {
 
 /// Blocks relocated for an interrupted write were taken for those of the next one before its own records arrived.
 #[test]
-fn what_was_relocated_beyond_the_tail_is_forgotten() {
+fn relocated_blocks_beyond_tail_are_dropped() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 200, 5) };
     let (rig, all, array) = rigged(&runtime, &geometry, None);
@@ -563,7 +563,7 @@ fn what_was_relocated_beyond_the_tail_is_forgotten() {
 /// With a member missing no other part can be dropped: displaced blocks take all the room in the log, and then the
 /// array is refused.
 #[test]
-fn displaced_blocks_that_have_no_room_are_a_refusal_where_nobody_can_be_done_without() {
+fn degraded_array_without_relocation_room_is_refused() {
     let runtime = Runtime::new();
     let geometry = Geometry { zrwa: None, ..geometry(10, 92, 5) };
     let (rig, all, mut array) = rigged(&runtime, &geometry, None);

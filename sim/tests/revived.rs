@@ -40,7 +40,7 @@ fn shapes() -> [Geometry; 2] {
 }
 
 #[test]
-fn a_member_that_has_lost_its_zrwa_is_rebuilt_wherever_the_first_stripe_ends() {
+fn zrwa_loss_within_first_stripe_is_rebuilt() {
     for (shape, tail) in
         shapes().into_iter().flat_map(|shape| (1..STRIPE + 3).map(move |t| (shape.clone(), t)))
     {
@@ -63,7 +63,7 @@ fn a_member_that_has_lost_its_zrwa_is_rebuilt_wherever_the_first_stripe_ends() {
 
 /// The witnesses of a complete stripe prove its end, although the write pointer of another member has not moved yet.
 #[test]
-fn rows_tell_whether_zeros_are_what_was_written() {
+fn full_stripe_parity_exposes_member_with_lost_zrwa() {
     for member in [0, 3] {
         let mut scene = scene_of(&shapes()[0]);
         scene.rig.rule(move |drive, command| {
@@ -81,7 +81,7 @@ fn rows_tell_whether_zeros_are_what_was_written() {
 /// Two members hold blocks of the second chunk's column that read as zeros: one block is zero, the other one was in a
 /// lost ZRWA.
 #[test]
-fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
+fn zeros_of_member_with_intact_zrwa_are_accepted() {
     let mut scene = scene_of(&shapes()[0]);
     let block = |byte| Buf::copy_of(&[byte; BLOCK]);
     let write =
@@ -99,7 +99,7 @@ fn of_two_members_that_read_as_zeros_the_one_that_kept_its_zrwa_is_believed() {
 
 /// With one of these members missing, nothing would contradict the other one.
 #[test]
-fn two_members_of_zeros_that_parity_contradicts_take_the_zone_offline() {
+fn two_zeroed_members_contradicting_parity_take_zone_offline() {
     for lost in [&[1, 2][..], &[1, 2, 3]] {
         let mut scene = scene_of(&shapes()[0]);
         write(&scene.runtime, &scene.array, 0, 0, CHUNK + 1, true);
@@ -113,7 +113,7 @@ fn two_members_of_zeros_that_parity_contradicts_take_the_zone_offline() {
 
 /// The other member that could confirm the zeros is missing.
 #[test]
-fn a_single_empty_zone_of_zeros_that_nobody_confirms_is_not_believed() {
+fn unconfirmed_zeros_of_single_part_take_zone_offline() {
     let mut scene = scene_of(&shapes()[0]);
     write(&scene.runtime, &scene.array, 0, 0, 3, true);
     lose_zrwas(&scene, &[0]);
@@ -127,7 +127,7 @@ fn a_single_empty_zone_of_zeros_that_nobody_confirms_is_not_believed() {
 /// The power is cut at every command of a recovery that gives empty zones their ZRWAs again. One member loses its ZRWA,
 /// or all lose their volatile caches.
 #[test]
-fn a_recovery_of_empty_zones_may_be_cut_anywhere() {
+fn recovery_of_empty_zones_survives_cut_anywhere() {
     let [own, small] = shapes();
     let volatile = Geometry { volatile_cache: true, ..own.clone() };
     for (shape, tail) in [own, small, volatile].into_iter().flat_map(|shape| [(shape.clone(), 3), (shape, 9)])

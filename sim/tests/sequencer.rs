@@ -116,7 +116,7 @@ fn storm(rig: &Rig, device: &dyn ZonedDevice, rng: &mut Rng) -> Result<(), Devic
 }
 
 #[test]
-fn zones_are_written_in_order_by_a_drive_that_keeps_none() {
+fn sequencer_keeps_order_on_reordering_drive() {
     let mut confused = 0;
     for seed in 0..200 {
         let rig = rig(seed);
@@ -128,7 +128,7 @@ fn zones_are_written_in_order_by_a_drive_that_keeps_none() {
 }
 
 #[test]
-fn writes_that_wait_and_follow_each_other_are_one_command() {
+fn sequencer_merges_queued_consecutive_writes() {
     let (rig, mut rng) = (rig(1), Rng::new(1));
     let mut completions: Vec<_> =
         (0..20).map(|at| rig.sequencer.submit(write(0, at, 1, 7, at == 5))).collect();
@@ -145,7 +145,7 @@ fn writes_that_wait_and_follow_each_other_are_one_command() {
 }
 
 #[test]
-fn what_does_not_follow_is_a_command_of_its_own() {
+fn sequencer_never_merges_nonconsecutive_writes() {
     let (rig, mut rng) = (rig(4), Rng::new(4));
     let mut completions = [0, 1, 5].map(|at| rig.sequencer.submit(write(0, at, 1, 7, false)));
     rig.settle(&mut rng);
@@ -154,7 +154,7 @@ fn what_does_not_follow_is_a_command_of_its_own() {
 }
 
 #[test]
-fn writes_that_are_one_command_are_safe_if_one_of_them_shall_be() {
+fn sequencer_merged_write_keeps_fua_of_any_part() {
     let geometry = Geometry { volatile_cache: true, ..model().geometry };
     let (runtime, wire, mut rng) = (Runtime::new(), Rc::new(Wire::default()), Rng::new(5));
     let bay = wire.insert(Ssd::in_memory(&geometry));
@@ -175,7 +175,7 @@ fn writes_that_are_one_command_are_safe_if_one_of_them_shall_be() {
 }
 
 #[test]
-fn a_write_that_nothing_waits_for_is_passed_on_as_it_is() {
+fn sequencer_passes_single_write_unchanged() {
     let runtime = Runtime::new();
     let drive = EmulatedDrive::in_memory(&model().geometry);
     let sequencer = Sequencer::new(&runtime, Rc::new(drive));
@@ -186,7 +186,7 @@ fn a_write_that_nothing_waits_for_is_passed_on_as_it_is() {
 }
 
 #[test]
-fn an_error_is_that_of_all_parts_and_of_what_comes_behind_them() {
+fn sequencer_error_fails_merged_and_following_writes() {
     let (rig, mut rng) = (rig(2), Rng::new(2));
     let mut completions: Vec<_> = (0..12).map(|at| rig.sequencer.submit(write(0, at, 1, 7, false))).collect();
     rig.wire.execute_now(0, false);
@@ -199,7 +199,7 @@ fn an_error_is_that_of_all_parts_and_of_what_comes_behind_them() {
 }
 
 #[test]
-fn what_waits_for_a_sequencer_that_is_gone_never_happens() {
+fn sequencer_dropped_never_sends_queued_writes() {
     let (mut rig, mut rng) = (rig(3), Rng::new(3));
     let mut completions: Vec<_> = (0..3).map(|at| rig.sequencer.submit(write(0, at, 1, 7, false))).collect();
     rig.sequencer = Sequencer::new(&rig.runtime, rig.bare.clone());
@@ -209,7 +209,7 @@ fn what_waits_for_a_sequencer_that_is_gone_never_happens() {
 }
 
 #[test]
-fn the_rules_of_zones_are_those_of_the_drive() {
+fn sequencer_keeps_zone_rules_of_drive() {
     for &(name, before, step, result, zone, state, wp, zrwa) in ROWS {
         let runtime = Runtime::new();
         let drive = EmulatedDrive::in_memory(&model().geometry);

@@ -33,7 +33,7 @@ fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts
 }
 
 #[test]
-fn a_sound_device_passes_and_a_seed_gives_the_same_run() {
+fn simulator_passes_sound_device_deterministically() {
     let mut total = Counts::default();
     for seed in 0..150 {
         let (result, counts, trace) = play(Flaw::None, seed, Tracing::Tail(60));
@@ -48,7 +48,7 @@ fn a_sound_device_passes_and_a_seed_gives_the_same_run() {
 }
 
 #[test]
-fn every_flaw_is_found() {
+fn simulator_finds_every_flaw() {
     for (flaw, text) in [
         (Flaw::ForgetsFua, "went back"),
         (Flaw::IgnoresFlush, "went back"),
@@ -92,7 +92,7 @@ fn live_copies(
 }
 
 #[test]
-fn sound_copies_survive_what_may_be_lost() {
+fn simulator_passes_sound_copies_with_losses() {
     for (parities, least) in [(1, 0), (2, 200)] {
         let maker = CopiesMaker { parities, broken: Broken::Nothing };
         let mut total = Counts::default();
@@ -109,7 +109,7 @@ fn sound_copies_survive_what_may_be_lost() {
 
 /// Flaws that only two losses reveal, in some cases during the rebuild of one of the two; single losses reveal nothing.
 #[test]
-fn what_two_losses_show_is_found() {
+fn simulator_finds_flaws_shown_by_two_losses() {
     for (broken, text, forks) in [
         (Broken::AnswersEarly, "went back", true),
         (Broken::TrustsUnfilled, "", true),
@@ -141,7 +141,7 @@ fn live(policy: Policy, seed: u64, forks: bool) -> (Result<(), Failure>, Counts)
 }
 
 #[test]
-fn forks_leave_the_life_alone() {
+fn simulator_forks_leave_life_unchanged() {
     let mut total = Counts::default();
     for seed in 0..60 {
         let policy = Policy::ALL[seed as usize % 3];
@@ -161,7 +161,7 @@ fn forks_leave_the_life_alone() {
 
 /// A flaw that only the loss of another member than the life's own would reveal.
 #[test]
-fn a_fork_sees_what_the_life_does_not() {
+fn simulator_fork_finds_flaw_missed_by_life() {
     let maker = CopiesMaker { parities: 2, broken: Broken::ForgetsTheSecond };
     let failure = |seed, forks| live_copies(&maker, 2, seed, forks).0.err();
     let seen = (0..200).filter(|seed| failure(*seed, true).is_some_and(|f| f.0.contains("forked here")));
@@ -170,7 +170,7 @@ fn a_fork_sees_what_the_life_does_not() {
 }
 
 #[test]
-fn the_search_is_systematic_and_finds_flaws() {
+fn exhaustive_search_passes_sound_and_finds_flaws() {
     let fua = |blocks| Step::Write { blocks, fua: true };
     let case = Case {
         name: "one drive",
@@ -209,7 +209,7 @@ fn the_search_is_systematic_and_finds_flaws() {
 
 /// Each zone of each drive may lose its cache, or be the only one that keeps it.
 #[test]
-fn what_a_volatile_cache_loses_is_enumerated() {
+fn exhaustive_search_enumerates_volatile_cache_losses() {
     let cases: Vec<_> =
         Case::all(1).into_iter().filter(|case| case.volatile_cache && case.before.is_empty()).collect();
     let kept: Vec<_> = cases.iter().map(|case| Case { volatile_cache: false, ..case.clone() }).collect();
@@ -231,7 +231,7 @@ fn live_torn(policy: Policy, parities: usize, seed: u64) -> Result<(), Failure> 
 /// There is no guarantee on such drives. The policy `inplace`, which relies on a block and its metadata being written
 /// atomically, shows why; with the others only records need whole blocks, and these have checksums.
 #[test]
-fn blocks_that_are_torn_inside_are_found_where_they_matter() {
+fn simulator_finds_torn_blocks_with_inplace_only() {
     for parities in [1, 2] {
         let failures = (0..24).filter_map(|seed| live_torn(Policy::InPlace, parities, seed).err());
         let found = failures.into_iter().any(|failure| failure.0.contains("should hold the data of write"));

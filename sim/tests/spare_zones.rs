@@ -62,7 +62,7 @@ fn moved(scene: &Scene, member: usize) -> (Vec<(u32, u32)>, u32) {
 }
 
 #[test]
-fn what_wears_out_is_rebuilt_in_spare_zones_and_counts_there() {
+fn worn_parts_are_rebuilt_in_spare_zones() {
     for kind in KINDS {
         let mut scene = scene(kind, 3);
         let tail = wear(&scene, 1);
@@ -95,7 +95,7 @@ fn what_wears_out_is_rebuilt_in_spare_zones_and_counts_there() {
 
 /// The drive that replaces a member uses its own spare zones.
 #[test]
-fn a_drive_that_takes_over_has_all_of_its_zones() {
+fn replacement_drive_holds_moved_parts_in_place() {
     for kind in KINDS {
         let mut scene = scene(kind, 2);
         let tail = wear(&scene, 1);
@@ -114,7 +114,7 @@ fn a_drive_that_takes_over_has_all_of_its_zones() {
 }
 
 #[test]
-fn wherever_the_power_goes_nothing_is_lost_and_the_rebuild_goes_on() {
+fn spare_zone_rebuild_survives_cut_anywhere() {
     for kind in KINDS {
         let mut ended = false;
         for commands in 0.. {
@@ -149,7 +149,7 @@ fn wherever_the_power_goes_nothing_is_lost_and_the_rebuild_goes_on() {
 
 /// The wear of the first spare zone is not detected before it is filled.
 #[test]
-fn a_spare_zone_that_wears_out_while_it_is_filled_is_replaced_by_another_one() {
+fn spare_zone_worn_while_filled_is_replaced() {
     for kind in KINDS {
         let mut scene = scene(kind, 4);
         let tail = wear(&scene, 1);
@@ -182,7 +182,7 @@ fn a_spare_zone_that_wears_out_while_it_is_filled_is_replaced_by_another_one() {
 }
 
 #[test]
-fn a_part_that_can_be_written_where_it_is_is_never_moved() {
+fn writable_part_is_never_moved_to_spare() {
     for kind in KINDS {
         let scene = scene(kind, 1);
         // Reset by another program.
@@ -195,7 +195,7 @@ fn a_part_that_can_be_written_where_it_is_is_never_moved() {
 }
 
 #[test]
-fn without_a_spare_zone_a_worn_one_is_left_out() {
+fn rebuild_leaves_out_worn_part_without_spare() {
     for kind in KINDS {
         let scene = scene(kind, 1);
         wear(&scene, 1);
@@ -211,7 +211,7 @@ fn without_a_spare_zone_a_worn_one_is_left_out() {
 
 /// A rebuild that was dropped has not recorded yet which spare zone it was about to write.
 #[test]
-fn nothing_is_written_to_a_spare_zone_before_the_member_knows_that_it_is_one_of_its_places() {
+fn spare_zone_is_written_only_after_record() {
     let scene = scene((Policy::Zrwa, 0), 2);
     wear(&scene, 1);
     let data = scene.data();
@@ -239,7 +239,7 @@ fn nothing_is_written_to_a_spare_zone_before_the_member_knows_that_it_is_one_of_
 }
 
 #[test]
-fn there_have_to_be_zones_that_are_not_spare() {
+fn design_refuses_array_of_spare_zones_only() {
     let (runtime, rig) = (Runtime::new(), Rig::new());
     let drives: Vec<_> = (0..4).map(|_| rig.drive(&geometry(META + 4, 240, 8))).collect();
     let design = |spare: Option<u32>| {
@@ -256,7 +256,7 @@ fn there_have_to_be_zones_that_are_not_spare() {
 
 /// Wear may be detected by any command, and a reset of an offline zone needs writable parts.
 #[test]
-fn a_zone_that_is_offline_can_be_given_up_where_there_are_spare_zones() {
+fn reset_moves_parts_of_offline_zone_to_spares() {
     for kind in KINDS {
         let mut scene = scene(kind, 2);
         for member in [1, 2] {
@@ -277,7 +277,7 @@ fn a_zone_that_is_offline_can_be_given_up_where_there_are_spare_zones() {
 
 /// A spare zone holds none of the worn part's data: the data would be missing if the reset failed.
 #[test]
-fn a_reset_of_an_offline_zone_that_comes_to_nothing_leaves_what_was_there() {
+fn failed_reset_of_offline_zone_keeps_data() {
     const SHORT: u64 = 2 * CHUNK;
     for kind in KINDS {
         let offline = |worn: &[usize]| {
@@ -313,7 +313,7 @@ fn a_reset_of_an_offline_zone_that_comes_to_nothing_leaves_what_was_there() {
 }
 
 #[test]
-fn a_drive_is_known_to_be_worn_whatever_command_has_found_it() {
+fn reset_that_finds_wear_marks_member_worn() {
     for kind in KINDS {
         let scene = scene(kind, 1);
         scene.damage(3, Fault::ReadOnly(part(1)));
@@ -328,7 +328,7 @@ fn a_drive_is_known_to_be_worn_whatever_command_has_found_it() {
 
 /// One of four aggregated small zones is worn: the others are not left open.
 #[test]
-fn small_zones_that_are_left_behind_take_no_resources() {
+fn moved_aggregate_leaves_no_active_zones_behind() {
     let shape = engine::device::Geometry {
         zrwa: Some(engine::device::Zrwa { size_blocks: 4, granularity_blocks: 1, max_zones: 28 }),
         ..geometry(4 * (SPARE + 3), 60, 28)

@@ -60,7 +60,7 @@ fn verdict(dir: &Path, names: &[String], copy: &str) -> String {
 }
 
 #[test]
-fn a_copy_of_a_member_from_before_the_last_changes_is_stale() {
+fn member_copy_older_than_last_change_is_stale() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut runtime = Runtime::new();

@@ -355,16 +355,16 @@ fn play_many(policy: Policy, script: usize, times: u64) {
 const TIMES: u64 = if cfg!(debug_assertions) { 80 } else { 300 };
 
 #[test]
-fn an_error_and_a_power_cut_while_zones_are_written_lose_nothing_that_was_promised() {
+fn error_and_cut_during_writes_keep_promises() {
     Policy::ALL.into_iter().for_each(|policy| play_many(policy, 0, TIMES));
 }
 
 #[test]
-fn an_error_and_a_power_cut_while_zones_end_lose_nothing_that_was_promised() {
+fn error_and_cut_while_zones_end_keep_promises() {
     Policy::ALL.into_iter().for_each(|policy| play_many(policy, 1, TIMES));
 }
 
 #[test]
-fn an_error_and_a_power_cut_during_a_rebuild_lose_nothing_that_was_promised() {
+fn error_and_cut_during_rebuild_keep_promises() {
     Policy::ALL.into_iter().for_each(|policy| play_many(policy, 2, TIMES));
 }

@@ -33,14 +33,14 @@ fn sound(over: Over, seeds: u64) -> Summary {
 }
 
 #[test]
-fn over_a_drive_every_promise_is_kept_whenever_the_power_goes() {
+fn volume_on_drive_keeps_promises_through_every_end() {
     let counts = sound(Over::Drive, 60).counts;
     assert!(counts.judgements > 500 && counts.kills > 20 && counts.interrupted_recoveries > 20, "{counts:?}");
     assert!(counts.collected_zones > 50 && counts.discarded > 1000 && counts.refusals > 0, "{counts:?}");
 }
 
 #[test]
-fn over_arrays_every_promise_is_kept_with_a_member_lost_in_the_same_moment() {
+fn volume_on_arrays_survives_cut_with_member_loss() {
     for policy in Policy::ALL {
         let counts = sound(Over::Array { policy, parities: 1, group_blocks: 0 }, 6).counts;
         assert!(counts.judgements > 20 && counts.member_losses > 10, "{counts:?}");
@@ -53,7 +53,7 @@ fn over_arrays_every_promise_is_kept_with_a_member_lost_in_the_same_moment() {
 
 /// Writes that waited for a page of the map while the device failed a write then waited for room forever.
 #[test]
-fn a_write_that_waits_ends_when_nothing_can_be_written_any_more() {
+fn volume_waiting_write_fails_when_device_fails() {
     for seed in [4571, 4599] {
         let failures = play(None, seed, seed + 1).failures;
         assert!(failures.is_empty(), "seed {seed}: {:?}", failures[0].failure);
@@ -99,7 +99,7 @@ fn read(runtime: &Runtime, volume: &Volume, at: u64) -> u8 {
 }
 
 #[test]
-fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
+fn volume_presence_follows_its_head_zones() {
     let drive = EmulatedDrive::in_memory(&geometry());
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     let runtime = Runtime::new();
@@ -135,7 +135,7 @@ fn a_device_says_by_its_head_whether_there_is_a_volume_on_it() {
 }
 
 #[test]
-fn a_volume_whose_head_is_away_is_still_seen_and_nobody_elses_data_is_one() {
+fn volume_presence_with_offline_head_follows_other_zones() {
     let fill = |drive: &EmulatedDrive, byte| {
         let start = drive.geometry().start(ZoneIndex(7));
         wait(&Runtime::new(), drive.submit(Command::write(start, block(byte), true))).result.unwrap();
@@ -156,7 +156,7 @@ fn a_volume_whose_head_is_away_is_still_seen_and_nobody_elses_data_is_one() {
 }
 
 #[test]
-fn extents_tell_what_takes_room() {
+fn volume_extents_report_mapped_blocks() {
     let (_, runtime, volume) = made(Some(5000));
     let extents = || {
         let (mut at, mut all) = (0, Vec::new());
@@ -182,7 +182,7 @@ fn extents_tell_what_takes_room() {
 
 /// Other ready tasks run at least after each slice, and unmapped pages are skipped as a whole.
 #[test]
-fn long_requests_give_way_to_other_tasks() {
+fn volume_long_requests_yield_to_other_tasks() {
     let large = Geometry {
         zones: 40,
         zone_size_blocks: 1024,
@@ -230,7 +230,7 @@ fn long_requests_give_way_to_other_tasks() {
 }
 
 #[test]
-fn a_full_volume_says_so_before_it_acknowledges_and_a_discard_makes_room() {
+fn volume_full_refuses_writes_until_discard() {
     let (_, runtime, volume) = made(Some(5000));
     let usable = volume.status().usable;
     let full = DeviceError::Status(Status::CapacityExceeded);
@@ -261,7 +261,7 @@ fn a_full_volume_says_so_before_it_acknowledges_and_a_discard_makes_room() {
 
 /// The volume may be a read-only one, or on a provisional array without a member.
 #[test]
-fn a_volume_that_nobody_writes_to_writes_nothing_after_its_start() {
+fn volume_without_writes_writes_nothing_after_start() {
     let (drive, mut runtime, mut volume) = made(Some(5000));
     let usable = volume.status().usable;
     for at in 0..usable {
@@ -287,7 +287,7 @@ fn a_volume_that_nobody_writes_to_writes_nothing_after_its_start() {
 }
 
 #[test]
-fn a_volume_that_was_stopped_starts_without_anything_to_recover() {
+fn volume_start_after_stop_recovers_nothing() {
     let (drive, runtime, volume) = made(None);
     for at in 0..200 {
         wait(&runtime, volume.write(at, &block(at as u8 + 1), false)).unwrap();
@@ -313,7 +313,7 @@ fn a_volume_that_was_stopped_starts_without_anything_to_recover() {
 }
 
 #[test]
-fn what_is_no_volume_is_refused_and_what_is_on_a_device_is_not_overwritten() {
+fn volume_open_refuses_blank_and_create_refuses_volume() {
     let blank = EmulatedDrive::in_memory(&geometry());
     let runtime = Runtime::new();
     let open = |drive: &EmulatedDrive| {
@@ -346,7 +346,7 @@ fn with_pages() -> (EmulatedDrive, Lba) {
 const LOST: DeviceError = DeviceError::Status(Status::UnrecoveredReadError);
 
 #[test]
-fn damaged_pages_cost_their_own_blocks_and_nothing_else() {
+fn volume_damaged_map_page_loses_own_blocks_only() {
     let (drive, lba) = with_pages();
     strike(&drive, Fault::Corrupt { lba, bit: 999 });
     let (runtime, volume) = open(&drive);
@@ -357,7 +357,7 @@ fn damaged_pages_cost_their_own_blocks_and_nothing_else() {
 }
 
 #[test]
-fn what_was_promised_of_a_damaged_page_is_given_up_only_if_that_is_asked_for() {
+fn volume_gives_up_damaged_page_only_on_request() {
     let (drive, lba) = with_pages();
     let (runtime, volume) = open(&drive);
     for at in [0, 1100, 1101, 2100] {
@@ -389,7 +389,7 @@ fn what_was_promised_of_a_damaged_page_is_given_up_only_if_that_is_asked_for() {
 
 /// A change would commit a provisional array without its missing member.
 #[test]
-fn a_start_that_fails_has_changed_nothing() {
+fn volume_failed_start_changes_nothing() {
     let (drive, lba) = with_pages();
     let device = Rc::new(Holding::of(&drive));
     let runtime = Runtime::new();
@@ -415,7 +415,7 @@ fn a_start_that_fails_has_changed_nothing() {
 }
 
 #[test]
-fn discards_are_forgotten_by_checkpoints_like_writes() {
+fn volume_discards_cause_checkpoints_like_writes() {
     // So large that no zone is collected.
     let (_, runtime, volume) = made_on(&Geometry { zones: 100, ..geometry() }, Some(3000));
     for at in 0..300 {
@@ -433,7 +433,7 @@ fn discards_are_forgotten_by_checkpoints_like_writes() {
 }
 
 #[test]
-fn a_creation_that_was_cut_off_is_done_again() {
+fn volume_create_repeats_interrupted_creation() {
     let large = Geometry { zones: 1000, ..geometry() };
     let create = |drive: &EmulatedDrive| {
         let options = CreateOptions { uuid: [1; 16], blocks: Some(3000), ..CreateOptions::default() };
@@ -475,7 +475,7 @@ fn overwrite(runtime: &Runtime, volume: &Volume, blocks: u64) -> bool {
 }
 
 #[test]
-fn a_write_that_nobody_makes_room_for_is_refused_and_a_discard_makes_room() {
+fn volume_write_without_reclaimable_room_is_refused() {
     let device = Rc::new(Holding::of(&made(Some(5000)).0));
     let runtime = Runtime::new();
     let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
@@ -498,7 +498,7 @@ fn a_write_that_nobody_makes_room_for_is_refused_and_a_discard_makes_room() {
 }
 
 #[test]
-fn zones_that_cannot_be_emptied_hold_no_more_than_they_do_until_they_can_be() {
+fn volume_uncollectable_zones_reduce_usable_until_readable() {
     let (drive, runtime, volume) = made(Some(3000));
     let (usable, page) = (volume.status().usable, 672);
     let blocks = usable * 3 / 4;
@@ -573,7 +573,7 @@ fn with_promises() -> (EmulatedDrive, ZoneIndex) {
 }
 
 #[test]
-fn what_was_promised_is_found_in_a_zone_that_can_only_be_read() {
+fn volume_promises_are_recovered_from_readonly_zone() {
     // Its last block may be unreadable.
     for there in [20, 19] {
         let (drive, zone) = with_promises();
@@ -595,7 +595,7 @@ fn what_was_promised_is_found_in_a_zone_that_can_only_be_read() {
 }
 
 #[test]
-fn a_zone_that_is_offline_is_not_passed_over_in_silence() {
+fn volume_open_refuses_offline_zone_unless_given_up() {
     let (drive, zone) = with_promises();
     strike(&drive, Fault::Offline(zone));
     for _ in 0..2 {
@@ -627,7 +627,7 @@ fn groups_in(drive: &EmulatedDrive, zone: ZoneIndex) -> Vec<Lba> {
 }
 
 #[test]
-fn a_block_that_cannot_be_read_costs_itself_and_nothing_else() {
+fn volume_unreadable_block_loses_only_itself() {
     let (drive, zone) = with_promises();
     let groups = groups_in(&drive, zone);
     assert_eq!(groups.len(), 20);
@@ -663,7 +663,7 @@ fn a_block_that_cannot_be_read_costs_itself_and_nothing_else() {
 }
 
 #[test]
-fn what_follows_on_a_group_that_cannot_be_read_is_given_up_only_if_that_is_asked_for() {
+fn volume_unreadable_group_needs_give_up_to_open() {
     for (first, rot) in [(0, false), (12, false), (12, true)] {
         let (drive, zone) = with_promises();
         let lba = groups_in(&drive, zone)[first];
@@ -692,7 +692,7 @@ fn what_follows_on_a_group_that_cannot_be_read_is_given_up_only_if_that_is_asked
 }
 
 #[test]
-fn a_zone_that_somebody_else_has_reset_is_not_read_as_zeros() {
+fn volume_open_refuses_externally_reset_zone() {
     for blocks in [20, 100] {
         let (drive, runtime, volume) = made(Some(3000));
         for at in 0..blocks {
@@ -711,7 +711,7 @@ fn a_zone_that_somebody_else_has_reset_is_not_read_as_zeros() {
 }
 
 #[test]
-fn a_volume_whose_roots_cannot_be_read_does_not_start_from_older_ones() {
+fn volume_never_starts_from_root_older_than_unreadable() {
     for is_offline in [true, false] {
         let (drive, _) = with_promises();
         let (runtime, volume) = open(&drive);
@@ -761,7 +761,7 @@ fn short(at: u64) -> Buf {
 }
 
 #[test]
-fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
+fn volume_compression_holds_more_and_refuses_overflow() {
     let (drive, runtime, volume) = made(Some(2000));
     wait(&runtime, volume.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();
     let (usable, full) = (volume.status().usable, DeviceError::Status(Status::CapacityExceeded));
@@ -803,7 +803,7 @@ fn a_volume_that_compresses_holds_more_and_refuses_what_it_has_no_room_for() {
 /// Units are partly overwritten, partly discarded, moved as a whole and block by block, and recovered. No more blocks
 /// are mapped than fit without compression, so no write is ever refused.
 #[test]
-fn of_a_unit_what_is_left_stays_and_nothing_else_comes_back() {
+fn volume_partly_overwritten_units_keep_remaining_blocks() {
     let (zone_size_blocks, zone_capacity_blocks) = (320, 300);
     let large = Geometry { zones: 30, max_transfer_blocks: 128, ..geometry() };
     let drive = EmulatedDrive::in_memory(&Geometry { zone_size_blocks, zone_capacity_blocks, ..large });
@@ -855,7 +855,7 @@ fn of_a_unit_what_is_left_stays_and_nothing_else_comes_back() {
 }
 
 #[test]
-fn blocks_of_a_unit_take_the_room_of_its_piece_and_units_are_no_larger_than_a_device_allows() {
+fn volume_unit_holds_room_until_wholly_discarded() {
     let (drive, runtime, volume) = made(None);
     wait(&runtime, volume.compress(Some(Codec::Lz4), Unit::MOST)).unwrap();
     assert_eq!(volume.status().unit.bytes(), 2 * BLOCK);
@@ -879,7 +879,7 @@ fn blocks_of_a_unit_take_the_room_of_its_piece_and_units_are_no_larger_than_a_de
 }
 
 #[test]
-fn a_zone_that_wears_out_while_it_is_written_stops_writes_until_the_next_start() {
+fn volume_worn_zone_stops_writes_until_restart() {
     let (drive, runtime, volume) = made(Some(9 * 672));
     let pages = [0, 1100, 2100, 3100, 4100];
     for at in pages {
@@ -905,7 +905,7 @@ fn a_zone_that_wears_out_while_it_is_written_stops_writes_until_the_next_start()
 }
 
 #[test]
-fn a_zone_that_cannot_be_reset_is_left_and_its_room_is_not_promised() {
+fn volume_zone_failing_reset_reduces_usable_room() {
     let (drive, runtime, volume) = made(None);
     let usable = volume.status().usable;
     strike(&drive, Fault::Fail { kind: Kind::Reset, late: false });
@@ -926,7 +926,7 @@ fn a_zone_that_cannot_be_reset_is_left_and_its_room_is_not_promised() {
 }
 
 #[test]
-fn groups_that_make_no_sense_are_refused_whatever_their_checksum_says() {
+fn volume_open_refuses_invalid_group_despite_checksum() {
     // One leaves no number for the next entry; another one belongs to another life of the zone.
     let last = (28, (1 << 24) - 1, 24, u32::MAX);
     let values = [(36, u32::MAX), (36, 19), (24 + 4, u32::MAX), (16 + 4, u32::MAX), (68, 4000), (16, 7)];
@@ -954,7 +954,7 @@ fn groups_that_make_no_sense_are_refused_whatever_their_checksum_says() {
 }
 
 #[test]
-fn a_zone_whose_life_would_be_the_last_one_is_none_of_the_volume() {
+fn volume_group_with_last_segment_number_is_foreign() {
     let (drive, zone) = with_promises();
     let mut group =
         drive.ssd().borrow_mut().stored(drive.geometry().start(zone)).unwrap().unwrap()[..BLOCK].to_vec();
@@ -1027,7 +1027,7 @@ impl ZonedDevice for Holding {
 
 /// An array reports the loss of a zone to a single flush, and continues.
 #[test]
-fn no_flush_ends_well_while_another_one_is_told_of_a_loss() {
+fn volume_concurrent_flushes_all_fail_after_loss() {
     let device = Rc::new(Holding::of(&EmulatedDrive::in_memory(&geometry())));
     let runtime = Runtime::new();
     wait(

@@ -142,7 +142,7 @@ fn reads(command: &Command, zone: ZoneIndex) -> bool {
 
 /// One block is read by one command, and two that are not adjacent by one each.
 #[test]
-fn a_zone_is_not_reset_before_all_that_read_from_it_are_done() {
+fn volume_zone_reset_waits_for_pending_reads() {
     for blocks in [1, 2] {
         let scene = Scene::new();
         (0..ALONE).for_each(|at| scene.write(at, 1));
@@ -170,7 +170,7 @@ fn a_zone_is_not_reset_before_all_that_read_from_it_are_done() {
 
 /// The end of a group was torn and has been padded; later writes behind it are promised, too.
 #[test]
-fn what_follows_on_a_torn_group_is_missed_if_another_hand_has_taken_it_away() {
+fn volume_missing_data_behind_torn_group_is_detected() {
     let mut scene = Scene::new();
     (0..5).for_each(|at| scene.write(at, 1));
     let zone = scene.zones_of(b"zvg1")[0];
@@ -189,7 +189,7 @@ fn what_follows_on_a_torn_group_is_missed_if_another_hand_has_taken_it_away() {
 
 /// The zone could not be reset and goes offline; the newest root lists it as empty.
 #[test]
-fn a_zone_that_could_not_be_freed_is_not_asked_for_promises() {
+fn volume_unfreed_dead_zone_going_offline_is_ignored() {
     let mut scene = Scene::new();
     (0..ALONE).for_each(|at| scene.write(at, 1));
     let zone = scene.zones_of(b"zvg1")[0];
@@ -206,7 +206,7 @@ fn a_zone_that_could_not_be_freed_is_not_asked_for_promises() {
 
 /// The entry numbers of the group are newer than those of the root, and its segment number is older.
 #[test]
-fn a_group_of_an_older_life_of_its_zone_does_not_count() {
+fn volume_group_with_older_segment_number_is_ignored() {
     let mut scene = Scene::new();
     scene.write(0, 1);
     scene.stop();
@@ -238,7 +238,7 @@ impl ZonedDevice for Silent {
 
 /// The older version of the block is not taken for the newer, promised one.
 #[test]
-fn the_last_block_of_a_zone_that_can_only_be_read_is_there_although_it_cannot_be_read() {
+fn volume_unreadable_last_block_never_reveals_older_version() {
     let mut scene = Scene::new();
     scene.write(0, 1);
     scene.stop();
@@ -255,7 +255,7 @@ fn the_last_block_of_a_zone_that_can_only_be_read_is_there_although_it_cannot_be
 
 /// The checksums of these pages are right.
 #[test]
-fn pages_that_are_another_ones_or_point_to_nothing_are_not_believed() {
+fn volume_rejects_swapped_and_dangling_map_pages() {
     let pages = [0, PAGE];
     for swapped in [true, false] {
         let mut scene = Scene::new();
@@ -282,7 +282,7 @@ fn pages_that_are_another_ones_or_point_to_nothing_are_not_believed() {
 /// A block is written twice into one group, and both pieces are in the same block of the drive. When that is collected,
 /// the page of the map has to be read first.
 #[test]
-fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
+fn volume_collection_moves_newer_piece_of_shared_block() {
     const AT: u64 = 4 * PAGE;
     let short = |byte: u8| {
         let mut bytes = [0; BLOCK];
@@ -319,7 +319,7 @@ fn the_newer_one_of_two_pieces_is_moved_that_lie_in_the_same_block() {
 /// While garbage collection waits for the page of an earlier entry, the last live block of its victim is overwritten,
 /// and the zone is reset and written again, with the block in its old place.
 #[test]
-fn a_block_that_is_back_in_its_place_is_not_moved_as_it_was_before() {
+fn volume_collection_ignores_stale_read_of_reused_place() {
     const FIRST: u64 = 14;
     const LAST: u64 = PAGE - 1;
     let mut scene = Scene::new();
@@ -380,7 +380,7 @@ fn a_block_that_is_back_in_its_place_is_not_moved_as_it_was_before() {
 
 /// The page of the write is read while the last zone is full and another write fails, and arrives only afterwards.
 #[test]
-fn a_write_that_finds_no_room_after_another_one_has_failed_does_not_wait_for_any() {
+fn volume_write_without_room_fails_after_device_failure() {
     let mut scene = Scene::new();
     [0, 4 * PAGE].into_iter().for_each(|at| scene.write(at, 1));
     scene.stop();
@@ -410,7 +410,7 @@ fn a_write_that_finds_no_room_after_another_one_has_failed_does_not_wait_for_any
 
 /// Each checkpoint writes the same hot pages, and one that is never written again.
 #[test]
-fn pages_that_stay_do_not_keep_zones_of_the_map_from_being_freed() {
+fn volume_cold_map_pages_never_pin_map_zones() {
     const HOT: u64 = 40;
     const COLD: u64 = 30;
     let blocks = (HOT + COLD) * PAGE;
@@ -465,7 +465,7 @@ impl ZonedDevice for Witness {
 
 /// The map has pages for more than one zone, and the last group of a zone was torn and is padded.
 #[test]
-fn a_zone_is_begun_when_the_one_before_it_is_safe() {
+fn volume_zone_begins_after_predecessor_is_durable() {
     let (runtime, rig) = (Runtime::new(), Rig::new());
     let drive = rig.drive(&Geometry { volatile_cache: true, ..geometry() });
     let witness = Rc::new(Witness {
@@ -525,7 +525,7 @@ impl Crew for Others {
 }
 
 #[test]
-fn what_others_have_packed_of_a_write_stays_its_own_when_blocks_are_not_tried_any_more() {
+fn volume_worker_results_stay_with_their_write() {
     const PART: u64 = 16;
     let scene = Scene::new();
     run(&scene.runtime, scene.volume.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();

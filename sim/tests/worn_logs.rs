@@ -31,7 +31,7 @@ fn wear() -> impl Iterator<Item = (u32, fn(ZoneIndex) -> Fault)> {
 }
 
 #[test]
-fn array_survives_worn_metadata_zone_on_each_of_two_drives() {
+fn array_survives_worn_metadata_zones_of_two_drives() {
     for (policy, spare) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 0), (policy, 3)]) {
         for (zone, fault) in wear() {
             let mut scene = scene(policy, spare);
@@ -88,7 +88,7 @@ fn array_survives_worn_metadata_zone_on_each_of_two_drives() {
 
 /// At runtime, with any kind of record.
 #[test]
-fn log_moves_when_its_zone_wears_at_work() {
+fn metadata_log_moves_when_its_zone_wears_out() {
     for policy in Policy::ALL {
         for zone in 0..META {
             let mut scene = scene(policy, 3);
@@ -110,7 +110,7 @@ fn log_moves_when_its_zone_wears_at_work() {
 }
 
 #[test]
-fn log_in_spare_zone_survives_cut_at_every_step() {
+fn log_in_spare_zone_survives_cut_anywhere() {
     for policy in Policy::ALL {
         for spare in [0, 3] {
             let mut ended = false;

@@ -168,7 +168,7 @@ const ACTIVE: (MemberState, u32) = (MemberState::Active, 0);
 const LACKS_ONE: (MemberState, u32) = (MemberState::Rebuilding, 1);
 
 #[test]
-fn two_drives_with_a_dead_zone_each_lose_nothing_and_only_their_redundancy_there() {
+fn dead_zones_on_two_drives_lose_no_data() {
     for policy in Policy::ALL {
         for fault in [Fault::ReadOnly, Fault::Offline, Fault::WriteFault] {
             let mut scene = Scene::new(policy, 4);
@@ -202,7 +202,7 @@ fn two_drives_with_a_dead_zone_each_lose_nothing_and_only_their_redundancy_there
 }
 
 #[test]
-fn nothing_is_answered_before_all_know_which_part_is_lost() {
+fn write_completes_only_after_lost_part_is_recorded() {
     for policy in Policy::ALL {
         for released in [false, true] {
             let mut scene = Scene::new(policy, 4);
@@ -239,7 +239,7 @@ fn nothing_is_answered_before_all_know_which_part_is_lost() {
 }
 
 #[test]
-fn a_part_that_is_lost_while_another_is_written_down_is_written_down_too_and_before_it_is_rebuilt() {
+fn part_lost_while_recording_another_is_recorded_too() {
     for (policy, rebuild) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
         let mut scene = Scene::new(policy, 4);
         (0..2).for_each(|zone| scene.write(zone, 0, 30));
@@ -275,7 +275,7 @@ fn a_part_that_is_lost_while_another_is_written_down_is_written_down_too_and_bef
 }
 
 #[test]
-fn a_power_cut_at_every_step_between_an_error_and_its_record_loses_nothing() {
+fn power_cut_between_error_and_record_loses_nothing() {
     for policy in Policy::ALL {
         for steps in 0..40 {
             let mut scene = Scene::new(policy, 4);
@@ -301,7 +301,7 @@ fn a_power_cut_at_every_step_between_an_error_and_its_record_loses_nothing() {
 }
 
 #[test]
-fn two_dead_parts_of_one_zone_fail_that_zone_alone() {
+fn two_dead_parts_fail_only_their_zone() {
     for policy in Policy::ALL {
         let scene = Scene::new(policy, 4);
         (0..3).for_each(|zone| scene.write(zone, 0, 5 * STRIPE));
@@ -374,7 +374,7 @@ fn rebuild_keeps_worn_part_that_others_need() {
 /// If only parity has to be copied, one of two lost parts of a zone can be rebuilt. Writes that were queued in the zone
 /// were refused, so it has to stay read-only: a later write would leave a gap.
 #[test]
-fn a_zone_that_has_refused_writes_does_not_work_again_because_a_part_was_rebuilt() {
+fn zone_with_refused_writes_stays_readonly_after_rebuild() {
     // The member with the parity of the first two chunks.
     for (policy, parity) in [(Policy::Zrwa, 2), (Policy::InPlace, 3)] {
         let mut scene = Scene::new(policy, 4);
@@ -413,7 +413,7 @@ fn a_zone_that_has_refused_writes_does_not_work_again_because_a_part_was_rebuilt
 }
 
 #[test]
-fn a_flush_says_once_that_something_completed_is_not_safe_any_more() {
+fn flush_reports_lost_completed_writes_once() {
     // With this policy a completed write need not be durable.
     let scene = Scene::new(Policy::Zrwa, 4);
     scene.write(0, 0, 7);
@@ -434,7 +434,7 @@ fn a_flush_says_once_that_something_completed_is_not_safe_any_more() {
 }
 
 #[test]
-fn a_reset_gives_a_part_another_chance() {
+fn reset_recovers_lost_part_unless_worn() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 4);
         scene.write(0, 0, 30);
@@ -456,7 +456,7 @@ fn a_reset_gives_a_part_another_chance() {
 }
 
 #[test]
-fn a_rebuild_leaves_dead_zones_out_and_goes_on_with_the_others() {
+fn rebuild_leaves_out_dead_zones_and_continues() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 4);
         (0..4).for_each(|zone| scene.write(zone, 0, 100));
@@ -485,7 +485,7 @@ fn a_rebuild_leaves_dead_zones_out_and_goes_on_with_the_others() {
 }
 
 #[test]
-fn a_rebuild_waits_for_what_the_part_was_told_before_it_was_lost() {
+fn rebuild_waits_for_pending_writes_of_lost_part() {
     for policy in [Policy::Zrwa, Policy::InPlace] {
         let mut scene = Scene::new(policy, 4);
         scene.write(0, 0, STRIPE);
@@ -532,7 +532,7 @@ fn a_rebuild_waits_for_what_the_part_was_told_before_it_was_lost() {
 /// When a zone ends, a member that lacks its part resets it. If the reset is not answered it may still be executed at
 /// any time, so no data can be written to the part any more.
 #[test]
-fn a_reset_without_an_answer_takes_the_drive_out() {
+fn unanswered_reset_takes_drive_out() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 4);
         scene.write(0, 0, 3 * STRIPE + 5);
@@ -561,7 +561,7 @@ fn a_reset_without_an_answer_takes_the_drive_out() {
 }
 
 #[test]
-fn a_read_that_comes_late_does_not_see_what_is_written_anew() {
+fn late_read_never_returns_rewritten_part() {
     for policy in Policy::ALL {
         for blocks in [CHUNK, 2 * CHUNK] {
             let scene = Scene::new(policy, 4);
@@ -595,7 +595,7 @@ fn a_read_that_comes_late_does_not_see_what_is_written_anew() {
 }
 
 #[test]
-fn a_drive_that_loses_zone_after_zone_goes_out_if_it_can_be_spared() {
+fn drive_losing_many_zones_goes_out_if_redundant() {
     for spared in [true, false] {
         let scene = Scene::new(Policy::Log, 20);
         if !spared {
@@ -615,7 +615,7 @@ fn a_drive_that_loses_zone_after_zone_goes_out_if_it_can_be_spared() {
 
 /// Lost parts that a reset has restored are no reason to take a drive out.
 #[test]
-fn a_drive_that_gets_its_parts_back_by_resets_stays() {
+fn drive_with_parts_restored_by_resets_stays_active() {
     let scene = Scene::new(Policy::Log, 20);
     for _ in 0..20 {
         scene.rig.damage(1, Fault::WriteFault(part(0)));
@@ -683,7 +683,7 @@ impl Scene {
 }
 
 #[test]
-fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
+fn rebuild_passes_unreadable_blocks_losing_no_other() {
     for policy in Policy::ALL {
         let what = &format!("{policy:?}");
         let mut scene = filled(policy);
@@ -739,7 +739,7 @@ fn a_rebuild_gets_through_unreadable_blocks_and_loses_no_other() {
 }
 
 #[test]
-fn what_was_lost_can_be_read_when_the_other_block_can_and_is_brought_back_by_the_next_rebuild() {
+fn lost_blocks_return_when_their_source_is_readable() {
     for policy in Policy::ALL {
         let what = &format!("{policy:?}");
         let mut scene = filled(policy);
@@ -820,7 +820,7 @@ fn rebuild_fills_holes_that_decode_again() {
 }
 
 #[test]
-fn a_rebuild_through_unreadable_blocks_may_be_interrupted_anywhere() {
+fn rebuild_over_unreadable_blocks_survives_interruption_anywhere() {
     for policy in Policy::ALL {
         // Near the tail this policy cannot recover with an unreadable block and a missing part at once, since it finds
         // the tail by which blocks are written.
@@ -859,7 +859,7 @@ fn a_rebuild_through_unreadable_blocks_may_be_interrupted_anywhere() {
 }
 
 #[test]
-fn a_zone_with_more_holes_than_there_is_room_for_is_left_out() {
+fn rebuild_leaves_out_zone_with_too_many_holes() {
     // A checkpoint takes 95 blocks, which leaves room for 128 holes.
     let mut scene = Scene::shaped(Policy::Zrwa, geometry(4 + META, 100, 8));
     (0..4).for_each(|zone| scene.write(zone, 0, 25 * STRIPE));
@@ -881,7 +881,7 @@ fn a_zone_with_more_holes_than_there_is_room_for_is_left_out() {
 
 /// The remedy for a lost part depends on whether its drive can store it again.
 #[test]
-fn a_drive_with_worn_zones_says_so() {
+fn status_names_drive_with_worn_zones() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 4);
         (0..3).for_each(|zone| scene.write(zone, 0, 50));
@@ -907,7 +907,7 @@ fn a_drive_with_worn_zones_says_so() {
 
 /// A reset of all zones resets the others although one zone has too many bad parts.
 #[test]
-fn a_reset_of_all_zones_gets_past_those_that_have_failed() {
+fn reset_of_all_zones_skips_failed_ones() {
     for policy in Policy::ALL {
         let mut scene = Scene::new(policy, 4);
         (0..3).for_each(|zone| scene.write(zone, 0, 50));

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_add_up_and_what_is_no_line_of_this_drive_is_passed_over() {
+    fn fault_lines_accumulate_and_foreign_lines_are_ignored() {
         let text = "me\nread-only 3\noffline 3\nread-only 3\nunreadable 7\nunreadable 8\nflip 9\nwell 8 2\n\
                     slow 4\nread-only\nread-only 1 2\nslow x\nnonsense\n\ngone";
         let found = Ailments::read(text, "me");

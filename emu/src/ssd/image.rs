@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_sees_what_an_earlier_process_has_not_finished_and_changes_nothing() {
+    fn image_inspection_shows_unfinished_changes_and_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         let mut media = ImageMedia::create(&path, &model(), [7; 16]).unwrap();

@@ -21,7 +21,7 @@ fn blocks(n: usize, byte: u8) -> Buf {
 }
 
 #[test]
-fn blocks_and_metadata_come_back_and_unwritten_ones_are_zero() {
+fn ssd_returns_written_blocks_and_oob_zeros_elsewhere() {
     let mut ssd = Ssd::in_memory(&geometry());
     let write = |lba, byte| Command::Write {
         lba: Lba(lba),
@@ -44,7 +44,7 @@ fn blocks_and_metadata_come_back_and_unwritten_ones_are_zero() {
 }
 
 #[test]
-fn appends_tell_where_they_landed() {
+fn ssd_append_returns_written_lba() {
     let mut ssd = Ssd::in_memory(&geometry());
     let append = |n| Command::append(ZoneIndex(2), blocks(n, 5), false);
     assert_eq!(ssd.execute(append(3)).lba, Lba(128));
@@ -56,7 +56,7 @@ fn appends_tell_where_they_landed() {
 }
 
 #[test]
-fn a_drive_comes_back_with_its_zones_closed() {
+fn ssd_zones_are_closed_after_power_cycle() {
     let geometry = geometry();
     let media = Box::new(MemoryMedia::new(&geometry));
     let mut ssd = Ssd::new(geometry.clone(), media);
@@ -72,7 +72,7 @@ fn a_drive_comes_back_with_its_zones_closed() {
 }
 
 #[test]
-fn a_torn_write_leaves_no_hole_below_the_write_pointer_it_moved() {
+fn torn_write_leaves_no_gap_below_write_pointer() {
     let mut torn = 0;
     for seed in 0..300 {
         let mut ssd = Ssd::in_memory(&geometry());
@@ -102,7 +102,7 @@ fn zones(ssd: &Ssd) -> Vec<ZoneInfo> {
 }
 
 #[test]
-fn a_write_that_is_refused_leaves_all_zones_as_they_were() {
+fn ssd_refused_write_leaves_zones_unchanged() {
     let mut ssd = Ssd::in_memory(&geometry());
     for lba in [0, 64] {
         assert_eq!(ssd.execute(write(lba, 1)).result, Ok(()));
@@ -119,7 +119,7 @@ fn a_write_that_is_refused_leaves_all_zones_as_they_were() {
 }
 
 #[test]
-fn what_the_media_cannot_store_has_not_happened() {
+fn ssd_failed_media_write_leaves_zones_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("0.img");
     let model = Model { name: "look".into(), geometry: geometry() };
@@ -146,7 +146,7 @@ fn what_the_media_cannot_store_has_not_happened() {
 }
 
 #[test]
-fn a_write_that_is_to_fail_is_not_torn() {
+fn failing_write_is_not_torn_by_power_cut() {
     for seed in 0..100 {
         let mut ssd = Ssd::in_memory(&geometry());
         ssd.faults().after(0, Fault::WriteFault(ZoneIndex(0)));
@@ -158,7 +158,7 @@ fn a_write_that_is_to_fail_is_not_torn() {
 
 /// Zone 0 is sequential, zone 1 has a ZRWA; both have unflushed data when the power is cut.
 #[test]
-fn what_is_torn_is_lost_with_what_it_lies_behind() {
+fn torn_block_is_lost_with_rolled_back_data() {
     let (mut torn, mut went_back) = (0, 0);
     for seed in 0..400 {
         let mut ssd = Ssd::in_memory(&Geometry { volatile_cache: true, ..geometry() });
@@ -186,7 +186,7 @@ fn what_is_torn_is_lost_with_what_it_lies_behind() {
 
 /// Their headers have valid checksums.
 #[test]
-fn images_of_drives_that_cannot_be_are_refused() {
+fn image_with_impossible_geometry_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let lies: [fn(&mut Geometry); 10] = [
         |g| g.zones = 0,
@@ -213,7 +213,7 @@ fn images_of_drives_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn causes_say_what_may_help() {
+fn image_error_cause_explains_errno() {
     let cause = |errno| super::cause(&std::io::Error::from_raw_os_error(errno));
     for (errno, words) in
         [(13, "permission denied"), (30, "read-only"), (28, "full"), (122, "quota"), (2, "No such")]

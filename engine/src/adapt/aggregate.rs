@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_has_one_place_and_shares_count_them() {
+    fn positions_are_unique_and_match_shares() {
         for shape in shapes() {
             let mut held = vec![0; shape.factor as usize];
             for offset in 0..4 * shape.factor * shape.unit_blocks {
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_transfer_are_in_their_units_and_no_part_comes_twice() {
+    fn aggregate_pieces_stay_in_units_on_distinct_parts() {
         for shape in shapes() {
             let most = shape.unit_blocks * (shape.factor - 1);
             for (offset, blocks) in (0..2 * most).flat_map(|offset| (1..=most).map(move |n| (offset, n))) {
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_the_whole_is_the_windows_of_the_parts() {
+    fn aggregate_zrwa_window_equals_windows_of_parts() {
         for shape in shapes() {
             let size = shape.factor * shape.unit_blocks;
             for wp in 0..4 * size {
@@ -596,7 +596,7 @@ mod tests {
 
     /// Whichever parts lag behind after a power cut, a flush has happened or not.
     #[test]
-    fn a_flush_is_as_far_as_its_first_part_says() {
+    fn aggregate_write_pointer_follows_leading_part_after_flush() {
         for shape in shapes() {
             let size = shape.factor * shape.unit_blocks;
             for (from, to) in
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_has_lost_its_zrwa_makes_the_whole_one_without() {
+    fn aggregate_zrwa_is_lost_with_zrwa_of_part() {
         let shape = Shape { factor: 3, unit_blocks: 2 };
         let mut parts = parts(&[2, 2, 1]);
         assert!(shape.describe(ZoneIndex(0), &parts).zrwa);
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_without_a_zrwa_ends_where_the_first_block_is_missing() {
+    fn aggregate_without_zrwa_ends_at_first_missing_block() {
         let shape = Shape { factor: 3, unit_blocks: 2 };
         let mut torn = parts(&[2, 1, 2]);
         torn.iter_mut().for_each(|part| part.zrwa = false);

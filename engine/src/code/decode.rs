@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn with_p_and_q_of_any_coverage_whatever_is_told_after_two_losses_is_found() {
+    fn decode_after_two_losses_finds_all_decodable_symbols() {
         for k in 1..=8 {
             for (p, q) in (1..=k).flat_map(|p| (1..=k).map(move |q| (p, q))) {
                 let example = Example::new(k, &[Sum::p(p), Sum::q(q)], (64 * p + q) as u64);
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn recipes_are_the_shortest_and_plain_where_they_can_be() {
+    fn decode_recipe_is_shortest_and_xor_if_possible() {
         // With up to three data symbols all possible sums, with four those that begin with the first.
         for k in 1..=4 {
             let prefixes = (1..=k).flat_map(|covers| [Sum::p(covers), Sum::q(covers)]);
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn many_versions_of_many_chunks_after_many_losses_agree_with_the_oracle() {
+    fn decode_random_partial_parities_agrees_with_oracle() {
         let mut random = bytes(1 << 20, 5).into_iter().map(usize::from);
         let mut below = move |limit: usize| random.next().unwrap() % limit;
         let mut many = 0;
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn parity_alone_tells_all() {
+    fn decode_recovers_data_from_partial_parities_alone() {
         // A slot of every chunk, and no data.
         for k in 2..=31 {
             for power in [Sum::p, Sum::q] {
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_all_that_holds_and_notice_every_change_of_what_is_redundant() {
+    fn decode_checks_detect_every_change_of_redundant_blocks() {
         for k in 1..=6 {
             for (p, q) in (1..=k).flat_map(|p| (1..=k).map(move |q| (p, q))) {
                 let example = Example::new(k, &[Sum::p(p), Sum::q(q), Sum::p(1 + p / 2)], 9);
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn with_p_and_q_the_symbol_without_which_all_agrees_is_the_wrong_one() {
+    fn decode_checks_with_p_q_identify_wrong_symbol() {
         for k in 1..=8 {
             let example = Example::new(k, &[Sum::p(k), Sum::q(k)], 4);
             let all = example.everything();
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_runs_over_any_length() {
+    fn decode_recipe_runs_over_any_length() {
         let example = Example::new(6, &[Sum::p(6), Sum::q(6)], 2);
         let recipe = example.ask(0b11110101, Sum::data(1)).unwrap();
         for len in [256, 4096, 4352, 12288] {

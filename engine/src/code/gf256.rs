@@ -108,7 +108,7 @@ pub mod tests {
     }
 
     #[test]
-    fn products_of_all_pairs_agree_with_the_oracle() {
+    fn gf256_products_of_all_pairs_agree_with_oracle() {
         for (a, b) in pairs() {
             assert_eq!(mul(a, b), slow_mul(a, b), "{a} {b}");
             let Halves { low, high } = HALVES[a as usize];
@@ -120,7 +120,7 @@ pub mod tests {
     }
 
     #[test]
-    fn it_is_a_field() {
+    fn gf256_arithmetic_satisfies_field_axioms() {
         for (a, b) in pairs() {
             assert_eq!(mul(a, b), mul(b, a));
             match div(a, b) {
@@ -136,7 +136,7 @@ pub mod tests {
     }
 
     #[test]
-    fn powers_of_2_are_all_bytes_but_0_once() {
+    fn gf256_powers_of_two_are_all_nonzero_bytes() {
         let mut seen = [false; 256];
         let mut power = 1;
         for exponent in 0..255 {

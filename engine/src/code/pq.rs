@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_sources_agrees_with_the_oracle() {
+    fn parity_of_any_source_count_agrees_with_oracle() {
         for count in 0..=MAX_SOURCES {
             for len in LENGTHS {
                 let sources = sources(count, len);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn running_parities_agree_with_whole_ones() {
+    fn pq_running_parity_agrees_with_full_parity() {
         for len in LENGTHS {
             let sources = sources(30, len);
             let (mut p, mut q, mut q_alone) = (vec![0; len], vec![0; len], vec![0; len]);
@@ -287,7 +287,7 @@ mod tests {
 
     /// On this processor and on one without its vectors.
     #[test]
-    fn products_by_any_byte_agree_with_the_oracle() {
+    fn pq_products_by_any_byte_agree_with_oracle() {
         for c in 0..=255 {
             let (a, before) = (bytes(768, c as u64 + 1), bytes(768, 300));
             let mut expected = vec![0; a.len()];

@@ -190,7 +190,7 @@ pub mod tests {
     }
 
     #[test]
-    fn any_number_of_sources_agrees_with_the_oracle() {
+    fn parity_of_any_source_count_agrees_with_oracle() {
         for count in 0..=31 {
             for len in [256, 4096, 12288] {
                 let sources = bytes(count * len, count as u64 + 1);
@@ -202,7 +202,7 @@ pub mod tests {
     }
 
     #[test]
-    fn running_parity_agrees_with_the_oracle() {
+    fn xor_running_parity_agrees_with_oracle() {
         let (a, b) = (bytes(4096, 1), bytes(4096, 2));
         let expected = oracle(4096, &[a.clone(), b.clone()].concat());
         let mut running = a.clone();

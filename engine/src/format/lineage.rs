@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lineage_drops_its_oldest_ids_when_full() {
+    fn lineage_drops_oldest_ids_when_full() {
         for members in [3, 8, MAX_MEMBERS] {
             let most = most_assemblies(members);
             assert!((4..=MOST_KEPT).contains(&most), "{most} of {members} members");

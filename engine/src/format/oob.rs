@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_reads_back_in_its_place_only_and_no_flipped_bit_goes_unnoticed() {
+    fn oob_mark_rejects_wrong_origin_and_flipped_bits() {
         let origin = Origin { array: Uuid([7; 16]), member: 3, lba: 42 };
         for content in [Content::Data, Content::Parity(31), Content::Ahead(1)] {
             let mark = Mark { epoch: 5, generation: 6, content };

@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_and_no_flipped_bit_goes_unnoticed() {
+    fn record_reads_back_and_rejects_flipped_bits() {
         let parity =
             ParityRecord { zone: 1, epoch: 2, stripe: 3, index: 1, from: 5, data: Buf::copy_of(&[9; BLOCK]) };
         let mut bytes = Record::Parity(parity).encode(origin(), 77).to_vec();
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn records_elsewhere_of_others_or_from_the_future_are_told_apart() {
+    fn record_read_distinguishes_misplaced_foreign_and_newer_records() {
         let record = Record::Reset { first: 1, count: 2 };
         let bytes = record.encode(origin(), 1);
         let at = |change: fn(&mut Origin)| {

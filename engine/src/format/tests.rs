@@ -347,7 +347,7 @@ fn take_tail(bytes: &mut &[u8], number: u8) {
 }
 
 #[test]
-fn every_version_has_its_reason() {
+fn format_document_gives_reason_of_each_version() {
     let rows = table("Versions", &["version", "why"]);
     let versions: Vec<u16> = rows.iter().map(|row| row[0].parse().unwrap()).collect();
     assert_eq!(versions, (1..=VERSION).collect::<Vec<_>>());
@@ -355,7 +355,7 @@ fn every_version_has_its_reason() {
 }
 
 #[test]
-fn every_number_is_the_documented_one() {
+fn format_constants_match_document() {
     let documented: BTreeMap<&str, &str> =
         table("Numbers", &["number", "value"]).into_iter().map(|row| (row[0], row[1])).collect();
     let roomy = Geometry {
@@ -401,7 +401,7 @@ fn every_number_is_the_documented_one() {
 }
 
 #[test]
-fn each_level_has_its_own_fewest_members() {
+fn superblock_enforces_minimum_members_per_raid_level() {
     let reads = |parities: u32, members: usize| {
         let superblock = Superblock { parities, ..sane(members) };
         let bytes = Record::Superblock(Box::new(superblock)).encode(origin(), 10);
@@ -424,7 +424,7 @@ fn each_level_has_its_own_fewest_members() {
 }
 
 #[test]
-fn every_kind_of_record_is_documented_and_no_other_is_known() {
+fn record_kinds_match_document_and_others_are_rejected() {
     let kinds = table("Record header", &["kind", "record"]);
     let names: Vec<_> = kinds.iter().map(|row| (row[0].parse::<u16>().unwrap(), row[1])).collect();
     let coded = [
@@ -467,7 +467,7 @@ fn seal(bytes: &mut [u8]) {
 }
 
 #[test]
-fn every_field_is_where_the_document_puts_it() {
+fn record_fields_match_document() {
     let (a, b, c) = (u32_of(1).to_le_bytes(), u32_of(2).to_le_bytes(), u64_of(3).to_le_bytes());
     let d = u64_of(4).to_le_bytes();
     let bytes = payload(&Record::Superblock(Box::new(superblock())), 2);
@@ -503,7 +503,7 @@ fn every_field_is_where_the_document_puts_it() {
 }
 
 #[test]
-fn a_checkpoint_has_the_documented_parts_in_their_order() {
+fn checkpoint_parts_match_document_in_order() {
     let checkpoint = Checkpoint {
         generation: u64_of(1),
         incomplete: BTreeSet::from([1]),
@@ -578,7 +578,7 @@ fn drawn(layout: &Layout, which: usize) -> &'static str {
 }
 
 #[test]
-fn chunks_slots_and_logs_lie_where_the_examples_show_them() {
+fn layout_matches_examples_of_document() {
     let log = |layout: &Layout, stripe: u64| {
         let (members, place) = layout.log(stripe);
         members.map(|member| (member, place, format!("log {stripe}"))).collect()
@@ -645,7 +645,7 @@ fn check_example(
 }
 
 #[test]
-fn marks_of_appended_blocks_have_the_documented_fields() {
+fn append_mark_fields_match_document() {
     let mark = append::mark::Mark { block: u32_of(1), from: u32_of(2), void: u32_of(3) };
     let owner = append::mark::Owner { member: uuid_of(5).0, zone: u32_of(4) };
     let bytes = mark.encode(&owner);
@@ -663,7 +663,7 @@ fn marks_of_appended_blocks_have_the_documented_fields() {
 }
 
 #[test]
-fn out_of_band_metadata_has_the_documented_fields() {
+fn oob_metadata_fields_match_document() {
     let contents = [(Content::Data, 1, 0), (Content::Parity(7), 2, 7), (Content::Ahead(9), 3, 9)];
     for (content, kind, covers) in contents {
         let bytes = Mark { epoch: u32_of(1), generation: u32_of(2), content }.encode(origin());
@@ -684,7 +684,7 @@ fn out_of_band_metadata_has_the_documented_fields() {
 }
 
 #[test]
-fn write_pointers_say_what_the_document_says() {
+fn zrwa_write_pointer_claims_match_document() {
     let rows = table("What a write pointer says", &["the member's part of row r", "half of it", "all of it"]);
     let [inner, last, parity] = &rows[..] else { panic!("{rows:?}") };
     assert_eq!(inner[1..], ["r·k + i + 1", "r·k + i + 2"]);
@@ -725,7 +725,7 @@ fn write_pointers_say_what_the_document_says() {
 }
 
 #[test]
-fn the_largest_superblock_fits_in_one_block() {
+fn largest_superblock_fits_in_one_block() {
     let mut superblock = sane(MAX_MEMBERS);
     (0..100).for_each(|number| superblock.lineage.commit(Uuid([number; 16]), MAX_MEMBERS));
     (0..9).for_each(|number| superblock.lineage.attempt(Attempt { event: 9, id: Uuid([200 + number; 16]) }));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_is_told_all_and_how_many_he_has_missed() {
+    fn events_since_reports_all_and_counts_dropped() {
         let events = Events::default();
         assert_eq!(events.since(0), Noted { dropped: 0, first: 0, events: Vec::new() });
         (0..3).for_each(|zone| events.note(Event::ZoneFailed { zone }));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_when_an_array_that_held_back_begins() {
+    fn events_continue_numbering_after_deferred_array_commits() {
         let (before, events) = (Events::default(), Events::default());
         (0..4).for_each(|zone| before.note(Event::ZoneFailed { zone }));
         (4..6).for_each(|zone| events.note(Event::ZoneFailed { zone }));

@@ -258,7 +258,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_stripe_uses_every_member_once_and_roles_invert_members() {
+    fn layout_uses_each_member_once_per_stripe() {
         for layout in layouts() {
             for stripe in 0..layout.rows {
                 let mut seen = vec![false; layout.members];
@@ -276,7 +276,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn slots_and_log_blocks_of_a_stripe_never_share_a_place_nor_a_member_with_what_they_protect() {
+    fn layout_slots_share_no_member_with_protected_chunks() {
         for layout in layouts() {
             for stripe in 0..layout.rows {
                 let (log, log_place) = layout.log(stripe);
@@ -302,7 +302,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn log_blocks_of_a_member_are_where_the_log_of_the_tail_is() {
+    fn layout_log_blocks_of_member_match_tail_log() {
         let layout =
             Layout { policy: Policy::Zrwa, members: 4, parities: 1, chunk_blocks: 4, rows: 9, distance: 2 };
         for (tail, row) in [(1, 2), (12, 2), (13, 3), (84, 8)] {
@@ -319,7 +319,7 @@ pub(crate) mod tests {
 
     /// ZRAID figure 4: N = 4, ZRWA of 8 chunks.
     #[test]
-    fn the_example_of_the_paper() {
+    fn layout_matches_zraid_figure_4() {
         let layout = Layout {
             policy: Policy::Zrwa,
             members: 4,

@@ -116,7 +116,7 @@ mod tests {
     use crate::raid::policy::Policy;
 
     #[test]
-    fn holes_are_found_where_they_are_and_replaced_as_a_whole() {
+    fn hole_map_finds_and_replaces_holes_of_part() {
         let mut map = HoleMap::default();
         let holes = |ranges: &[Range<u64>]| Holes { zone: 1, member: 2, epoch: 3, ranges: ranges.to_vec() };
         map.set(holes(&[4..6, 9..10]));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_the_block_of_the_part_and_those_it_would_be_decoded_from() {
+    fn lost_blocks_are_of_part_and_unreadable_sources() {
         let layout =
             Layout { policy: Policy::Zrwa, members: 4, parities: 1, chunk_blocks: 4, rows: 9, distance: 2 };
         let mut lost = Lost::default();

@@ -210,7 +210,7 @@ mod tests {
     use crate::format::tests::sane;
 
     #[test]
-    fn what_is_announced_while_something_else_is_written_down_is_not_settled_by_that() {
+    fn membership_change_during_superblock_write_stays_pending() {
         let membership = Membership::new(sane(4), 6);
         membership.announce();
         let begun = membership.begin();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_add_up_where_they_overlap() {
+    fn unreadable_gaps_count_missing_members_where_overlapping() {
         let gap = |zone, member, from, to| Gap { zone, member, from, to };
         let gaps = [gap(0, 0, 0, 4), gap(0, 1, 4, 6), gap(1, 0, 0, 4), gap(1, 2, 3, 4)];
         assert_eq!(most_missing(&[], |_| 0b111), 0);

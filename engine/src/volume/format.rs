@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
+    fn group_header_reads_back_and_rejects_changed_bits() {
         let entries = [
             data(100, 5, (Unit::BLOCK, GRAINS, 1)),
             Entry { number: 103, block: 77, what: What::Discard(1000) },
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_speaks_of_blocks_of_its_unit_and_a_piece_is_as_long_as_there_can_be() {
+    fn group_entry_rejects_misaligned_block_and_overlong_piece() {
         let is_read = |entry: Entry| {
             let mut block = vec![0; BLOCK];
             put_entry(&mut block, 0, entry.number, entry);
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_block_is_read_as_it_was_written_and_any_changed_bit_is_seen() {
+    fn sealed_block_reads_back_and_rejects_changed_bits() {
         let mut block = vec![0x55; BLOCK];
         put_addresses(&mut block, [7, (1 << 48) - 12345].into_iter());
         let header = Seal { volume: 1 << 63, generation: 8, kind: Kind::Directory, last: true, index: 6 };
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_is_read_as_it_was_written_and_none_that_is_too_short() {
+    fn volume_root_reads_back_and_rejects_truncation() {
         let identity = Identity {
             uuid: *b"sixteen bytes...",
             blocks: 1 << 32,

@@ -374,7 +374,7 @@ mod tests {
         /// Whichever pages are evicted and read again, a map in pages equals a flat one; and a checkpoint writes the
         /// entries of the cut.
         #[test]
-        fn pages_say_what_a_flat_map_says(
+        fn paged_map_equals_flat_map_with_evictions(
             steps in prop::collection::vec((0..BLOCKS, places(), 0..12u8), 1..300)
         ) {
             let mut flat = vec![0; BLOCKS as usize];

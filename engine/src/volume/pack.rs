@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_saves_less_than_an_eighth_is_kept_as_it_is() {
+    fn pack_saving_under_one_eighth_stays_uncompressed() {
         for codec in CODECS {
             assert_eq!(packed(&noise(BLOCK), codec), noise(BLOCK));
             let part = |noisy: usize| {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_many_blocks_lie_one_behind_the_other() {
+    fn packer_places_pieces_contiguously_in_aligned_units() {
         let mut blocks = noise(BLOCK);
         blocks.resize(3 * BLOCK, 0);
         blocks.extend(noise(BLOCK));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_blocks_that_do_not_compress_few_are_tried_and_the_first_that_does_is_soon_noticed() {
+    fn patience_samples_incompressible_data_and_recovers_quickly() {
         let (mut packer, mut patience) = (Packer::default(), Patience::default());
         let (noise, zeros) = (noise(BLOCK), vec![0; BLOCK]);
         let mut compresses = |block: &[u8], patience: &mut Patience| {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_elsewhere_is_learnt_from() {
+    fn patience_learns_from_packing_on_other_threads() {
         let (mut packer, mut patience) = (Packer::default(), Patience::default());
         let mut packing = |bytes: &[u8], before: Patience| {
             let mut packing = Packing::new((0, bytes), (Codec::Lz4, Unit::BLOCK), before);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_calls_each_codec_something_else_and_nothing_else_is_one() {
+    fn codec_code_in_root_is_unique_and_reversible() {
         let all = [None, Some(Codec::Lz4)].into_iter().chain((1..=19).map(|n| Some(Codec::Zstd(Level(n)))));
         let mut known = Vec::new();
         for codec in all {
@@ -446,7 +446,7 @@ mod tests {
     proptest! {
         /// The pieces of any blocks expand to the blocks, also with a packer that was used before.
         #[test]
-        fn pieces_become_blocks_again(
+        fn pack_then_unpack_restores_blocks(
             words in prop::collection::vec(any::<u16>(), 1..3000), zeros in 0..16 * BLOCK,
             number in 0..=4u8, from in 0..16usize
         ) {
@@ -473,7 +473,7 @@ mod tests {
 
         /// No bytes cause a panic, or a write beyond a block, whichever codec they name.
         #[test]
-        fn bytes_that_are_no_piece_are_refused(mut bytes in prop::collection::vec(any::<u8>(), 3..400), codec in 0..4u8) {
+        fn unpack_of_arbitrary_bytes_never_panics(mut bytes in prop::collection::vec(any::<u8>(), 3..400), codec in 0..4u8) {
             let [low, high] = (bytes.len() as u16 - 3).to_le_bytes();
             bytes[..PREFIX].copy_from_slice(&[low, high, codec]);
             let (mut unpacker, mut block) = (Unpacker::default(), vec![0; BLOCK]);

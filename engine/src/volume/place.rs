@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_says_what_was_put_in() {
+    fn packed_address_round_trips_all_fields() {
         let mut shapes = std::collections::BTreeSet::new();
         for unit in Unit::all() {
             for length in (0..=GRAINS * unit.blocks()).filter(|grains| unit.is_sane(*grains)) {
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_counts_for_what_it_is_or_for_what_is_left_of_it() {
+    fn piece_is_charged_its_size_or_remaining_blocks() {
         assert_eq!([charge(1, 1), charge(GRAINS - 1, 1), charge(GRAINS, 1)], [2, GRAINS, GRAINS]);
         let unit = |live| charge(500, live);
         assert_eq!([0, 1, 7, 8, 16].map(unit), [0, GRAINS, 7 * GRAINS, 501, 501]);
     }
 
     #[test]
-    fn units_begin_with_multiples_of_themselves_and_lie_in_what_there_is() {
+    fn unit_is_aligned_and_fits_remaining_blocks() {
         let at = |at, most| Unit::MOST.at(at, most).blocks();
         assert_eq!([at(0, 16), at(16, 15), at(4, 99), at(6, 99), at(5, 99), at(8, 1)], [16, 8, 4, 2, 1, 1]);
         assert_eq!(Unit(2).at(32, 99).blocks(), 4);

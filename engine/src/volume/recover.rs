@@ -397,7 +397,7 @@ mod tests {
     use crate::volume::{format::ZoneRecord, place::Unit};
 
     #[test]
-    fn cuts_are_of_zones_of_their_own_that_are_written() {
+    fn recover_rejects_root_with_misplaced_cuts() {
         let of = |state| ZoneRecord { state, ..ZoneRecord::default() };
         let identity = Identity {
             uuid: [0; 16],

@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_what_there_is_room_for_and_why_there_is_none() {
+    fn volume_plan_reports_capacity_or_cause_of_refusal() {
         let plan = Plan::of(&geometry(), None).unwrap();
         // 30 zones less 2 of the head, 6 of the map and 9 spare. Groups have at least 13 blocks of data, with a header
         // and a partly empty block; the last two blocks of a zone may have no room for a piece.
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_leave_zones_to_collection_and_both_to_the_map() {
+    fn space_reserves_zones_for_collection_and_map() {
         let plan = Plan::of(&geometry(), None).unwrap();
         let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 0, 1);
         let mut taken = [Who::Writer, Who::Collection, Who::Map].map(|who| {
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_counted_in_grains_and_what_takes_none_is_never_refused() {
+    fn space_counts_room_in_grains_zero_always_fits() {
         let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
         let zone = space.begin(Who::Writer).unwrap();
         let short = space.piece(zone, 1, 0, (Unit::BLOCK, 9));
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_counts_for_its_piece_as_long_as_its_blocks_would_not_take_less() {
+    fn space_charges_unit_lesser_of_piece_and_blocks() {
         let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
         let zone = space.begin(Who::Writer).unwrap();
         let piece = space.piece(zone, 1, 0, (Unit::MOST, 160));
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_is_counted_where_it_is() {
+    fn space_counts_live_blocks_in_their_zones() {
         let plan = Plan::of(&geometry(), None).unwrap();
         let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 0, 1);
         let [a, b] = [space.begin(Who::Writer).unwrap(), space.begin(Who::Writer).unwrap()];

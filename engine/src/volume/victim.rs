@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greedy_takes_the_emptiest_and_cost_benefit_an_older_one() {
+    fn greedy_victim_is_emptiest_cost_benefit_victim_older() {
         let zone = |live, segment| ZoneRecord { live, state: ZoneUse::ClosedData, segment };
         let zones =
             [zone(10, 99), zone(20, 1), zone(0, 1), ZoneRecord { state: ZoneUse::Data, ..zone(1, 0) }];
@@ -80,7 +80,7 @@ mod tests {
 
     /// The largest possible numbers: ages below 2^56, and zones of 127 GiB in grains.
     #[test]
-    fn scores_of_the_oldest_and_largest_zones_are_compared() {
+    fn victim_scores_of_extreme_zones_compare_without_overflow() {
         let zone = |live, segment| ZoneRecord { live, state: ZoneUse::ClosedData, segment };
         let zones = [zone(1, 1), zone(1, 0), zone(1, 0)];
         let chosen = choose((0..).zip(&zones), Choice::CostBenefit, (u32::MAX / 2, u32::MAX), (1 << 56) - 1);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lifespan_follows_what_is_collected() {
+    fn lifespan_follows_age_of_collected_blocks() {
         let mut lifespan = Lifespan::UNKNOWN;
         assert!(lifespan.is_hot(1 << 40));
         lifespan.learn(8);

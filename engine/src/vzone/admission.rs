@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn pace_is_the_mean_of_two_looks_and_counts_each_write_once() {
+    fn admission_pace_averages_two_intervals_counting_writes_once() {
         let mut pace = Pace::default();
         pace.completed(128, 1, 1280);
         pace.completed(1, 1, 30);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn pace_of_a_stripe_is_that_of_its_zones() {
+    fn admission_pace_is_per_zone_for_any_width() {
         let (mut narrow, mut wide) = (Pace::default(), Pace::default());
         narrow.completed(16, 1, 320);
         wide.completed(128, 8, 320);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn pace_is_never_slower_than_what_the_device_writes() {
+    fn admission_pace_is_never_below_device_throughput() {
         let mut pace = Pace::default();
         // A full cache: 16 writes of 100 blocks have waited for long, in two zones each.
         (0..16).for_each(|_| pace.completed(100, 1, 1_000_000));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_with_time_and_width_and_not_with_calls() {
+    fn tokens_grow_with_time_and_width_not_calls() {
         let pace = pace(10);
         let mut start = Tokens::default();
         start.refill(0, &pace, 1);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn synchronous_writer_pays_its_debt_before_the_next_write() {
+    fn synchronous_writer_waits_until_token_debt_is_paid() {
         let (mut tokens, pace) = (Tokens::default(), pace(10));
         tokens.refill(0, &pace, 1);
         assert!(tokens.admits());
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn small_writer_below_the_pace_never_waits() {
+    fn small_writer_below_pace_never_waits() {
         let (mut tokens, pace) = (Tokens::default(), pace(10));
         tokens.refill(0, &pace, 1);
         for write in 0..1000 {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn debt_is_paid_within_a_second_however_slow_a_write_was() {
+    fn token_debt_at_slow_pace_ends_within_second() {
         let mut tokens = Tokens::default();
         let pace = pace(30_000_000);
         for (zone, width) in [1, 2, 16].into_iter().enumerate() {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_counts_twice_is_noticed() {
+    fn token_fairness_check_detects_time_counted_twice() {
         let pace = pace(10);
         let (mut once, mut twice) = (Tokens::default(), Tokens::default());
         for now_us in (1000..5000).step_by(100) {

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_of_a_group_follow_each_other_in_the_order_of_their_reservation() {
+    fn arbiter_takes_group_zones_in_order_of_reservation() {
         let mut arbiter = arbiter();
         reserve_all(&mut arbiter);
         assert_eq!((arbiter.active(), arbiter.serial()), (2, 2));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_not_reset_and_what_is_reset_comes_last() {
+    fn arbiter_resets_only_unpinned_zones_and_reuses_last() {
         let mut arbiter = arbiter();
         reserve_all(&mut arbiter);
         assert!(arbiter.want(2));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn audits_find_two_owners_and_none() {
+    fn arbiter_audit_rejects_double_and_missing_owner() {
         let mut arbiter = arbiter();
         reserve_all(&mut arbiter);
         arbiter.want(2);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn exhaustion_is_told_from_waiting() {
+    fn arbiter_is_exhausted_only_without_zones_to_clean() {
         let mut arbiter = Arbiter::new(4, 6, 0, 0);
         arbiter.found(2, Owner::Dirty, true);
         arbiter.found(3, Owner::Free, false);

@@ -98,7 +98,7 @@ mod tests {
 
     /// Fig. 26: a namespace with 32 essential and 32 spare zones, 16 active v-zones.
     #[test]
-    fn local_overdrive_doubles_the_width_for_four_writers() {
+    fn balloon_local_overdrive_doubles_width_for_four_writers() {
         let wide = |writers| width(2, (32, 0, 32), steady(writers), 16);
         assert_eq!([4, 8, 16].map(wide), [8, 4, 4]);
         assert_eq!([2, 4, 8, 16].map(|width| unit_blocks(2, width)), [8, 4, 2, 1]);
@@ -106,7 +106,7 @@ mod tests {
 
     /// Fig. 27 and 28: three of four namespaces are idle, the fourth borrows three times its spares.
     #[test]
-    fn idle_namespaces_lend_what_they_do_not_hold_and_get_it_back() {
+    fn balloon_idle_namespaces_lend_unused_spares_and_reclaim() {
         let idle = Account { weight: 1, used: 0, active: false };
         let busy = Account { weight: 1, used: 32, active: true };
         assert_eq!(shares_of(128, &[idle, idle, idle, busy]), [0, 0, 0, 128]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_follow_weights_and_never_exceed_what_there_is() {
+    fn balloon_shares_follow_weights_and_never_exceed_total() {
         let of = |weight, used, active| Account { weight, used, active };
         assert_eq!(shares_of(90, &[of(1, 0, true), of(2, 0, true)]), [30, 60]);
         for weight in 1..5 {
@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn only_who_holds_spares_is_frozen() {
+    fn balloon_freezes_only_idle_namespaces_holding_spares() {
         assert!(is_frozen(1, 100, 1100, 1000));
         assert!(!is_frozen(1, 100, 1099, 1000));
         assert!(!is_frozen(0, 100, 9000, 1000));
     }
 
     #[test]
-    fn history_follows_slowly() {
+    fn balloon_history_of_active_vzones_follows_slowly() {
         let history = steady(16).with(4);
         assert_eq!(history.vzones(), 13);
         assert_eq!(History::default().vzones(), 1);

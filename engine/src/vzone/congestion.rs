@@ -131,7 +131,7 @@ mod tests {
 
     /// Fig. 29 (a): one has 1,024 blocks outstanding, four have 32 each and are late.
     #[test]
-    fn as_long_as_any_of_the_small_is_slow_the_largest_shrink_until_all_are_alike() {
+    fn congestion_window_shrinks_while_small_reader_is_slow() {
         let mut window = Window::default();
         let mut look = |wide: u64, slow| {
             let seen = |blocks| Seen { blocks, slow: slow && blocks <= 32 };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_than_others_and_is_slow_makes_nobody_shrink() {
+    fn congestion_window_grows_if_only_largest_is_slow() {
         let mut now = window(1000);
         let seen = |blocks, slow| Seen { blocks, slow };
         now.look(0, true, &[seen(512, true), seen(8, false)]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_device_for_itself_has_no_window() {
+    fn congestion_window_is_unlimited_for_single_namespace() {
         let mut now = window(32);
         assert!(!now.admits(&reads(900, 64), 1));
         now.look(0, false, &[Seen { blocks: 64, slow: true }]);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_waits_itself_is_bound_and_what_is_larger_goes_alone() {
+    fn congestion_window_admits_lone_oversized_read() {
         assert!(window(32).admits(&reads(100, 32), 1));
         assert!(!window(32).admits(&reads(400, 32), 1));
         assert!(window(33).admits(&reads(400, 32), 1));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_sees_the_most_that_was_on_its_way_and_what_reads_take_on_average() {
+    fn congestion_sample_reports_peak_blocks_and_mean_latency() {
         let mut one = reads(SLOW_US, 64);
         one.cancelled(60);
         assert_eq!(one.seen(), Some(Seen { blocks: 64, slow: false }));

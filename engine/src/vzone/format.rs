@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vzone_holds_whole_segments_and_gives_up_little() {
+    fn vzone_capacity_is_whole_segments_with_small_loss() {
         let of = |vzone_zones, zone_capacity_blocks| {
             let uuid = [0; 16];
             Identity { uuid, zones: 99, zone_capacity_blocks, vzone_zones, lead_blocks: 1 }.vzone_blocks()
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_any_changed_byte_is_noticed() {
+    fn vzone_metadata_reads_back_and_rejects_changed_bytes() {
         let mut filler = Filler::default();
         entries().iter().for_each(|entry| filler.add(entry));
         let head = Head { mark: 5, generation: 9, serial: 1000, offset: 3, kind: 2 };
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_go_on_in_the_next_block() {
+    fn vzone_metadata_entries_continue_in_next_block() {
         let mut filler = Filler::default();
         let mut all = Vec::new();
         for _ in 0..100 {
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_keep_their_order_and_refuse_what_does_not_fit() {
+    fn stripe_groups_keep_order_and_refuse_excess_zones() {
         let mut groups = Groups::default();
         assert!(groups.push(&[1, 2], 8) && groups.push(&[5], 8));
         assert_eq!(groups.group(1), Some((1, 8, &[5][..])));

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_more_than_the_limit_and_a_moment() {
+    fn limit_bounds_rate_of_requests_and_blocks() {
         let of = |requests, blocks| Rates { requests, blocks };
         assert!((500..=506).contains(&gone(of(500, 0), 1)));
         assert!((100..=102).contains(&gone(of(0, 1600), 16)));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_less_never_waits_and_saves_nothing_up() {
+    fn limit_never_delays_slower_client_and_bounds_burst() {
         let limits = Rates { requests: 1000, blocks: 0 };
         let mut meter = Meter::default();
         assert!((0..2000).all(|n| meter.wait_ns(limits, 1, n * 2_000_000) == 0));

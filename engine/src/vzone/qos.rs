@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_floor_is_no_higher_than_a_limit() {
+    fn qos_rejects_floor_above_limit() {
         let of = |floors: (u32, u32), limits: (u32, u32)| {
             let rates = |(requests, blocks)| Rates { requests, blocks };
             Qos { limits: rates(limits), floors: rates(floors), latency_us: 0 }.is_possible()

@@ -613,7 +613,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vzone_ends_where_the_first_block_is_missing() {
+    fn vzone_recovery_ends_at_first_missing_block() {
         let mut groups = Groups::default();
         groups.push(&[2, 3], 2);
         groups.push(&[4], 2);

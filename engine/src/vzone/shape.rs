@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_has_one_place_and_shares_count_them() {
+    fn positions_are_unique_and_match_shares() {
         for shape in shapes() {
             let mut have = vec![0; shape.width as usize];
             let places: BTreeMap<u64, u32> = (0..shape.width)
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runs_of_a_range_are_its_blocks() {
+    fn vzone_runs_of_range_cover_each_block_once() {
         for shape in shapes() {
             for from in 0..shape.blocks() {
                 for to in from + 1..=shape.blocks().min(from + 20) {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_that_is_ahead_tears_the_group() {
+    fn stripe_group_is_torn_by_zone_ahead() {
         let shape = Shape { width: 4, unit_blocks: 2, zone_blocks: 8 };
         assert_eq!((shape.prefix(&[2, 2, 1, 0]), shape.is_torn(&[2, 2, 1, 0])), (5, false));
         assert_eq!((shape.prefix(&[4, 2, 1, 2]), shape.is_torn(&[4, 2, 1, 2])), (5, true));

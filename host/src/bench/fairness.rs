@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_what_the_schema_says() {
+    fn json_output_matches_schema() {
         let row = Row {
             greedy: GREED[0].1,
             same_volume: true,

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_what_the_schemas_say() {
+    fn json_output_matches_schemas() {
         let started = Started {
             array: "tank".into(),
             uuid: String::new(),

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_what_the_schemas_say() {
+    fn json_output_matches_schemas() {
         let text = String::new;
         let exported = Exported {
             array: text(),

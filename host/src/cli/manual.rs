@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_examples_that_are_understood() {
+    fn manual_has_parsable_examples_for_each_command() {
         fn check(inner: &Command, path: &str) {
             let path = format!("{path} {}", inner.get_name()).trim_start().to_string();
             if inner.has_subcommands() {

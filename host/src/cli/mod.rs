@@ -151,12 +151,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn cli_definition_is_well_formed() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_argument_says_what_it_is() {
+    fn cli_arguments_all_have_help() {
         fn check(command: &clap::Command) {
             for argument in command.get_arguments() {
                 assert!(argument.get_help().is_some(), "{}: {}", command.get_name(), argument.get_id());

@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_what_the_schema_says() {
+    fn json_output_matches_schema() {
         let counts = Counts { requests: 3, bytes: 4096, classes: vec![0, 2, 1] };
         let rates = || Rates::of(&counts, 1.5);
         let shown = Shown {

@@ -214,7 +214,7 @@ mod tests {
     use engine::volume::Codec;
 
     #[test]
-    fn what_is_printed_is_what_the_schema_says() {
+    fn json_output_matches_schema() {
         let created = Created {
             array: "tank".into(),
             uuid: String::new(),

@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_show_what_is_full_and_what_is_wrong() {
+    fn zone_picture_shows_fill_and_state_of_zones() {
         let zones = [
             zone("empty", Some(0)),
             zone("closed", Some(1)),

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_made_in_their_directory_and_nowhere_else() {
+    fn block_device_links_stay_inside_link_directory() {
         let dir = tempfile::tempdir().unwrap();
         let (links, device) = (dir.path().join("zoneraid"), dir.path().join("ublkb0"));
         fs::write(&device, "").unwrap();

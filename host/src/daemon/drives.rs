@@ -113,7 +113,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn image_on_disks_lies_apart_and_on_served_devices_not() {
+    fn image_rests_on_disks_unless_on_served_device() {
         let dir = tempfile::tempdir().unwrap();
         let device = |name: &str, slaves: &[&str]| {
             let node = dir.path().join(name);

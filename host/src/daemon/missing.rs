@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_told_is_looked_at_again_and_said_once() {
+    fn unreadable_drive_is_rechecked_and_reported_once() {
         let drives = [1, 2, 3].map(|number| ((0, number), PathBuf::new()));
         let ids = [0, 1, 2].map(|number: usize| drives[number].0);
         let mut others = Others::default();

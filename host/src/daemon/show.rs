@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_is_forgotten_after_the_last_flush_whoever_removes_the_block_devices() {
+    fn tails_file_is_removed_after_last_successful_flush() {
         for fails in [false, true] {
             let dir = tempfile::tempdir().unwrap();
             if Reactor::default().ring().is_err() {
@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_keeps_its_block_device_where_no_namespace_has_the_size_that_is_asked_for() {
+    fn refused_namespace_size_keeps_block_device() {
         let dir = tempfile::tempdir().unwrap();
         if Reactor::default().ring().is_err() {
             return;
@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_best_to_be_asked_for_is_the_data_of_a_stripe() {
+    fn block_device_stripe_bytes_equal_data_of_stripe() {
         for parities in [1, 2] {
             let dir = tempfile::tempdir().unwrap();
             if Reactor::default().ring().is_err() {
@@ -757,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_locked_only_without_a_limit() {
+    fn daemon_locks_memory_only_without_limit() {
         let (root, nobody) =
             ("Name:\tzoneraid\nCapEff:\t000001ffffffffff\n", "Name:\tCapEff\nCapEff:\t0000000000000000\n");
         assert!(may_lock_all(None, nobody) && may_lock_all(Some(8 << 20), root));

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_notices_an_array_that_keeps_less_than_it_promised() {
+    fn demo_detects_array_losing_promised_data() {
         assert!(told(Consistency::WpLog, 0..20).iter().all(|well| *well));
         assert!(told(Consistency::Stripe, 0..20).iter().any(|well| !well));
     }

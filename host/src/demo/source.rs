@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_trees_come_back_the_same_and_a_changed_byte_is_found() {
+    fn demo_source_round_trips_tree_and_detects_change() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         fs::create_dir_all(root.join("empty/inside")).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_file_and_a_missing_one() {
+    fn demo_source_packs_file_or_link_rejects_others() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "content").unwrap();

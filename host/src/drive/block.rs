@@ -530,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zones_are_described_in_blocks() {
+    fn zone_descriptor_is_converted_to_blocks() {
         let mut zone = [0; DESCRIPTOR];
         for (at, sectors) in [(0, 3 * 65536u64), (8, 65536), (16, 3 * 65536 + 24), (32, 49152)] {
             zone[at..at + 8].copy_from_slice(&sectors.to_le_bytes());
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_may_be_torn_are_refused() {
+    fn block_device_with_tearable_blocks_is_refused() {
         for (logical, physical) in [(4096, 4096), (512, 4096)] {
             assert_eq!(check_blocks(logical, physical), Ok(()));
         }
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_makes_no_sense_is_not_believed() {
+    fn zone_descriptor_with_impossible_values_is_rejected() {
         let mut zone = [0; DESCRIPTOR];
         let mut put = |at: usize, sectors: u64| {
             zone[at..at + 8].copy_from_slice(&sectors.to_le_bytes());
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_means_by_an_errno() {
+    fn kernel_errnos_are_mapped_and_ioctl_numbers_match() {
         assert_eq!(error_of(libc::ENODEV), DeviceError::Gone);
         assert_eq!(error_of(libc::EOVERFLOW), Status::TooManyActiveZones.into());
         assert_eq!(error_of(libc::EIO), DeviceError::Os(libc::EIO));

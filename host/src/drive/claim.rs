@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_locked_file_is_in_use_by_this_process() {
+    fn drive_lock_error_names_holding_process() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let other = File::open(file.path()).unwrap();
         lock(file.path(), file.as_file()).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_a_lock_and_whether_he_lives() {
+    fn drive_lock_holder_is_found_in_proc() {
         let locks =
             "1: POSIX  ADVISORY  WRITE 7 00:05:9 0 EOF\n2: FLOCK  ADVISORY  WRITE 812 00:05:9 0 EOF\n";
         assert_eq!(find_locker(locks, "00:05:9"), Some(812));

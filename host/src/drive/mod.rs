@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_in_words() {
+    fn drive_signature_is_described_in_words() {
         let words = |text: &str| describe_signature(text).unwrap_or_default();
         let f2fs = "DEVNAME=/dev/nvme0n1\nLABEL=my\\ data\nUUID=1\nTYPE=f2fs\nUSAGE=filesystem\n";
         assert_eq!(words(f2fs), "f2fs file system 'my data'");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_drive_is_refused_with_its_name() {
+    fn drive_open_refuses_other_files_by_name() {
         let reactor = Reactor::default();
         let refusal = |path: &str| open(&reactor, Path::new(path)).map(|_| ()).unwrap_err().to_string();
         assert_eq!(refusal("/dev/null"), "/dev/null: is neither a drive nor an image of one");

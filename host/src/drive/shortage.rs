@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shortage_is_waited_for_and_errors_are_not() {
+    fn shortage_is_retried_and_errors_are_not() {
         for shortage in [libc::ENOMEM, libc::EAGAIN, libc::EBUSY, libc::ENOBUFS] {
             let tries = (0..100).take_while(|tried| pause(-shortage, *tried).is_some()).count();
             let waited: Duration = (0..tries).filter_map(|tried| pause_of_call(shortage, tried)).sum();
@@ -67,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_waited_for_as_long_as_a_reset_may_take() {
+    fn missing_path_is_retried_for_controller_reset_time() {
         let pauses = (0..100).map_while(pause_for_path).count();
         assert_eq!(pauses, PAUSES.len() + 13);
         assert_eq!(format!("{:?}", pause_for_path(pauses - 1)), format!("{:?}", PAUSES.last()));
     }
 
     #[test]
-    fn the_kernel_is_told_the_same_pauses() {
+    fn shortage_pauses_match_kernel_timespecs() {
         for (tried, told) in PAUSES.iter().enumerate() {
             let time = pause_of_call(libc::ENOMEM, tried).unwrap();
             assert_eq!(format!("{told:?}"), format!("{:?}", Timespec::from(time)));

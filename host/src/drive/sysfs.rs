@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_namespaces_and_their_block_devices() {
+    fn sysfs_names_block_twin_and_classifies_nodes() {
         assert_eq!(twin("ng3n12"), "nvme3n12");
         assert_eq!(namespace("sda"), None);
         // /dev/null stands for an ordinary disk: a device in /dev without zones.

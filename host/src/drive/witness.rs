@@ -129,7 +129,7 @@ mod tests {
     use engine::{buf::BLOCK, device::Zones};
 
     #[test]
-    fn what_was_read_and_has_changed_is_noticed_and_nothing_else() {
+    fn stable_read_detects_changes_of_read_data_only() {
         let runtime = Runtime::default();
         let run = |future| runtime.block_on(future, || false).unwrap();
         let drive = EmulatedDrive::in_memory(&Model::zn540().scaled(4, 1024).geometry);

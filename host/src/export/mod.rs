@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_names_the_array_everywhere_and_uses_a_port_that_is_there() {
+    fn export_uses_array_identity_and_reuses_existing_port() {
         let root = root();
         let steps = export(4420).steps(root.path()).unwrap();
         let text: Vec<String> = steps.iter().map(Step::to_string).collect();
@@ -385,7 +385,7 @@ mod tests {
 
     /// The second of two commands for the same array fails.
     #[test]
-    fn an_export_that_fails_takes_out_what_it_has_made_and_nothing_else() {
+    fn failed_export_removes_only_its_own_entries() {
         let root = root();
         let steps = export(4420).steps(root.path()).unwrap();
         carry_out_there(&steps);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_known_to_the_kernel_before_anybody_may_connect_and_is_never_shown() {
+    fn export_secret_is_set_before_access_never_shown() {
         let root = root();
         let file = root.path().join("secret");
         let text = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_hosts_that_are_named_may_connect_and_none_by_accident() {
+    fn export_allows_only_named_hosts_to_connect() {
         let root = root();
         let hosts = ["one", "two"].map(|name| format!("nqn.2014-08.org.example:{name}"));
         let attribute = |steps: &[Step], value: &str| {

@@ -88,7 +88,7 @@ mod tests {
     use engine::owner::make_blank;
 
     #[test]
-    fn a_bar_ends_with_the_last_zone_of_the_last_drive() {
+    fn erase_progress_ends_at_last_zone_of_drives() {
         let (reactor, erasing) = (Reactor::default(), Erasing(ProgressBar::hidden()));
         let with = Model::zn540().scaled(24, 1024).geometry;
         let without = Geometry { zrwa: None, ..with.clone() };

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_address_is_a_path() {
+    fn nbd_address_parses_ip_or_socket_path() {
         let said = |text: &str| parse_place(text).unwrap().to_string();
         assert_eq!(said("127.0.0.1:5"), "nbd://127.0.0.1:5");
         assert_eq!(said("::1"), "nbd://[::1]:10809");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_dead_server_has_left_is_replaced() {
+    fn nbd_listen_replaces_only_socket_of_dead_server() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nbd");
         let place = Place::Socket(path.clone());

@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_learns_what_there_is_and_takes_it() {
+    fn nbd_negotiation_lists_and_selects_export() {
         let mut negotiation = Negotiation::new(&export(), [0, 0, 0, 3]).unwrap();
         assert_eq!(ask(&mut negotiation, 3, &[]).1, [(2, about("tank", &[])), (1, Vec::new())]);
         // TLS, and options that do not exist yet.
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn nbd_negotiation_refuses_malformed_options() {
         assert!(Negotiation::new(&export(), [0, 0, 0, 7]).is_none());
         let mut negotiation = Negotiation::new(&export(), [0, 0, 0, 1]).unwrap();
         let mut wrong = header(3, &[]);
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_was_agreed_on_or_an_error() {
+    fn nbd_request_is_parsed_or_refused_by_terms() {
         let size_bytes = 1 << 30;
         let plain = Terms { structured: false, allocation: false, size_bytes, read_only: false };
         let all = Terms { structured: true, allocation: true, ..plain };
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_have_the_layout_of_the_specification() {
+    fn nbd_replies_have_layout_of_specification() {
         assert_eq!(simple(7, 28), *b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x07");
         let data = chunk(7, true, Chunk::Data { at: 9, bytes: 100 });
         assert_eq!(data, b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x6c\0\0\0\0\0\0\0\x09");

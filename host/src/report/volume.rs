@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn when_full_is_said_as_it_is_typed() {
+    fn when_full_option_prints_as_typed() {
         for (typed, said) in [("fail", "fail"), ("queue", "queue:60"), ("queue:255", "queue:255")] {
             assert_eq!(typed.parse::<WhenFull>().unwrap().to_string(), said);
         }
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn compression_is_said_as_it_is_typed() {
+    fn compression_option_prints_as_typed() {
         for (typed, said) in [("off", "off"), ("lz4", "lz4"), ("zstd", "zstd:1"), ("zstd:19", "zstd:19")] {
             assert_eq!(typed.parse::<Compression>().unwrap().to_string(), said);
             let json = serde_json::to_string(&typed.parse::<Compression>().unwrap()).unwrap();

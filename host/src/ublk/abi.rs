@@ -366,7 +366,7 @@ mod tests {
 
     /// Values that a C compiler computes from the kernel's header.
     #[test]
-    fn commands_have_the_numbers_and_the_layout_of_the_header() {
+    fn ublk_commands_match_kernel_header() {
         assert_eq!(Control::AddDev.code(), 0xc020_7504);
         assert_eq!(Control::GetFeatures.code(), 0x8020_7513);
         assert_eq!(Control::GetDevInfo.code(), 0x8020_7502);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_a_device_comes_back() {
+    fn ublk_device_info_round_trips() {
         let info = Info {
             queues: 4,
             depth: 128,
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_follow_the_geometry() {
+    fn ublk_zoned_parameters_follow_geometry() {
         let bytes = params(&geometry(), &options(65536, 262_144));
         let zone_sectors = 0x8000 * 8;
         assert_fields(
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_has_blocks_that_can_be_discarded_and_no_zones() {
+    fn ublk_volume_parameters_allow_discard_without_zones() {
         let options = Options { read_only: true, ..options(65536, 65536) };
         assert_fields(
             &plain_params(1000, SectorSize::B512, &options),
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_from_their_descriptors() {
+    fn ublk_request_is_parsed_from_descriptor() {
         let request = |flags: u32, count: u32| Request::from_words(flags as u64 | (count as u64) << 32, 4096);
         let expected = Request {
             operation: Some(Operation::Write),
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_zone_is_reported_with_its_write_pointer_at_the_end() {
+    fn ublk_full_zone_reports_write_pointer_at_end() {
         let zone = |state| ZoneInfo {
             zone: ZoneIndex(2),
             state,
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_media_errors_keep_their_meaning() {
+    fn ublk_errno_keeps_limits_and_media_errors() {
         assert_eq!(errno(Status::TooManyOpenZones.into()), libc::ETOOMANYREFS);
         assert_eq!(errno(Status::TooManyActiveZones.into()), libc::EOVERFLOW);
         assert_eq!(errno(Status::UnrecoveredReadError.into()), libc::ENODATA);

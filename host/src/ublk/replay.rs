@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_compared_as_far_as_the_zone_is_written_and_a_later_one_ends_that() {
+    fn replay_compares_writes_until_first_write_at_end() {
         let mut again = replay(&memory(6), &[extent(4, 3)]);
         assert_eq!(again.written_already(Z, 2, 3), 3);
         assert_eq!(again.written_already(Z, 4, 3), 2);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_are_known_by_length_and_data_and_the_one_cut_short_goes_first() {
+    fn replay_matches_appends_by_data_and_completes_partial() {
         let device = memory(5);
         // The third was cut short; nothing of the fourth was written.
         let mut again = replay(&device, &[extent(0, 2), extent(2, 2), extent(4, 3), extent(7, 1)]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_append_is_cut_short_wherever_something_has_completed() {
+    fn replay_append_is_partial_at_any_completed_end() {
         for complete in 0..=6 {
             let appends = vec![Some(extent(3, 4))];
             let left = Left { assembly: 1, complete: vec![0, complete], appends, power: vec![] };
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coincidence_is_left_to_others() {
+    fn replay_append_given_back_can_be_claimed_again() {
         let device = memory(6);
         let mut again = replay(&device, &[extent(2, 2)]);
         let claim = again.claim(Z, &data(2, 2), &[]).unwrap();

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_is_safe_when_it_is_answered_for() {
+    fn replayed_append_is_durable_when_acknowledged() {
         let data = Buf::copy_of(&[5; 3 * BLOCK]);
         let runtime = Runtime::new();
         let (drive, zoned) = left_behind(&runtime, &data, 3);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_an_append_that_could_not_be_compared() {
+    fn replayed_append_with_read_error_blocks_no_others() {
         let data = Buf::copy_of(&[5; 3 * BLOCK]);
         let runtime = Runtime::new();
         let (drive, zoned) = left_behind(&runtime, &data, 2);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_that_had_to_wait_are_noted_where_they_are() {
+    fn delayed_appends_are_recorded_at_final_position() {
         let data = Buf::copy_of(&[5; 3 * BLOCK]);
         let (runtime, dir) = (Runtime::new(), tempfile::tempdir().unwrap());
         let (drive, zoned) = left_behind_in(dir.path(), &runtime, &data, 0);
@@ -415,7 +415,7 @@ mod tests {
 
     /// While one append compares its data with a noted one, another may arrive that is the noted one.
     #[test]
-    fn an_append_that_comes_while_another_one_compares_with_it_is_found() {
+    fn repeated_append_is_found_during_comparison_by_another() {
         for written in [2, 3] {
             let first = Buf::copy_of(&[5; 3 * BLOCK]);
             let other = Buf::copy_of(&[vec![5; BLOCK], vec![6; 2 * BLOCK]].concat());

@@ -692,7 +692,7 @@ mod tests {
     };
 
     #[test]
-    fn ranks_are_as_frequent_as_zipf_has_them() {
+    fn zipf_ranks_have_theoretical_frequency() {
         let (zipf, mut rng) = (Zipf::new(10_000), Rng::new(1));
         let exact: f64 = (1..=10_000).map(|rank| (rank as f64).powf(-THETA)).sum();
         assert!((zipf.zeta / exact - 1.0).abs() < 1e-3, "{} {exact}", zipf.zeta);
@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_keeps_what_was_read_last() {
+    fn cache_keeps_most_recently_read_blocks() {
         let mut cache = Cache::default();
         let found = [1, 2, 1, 3, 1, 2].map(|block| cache.has((0, block, 0), 2));
         assert_eq!(found, [false, false, true, false, true, false]);
@@ -714,7 +714,7 @@ mod tests {
 
     /// A place stays the same while its run moves on, and stands for several blocks in a larger level.
     #[test]
-    fn a_record_stays_where_it_is_until_it_is_written_again() {
+    fn record_position_is_stable_while_run_is_compacted() {
         let run = |start, blocks| Run { level: 1, start, there: 100, blocks };
         let middle = u64::MAX / 2;
         assert_eq!(run(0, 100).place(middle), (1, 49, 0));
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_ten_times_as_large_as_the_one_before_and_the_last_has_the_rest() {
+    fn levels_grow_tenfold_and_last_takes_rest() {
         assert_eq!(options(Workload::C).levels(), [512, 1024, 10240, 51236]);
     }
 
@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_are_compacted_reads_are_not_and_who_reads_what_is_new_reads_memory() {
+    fn ycsb_puts_are_compacted_and_new_records_cached() {
         let loaded = 512 + 1024 + 2 * 8192;
         let (reads, written) = on_a_drive(Workload::C);
         assert!(written <= loaded, "{written}");

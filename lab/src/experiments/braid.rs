@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_together_is_put_together() {
+    fn braid_space_efficiency_matches_constructed_sets() {
         let of = |parts: &[usize]| measure(&set(parts)).unwrap();
         let alike = of(&[7]);
         assert_eq!(alike.class.name(), "MD");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_said_of_the_best_of_each_level() {
+    fn braid_claims_use_best_set_of_each_level() {
         let found = [measure(&set(&[7, 10, 8, 5])).unwrap()];
         let claims = claims(&found);
         assert_eq!(claims.len(), 2, "there is nothing of high ratio");

@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn parity_compresses_as_far_as_its_chunks_are_alike() {
+    fn parity_compresses_only_if_chunks_are_alike() {
         let ((data, alike), (_, shifted)) = (ratios(&set(false)), ratios(&set(true)));
         assert!(data > 4.5 && (alike / data - 1.0).abs() < 0.02, "{data} {alike}");
         assert!(shifted < 1.3, "{shifted}");
     }
 
     #[test]
-    fn a_fifth_is_parity_and_compresses_with_the_rest() {
+    fn array_parity_takes_fifth_and_compresses_like_data() {
         let set = set(false);
         let efficiency = |policy, scheme| {
             measure(&Point { set: &set, policy, scheme, request_kib: 64 }).unwrap().efficiency

@@ -201,7 +201,7 @@ mod tests {
 
     /// Braid reads fewer flash pages than Base, and none twice.
     #[test]
-    fn what_shares_a_page_is_read_faster_and_what_is_truncated_slower() {
+    fn braid_reads_faster_than_base_and_balloon() {
         let (mut noise, mut bytes) = (Rng::new(1), vec![0; 256 * PAGE]);
         for (number, page) in bytes.chunks_mut(PAGE).enumerate() {
             noise.fill(&mut page[..PAGE / 16 * if number % 4 == 0 { 7 } else { 3 }]);

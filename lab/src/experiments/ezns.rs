@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drive_allows_what_namespaces_need_beside_what_the_layer_keeps() {
+    fn drive_active_zones_cover_namespaces_and_layer_reserve() {
         assert_eq!((allowing(64), allowing(256)), (70, 274));
     }
 }

@@ -71,7 +71,7 @@ mod tests {
     use crate::figure::Verdict;
 
     #[test]
-    fn the_model_keeps_what_a_flush_takes_that_passes_holes() {
+    fn zrwa_flush_over_gaps_matches_published_time() {
         assert_eq!(s67(&S67, Effort::Quick).unwrap().claims[0].verdict, Verdict::Matched);
     }
 }

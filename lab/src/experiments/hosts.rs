@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_break_even_lies_where_time_a_byte_says() {
+    fn break_even_interpolates_time_per_byte() {
         // 1 µs more a MB for each µs.
         let values = [(0.0, 1.0), (1.0, 0.5), (2.0, 1.0 / 3.0)];
         assert!((crossing(&values, 0.4).unwrap() - 1.5).abs() < 1e-9);

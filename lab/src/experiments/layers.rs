@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_layer_saves_what_it_can_and_noise_costs_no_more_than_headers() {
+    fn compression_layers_save_space_noise_costs_only_headers() {
         let (mut noise, mut bytes) = (emu::rng::Rng::new(1), vec![0; 4 << 20]);
         noise.fill(&mut bytes);
         let of = |bytes: Vec<u8>| {

@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fairness_is_one_for_equals_and_less_for_others() {
+    fn jain_fairness_is_one_only_for_equal_shares() {
         assert_eq!(fairness(&[3.0, 3.0, 3.0]), (1.0, 0.0));
         let (jain, error) = fairness(&[1.0, 3.0]);
         assert!((jain - 0.8).abs() < 1e-9 && (error - 0.5).abs() < 1e-9);

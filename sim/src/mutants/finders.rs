@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn finders_file_round_trips_and_rejects_malformed_lines() {
         let text = format!("{HEAD}a\ttest moments\t-\t--exact b::c\nd\trun\t17\trun --from=16\n");
         let finders = Finders::parse(&text).unwrap();
         assert_eq!(finders.text(), text);

@@ -283,7 +283,7 @@ wrong-part
     const SOURCE: &str = "fn f(x: u8) {\n    barrier(\n        x);\n    let n = a +\n        b;\n}\n\nfn g() {\n    barrier(x);\n}\n";
 
     #[test]
-    fn mutants_are_found_by_their_text_and_lie_inside_each_other() {
+    fn mutants_are_located_by_text_and_may_nest() {
         let mutants = parse(LIST).unwrap();
         let of_file: Vec<&Mutant> = mutants.iter().collect();
         let text = apply(SOURCE, &of_file).unwrap();
@@ -300,7 +300,7 @@ wrong-part
     }
 
     #[test]
-    fn a_text_that_is_not_there_or_twice_is_named() {
+    fn mutant_with_missing_or_ambiguous_text_is_named() {
         let text = LIST.replace("a.rs f", "a.rs");
         let mutants = parse(&text).unwrap();
         let error = apply(SOURCE, &mutants.iter().collect::<Vec<_>>()).unwrap_err().to_string();
@@ -311,13 +311,13 @@ wrong-part
     }
 
     #[test]
-    fn a_let_is_not_left_out() {
+    fn mutant_removing_whole_let_is_refused() {
         let entry = "gone\n    a.rs f\n  - «let n = a +\n  - b;»\n    It is there.";
         assert!(format!("{:#}", parse(entry).unwrap_err()).contains("a `let` as a whole"));
     }
 
     #[test]
-    fn every_mutant_of_the_list_has_its_place_in_the_engine() {
+    fn mutant_list_applies_to_current_sources() {
         let workspace = super::super::workspace();
         super::super::sources(&workspace, &super::super::load(&workspace).unwrap()).unwrap();
     }

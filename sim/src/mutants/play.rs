@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn score_in_the_documents_is_of_the_whole_list() {
+    fn mutant_score_in_documents_covers_whole_list() {
         let workspace = workspace();
         let text = fs::read_to_string(workspace.join("docs/GUARANTEES.md")).unwrap();
         let Some((played, listed)) = counts(&text) else {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn written_score_says_how_long_the_list_is() {
+    fn mutant_score_records_length_of_list() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("doc.md");
         fs::write(&path, format!("before\n{BEGIN}7 mutants: 7 killed\n{END}after\n")).unwrap();

@@ -200,7 +200,7 @@ mod tests {
 ";
 
     #[test]
-    fn lines_are_changed_as_statements_conditions_and_values() {
+    fn random_mutants_change_statements_conditions_and_values() {
         let all = of_file("a.rs", SOURCE);
         let rules: Vec<(usize, &str)> = all.iter().map(|m| (m.line(), m.rule.as_str())).collect();
         assert_eq!(
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_decides_what_is_drawn_and_no_line_is_changed_twice() {
+    fn random_mutant_draw_is_deterministic_per_seed() {
         let workspace = super::super::workspace();
         let drawn = draw(&workspace, "", 400, 3).unwrap();
         let again = draw(&workspace, "", 400, 3).unwrap();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_learnt_is_rare_first_and_can_be_read() {
+    fn ledger_lists_seeds_of_rare_states_first() {
         let (common, rare, rarest) = (sight("empty"), sight("whole"), sight("offline"));
         let seen = BTreeMap::from([
             (7, BTreeSet::from([common])),

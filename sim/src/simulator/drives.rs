@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn each_parity_is_told_from_other_blocks() {
+    fn parity_check_accepts_only_correct_p_and_q() {
         let data = [Some(vec![0x80; BLOCK]), None, Some(vec![3; BLOCK]), Some(vec![0x81; BLOCK])];
         // 0x80 + 4 * 3 + 8 * 0x81, the last of which is 8 + 0x74.
         for (which, byte) in [(0, 0x02), (1, 0x80 ^ 0x0c ^ 0x08 ^ 0x74)] {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_bit_in_data_or_log_is_seen() {
+    fn media_check_detects_flipped_data_or_log_bit() {
         for (policy, parities) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 1), (policy, 2)]) {
             let wrong = with_wrong_bit(policy, parities, META_ZONES).unwrap_err().0;
             assert!(wrong.contains("the parity is not"), "{wrong}");

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_apart() {
+    fn silent_error_outcome_is_classified_by_message() {
         let wrong = "zone 1 block 3 should hold the data of write 7, but holds zeros";
         for (failure, came) in [
             (None, Came::Intact),

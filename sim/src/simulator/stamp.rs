@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_tells_who_wrote_it_and_any_change_is_seen() {
+    fn stamp_identifies_write_and_detects_any_change() {
         let stamp = Stamp { zone: 3, block: 77, write: 12_345 };
         let mut block = vec![0; BLOCK];
         assert!(is_zero(&block) && !stamp.matches(&block));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn scrambling_can_be_undone() {
+    fn stamp_scrambling_is_reversible() {
         for id in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
             assert_eq!(unscramble(scramble(id)), id);
         }

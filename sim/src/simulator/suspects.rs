@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_members_are_suspect_than_may_be() {
+    fn suspects_are_full_at_limit_of_members() {
         let mut suspects = Suspects::new(2);
         suspects.of(3).absent = true;
         assert!(!suspects.is_full() && suspects.is_absent(3));
@@ -154,14 +154,14 @@ mod tests {
 
     #[test]
     #[should_panic = "must not be struck beside"]
-    fn one_too_many_is_a_mistake_of_the_simulator() {
+    fn suspects_panic_beyond_limit() {
         let mut suspects = Suspects::new(1);
         suspects.of(0);
         suspects.of(1);
     }
 
     #[test]
-    fn every_set_up_to_a_size_is_there_once() {
+    fn subsets_up_to_size_are_listed_once() {
         assert_eq!(subsets(&[4, 7, 9], 0), [Vec::<usize>::new()]);
         assert_eq!(subsets(&[4, 7], 1), [vec![], vec![4], vec![7]]);
         let pairs = [vec![], vec![4], vec![7], vec![9], vec![4, 7], vec![4, 9], vec![7, 9]];

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_go_by_the_profile() {
+    fn balloon_slot_count_follows_size_profile() {
         const K: usize = 1024;
         let least = |sizes: &[usize]| slots_for(sizes, Slots::LeastSpace);
         assert_eq!(least(&[4 * K; 64]), 4);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn rests_that_take_whole_slots_are_worth_less() {
+    fn balloon_whole_slot_rests_choose_more_slots() {
         let whole = |sizes: &[usize]| slots_for(sizes, Slots::WholeRests);
         // In halves a rest of 100 bytes would take another half; in thirds, one of 2.8 KiB takes another third.
         let size = PAGE / 2 + 100;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_crosses_no_page() {
+    fn balloon_rest_crosses_no_page() {
         assert_eq!(
             [begin(0, PAGE), begin(1, PAGE), begin(PAGE - 7, 7), begin(PAGE - 7, 8)],
             [0, PAGE, PAGE - 7, PAGE]

@@ -82,14 +82,14 @@ mod tests {
     const K: usize = 1024;
 
     #[test]
-    fn there_are_24_orders_and_the_first_changes_nothing() {
+    fn braid_has_24_orders_starting_with_identity() {
         let all: Vec<_> = orders().collect();
         assert_eq!((all.len(), all[0]), (24, [0, 1, 2, 3]));
         assert!(all.is_sorted());
     }
 
     #[test]
-    fn range_and_ratio_decide() {
+    fn braid_choice_follows_size_range_and_ratio() {
         let braids = |sizes: [usize; 4]| Choice::BySizes.braids(&sizes);
         assert!(!braids([4 * K, 4 * K + 500, 4 * K, 5 * K - 500]), "all alike");
         assert!(braids([4 * K, 12 * K, 4 * K, 12 * K]));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn large_units_are_put_beside_small_ones() {
+    fn braid_order_pairs_large_with_small_units() {
         let sizes = [10 * K, 11 * K, 6 * K, 5 * K];
         let number = best_order(&sizes, Fill::default());
         let order = orders().nth(number).unwrap();
@@ -111,7 +111,7 @@ mod tests {
 
     /// No other order ends earlier, for any fill level before it.
     #[test]
-    fn the_best_order_is_the_best_of_all() {
+    fn braid_best_order_ends_earliest_of_all() {
         let mut rng = crate::rng::Rng::new(5);
         for _ in 0..2000 {
             let sizes: Vec<usize> =
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_takes_four_units_at_most() {
+    fn braid_page_takes_at_most_four_units() {
         assert_eq!(Fill::default().behind([9; 5].into_iter()), Fill { pages: 1, bytes: 9, units: 1 });
     }
 }

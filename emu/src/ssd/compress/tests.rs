@@ -36,7 +36,7 @@ fn same(scheme: Scheme, found: &Unit, unit: &Unit) -> bool {
 }
 
 #[test]
-fn a_page_is_never_longer_than_it_was() {
+fn compressed_page_expands_and_is_never_longer() {
     let mut rng = Rng::new(1);
     for parts in 0..=16 {
         let page = page(&mut rng, parts);
@@ -49,7 +49,7 @@ fn a_page_is_never_longer_than_it_was() {
 }
 
 #[test]
-fn units_come_back_as_they_were_whatever_is_taken_back_or_cut() {
+fn compressed_units_read_back_after_truncation_and_cuts() {
     for scheme in SCHEMES {
         for seed in 0..12 {
             let mut rng = Rng::new(seed);
@@ -105,7 +105,7 @@ fn units_come_back_as_they_were_whatever_is_taken_back_or_cut() {
 }
 
 #[test]
-fn braid_puts_into_fewer_pages_what_it_may_reorder() {
+fn braid_reordering_needs_fewer_pages_than_compaction() {
     let space = |choice| {
         let (mut zone, mut rng) = (blank(Scheme::Braid(choice), 400), Rng::new(2));
         for _ in 0..100 {
@@ -122,7 +122,7 @@ fn braid_puts_into_fewer_pages_what_it_may_reorder() {
 }
 
 #[test]
-fn balloon_truncates_what_an_outlier_leaves_over_and_reads_it_twice() {
+fn balloon_truncated_outlier_is_read_in_two_pieces() {
     let (mut zone, mut rng) = (blank(Scheme::Balloon(Slots::LeastSpace), 400), Rng::new(3));
     for group in 0..40 {
         let parts = if group % 4 == 0 { [3, 3, 3, 9] } else { [3; 4] };
@@ -193,7 +193,7 @@ fn picture(ssd: &mut Ssd) -> Vec<Option<Vec<u8>>> {
 
 /// A host cannot tell a compressing drive from another one, through power cuts with all losses and flipped bits.
 #[test]
-fn a_host_sees_the_same_drive() {
+fn compressing_drive_behaves_like_plain_drive() {
     for scheme in SCHEMES {
         let (mut placed, mut lost) = (0, 0);
         for seed in 0..12 {
@@ -232,7 +232,7 @@ fn a_host_sees_the_same_drive() {
 }
 
 #[test]
-fn a_drive_refuses_what_it_might_not_hold_and_holds_what_it_took() {
+fn overprovisioned_drive_refuses_excess_and_keeps_accepted_data() {
     for scheme in SCHEMES {
         for parts in [0, 5, 16] {
             let shape = geometry(false);
@@ -273,7 +273,7 @@ fn a_drive_refuses_what_it_might_not_hold_and_holds_what_it_took() {
 
 /// For any writes, refused, torn, cut, flushed and finished in any order.
 #[test]
-fn a_drive_that_announces_more_than_it_has_is_never_too_full() {
+fn compressing_drive_never_exceeds_its_flash_pages() {
     for scheme in SCHEMES {
         let (mut refused, mut fullest) = (0, 0);
         for seed in 0..12 {
@@ -300,7 +300,7 @@ fn a_drive_that_announces_more_than_it_has_is_never_too_full() {
 }
 
 #[test]
-fn no_block_is_torn_where_there_is_no_room() {
+fn full_compressing_drive_tears_no_block() {
     for seed in 0..50 {
         let (mut rng, shape) = (Rng::new(seed), geometry(false));
         let media = CompressedMedia::with_pages(&shape, Scheme::Braid(Choice::BySizes), 4);
@@ -318,12 +318,12 @@ fn no_block_is_torn_where_there_is_no_room() {
 /// Acknowledged data that is lost may have been replaced by more than the drive can keep.
 #[test]
 #[should_panic = "cannot announce more than it has"]
-fn a_drive_with_a_volatile_cache_announces_no_more_than_it_has() {
+fn compressing_drive_with_cache_panics_on_excess_capacity() {
     CompressedMedia::with_pages(&geometry(true), Scheme::Braid(Choice::BySizes), 40);
 }
 
 #[test]
-fn what_is_taken_back_of_a_full_zone_is_placed_again() {
+fn full_zone_truncated_by_cut_is_placed_again() {
     for scheme in SCHEMES {
         for seed in 0..8 {
             let (mut rng, shape) = (Rng::new(seed), geometry(true));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_ends_with_the_first_block_that_is_lacking() {
+    fn append_zone_ends_before_first_missing_block() {
         let of = |blocks: &[u32]| judged(0, &blocks.iter().map(|b| mark(*b, 0, 0)).collect::<Vec<_>>());
         assert_eq!(of(&[]), (0, vec![]));
         assert_eq!(of(&[1, 0, 2]), (3, vec![Some(1), Some(0), Some(2)]));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_session_left_behind_never_fills_a_hole() {
+    fn append_leftovers_of_earlier_session_fill_no_gap() {
         let old = [mark(0, 0, 0), mark(1, 0, 0), mark(3, 0, 0)];
         assert_eq!(judged(0, &old).0, 2);
         let next = [old.as_slice(), &[mark(2, 2, 1)]].concat();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_cannot_be_read_count_as_written_and_as_nothing_else() {
+    fn unreadable_blocks_count_as_written_with_unknown_content() {
         let (u, nothing) = (Seen::Unknown, Seen::Nothing);
         assert_eq!(judged(0, &[mark(0, 0, 0), u, mark(2, 0, 0)]), (3, vec![Some(0), None, Some(2)]));
         assert_eq!(judged(0, &[mark(0, 0, 0), mark(2, 0, 0), u]), (3, vec![Some(0), None, None]));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_groups_are_left_alone() {
+    fn append_judge_ignores_blocks_of_earlier_groups() {
         let seen = [mark(2, 0, 0), Seen::Unknown, mark(3, 0, 0), mark(5, 0, 0), mark(4, 0, 0)];
         assert_eq!(judged(4, &seen), (6, vec![Some(8), Some(7)]));
     }
@@ -205,7 +205,7 @@ mod tests {
     /// Every loss and every order of up to three blocks in flight, three sessions in a row: completed blocks are there,
     /// in the version that was submitted last.
     #[test]
-    fn after_any_three_crashes_each_block_is_what_was_written_last() {
+    fn append_recovery_finds_last_versions_after_three_crashes() {
         let orders: [&[u32]; 16] = [
             &[],
             &[0],
@@ -240,7 +240,7 @@ mod tests {
     /// As above with up to four adjacent unreadable blocks. The last session begins only if the end is sure, and is
     /// judged with the same blocks unreadable.
     #[test]
-    fn blocks_that_cannot_be_read_make_nothing_up() {
+    fn append_recovery_with_unreadable_blocks_invents_no_data() {
         let orders: [&[u32]; 8] = [&[], &[0], &[1], &[0, 1], &[1, 0], &[0, 2], &[2, 0], &[1, 2]];
         let (mut sure, mut begun) = (0, 0);
         for case in 0..8 * 8 * 8usize {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_sure_if_everything_from_the_last_beginning_on_is_of_one_session() {
+    fn append_end_is_sure_if_last_session_intact() {
         let is_sure = |seen: &[Seen]| judge(0, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>()).is_sure;
         let (u, nothing) = (Seen::Unknown, Seen::Nothing);
         assert!(is_sure(&[]) && is_sure(&[mark(0, 0, 0), mark(2, 0, 0)]));

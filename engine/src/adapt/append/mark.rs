@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_read_by_its_owner_and_any_wrong_bit_is_seen() {
+    fn append_mark_rejects_other_owner_and_flipped_bits() {
         let (mark, owner) = (Mark { block: 77, from: 64, void: 3 }, Owner { member: [5; 16], zone: 1000 });
         let bytes = mark.encode(&owner);
         assert_eq!(Seen::read(&bytes, &owner), Seen::Mark(mark));

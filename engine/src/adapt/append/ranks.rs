@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_take_as_many_bits_as_they_need() {
+    fn packed_bits_store_numbers_in_minimal_width() {
         for len in [1, 2, 4, 8, 256, 4096] {
             let mut bits = Bits::new(len);
             (0..len).for_each(|at| bits.set(at, len - 1 - at));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_tells_where_blocks_are_between_void_ones() {
+    fn append_group_locates_blocks_among_void_blocks() {
         let mut group = Group::new(8, 4, 11);
         assert!(
             group.land(9, 11, 3) && group.land(8, 12, 3) && group.land(11, 13, 3) && group.land(10, 14, 3)

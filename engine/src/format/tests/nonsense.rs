@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_payload_that_is_longer_or_shorter_than_its_fields_is_damaged() {
+fn record_with_wrong_payload_length_is_rejected() {
     for record in
         [Record::Superblock(Box::new(sane(4))), Record::Reset { first: 1, count: 2 }, Record::Tail(tail(1))]
     {
@@ -30,7 +30,7 @@ fn superblock_with(at: usize, value: &[u8]) -> Result<Superblock, Unreadable> {
 }
 
 #[test]
-fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
+fn superblock_rejects_invalid_stage_size_and_text_fields() {
     let absurd = |at: usize, value: &[u8]| match superblock_with(at, value) {
         Err(Unreadable::Absurd(absurd)) => absurd.field,
         other => panic!("{value:?} at {at}: {other:?}"),
@@ -83,7 +83,7 @@ fn what_a_superblock_says_of_owner_and_drives_is_read_or_damaged() {
 }
 
 #[test]
-fn what_is_kept_of_a_plate_can_always_be_read_again() {
+fn superblock_sanitizes_drive_model_and_serial() {
     let longest = "\u{20ac}".repeat(MODEL_BYTES);
     let cases = [
         ("  WDC  ZN540 ", "WDC  ZN540"),
@@ -131,7 +131,7 @@ fn random(mut state: u64) -> impl FnMut() -> u64 {
 }
 
 #[test]
-fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
+fn record_mutations_are_read_or_rejected_without_panic() {
     let parity = |from| ParityRecord {
         zone: 3,
         epoch: 4,
@@ -186,7 +186,7 @@ fn whatever_a_record_with_a_right_checksum_says_it_is_read_or_refused() {
 }
 
 #[test]
-fn whatever_bytes_say_they_are_read_or_refused() {
+fn random_bytes_are_read_or_rejected_without_panic() {
     let mut random = random(0xb17e5);
     for _ in 0..20_000 {
         let len = HEADER_BYTES + random() as usize % 3 * 100 + random() as usize % 200;

@@ -223,7 +223,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn logged_parity_is_of_one_life_of_a_zone() {
+    fn logged_parity_belongs_to_one_zone_epoch() {
         let mut logged = LoggedParity::default();
         logged.add(&parity(3, 1, SlotPart { index: 0, from: 1, to: 3 }), 4);
         let known =
@@ -233,7 +233,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_newest_tail_counts_and_of_one_generation_the_largest() {
+    fn live_tail_prefers_newest_epoch_generation_then_largest() {
         let layout = superblock(Policy::InPlace).layout();
         let mut live = Live::default();
         let told = [
@@ -251,7 +251,7 @@ pub(crate) mod tests {
 
     /// As in a zone, where it would be overwritten.
     #[test]
-    fn a_version_in_the_log_replaces_those_before_it_and_a_generation_those_beyond_its_tail() {
+    fn logged_parity_yields_to_newer_version_or_generation() {
         for policy in [Policy::Zrwa, Policy::InPlace] {
             let layout = superblock(policy).layout();
             let mut live = Live::default();

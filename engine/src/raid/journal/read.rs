@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn parity_of_all_stripes_in_the_window_is_kept_when_a_log_is_read() {
+    fn journal_read_keeps_parity_of_stripes_in_window() {
         let whole = |stripe| Record::Parity(parity(0, stripe, SlotPart { index: 0, from: 0, to: 4 }));
         let log = read(log_of(Policy::Zrwa, &[5, 6, 7, 8].map(whole)).0);
         let stripes: BTreeSet<u64> = log.live.parity.of_zone(0, 0).map(|(stripe, _, _)| stripe).collect();
@@ -609,7 +609,7 @@ mod tests {
 
     /// Of a record of two blocks the first one alone was written: a claim lies in the place of the second one.
     #[test]
-    fn claim_behind_a_torn_record_makes_no_hole() {
+    fn journal_claim_behind_torn_record_makes_no_hole() {
         let (claim, tail) =
             (Record::Claim { host: Uuid([3; 16]), id: Uuid([4; 16]) }, Record::Tail(tail(0, 0, 3)));
         let torn = Record::Parity(parity(0, 0, SlotPart { index: 0, from: 0, to: 1 }));
@@ -636,7 +636,7 @@ mod tests {
     /// What a power cut leaves is a log that ends with a torn record, and no hole: anything else may have
     /// had something in it that counts.
     #[test]
-    fn a_log_has_holes_where_no_power_cut_has_torn_it() {
+    fn journal_has_hole_unless_last_record_is_torn() {
         let single = Record::Tail(tail(0, 0, 3));
         let long = Record::Parity(parity(0, 0, SlotPart { index: 0, from: 0, to: 4 }));
         let damaged = |records: &[Record], which: usize| {

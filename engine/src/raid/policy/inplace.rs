@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn no_plan_writes_where_the_version_lies_that_it_takes_the_turn_of() {
+    fn inplace_plan_never_overwrites_previous_parity_version() {
         let mut cut = 0;
         for (members, chunk_blocks) in (3..=9).flat_map(|members| [(members, 2), (members, 4)]) {
             let layout = Layout { chunk_blocks, ..layout(members, 2) };
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_crash_leaves_is_a_refusal() {
+    fn recovery_refuses_states_no_crash_leaves() {
         let layout = layout(4, 1);
         let decide = |evidence: &Evidence, finished| decide(&layout, evidence, finished);
         let wps = |wps: [u64; 4]| left(&layout, |member, seen| seen.wp_blocks = wps[member]);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_a_lost_member_has_logged_decodes_nothing() {
+    fn inplace_ignores_parity_logged_by_lost_member() {
         let layout = layout(4, 1);
         let mut evidence = left(&layout, |_, seen| seen.wp_blocks = 4);
         (evidence.base_row, evidence.told_blocks) = (2, 12);
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn recovery_lands_where_it_may_from_every_state_that_can_be_reached() {
+    fn recovery_tail_is_valid_from_reachable_states() {
         let rules = Rules { in_turn: true, wait: true };
         let mut crashes = 0;
         // With the other place in the zone, and in the metadata log.
@@ -510,18 +510,18 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "landed on")]
-    fn versions_that_do_not_take_turns_are_noticed() {
+    fn inplace_explorer_detects_versions_not_alternating() {
         explore(&layout(5, 1), &Rules { in_turn: false, wait: true });
     }
 
     #[test]
     #[should_panic(expected = "landed on")]
-    fn versions_that_do_not_wait_are_noticed() {
+    fn inplace_explorer_detects_versions_not_waiting() {
         explore(&layout(4, 1), &Rules { in_turn: true, wait: false });
     }
 
     #[test]
-    fn a_plan_is_cut_only_where_it_has_to_be() {
+    fn inplace_plan_is_cut_only_where_required() {
         let layout = Layout { chunk_blocks: 4, ..layout(5, 1) };
         // From the start of a stripe anything goes; so does anything up to a chunk, and three chunks.
         for to in 1..=16 {

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_add_up_to_the_tail_and_its_full_parity() {
+    fn log_positions_sum_to_tail_and_full_parity() {
         let double = (4..=6).map(layout).map(|layout| Layout { parities: 2, ..layout });
         for layout in (3..=6).map(layout).chain(double) {
             for tail in 0..=layout.capacity_blocks() {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn burned_blocks_are_divided_from_those_that_can_be_written() {
+    fn log_split_separates_burned_from_writable_blocks() {
         let data = || Buf::zeroed(3 * BLOCK);
         let blocks = |wp: u64, at: u64| {
             let mut position = wp;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_crash_leaves_is_a_refusal_and_what_cannot_be_read_decodes_nothing() {
+    fn recovery_refuses_impossible_and_undecodable_states() {
         let layout = layout(4);
         let part = |wp_blocks| Part { wp_blocks, ..Part::default() };
         let of = |parts: [Part; 4]| Evidence { parts: parts.map(Some).to_vec(), ..Evidence::default() };
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn recovery_lands_where_it_may_from_every_crash_and_every_crash_after_that() {
+    fn recovery_tail_is_valid_after_repeated_crashes() {
         const SIZES: [u64; 4] = [1, 2, 3, 5];
         for layout in [layout(3), layout(4), Layout { parities: 2, ..layout(4) }] {
             let mut states = BTreeSet::from([(0, State::new(layout.members))]);
@@ -492,7 +492,7 @@ mod tests {
     /// The check above is effective: it detects partial parity of a write's last chunk alone.
     #[test]
     #[should_panic(expected = "instead of")]
-    fn a_hole_in_the_slot_of_the_chunk_before_is_noticed() {
+    fn log_check_detects_parity_missing_for_previous_chunk() {
         let last_only: Parity = |layout, from, to| [None, parity_of(layout, from, to)[1]];
         crashes(&layout(4), last_only, &State::new(4), 0, [1, 2]);
     }

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_position_never_claims_more_and_the_witnesses_claim_exactly_their_tail() {
+    fn zrwa_witnesses_claim_tail_and_others_no_more() {
         for layout in layouts().filter(shows_chunks) {
             for n in 0..=layout.chunks() {
                 for member in 0..layout.members {
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn recovery_lands_where_it_may_from_every_state_that_can_be_reached() {
+    fn recovery_tail_is_valid_from_reachable_states() {
         let mut crashes = 0;
         for layout in layouts() {
             let all = (1 << layout.members) - 1;
@@ -502,7 +502,7 @@ mod tests {
     /// The check above is worth something: it notices the mistake that the paper warns of.
     #[test]
     #[should_panic(expected = "landed on")]
-    fn laggards_that_move_first_are_noticed() {
+    fn zrwa_explorer_detects_laggards_moving_first() {
         let layout = layout(5, 7, 2);
         explore(&layout, 0b11111, |layout, live, positions, n| {
             laggard_round(layout, live, positions, n).or_else(|| witness_round(layout, live, positions, n))
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_members_must_hold_is_the_data_below_the_tail_its_parity_and_the_slots_of_the_tail() {
+    fn zrwa_needed_blocks_are_data_parity_and_slots() {
         for layout in layouts() {
             let chunk = layout.chunk_blocks;
             for tail in 0..=layout.capacity_blocks() {
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_crash_leaves_is_a_refusal() {
+    fn recovery_refuses_states_no_crash_leaves() {
         let layout = layout(4, 8, 2);
         let decide = |wp_blocks: [Option<u64>; 4], told_blocks| {
             decide(&layout, &Evidence { wp_blocks: wp_blocks.to_vec(), told_blocks })
@@ -569,7 +569,7 @@ mod tests {
     /// makes, and the whole chunk before it, must be decodable. No later write changes what was filled,
     /// so that tails of earlier writes stay decodable too.
     #[test]
-    fn every_tail_that_recovery_may_land_on_has_its_parity() {
+    fn zrwa_slots_decode_every_possible_recovery_tail() {
         let layout = layout(5, 8, 2);
         let (k, chunk) = (layout.data_chunks(), layout.chunk_blocks);
         let stripe = layout.stripe_blocks();

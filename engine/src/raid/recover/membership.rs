@@ -437,7 +437,7 @@ mod tests {
     use crate::format::{record::Checkpoint, tests::sane};
 
     #[test]
-    fn what_was_lost_in_an_earlier_life_of_a_zone_is_not_lacking() {
+    fn replay_ignores_lacks_of_earlier_zone_epoch() {
         let mut zones = vec![ZoneRecord { epoch: 7, lost: 1, ..ZoneRecord::default() }; 2];
         for (epoch, lost) in [(6, 1), (7, 5)] {
             apply(&mut zones, &Record::Lacks(Lacks { zone: 1, epoch, members: 4 }), 9);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_speaks_of_its_own_life_of_a_zone_and_its_own_members() {
+    fn replay_applies_records_to_own_epoch_and_members() {
         let mut zones = vec![ZoneRecord { epoch: 7, lost: 5, resetting: true, ..ZoneRecord::default() }];
         let before = zones.clone();
         let done = |epoch| Record::ResetDone { first: 0, count: 1, epoch };
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_checkpoint_counts_and_what_comes_after_it() {
+    fn replay_applies_newest_checkpoint_and_later_records() {
         let superblock = sane(4);
         let burned = |epoch| Burned { zone: 0, member: 1, epoch, from: 2, to: 4 };
         let checkpoint = |finished, burned: Vec<Burned>| {

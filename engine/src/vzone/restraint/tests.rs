@@ -80,7 +80,7 @@ const NONE: Qos =
     Qos { limits: Rates { requests: 0, blocks: 0 }, floors: Rates { requests: 0, blocks: 0 }, latency_us: 0 };
 
 #[test]
-fn a_floor_is_kept_while_it_is_asked_for_and_others_have_the_rest() {
+fn throttle_keeps_demanded_floor_and_shares_rest_equally() {
     let mut rig = Rig::new(&[floor(4000), NONE, NONE, NONE]);
     let asked = [8000; 4];
     // Before throttling each gets a quarter.
@@ -96,7 +96,7 @@ fn a_floor_is_kept_while_it_is_asked_for_and_others_have_the_rest() {
 }
 
 #[test]
-fn a_floor_in_requests_is_kept_as_well() {
+fn throttle_keeps_floor_in_requests() {
     let floors = Rates { requests: 50_000, blocks: 0 };
     let mut rig = Rig::new(&[Qos { floors, ..NONE }, NONE]);
     let mean = rig.looks(300, &[8000, 40_000]);
@@ -104,7 +104,7 @@ fn a_floor_in_requests_is_kept_as_well() {
 }
 
 #[test]
-fn what_is_not_asked_for_goes_to_others_and_comes_back_within_a_period() {
+fn idle_floor_is_lent_and_returned_within_period() {
     let mut rig = Rig::new(&[floor(4000), NONE, NONE]);
     rig.looks(100, &[8000; 3]);
     assert!(rig.is_held());
@@ -123,7 +123,7 @@ fn what_is_not_asked_for_goes_to_others_and_comes_back_within_a_period() {
 }
 
 #[test]
-fn nobody_stops_whatever_was_promised_and_a_floor_is_no_ceiling() {
+fn unreachable_floor_never_starves_others_nor_caps_owner() {
     // A floor above the throughput of the device.
     let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
     rig.looks(100, &[8000, 8000, 8000, 8000]);
@@ -144,7 +144,7 @@ fn nobody_stops_whatever_was_promised_and_a_floor_is_no_ceiling() {
 }
 
 #[test]
-fn others_are_held_back_while_a_latency_is_too_long_and_have_nearly_all() {
+fn latency_class_throttles_others_only_while_too_late() {
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, NONE, NONE]);
     let mean = rig.looks(1000, &[80, 8000, 8000]);
@@ -167,7 +167,7 @@ fn others_are_held_back_while_a_latency_is_too_long_and_have_nearly_all() {
 }
 
 #[test]
-fn others_come_back_to_what_made_a_request_late_by_small_steps() {
+fn latency_throttle_reapproaches_late_rate_in_small_steps() {
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, NONE, NONE]);
     let asked = [80, 8000, 8000];
@@ -183,7 +183,7 @@ fn others_come_back_to_what_made_a_request_late_by_small_steps() {
 }
 
 #[test]
-fn a_floor_that_is_out_of_reach_costs_others_nothing_for_long() {
+fn unreachable_floor_stops_throttling_others() {
     // Its demand is never above 1500.
     let mut rig = Rig::new(&[floor(4000), NONE, NONE]);
     rig.looks(200, &[1500, 8000, 8000]);
@@ -196,7 +196,7 @@ fn a_floor_that_is_out_of_reach_costs_others_nothing_for_long() {
 }
 
 #[test]
-fn others_have_nearly_all_though_they_come_back_after_a_pause() {
+fn latency_throttle_keeps_most_throughput_after_pause() {
     let class = Qos { latency_us: 100, ..NONE };
     for lull in [0, 100] {
         let mut rig = Rig::new(&[class, NONE, NONE]);
@@ -214,7 +214,7 @@ fn others_have_nearly_all_though_they_come_back_after_a_pause() {
 }
 
 #[test]
-fn who_asks_for_little_leaves_what_is_kept_to_others() {
+fn throttle_lends_minimum_of_small_namespaces_to_others() {
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, NONE, NONE, NONE]);
     rig.hopeless = true;
@@ -226,7 +226,7 @@ fn who_asks_for_little_leaves_what_is_kept_to_others() {
 }
 
 #[test]
-fn others_keep_a_sixteenth_beside_a_floor_of_nearly_all_and_a_latency() {
+fn throttle_leaves_one_sixteenth_beside_floor_and_latency() {
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, floor(7000), NONE]);
     for _ in 0..120 {
@@ -236,7 +236,7 @@ fn others_keep_a_sixteenth_beside_a_floor_of_nearly_all_and_a_latency() {
 }
 
 #[test]
-fn the_smallest_floors_count_too() {
+fn smallest_floor_is_found_lacking() {
     let mut standing = Standing::default();
     let qos = Qos { floors: Rates { requests: 9, blocks: 0 }, ..NONE };
     let seen = Demand { asking: 1, busy_us: LOOK_EVERY_US, ..Demand::default() };
@@ -244,7 +244,7 @@ fn the_smallest_floors_count_too() {
 }
 
 #[test]
-fn what_is_out_of_reach_is_so_after_a_pause_too() {
+fn qos_out_of_reach_is_remembered_after_pause() {
     let class = Qos { latency_us: 100, ..NONE };
     for (qos, asked) in [(floor(4000), 1500), (class, 80)] {
         let mut rig = Rig::new(&[qos, NONE, NONE]);
@@ -261,7 +261,7 @@ fn what_is_out_of_reach_is_so_after_a_pause_too() {
 }
 
 #[test]
-fn who_takes_little_does_not_pay_for_who_takes_much() {
+fn throttle_spares_small_namespace_beside_large_one() {
     let mut rig = Rig::new(&[floor(5000), NONE, NONE]);
     rig.looks(50, &[8000, 8000, 600]);
     let rates = [1, 2].map(|number: usize| rig.standings[number].hold.rate().unwrap());
@@ -269,7 +269,7 @@ fn who_takes_little_does_not_pay_for_who_takes_much() {
 }
 
 #[test]
-fn who_may_have_all_that_there_is_is_let_go() {
+fn latency_throttle_ends_when_device_becomes_faster() {
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, NONE, NONE]);
     rig.looks(30, &[80, 8000, 8000]);
@@ -280,7 +280,7 @@ fn who_may_have_all_that_there_is_is_let_go() {
 }
 
 #[test]
-fn a_latency_beside_a_floor_is_judged_by_what_it_is_without_and_given_up_if_nothing_is_known() {
+fn latency_beside_floor_is_judged_by_unthrottled_sample() {
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, floor(4000), NONE, NONE]);
     let asked = [80, 8000, 8000, 8000];
@@ -301,7 +301,7 @@ fn a_latency_beside_a_floor_is_judged_by_what_it_is_without_and_given_up_if_noth
 }
 
 #[test]
-fn a_debt_lapses_while_its_owner_asks_only_now_and_then() {
+fn floor_debt_lapses_while_demand_is_rare() {
     let mut standing = Standing::default();
     let mut owed = |busy_us, blocks| {
         let seen = Demand { requests: 1, blocks, busy_us, ..Demand::default() };
@@ -314,7 +314,7 @@ fn a_debt_lapses_while_its_owner_asks_only_now_and_then() {
 }
 
 #[test]
-fn a_latency_is_kept_beside_a_floor_and_when_a_device_has_become_slow() {
+fn latency_is_kept_with_floor_and_slower_device() {
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, floor(4000), NONE, NONE]);
     rig.looks(100, &[80, 8000, 8000, 8000]);
@@ -332,7 +332,7 @@ fn a_latency_is_kept_beside_a_floor_and_when_a_device_has_become_slow() {
 }
 
 #[test]
-fn one_of_a_thousand_may_be_late() {
+fn latency_class_tolerates_one_late_in_thousand() {
     let mut standing = Standing::default();
     let qos = Qos { latency_us: 100, ..NONE };
     let mut find = |requests, late| {
@@ -353,7 +353,7 @@ fn one_of_a_thousand_may_be_late() {
 }
 
 #[test]
-fn a_latency_is_given_up_where_holding_others_back_is_of_no_use_until_it_is() {
+fn latency_throttle_pauses_while_useless_and_retries_later() {
     let qos = Qos { latency_us: 100, ..NONE };
     let mut standing = Standing::default();
     // Whether others are still throttled for it after `looks` looks, each with ten requests of this mean latency.
@@ -384,7 +384,7 @@ fn a_latency_is_given_up_where_holding_others_back_is_of_no_use_until_it_is() {
 }
 
 #[test]
-fn who_is_held_back_goes_at_its_rate_and_at_once_when_it_is_not() {
+fn throttled_namespace_keeps_rate_and_release_is_immediate() {
     let mut hold = Hold { rate: Some(8000), ..Hold::default() };
     let (mut now_us, mut gone) = (SECOND_US, 0);
     while now_us < 2 * SECOND_US {
@@ -411,7 +411,7 @@ fn who_is_held_back_goes_at_its_rate_and_at_once_when_it_is_not() {
 }
 
 #[test]
-fn demand_counts_what_was_answered_and_how_long_there_was_any() {
+fn demand_counts_completed_requests_and_busy_time() {
     let qos = Qos { latency_us: 100, ..NONE };
     let mut demand = Demand::default();
     demand.asked(10);

@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_with_a_registered_buffer_goes_without() {
+    fn nvme_retries_without_registered_buffer_after_einval() {
         let Ok(ring) = Ring::new() else { return };
         let Some(arena) = ring.arena() else { return };
         let sysfs = sysfs_of_one();
@@ -589,7 +589,7 @@ mod tests {
 
     /// The results are made up; the ring is not used.
     #[test]
-    fn what_the_host_is_too_short_of_something_for_is_tried_again_and_not_for_ever() {
+    fn nvme_retries_shortages_and_transient_errors_boundedly() {
         let Ok(ring) = Ring::new() else { return };
         let sysfs = sysfs_of_one();
         let namespace = namespace(&ring, &sysfs);
@@ -645,7 +645,7 @@ mod tests {
 
     /// The results are made up; the ring is not used.
     #[test]
-    fn a_path_is_waited_for_until_the_drive_is_gone() {
+    fn nvme_waits_for_path_until_drive_is_gone() {
         let Ok(ring) = Ring::new() else { return };
         let sysfs = tempfile::tempdir().unwrap();
         let namespace = namespace(&ring, &sysfs);
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn all_zones_may_take_longer() {
+    fn nvme_reset_of_all_zones_has_longer_timeout() {
         let Ok(ring) = Ring::new() else { return };
         let sysfs = sysfs_of_one();
         let namespace = namespace(&ring, &sysfs);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn count_is_the_first_read_or_unknown() {
+    fn power_epoch_is_first_reading_or_unknown() {
         assert_eq!(PowerCycles::watch(|| Some(5)).epoch(), Some(5));
         assert_eq!(PowerCycles::unknown().epoch(), None);
     }

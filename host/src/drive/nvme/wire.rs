@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_of_a_drive_say_its_geometry() {
+    fn nvme_identify_pages_decode_to_geometry() {
         let mut pages = pages();
         let (format, geometry) = pages.decode(3, 1 << 20).unwrap();
         assert_eq!(format, Format { nsid: 3, lbas_per_block: 1, metadata_bytes: 0 });
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn small_blocks_are_driven_eight_at_a_time() {
+    fn nvme_512_byte_lbas_are_grouped_into_blocks() {
         let mut pages = pages();
         put(&mut pages.namespace, 128, &[8, 0, 9]);
         pages.controller[528] = 7;
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_may_be_torn_are_refused_with_what_to_do() {
+    fn nvme_refuses_tearable_blocks_and_suggests_format() {
         let decode = |change: fn(&mut Pages)| {
             let mut pages = pages();
             // Format 0 has 512 bytes, format 2 has 4096; both without metadata.
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_that_change_on_their_own_are_refused_by_name() {
+    fn nvme_refuses_self_changing_zones_by_name() {
         for (zoc, name) in
             [(1, "variable zone capacity"), (2, "zone active excursions"), (3, "variable"), (4, "ZOC 0x4")]
         {
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_refused() {
+    fn nvme_refuses_impossible_sizes() {
         let refused = |change: fn(&mut Pages)| {
             let mut pages = pages();
             change(&mut pages);
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_drive_says_of_itself_takes_no_more_than_a_drive_can() {
+    fn nvme_decode_of_random_pages_bounds_geometry() {
         let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_that_are_not_supported_are_refused() {
+    fn nvme_refuses_unsupported_formats() {
         let refused = |change: fn(&mut Pages)| {
             let mut pages = pages();
             change(&mut pages);
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_read_and_nonsense_is_not() {
+    fn nvme_zone_report_is_parsed_or_rejected() {
         let (format, geometry) = pages().decode(1, 1 << 20).unwrap();
         let mut page = [0; 4 * DESCRIPTOR];
         page[0] = 2;
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_the_layout_of_the_kernel() {
+    fn nvme_passthrough_command_has_kernel_layout() {
         let mut command = Passthrough::transfer(Transfer::Write, 0x1_0000_0002, 8, true);
         (command.nsid, command.timeout_ms) = (7, 30_000);
         command.data = (0x1122_3344_5566_7788, 4096);
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_told_by_name_or_number() {
+    fn nvme_status_maps_to_name_or_number() {
         // 'More' and 'do not retry' are not part of the status.
         let invalid_write = error_of_status(0x61bc);
         assert_eq!(invalid_write, DeviceError::Status(Status::ZoneInvalidWrite));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_safe_stays_and_what_is_not_may_go() {
+    fn namespace_oracle_allows_loss_of_unsafe_data_only() {
         for (end, volatile, wp, right) in [
             (End::PowerCut, true, 3, true),
             (End::PowerCut, true, 2, true),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_place_is_not_its_own() {
+    fn namespace_oracle_rejects_data_of_other_zones() {
         let (zone, bytes) = written();
         assert!(zone.check_own(0, &bytes).is_ok());
         assert!(zone.check_own(1, &bytes).is_err());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_have_happened_or_not() {
+    fn namespace_oracle_accepts_interrupted_change_done_or_undone() {
         let (zone, bytes) = written();
         for (change, state, right) in [
             (Change::Reset, ZoneState::Empty, false),

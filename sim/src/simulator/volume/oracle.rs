@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_safe_stays_and_what_is_not_may_be_old_or_new() {
+    fn volume_oracle_allows_old_data_until_write_safe() {
         let mut oracle = Oracle::new(1);
         let (first, begun) = oracle.begin(0, 1, false);
         assert_eq!(allowed(&oracle, End::Kill), [0, first]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_may_be_there_until_something_is_over_it() {
+    fn volume_oracle_allows_refused_write_until_overwritten() {
         let mut oracle = Oracle::new(1);
         let (refused, begun) = oracle.begin(0, 1, false);
         oracle.refuse(0, 1, begun);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_that_overlap_may_come_in_any_order_and_reads_see_what_had_ended() {
+    fn volume_oracle_allows_overlapping_writes_in_any_order() {
         let mut oracle = Oracle::new(1);
         let (first, one) = oracle.begin(0, 1, false);
         let (second, two) = oracle.begin(0, 1, false);
