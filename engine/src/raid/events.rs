@@ -33,7 +33,7 @@ pub enum Event {
     /// Recovery has found that a member does not hold its part of a zone.
     #[error("member {member} lacks zone {zone}, as was found when the array was assembled")]
     PartLacking { member: usize, zone: u32 },
-    /// Power cuts have displaced more of a member's part of a zone than its log has room for.
+    /// The burned blocks of a member's part of a zone take more room than its log has.
     #[error("member {member} lacks zone {zone}: power cuts have displaced too much of it")]
     PartDisplaced { member: usize, zone: u32 },
     #[error("zone {zone} is offline: {why}")]

@@ -63,7 +63,7 @@ pub struct Members {
     active: Cell<u32>,
     /// A drive that is or was here may lose completed writes in a power cut.
     volatile: Cell<bool>,
-    /// Members (bits) whose drives have lost power and whose parts of zones have not been checked yet.
+    /// Members (bits) with drives that have lost power, until their parts of zones have been checked.
     suspects: Cell<u32>,
     /// How often a part of a zone was lost: a read in flight meanwhile may return data that was written there anew.
     losses: Cell<u64>,
@@ -246,7 +246,7 @@ impl Members {
         self.places.iter().for_each(|place| place.settled_epoch.set(place.power_epoch.get()));
     }
 
-    /// Active members (bits) whose drives have lost power since their last check.
+    /// Active members (bits) with drives that have lost power since their last check.
     pub fn lost_power(&self, among: u32) -> u32 {
         let is_changed = |member: &usize| {
             let place = &self.places[*member];
@@ -256,7 +256,7 @@ impl Members {
         each(among & self.active()).filter(is_changed).fold(0, |lost, member| lost | 1 << member)
     }
 
-    /// Members (bits) whose parts of zones are to be checked after a power loss.
+    /// Members (bits) with parts of zones to be checked after a power loss.
     pub fn suspects(&self) -> u32 {
         self.suspects.get()
     }
