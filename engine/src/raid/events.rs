@@ -108,7 +108,7 @@ impl Event {
         }
     }
 
-    /// The member that lacks data, if the event says that one does.
+    /// The member that lacks data, if the event is about a part or blocks that are lost.
     pub fn accused(&self) -> Option<usize> {
         match self {
             Event::Out { member, .. }
@@ -173,7 +173,7 @@ impl Events {
         }
     }
 
-    /// Puts the events of `before` in front of these; their numbers go on.
+    /// Puts the events of `before` in front of these, which are renumbered.
     pub fn follow(&self, before: &Events) {
         let mut own = self.0.borrow_mut();
         let before = before.0.borrow();

@@ -92,7 +92,7 @@ pub fn is_of_zone(error: DeviceError) -> bool {
     )
 }
 
-/// Whether an error says only that a block cannot be read.
+/// Whether an error means only that a block cannot be read.
 pub fn is_unreadable(error: DeviceError) -> bool {
     matches!(error, DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock))
 }
@@ -195,7 +195,7 @@ impl Members {
     pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
         let place = &self.places[member];
         place.incarnation.set(place.incarnation.get() + 1);
-        // Reads in flight to the previous drive say nothing of this one.
+        // Reads in flight to the previous drive are no evidence of this one.
         self.note_loss();
         place.parts_lost.set(0);
         place.worn.set(false);
@@ -359,7 +359,7 @@ impl Members {
         self.places[member].worn.get()
     }
 
-    /// Records an error that says that a zone of a drive is worn.
+    /// Records that a drive is worn if an error shows it.
     pub fn note_wear(&self, member: usize, error: DeviceError) {
         if [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error) {
             self.set_worn(member, true);

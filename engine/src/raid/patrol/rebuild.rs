@@ -503,7 +503,7 @@ impl Raid {
     }
 
     /// Reads blocks of a member's part one by one, after a read of all has failed. Returns them, and those that are
-    /// unreadable; `other_error` is set to an error that does not say so.
+    /// unreadable; `other_error` is set to any other error.
     async fn read_singly_from(
         &self,
         zone: ZoneIndex,
