@@ -12,7 +12,7 @@ pub const OOB_BYTES: usize = 16;
 /// Content of a block of a data zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Data of the stripe whose row this is.
+    /// Data of the stripe in the block's row.
     Data,
     /// Parity of this number of chunks, the first ones, of the stripe of this row.
     Parity(u8),

@@ -1,8 +1,8 @@
-//! Records: what is appended to the metadata log of a member, and the log blocks in data zones.
+//! Records: the entries of a member's metadata log, and the log blocks in data zones.
 //!
-//! A record is a 64-byte header, its payload, and zeros up to a whole block. The checksum covers
-//! header and payload; the header names the array, the member and the block where the record
-//! lies, so that a copy of it elsewhere (in user data, say) is never taken for one.
+//! A record is a 64-byte header, its payload, and zeros up to a whole block. The checksum covers header and payload;
+//! the header contains the array, the member and the block where the record lies, so a copy of it elsewhere (in user
+//! data, say) is never taken for a record.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -22,27 +22,28 @@ use std::{
 pub const MAGIC: [u8; 8] = *b"zoneraid";
 pub use crate::format::codec::HEADER_BYTES;
 
-/// What a zone's life so far left in the metadata.
+/// Persistent state of a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneRecord {
     /// Sequence number of the zone's last reset: everything logged for it before is void.
     pub epoch: u64,
-    /// A reset has been promised and may not have reached all members.
+    /// A reset has been logged, and may not have reached all members.
     pub resetting: bool,
-    /// The zone was finished with its tail here, in blocks.
+    /// The zone's tail in blocks, if it was finished.
     pub finished: Option<u64>,
-    /// Members (bits) whose part of this zone cannot be relied on until it is rebuilt.
+    /// Members (bits) that lack their part of this zone until it is rebuilt.
     pub lost: u32,
-    /// The zone is offline until it can be decided, and the parts of these members (bits) stay as they are,
-    /// whoever comes and goes: that of one that was away can be relied on all the same if its own superblock
-    /// is of event `since` or newer. 0 if the zone is not.
+    /// Members (bits) that the zone waits for; 0 if it waits for none. Meanwhile it is offline, and their parts stay as
+    /// they are, whichever members leave or return: that of a member that was away is valid if the event of its own
+    /// superblock is `since` or newer.
     pub waits: u32,
     /// See `waits`.
     pub since: u64,
 }
 
 impl ZoneRecord {
-    /// The zone waits for these members (bits), too. The `floor` of the superblock counts when it begins to.
+    /// Adds members (bits) that the zone waits for. The first call sets `since` to `floor`, that of the present
+    /// superblock.
     pub fn wait_for(&mut self, members: u32, floor: u64) {
         if self.waits == 0 {
             self.since = floor;
@@ -51,18 +52,17 @@ impl ZoneRecord {
     }
 }
 
-/// Blocks that have no place of their own: partial parity of a stripe whose slot is not in the zone
-/// (§5.2), or what a member holds of a stripe in blocks that are burned.
+/// Blocks that are stored in the metadata log instead of their place in the zone: partial parity for which the zone has
+/// no slot (§5.2), or the content of burned blocks.
 #[derive(Clone, Debug)]
 pub struct ParityRecord {
     /// Zone of the array.
     pub zone: u32,
-    /// The life of the zone that this is about.
+    /// Epoch of the zone.
     pub epoch: u64,
     /// Stripe of the zone.
     pub stripe: u64,
-    /// Chunk of the stripe whose slot this is part of, or [`RELOCATED`]; and the first block in the
-    /// chunk.
+    /// Chunk of the stripe with the slot that contains the blocks, or [`RELOCATED`].
     pub index: u32,
     /// The first block, from the start of the chunk.
     pub from: u32,
@@ -70,23 +70,22 @@ pub struct ParityRecord {
     pub data: Buf,
 }
 
-/// Instead of the chunk whose slot a parity record is part of: these are the member's own blocks in the
-/// row of the stripe.
+/// `index` of a record that contains the member's own blocks in the row of the stripe, not partial parity.
 pub const RELOCATED: u32 = u32::MAX;
 
-/// Blocks of a member's part of a zone that a power cut has left written with nothing that counts,
-/// although their write pointer cannot go back. What belongs there is in the metadata log.
+/// Blocks of a member's part of a zone that were written before a power cut and hold no valid data, although the write
+/// pointer, which cannot go back, has passed them. Their content goes to the metadata log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burned {
     /// Zone of the array.
     pub zone: u32,
     /// Role of the member.
     pub member: u32,
-    /// The life of the zone that this is about.
+    /// Epoch of the zone.
     pub epoch: u64,
-    /// From the start of the member's zone.
+    /// First block, from the start of the member's part.
     pub from: u64,
-    /// The end of the blocks, which is none of them.
+    /// Exclusive end.
     pub to: u64,
 }
 
@@ -97,11 +96,11 @@ pub struct Hole {
     pub zone: u32,
     /// Role of the member.
     pub member: u32,
-    /// The life of the zone that this is about.
+    /// Epoch of the zone.
     pub epoch: u64,
-    /// From the start of the member's zone.
+    /// First block, from the start of the member's part.
     pub from: u64,
-    /// The end of the blocks, which is none of them.
+    /// Exclusive end.
     pub to: u64,
 }
 
@@ -112,20 +111,20 @@ pub struct Holes {
     pub zone: u32,
     /// Role of the member.
     pub member: u32,
-    /// The life of the zone that this is about.
+    /// Epoch of the zone.
     pub epoch: u64,
-    /// From the start of the member's zone, in order.
+    /// Blocks from the start of the member's part, in order.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Parts of a zone that were lost while the array was at work.
+/// Parts of a zone that were lost while the array was running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacks {
     /// Zone of the array.
     pub zone: u32,
-    /// Members (bits) whose part cannot be relied on until it is rebuilt.
+    /// Members (bits) that lack their part until it is rebuilt.
     pub members: u32,
-    /// The life of the zone that this is about.
+    /// Epoch of the zone.
     pub epoch: u64,
 }
 
@@ -134,41 +133,41 @@ pub struct Lacks {
 pub struct TailRecord {
     /// Zone of the array.
     pub zone: u32,
-    /// Policy `inplace`: what lies beyond the tail counts only if it is of this generation. 0 otherwise.
+    /// Policy `inplace`: blocks beyond the tail are valid only if their generation is this one or newer. 0 otherwise.
     pub generation: u32,
-    /// The life of the zone that this is about.
+    /// Epoch of the zone.
     pub epoch: u64,
-    /// Everything below this block of the zone counts.
+    /// End of the valid data, in blocks of the zone.
     pub tail_blocks: u64,
 }
 
-/// Everything a member has to know, so that what was logged before may be forgotten.
+/// The complete state of the array and of a member's log: replaces all earlier records of this log.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// Which of the two metadata zones is the newer.
+    /// Number of the checkpoint in its log: of the two metadata zones the one with the higher number counts.
     pub generation: u64,
-    /// Zones in doubt of which records of this member's log may be missing.
+    /// Zones in doubt of which records may be missing in this member's log.
     pub incomplete: BTreeSet<u32>,
-    /// Zones of which this member's part is in one of its spare zones, and in which, as numbered on the drive.
+    /// Zones of the array of which this member's part lies in a spare zone, and its number on the drive.
     pub moved: BTreeMap<u32, u32>,
-    /// The array, and who belongs to it.
+    /// Properties and members of the array.
     pub superblock: Superblock,
-    /// All zones, in their order.
+    /// Records of all zones, in their order.
     pub zones: Vec<ZoneRecord>,
-    /// Of all members.
+    /// Burned blocks of all members.
     pub burned: Vec<Burned>,
-    /// Blocks that a rebuild could not bring back.
+    /// Holes of all members.
     pub holes: Vec<Hole>,
-    /// Live partial parity, relocated blocks and tails of this member.
+    /// Partial parity and relocated blocks in this member's log that are still needed.
     pub parity: Vec<ParityRecord>,
-    /// Tails of zones that go on.
+    /// Tails in this member's log that are still needed.
     pub tails: Vec<TailRecord>,
 }
 
-/// What is written to a log.
+/// A record of a metadata log or of a log block.
 #[derive(Clone, Debug)]
 pub enum Record {
-    /// Everything that counts so far.
+    /// The complete state, which replaces all earlier records.
     Checkpoint(Box<Checkpoint>),
     /// A change of the array or of its members.
     Superblock(Box<Superblock>),
@@ -185,59 +184,59 @@ pub enum Record {
         first: u32,
         /// How many zones.
         count: u32,
-        /// What the zones' epoch has been since the reset was promised.
+        /// Epoch of the zones since the reset was logged.
         epoch: u64,
     },
     /// The zone is being finished with its tail at `tail_blocks`.
     Finish {
-        /// Of the array.
+        /// Zone of the array.
         zone: u32,
-        /// The life of the zone that this is about.
+        /// Epoch of the zone.
         epoch: u64,
-        /// Everything below this block of the zone counts.
+        /// End of the valid data, in blocks of the zone.
         tail_blocks: u64,
     },
     /// The members (bits) hold their part of the zone again.
     Rebuilt {
-        /// Of the array.
+        /// Zone of the array.
         zone: u32,
-        /// The life of the zone that this is about.
+        /// Epoch of the zone.
         epoch: u64,
-        /// Those (bits) that have their part again.
+        /// Members (bits) that have their part again.
         members: u32,
     },
-    /// Blocks that have no place of their own.
+    /// Partial parity or relocated blocks.
     Parity(ParityRecord),
-    /// Where a zone ends.
+    /// End of the data of a zone.
     Tail(TailRecord),
     /// Parts of a zone that are lost.
     Lacks(Lacks),
     /// Blocks that a rebuild could not bring back.
     Holes(Holes),
-    /// The zone waits for nobody any more.
+    /// The zone has been judged, and waits for no member any more.
     Decided {
-        /// Of the array.
+        /// Zone of the array.
         zone: u32,
-        /// The life of the zone that this is about.
+        /// Epoch of the zone.
         epoch: u64,
     },
-    /// Another host is about to assemble the array: nothing can be appended to this log any more by the host that runs it.
-    /// The record says nothing of the array.
+    /// Another host is about to assemble the array. The host that runs it cannot append to this log any more. The
+    /// record contains no state of the array.
     Claim {
-        /// Id of the host that is about to assemble it.
+        /// UUID of the host that is about to assemble the array.
         host: Uuid,
-        /// Random, another one for each attempt.
+        /// Random id, a new one for each attempt.
         id: Uuid,
     },
 }
 
-/// Bytes of a zone in a checkpoint.
+/// Bytes of a zone record in a checkpoint.
 pub const ZONE_BYTES: usize = 40;
 const TAIL_BYTES: usize = 24;
 const BURNED_BYTES: usize = 32;
 /// Bytes of a hole in a checkpoint.
 pub const HOLE_BYTES: usize = 32;
-/// Without the data.
+/// Bytes of a parity record in a checkpoint, without the data.
 const PARITY_BYTES: usize = 32;
 const NOT_FINISHED: u64 = u64::MAX;
 
@@ -317,10 +316,10 @@ impl Record {
         })
     }
 
-    /// Whether the record can be one of the array that `of` describes.
+    /// Checks whether the record is possible in the array that `of` describes.
     ///
     /// # Errors
-    /// The first field that makes no sense there.
+    /// The first field with an impossible value.
     pub fn check(&self, sequence: u64, of: &Superblock) -> Result<(), Absurd> {
         expect(sequence <= MOST_NUMBER, "sequence", sequence)?;
         let zone_exists = |zone: u32| expect(zone < of.zones, "zone", zone);
@@ -357,14 +356,14 @@ impl Record {
         }
     }
 
-    /// The record as whole blocks, to be written at `origin.lba` of the member.
+    /// Encodes the record as whole blocks, to be written at `origin.lba` of the member.
     pub fn encode(&self, origin: Origin, sequence: u64) -> Buf {
         let mut bytes = Vec::new();
         self.encode_to(&mut bytes, origin, sequence);
         Buf::copy_of(&bytes)
     }
 
-    /// As [`Record::encode`], behind what is in `bytes` already.
+    /// As [`Record::encode`], appended to `bytes`.
     pub fn encode_to(&self, bytes: &mut Vec<u8>, origin: Origin, sequence: u64) {
         let start = bytes.len();
         let mut out = Encoder(std::mem::take(bytes));
@@ -381,8 +380,8 @@ impl Record {
         bytes.resize(start + (bytes.len() - start).next_multiple_of(BLOCK), 0);
     }
 
-    /// The record at the start of `bytes`, which lie at `origin.lba`; with its sequence number and
-    /// its length in blocks.
+    /// Decodes the record at the start of `bytes`, which were read at `origin.lba`; with its sequence number and its
+    /// length in blocks.
     pub fn read(bytes: &[u8], origin: Origin) -> Result<(Record, u64, u64), Unreadable> {
         let header = Header::read(bytes).ok_or(Unreadable::NoRecord)?;
         if header.origin.lba != origin.lba {
@@ -393,7 +392,7 @@ impl Record {
         if checksum(covered) != header.crc {
             return Err(Unreadable::Damaged);
         }
-        // In every version the header looks like this, and the checksum covers as much.
+        // The header has this layout in every version, and the checksum covers the same bytes.
         if !(OLDEST_VERSION..=VERSION).contains(&header.version) {
             return Err(Unreadable::Version(header.version));
         }
@@ -422,20 +421,20 @@ fn checksum(covered: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, &covered[CRC_AT + 4..])
 }
 
-/// The header of a record, nothing checked but the magic.
+/// The header of a record, not verified except for the magic.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// Of the format.
+    /// Format version.
     pub version: u16,
-    /// Which kind of record it is.
+    /// Kind of the record.
     pub kind: u16,
-    /// Behind the header.
+    /// Bytes after the header.
     pub payload_bytes: u32,
-    /// Who wrote it, and where.
+    /// Writer of the record, and its address.
     pub origin: Origin,
-    /// Grows from record to record.
+    /// Sequence number: grows from record to record.
     pub sequence: u64,
-    /// Of header and payload.
+    /// CRC-32C of header and payload.
     pub crc: u32,
 }
 
@@ -659,7 +658,7 @@ impl TailRecord {
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {
         expect(self.zone < of.zones, "zone of tail", self.zone)?;
-        // The low bits of an earlier event: they tell nothing more once that may have had higher ones.
+        // The low bits of an earlier event. Once events have more bits, this check always passes.
         expect(self.generation as u64 <= of.event, "generation of tail", self.generation)?;
         expect(self.tail_blocks <= of.layout().capacity_blocks(), "tail", self.tail_blocks)
     }

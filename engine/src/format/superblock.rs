@@ -126,7 +126,7 @@ pub struct Superblock {
     pub name: String,
     /// Sequence number of this superblock: the higher one is newer.
     pub event: u64,
-    /// Members whose last event is older than this have missed changes and are stale.
+    /// Members with a last event older than this have missed changes and are stale.
     pub floor: u64,
     /// Blocks in a chunk.
     pub chunk_blocks: u32,
@@ -142,7 +142,7 @@ pub struct Superblock {
     pub max_active: u32,
     /// Blocks that a member's metadata log may need.
     pub log_blocks: u32,
-    /// Number of the assembly whose tails are valid (see `Tails`).
+    /// Number of the assembly that the valid tails belong to (see `Tails`).
     pub assembly: u64,
     /// How partial stripes are protected.
     pub policy: Policy,
@@ -288,7 +288,7 @@ impl Superblock {
     }
 
     /// Reads a superblock of a supported format version. Its features are decoded first, so that a superblock of a
-    /// later zoneraid, whose other fields may have other meanings, is distinguished from a damaged one.
+    /// later zoneraid, in which other fields may have other meanings, is distinguished from a damaged one.
     ///
     /// # Errors
     /// Why it cannot be used.

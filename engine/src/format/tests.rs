@@ -28,7 +28,7 @@ mod nonsense;
 
 const DOCUMENT: &str = include_str!("../../../docs/FORMAT.md");
 
-/// Rows of the table whose head row starts with `head` (its first cells) below the heading `title`.
+/// Rows of the table with a head row that starts with `head` (its first cells) below the heading `title`.
 fn table(title: &str, head: &[&str]) -> Vec<Vec<&'static str>> {
     let of_title = DOCUMENT.lines().skip_while(|line| line.trim_start_matches('#').trim() != title).skip(1);
     let section: Vec<&str> = of_title.take_while(|line| !line.starts_with('#')).collect();
@@ -160,7 +160,7 @@ fn superblock() -> Superblock {
     }
 }
 
-/// The member with role `i`, all of whose fields differ from those of others.
+/// The member with role `i`: all of its fields differ from those of others.
 fn member(uuid: Uuid, i: usize) -> SuperblockMember {
     let (model, serial) = (format!("model {i}"), format!("serial {i}"));
     let plate = Plate { model, serial, size_bytes: u64_of(24 + i as u8) >> 1 };

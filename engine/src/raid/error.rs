@@ -1,8 +1,8 @@
-//! Why an array does not do what it was asked for, and what there is to say of its members, as values.
+//! Errors of an array, and remarks on its members, as values.
 //!
-//! Whoever has to decide something looks at the variants. Their sentences are for people: nobody reads them back.
-//! One enum has what can be wrong with a drive, one what can be wrong with several drives together, and each
-//! operation that may be refused has its own. A sentence has no full stop, so that it can be part of another.
+//! Callers match on the variants. The messages are for users, and are never parsed. [`DriveFault`] has the faults of a
+//! single drive, [`NoArray`] those of several drives together, and each operation that may be refused has its own enum.
+//! A message has no full stop, so that it can be part of another one.
 #![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
 
 use crate::{
@@ -18,31 +18,31 @@ use crate::{
 use std::fmt::{self, Display, Formatter};
 use thiserror::Error;
 
-/// Why there is no array, or no longer, or why it does not do what it was asked for.
+/// Why an array cannot be created or assembled, has failed, or refuses an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ArrayError {
-    /// A drive is not what it has to be, or does not do what it has to.
+    /// A drive does not qualify, or has failed.
     #[error(transparent)]
     Drive(#[from] BadDrive),
-    /// There can be no such array.
+    /// An array with these parameters is impossible.
     #[error(transparent)]
     Design(#[from] NoDesign),
-    /// The drives are no array together.
+    /// The drives do not form one array.
     #[error(transparent)]
     Drives(#[from] NoArray),
-    /// A place in the array is not as it has to be.
+    /// The operation is not possible on this member.
     #[error(transparent)]
     Member(#[from] BadMember),
-    /// A rebuild has not come to its end.
+    /// A rebuild has stopped.
     #[error(transparent)]
     Rebuild(#[from] NoRebuild),
-    /// A drive has not taken over from another one.
+    /// A drive has not replaced another one.
     #[error(transparent)]
     Replace(#[from] NoReplacement),
-    /// What is wrong with a name.
+    /// What is wrong with the name.
     #[error("an array cannot have this name: {0}")]
     Name(&'static str),
-    /// More members are out than parity makes up for; what there is to say of all members.
+    /// More members are out than parity covers; with the remarks on all members.
     #[error("too many drives have failed{}", Because(": ", .0))]
     Failed(Notes),
     #[error(
@@ -50,10 +50,10 @@ pub enum ArrayError {
          and start it on the other"
     )]
     Fenced,
-    /// A member has gone out while the array was made.
+    /// A member went out during the creation of the array.
     #[error("a member is out: {0}")]
     Incomplete(Notes),
-    /// Members have gone out before they were told of a change.
+    /// Members went out before the change was written to them.
     #[error("not all could be told: {0}")]
     NotTold(Notes),
     #[error("its zones cannot be listed: {0}")]
@@ -63,25 +63,25 @@ pub enum ArrayError {
          members, or rebuild first"
     )]
     LogIsFull { member: usize },
-    /// It holds back: to write anything would make the members stale that it lacks.
+    /// The array is in deferred-write mode: any write would make its absent members stale.
     #[error("nothing is written on its drives as yet: stop it first")]
     HoldsBack,
     #[error("the array has been opened to be read only")]
     ReadOnly,
     #[error("it does not begin")]
     NotBegun,
-    /// It is not the time to close it.
+    /// A rebuild, a replacement or the end of deferred-write mode is in progress.
     #[error("something is going on with its members: let that end first")]
     Busy,
-    /// What had completed when it was closed.
+    /// Writes that had completed when the array was closed could not be made safe.
     #[error("not all could be made safe: {0}")]
     NotSafe(DeviceError),
 }
 
-/// A drive that is not what it has to be.
+/// A drive that does not qualify.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadDrive {
-    /// What messages call it.
+    /// Name of the drive in messages.
     pub name: String,
     pub fault: DriveFault,
 }
@@ -108,13 +108,13 @@ pub enum DriveFault {
     Blank,
     #[error("holds something else: it is not a member of any array")]
     Foreign,
-    /// In this block.
+    /// Block of the drive.
     #[error("its metadata is damaged in block {0} of the drive")]
     Damaged(u64),
-    /// Its metadata is as it was written, and makes no sense.
+    /// The metadata is intact, but a value in it is impossible.
     #[error("its metadata is damaged: {0}")]
     Absurd(Absurd),
-    /// Most others of its array describe another one.
+    /// The superblock differs from those of most other members.
     #[error("its metadata is damaged: {0}, by what the others say")]
     Dissents(Absurd),
     #[error("its metadata cannot be read: {0}")]
@@ -124,29 +124,29 @@ pub enum DriveFault {
         advice = if *.0 > VERSION { "use a newer one" } else { "use an older one, or make the array anew" }
     )]
     Version(u16),
-    /// Features as bits.
+    /// Unknown features (bits).
     #[error("its array uses features (bits {0:#x}) that this zoneraid does not know: use a newer one")]
     Features(u64),
     #[error("says it is member {role} of an array of {members}: its metadata is damaged")]
     NoSuchRole { role: usize, members: usize },
-    /// It is filled with a copy of a member.
+    /// The drive is being filled with a copy of a member.
     #[error("holds a part of a copy of member {member} of array {array}: zoneraid replace goes on with it")]
     Target { array: Uuid, member: usize },
     #[error("is of no array")]
     OfNoArray,
     #[error("is of another array")]
     OfAnotherArray,
-    /// It could not hold its part.
+    /// The drive is too small for its part, or lacks a capability.
     #[error(transparent)]
     Lacks(#[from] Lack),
-    /// It could be a member, but not a copy of the one that works in its place.
+    /// The drive qualifies as a member, but not as a copy of the present one.
     #[error("{0}: it can be rebuilt, but not copied to")]
     NoCopy(#[from] NoCopy),
     #[error("resetting it failed: {0}")]
     Reset(DeviceError),
     #[error("its metadata cannot be written: {0}")]
     Unwritable(DeviceError),
-    /// It would be found again.
+    /// The drive would be found as a member again.
     #[error(
         "a metadata zone of it cannot be written any more and still says that it is a member of an array: take \
          another drive"
@@ -163,7 +163,7 @@ pub enum DriveFault {
 }
 
 impl DriveFault {
-    /// Whether its sentence has the drive for its subject.
+    /// Whether the message is a predicate of the drive's name.
     fn is_predicate(&self) -> bool {
         use DriveFault::*;
         matches!(
@@ -181,7 +181,7 @@ impl DriveFault {
     }
 }
 
-/// What a drive lacks to hold its part of an array.
+/// Why a drive does not qualify for an array.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Lack {
     #[error(
@@ -193,13 +193,14 @@ pub enum Lack {
     Zrwa,
     #[error("its ZRWA has {} KiB, {} KiB are needed", kib(*.have), kib(*.need))]
     ZrwaBlocks { have: u64, need: u64 },
-    /// Write pointers have to stop where they cannot; `step` is what they have to move by.
+    /// Write pointers would have to stop between two multiples of the granularity; `step` names the unit by which they
+    /// move.
     #[error(
         "{step} of {} KiB is not a multiple of its ZRWA flush granularity of {} KiB",
         kib(*.chunk_blocks), kib(*.granularity_blocks)
     )]
     Granularity { step: &'static str, chunk_blocks: u64, granularity_blocks: u64 },
-    /// Metadata of a block, in bytes.
+    /// Bytes of metadata of a block.
     #[error(
         "its blocks have {have} bytes of metadata, the policy '{policy}' needs {need}: format it so, or choose \
          another policy"
@@ -211,12 +212,12 @@ pub enum Lack {
     Zones { have: u32, need: u32 },
     #[error("it can have {have} zones active, {need} are needed")]
     ActiveZones { have: u32, need: u32 },
-    /// Zones that are to be used as one.
+    /// Number of small zones to be used as one.
     #[error("{0} of its zones cannot be used as one, as this array needs")]
     Aggregate(u32),
 }
 
-/// What a drive has too little room in.
+/// A resource of which a drive has too little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     Zones,
@@ -225,7 +226,7 @@ pub enum Room {
 }
 
 impl Room {
-    /// What it is that has the blocks, and what helps.
+    /// Name of the resource in a message, and the advice.
     fn sentence(self) -> (&'static str, &'static str) {
         match self {
             Room::Zones => ("its zones hold", "larger zones"),
@@ -235,17 +236,17 @@ impl Room {
     }
 }
 
-/// Why a drive cannot be made a copy of another one.
+/// Why a drive cannot hold a copy of another one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoCopy {
-    /// Metadata of a block, in bytes.
+    /// Bytes of metadata of a block.
     #[error("its blocks have {have} bytes of metadata, those of the old drive {old}")]
     OobBytes { have: u32, old: u32 },
     #[error("its zones are not as far apart as those of the old drive")]
     ZoneSize,
 }
 
-/// Why there can be no such array.
+/// Why an array with these parameters is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoDesign {
     #[error("there are 1 or {MAX_PARITIES} parities, not {0}")]
@@ -283,17 +284,17 @@ pub enum NoDesign {
     Absurd(#[from] Absurd),
 }
 
-/// Why drives are no array together.
+/// Why drives do not form an array.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoArray {
     #[error("no drives given")]
     NoDrives,
     #[error("no member with readable metadata: {0}")]
     NoMember(BadDrive),
-    /// One that cannot be a member of the array that it is of.
+    /// A drive with metadata that does not fit the array that it belongs to.
     #[error(transparent)]
     Misfit(BadDrive),
-    /// Drives, each with its array.
+    /// Two drives, each with its array.
     #[error(
         "{} belongs to array {}, but {} to array {}: give the drives of one array only",
         .one.0, .one.1, .other.0, .other.1
@@ -313,15 +314,15 @@ pub enum NoArray {
         "only {present} of {members} members can be used, at least {needed} are needed{}", Reasons(.notes)
     )]
     TooFew { present: usize, members: usize, needed: usize, notes: Vec<Note> },
-    /// A member that cannot be done without, and what is wrong with it.
+    /// A member that is needed, and its fault.
     #[error("{drive}: {note}, and too many other members are missing")]
     Needed { drive: String, member: usize, note: Note },
-    /// What a process has left is of another array.
+    /// The tails file is of another array.
     #[error(
         "the array has {zones} zones, but the process that ran it left the ends of {known}: leave them out"
     )]
     Tails { zones: u32, known: usize },
-    /// Others can go on without these drives, so that they are not destroyed.
+    /// The other members can run the array without these drives, so these are not destroyed.
     #[error(
         "of the members of '{array}' only {} {} there, and the others can go on without {}",
         .drives.join(" and "),
@@ -331,7 +332,7 @@ pub enum NoArray {
     OthersGoOn { array: String, drives: Vec<String> },
 }
 
-/// Why nothing can be done with a place in the array.
+/// Why an operation is not possible on a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BadMember {
     #[error("there is no member {member}: the array has {members}")]
@@ -346,7 +347,7 @@ pub enum BadMember {
     BeingReplaced,
 }
 
-/// Why a rebuild has not come to its end.
+/// Why a rebuild has stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoRebuild {
     #[error("a rebuild is under way already")]
@@ -357,7 +358,7 @@ pub enum NoRebuild {
     Zone { zone: u32, why: NoPart },
 }
 
-/// Why a drive has not taken over from another one.
+/// Why a drive has not replaced another one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoReplacement {
     #[error("a rebuild is under way: let it end first")]
@@ -376,7 +377,7 @@ pub enum NoReplacement {
     Failed { drive: String, member: usize, why: NotTaken },
 }
 
-/// Why a drive that was to take over was let go.
+/// Why a replacement has ended without the new drive becoming the member.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotTaken {
     #[error("the copy was called off; the new drive is blank")]
@@ -387,15 +388,15 @@ pub enum NotTaken {
     OldGone,
     #[error("too many drives have failed")]
     ArrayFailed,
-    /// A part that could not be copied is lacking elsewhere, too.
+    /// A part could not be copied, and another member lacks its own.
     #[error("zone {zone}: {why}, and another drive lacks it")]
     LeftOut { zone: u32, why: NoPart },
-    /// It went out when it was the member already.
+    /// The new drive had become the member, and went out.
     #[error("{0}")]
     Out(Note),
 }
 
-/// Why a member's part of a zone could not be rebuilt, or copied.
+/// Why a member's part of a zone could not be rebuilt or copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NoPart {
     #[error(transparent)]
@@ -404,7 +405,7 @@ pub enum NoPart {
     Worn(DeviceError),
     #[error("the drive under repair failed: {0}")]
     Failed(DeviceError),
-    /// It is out, or another one is in its place.
+    /// The member is out, or has another drive.
     #[error("the drive under repair failed")]
     Gone,
     #[error("it waits for another drive")]
@@ -413,7 +414,7 @@ pub enum NoPart {
     TooFewOthers,
     #[error("the zone is offline: it is rebuilt when it has been decided where its data ends")]
     Offline,
-    /// A member that cannot be done without cannot write it.
+    /// A member that cannot be spared cannot write the zone.
     #[error("member {0} cannot write its part of the zone: stop the array and start it again")]
     Stuck(usize),
     #[error(
@@ -428,16 +429,16 @@ pub enum NoPart {
     OldUnreadable { block: u64, error: DeviceError },
 }
 
-/// Why a member is out, or what else there is to say of it.
+/// Why a member is out, or another remark on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Error)]
 pub enum Note {
-    /// All is well.
+    /// No remark.
     #[default]
     #[error("")]
     Nothing,
     #[error("missing")]
     Missing,
-    /// A drive that was given, and may be the one.
+    /// A drive that was given cannot be used, and may be this member's.
     #[error(transparent)]
     Unusable(BadDrive),
     #[error("{drive} was replaced")]
@@ -457,7 +458,7 @@ pub enum Note {
     Fenced,
     #[error("{drive} is an older copy: its metadata lacks what all members had recorded; rebuild it")]
     Outdated { drive: String },
-    /// It is a member again, where nobody else has what it has.
+    /// A member that was away has rejoined for the zones that need its parts.
     #[error(
         "was away: it has been taken back for {}",
         if *.by_force { "full zones, by force" } else { "the zones that cannot do without it" }
@@ -467,10 +468,10 @@ pub enum Note {
     FewZones(usize),
     #[error("its zones cannot be listed: {0}")]
     Unlisted(DeviceError),
-    /// A command failed, so that it is out.
+    /// A command failed, and the member went out.
     #[error("failed: {what}: {error}")]
     Failed { what: &'static str, error: DeviceError },
-    /// A command failed, so that it has lost its part of a zone.
+    /// A command failed, and the member lost its part of a zone.
     #[error("zone {zone}: {what}: {error}")]
     PartLost { zone: u32, what: &'static str, error: DeviceError },
     #[error("taken out by the operator")]
@@ -480,13 +481,13 @@ pub enum Note {
 }
 
 impl Note {
-    /// Whether there is nothing to say.
+    /// Whether there is no remark.
     pub fn is_empty(&self) -> bool {
         *self == Note::Nothing
     }
 }
 
-/// What there is to say of members, by their roles.
+/// Remarks on members, by role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes(pub Vec<(usize, Note)>);
 
@@ -499,7 +500,7 @@ impl Display for Notes {
     }
 }
 
-/// Notes behind some characters, if there are any.
+/// Remarks after a prefix; nothing if there are none.
 struct Because<'a>(&'static str, &'a Notes);
 
 impl Display for Because<'_> {
@@ -511,7 +512,7 @@ impl Display for Because<'_> {
     }
 }
 
-/// Notes in brackets, if there are any.
+/// Remarks in brackets; nothing if there are none.
 struct Reasons<'a>(&'a [Note]);
 
 impl Display for Reasons<'_> {

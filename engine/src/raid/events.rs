@@ -33,7 +33,7 @@ pub enum Event {
     /// Recovery has found that a member does not hold its part of a zone.
     #[error("member {member} lacks zone {zone}, as was found when the array was assembled")]
     PartLacking { member: usize, zone: u32 },
-    /// Power cuts have displaced more of a member's part of a zone than its log has room for.
+    /// The burned blocks of a member's part of a zone take more room than its log has.
     #[error("member {member} lacks zone {zone}: power cuts have displaced too much of it")]
     PartDisplaced { member: usize, zone: u32 },
     #[error("zone {zone} is offline: {why}")]
@@ -108,7 +108,7 @@ impl Event {
         }
     }
 
-    /// The member that lacks data, if the event says that one does.
+    /// The member that lacks data, if the event is about a part or blocks that are lost.
     pub fn accused(&self) -> Option<usize> {
         match self {
             Event::Out { member, .. }
@@ -173,7 +173,7 @@ impl Events {
         }
     }
 
-    /// Puts the events of `before` in front of these; their numbers go on.
+    /// Puts the events of `before` in front of these, which are renumbered.
     pub fn follow(&self, before: &Events) {
         let mut own = self.0.borrow_mut();
         let before = before.0.borrow();

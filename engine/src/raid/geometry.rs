@@ -172,8 +172,7 @@ impl Layout {
         }
     }
 
-    /// The sums that the members hold of a stripe whose parities cover `chunks` chunks, in the order of
-    /// [`Layout::member`].
+    /// The sums that the members hold of a stripe with parities of `chunks` chunks, in the order of [`Layout::member`].
     pub fn symbols(&self, chunks: u64) -> [Sum; MAX_MEMBERS] {
         let k = self.data_chunks() as usize;
         std::array::from_fn(|index| match index.checked_sub(k) {

@@ -63,7 +63,7 @@ pub struct Members {
     active: Cell<u32>,
     /// A drive that is or was here may lose completed writes in a power cut.
     volatile: Cell<bool>,
-    /// Members (bits) whose drives have lost power and whose parts of zones have not been checked yet.
+    /// Members (bits) with drives that have lost power, until their parts of zones have been checked.
     suspects: Cell<u32>,
     /// How often a part of a zone was lost: a read in flight meanwhile may return data that was written there anew.
     losses: Cell<u64>,
@@ -92,7 +92,7 @@ pub fn is_of_zone(error: DeviceError) -> bool {
     )
 }
 
-/// Whether an error says only that a block cannot be read.
+/// Whether an error means only that a block cannot be read.
 pub fn is_unreadable(error: DeviceError) -> bool {
     matches!(error, DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock))
 }
@@ -195,7 +195,7 @@ impl Members {
     pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
         let place = &self.places[member];
         place.incarnation.set(place.incarnation.get() + 1);
-        // Reads in flight to the previous drive say nothing of this one.
+        // Reads in flight to the previous drive are no evidence of this one.
         self.note_loss();
         place.parts_lost.set(0);
         place.worn.set(false);
@@ -246,7 +246,7 @@ impl Members {
         self.places.iter().for_each(|place| place.settled_epoch.set(place.power_epoch.get()));
     }
 
-    /// Active members (bits) whose drives have lost power since their last check.
+    /// Active members (bits) with drives that have lost power since their last check.
     pub fn lost_power(&self, among: u32) -> u32 {
         let is_changed = |member: &usize| {
             let place = &self.places[*member];
@@ -256,7 +256,7 @@ impl Members {
         each(among & self.active()).filter(is_changed).fold(0, |lost, member| lost | 1 << member)
     }
 
-    /// Members (bits) whose parts of zones are to be checked after a power loss.
+    /// Members (bits) with parts of zones to be checked after a power loss.
     pub fn suspects(&self) -> u32 {
         self.suspects.get()
     }
@@ -359,7 +359,7 @@ impl Members {
         self.places[member].worn.get()
     }
 
-    /// Records an error that says that a zone of a drive is worn.
+    /// Records that a drive is worn if an error shows it.
     pub fn note_wear(&self, member: usize, error: DeviceError) {
         if [Status::ZoneIsReadOnly.into(), Status::ZoneIsOffline.into()].contains(&error) {
             self.set_worn(member, true);

@@ -125,7 +125,7 @@ impl Membership {
         self.announce();
     }
 
-    /// Makes the next announcement say that zones wait for absent members.
+    /// Makes the next change be logged as checkpoints, which record the members that zones wait for.
     pub fn note_waits(&self) {
         self.waits.set(true);
     }

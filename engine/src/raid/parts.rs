@@ -1,9 +1,9 @@
-//! The parts of a running array, and what takes several of them.
+//! The running array: its components, and the operations that take several of them.
 //!
-//! Each part guards its own state: the members and the one door to them, the membership and who has been told of
-//! it, the catalog of what is known of zones for good, the zones at work. What is done with them is in the rooms
-//! beside this file: writing and reading (`zone`), filling what is lacking (`patrol`), finding out what there is
-//! (`recover`), as the policies want it (`policy::run`).
+//! Each component owns its state: `members` the drives and the access to them, `membership` the superblock and its
+//! pending changes, `catalog` the persistent state of the zones, `zones` the running zones. The operations are in the
+//! modules beside this file: reads and writes in `zone`, rebuild and replacement in `patrol`, crash recovery in
+//! `recover`, and the parts of these that depend on the policy in `policy::run`.
 
 use crate::{
     adapt::spare::Spared,
@@ -47,10 +47,10 @@ pub struct Raid {
     pub pool: Rc<RefCell<BufPool>>,
     pub array: Uuid,
     pub layout: Layout,
-    /// Of the array.
+    /// Geometry of the array.
     pub geometry: Geometry,
     pub behaviour: Behaviour,
-    /// Whether whoever writes has been told that a power cut may cost completed writes.
+    /// Whether the array advertises a volatile write cache: a power cut may then lose completed writes.
     may_lose: Cell<bool>,
     pub members: Members,
     pub membership: Membership,
@@ -62,8 +62,8 @@ pub struct Raid {
     pub events: Events,
 }
 
-/// Zones of a drive that may go bad one by one, or an eighth of them if that is more, before the drive is
-/// done without as a whole.
+/// Parts of zones that a drive may lose one by one before the drive as a whole is taken out: this number, or an eighth
+/// of its zones if that is more.
 const MOST_PARTS_LOST: u32 = 16;
 
 impl Keeper for Raid {
@@ -85,7 +85,8 @@ impl Keeper for Raid {
 
     fn contents(&self, generation: u64, live: &Live) -> (Checkpoint, u64) {
         let records = self.catalog.records();
-        // All other zones have been decided with what there is, and that is known.
+        // Zones in doubt. Every other zone has been judged already, so records that are missing in a log do not matter
+        // for it.
         let in_doubt = (0..).zip(records.iter()).filter(|(zone, record)| {
             (record.waits != 0 || self.zones.is_offline(ZoneIndex(*zone)))
                 && (live.holes || live.incomplete.get(zone) == Some(&record.epoch))
@@ -137,18 +138,20 @@ impl Raid {
         })
     }
 
-    /// Whether whoever writes has been told that a power cut may cost completed writes.
+    /// Whether the array advertises a volatile write cache.
     pub fn may_lose(&self) -> bool {
         self.may_lose.get()
     }
 
-    /// Whoever writes has been told whether a power cut may cost completed writes.
+    /// Sets whether the array advertises a volatile write cache: if it does not, every write is acknowledged only when
+    /// it is safe.
     pub fn tell_may_lose(&self, may_lose: bool) {
         self.may_lose.set(may_lose);
     }
 
-    /// A log for a drive, which is reached through `device`, with parts of zones that have `moved`: one that goes
-    /// on after what was read from a zone of it in a generation, or 0.
+    /// Creates the log of a drive that is accessed through `device` and holds some parts in spare zones (`moved`, by
+    /// zone of the array). `read` is the metadata zone that was read and its generation, 0 if there was none; the new
+    /// log continues after it.
     pub fn new_log(
         self: &Rc<Self>,
         member: usize,
@@ -166,7 +169,7 @@ impl Raid {
         MetaLog::new(this, kit, member, (drive, device), read, live)
     }
 
-    /// Starts the tasks that every array has.
+    /// Starts the log tasks, and the task that logs changes of the membership.
     pub fn start_members(self: &Rc<Self>) {
         self.start_logs();
         self.runtime.spawn(self.clone().keep_membership());
@@ -176,7 +179,7 @@ impl Raid {
         self.members.logs().for_each(|log| self.runtime.spawn(log.run()));
     }
 
-    /// Makes everything safe that has completed, when no command comes in any more.
+    /// Makes all completed writes safe. Called when no more commands are accepted.
     pub async fn come_to_rest(self: &Rc<Self>) -> Result<(), DeviceError> {
         self.underway_ended().await;
         let flushed = self.clone().flush().await;
@@ -185,14 +188,14 @@ impl Raid {
         flushed
     }
 
-    /// Waits until no command that changes anything is on its way, or the array has failed.
+    /// Waits until no flush, reset or finish is in progress, or the array has failed.
     pub async fn underway_ended(&self) {
         while !self.stillness.is_quiet() && !self.membership.has_failed() {
             self.zones.changed.wait().await;
         }
     }
 
-    /// Waits until nothing of any zone is on its way, and has nothing be submitted until each is resumed.
+    /// Waits until no command of a running zone is in flight, and pauses submission until each zone is resumed.
     pub async fn pause_zones(&self) -> Vec<Rc<Zone>> {
         let zones = self.zones.all_running();
         for zone in &zones {
@@ -201,8 +204,8 @@ impl Raid {
         zones
     }
 
-    /// Ends all tasks, when everything has been read that was asked for: nothing of the array runs any more then
-    /// but what is on its way to drives.
+    /// Ends all tasks when the reads in progress are complete. After this only commands in flight to drives remain of
+    /// the array.
     pub async fn end(&self) {
         self.readers.quiet().await;
         for zone in self.zones.all_running() {
@@ -214,13 +217,13 @@ impl Raid {
         self.members.logs().for_each(|log| log.end());
     }
 
-    /// Members (bits) whose part of `zone` holds what it should.
+    /// Members (bits) that hold their part of `zone`.
     pub fn live(&self, zone: ZoneIndex) -> u32 {
         self.members.active() & !self.catalog.lost(zone)
     }
 
-    /// Whether `zone` lacks more parts than parity makes up for: nothing can be written there any more,
-    /// though the other zones work. So it is with all zones if the array has failed.
+    /// Whether `zone` cannot be written any more, since it lacks more parts than parity covers or a member that cannot
+    /// be spared cannot write it. Other zones still work, unless the array has failed.
     pub fn has_failed(&self, zone: ZoneIndex) -> bool {
         self.membership.has_failed()
             || !self.members.are_enough(self.live(zone))
@@ -228,7 +231,7 @@ impl Raid {
             || self.zones.stuck(zone).is_some()
     }
 
-    /// A copy from the pool.
+    /// Copies `data` to a buffer from the pool.
     pub fn copy(&self, data: &[u8]) -> Buf {
         let mut copy = self.pool.borrow_mut().take((data.len() / crate::buf::BLOCK) as u64);
         copy.copy_from_slice(data);
@@ -245,8 +248,8 @@ impl Raid {
         }
     }
 
-    /// Carries out `command`, which is about `zone`, on every member of `mask` and waits; those that fail
-    /// in it are done without.
+    /// Submits `command`, which concerns `zone`, to every member of `mask` and waits; an error costs a member its part
+    /// of the zone, or takes it out ([`Raid::part_failed`]).
     pub async fn on_parts(
         &self,
         zone: ZoneIndex,
@@ -263,7 +266,7 @@ impl Raid {
         }
     }
 
-    /// Makes completed writes of the members in `mask` safe, where they have a volatile cache.
+    /// Flushes the drives of the members in `mask` that have a volatile cache.
     pub async fn flush_caches(&self, mask: u32) {
         let volatile = each(mask)
             .filter(|m| self.members.device(*m).is_some_and(|d| d.geometry().volatile_cache))
@@ -277,8 +280,8 @@ impl Raid {
         }
     }
 
-    /// Makes what has completed on the members in `mask` safe, and who they are: a member that failed
-    /// on the way may hold things in its cache only, so the others must know first that it is out.
+    /// Flushes the members in `mask`, and waits until the membership is settled: a member that failed meanwhile may
+    /// have writes in its volatile cache only, so the others must have logged first that it is out.
     pub async fn barrier(&self, mask: u32) {
         self.flush_caches(mask).await;
         self.notices_power_loss(mask);
@@ -295,8 +298,8 @@ impl Raid {
         }
     }
 
-    /// Has the members in `mask` write checkpoints, one after the other: each resets a metadata zone, which may turn out
-    /// to be worn.
+    /// Writes a checkpoint on each member in `mask`, one after the other: each resets a metadata zone, which may turn
+    /// out to be worn.
     pub async fn renew_logs(&self, mask: u32) {
         for log in each(mask).filter_map(|member| self.members.log(member)) {
             // A member that fails here has been taken out by its log.
@@ -304,19 +307,20 @@ impl Raid {
         }
     }
 
-    /// Logs a record on every member and waits until it is safe on all that are left.
+    /// Logs a record on every active member, and waits until it is durable on all that remain.
     pub async fn broadcast(&self, record: Record, sequence: u64) {
         self.append_to(self.members.active(), record, sequence).await;
         self.membership.settled().await;
     }
 
-    /// Says why a member is out from now on.
+    /// Records why a member is out.
     pub fn say_out(&self, member: usize, why: Note) {
         self.events.note(Event::Out { member, why: why.clone() });
         self.members.say(member, why);
     }
 
-    /// Takes a drive out after an error. What relies on it waits for the superblocks.
+    /// Takes a member out after an error of its drive. Nothing that relies on this is acknowledged before it has been
+    /// logged.
     pub fn member_failed(&self, seat: Seat, error: DeviceError, what: &'static str) {
         if !self.members.is_seated(seat) {
             return;
@@ -326,8 +330,8 @@ impl Raid {
         self.take_out(seat.member);
     }
 
-    /// Takes note of an error of a command for `zone`: the drive goes on without its part of the zone if
-    /// the error is about that alone, and goes out otherwise.
+    /// Handles an error of a command for `zone`: if it concerns this zone only, the member loses its part of the zone;
+    /// otherwise the member goes out.
     pub fn part_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError, what: &'static str) {
         let member = seat.member;
         if !is_of_zone(error) {
@@ -338,8 +342,8 @@ impl Raid {
         }
         self.members.note_wear(member, error);
         if self.members.are_needed(self.live(zone)) && self.keeps_data(zone, member, error) {
-            // Too many other members lack the zone. What this one holds can be read still, and may be needed to
-            // rebuild them: to be lost it has to be spared first.
+            // Parity does not cover the loss of this part too. The part can still be read, and may be needed to rebuild
+            // the others: the zone is stuck (not writable) until the member can be spared.
             if error != Status::UnrecoveredReadError.into() {
                 self.members.count_write_error(member);
                 self.members.say(member, Note::PartLost { zone: zone.0, what, error });
@@ -357,16 +361,16 @@ impl Raid {
         self.part_lost(zone, member, error, what);
     }
 
-    /// Whether a member that has answered a command for a zone like this holds there what it held before. While an
-    /// assembly still has to carry out what it has decided of a zone, that is not running.
+    /// Whether a member's part of a zone still holds its data after a command has failed with `error`. False for write
+    /// errors while the zone is not running, since an assembly has then not carried out its verdict yet.
     fn keeps_data(&self, zone: ZoneIndex, member: usize, error: DeviceError) -> bool {
         let keeps = [Status::ZoneIsReadOnly, Status::WriteFault].map(DeviceError::from).contains(&error);
-        // What follows such an error has found nothing else.
+        // Later errors on a part that is stuck already follow from the first one.
         let follows = self.zones.stuck(zone) == Some(member) && error != Status::ZoneIsOffline.into();
         error == Status::UnrecoveredReadError.into() || (keeps || follows) && self.zones.is_running(zone)
     }
 
-    /// Does without a member's part of a zone from now on, after an error, and has that written down.
+    /// Marks a member's part of a zone as lost after an error, and has that logged.
     pub fn part_lost(&self, zone: ZoneIndex, member: usize, error: DeviceError, what: &'static str) {
         self.events.note(Event::PartLost { member, zone: zone.0, what, error });
         let epoch = self.catalog.change(zone, |record| record.lost |= 1 << member);
@@ -375,7 +379,7 @@ impl Raid {
         self.zones.wake_one(zone);
     }
 
-    /// Takes note that a member has so many parts of zones again that it lacked.
+    /// Counts parts of zones that a member has regained.
     pub fn parts_back(&self, member: usize, parts: u32) {
         self.members.count_parts_back(member, parts);
         if !self.catalog.records().iter().any(|zone| zone.lost & (1 << member) != 0) {
@@ -383,21 +387,22 @@ impl Raid {
         }
     }
 
-    /// Whether there are enough other members, and of every zone enough other parts.
+    /// Whether the array can do without a member: enough other members are active, and every zone has enough other
+    /// parts.
     pub fn can_spare(&self, member: usize) -> bool {
         let others = self.members.active() & !(1 << member);
         self.members.are_enough(others)
             && self.catalog.records().iter().all(|zone| self.members.are_enough(others & !zone.lost))
     }
 
-    /// Whether all other members are there and hold all that they should.
+    /// Whether all other members are active and lack no part of any zone.
     fn others_are_whole(&self, member: usize) -> bool {
         let others = self.members.active() & !(1 << member);
         let lacking = self.catalog.records().iter().any(|zone| zone.lost & others != 0);
         others.count_ones() as usize + 1 == self.members.count() && !lacking
     }
 
-    /// Refuses to take a member out that is out, or that is needed.
+    /// Checks that a member is active and can be spared.
     pub fn check_fail(&self, member: usize) -> Result<(), ArrayError> {
         self.members.check(member)?;
         if !self.members.is_active(member) {
@@ -418,8 +423,7 @@ impl Raid {
         Ok(())
     }
 
-    /// As [`crate::array::Array::probe`]. One error may be passing: only a member that answers two reports with
-    /// errors goes out.
+    /// As [`crate::array::Array::probe`]. A single error may be transient: a member goes out if two reports fail.
     pub async fn probe(&self) {
         let report = || Command::Report { first: physical(ZoneIndex(0)), count: 1 };
         let ask = |member| (self.members.seat(member), self.members.submit(member, report()));
@@ -439,12 +443,12 @@ impl Raid {
         }
     }
 
-    /// Removes a member from the set that is used, and has that written down.
+    /// Takes a member out, and has that logged.
     pub fn take_out(&self, member: usize) {
         self.members.take_out(member);
         self.catalog.unreadable.remove_parts(member, None);
         self.wait_for(member);
-        // While a drive takes over, the one before it can have its place again.
+        // While a drive is taking over, its predecessor can become the member again.
         if self.stillness.handing_over() != Some(member) {
             self.fail_without_enough();
         }
@@ -453,7 +457,7 @@ impl Raid {
         self.zones.wake();
     }
 
-    /// The array has failed if more members are out than parity makes up for.
+    /// Marks the array as failed if more members are out than parity covers.
     pub fn fail_without_enough(&self) {
         if !self.members.are_enough(self.members.active()) {
             if !self.membership.has_failed() {
@@ -463,7 +467,7 @@ impl Raid {
         }
     }
 
-    /// Why nothing works any more.
+    /// The error of an array that has failed: fenced, or too many members out.
     pub fn too_many_failed(&self) -> ArrayError {
         match self.membership.is_fenced() {
             true => ArrayError::Fenced,
@@ -476,17 +480,17 @@ impl Raid {
         if self.membership.is_fenced() {
             return Err(ArrayError::Fenced);
         }
-        // A drive that is out may never answer, and says something only if too many are out.
+        // Members that are out are checked only if the array has failed: their drives may never answer.
         let (failed, active) = (self.membership.has_failed(), self.members.active());
         let asked = (0..self.members.count()).filter(|member| failed || active & (1 << member) != 0);
         let logs: Vec<_> = asked.filter_map(|member| self.members.log(member)).collect();
         let check = |log: Rc<MetaLog>| async move {
-            // One that has been let go meanwhile says nothing.
+            // A log that has been replaced meanwhile is no evidence.
             if log.is_foreign().await && self.members.logs().any(|other| Rc::ptr_eq(&other, &log)) {
                 self.fence();
             }
         };
-        // All at once: a drive that does not answer keeps the others from nothing.
+        // Concurrently, and only until one shows a claim: a drive that does not answer does not delay the others.
         let mut checks: Vec<_> = logs.into_iter().map(|log| Box::pin(check(log))).collect();
         poll_fn(|context| {
             checks.retain_mut(|check| check.as_mut().poll(context).is_pending());
@@ -499,7 +503,7 @@ impl Raid {
         if self.membership.is_fenced() { Err(ArrayError::Fenced) } else { Ok(()) }
     }
 
-    /// Lets go of all members: they are another host's. What has not been answered fails.
+    /// Takes all members out, since another host has assembled the array. Outstanding commands fail.
     fn fence(&self) {
         if self.membership.fence() {
             self.events.note(Event::Fenced);
@@ -513,8 +517,8 @@ impl Raid {
         }
     }
 
-    /// Has zones of which there are not enough parts without it wait for a member that has just gone out:
-    /// nothing is written there from now on, so that its part is right when it comes back.
+    /// Marks the zones that lack too many parts without `member`, which has just gone out, as waiting for it: they are
+    /// not written any more, so its parts are still valid when it returns.
     fn wait_for(&self, member: usize) {
         let (bit, others, floor) = (1 << member, self.members.active(), self.membership.superblock().floor);
         if !self.members.are_enough(others) {
@@ -530,13 +534,14 @@ impl Raid {
         });
     }
 
-    /// What its drive says of a member's part of a zone, if it does.
+    /// Zone report of a member's part of a zone; `None` if the drive does not answer.
     pub async fn part(&self, zone: ZoneIndex, member: usize) -> Option<ZoneInfo> {
         let report = Command::Report { first: physical(zone), count: 1 };
         self.members.submit(member, report).await.zones.first().copied()
     }
 
-    /// Takes note of drives that can never write again what they have lost: errors do not always say so.
+    /// Marks members as worn that have lost parts in read-only or offline zones: the error of a command does not always
+    /// show it.
     async fn look_for_wear(&self, lost: &[Lacks]) {
         for (zone, member) in lost.iter().flat_map(|lacks| each(lacks.members).map(|m| (lacks.zone, m))) {
             let seat = self.members.seat(member);
@@ -547,13 +552,13 @@ impl Raid {
         }
     }
 
-    /// Writes down what members lack, and changes of membership, one after the other.
+    /// Task: logs lost parts and changes of the membership, one batch after the other.
     pub async fn keep_membership(self: Rc<Self>) {
         loop {
             let announced = self.membership.announced();
             let mut lost = Vec::new();
             while self.membership.is_pending() {
-                // What has failed may be the work of another host, whose members these are then.
+                // The failure may be due to another host that has assembled the array.
                 if self.check_fence().await.is_err() {
                     break;
                 }
@@ -573,7 +578,7 @@ impl Raid {
                     superblock.clone()
                 });
                 match self.membership.take_waits() {
-                    // Whom zones wait for is in checkpoints only.
+                    // Only checkpoints record the members that zones wait for.
                     true => self.renew_logs(active).await,
                     false => self.append_to(active, Record::Superblock(Box::new(superblock)), event).await,
                 }

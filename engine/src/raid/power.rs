@@ -160,7 +160,7 @@ impl Raid {
             return false;
         }
         let Some(running) = self.zones.running(zone) else {
-            // A full zone whose last blocks were in a volatile cache.
+            // A full zone with its last blocks in a volatile cache.
             let begun = info.state.is_active() || info.state == ZoneState::Empty;
             return begun && self.zones.state(zone) == ZoneState::Full && !self.zones.is_busy(zone);
         };

@@ -1,18 +1,17 @@
 //! The metadata log of one member: two zones used in turn (docs/FORMAT.md).
 //!
-//! Records are appended one batch at a time and are safe when their completion says so. When the
-//! zone is full, everything that still matters is written as one checkpoint to the other zone,
-//! which replaces this one from that moment on: a checkpoint is valid as a whole or not at all,
-//! and the zone with the newest valid one counts.
+//! Records are appended one batch at a time and are safe when their completion says so. When the zone is full, a
+//! checkpoint of the complete state is written to the other zone, which replaces this one from then on: a checkpoint is
+//! valid as a whole or not at all, and the zone with the newest valid one counts.
 //!
-//! *A metadata zone that is worn* has its place in one of the last spare zones of the drive from then on, as a zone of
-//! data has ([`crate::adapt::spare`]). Its records carry the addresses of the worn zone. The place is
-//! recorded nowhere: a search for logs reads these spare zones, too, and the newest valid checkpoint counts as always. If
-//! there is no such zone, the log continues in its zone while there is room, with a checkpoint behind its last record.
+//! *A metadata zone that is worn* is moved to one of the last spare zones of the drive, as a zone of data is
+//! ([`crate::adapt::spare`]). Its records carry the addresses of the worn zone. The place is recorded nowhere: a search
+//! for logs reads these spare zones, too, and the newest valid checkpoint counts as always. If no such zone is left,
+//! the log continues in its zone while there is room, with a checkpoint behind its last record.
 //!
-//! Zones are reset and finished here in an order that never leaves the member without a valid
-//! checkpoint and never holds more than one active metadata zone. A zone is reset as soon as the other
-//! one has its checkpoint, and nothing waits for that until its turn comes.
+//! Zones are reset and finished here in an order that never leaves the member without a valid checkpoint and never
+//! holds more than one active metadata zone. A zone is reset as soon as the other one has its checkpoint; this reset is
+//! awaited only when the zone is needed.
 
 use crate::{
     adapt::spare::Spared,
@@ -41,34 +40,33 @@ use std::{
     rc::{Rc, Weak},
 };
 
-/// Blocks of a metadata zone that are used: reading the log back at assembly must not take long.
-/// With the policy `log`, which writes much to it, the whole zone is: to finish a zone early takes as
-/// long as to write the rest.
+/// Blocks of a metadata zone that are used: reading the log at assembly must not take long. The policy `log`, which
+/// writes much to it, uses the whole zone: to finish a zone early takes as long as to write the rest.
 pub const LOG_BLOCKS: u64 = 16384;
 /// Attempts to append a claim to a log that is being written.
 const CLAIMS: u32 = 64;
 /// Records written together at most.
 const BATCH: usize = 32;
 
-/// The array that a log is of, as far as the log has to ask it.
+/// Interface of the array to its logs.
 pub trait Keeper {
-    /// The drive that is in the place of `member` now.
+    /// The drive in the place of `member` now.
     fn seat(&self, member: usize) -> Seat;
 
-    /// Whether the log is that of the drive that is the member.
+    /// Whether the log is that of the member's present drive.
     fn is_current(&self, member: usize, log: &MetaLog) -> bool;
 
-    /// A log could not be written.
+    /// Called when a log could not be written.
     fn log_failed(&self, seat: Seat, error: DeviceError);
 
-    /// Another host has claimed the array.
+    /// Called when another host has claimed the array.
     fn claimed(&self);
 
-    /// All that the array knows, and what a log has `live`, with the last sequence number.
+    /// A checkpoint of the state of the array and a log's `live` contents, with the last sequence number.
     fn contents(&self, generation: u64, live: &Live) -> (Checkpoint, u64);
 }
 
-/// What all logs of an array share.
+/// Values that all logs of an array share.
 #[derive(Clone)]
 pub struct Kit {
     pub array: Uuid,
@@ -78,14 +76,14 @@ pub struct Kit {
     pub pool: Rc<RefCell<BufPool>>,
 }
 
-/// A record to be written, or a checkpoint to be made first.
+/// A record to be written, or `None` for a checkpoint; its sequence number; and its completer.
 type Queued = (Option<Record>, u64, Completer);
 
 /// The running log of a member.
 pub struct MetaLog {
     keeper: Weak<dyn Keeper>,
     kit: Kit,
-    /// The drive itself, and as the array uses it.
+    /// The drive itself, and the drive with moved zones in their places.
     pub drive: Rc<dyn ZonedDevice>,
     pub device: Rc<Spared>,
     member: usize,
@@ -97,22 +95,22 @@ pub struct MetaLog {
     generation: Cell<u64>,
     /// Checksum of the checkpoint with which this log begins, once it is written.
     head: Cell<Option<u32>>,
-    /// The reset of the zone that is not written, if it has been asked for.
+    /// The reset of the other zone, if it has been submitted.
     cleared: Cell<Option<Completion>>,
     queue: RefCell<VecDeque<Queued>>,
-    /// Where records are put together.
+    /// Buffer for encoded records.
     bytes: Cell<Vec<u8>>,
     pub live: RefCell<Live>,
     work: Gate,
-    /// Nothing will be written to it any more.
+    /// No more records are written.
     ended: Cell<bool>,
     /// Metadata zones (bits) of the drive that are known to be worn.
     worn: Cell<u32>,
-    /// It has no other zone to go to.
+    /// There is no other zone to continue in.
     confined: Cell<bool>,
 }
 
-/// Whether an error is about a zone that may be worn.
+/// Whether an error may mean that the zone is worn.
 fn may_be_worn(error: DeviceError) -> bool {
     use Status::*;
     let DeviceError::Status(status) = error else { return false };
@@ -120,7 +118,7 @@ fn may_be_worn(error: DeviceError) -> bool {
 }
 
 impl MetaLog {
-    /// A log that continues after what was read from `zone` in `generation`.
+    /// A log that continues after the one read from `zone` in `generation`; 0 if there was none.
     pub fn new(
         keeper: Weak<dyn Keeper>,
         kit: Kit,
@@ -136,7 +134,7 @@ impl MetaLog {
             device,
             member,
             zone: Cell::new(zone),
-            // Nothing is appended to what was read: the log starts with a checkpoint elsewhere.
+            // Nothing is appended to the log that was read: the new one starts with a checkpoint in the other zone.
             wp_blocks: Cell::new((generation > 0) as u64),
             end: Cell::new(u64::MAX),
             generation: Cell::new(generation),
@@ -152,8 +150,8 @@ impl MetaLog {
         })
     }
 
-    /// Continues behind the records that were read: they end at this block of the zone, which may have its place in a
-    /// spare zone.
+    /// Continues after the records that were read, which end at this block of the zone; `place` is the spare zone in
+    /// which the zone lies, if it has been moved.
     pub fn resume_at(&self, wp_blocks: u64, place: Option<u32>) {
         self.wp_blocks.set(wp_blocks);
         self.end.set(wp_blocks);
@@ -162,12 +160,12 @@ impl MetaLog {
         }
     }
 
-    /// Where the zone lies that is written.
+    /// Zone of the drive in which the present metadata zone lies.
     pub fn place(&self) -> u32 {
         self.device.places().get(&self.zone.get()).copied().unwrap_or(self.zone.get())
     }
 
-    /// Looks which metadata zones of the drive are worn.
+    /// Determines which metadata zones of the drive are worn.
     pub async fn look_for_wear(&self) {
         let report = |zone| Command::Report { first: ZoneIndex(zone), count: 1 };
         for zone in 0..META_ZONES {
@@ -185,7 +183,7 @@ impl MetaLog {
         (0..META_ZONES).filter(move |zone| worn & (1 << zone) != 0)
     }
 
-    /// Whether it has to stay in one zone, since the other one is worn and none is left to take its place.
+    /// Whether the log has to stay in its zone, since the other one is worn and no spare zone is left for it.
     pub fn is_confined(&self) -> bool {
         let places = self.device.places();
         self.confined.get()
@@ -204,7 +202,7 @@ impl MetaLog {
         completion
     }
 
-    /// Writes partial parity at once, whatever is on its way in the log.
+    /// Writes partial parity at once, without waiting for other records of the log.
     fn write_beside(&self, record: Record) -> Completion {
         let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
         let data = match record {
@@ -223,13 +221,13 @@ impl MetaLog {
         completion
     }
 
-    /// Has [`MetaLog::run`] end: the drive has been replaced, and is let go with it.
+    /// Ends [`MetaLog::run`] when the queue is empty.
     pub fn end(&self) {
         self.ended.set(true);
         self.work.open();
     }
 
-    /// Writes what is queued, until the member or the array is gone.
+    /// Task: writes queued records, until the log is ended or the array is dropped.
     pub async fn run(self: Rc<Self>) {
         let mut batch = Vec::new();
         loop {
@@ -256,7 +254,7 @@ impl MetaLog {
             if let Err(error) = result
                 && keeper.is_current(self.member, &self)
             {
-                // A drive that refuses a write may be sound, and the write be where the claim of another host is.
+                // A sound drive refuses a write if the claim of another host is in its place.
                 if matches!(error, DeviceError::Status(_)) && self.is_claimed().await {
                     keeper.claimed();
                 } else {
@@ -277,7 +275,7 @@ impl MetaLog {
             let lba = self.lba(self.zone.get()).0 + self.wp_blocks.get() + (bytes.len() / BLOCK) as u64;
             match record {
                 Some(record) => {
-                    // Parity is as safe as the data that it goes with: by the next flush.
+                    // Parity has to be as durable as the data that it covers: by the next flush.
                     durable |= !matches!(record, Record::Parity(_));
                     record.encode_to(&mut bytes, self.origin(lba), *sequence);
                 }
@@ -289,12 +287,11 @@ impl MetaLog {
             false => log_blocks(self.device.geometry(), self.kit.layout.policy),
         };
         let result = if renew || self.wp_blocks.get() + (bytes.len() / BLOCK) as u64 > limit {
-            // It says everything that the records say: what they change was changed when they were
-            // queued.
+            // The checkpoint contains the changes of the queued records: they were made before the records were queued.
             self.checkpoint(keeper, false).await
         } else {
             match self.write(&bytes, durable).await {
-                // A checkpoint elsewhere says all that they say.
+                // A checkpoint in the other zone replaces these records.
                 Err(error) if may_be_worn(error) => self.checkpoint(keeper, false).await,
                 result => result,
             }
@@ -303,15 +300,15 @@ impl MetaLog {
         result
     }
 
-    /// Zones of the array of which the member's part is in a spare zone of its drive, and in which.
+    /// Zones of the array of which the member's part lies in a spare zone of its drive, and the number of that.
     pub fn moved(&self) -> BTreeMap<u32, u32> {
         let data = self.device.places().into_iter().filter(|(zone, _)| *zone >= META_ZONES);
         data.map(|(zone, place)| (zone - META_ZONES, place)).collect()
     }
 
-    /// Starts the other zone with a checkpoint of everything the array and this log know. With `spare`, no zone is under
-    /// repair, and the spare zones reserved for repairs may be used. If there is no other zone, the checkpoint goes
-    /// behind the last record of the present one.
+    /// Starts the other zone with a checkpoint of the complete state of the array and this log. With `spare`, no zone
+    /// is under repair, and the active zone that is reserved for repairs may be used. If there is no other zone, the
+    /// checkpoint is appended to the present one.
     pub async fn checkpoint(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
         loop {
             let before = (self.zone.get(), self.wp_blocks.get(), self.end.get());
@@ -319,13 +316,13 @@ impl MetaLog {
                 Err(error) if may_be_worn(error) => error,
                 result => return result,
             };
-            // A write that has failed may have been carried out: what comes next has a higher generation, and nothing
-            // may be added to the zone before.
+            // A write that failed may have been carried out: the next checkpoint has a higher generation, and nothing
+            // may be appended to the zone before it.
             let is_begun = self.zone.get() != before.0;
             self.zone.set(before.0);
             self.wp_blocks.set(before.1);
             self.end.set(before.2);
-            // Whatever has failed, only the zone that is to be written may have another place.
+            // Whichever command failed, only the zone that is to be written may be moved.
             match self.find_reserve(1 - before.0).await {
                 true => {}
                 false if is_begun => return Err(error),
@@ -334,7 +331,7 @@ impl MetaLog {
         }
     }
 
-    /// Has a metadata zone that is worn be in another place; `false` if it is not worn, or there is none.
+    /// Moves a metadata zone to a spare zone; `false` if it is not worn, or no spare zone is left.
     async fn find_reserve(&self, zone: u32) -> bool {
         let report = self.device.submit(Command::Report { first: ZoneIndex(zone), count: 1 }).await;
         if !report.zones.first().is_some_and(|info| is_worn(info.state)) {
@@ -346,7 +343,7 @@ impl MetaLog {
         true
     }
 
-    /// Writes a checkpoint behind what is in the present zone, if that can be written and has room for it.
+    /// Appends a checkpoint to the present zone, if that can be written and has room for it.
     async fn stay(&self, keeper: &dyn Keeper, error: DeviceError) -> Result<(), DeviceError> {
         let (mut checkpoint, sequence) = keeper.contents(self.generation.get(), &self.live.borrow());
         let places = self.device.places();
@@ -369,13 +366,13 @@ impl MetaLog {
         let submit = |command| self.device.submit(command);
         let cleared = self.cleared.take();
         cleared.unwrap_or_else(|| submit(Command::Reset { zones: Zones::One(new) })).await.result?;
-        // One active metadata zone at a time is what the array's limits leave room for. With something to
-        // spare the old one need not be finished, which takes as long as filling it.
+        // The array's limits leave room for one active metadata zone. With a spare one the old zone need not be
+        // finished, which takes as long as filling it.
         let open = Command::Open { zones: Zones::One(new), zrwa: false };
         let both = spare && self.wp_blocks.get() > 0 && submit(open).await.result.is_ok();
         if self.wp_blocks.get() > 0 && !both {
             let finished = submit(Command::Finish { zones: Zones::One(old) }).await.result;
-            // One that is worn takes no resources.
+            // A worn zone holds no active resources.
             finished.or_else(|error| if may_be_worn(error) { Ok(()) } else { Err(error) })?;
         }
         if !keeper.is_current(self.member, self) {
@@ -408,11 +405,11 @@ impl MetaLog {
     }
 
     /// Claims the array for this host: appends a record to the log that another host may be writing. A zone takes one
-    /// write at its write pointer: if that is the claim, the next record of the other host fails, and if it is a record of
-    /// that host, the claim does. So nothing is lost that the other host has logged. Gives the block of the claim.
+    /// write at its write pointer: if that is the claim, the next record of the other host fails, and if it is a record
+    /// of that host, the claim fails. So no record of the other host is lost. Returns the block of the claim.
     ///
     /// # Errors
-    /// The log has no room for it, or the other host is faster.
+    /// The log has no room for the claim, or records of the other host have taken its place at every attempt.
     pub async fn claim(&self, host: Uuid, id: Uuid) -> Result<Lba, DeviceError> {
         let zone = ZoneIndex(self.zone.get());
         let mut result = Err(Status::ZoneIsFull.into());
@@ -456,8 +453,8 @@ impl MetaLog {
             && self.claim_at(Lba(self.lba(self.zone.get()).0 + end)).await.is_some()
     }
 
-    /// Whether there is a checkpoint in the metadata zones that this log has not written, and that counts, or a claim
-    /// behind its records: another process has assembled the array, or is about to. What cannot be read says nothing.
+    /// Whether the metadata zones have a valid checkpoint that this log has not written, or a claim after its records:
+    /// another process has assembled the array, or is about to. Unreadable blocks are no evidence.
     pub async fn is_foreign(&self) -> bool {
         if self.is_claimed().await {
             return true;
@@ -477,11 +474,11 @@ impl MetaLog {
         false
     }
 
-    /// Appends whole blocks, if need be durably.
+    /// Appends whole blocks, durably if `durable`.
     async fn write(&self, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
         let geometry = self.device.geometry();
-        // Where a flush follows it does all. FUA says nothing of what was written before: a cut could leave
-        // a record behind a gap.
+        // Where a flush follows, FUA is not needed. FUA does not cover earlier writes: a power cut could leave a record
+        // after a gap.
         let fua = durable && !geometry.volatile_cache;
         for piece in bytes.chunks(geometry.max_transfer_blocks as usize * BLOCK) {
             let (from, blocks) = (self.wp_blocks.get(), (piece.len() / BLOCK) as u64);
@@ -494,7 +491,7 @@ impl MetaLog {
             done.result?;
             self.end.set(from + blocks);
         }
-        // A record may end below the write that was torn in it, but never above one.
+        // A torn record may have intact records before it, but never after it.
         if durable && geometry.volatile_cache {
             self.device.submit(Command::Flush).await.result?;
         }
@@ -518,8 +515,8 @@ pub fn log_blocks(geometry: &Geometry, policy: Policy) -> u64 {
     }
 }
 
-/// Blocks that a checkpoint may take without relocated blocks, with the partial parity of every zone
-/// that can be active, and room to go on.
+/// Blocks that a checkpoint without relocated blocks may take, with the partial parity of every zone that can be
+/// active, and room for further records.
 pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
     let layout = superblock.layout();
     let table = (superblock.zones as u64 * ZONE_BYTES as u64).div_ceil(BLOCK as u64);

@@ -1,4 +1,4 @@
-//! Reading a log: which of the two zones counts, what is in it, and what of it is damaged.
+//! Reads a metadata log: determines which of the two zones counts, its records, and any damage.
 
 use crate::{
     adapt::spare::reserves,
@@ -21,42 +21,42 @@ use crate::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-/// What a drive's metadata zones hold.
+/// Contents of a drive's metadata log.
 pub struct ReadLog {
     /// Array and role of the drive, from the checkpoint.
     pub origin: Origin,
-    /// The zone that counts, the place where it lies, if that is another one, and where what was read of it ends.
+    /// The metadata zone that counts, the spare zone in which it lies if it has been moved, and the end of its blocks.
     pub zone: u32,
     pub place: Option<u32>,
     pub wp_blocks: u64,
     pub generation: u64,
-    /// The checkpoint and what follows it but parity, with sequence numbers.
+    /// The checkpoint and the records after it except parity, with sequence numbers.
     pub records: Vec<(Record, u64)>,
-    /// Records of parity, of which only what matters is kept.
+    /// Number of parity records: `live` has those that still matter.
     pub parities: usize,
     pub live: Live,
-    /// Zones of which the drive's part is in one of its spare zones, and in which.
+    /// Zones of the array of which the drive's part lies in a spare zone, and the number of that.
     pub moved: BTreeMap<u32, u32>,
     /// The highest sequence number in the log.
     pub sequence: u64,
-    /// Records of the log that were damaged: torn by a power cut, or worse.
+    /// Number of records that were damaged, by a power cut or otherwise.
     pub damaged: u32,
 }
 
-/// Why a drive has no readable log; what says most last.
+/// Why a drive has no readable log, by increasing significance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoLog {
     /// The metadata zones are empty: a blank drive.
     Blank,
-    /// Something else is on the drive.
+    /// The drive has other contents.
     Foreign,
     /// There was a log, but this block of the drive, or the record that begins there, is damaged.
     Damaged(Lba),
     /// The drive is being filled with a copy of a member of an array.
     Target(Uuid, u32),
-    /// There is a log as it was written, which makes no sense.
+    /// An intact log with an impossible value.
     Absurd(Absurd),
-    /// The log is of a format this code does not know.
+    /// A log of an unknown format version.
     Version(u16),
     /// The array uses features (bits) that this code does not know.
     Features(u64),
@@ -65,8 +65,9 @@ pub enum NoLog {
 }
 
 impl NoLog {
-    /// Whether somebody has written this as it is, and no power cut has made it. Then what was there before,
-    /// in the other zone, does not count any more; unless it is itself what was there before.
+    /// Whether the zone has intact contents that this code cannot use, not the remains of a power cut. The other zone
+    /// then holds an older state, which does not count any more. An older format version may be that older state
+    /// itself.
     fn is_meant(self) -> bool {
         match self {
             NoLog::Version(version) => version > VERSION,
@@ -76,7 +77,7 @@ impl NoLog {
     }
 }
 
-/// Why there is no log, if this is what the record at `lba` is.
+/// The reason that follows from an error in the record at `lba`.
 fn no_log(error: Unreadable, lba: Lba) -> NoLog {
     match error {
         Unreadable::Version(version) => NoLog::Version(version),
@@ -101,7 +102,7 @@ pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<Re
             Err(error) => reason = reason.max(error),
         }
     }
-    // Its metadata zones may be worn, and the newest log in another place.
+    // The metadata zones may be worn, and the newest log in a spare zone.
     let spare = find_in_spares(device, best.as_ref().map(|(log, _)| log), aggregate).await;
     let all = spare.into_iter().chain(best);
     let (mut log, mut rest) = all.max_by_key(|(log, _)| log.generation).ok_or(reason)?;
@@ -109,11 +110,11 @@ pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<Re
     Ok(log)
 }
 
-/// The logs in spare zones of the drive of which the metadata zones hold `base`, which may be an old one; or none, as
-/// one may be worn, and the other one have been reset for the next checkpoint.
+/// Finds logs in spare zones of a drive. `base` is the log in its metadata zones, which may be an old one; `None` if
+/// there is none, as one of them may be worn and the other one reset for the next checkpoint.
 ///
-/// They are among zones that hold none of the user's data, but for those that have the place of a zone of the array:
-/// what is there is no log, whatever it looks like, as one log says that is.
+/// Spare zones hold no user data except in the place of a zone of the array. A zone that one of the logs lists as such
+/// a place is not taken for a log, whatever its contents look like.
 async fn find_in_spares<'a>(
     device: &'a Rc<dyn ZonedDevice>,
     base: Option<&ReadLog>,
@@ -145,10 +146,10 @@ async fn find_in_spares<'a>(
     found
 }
 
-/// What there is of a log whose checkpoint is damaged. What a checkpoint says of the array is in those of other members;
-/// what it says of this member alone is lost, as if the log had a hole. Which member of which array this is, a superblock
-/// behind the checkpoint says. `None` if there is none, or if parts of zones may be in spare zones, which the checkpoint
-/// alone would say.
+/// Reads the rest of a log with a damaged checkpoint. The checkpoint's state of the array is in the logs of other
+/// members too; its contents about this member alone are lost, as if the log had a hole. The array and the role are
+/// taken from a superblock after the checkpoint. `None` if there is none, or if parts of zones may be in spare zones,
+/// which only the checkpoint would list.
 pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option<ReadLog> {
     let geometry = device.geometry();
     for zone in 0..META_ZONES.min(geometry.zones) {
@@ -170,7 +171,7 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             passed: 0,
             unreadable: 0,
         };
-        // The superblock of the log, by which everything else in it is checked.
+        // The first superblock in the log: all other records are checked against it.
         let (origin, superblock) = loop {
             if reader.at >= reader.written {
                 break None;
@@ -211,7 +212,7 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             sequence: 0,
             damaged: 0,
         };
-        // From the start on: nothing is believed of the checkpoint.
+        // All blocks but the first: nothing of the checkpoint is used.
         let mut reader = Reader {
             device,
             start,
@@ -229,7 +230,7 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
     None
 }
 
-/// The generation in a head that may be damaged: the next one is larger than whatever is there.
+/// The generation in a head that may be damaged, so that the next one is higher; 1 if it is not plausible.
 async fn reader_generation(device: &Rc<dyn ZonedDevice>, start: u64) -> u64 {
     let done = device.submit(Command::read(Lba(start), Buf::zeroed(BLOCK))).await;
     let bytes = done.data.get(HEADER_BYTES..).and_then(|bytes| bytes.first_chunk());
@@ -237,14 +238,14 @@ async fn reader_generation(device: &Rc<dyn ZonedDevice>, start: u64) -> u64 {
     if done.result.is_ok() && (1..FAR).contains(&generation) { generation } else { 1 }
 }
 
-/// Goes through the blocks of a metadata zone.
+/// Reads the blocks of a metadata zone in order.
 struct Reader<'a> {
     device: &'a Rc<dyn ZonedDevice>,
-    /// First block of the zone, by which address its records call it, and how many of it there are to be read.
+    /// First block of the zone, its address in the zone's records, and number of blocks to be read.
     start: u64,
     named: u64,
     written: u64,
-    /// Blocks from `at` on that have been read, behind `passed` that are done with.
+    /// Position, and the blocks that have been read: `bytes` begins `passed` blocks before the position.
     at: u64,
     bytes: Vec<u8>,
     passed: u64,
@@ -253,7 +254,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What lies ahead: `blocks` blocks, or what there is.
+    /// Reads the next `blocks` blocks, or as many as are left, without moving the position.
     async fn ahead(&mut self, blocks: u64) -> Result<&[u8], NoLog> {
         let geometry = self.device.geometry();
         let end = (self.at + blocks).min(self.written);
@@ -268,8 +269,8 @@ impl Reader<'_> {
             let done = self.device.submit(Command::read(Lba(self.start + next), data)).await;
             match done.result {
                 Ok(()) => self.bytes.extend_from_slice(&done.data),
-                // An unreadable block loses the record it is in. In a zone that was
-                // finished there may be blocks that were never written.
+                // An unreadable block loses its record. A zone that was finished may have blocks that were never
+                // written.
                 Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {
                     for block in 0..blocks {
                         let lba = Lba(self.start + next + block);
@@ -287,31 +288,31 @@ impl Reader<'_> {
         Ok(&self.bytes[self.passed as usize * BLOCK..])
     }
 
-    /// The record that lies ahead.
+    /// Decodes the record at the position.
     async fn record(&mut self, origin: Origin) -> Result<(Record, u64, u64), ReadError> {
         let header = Header::read(self.ahead(1).await?);
         let blocks = header.filter(|h| h.origin.lba == origin.lba).map_or(1, |header| header.blocks());
         Ok(Record::read(self.ahead(blocks).await?, origin)?)
     }
 
-    /// What is wrong with what lies ahead, which is no record as it was written: whether a power cut can have
-    /// left it, which it does of the last record only; and how many blocks it takes.
+    /// Judges the damage at the position, where no intact record begins: returns whether a power cut can have caused
+    /// it, as it can for the last record only, and the number of blocks of the record.
     ///
-    /// A block is written whole or not at all. So the beginning of a torn record is as it was, and what
-    /// is lacking was never written.
+    /// A block is written whole or not at all. So the first blocks of a torn record are intact, and the missing ones
+    /// were never written.
     async fn judge_damage(&mut self, origin: Origin) -> Result<(bool, u64), NoLog> {
         let header = Header::read(self.ahead(1).await?).filter(|header| header.origin.lba == origin.lba);
         let blocks = header.map_or(1, |header| header.blocks());
         let there = self.ahead(blocks).await?.chunks(BLOCK).take(blocks as usize);
-        // A claim may lie behind the part of it that was written.
+        // The record may have been torn, and a claim written behind its first blocks.
         let is_part =
             |block: &&[u8]| !is_uniform(block) && !Header::read(block).is_some_and(|h| h.is_claim());
         let written = there.filter(is_part).count() as u64;
         Ok((written < blocks, blocks))
     }
 
-    /// Goes on to the first block that is not all zeros; gives its header, if it has one. `None` if there is
-    /// no such block.
+    /// Moves to the first block that is not all zeros; returns its header, if it has one. `None` if there is no such
+    /// block.
     async fn skip_zeros(&mut self) -> Result<Option<Option<Header>>, NoLog> {
         while self.at < self.written {
             let block = self.ahead(1).await?;
@@ -329,7 +330,7 @@ impl Reader<'_> {
     }
 }
 
-/// Why there is no record in some place.
+/// Why a record cannot be read.
 enum ReadError {
     Record(Unreadable),
     Drive(NoLog),
@@ -347,14 +348,14 @@ impl From<NoLog> for ReadError {
     }
 }
 
-/// Checks that a drive can hold its part of an array, as far as that does not change while the drive lives:
-/// a superblock that was written to it does not ask for more.
+/// Checks that a drive can hold its part of an array, as far as that does not change during the life of the drive: a
+/// valid superblock on it does not require more.
 fn fits(superblock: &Superblock, geometry: &Geometry) -> Result<(), Absurd> {
     let layout = superblock.layout();
     expect(superblock.zones <= geometry.zones.saturating_sub(META_ZONES), "zones", superblock.zones)?;
     let used_blocks = layout.rows * layout.chunk_blocks;
     expect(used_blocks <= geometry.zone_capacity_blocks, "rows", layout.rows)?;
-    // A drive that is reached by another way may hide its ZRWA.
+    // A drive that is accessed in another way may not report its ZRWA.
     if let (true, Some(zrwa)) = (layout.policy.uses_zrwa(), geometry.zrwa) {
         let needed = layout.window_blocks();
         expect(needed <= zrwa.size_blocks, "distance", layout.distance)?;
@@ -363,7 +364,7 @@ fn fits(superblock: &Superblock, geometry: &Geometry) -> Result<(), Absurd> {
     expect(superblock.log_blocks as u64 <= room, "log blocks", superblock.log_blocks)
 }
 
-/// The checkpoint of a metadata zone, and what lies behind it.
+/// Reads the checkpoint of a metadata zone; the reader that is returned continues after it.
 async fn read_head(
     device: &Rc<dyn ZonedDevice>,
     (zone, place): (u32, u32),
@@ -396,7 +397,7 @@ async fn read_head(
     })?;
     let Record::Checkpoint(checkpoint) = &first else { return Err(NoLog::Damaged(Lba(start))) };
     let superblock = &checkpoint.superblock;
-    // Read by another number of zones that are one than it was written by, it says nothing of the drive.
+    // With another number of zones used as one than it was written with, a log is no evidence.
     if superblock.aggregate != aggregate {
         return Err(NoLog::Damaged(Lba(start)));
     }
@@ -431,7 +432,7 @@ async fn read_head(
 }
 
 impl ReadLog {
-    /// What it begins with.
+    /// The checkpoint that the log begins with.
     fn checkpoint(&self) -> Option<&Checkpoint> {
         self.records.first().and_then(|(record, _)| match record {
             Record::Checkpoint(checkpoint) => Some(&**checkpoint),
@@ -439,32 +440,32 @@ impl ReadLog {
         })
     }
 
-    /// Reads what follows the checkpoint.
+    /// Reads the records after the checkpoint.
     async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
         let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
         let superblock = checkpoint.superblock.clone();
         self.read_records(reader, superblock).await
     }
 
-    /// Reads what lies ahead in a log with this superblock.
+    /// Reads the records after the reader's position, in a log with this superblock.
     async fn read_records(
         &mut self,
         reader: &mut Reader<'_>,
         mut superblock: Superblock,
     ) -> Result<(), NoLog> {
         let layout = superblock.layout();
-        // Nothing is given back here.
+        // The buffers are not reused.
         let mut pool = BufPool::default();
-        // Nothing is appended behind a record that a power cut has torn, which takes the blocks below `torn`.
+        // No record is appended after one that a power cut has torn, except a claim; its blocks end at `torn`.
         let (mut gap, mut holes, mut torn) = (false, false, 0);
         while reader.at < reader.written {
             let origin = Origin { lba: reader.named + reader.at, ..self.origin };
             match reader.record(origin).await {
-                // It may lie behind a record that a power cut has torn.
+                // It may follow a record that a power cut has torn.
                 Ok((Record::Claim { .. }, _, blocks)) => reader.pass(blocks),
                 Ok((record, sequence, blocks)) => {
                     if let Record::Checkpoint(checkpoint) = &record {
-                        // What follows is of the assembly that has written it.
+                        // The records after it are of the assembly that has written it.
                         superblock.agree(&checkpoint.superblock).map_err(NoLog::Absurd)?;
                         superblock.clone_from(&checkpoint.superblock);
                     }
@@ -473,7 +474,7 @@ impl ReadLog {
                     self.sequence = self.sequence.max(sequence);
                     holes |= gap;
                     if let Record::Checkpoint(checkpoint) = &record {
-                        // It says all that has been said before, and where zones are now.
+                        // It replaces all earlier records, and contains the present places of zones.
                         self.moved.clone_from(&checkpoint.moved);
                         (gap, holes) = (false, false);
                     }
@@ -523,7 +524,7 @@ mod tests {
     };
     use std::collections::BTreeSet;
 
-    /// A drive with a metadata log in its first zone, some blocks of which cannot be read.
+    /// A drive with a metadata log in its first zone, and unreadable blocks.
     struct Logged {
         geometry: Geometry,
         bytes: Vec<u8>,
@@ -557,7 +558,7 @@ mod tests {
         }
     }
 
-    /// A log of a checkpoint and `records`; gives the block at which each begins, too.
+    /// Encodes a log of a checkpoint and `records`; returns also the first block of each of these.
     fn log_of(policy: Policy, records: &[Record]) -> (Logged, Vec<u64>) {
         let superblock = superblock(policy);
         let geometry = Geometry {
@@ -607,7 +608,7 @@ mod tests {
         assert!(!log.live.holes);
     }
 
-    /// Of a record of two blocks the first one alone was written: a claim lies in the place of the second one.
+    /// Only the first block of a record of two has been written: a claim lies in the place of the second one.
     #[test]
     fn journal_claim_behind_torn_record_makes_no_hole() {
         let (claim, tail) =
@@ -633,15 +634,15 @@ mod tests {
         assert_eq!((log.live.holes, log.damaged, log.records.len()), (false, 0, 2));
     }
 
-    /// What a power cut leaves is a log that ends with a torn record, and no hole: anything else may have
-    /// had something in it that counts.
+    /// A power cut leaves a log that ends with a torn record, and no hole: any other damage may have hit a record that
+    /// counts.
     #[test]
     fn journal_has_hole_unless_last_record_is_torn() {
         let single = Record::Tail(tail(0, 0, 3));
         let long = Record::Parity(parity(0, 0, SlotPart { index: 0, from: 0, to: 4 }));
         let damaged = |records: &[Record], which: usize| {
             let (mut log, begins) = log_of(Policy::Zrwa, records);
-            // Behind the header of the record.
+            // After the header of the record.
             log.bytes[begins[which] as usize * BLOCK + 70] ^= 1;
             read(log).live.holes
         };

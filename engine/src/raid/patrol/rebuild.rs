@@ -1,20 +1,21 @@
-//! Rebuild: fills what a member lacks, zone by zone, while reads and writes go on.
+//! Rebuild: restores the parts of zones that members lack, zone by zone, during reads and writes.
 //!
-//! What is lacking is a bit per zone and member in the metadata: set for a new drive in every zone
-//! that is not empty, and for a member that lost the ZRWA of a zone. It is cleared, safely on all
-//! members, when everything of that zone is on the member: data, parity, slots and log of the
-//! tail, and a write pointer that claims no more than is true. From then on the member counts in
-//! that zone, also after a crash; so an interrupted rebuild goes on with the next zone.
+//! The metadata has a bit per zone and member for a lost part: set for a new drive in every zone that is not empty, and
+//! for a member that has lost the ZRWA of a zone. The bit is cleared, durably on all members, when the member has
+//! everything of that zone: data, parity, slots and log of the tail, and a write pointer that claims no more than is
+//! true. From then on the member counts in that zone, also after a crash, so an interrupted rebuild continues with the
+//! next zone.
 //!
-//! A zone that is being written is followed until little is left, and then held for the rest.
+//! A zone that is being written is copied behind its writes until little is left, and then paused for the rest.
 //!
-//! Zones that lack most come first, so that one lost member is made up for everywhere before the second.
+//! Zones that lack most parts come first: if two members are lost, every zone has some redundancy again before any zone
+//! has all of it.
 //!
-//! A part whose place on the drive is worn is rebuilt in one of the drive's spare zones, if there is one left
-//! ([`crate::adapt::spare`]).
+//! A part in a worn zone is rebuilt in one of the drive's spare zones, if one is left ([`crate::adapt::spare`]).
 //!
-//! A block that cannot be decoded, because other members cannot read theirs, is lost: the rebuild leaves
-//! a hole there ([`super::holes`]) and goes on. When nothing is lacking any more, holes are tried again. A zone that cannot be rebuilt at all is left out.
+//! A block that cannot be decoded, because other members cannot read theirs, is lost: the rebuild leaves a hole there
+//! ([`super::holes`]) and continues. When all parts are rebuilt, holes are tried again. A zone that cannot be rebuilt
+//! at all is left out.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -51,9 +52,9 @@ const BATCH_BLOCKS: u64 = 256;
 
 /// Why a zone was not rebuilt.
 pub enum Stopped {
-    /// Somebody wants to reset or finish the zone, or it has changed: try again.
+    /// A reset or finish of the zone is requested, or its state has changed: try again.
     Again,
-    /// It cannot be done now.
+    /// The zone cannot be rebuilt now.
     Error(NoPart),
 }
 
@@ -71,14 +72,14 @@ impl From<DeviceError> for Stopped {
 
 /// A member's part of a zone that is being rebuilt.
 pub(super) struct Work<'a> {
-    /// Takes bytes that are done.
+    /// Called with the number of bytes that have been rebuilt.
     pub(super) report: &'a mut dyn FnMut(u64),
     pub(super) lost: Lost,
     /// Power epoch of the member's drive when the rebuild of its part began.
     pub(super) power_epoch: Option<u64>,
 }
 
-/// Blocks of complete stripes as members hold them, from block `from` of their parts on.
+/// Blocks of complete stripes as read from the members, from block `from` of their parts on.
 struct Rows {
     from: u64,
     /// By member.
@@ -86,7 +87,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Blocks of `member`, all in one row, from those of `others` (bits); `false` if these do not tell them.
+    /// Decodes blocks of `member`, all in one row, from those of `others` (bits); `false` if these do not suffice.
     fn decode(
         &self,
         layout: &Layout,
@@ -108,7 +109,7 @@ impl Rows {
     }
 }
 
-/// Ends a rebuild, also one that is dropped half-way.
+/// Ends a rebuild, also when its future is dropped.
 struct Guard<'a>(&'a Raid);
 
 impl Drop for Guard<'_> {
@@ -118,7 +119,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Blocks of a logical zone, in any order, as ranges.
+/// Merges blocks of a logical zone, in any order, to ranges.
 fn lost_blocks(zone: ZoneIndex, mut blocks: Vec<u64>) -> Vec<LostBlocks> {
     blocks.sort_unstable();
     blocks.dedup();
@@ -127,7 +128,7 @@ fn lost_blocks(zone: ZoneIndex, mut blocks: Vec<u64>) -> Vec<LostBlocks> {
 }
 
 impl Raid {
-    /// Has a rebuild leave `zones` alone, and waits until it does.
+    /// Stops a rebuild in `zones`, and waits until it has left them.
     pub async fn stop_rebuild(&self, zones: Range<u32>) {
         loop {
             if !self.duty.stop(&zones) {
@@ -137,14 +138,14 @@ impl Raid {
         }
     }
 
-    /// Has a member that lacks `zone` reset what it holds of it. Meanwhile nothing else begins
-    /// there: the reset may be carried out late.
+    /// Resets the remains of a zone on a member that lacks its part. No rebuild begins in the zone until that ends: the
+    /// drive may carry out the reset late.
     pub async fn clear(&self, zone: ZoneIndex, member: usize) {
         self.duty.begin_clearing(zone);
         let seat = self.members.seat(member);
         let done = self.members.submit(member, Command::Reset { zones: Zones::One(physical(zone)) }).await;
-        // If it is refused, the drive cannot write the zone any more, and it holds nothing either. If there
-        // is no answer, it may be carried out when the zone is written anew.
+        // A drive that refuses the reset cannot write the zone any more, and the zone holds no resources. If a drive
+        // does not answer, it may carry out the reset when the zone is written again.
         if let Err(error) = done.result
             && !is_of_zone(error)
         {
@@ -154,7 +155,7 @@ impl Raid {
         self.zones.changed.open();
     }
 
-    /// Zones and members that need a rebuild: first those that lack most.
+    /// Parts that need a rebuild (zone, member), zones that lack most parts first.
     fn lacking(&self) -> Vec<(ZoneIndex, usize)> {
         let records = self.catalog.records();
         let active = self.members.active();
@@ -166,8 +167,8 @@ impl Raid {
         lacking
     }
 
-    /// Resets what members hold of zones that they lack, and what is in zones that are not used: it would take
-    /// resources of their drives.
+    /// Resets the remains of parts that members lack, and zones of drives that are not used: they would hold active
+    /// resources.
     pub async fn clear_leftovers(&self) {
         for log in each(self.members.active()).filter_map(|member| self.members.log(member)) {
             log.device.clear_unused().await;
@@ -185,8 +186,8 @@ impl Raid {
         }
     }
 
-    /// Waits for what a member that lacks its part of `zone` was told there before it was lost: carried out
-    /// late, it would be mixed up with what is written anew.
+    /// Waits for the commands in flight in `zone`: one that was submitted to a member before it lost its part would, if
+    /// carried out late, overwrite blocks that are written again.
     async fn let_go(&self, zone: ZoneIndex) {
         let running = self.zones.running(zone);
         if let Some(running) = running {
@@ -195,12 +196,12 @@ impl Raid {
         }
     }
 
-    /// Bytes that a member holds of a zone.
+    /// Bytes of a member's part of a zone.
     fn member_bytes(&self, zone: ZoneIndex) -> u64 {
         self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
     }
 
-    /// Rebuilds everything that is lacking and can be rebuilt.
+    /// Rebuilds all lost parts that can be rebuilt.
     pub async fn rebuild(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
         if !self.duty.begin() {
             return Err(NoRebuild::UnderWay.into());
@@ -263,10 +264,10 @@ impl Raid {
                 let mut work = Work { report: &mut report, lost, power_epoch };
                 (self.rebuild_zone(zone, member, &mut work).await, work.lost)
             };
-            // It may count again already: only what came after has failed.
+            // The member may have its part again, if only a later step has failed.
             let lacks = self.catalog.record(zone).lost & (1 << member) != 0;
             if result.is_err() && lacks {
-                // Half a zone would hold resources of the drive.
+                // A part that is half rebuilt would hold active resources of the drive.
                 let zones = Zones::One(physical(zone));
                 self.on_member(member, Command::Reset { zones }).await.ok();
             }
@@ -276,13 +277,13 @@ impl Raid {
                 Ok(()) => rebuilt.lost.extend(lost_blocks(zone, lost.blocks)),
                 Err(Stopped::Again) if !self.membership.has_failed() => done_bytes = before,
                 Err(Stopped::Again) => return Err(self.too_many_failed()),
-                // It went bad meanwhile.
+                // The zone of the drive became worn during the rebuild.
                 Err(Stopped::Error(NoPart::Worn(_)))
                     if lacks && self.find_spare(zone, member).await.is_some() =>
                 {
                     done_bytes = before;
                 }
-                // One zone does not keep the others from being rebuilt.
+                // The failure of one zone does not stop the rebuild of the others.
                 Err(Stopped::Error(_)) if !lacks && !self.membership.has_failed() => {
                     rebuilt.lost.extend(lost_blocks(zone, lost.blocks));
                 }
@@ -292,7 +293,7 @@ impl Raid {
                     done_bytes = before;
                     rebuilt.left_out.push(LeftOut { zone: zone.0, member, reason });
                 }
-                // What is left may be on another drive.
+                // The member is out, but other members may lack parts too.
                 Err(Stopped::Error(_))
                     if !self.members.is_active(member) && !self.membership.has_failed() =>
                 {
@@ -303,7 +304,7 @@ impl Raid {
         }
     }
 
-    /// Parts that are lacking of zones that are offline: nothing is done there, but they are no more in sync.
+    /// Lost parts of offline zones: they cannot be rebuilt now, and are reported as left out.
     fn left_offline(&self) -> Vec<LeftOut> {
         let active = self.members.active();
         let zones = self.zones.offline();
@@ -331,14 +332,14 @@ impl Raid {
         self.unburn(zone, member);
         let running = self.zones.running(zone);
         match running {
-            // A zone that waits to be opened is opened on this member too, once it is left alone.
+            // A zone that waits to be opened is opened on this member too, when the rebuild has left it.
             Some(running) if !running.flow.borrow().is_open() => self.rebuilt(zone, member, work).await,
             Some(running) => self.rebuild_running(&running, member, work).await,
             None => self.rebuild_full(zone, member, work).await,
         }
     }
 
-    /// A spare zone for a member's part of a zone, if its own place is worn and there is one.
+    /// A spare zone for a member's part of a zone, if its own zone is worn and a spare one is left.
     async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, u32)> {
         let log = self.members.log(member)?;
         let worn = self.part(zone, member).await.is_some_and(|info| is_worn(info.state));
@@ -346,18 +347,18 @@ impl Raid {
         place.map(|place| (log, place))
     }
 
-    /// Has a member's part of a zone, which it lacks and nobody else works on, be in a spare zone from now on if its
-    /// own place is worn. The member knows that for good before anything is written there: what is in a place that
-    /// nobody has written down would be lost without anybody knowing.
+    /// Moves a member's part of a zone, which is lost and not in use, to a spare zone if its own zone is worn. The
+    /// member logs the new place before anything is written there: the content of a place that is not in the log would
+    /// be lost silently.
     pub async fn move_part(&self, zone: ZoneIndex, member: usize) -> Result<(), DeviceError> {
         let seat = self.members.seat(member);
         if let Some((log, place)) = self.find_spare(zone, member).await {
-            // Of small zones that are used as one some may not be worn: they would take resources of the drive.
+            // Some of the small zones that are used as one may not be worn: they would hold active resources.
             log.device.submit(Command::Reset { zones: Zones::One(physical(zone)) }).await;
             log.device.place(physical(zone), place);
             self.events.note(Event::Moved { member, zone: zone.0, place });
         }
-        // A rebuild that was dropped may have left it so.
+        // Left so by a rebuild that was dropped.
         if let Some(log) = self.members.log(member).filter(|log| !log.device.is_kept()) {
             log.renew().await.result?;
             let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
@@ -369,7 +370,8 @@ impl Raid {
         Ok(())
     }
 
-    /// A command for the member under repair. If it fails the zone is left out, or the member taken out.
+    /// Submits a command to the member under repair. On an error of the zone the zone is left out; on any other the
+    /// member goes out.
     async fn on_member(&self, member: usize, command: Command) -> Result<(), Stopped> {
         self.check_active(member)?;
         let seat = self.members.seat(member);
@@ -387,7 +389,7 @@ impl Raid {
     }
 
     fn check_active(&self, member: usize) -> Result<(), Stopped> {
-        // Not another drive in the same place either.
+        // Another drive in the same place does not count either.
         if !self.members.is_active(member) || self.duty.seat() != Some(self.members.seat(member)) {
             return Err(NoPart::Gone.into());
         }
@@ -399,7 +401,7 @@ impl Raid {
         if self.duty.is_stopped() || self.membership.has_failed() { Err(Stopped::Again) } else { Ok(()) }
     }
 
-    /// Refuses a zone that waits for a drive: nothing is done there before that is back.
+    /// Refuses a zone that waits for a member: it is not written before that member returns.
     pub(super) fn check_waits(&self, zone: ZoneIndex) -> Result<(), Stopped> {
         match self.catalog.record(zone).waits {
             0 => Ok(()),
@@ -407,8 +409,8 @@ impl Raid {
         }
     }
 
-    /// Refuses a zone that is being written if a member cannot write it that cannot be done without, and it is not
-    /// known that the others, and this one, hold all of it at rest. The next assembly finds out where it ends.
+    /// Refuses a zone that is being written and is stuck, unless its submitted blocks are known to be complete on the
+    /// other members. The next assembly finds its tail.
     fn check_stuck(&self, zone: ZoneIndex) -> Result<(), Stopped> {
         let Some((member, running)) = self.zones.stuck(zone).zip(self.zones.running(zone)) else {
             return Ok(());
@@ -419,7 +421,7 @@ impl Raid {
         }
     }
 
-    /// Does without a member that could not write `zone` and was needed there, if that is not so any more.
+    /// Marks the part of the member that a zone is stuck on as lost, if enough other members hold the zone now.
     fn release_stuck(&self, zone: ZoneIndex) {
         let stuck = self.zones.stuck(zone).filter(|_| !self.members.are_needed(self.live(zone)));
         if let Some(member) = stuck {
@@ -428,7 +430,7 @@ impl Raid {
         }
     }
 
-    /// The members that a part of `zone` is rebuilt from: all others that have theirs.
+    /// The members that a part of `zone` is rebuilt from: all others that hold their parts.
     fn check_others(&self, zone: ZoneIndex, member: usize) -> Result<u32, Stopped> {
         let others = self.live(zone) & !(1 << member);
         match self.members.are_enough(others) && !self.zones.is_cut(zone) {
@@ -437,8 +439,8 @@ impl Raid {
         }
     }
 
-    /// Blocks `from..to` of the rows of complete stripes, of one member, from all others; zeros for those
-    /// that are lost.
+    /// Decodes blocks `from..to` of a member's part, in rows of complete stripes, from all other members; zeros for
+    /// those that are lost.
     pub async fn other_rows(
         &self,
         zone: ZoneIndex,
@@ -457,7 +459,7 @@ impl Raid {
             .collect();
         let mut found = Rows { from, parts: vec![Buf::default(); self.members.count()] };
         let mut unreadable: BTreeMap<u64, u32> = BTreeMap::new();
-        // Why something cannot be read that may be there all the same.
+        // An error other than that of an unreadable block: the data may still exist.
         let mut other_error = None;
         for (seat, completion) in pending {
             let done = completion.await;
@@ -476,7 +478,7 @@ impl Raid {
             }
         }
         if self.members.losses() != losses {
-            // What was read may be of what has been written anew since.
+            // A part was lost meanwhile: blocks of it may have been read after they were written again.
             return Err(Stopped::Again);
         }
         let (layout, mut result) = (&self.layout, self.pool.borrow_mut().take(to - from));
@@ -500,8 +502,8 @@ impl Raid {
         Ok(result.freeze())
     }
 
-    /// Blocks of a member's part of a zone of which it cannot read all, one by one; and which it cannot. Takes
-    /// note of an `other_error` than that they are unreadable.
+    /// Reads blocks of a member's part one by one, after a read of all has failed. Returns them, and those that are
+    /// unreadable; `other_error` is set to any other error.
     async fn read_singly_from(
         &self,
         zone: ZoneIndex,
@@ -514,7 +516,7 @@ impl Raid {
         let mut unreadable = Vec::new();
         for (place, at) in (0..).zip(blocks) {
             if self.live(zone) & (1 << seat.member) == 0 {
-                // The others may be enough.
+                // The other members may be enough.
                 return Err(Stopped::Again);
             }
             let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
@@ -534,8 +536,8 @@ impl Raid {
         Ok((data.freeze(), unreadable))
     }
 
-    /// A piece of the stripe of a tail as `decode` gives it: where that fails block by block, and with zeros
-    /// for those that are lost.
+    /// Decodes a piece of the partial stripe with `decode`: as a whole, or else block by block, with zeros for blocks
+    /// that are lost.
     async fn decode_singly(
         &self,
         zone: ZoneIndex,
@@ -545,7 +547,7 @@ impl Raid {
         decode: impl AsyncFn(Piece) -> Result<Buf, DeviceError>,
     ) -> Result<Buf, Stopped> {
         let losses = self.members.losses();
-        // What was read may be of what has been written anew since.
+        // A part was lost meanwhile: blocks of it may have been read after they were written again.
         let as_found = |found| if self.members.losses() == losses { Ok(found) } else { Err(Stopped::Again) };
         if let Ok(found) = decode(piece).await {
             return as_found(found);
@@ -572,15 +574,15 @@ impl Raid {
         as_found(whole.freeze())
     }
 
-    /// The most blocks that are read from each member at a time.
+    /// Most blocks that are read from each member at a time.
     pub(super) fn batch_blocks(&self) -> u64 {
         let limits = (0..self.members.count()).filter_map(|m| self.members.device(m));
         let limits = limits.map(|d| d.geometry().max_transfer_blocks as u64);
         limits.fold(BATCH_BLOCKS, u64::min)
     }
 
-    /// Copies rows `rows` of complete stripes to the member. In a zone with a ZRWA its write pointer
-    /// follows, up to the position (half chunks) in `follow`.
+    /// Copies rows `rows` of complete stripes to the member. In a zone with a ZRWA the write pointer follows, up to the
+    /// position (half chunks) in `follow`.
     async fn copy_rows(
         &self,
         zone: ZoneIndex,
@@ -595,14 +597,14 @@ impl Raid {
         let (mut at, end) = (rows.start * chunk, rows.end * chunk);
         while at < end {
             give_way().await;
-            // Row by row in a ZRWA: what is written must stay inside it.
+            // Row by row in a ZRWA: writes have to stay inside it.
             let row_end = if follow.is_some() { (at / chunk + 1) * chunk } else { end };
             let to = (at + most).min(row_end);
             let data = self.other_rows(zone, member, at..to, &mut work.lost).await?;
             self.check_stop(member)?;
             (work.report)(data.len() as u64);
             let content = self.content_of(member, at / chunk);
-            // Of a full zone nobody asks for more than the data.
+            // Out-of-band metadata is not needed in a full zone.
             let write = match follow {
                 Some(_) => self.write_of(member, zone, at, data, content, false),
                 None => Command::write(Lba(start + at), data, false),
@@ -620,7 +622,7 @@ impl Raid {
         Ok(())
     }
 
-    /// A zone that is full, or was finished before.
+    /// Rebuilds a part of a zone that is full or finished.
     async fn rebuild_full(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -629,7 +631,7 @@ impl Raid {
     ) -> Result<(), Stopped> {
         let layout = &self.layout;
         if self.zones.table().info(zone).state != ZoneState::Full {
-            // Empty: nothing is lacking.
+            // The zone is empty, and so is the part.
             return self.rebuilt(zone, member, work).await;
         }
         let tail = self.finished_tail(zone);
@@ -661,7 +663,7 @@ impl Raid {
         self.rebuilt(zone, member, work).await
     }
 
-    /// Writes down that the member has the zone again, and what it lacks of it for good.
+    /// Logs that a member has its part of a zone again, and the holes in it.
     pub(super) async fn rebuilt(
         &self,
         zone: ZoneIndex,
@@ -675,13 +677,13 @@ impl Raid {
             return Err(Stopped::Again);
         }
         self.keep_holes(zone, member, &work.lost.holes).await?;
-        // That the part was lost is not to be written down after it was rebuilt.
+        // The loss of the part has to be logged before its rebuild.
         self.membership.settled().await;
         self.check_stop(member)?;
-        // One of the others may have gone out since everything was copied.
+        // Another member may have gone out since the copy.
         self.check_waits(zone)?;
-        // A checkpoint from now on may forget the record, so it has to say the same. Whatever relies on the
-        // member from now on, and is written down, comes behind the record in every log.
+        // A checkpoint from now on may replace the record, so it has to contain the change. Records that rely on the
+        // member follow this record in every log.
         let sequence = self.membership.next_sequence();
         let epoch = self.catalog.change(zone, |record| record.lost &= !(1 << member));
         self.broadcast(Record::Rebuilt { zone: zone.0, epoch, members: 1 << member }, sequence).await;
@@ -692,7 +694,7 @@ impl Raid {
         Ok(())
     }
 
-    /// A zone that is being written.
+    /// Rebuilds a part of a zone that is being written.
     async fn rebuild_running(
         self: &Rc<Self>,
         zone: &Rc<Zone>,
@@ -705,7 +707,7 @@ impl Raid {
         self.on_member(member, Command::Open { zones, zrwa }).await?;
         let mut row = 0;
         for _ in 0..8 {
-            // All but the last complete row: its write pointer might claim too much.
+            // The last complete row is left for later: its write pointer might claim too much.
             let settled = (zone.flow.borrow().claimed() / layout.data_chunks()).saturating_sub(1);
             if settled < row + layout.distance {
                 break;
@@ -723,7 +725,7 @@ impl Raid {
         result
     }
 
-    /// The rest of a zone that is held still.
+    /// Rebuilds the rest of a part in a zone that is quiesced.
     async fn join(
         self: &Rc<Self>,
         zone: &Rc<Zone>,
@@ -733,7 +735,7 @@ impl Raid {
     ) -> Result<(), Stopped> {
         let layout = self.layout;
         if zone.flow.borrow().is_over() {
-            // One that could not be finished stays so until it is reset, or found again.
+            // A zone that could not be finished stays frozen until it is reset, or judged by the next assembly.
             let ends = zone.flow.borrow().has_ended() || self.zones.is_busy(zone.index);
             return Err(if ends { Stopped::Again } else { NoPart::TooFewOthers.into() });
         }
@@ -741,11 +743,11 @@ impl Raid {
         let tail = zone.flow.borrow().complete();
         self.make_safe(zone, tail).await?;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        // As far as the write pointer may go, with the member as one that shows the tail among the others.
+        // The highest position that claims no more than the tail, of which the member may be a witness.
         let (zrwa, position) = (layout.policy.uses_zrwa(), layout.policy.position(&layout, member, tail));
         self.copy_rows(zone.index, member, row..stripe, zrwa.then_some(position), work).await?;
         layout.policy.show_with(self, zone, member, tail).await;
-        // First the log: with the policy `inplace` it voids parity that was logged before.
+        // The tail record first: with the policy `inplace` it voids parity that was logged before.
         if let Some(record) = layout.policy.tail_record(self, zone, tail) {
             self.copy_log(zone, member, record).await?;
         }
@@ -765,7 +767,7 @@ impl Raid {
         Ok(())
     }
 
-    /// The member's part of a partial stripe: data, and the slots that a tail there needs.
+    /// Copies the member's part of a partial stripe: data, and the slots that its tail needs.
     async fn copy_tail(
         self: &Rc<Self>,
         zone: &Zone,
@@ -822,7 +824,7 @@ impl Raid {
         }
     }
 
-    /// The member's copy of the record of a tail, if it has one.
+    /// Writes the member's copy of the tail record, if it keeps one.
     async fn copy_log(&self, zone: &Zone, member: usize, record: TailRecord) -> Result<(), Stopped> {
         let layout = &self.layout;
         let last = record.tail_blocks.saturating_sub(1);

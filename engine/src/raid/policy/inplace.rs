@@ -1,24 +1,23 @@
-//! Zebra: the parity of a partial stripe is updated in place, in the ZRWA, and out-of-band metadata
-//! tells what was written.
+//! Zebra: the parity of a partial stripe is updated in place, in the ZRWA, and the out-of-band metadata of each block
+//! shows its content.
 //!
-//! *Versions.* Version `c` of a stripe's parity, at some offset of the chunk, is the XOR of its first
-//! `c` chunks there. A plan writes one version at each offset that it covers ([`crate::raid::policy::zrwa::parity_of`]: the
-//! parity with its last chunk, and what it covers of the chunk before). If a version overwrote the one
-//! before it, a power cut could leave the new one without the data that it covers: with a member lost
-//! in the same moment nothing could be decoded. So the versions take turns in two places
-//! ([`Layout::slot`]), and one is overwritten only when the one after it, and all that this covers, is
-//! complete ([`needs`]). Hence at every instant, at every offset, there is a whole version of exactly
-//! what has been acknowledged, or of more, all of which is there.
+//! *Versions.* Version `c` of a stripe's parity, at some offset of the chunk, is the XOR of its first `c` chunks there.
+//! A plan writes one version at each offset that it covers ([`crate::raid::policy::zrwa::parity_of`]: up to its last
+//! chunk or, at offsets beyond its end, up to the chunk before). If a version overwrote the one before it, a power cut
+//! could leave the new one without the data that it covers: with a member lost at the same time nothing could be
+//! decoded. So versions alternate between two places ([`Layout::slot`]), and one is overwritten only when the version
+//! after it, and all data that this covers, is complete ([`needs`]). Hence at every instant, at every offset, there is
+//! an intact version of exactly the acknowledged chunks, or of more chunks that are all present.
 //!
-//! *Two parities.* Versions of P and of Q cover the same, and take turns in the same way, each in two places of
-//! its own member. So the argument holds for either, and of any two members that are lost: at every offset
-//! there are the versions of P and Q that cover just what has been acknowledged, the chunks that they cover, and
-//! what is lost of all these are two at most, each on a member of its own.
+//! *Two parities.* Versions of P and of Q cover the same chunks, and alternate in the same way, each between two places
+//! of its own member. So the argument holds for each of them, and for any two members that are lost: at every offset,
+//! the versions of P and Q that cover exactly the acknowledged chunks, and these chunks, lie on members of their own,
+//! and at most two of these blocks are lost.
 //!
-//! *The tail.* A block and its metadata ([`crate::format::oob::Mark`]) are written as one. A block of data counts if its
-//! metadata says that it was written in this life of the zone, or if parities decode it; the tail is the
-//! end of the longest run of such blocks ([`decide`]). What an earlier assembly has left beyond the tail
-//! that it was recovered with is of an earlier generation and counts for nothing.
+//! *The tail.* A block and its metadata ([`crate::format::oob::Mark`]) are written atomically. A block of data counts
+//! if its metadata says that it was written in the present epoch of the zone, or if parities decode it; the tail is the
+//! end of the longest run of such blocks ([`decide`]). Blocks that an earlier assembly left beyond the tail with which
+//! the zone was recovered are of an earlier generation, and do not count.
 
 use crate::{
     code::decode::{self, Recipe, Sum},
@@ -30,9 +29,9 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Where a plan ends that begins at block `from` of a stripe and could go on to `to`, in its turn: over
-/// two chunks at some offset the next version would be in the place of the last one. Longer than a
-/// chunk and ending inside one, it would write two versions at some offsets, one of them there.
+/// End of a plan that begins at block `from` of a stripe and could go on to `to`, such that versions alternate. A plan
+/// over two chunks at some offset would write the next version in the place of the last one. A plan that is longer than
+/// a chunk and ends inside one would write two versions at some offsets, one of them in that place.
 pub fn plan_end(layout: &Layout, from: u64, to: u64) -> u64 {
     let chunk = layout.chunk_blocks;
     let to = if from > 0 && to > from + chunk { to - to % chunk } else { to };
@@ -41,76 +40,76 @@ pub fn plan_end(layout: &Layout, from: u64, to: u64) -> u64 {
         let at = first * chunk + block;
         first == 0 || at >= to || ((to - 1 - at) / chunk).is_multiple_of(2)
     };
-    // Offsets between these are like one of them.
+    // Offsets between these give the same result as one of them.
     let offsets = [0, from % chunk, to % chunk];
     if offsets.into_iter().all(in_turn) { to } else { from + chunk }
 }
 
-/// The first chunk that a plan from `from` on covers at offset `block`.
+/// The first chunk that a plan from block `from` on covers at offset `block`.
 fn first_at(layout: &Layout, from: u64, block: u64) -> u64 {
     let (index, offset) = layout.chunk_of(from);
     index + (block < offset) as u64
 }
 
-/// How far a stripe has to be complete before a plan over its blocks `from..to` may be submitted: as far
-/// as the versions before its own cover, whose predecessors it overwrites. 0 if there are none.
+/// End of the blocks of a stripe that have to be complete before a plan over its blocks `from..to` may be submitted:
+/// those that the latest versions cover, since the plan overwrites the versions before these. 0 if it overwrites none.
 pub fn needs(layout: &Layout, from: u64, to: u64) -> u64 {
     let chunk = layout.chunk_blocks;
     let last = to.min(from + chunk);
     if last > 2 * chunk { last - chunk } else { 0 }
 }
 
-/// How many chunks of a stripe a tail that covers `covered` of its blocks covers at offset `block`.
+/// Number of chunks that a tail which covers `covered` blocks of a stripe covers at offset `block`.
 pub fn chunks_at(layout: &Layout, covered: u64, block: u64) -> u64 {
     covered.saturating_sub(block).div_ceil(layout.chunk_blocks)
 }
 
-/// What is known of a zone after a crash.
+/// Evidence on a zone after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// The first row that was looked at.
+    /// First row that was read.
     pub base_row: u64,
     /// By role; `None` if the member is missing or its part of the zone cannot be relied on.
     pub members: Vec<Option<Seen>>,
-    /// The zone is known to go on to this block.
+    /// Lower bound of the tail, in blocks of the zone.
     pub told_blocks: u64,
-    /// Versions in the metadata logs of the stripe's parity members: stripe, offset, chunks covered, number of
-    /// the parity.
+    /// Versions in the metadata logs of the stripe's parity members: stripe, offset, chunks covered, number of the
+    /// parity.
     pub logged: BTreeSet<(u64, u64, u64, usize)>,
 }
 
-/// What is in a member's part of a zone.
+/// Evidence on a member's part of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Its write pointer, from the start of its part.
+    /// Write pointer, from the start of the part.
     pub wp_blocks: u64,
-    /// What can be read and counts, block by block from the base row on.
+    /// Valid content by block, from the base row on.
     pub found: Vec<Option<Content>>,
     /// Blocks that the drive could not read, from the base row on.
     pub unreadable: BTreeSet<u64>,
-    /// Something in its metadata log could not be read.
+    /// Records of the zone may be missing in the member's metadata log.
     pub holes: bool,
 }
 
-/// A version of a parity: its number, how many chunks it covers, and where it is.
+/// A version of a parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// Number of the parity.
     pub which: usize,
-    /// Chunks that it covers.
+    /// Number of chunks that it covers.
     pub covers: u64,
-    /// Where it lies on the parity's member.
+    /// Its place on the parity's member.
     pub place: Place,
 }
 
-/// What there is at one offset of a stripe: blocks of data, and versions of the parities.
+/// The available symbols at one offset of a stripe.
 #[derive(Default)]
 pub struct Column {
-    /// Chunks of the stripe.
+    /// Data chunks.
     pub data: Vec<u64>,
-    /// Versions of its parities.
+    /// Versions of the parities.
     pub versions: Vec<Version>,
-    /// Of both, in this order.
+    /// The sums of both, in this order.
     pub sums: Vec<Sum>,
 }
 
@@ -126,13 +125,13 @@ impl Evidence {
         *self.members[member].as_ref()?.found.get(at)?
     }
 
-    /// Whether block `block` of data chunk `index` of `stripe` is on its member.
+    /// Whether block `block` of data chunk `index` of `stripe` is valid on its member.
     pub fn is_present(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
         let member = layout.member(stripe, index);
         self.found(layout, member, stripe, block) == Some(Content::Data)
     }
 
-    /// The version of parity number `which` in row `stripe` at offset `block`.
+    /// Number of chunks that the version of parity number `which` in row `stripe` covers at offset `block`.
     pub fn own_version(&self, layout: &Layout, stripe: u64, which: usize, block: u64) -> Option<u64> {
         match self.found(layout, layout.parity_member(stripe, which), stripe, block)? {
             Content::Parity(covers) => Some(covers as u64),
@@ -140,7 +139,7 @@ impl Evidence {
         }
     }
 
-    /// The versions of one of a stripe's parities at offset `block`.
+    /// The available versions of one of a stripe's parities at offset `block`.
     fn versions(
         &self,
         layout: &Layout,
@@ -163,7 +162,7 @@ impl Evidence {
         all.map(move |(covers, place)| Version { which, covers, place })
     }
 
-    /// What there is at offset `block` of a stripe.
+    /// The available symbols at offset `block` of a stripe.
     pub fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
         let k = layout.data_chunks();
         let mut column = Column::default();
@@ -172,7 +171,7 @@ impl Evidence {
             column.sums.push(Sum::data(index as usize));
         }
         for version in (0..layout.parities).flat_map(|which| self.versions(layout, stripe, which, block)) {
-            // What covers more than there is says nothing.
+            // A version of more chunks than a stripe has is invalid.
             if (1..=k).contains(&version.covers) && column.sums.len() < decode::MAX_STORED {
                 column.versions.push(version);
                 column.sums.push(Sum::parity(version.which, version.covers as usize));
@@ -181,8 +180,8 @@ impl Evidence {
         column
     }
 
-    /// Members of which nobody knows what they hold at offset `block` of `stripe`: too many of them, and
-    /// something may be there although nothing shows it.
+    /// Number of members with unknown content at offset `block` of `stripe`. If there are more than parities, there may
+    /// be data that no evidence shows.
     fn unknown(&self, layout: &Layout, stripe: u64, block: u64) -> usize {
         let chunk = layout.chunk_blocks;
         let own = stripe.saturating_sub(self.base_row) * chunk + block;
@@ -197,15 +196,15 @@ impl Evidence {
         self.members.iter().enumerate().filter(|member| is_unknown(*member)).count()
     }
 
-    /// Whether a data block is there, or can be decoded.
+    /// Whether a block of data is present or can be decoded.
     fn is_told(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
         self.is_present(layout, stripe, index, block)
             || self.column(layout, stripe, block).solve(Sum::data(index as usize)).is_some()
     }
 }
 
-/// Where the zone ended: blocks of the logical zone that are there or can be decoded, at least
-/// everything that was acknowledged; or a refusal. A zone that was finished ended at `finished`.
+/// Tail of the zone: blocks of the logical zone that are present or can be decoded, at least everything that was
+/// acknowledged; or a refusal. `finished` is the tail of a zone that was finished.
 pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Result<u64, Refusal> {
     let chunk = layout.chunk_blocks;
     let stripe_blocks = layout.stripe_blocks();
@@ -216,7 +215,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
     for (member, seen) in evidence.members.iter().enumerate() {
         let Some(Seen { wp_blocks, .. }) = *seen else { continue };
         if finished.is_some() {
-            // Write pointers say nothing any more.
+            // The write pointers of a finished zone prove nothing.
             continue;
         }
         if !wp_blocks.is_multiple_of(chunk) {
@@ -257,7 +256,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
     Ok(tail)
 }
 
-/// What a block of row `row` is that holds the parity of chunks `0..=index` of `stripe`.
+/// Content of a block of row `row` that holds the parity of chunks `0..=index` of `stripe`.
 pub fn version_of(stripe: u64, row: u64, index: u64) -> Content {
     let covers = index as u8 + 1;
     if row == stripe { Content::Parity(covers) } else { Content::Ahead(covers) }
@@ -272,7 +271,7 @@ pub fn end_of_plan(layout: &Layout, safe: u64, next: u64, end: u64) -> Result<u6
     if needed > base.max(safe) { Err(needed) } else { Ok(base + to) }
 }
 
-/// See [`crate::raid::policy::Policy::chunks_to_claim`]: write pointers follow late, because each takes a command,
+/// See [`crate::raid::policy::Policy::chunks_to_claim`]: write pointers move late, because each move takes a command,
 /// but before the window is used up.
 pub fn chunks_to_claim(layout: &Layout, complete: u64, claimed: u64) -> u64 {
     let (stripes, passed) = (complete / layout.stripe_blocks(), claimed / layout.data_chunks());
@@ -314,7 +313,7 @@ mod tests {
         assert!(cut > 0);
     }
 
-    /// A block that is written: member, block of its part or, in the metadata log, what it is.
+    /// A block that is written: member, place, block of the chunk, content.
     type Landing = (usize, Place, u64, Content);
 
     /// The blocks that a plan over `from..to` of a zone, in one stripe, writes.
@@ -355,13 +354,13 @@ mod tests {
         }
     }
 
-    /// How plans are made; broken on purpose in one test.
+    /// Rules for plans; each is broken in one test.
     struct Rules {
         in_turn: bool,
         wait: bool,
     }
 
-    /// What is found of a zone that nobody has written to.
+    /// Evidence on a zone without data.
     fn unwritten(layout: &Layout) -> Evidence {
         let found = vec![None; (layout.rows * layout.chunk_blocks) as usize];
         let blank = Seen { found, ..Seen::default() };
@@ -373,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Unwritten, but for what `change` does to each member.
+    /// Evidence on a zone without data, with `change` applied to each member.
     fn left(layout: &Layout, change: impl Fn(usize, &mut Seen)) -> Evidence {
         let mut evidence = unwritten(layout);
         let members = evidence.members.iter_mut().flatten().enumerate();
@@ -388,15 +387,16 @@ mod tests {
         let wps = |wps: [u64; 4]| left(&layout, |member, seen| seen.wp_blocks = wps[member]);
         let odd = Refusal::Position { member: 2, wp_blocks: 1 };
         assert_eq!(decide(&wps([0, 0, 1, 0]), None), Err(odd));
-        // A write pointer that has passed a row, a finish, or a tail that was told: the data has to be there.
+        // Data is missing below a write pointer that has passed a row, below the tail of a finish, and below the lower
+        // bound of the tail.
         let lacking = Refusal::Lacking { member: 0 };
         assert_eq!(decide(&wps([2, 0, 2, 0]), None), Err(lacking.clone()));
         assert_eq!(decide(&wps([0; 4]), Some(5)), Err(lacking.clone()));
         assert_eq!(decide(&Evidence { told_blocks: 1, ..wps([0; 4]) }, None), Err(lacking.clone()));
-        // A stripe is begun when all have passed the row of the one before.
+        // A stripe is begun when all members have passed the row of the one before.
         let behind = Refusal::Behind { member: 0, wp_blocks: 0, tail_blocks: 12 };
         assert_eq!(decide(&wps([0, 4, 4, 4]), None), Err(behind));
-        // One that cannot say what it holds could be decoded if there were anything; two could not.
+        // Data on one member with unknown content would be decoded; on two it could not be.
         let unreadable =
             |most: usize| left(&layout, |member, seen| seen.unreadable.extend((member < most).then_some(0)));
         assert_eq!(decide(&unreadable(1), None), Ok(0));
@@ -414,8 +414,9 @@ mod tests {
         assert_eq!(decide(&layout, &evidence, None), Ok(12));
     }
 
-    /// Explores what can be on the drives while plans of every size are in flight, several at a time, and
-    /// checks where each crash lands with every member missing in turn. Gives the crashes.
+    /// Explores the possible states of the drives while plans of every size are in flight, several at a time, and
+    /// checks the tail that recovery finds after each crash, with every member missing in turn. Returns the number of
+    /// crashes.
     fn explore(layout: &Layout, rules: &Rules) -> usize {
         let mut todo = vec![(unwritten(layout), 0)];
         let mut seen = BTreeSet::new();
@@ -425,7 +426,7 @@ mod tests {
                 continue;
             }
             for plans in flights(layout, rules, complete, complete) {
-                // The window: write pointers have passed complete rows, as far as the plans need it.
+                // The window: write pointers have passed as many complete rows as the plans need.
                 let begun = plans[plans.len() - 1].div_ceil(layout.stripe_blocks());
                 let passed = begun.saturating_sub(layout.distance);
                 if passed > complete / layout.stripe_blocks() {
@@ -471,8 +472,8 @@ mod tests {
         crashes
     }
 
-    /// Plans, one after the other from `from` on, that may be in flight when everything below `complete`
-    /// is complete: their borders.
+    /// Sequences of plans from `from` on that may be in flight when everything below `complete` is complete, each as
+    /// the borders of its plans.
     fn flights(layout: &Layout, rules: &Rules, complete: u64, from: u64) -> Vec<Vec<u64>> {
         const MOST_IN_FLIGHT: u64 = 5;
         let stripe_blocks = layout.stripe_blocks();
@@ -498,7 +499,7 @@ mod tests {
     fn recovery_tail_is_valid_from_reachable_states() {
         let rules = Rules { in_turn: true, wait: true };
         let mut crashes = 0;
-        // With the other place in the zone, and in the metadata log.
+        // With the other place of versions in the zone, and in the metadata log.
         for (members, distance) in [(3, 1), (3, 3), (4, 1), (4, 3), (5, 1)] {
             crashes += explore(&layout(members, distance), &rules);
         }
@@ -523,7 +524,7 @@ mod tests {
     #[test]
     fn inplace_plan_is_cut_only_where_required() {
         let layout = Layout { chunk_blocks: 4, ..layout(5, 1) };
-        // From the start of a stripe anything goes; so does anything up to a chunk, and three chunks.
+        // A plan may have any size from the start of a stripe; elsewhere up to a chunk, or three chunks.
         for to in 1..=16 {
             assert_eq!(plan_end(&layout, 0, to), to);
         }

@@ -41,9 +41,9 @@ impl Policy {
         self != Policy::Log
     }
 
-    /// Place of parity number `which` of chunks `0..=index` of a stripe: the chunk of the stripe on whose member it is
-    /// kept, and how many distances it is ahead of the stripe's row. `last` is the last data chunk. Called for every
-    /// plan.
+    /// Place of parity number `which` of chunks `0..=index` of a stripe: the chunk of the stripe that has the same
+    /// member, and how many distances the place is ahead of the stripe's row. `last` is the last data chunk. Called for
+    /// every plan.
     pub fn slot(self, last: u64, index: u64, which: usize) -> (u64, u64) {
         let which = which as u64;
         match self {
@@ -52,7 +52,7 @@ impl Policy {
         }
     }
 
-    /// Distances between a write pointer and the end of everything that may be written beyond it. Called for drives
+    /// Distances between a write pointer and the end of the blocks that may be written beyond it. Called for drives
     /// with a ZRWA, which has to be that large.
     pub fn rows_in_zrwa(self, parities: usize) -> u64 {
         match self {

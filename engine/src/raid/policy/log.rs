@@ -49,7 +49,7 @@ pub fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     end
 }
 
-/// Splits `data`, for block `at` of a member whose write pointer is at `position`: first the data for burned blocks,
+/// Splits `data`, for block `at` of a member with its write pointer at `position`: first the data for burned blocks,
 /// then the data that can be written, with its block; moves the write pointer.
 pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u64, Buf)>) {
     let (wp, end) = (*position, at + data.blocks());
@@ -150,7 +150,7 @@ impl Column {
         }
     }
 
-    /// How to decode `wanted` from them.
+    /// How to decode `wanted` from these symbols; `None` if they do not suffice.
     pub fn solve(&self, wanted: Sum) -> Option<Recipe> {
         decode::solve(u128::MAX, &self.sums, wanted)
     }
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(decide(&layout, &of([part(2), bad(0), bad(0), part(2)])), Err(lacking));
     }
 
-    /// The blocks that the members hold, and where they would write next.
+    /// The blocks that the members hold, and their write pointers.
     #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
     struct State {
         wps: Vec<u64>,
@@ -300,7 +300,7 @@ mod tests {
         slots: Vec<BTreeSet<(u64, u64, u64, usize)>>,
     }
 
-    /// A step of a member, in order: blocks of its zone, or records of its log.
+    /// A step of a member, in order: a block of its zone, or a record of its log.
     #[derive(Clone)]
     enum Step {
         Block,
@@ -435,7 +435,7 @@ mod tests {
             if begun < complete {
                 continue;
             }
-            // Lanes: each member's zone and each member's log make their steps in order, up to any of them.
+            // Each member's zone and each member's log carry out a prefix of their steps, in order.
             let mut states = vec![state.clone()];
             for (member, lane) in (0..layout.members).flat_map(|m| [(m, 0), (m, 1)]) {
                 let steps_of = |w: usize| told[w][member][lane].iter();

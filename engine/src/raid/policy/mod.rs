@@ -1,10 +1,10 @@
 //! The partial-parity policy of an array: how stripes that are not full are protected.
 //!
-//! Chosen when an array is created, kept in its superblock. The three policies differ in where the parity of a partial
-//! stripe goes and in what shows the end of a zone after a crash; everything else is shared.
+//! Chosen when an array is created, kept in its superblock. The three policies differ in the place of the parity of a
+//! partial stripe and in the evidence of a zone's end after a crash; everything else is shared.
 //!
 //! All differences are methods of [`Policy`], and nothing else depends on the policy: each method says when it is
-//! called and what its result means. Where the policies agree on most, the result is here; where not, each has a file.
+//! called and what its result means. Where most policies agree, the result is here; otherwise each policy has a file.
 
 pub mod inplace;
 pub mod kind;
@@ -34,17 +34,17 @@ impl Policy {
         self == Policy::InPlace
     }
 
-    /// Whether partial parity and more goes to the metadata logs all the time. Called when an array is created: logs
-    /// then have to hold much, and are as long as their zones.
+    /// Whether partial parity and relocated blocks go to the metadata logs during normal operation. Called when an
+    /// array is created: logs then have to hold much, and are as long as their zones.
     pub fn writes_much_to_logs(self) -> bool {
         self == Policy::Log
     }
 
-    /// The blocks that write pointers stop at multiples of, and a name for them. Called for drives with a ZRWA: the
-    /// step has to be a multiple of their flush granularity.
+    /// Number of blocks at multiples of which write pointers stop, and its name. Called for drives with a ZRWA: the
+    /// number has to be a multiple of their flush granularity.
     pub fn flush_step(self, layout: &Layout) -> (u64, &'static str) {
         match self {
-            // Write pointers show how much is complete, to the half chunk.
+            // Write pointers show the complete chunks, and stop at half chunks.
             Policy::Zrwa if zrwa::shows_chunks(layout) => (layout.chunk_blocks / 2, "half a chunk"),
             Policy::Log | Policy::Zrwa | Policy::InPlace => (layout.chunk_blocks, "a chunk"),
         }
@@ -56,7 +56,7 @@ impl Policy {
         let (chunk, distance) = (layout.chunk_blocks, layout.distance);
         let of_one = match self {
             Policy::Log | Policy::Zrwa => distance * (chunk + 1),
-            // All slots of a parity are on one member, but only the last one is kept: in a few records.
+            // All slots of a parity are on one member, but only the last version is kept: in a few records.
             Policy::InPlace => distance.div_ceil(layout.members as u64) * (chunk + 4),
         };
         layout.parities as u64 * of_one
@@ -82,8 +82,8 @@ impl Policy {
         }
     }
 
-    /// The position of a member that holds its part of a zone up to `tail_blocks`, all of which is settled. Called when
-    /// a member takes part again.
+    /// Position of a member that holds its part of a zone up to `tail_blocks`, all of which is settled. Called when a
+    /// member takes part again.
     pub fn position(self, layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
         match self {
             Policy::Log => log::position(layout, member, tail_blocks),

@@ -1,47 +1,44 @@
-//! ZRAID: which parity a write needs, what write pointers say, and where a zone ended (§4.2–4.5).
+//! ZRAID: the parity that a write needs, the claims of write pointers, and the tail of a zone (§4.2–4.5).
 //!
-//! Pure functions, and the whole argument for why recovery is exact. `n` counts the complete
-//! chunks of a zone; a *position* is a member's write pointer in half chunks.
+//! Pure functions, and the whole argument for why recovery is exact. `n` counts the complete chunks of a zone; a
+//! *position* is a member's write pointer in half chunks.
 //!
-//! **Claims.** A position says how much was complete when it was set: half-way through a chunk,
-//! "up to this chunk"; at its end, "and the next one too" (`claim`). Recovery takes the largest
-//! claim. For that to be right two things must hold at every instant:
+//! **Claims.** A position says how much was complete when it was set: half-way through a chunk, "up to this chunk"; at
+//! its end, "and the next one too" (`claim`). Recovery takes the largest claim. For that to be right two things must
+//! hold at every instant:
 //!
-//! 1. *Every claim is true.* A position is set only after all blocks that it claims, and their
-//!    parity, are safe on the members.
-//! 2. *The largest claim can be decoded, whoever is missing.* Decoding a tail of `n` chunks needs
-//!    the slot of chunk `n − 1` for every offset, and a write fills only the slots of tails that
-//!    will be claimed on purpose (`parity_of`). A tail is claimed on purpose by its *witnesses*:
-//!    the member of chunk `n − 1` stops half-way, the member of chunk `n − 2` goes to the end.
-//!    Moving any other member claims something in passing that may have no slot, so that is only
-//!    done when enough witnesses of something larger are in place already: `settled(n)` gives the
-//!    positions that are then allowed. (The paper: 'the last two data chunks are advanced first'.)
+//! 1. *Every claim is true.* A position is set only after all blocks that it claims, and their parity, are safe on the
+//!    members.
+//! 2. *The largest claim can be decoded, whichever member is missing.* Decoding a tail of `n` chunks needs the slot of
+//!    chunk `n − 1` for every offset, and a write fills only the slots of tails that will be claimed on purpose
+//!    (`parity_of`). A tail is claimed on purpose by its *witnesses*: the member of chunk `n − 1` stops half-way, the
+//!    member of chunk `n − 2` goes to the end. Moving any other member claims a tail in passing that may have no slot.
+//!    So the others move only when enough witnesses of a larger tail are in place: `settled(n)` gives the positions
+//!    that are then allowed. (The paper: 'the last two data chunks are advanced first'.)
 //!
-//! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk
-//! below the tail's offset and the slot of the chunk before it above.
+//! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk below the tail's offset
+//! and the slot of the chunk before it above.
 //!
-//! **Two parities.** Two members may be lost besides the power, so a tail takes three witnesses. But a write
-//! pointer stops in two places of a chunk only, so that a chunk has two. Hence with Q write pointers show
-//! complete stripes ([`shows_chunks`]) and nothing else, and every other tail that is promised is logged, on
-//! three members. That is as exact, and simpler:
+//! **Two parities.** Two members may be lost besides the power, so a tail takes three witnesses. But a write pointer
+//! stops in two places of a chunk only, so that a chunk has two. Hence with Q write pointers show complete stripes only
+//! ([`shows_chunks`]), and every other tail that is promised is logged, on three members. That is as exact, and
+//! simpler:
 //!
 //! 1. *Every claim is true*: a write pointer passes a row only when its whole stripe is safe on the members.
-//! 2. *The largest claim can be decoded*: it is the end of a complete stripe, which has its full parities. So it
-//!    matters not who moves first.
-//! 3. *A promised tail is found*: at the end of a stripe every member witnesses it; elsewhere three members have
-//!    the record, of which two may be lost. A record is written when the plan that ends there is safe, with all
-//!    its slots.
-//! 4. *It can be decoded*: the chunks below the tail and the slots of its last chunk, and of the one before it
-//!    above the tail's offset, all lie on members of their own ([`Layout::slot`]); any two of them are told by
-//!    the others.
-//! 5. *Nothing of that is overwritten too early*: row `r` gets data of stripe `r`, before that P of stripe
-//!    `r − D`, and first of all Q of stripe `r − 2D` and the log of its tails. Stripe `s` may be written when all
-//!    members have passed row `s − D`, and then stripe `s − D` is complete, and everyone shows it. So the slots
-//!    in row `s + D`, of Q of stripe `s − D`, are not needed any more, and those in row `s`, of P of that
-//!    stripe, neither. A log block is the first thing that is written in its place, so that it is whole,
-//!    unwritten or damaged as long as anybody asks.
+//! 2. *The largest claim can be decoded*: it is the end of a complete stripe, which has its full parities. So write
+//!    pointers may move in any order.
+//! 3. *A promised tail is found*: at the end of a stripe every member witnesses it; elsewhere three members have the
+//!    record, of which two may be lost. A record is written when the plan that ends there is safe, with all its slots.
+//! 4. *It can be decoded*: the chunks below the tail and the slots of its last chunk, and of the one before it above
+//!    the tail's offset, all lie on members of their own ([`Layout::slot`]); any two of them are decoded from the
+//!    others.
+//! 5. *None of these is overwritten too early*: row `r` gets data of stripe `r`, before that P of stripe `r − D`, and
+//!    first of all Q of stripe `r − 2D` and the log of its tails. Stripe `s` may be written when all members have
+//!    passed row `s − D`, and then stripe `s − D` is complete, and every member shows it. So the slots in row `s + D`,
+//!    of Q of stripe `s − D`, are not needed any more, and those in row `s`, of P of that stripe, neither. A log block
+//!    is the first block written in its place, so it is whole, unwritten or damaged as long as recovery may read it.
 //!
-//! As write pointers move once a stripe, and not with every chunk, that takes fewer flushes than one parity.
+//! Write pointers move once a stripe, not with every chunk, so this takes fewer flushes than one parity.
 
 use crate::raid::{
     Consistency,
@@ -49,8 +46,8 @@ use crate::raid::{
 };
 use std::ops::Range;
 
-/// What the write pointer of `member` at `position` (half chunks) says: this many chunks were
-/// complete. `None` if no zone of ours can have such a position.
+/// Number of complete chunks that the write pointer of `member` at `position` (half chunks) claims; `None` if no write
+/// of the array leads to such a position.
 pub fn claim(layout: &Layout, member: usize, position: u64) -> Option<u64> {
     let k = layout.data_chunks();
     if position == 0 {
@@ -96,8 +93,7 @@ pub fn witnesses(layout: &Layout, n: u64) -> [Option<(usize, u64)>; 2] {
     [before, Some(own)]
 }
 
-/// The position of `member` when everything up to `n` chunks is settled: no member could go
-/// further without claiming more.
+/// The position of `member` when everything up to `n` chunks is settled: the highest that claims no more.
 pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
     let k = layout.data_chunks();
     if n == layout.chunks() {
@@ -119,10 +115,10 @@ pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
     }
 }
 
-/// Positions to move to, by member; 0 for those that stay.
+/// Target positions, by member; 0 for those that do not move.
 pub type Targets = [u64; MAX_MEMBERS];
 
-/// How many members of `live` would witness a tail of `n` chunks.
+/// Number of members of `live` that witness a tail of `n` chunks.
 pub fn witness_count(layout: &Layout, live: u32, n: u64) -> usize {
     if !shows_chunks(layout) && n.is_multiple_of(layout.data_chunks()) {
         return live.count_ones() as usize;
@@ -130,16 +126,16 @@ pub fn witness_count(layout: &Layout, live: u32, n: u64) -> usize {
     witnesses(layout, n).iter().flatten().filter(|(member, _)| live & (1 << member) != 0).count()
 }
 
-/// How many witnesses a tail needs to survive what may still be lost besides the power.
+/// Number of witnesses that a tail needs, so that one is left when as many members are lost as still may be.
 pub fn needed(layout: &Layout, live: u32) -> usize {
     1 + (live.count_ones() as usize).saturating_sub(layout.fewest_members())
 }
 
-/// The explicit flushes to do next, all at the same time, on the way to write pointers that show
-/// `n` complete chunks; `None` when they do. What a round has moved has to be safe before the next.
+/// Explicit flushes to submit next, all at once, until write pointers show `n` complete chunks; `None` when they do.
+/// The writes pointers moved in a round have to be durable before the next one.
 pub fn next_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Option<Targets> {
     let stripe_end = n - n % layout.data_chunks();
-    // A tail with too few witnesses of its own may not move anybody else past the stripe's end.
+    // For a tail with too few witnesses of its own, no other member moves past the end of its last complete stripe.
     let shown = witness_count(layout, live, n) >= needed(layout, live);
     let goals = [stripe_end, n];
     goals[shown as usize..].iter().find_map(|goal| {
@@ -159,8 +155,7 @@ pub fn witness_round(layout: &Layout, live: u32, positions: &Targets, n: u64) ->
     (targets != [0; MAX_MEMBERS]).then_some(targets)
 }
 
-/// Moves the members that have not passed the last complete stripe, when `n` chunks are witnessed
-/// as well as they can be.
+/// Moves the members that have not passed the last complete stripe, once `n` chunks have as many witnesses as possible.
 pub fn laggard_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Option<Targets> {
     let stripe_end = n - n % layout.data_chunks();
     let row = 2 * (stripe_end / layout.data_chunks());
@@ -176,8 +171,8 @@ pub fn laggard_round(layout: &Layout, live: u32, positions: &Targets, n: u64) ->
     (targets != [0; MAX_MEMBERS]).then_some(targets)
 }
 
-/// Stripes below this one may be written when the members of `live` are at `positions`: all have
-/// passed the row whose slots it overwrites.
+/// End of the window, in stripes, with the members of `live` at `positions`: a stripe may be written when all have
+/// passed the row with the slots that it overwrites.
 pub fn window_rows(layout: &Layout, live: u32, positions: &Targets) -> u64 {
     let passed = (0..layout.members).filter(|m| live & (1 << m) != 0).map(|m| positions[m]).min();
     (passed.unwrap_or(0) / 2 + layout.distance).min(layout.rows)
@@ -186,17 +181,17 @@ pub fn window_rows(layout: &Layout, live: u32, positions: &Targets) -> u64 {
 /// Part of a slot that a write has to fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPart {
-    /// Chunk of the stripe whose slot it is.
+    /// Chunk of the stripe that the slot belongs to.
     pub index: u64,
-    /// First block of the chunk to fill, and the one after the last.
+    /// First block to fill, from the start of the chunk.
     pub from: u64,
-    /// The end, which is none of them.
+    /// Exclusive end.
     pub to: u64,
 }
 
-/// The parity that a write of blocks `from..to` of one stripe needs (offsets in the stripe's
-/// data), so that every tail recovery may land on can be decoded: the slot of the last chunk, and,
-/// if the write stops inside that chunk, what is missing in the slot of the chunk before.
+/// The parity that a write of blocks `from..to` of one stripe needs (offsets in the stripe's data), so that every tail
+/// recovery may land on can be decoded: the slot of the last chunk, and, if the write stops inside that chunk, the
+/// missing blocks of the slot of the chunk before.
 pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
     let chunk = layout.chunk_blocks;
     let ((first, offset), (last, _)) = (layout.chunk_of(from), layout.chunk_of(to - 1));
@@ -207,9 +202,8 @@ pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
     [before, Some(SlotPart { index: last, from: begin(last), to: end })]
 }
 
-/// The blocks of its part of a zone that `member` must hold for a tail at `tail_blocks`: data and full
-/// parity of all stripes from the first on, and of a partial one its data and the slots that the tail
-/// needs, in any order.
+/// Blocks that `member` must hold of its part of a zone for a tail at `tail_blocks`: data and full parity of all
+/// complete stripes, and of a partial one its data and the slots that the tail needs, in any order.
 pub fn needed_of(layout: &Layout, member: usize, tail_blocks: u64) -> Vec<Range<u64>> {
     let chunk = layout.chunk_blocks;
     let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
@@ -227,8 +221,7 @@ pub fn needed_of(layout: &Layout, member: usize, tail_blocks: u64) -> Vec<Range<
     [rows, data].into_iter().chain(slots).filter(|blocks| !blocks.is_empty()).collect()
 }
 
-/// The slots that decode a tail which covers `covered` blocks of a stripe's data, with the number of the parity
-/// that is in each.
+/// The slots that decode a tail which covers `covered` blocks of a stripe's data, each with the number of its parity.
 pub fn tail_slots(layout: &Layout, covered: u64) -> impl Iterator<Item = (usize, SlotPart)> + use<> {
     let chunk = layout.chunk_blocks;
     let parts = covered.checked_sub(1).map(|block| block / chunk).map(|last| {
@@ -240,18 +233,18 @@ pub fn tail_slots(layout: &Layout, covered: u64) -> impl Iterator<Item = (usize,
     (0..layout.parities).flat_map(move |which| parts.into_iter().flatten().map(move |part| (which, part)))
 }
 
-/// What is known of a zone after a crash.
+/// Evidence on a zone after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
     /// Write pointer of each member in blocks; `None` if the member is missing or its part of the
     /// zone cannot be relied on.
     pub wp_blocks: Vec<Option<u64>>,
-    /// The largest tail in a valid log record, or up to which a process that died had answered, in
-    /// blocks of the logical zone.
+    /// The larger one of the largest tail in a valid log record and the end of the data that a process which died had
+    /// acknowledged, in blocks of the logical zone.
     pub told_blocks: Option<u64>,
 }
 
-/// Why a zone's tail cannot be told.
+/// Why the tail of a zone cannot be determined.
 #[expect(missing_docs, reason = "the sentences say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -293,7 +286,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether it says that members contradict each other, so that one of them may not be as it was left.
+    /// Whether members contradict each other, so that one of them may have been changed since the array wrote to it.
     pub fn accuses(&self) -> bool {
         match self {
             Refusal::Position { .. }
@@ -311,8 +304,8 @@ impl Refusal {
     }
 }
 
-/// Where the zone ended: blocks of the logical zone that were complete and can be read back with
-/// the members that are there. At least everything that was promised; or a refusal.
+/// Tail of the zone: blocks of the logical zone that were complete and can be read with the present members. At least
+/// everything that was promised; or a refusal.
 pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     let half = layout.chunk_blocks / 2;
     let present = evidence.wp_blocks.iter().flatten().count();
@@ -372,7 +365,7 @@ mod tests {
                 for member in 0..layout.members {
                     let position = settled(&layout, member, n);
                     assert!(claim(&layout, member, position).unwrap() <= n, "{layout:?} {n} {member}");
-                    // It could not go half a chunk further.
+                    // Half a chunk further it would claim more.
                     if position < 2 * layout.rows {
                         let next = claim(&layout, member, position + 1);
                         let skip = claim(&layout, member, position + 2).unwrap_or(u64::MAX);
@@ -398,10 +391,10 @@ mod tests {
 
     type Round = fn(&Layout, u32, &Targets, u64) -> Option<Targets>;
 
-    /// Explores every state that the protocol can reach, crashes it in every state in between with
-    /// every member missing in turn, and checks where recovery lands: at a tail that was claimed on
-    /// purpose, hence has its parity; never below what was safe; never above what was complete; and
-    /// where a process that died had answered up to any block inside the window, exactly there.
+    /// Explores every state that the protocol can reach, crashes it in every state in between with every member missing
+    /// in turn, and checks the tail that recovery finds: one that was claimed on purpose, hence has its parity; never
+    /// below the safe data; never above the complete data; and exactly the end that a process which died had
+    /// acknowledged, at any block inside the window.
     fn explore(layout: &Layout, live: u32, next_round: Round) -> usize {
         let mut seen = BTreeSet::new();
         let mut todo = vec![([0; MAX_MEMBERS], 0)];
@@ -444,8 +437,8 @@ mod tests {
         crashes
     }
 
-    /// `before` chunks were safe if their tail has the witnesses it needs; one write since made
-    /// `after` complete, and up to `limit` may be written.
+    /// `before` chunks are safe if their tail has the witnesses it needs; one write since has made `after` chunks
+    /// complete, and up to `limit` may be written.
     fn crash(layout: &Layout, live: u32, positions: &Targets, before: u64, after: u64, limit: u64) -> usize {
         let k = layout.data_chunks();
         let half = layout.chunk_blocks / 2;
@@ -480,7 +473,7 @@ mod tests {
             for told in after * layout.chunk_blocks..=limit * layout.chunk_blocks {
                 assert_eq!(decide(Some(told)), Ok(told), "{layout:?} {positions:?} {before} {after}");
             }
-            // Slots that the window lets go of belong to stripes that the write pointers show.
+            // Slots that the window releases belong to stripes that the write pointers show.
             let overwritten = (limit / k).saturating_sub(layout.distance);
             assert!(decide(None).is_ok_and(|tail| tail >= overwritten * layout.stripe_blocks()));
         }
@@ -499,7 +492,7 @@ mod tests {
         assert!(crashes > 100_000, "{crashes}");
     }
 
-    /// The check above is worth something: it notices the mistake that the paper warns of.
+    /// The check above is effective: it detects the mistake that the paper warns of.
     #[test]
     #[should_panic(expected = "landed on")]
     fn zrwa_explorer_detects_laggards_moving_first() {
@@ -558,16 +551,16 @@ mod tests {
         let too_few = Refusal::TooFew { present: 2, members: 4, needed: 3 };
         assert_eq!(decide([Some(0), None, Some(0), None], None), Err(too_few));
         assert_eq!(decide([Some(0), None, Some(0), Some(0)], None), Ok(0));
-        // The third stripe is begun when all have passed the first row.
+        // The third stripe is begun when all members have passed the first row.
         assert_eq!(decide([Some(0); 4], Some(24)), Ok(24));
         let behind = Refusal::Behind { member: 0, wp_blocks: 0, tail_blocks: 25 };
         assert_eq!(decide([Some(0); 4], Some(25)), Err(behind));
         assert_eq!(decide([Some(0); 4], Some(97)), Err(Refusal::Beyond(97)));
     }
 
-    /// Slots filled by writes, tail by tail, exactly as `parity_of` says; every tail that a write
-    /// makes, and the whole chunk before it, must be decodable. No later write changes what was filled,
-    /// so that tails of earlier writes stay decodable too.
+    /// Slots filled by writes, tail by tail, exactly as `parity_of` says: the tail of every write, and the whole chunk
+    /// before it, must be decodable. No later write changes a block that was filled, so tails of earlier writes stay
+    /// decodable too.
     #[test]
     fn zrwa_slots_decode_every_possible_recovery_tail() {
         let layout = layout(5, 8, 2);

@@ -35,7 +35,7 @@ pub struct Found {
     pub floor: u64,
     /// Members (bits) that are stale, and are used again for the zones that wait for them.
     pub returned: u32,
-    /// Those of them that are used by force: they lack every zone that is not full.
+    /// Members of `returned` that are used by force: they lack every zone that is not full.
     pub forced: u32,
     /// Members (bits) of which one of two drives is used now: the other one may be just as current.
     pub undecided: u32,
@@ -44,10 +44,10 @@ pub struct Found {
 /// The newest superblock that is not contradicted by a member it counts on.
 ///
 /// To be out is permanent (a drive that returns to an array gets a new identity), and a change counts only once all
-/// members have it. So a superblock whose writer is out according to one of its own members was written in an assembly
-/// that was never complete. So was one whose writer has been replaced according to one of its own members, or to a
-/// drive that has replaced such a member: sequence numbers alone do not show that for ever, as an assembly may have
-/// skipped many ([`SKIPPED`]). Members of a copy that has been written to independently are ignored.
+/// members have it. So a superblock was written in an assembly that was never complete if its writer is out according
+/// to one of its own members, or has been replaced according to one of its own members or to a drive that has replaced
+/// such a member: sequence numbers alone do not show that for ever, as an assembly may have skipped many ([`SKIPPED`]).
+/// Members of a copy that has been written to independently are ignored.
 pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
     newest_first.sort_by_key(|(writer, superblock)| {
@@ -305,14 +305,14 @@ fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32)
 }
 
 impl Candidate {
-    /// The last assembly that a stale member knows, as an attempt, so that the member continues: it keeps that id until
-    /// it is updated, and the assembly that uses it may be interrupted before.
+    /// The last assembly recorded by a stale member, as an attempt, so that the member continues: it keeps that id
+    /// until it is updated, and the assembly that uses it may be interrupted before.
     fn last_assembly(&self) -> Attempt {
         let Superblock { floor, lineage, .. } = self.superblock();
         Attempt { event: *floor, id: lineage.id() }
     }
 
-    /// Whether a zone waits for this member.
+    /// Whether a zone waits for this member, and its part there is valid.
     fn is_awaited(&self, zone: &ZoneRecord) -> bool {
         zone.waits & (1 << self.log.origin.member) != 0 && self.superblock().event >= zone.since
     }

@@ -1,9 +1,9 @@
 //! Zones that are empty by their report although they hold data.
 //!
-//! An orderly shutdown of a drive ends zones whose write pointer has not moved: they are empty and have no ZRWA any
-//! more, but their blocks can still be read. So an empty zone is taken for one whose write pointer is at its start, and
-//! if the logical zone continues, it gets a ZRWA again and its blocks are written again: a write pointer commits the
-//! contents of the ZRWA.
+//! An orderly shutdown of a drive ends zones in which the write pointer has not moved: they are empty and have no ZRWA
+//! any more, but their blocks can still be read. So an empty zone is taken for one with its write pointer at its start,
+//! and if the logical zone continues, it gets a ZRWA again and its blocks are written again: a write pointer commits
+//! the contents of the ZRWA.
 //!
 //! A zone may also be empty because the drive has lost its ZRWA in a power cut. Then it holds nothing: a member that
 //! should hold data and reads as zeros is excluded if parity shows that its data is not zeros. So is a member that
@@ -23,7 +23,7 @@ use crate::{
 };
 use std::{ops::Range, rc::Rc};
 
-/// Data of the zones whose write pointers have not moved, to be written back.
+/// Data of zones with write pointers that have not moved, to be written back.
 #[derive(Default)]
 pub struct Kept {
     /// Members (bits) that lack data that they should hold.
@@ -34,7 +34,7 @@ pub struct Kept {
 
 impl Raid {
     /// Reads the data that members with write pointers at the start hold for a tail at `tail` blocks. Removes members
-    /// that lack it from the evidence. `empty` are the members (bits) whose zones are empty.
+    /// that lack it from the evidence. `empty` are the members (bits) with empty zones.
     pub async fn hold(
         &self,
         view: &ZoneView<'_>,
@@ -214,9 +214,9 @@ impl Raid {
         agrees
     }
 
-    /// Gives the members whose zones are empty a ZRWA again, and writes back the data of zones whose write pointers
-    /// have not moved: also where there is a ZRWA, for an earlier recovery may have been interrupted after opening it.
-    /// One member after the other, so that the zone never is in doubt on two.
+    /// Gives members with empty zones a ZRWA again, and writes back the data of zones with write pointers that have not
+    /// moved: also where there is a ZRWA, for an earlier recovery may have been interrupted after opening it. One
+    /// member after the other, so that the zone never is in doubt on two.
     pub async fn revive(self: &Rc<Self>, zone: ZoneIndex, tail: &Tail) {
         for member in each(self.live(zone)) {
             if tail.revived & (1 << member) != 0 {

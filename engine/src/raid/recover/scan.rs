@@ -126,7 +126,7 @@ fn prepared(
     prepare(runtime, drive.device.clone(), order, aggregate).map(|device| (device, log))
 }
 
-/// Reads as much as possible of the log of a drive whose checkpoint is damaged.
+/// Reads as much as possible of the log of a drive with a damaged checkpoint.
 async fn salvage(runtime: &Runtime, drive: &Drive) -> Option<Candidate> {
     for aggregate in AGGREGATES {
         let Some(device) = prepare(runtime, drive.device.clone(), Order::Any, aggregate) else { continue };
@@ -185,7 +185,7 @@ pub async fn scan(runtime: &Runtime, drives: Vec<Drive>) -> Result<Scanned, Arra
 /// The fault of a drive that has no readable log.
 fn fault_of(reason: NoLog) -> DriveFault {
     match reason {
-        // A spare drive, or one whose first superblock was interrupted.
+        // A spare drive, or one on which writing the first superblock was interrupted.
         NoLog::Blank => DriveFault::Blank,
         NoLog::Foreign => DriveFault::Foreign,
         NoLog::Damaged(lba) => DriveFault::Damaged(lba.0),
@@ -197,8 +197,8 @@ fn fault_of(reason: NoLog) -> DriveFault {
     }
 }
 
-/// Sets those aside that differ from the majority in a property that never changes in an array, and those whose
-/// sequence numbers are far beyond the majority's.
+/// Sets drives aside that differ from the majority in a property that never changes in an array, or have sequence
+/// numbers far beyond those of the majority.
 fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Result<(), NoArray> {
     let same = |a: &Candidate, b: &Candidate| a.log.origin.array == b.log.origin.array;
     let dissent = |a: &Candidate, b: &Candidate| a.superblock().agree(b.superblock()).err();

@@ -1,4 +1,4 @@
-//! What recovery finds out of a zone, and what has to be done with it.
+//! The result of recovery for a zone.
 
 use crate::{
     buf::{Buf, BufMut},
@@ -11,36 +11,36 @@ use crate::{
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 
-/// What has to be done with a zone.
+/// State of a zone after a crash, and the work that is left.
 pub enum Verdict {
     /// Nothing was written, on any member.
     Empty,
-    /// Nothing that counts was written: reset what there is.
+    /// No valid data: the zone is to be reset.
     Reset,
     Full,
-    /// The finish that was promised has to be carried out, or carried out again.
+    /// A finish was logged, and has to be carried out or completed.
     Finish(Option<Tail>),
-    /// It goes on from here.
+    /// The zone continues at this tail.
     Open(Tail),
-    /// Nobody can tell where it ended.
+    /// The tail cannot be determined.
     Offline(Refusal),
 }
 
-/// Where a zone goes on.
+/// The tail at which a zone continues, and its state there.
 pub struct Tail {
     pub blocks: u64,
     pub positions: [u64; MAX_MEMBERS],
     /// The running parities of its stripe.
     pub parities: [BufMut; MAX_PARITIES],
     pub found: Found,
-    /// Members (bits) whose zones are empty although they hold their part.
+    /// Members (bits) that hold their part although their zones are empty.
     pub revived: u32,
-    /// What has to be written back where write pointers have not moved, by member; with the policy
-    /// `log`, what is lacking of the parity of complete stripes.
+    /// Blocks to be written back where write pointers have not moved, by member; with the policy `log`, missing parity
+    /// of complete stripes.
     pub held: Vec<Held>,
 }
 
-/// Blocks of a member that are to be written, with their metadata if they have any.
+/// Blocks to be written to a member, with their out-of-band metadata if there is any.
 pub struct Held {
     pub member: usize,
     pub lba: Lba,
@@ -48,31 +48,31 @@ pub struct Held {
     pub oob: Buf,
 }
 
-/// Members (bits) that a zone in doubt may wait for: their parts are as they were at this floor.
+/// Members (bits) that a zone in doubt may wait for; their parts are valid as of this floor.
 #[derive(Clone, Copy)]
 pub struct Awaited {
     pub members: u32,
     pub floor: u64,
 }
 
-/// What one zone looks like on each member, by role.
+/// State of a zone on each member, by role.
 pub struct ZoneView<'a> {
     pub zone: ZoneIndex,
     pub record: &'a mut ZoneRecord,
     pub info: Vec<Option<ZoneInfo>>,
-    /// The end of what a process that died had answered, as far as that is known.
+    /// End of the data that a process which died had acknowledged, as far as it is known; 0 otherwise.
     pub answered_blocks: u64,
-    /// Where it ends, as somebody has been told who goes on there.
+    /// End of the zone that has been reported to the host, which continues there.
     pub told_end: Option<u64>,
 }
 
 impl ZoneView<'_> {
-    /// The members that are there.
+    /// The present members.
     pub fn present(&self) -> impl Iterator<Item = (usize, &ZoneInfo)> {
         self.info.iter().enumerate().filter_map(|(member, info)| Some((member, info.as_ref()?)))
     }
 
-    /// Whether a member has not lost its part.
+    /// Whether a member's part is not marked as lost.
     pub fn trusts(&self, member: usize) -> bool {
         self.record.lost & (1 << member) == 0
     }

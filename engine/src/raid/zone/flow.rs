@@ -1,4 +1,4 @@
-//! A zone at work: how far it is, and what is on its way. All of it changes in this room alone.
+//! State of a running zone: its progress, and the writes and commands in flight. Only the `zone` module changes it.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -16,54 +16,54 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
 };
 
-/// A zone with something going on.
+/// A running zone.
 pub struct Zone {
     pub index: ZoneIndex,
-    /// The zone has failed and refused what was queued: whatever is rebuilt, it goes on only with a reset or
-    /// in the next assembly.
+    /// The zone has failed, and its queued writes have returned errors. Even after a rebuild it can be written only
+    /// after a reset, or in the next assembly.
     pub failed: Cell<bool>,
     /// The first promise has been recorded, or needs no record (`Raid::record_promise`).
     pub promised: Cell<bool>,
     pub flow: RefCell<Flow>,
-    /// Something was queued, or more may be submitted.
+    /// Opened when a write is queued, or more may be submitted.
     pub(super) queued: Gate,
-    /// Something was submitted, or the tasks have to look again.
+    /// Opened when a plan is submitted, or the state has to be checked again.
     pub(super) submitted: Gate,
-    /// There may be something to settle.
+    /// Opened when there may be something to settle.
     pub(super) completed: Gate,
-    /// Anything else changed: waited for by whoever wants the zone quiet, or safe up to a point.
+    /// Opened at any other change: awaited until the zone is quiesced, or safe up to some block.
     pub(super) changed: Gate,
 }
 
-/// Blocks are counted from the start of the logical zone.
+/// Progress of a zone. Blocks are counted from the start of the logical zone.
 #[derive(Default)]
 pub struct Flow {
     pub(super) epoch: u64,
-    /// Whether the members' zones have been opened, or are being opened now.
+    /// Whether the members' zones are open or being opened, and whether they are being opened.
     pub(super) open: bool,
     pub(super) opening: bool,
-    /// The zone is over: full, reset or finished. Its tasks end.
+    /// The zone is full, reset or finished, and its tasks end.
     pub(super) ended: bool,
-    /// Number of those who want no more submissions for now.
+    /// Number of callers that have paused submission.
     pub(super) paused: u32,
     /// The zone is about to end: nothing is settled any more.
     pub(super) frozen: bool,
-    /// Everything below has been submitted; `parity` belongs to this tail.
+    /// End of the submitted blocks; `parities` belongs to this tail.
     pub(super) next: u64,
-    /// Everything below is complete on the members.
+    /// End of the blocks that are complete on the members.
     pub(super) complete: u64,
-    /// Everything below survives a power cut and the loss of a member.
+    /// End of the blocks that survive a power cut and the loss of a member.
     pub(super) safe: u64,
-    /// Somebody waits for everything below to be safe.
+    /// End of the blocks that have to be made safe, for a flush, a FUA write or a rebuild.
     pub(super) wanted: u64,
-    /// Number of those who wait for something to be complete.
+    /// Number of calls of [`Zone::landed`] in progress.
     pub(super) awaited: u32,
-    /// The zone has failed, and flushes up to this number have told that something of it is not safe, or will.
+    /// The zone has failed, and flushes up to this number report that some of its data is not safe.
     pub(super) loss_told: Option<u64>,
-    /// Everything below may be submitted: the window.
+    /// End of the window: blocks below may be submitted.
     pub(super) limit: u64,
-    /// Chunks that are settled: shown by write pointers or, with the policy `log`, safe; and each
-    /// member's position: its write pointer in half chunks or, with `log`, in blocks, as submitted.
+    /// Chunks that are settled: shown by write pointers or, with the policy `log`, safe; and the position of each
+    /// member: its write pointer in half chunks or, with `log`, in blocks, as submitted.
     pub(super) claimed: u64,
     pub(super) positions: [u64; MAX_MEMBERS],
     pub(super) settling: bool,
@@ -71,32 +71,31 @@ pub struct Flow {
     pub(super) told: u64,
     /// Which of the two log blocks was written last.
     pub(super) log_block: u64,
-    /// Explicit flushes that are on their way: one caller of `move_to` at a time.
+    /// Explicit flushes in flight: one caller of `move_to` at a time.
     pub(super) moves: VecDeque<(Seat, Completion)>,
     /// One chunk for each parity, of the stripe of `next`: below the tail's offset with its chunk, above
     /// without.
     pub(super) parities: [BufMut; MAX_PARITIES],
-    /// Parities of the partial stripe that assembly has found on the members, and that contradict the data.
+    /// Parities of the partial stripe that assembly found on the members and that contradict the data.
     pub(super) found: Found,
-    /// Writes that have not been submitted to their end; they start where `sent` ends.
+    /// Writes that have not been submitted completely; they follow those in `sent`.
     pub(super) queue: VecDeque<Write>,
-    /// Writes that have been, and are not complete.
+    /// Writes that have been submitted completely, and are not complete on the members.
     pub(super) sent: VecDeque<Write>,
     pub(super) flights: VecDeque<Flight>,
-    /// The most that was queued and in flight together since this stripe was begun, and the one
-    /// before it.
+    /// Most blocks queued and in flight together since the present stripe was begun, and the same of the stripe before.
     pub(super) depth: [u64; 2],
     /// Sub-requests of all flights, in order.
     pub(super) subs: VecDeque<Sub>,
-    /// FUA writes and others that are complete and wait to be safe.
+    /// Writes that are complete and have to be safe before they are acknowledged, each with the end of its plan.
     pub(super) waiting: VecDeque<(u64, Completer, Done)>,
-    /// The data of a plan, chunk by chunk: kept for its allocation.
+    /// Data of a plan by chunk: kept for its allocation.
     pub(super) pieces: Vec<Buf>,
 }
 
-/// A write on its way through the zone.
+/// A write that has not been acknowledged.
 pub(super) struct Write {
-    /// Its first block.
+    /// First block.
     pub start: u64,
     pub data: Buf,
     pub fua: bool,
@@ -109,22 +108,22 @@ impl Write {
     }
 }
 
-/// P and Q of some blocks, as far as they are to be written.
+/// P and Q of some blocks; `None` for one that is not written or not known.
 pub type Parities = [Option<Buf>; MAX_PARITIES];
 
-/// Blocks of the parities of a partial stripe as the members had them at assembly, where the data says something else:
-/// one of the two is damaged. By parity and offset in the chunk.
+/// Parity blocks of a partial stripe as assembly found them on the members, where they contradict the data: one of the
+/// two is damaged. By parity and offset in the chunk.
 #[derive(Default)]
 pub struct Found {
-    /// The tail of the zone that they belong to.
+    /// Tail of the zone that they belong to.
     pub tail: u64,
     pub blocks: BTreeMap<(usize, u64), Buf>,
-    /// Offsets at which one of the parities differs: the others are needed with it.
+    /// Offsets at which a parity contradicts the data. The other parity is kept there too, as decoding may need both.
     differing: BTreeSet<u64>,
 }
 
 impl Found {
-    /// Notes what was found of block `at` of parity `which`, and whether the data says something else.
+    /// Adds block `at` of parity `which` as it was found, if it was; `said` is the parity computed from the data.
     pub fn compare(&mut self, (which, at): (usize, u64), found: Option<&[u8]>, said: &[u8]) {
         let Some(found) = found else { return };
         self.blocks.insert((which, at), Buf::copy_of(found));
@@ -133,7 +132,7 @@ impl Found {
         }
     }
 
-    /// Forgets what agrees with the data.
+    /// Drops the blocks at offsets where parity agrees with the data.
     fn keep_differing(&mut self) {
         let differing = &self.differing;
         self.blocks.retain(|(_, at), _| differing.contains(at));
@@ -148,16 +147,16 @@ pub fn blank_parities(layout: &Layout) -> [BufMut; MAX_PARITIES] {
     })
 }
 
-/// A plan that is on its way.
+/// A submitted plan.
 pub(super) struct Flight {
     pub end: u64,
-    /// Sub-requests that have not been looked at.
+    /// Sub-requests that have not been reaped.
     pub subs: u32,
-    /// What it added to the traffic of the array.
+    /// Its share of the array's traffic.
     pub traffic: Traffic,
 }
 
-/// What is on its way to the members: commands, and blocks of data and parity.
+/// Traffic to the members: commands in flight, and their blocks of data and parity.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traffic {
     pub commands: u64,
@@ -170,19 +169,19 @@ pub(super) struct Sub {
     pub blocks: u64,
 }
 
-/// What a round of settling has to do.
+/// Work of a round of settling.
 pub struct Round {
-    /// Everything below is complete.
+    /// End of the complete blocks.
     pub complete: u64,
-    /// Somebody waits for that to be safe.
+    /// Whether these have to be made safe.
     pub wanted: bool,
-    /// Chunks that are to count as settled, and those that do.
+    /// Chunks that are to count as settled after the round, and chunks that are settled before it.
     pub chunks: u64,
     pub claimed: u64,
 }
 
 impl Zone {
-    /// A zone in the life `epoch` that nothing has been written to.
+    /// A zone without data, in this epoch.
     pub fn new(layout: &Layout, index: ZoneIndex, epoch: u64) -> Zone {
         let flow = Flow {
             epoch,
@@ -202,13 +201,13 @@ impl Zone {
         }
     }
 
-    /// Has nothing be submitted from now on. What is on its way goes on.
+    /// Pauses submission. Commands in flight continue.
     pub fn pause(&self) {
         self.flow.borrow_mut().paused += 1;
     }
 
-    /// Waits until everything below `tail_blocks` is complete, or the zone has ended; `false` if it has failed
-    /// before that.
+    /// Waits until everything below `tail_blocks` is complete, or the zone has ended; `false` if the zone fails before
+    /// that.
     pub async fn landed(&self, tail_blocks: u64) -> bool {
         self.flow.borrow_mut().awaited += 1;
         loop {
@@ -225,13 +224,13 @@ impl Zone {
         }
     }
 
-    /// Ends the tasks of the zone. What has not been submitted is never answered.
+    /// Ends the tasks of the zone. Queued writes are never completed.
     pub fn end(&self) {
         self.flow.borrow_mut().ended = true;
         self.wake();
     }
 
-    /// Has every task of the zone look again.
+    /// Wakes all tasks of the zone.
     pub fn wake(&self) {
         self.queued.open();
         self.submitted.open();
@@ -241,22 +240,22 @@ impl Zone {
 }
 
 impl Flow {
-    /// The life that the zone is in.
+    /// The zone's epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Everything below this block is complete on the members.
+    /// End of the blocks that are complete on the members.
     pub fn complete(&self) -> u64 {
         self.complete
     }
 
-    /// Chunks that are settled.
+    /// Number of chunks that are settled.
     pub fn claimed(&self) -> u64 {
         self.claimed
     }
 
-    /// Each member's position, as submitted (see [`crate::raid::policy::Policy::position_blocks`]).
+    /// Position of each member, as submitted (see [`crate::raid::policy::Policy::position_blocks`]).
     pub fn positions(&self) -> &[u64; MAX_MEMBERS] {
         &self.positions
     }
@@ -281,12 +280,12 @@ impl Flow {
         self.ended || self.frozen
     }
 
-    /// Whether nothing of the zone has been submitted.
+    /// Whether no block of the zone has been submitted.
     pub fn is_unwritten(&self) -> bool {
         self.next == 0
     }
 
-    /// Whether everything that has been submitted survives a power cut and the loss of a member.
+    /// Whether all submitted blocks survive a power cut and the loss of a member.
     pub fn is_all_safe(&self) -> bool {
         self.safe == self.next
     }
@@ -305,13 +304,13 @@ impl Flow {
         self.log_block
     }
 
-    /// The log block to be written next.
+    /// Switches to the log block to be written next, and returns it.
     pub fn next_log_block(&mut self) -> u64 {
         self.log_block = 1 - self.log_block;
         self.log_block
     }
 
-    /// What becomes of `data` for block `at` of a member's part (see [`crate::raid::policy::Policy::split`]).
+    /// Splits `data` for block `at` of a member's part (see [`crate::raid::policy::Policy::split`]).
     pub fn split(
         &mut self,
         policy: Policy,
@@ -322,31 +321,31 @@ impl Flow {
         policy.split(&mut self.positions[member], at, data)
     }
 
-    /// A member takes part again, at this position.
+    /// Sets the position of a member that takes part again.
     pub fn join(&mut self, member: usize, position: u64) {
         self.positions[member] = position;
     }
 
-    /// Everything below a tail is safe, with so many chunks settled.
+    /// Records that everything below a tail is safe, and that so many chunks are settled.
     pub fn secure(&mut self, tail_blocks: u64, chunks: u64) {
         self.claimed = chunks;
         self.safe = tail_blocks;
     }
 
-    /// Everything below may be submitted from now on.
+    /// Sets the end of the window.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// Somebody waits for everything below `tail_blocks` to be safe.
+    /// Requests that everything below `tail_blocks` be made safe.
     pub fn want(&mut self, tail_blocks: u64) {
         self.wanted = self.wanted.max(tail_blocks);
     }
 
-    /// What is true of a zone at work at any time.
+    /// Checks the invariants of a running zone.
     ///
     /// # Panics
-    /// When it is not: better to stop than to answer for what is not there.
+    /// If one is violated: a stop is better than an acknowledgement of data that is not there.
     pub(super) fn check(&self) {
         let Flow { safe, complete, next, limit, .. } = *self;
         assert!(safe <= complete, "safe up to {safe}, complete up to {complete}");
@@ -354,7 +353,7 @@ impl Flow {
         assert!(next <= limit || !self.open, "submitted up to {next}, the window ends at {limit}");
     }
 
-    /// Sets what recovery found.
+    /// Sets the state that recovery has found.
     pub fn restore(
         &mut self,
         tail: u64,
@@ -370,13 +369,13 @@ impl Flow {
         self.found.keep_differing();
     }
 
-    /// Nothing goes on, and everything that is there is safe.
+    /// Freezes the zone; everything complete counts as safe.
     pub fn end_here(&mut self) {
         self.safe = self.complete;
         self.frozen = true;
     }
 
-    /// Blocks `from..to` of parity number `which` of the stripe that is being written.
+    /// Blocks `from..to` of parity number `which` of the present stripe.
     pub fn parity(&self, which: usize, from: u64, to: u64) -> Buf {
         Buf::copy_of(&self.parities[which][from as usize * BLOCK..to as usize * BLOCK])
     }

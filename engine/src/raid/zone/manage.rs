@@ -1,9 +1,9 @@
-//! Zone management and flush: atomic towards crashes by intents in the metadata log.
+//! Zone management and flush: atomic with respect to crashes, by intent records in the metadata logs.
 //!
-//! A reset is promised to every member's log before the first zone is reset, and crossed off when
-//! the last one is; recovery finishes what was promised. A finish records the tail first: the
-//! write pointers that follow say nothing any more. Then the parity of the partial stripe becomes
-//! its full parity, as if the rest were zeros, because the slots vanish with the ZRWA.
+//! A reset is logged on every member before the first zone is reset, and again when the last one has been; recovery
+//! completes a reset that was logged. A finish logs the tail first, since write pointers of finished zones prove
+//! nothing. Then the parity of the partial stripe is written in the place of its full parity, as if the rest of the
+//! data were zeros, because the slots vanish with the ZRWA.
 
 use crate::{
     device::{Command, Completion, DeviceError, Done, Status, Zones},
@@ -19,7 +19,7 @@ use crate::{
 use std::{ops::Range, rc::Rc};
 
 impl Raid {
-    /// Answers with what `future` comes to.
+    /// Runs `future` as a task, and completes the command with its result.
     pub fn run_async(
         self: &Rc<Self>,
         future: impl Future<Output = Result<(), DeviceError>> + 'static,
@@ -44,8 +44,8 @@ impl Raid {
         if self.has_failed(zone) { Err(Status::InternalError.into()) } else { Ok(()) }
     }
 
-    /// Makes everything safe that has completed so far. What has completed in a zone that has failed since
-    /// will never be: the next flush says so, with all that had begun when it did, and those after it are about the rest.
+    /// Makes everything safe that is complete now. Completed data of a zone that has failed since will never be safe:
+    /// the next flush reports it, as do all flushes that have begun by then; later ones cover the other zones only.
     pub fn flush(self: Rc<Self>) -> impl Future<Output = Result<(), DeviceError>> {
         let number = self.zones.begin_flush();
         self.flush_as(number)
@@ -55,7 +55,7 @@ impl Raid {
         let zones = self.zones.all_running();
         let tails: Vec<_> = zones.iter().map(|zone| zone.flow.borrow().complete()).collect();
         for (zone, tail) in zones.iter().zip(&tails) {
-            // Ask all before waiting for the first.
+            // Mark all zones before waiting for the first.
             zone.flow.borrow_mut().want(*tail);
         }
         let (mut result, mut lost) = (Ok(()), Vec::new());
@@ -69,7 +69,7 @@ impl Raid {
         for zone in lost {
             zone.flow.borrow_mut().loss_told.get_or_insert(self.zones.flushes());
         }
-        // Nothing has become safe before it was known who is out.
+        // Data is safe only once the logs name the members that went out, which a failed array does not ensure.
         self.check_failed().and(result)
     }
 
@@ -126,16 +126,16 @@ impl Raid {
                 false => self.zones.table_mut().reset(zone)?,
             }
         }
-        // Too many members cannot write it any more.
+        // Too many members cannot write the zone any more.
         match only.is_some_and(|zone| self.has_failed(zone)) {
             true => Err(Status::InvalidZoneStateTransition.into()),
             false => Ok(()),
         }
     }
 
-    /// Whether enough members could write a zone if it were reset: nothing is given up for a reset that fails.
+    /// Whether enough members could write a zone after a reset: a reset that would fail discards nothing.
     async fn is_usable(&self, zone: ZoneIndex) -> bool {
-        // What is worn has to be known as lost first: a spare zone in its place would pass for what the member holds.
+        // A worn part has to be logged as lost first: the spare zone in its place would be taken for the member's data.
         for member in each(self.live(zone)) {
             if self.part(zone, member).await.is_some_and(|info| is_worn(info.state)) {
                 self.part_lost(zone, member, Status::ZoneIsOffline.into(), "reset zone");
@@ -144,7 +144,7 @@ impl Raid {
         self.membership.settled().await;
         let mut usable = 0u32;
         for member in each(self.members.active()) {
-            // If that fails the member is out.
+            // If the move fails, the member is out.
             _ = self.move_part(zone, member).await;
             let is_usable = self.part(zone, member).await.is_some_and(|info| !is_worn(info.state));
             usable |= (is_usable as u32) << member;
@@ -152,14 +152,14 @@ impl Raid {
         self.members.are_enough(usable)
     }
 
-    /// A zone that was offline is empty now: whatever was in doubt has been given up.
+    /// Marks a zone as empty that was offline and has been reset.
     fn forget_doubt(&self, zone: ZoneIndex) {
         self.forget_logged(zone, u64::MAX);
         self.load_as(zone, ZoneState::Empty, 0);
     }
 
-    /// Resets the members' zones of a promised reset. Gives the zones, with their members, that cannot be
-    /// reset, and why: those members are done without there.
+    /// Carries out a logged reset on the members. Returns the zones that could not be reset, with member and error;
+    /// these members lose their parts.
     pub async fn reset_members(&self, zones: &[u32]) -> Vec<(u32, usize, DeviceError)> {
         let mut pending = Vec::new();
         for member in each(self.members.active()) {
@@ -183,7 +183,7 @@ impl Raid {
         dead
     }
 
-    /// Crosses off a promised reset; `dead` members still lack their part.
+    /// Logs that a reset is complete; the members in `dead` lack their parts of the zones named there.
     pub async fn finish_reset(
         &self,
         zones: Range<u32>,
@@ -191,8 +191,8 @@ impl Raid {
         dead: &[(u32, usize, DeviceError)],
     ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
-        // A member that failed in the reset still holds the old zone: it has to be known as out before even a checkpoint
-        // says that nothing is being reset any more.
+        // A member that failed the reset still holds the old data: it has to be logged as out before anything, even a
+        // checkpoint, says that the reset is complete.
         self.membership.settled().await;
         self.check_failed()?;
         let sequence = self.membership.next_sequence();
@@ -209,8 +209,8 @@ impl Raid {
         self.zones.unstick(&zones);
         self.forget_burned(zones.clone());
         self.forget_holes(zones);
-        // Who lacks a part is known before the reset is crossed off, and in the order of their numbers comes behind it:
-        // what such a member holds is of the life before.
+        // Lost parts are logged before the end of the reset, with higher sequence numbers: such a member holds data of
+        // the epoch before.
         for (zone, member, error) in dead {
             self.part_lost(ZoneIndex(*zone), *member, *error, "reset zone");
         }
@@ -231,8 +231,8 @@ impl Raid {
         result
     }
 
-    /// Gives up zones that were held still for their end and have not come to it: if they had yet to be opened, nobody
-    /// else answers what waits there.
+    /// Fails the writes of zones that were frozen for a reset or finish that has failed. A zone that was not open yet
+    /// has no task that would do so.
     fn give_up_frozen(&self, zones: Range<u32>) {
         for zone in self.zones.running_among(zones) {
             if zone.flow.borrow().frozen {
@@ -275,13 +275,13 @@ impl Raid {
             self.refuse_queued(zone, Status::ZoneIsFull);
             self.end_zone(zone);
         }
-        // One that nothing was written to ends here, whatever its members have done: it was promised that it is full and
-        // holds nothing.
+        // A zone without data is full even if its members could not be finished: its record says that it is finished,
+        // with an empty tail.
         self.zones.table_mut().finish(index)?;
         finished
     }
 
-    /// The second half of a finish, whose record is safe; `zone` is quiet.
+    /// The second half of a finish, after its record is durable; `zone` is quiesced.
     pub async fn finish_members(
         self: &Rc<Self>,
         index: ZoneIndex,

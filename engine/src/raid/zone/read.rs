@@ -1,11 +1,11 @@
 //! Reads, normal and degraded.
 //!
-//! A read that one member can answer is that member's read. Everything else, and whatever that
-//! member could not answer, is put together by a reader: a task that is kept for the next read.
+//! A read that lies on one member is submitted to it directly. All other reads, and direct reads that fail, are carried
+//! out by a reader: a task that is kept for later reads.
 //!
-//! A chunk that cannot be read is decoded from parity and the other chunks that the tail covers:
-//! above the tail a member may hold leftovers of writes that never completed, which parity knows
-//! nothing of. While a stripe is partial its parities are taken from memory.
+//! A chunk that cannot be read is decoded from parity and those blocks of the other chunks that lie below the tail:
+//! above the tail a member may hold blocks of writes that never completed, which parity does not cover. While a stripe
+//! is partial, its parities are taken from memory.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -58,7 +58,7 @@ impl Raid {
         completion
     }
 
-    /// The member that can answer the whole read, if there is one, and what of it.
+    /// The member that can serve the whole read, and the piece to read; `None` if there is none.
     fn direct(&self, zone: ZoneIndex, at: u64, data: &Buf) -> Option<(usize, Piece)> {
         let (blocks, (_, offset)) = (data.blocks(), self.layout.chunk_of(at));
         if offset + blocks > self.layout.chunk_blocks || at + blocks > self.tail(zone) {
@@ -70,7 +70,7 @@ impl Raid {
         is_direct.then_some((member, piece))
     }
 
-    /// Whether `member` has its blocks of the stripe's row at `piece`'s offsets, as far as is known.
+    /// Whether `member` holds its blocks of the stripe's row at `piece`'s offsets, as far as is known.
     fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
         let at = piece.stripe * self.layout.chunk_blocks;
         self.live(zone) & (1 << member) != 0
@@ -80,8 +80,8 @@ impl Raid {
             && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to))
     }
 
-    /// Whether a member that cannot write a zone any more keeps its blocks below `end`: a zone that has become
-    /// read-only may have lost the content of its ZRWA.
+    /// Whether a member that cannot write a zone any more still holds its blocks below `end`: a zone that has become
+    /// read-only may have lost the contents of its ZRWA.
     fn keeps_blocks(&self, zone: ZoneIndex, member: usize, end: u64) -> bool {
         let running = self.zones.running(zone).filter(|_| self.layout.policy.uses_zrwa());
         let Some(running) = running.filter(|_| self.members.is_worn(member)) else { return true };
@@ -134,7 +134,7 @@ impl Raid {
         completer.complete(Done { result, data, ..Done::ok() });
     }
 
-    /// Counts a read error; a drive that is gone is taken out, and a part that is gone done without.
+    /// Counts a read error. A drive that is gone is taken out, and a part that is offline is lost.
     pub fn read_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError) {
         self.members.count_read_error(seat.member);
         if matches!(error, DeviceError::Gone | DeviceError::Timeout) {
@@ -144,7 +144,7 @@ impl Raid {
         }
     }
 
-    /// Takes note of which blocks of a member's part its drive cannot read, and which it can.
+    /// Records which blocks of a member's part its drive cannot read, and which it can.
     fn note_read(&self, zone: ZoneIndex, member: usize, piece: Piece, result: Result<(), DeviceError>) {
         let at = piece.stripe * self.layout.chunk_blocks;
         self.note_read_of(zone, member, at + piece.from..at + piece.to, result);
@@ -167,7 +167,7 @@ impl Raid {
         }
     }
 
-    /// Everything below this block of the zone can be read.
+    /// End of the blocks of a zone that can be read.
     pub fn tail(&self, zone: ZoneIndex) -> u64 {
         match self.zones.complete(zone) {
             Some(complete) => complete,
@@ -188,7 +188,7 @@ impl Raid {
         Piece { stripe, index: chunk - stripe * k, from, to: layout.chunk_blocks.min(from + blocks) }
     }
 
-    /// Where `piece` lies on `member`, in the row of its stripe.
+    /// Address of `piece` on `member`, in the row of its stripe.
     pub fn place(&self, zone: ZoneIndex, member: usize, piece: Piece) -> Lba {
         Lba(self.members.start(member, zone).0 + piece.stripe * self.layout.chunk_blocks + piece.from)
     }
@@ -237,7 +237,7 @@ impl Raid {
         Ok(())
     }
 
-    /// `piece` from its own member; `None` if it lacks it, or fails.
+    /// Reads `piece` from its own member; `None` if the member lacks it or the read fails.
     async fn read_own(&self, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
         let member = self.layout.member(piece.stripe, piece.index);
         if !self.has_piece(zone, member, piece) {
@@ -252,8 +252,8 @@ impl Raid {
         }
     }
 
-    /// `piece` block by block, each from its own member, which may have been rebuilt since the read began, or
-    /// from the others: several may have blocks in it that they cannot read. `None` if one of them is lost.
+    /// Reads `piece` block by block, each from its own member, which may have been rebuilt since the read began, or
+    /// decoded from the others: several members may have unreadable blocks in it. `None` if a block is lost.
     async fn read_singly(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
         let mut whole = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
         for from in piece.from..piece.to {
@@ -267,7 +267,7 @@ impl Raid {
         Some(whole.freeze())
     }
 
-    /// `piece` from the other members.
+    /// Decodes `piece` from the other members.
     pub async fn reconstruct(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Result<Buf, DeviceError> {
         let partial = match self.zones.running(zone) {
             Some(running) => self.partial_stripe(&running, piece).await?,
@@ -278,12 +278,12 @@ impl Raid {
         decoded.map_err(|_| Status::UnrecoveredReadError.into())
     }
 
-    /// Of a stripe that is being written its tail and its parities, which are in memory, at `piece`'s offsets, once
-    /// everything below the tail is on the members: that changes no more, so writers go on meanwhile. `None` of
-    /// one that is complete.
+    /// Tail and running parities of the stripe that is being written, at `piece`'s offsets, once everything below this
+    /// tail is complete on the members. That part of the stripe does not change any more, so writes may continue
+    /// meanwhile. `None` for a stripe that is complete.
     ///
     /// # Errors
-    /// Unrecovered Read Error, if the zone has failed before that: the parities are of more than there is.
+    /// Unrecovered Read Error, if the zone fails before that: the parities cover blocks that are not on the members.
     pub(super) async fn partial_stripe(
         &self,
         zone: &Zone,
@@ -295,7 +295,7 @@ impl Raid {
             if flow.complete >= end || flow.ended {
                 return Ok(None);
             }
-            // Beyond the end they are those of another stripe.
+            // If the tail has passed the stripe, the running parities are those of another one.
             let known = (flow.next < end).then(|| self.running_parities(&flow, piece));
             (flow.next.min(end), known)
         };
@@ -305,18 +305,18 @@ impl Raid {
         }
     }
 
-    /// The parities, at `piece`'s offsets, of the stripe that is being written.
+    /// Copies the running parities at `piece`'s offsets.
     pub fn running_parities(&self, flow: &Flow, piece: Piece) -> Parities {
         let bytes = piece.from as usize * BLOCK..piece.to as usize * BLOCK;
         let copy = |which: usize| self.copy(&flow.parities[which][bytes.clone()]);
         std::array::from_fn(|which| (which < self.layout.parities).then(|| copy(which)))
     }
 
-    /// What `role` of a stripe, of which everything below `tail` is there, holds at `piece`'s offsets, from
-    /// what other members hold. Parities that are `known` are not read.
+    /// Decodes the content of `role` at `piece`'s offsets in a stripe of which everything below `tail` is complete,
+    /// from the other members. Parities in `known` are not read.
     ///
     /// # Errors
-    /// Unrecovered Read Error, if what it takes is lost; another one, if that may be there all the same.
+    /// Unrecovered Read Error, if blocks that are needed are lost; another error, if they may still exist.
     pub async fn decode(
         &self,
         zone: ZoneIndex,
@@ -328,7 +328,7 @@ impl Raid {
         self.decode_without(zone, piece, role, (tail, known), 0).await
     }
 
-    /// As [`Raid::decode`], with nothing that the members `avoided` (bits) hold.
+    /// As [`Raid::decode`], without reading from the members `avoided` (bits).
     pub(super) async fn decode_without(
         &self,
         zone: ZoneIndex,
@@ -347,7 +347,7 @@ impl Raid {
             Role::Parity(which) => k + which as u64,
         };
         let in_memory = |index: u64| index.checked_sub(k).and_then(|which| known[which as usize].as_ref());
-        // Above the tail there is nothing: a member may hold leftovers there.
+        // Blocks above the tail are not read: a member may hold remains of writes there.
         let part = |index: u64| match index < k {
             true => Piece {
                 index,
@@ -401,7 +401,7 @@ impl Raid {
         }
     }
 
-    /// What a read of `piece` from a member has found.
+    /// Takes the result of a read of `piece` from a member.
     async fn take_read(
         &self,
         zone: ZoneIndex,
@@ -414,7 +414,7 @@ impl Raid {
             self.power_checked().await;
         }
         match done.result {
-            // The part may have been lost while it was read.
+            // The part may have been lost during the read.
             Ok(()) if !self.has_piece(zone, seat.member, piece) => Err(Status::UnrecoveredReadError.into()),
             Ok(()) => Ok(self.overlay_piece(zone, seat.member, piece, done.data)),
             Err(error) => {
@@ -424,7 +424,7 @@ impl Raid {
         }
     }
 
-    /// Reads `piece`'s offsets of the stripe's row from `member`, whatever its role there.
+    /// Reads `piece`'s offsets of the stripe's row from `member`, whether it holds data or parity there.
     pub async fn read_member(
         &self,
         zone: ZoneIndex,
@@ -441,7 +441,7 @@ impl Raid {
     }
 }
 
-/// `data` with zeros behind it, up to so many blocks.
+/// Pads `data` with zeros to this number of blocks.
 fn padded(data: Buf, blocks: u64) -> Buf {
     if data.blocks() == blocks {
         return data;

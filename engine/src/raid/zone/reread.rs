@@ -2,8 +2,8 @@
 //!
 //! The caller has a checksum for the block. With one parity there is one alternative: decoding it from all other
 //! members. With two, one more of these may be wrong, so each of them is left out in turn. While a stripe is partial
-//! its parities are in memory, computed from the data at the last assembly, even if that was wrong: so parity that
-//! assembly has found on the members, and that differs, is tried as well.
+//! its parities are in memory, computed from the data at the last assembly even if that was wrong: so parity that
+//! assembly found on the members, and that differs, is tried as well.
 
 use crate::{
     buf::Buf,
@@ -61,19 +61,19 @@ impl Raid {
         self.decode_without(zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
     }
 
-    /// Decodes `piece`, one block, with the parities that assembly has found instead of those computed from the data.
+    /// Decodes `piece`, one block, with the parities that assembly found instead of those computed from the data.
     async fn read_with_found(&self, zone: ZoneIndex, piece: Piece, avoided: u32) -> Result<Buf, DeviceError> {
         let found = self.found_parities(zone, piece);
         let (tail, known) = found.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
-        // In place of a parity that was not found, the member has that of another stripe, or nothing.
+        // For a parity that was not found, its member holds that of another stripe, or nothing.
         let lacking = (0..self.layout.parities).filter(|which| known[*which].is_none());
         let avoided =
             lacking.fold(avoided, |all, which| all | 1 << self.layout.parity_member(piece.stripe, which));
         self.decode_without(zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
     }
 
-    /// The parities at `piece`'s offset that assembly has found and that contradict the data, with the tail that they
-    /// belong to; only while their stripe is partial. `None` if there are none.
+    /// The parities at `piece`'s offset that assembly found and that contradict the data, with the tail that they
+    /// belong to; `None` if there are none, or the stripe is not partial any more.
     fn found_parities(&self, zone: ZoneIndex, piece: Piece) -> Option<(u64, Parities)> {
         let running = self.zones.running(zone)?;
         let flow = running.flow.borrow();

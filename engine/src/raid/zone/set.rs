@@ -1,4 +1,4 @@
-//! All zones of a running array: what they are to the host, and which of them have something going on.
+//! All zones of a running array: their states as the host sees them, and the running zones.
 
 use crate::{
     device::{DeviceError, Geometry, Status},
@@ -21,25 +21,25 @@ pub struct ZoneSet {
     count: u32,
     /// Zone states as the host sees them.
     table: RefCell<ZoneTable>,
-    /// Zones that have something going on, by number.
+    /// Running zones, by number.
     running: RefCell<BTreeMap<u32, Rc<Zone>>>,
     /// Zones that are being reset or finished.
     busy: RefCell<BTreeSet<u32>>,
-    /// Zones that could not be decided, and why. Nothing touches them.
+    /// Offline zones, and why recovery could not judge them. They are not accessed.
     offline: RefCell<BTreeMap<u32, Refusal>>,
-    /// Offline zones that hold resources of drives.
+    /// Offline zones that hold active resources of drives.
     holding: RefCell<BTreeSet<u32>>,
-    /// Zones that a member cannot write for now, though it holds its part, and that cannot do without it; and
-    /// which member.
+    /// Stuck zones: a member holds its part but cannot write it for now, and parity does not cover the loss of the
+    /// part. With the number of that member.
     stuck: RefCell<BTreeMap<u32, usize>>,
     /// By zone and member, the exclusive end in blocks of the part that survived a power loss, in zones that have lost
     /// more than parity covers.
     cut_parts: RefCell<BTreeMap<(u32, usize), u64>>,
-    /// Of the plans of all zones.
+    /// Traffic of the plans of all zones.
     traffic: Cell<Traffic>,
-    /// Flushes that have begun.
+    /// Number of flushes that have begun.
     flushes: Cell<u64>,
-    /// Opened when a zone has ended, is not busy any more, or has been left alone by a rebuild.
+    /// Opened when a zone has ended, is not busy any more, or has been left by a rebuild.
     pub changed: Gate,
 }
 
@@ -60,13 +60,13 @@ impl ZoneSet {
         }
     }
 
-    /// The number of a flush that begins.
+    /// Counts a flush that begins, and returns its number.
     pub fn begin_flush(&self) -> u64 {
         self.flushes.set(self.flushes.get() + 1);
         self.flushes.get()
     }
 
-    /// The number of the last flush that has begun.
+    /// Number of the last flush that has begun.
     pub fn flushes(&self) -> u64 {
         self.flushes.get()
     }
@@ -87,18 +87,18 @@ impl ZoneSet {
         self.table.borrow().info(zone).state
     }
 
-    /// What plans of all zones have on their way.
+    /// Traffic of the plans of all zones.
     pub(super) fn traffic(&self) -> Traffic {
         self.traffic.get()
     }
 
-    /// A plan is on its way.
+    /// Adds the traffic of a submitted plan.
     pub(super) fn add_traffic(&self, more: Traffic) {
         let Traffic { commands, blocks } = self.traffic.get();
         self.traffic.set(Traffic { commands: commands + more.commands, blocks: blocks + more.blocks });
     }
 
-    /// A plan is complete.
+    /// Subtracts the traffic of a complete plan.
     pub(super) fn take_traffic(&self, less: Traffic) {
         let Traffic { commands, blocks } = self.traffic.get();
         self.traffic.set(Traffic { commands: commands - less.commands, blocks: blocks - less.blocks });
@@ -112,12 +112,12 @@ impl ZoneSet {
         self.running.borrow().contains_key(&zone.0)
     }
 
-    /// Everything below this block of a zone that is running is complete.
+    /// End of the complete blocks of a zone; `None` if it is not running.
     pub fn complete(&self, zone: ZoneIndex) -> Option<u64> {
         self.running.borrow().get(&zone.0).map(|zone| zone.flow.borrow().complete())
     }
 
-    /// Whether a zone that is running has failed.
+    /// Whether a running zone has failed.
     pub fn gave_up(&self, zone: ZoneIndex) -> bool {
         self.running.borrow().get(&zone.0).is_some_and(|zone| zone.failed.get())
     }
@@ -130,7 +130,7 @@ impl ZoneSet {
         self.running.borrow().range(zones).map(|(_, zone)| zone.clone()).collect()
     }
 
-    /// Zones that hold resources of drives and are running.
+    /// Number of running zones that hold active resources of drives.
     pub fn open_count(&self) -> usize {
         self.running.borrow().values().filter(|zone| zone.flow.borrow().is_open()).count()
     }
@@ -139,27 +139,27 @@ impl ZoneSet {
         self.running.borrow_mut().insert(zone.index.0, zone);
     }
 
-    /// Nothing goes on in a zone any more.
+    /// Removes a zone from the running ones.
     pub fn end(&self, zone: ZoneIndex) {
         self.running.borrow_mut().remove(&zone.0);
     }
 
-    /// Whether nothing of a zone is on the members, though the host may have opened it.
+    /// Whether no data of a zone is on the members, though the host may have opened it.
     pub fn is_unwritten(&self, zone: ZoneIndex) -> bool {
         self.state(zone) != ZoneState::Full && !self.is_running(zone)
     }
 
-    /// Whether a zone is empty, and nothing is about to be written to it.
+    /// Whether a zone is empty, and no write to it has begun.
     pub fn is_empty(&self, zone: ZoneIndex) -> bool {
         self.state(zone) == ZoneState::Empty && !self.is_running(zone)
     }
 
-    /// Has every task look again.
+    /// Wakes all tasks of all running zones.
     pub fn wake(&self) {
         self.running.borrow().values().for_each(|zone| zone.wake());
     }
 
-    /// Has everybody look again who waits for something in `zone`.
+    /// Wakes all tasks that wait for a change of `zone`.
     pub fn wake_one(&self, zone: ZoneIndex) {
         self.changed.open();
         if let Some(zone) = self.running.borrow().get(&zone.0) {
@@ -167,7 +167,7 @@ impl ZoneSet {
         }
     }
 
-    /// Marks zones for a reset or finish; refused while another one is under way in any of them.
+    /// Marks zones busy for a reset or finish; refused while another one is in progress in any of them.
     pub fn mark_busy(&self, zones: &[Range<u32>]) -> Result<(), DeviceError> {
         if zones.iter().any(|range| range.end > self.count) {
             return Err(Status::LbaOutOfRange.into());
@@ -180,7 +180,7 @@ impl ZoneSet {
         Ok(())
     }
 
-    /// The reset or finish of zones has ended.
+    /// Marks zones as not busy: their reset or finish has ended.
     pub fn end_busy(&self, zones: &Range<u32>) {
         self.busy.borrow_mut().retain(|zone| !zones.contains(zone));
         self.changed.open();
@@ -198,7 +198,7 @@ impl ZoneSet {
         self.offline.borrow().contains_key(&zone.0)
     }
 
-    /// Leaves a zone alone from now on; `holds` says that it has resources of drives.
+    /// Takes a zone offline; `holds` says that it holds active resources of drives.
     pub fn put_offline(&self, zone: ZoneIndex, refusal: Refusal, holds: bool) {
         self.offline.borrow_mut().insert(zone.0, refusal);
         if holds {
@@ -206,7 +206,7 @@ impl ZoneSet {
         }
     }
 
-    /// A zone is not offline any more; `false` if it was not.
+    /// Ends the offline state of a zone; `false` if it was not offline.
     pub fn end_offline(&self, zone: ZoneIndex) -> bool {
         let was_offline = self.offline.borrow_mut().remove(&zone.0).is_some();
         if was_offline {
@@ -215,24 +215,24 @@ impl ZoneSet {
         was_offline
     }
 
-    /// How many zones that are offline hold resources of drives.
+    /// Number of offline zones that hold active resources of drives.
     pub fn holding(&self) -> usize {
         self.holding.borrow().len()
     }
 
-    /// Tells the table what a zone is.
+    /// Loads the state of a zone into the zone table.
     pub fn load(&self, info: &ZoneInfo) {
         let mut table = self.table.borrow_mut();
         table.hold(self.holding() as u32);
         table.load(info);
     }
 
-    /// A member cannot write a zone for now.
+    /// Marks a zone as stuck on a member, which cannot write it for now.
     pub fn stick(&self, zone: ZoneIndex, member: usize) {
         self.stuck.borrow_mut().insert(zone.0, member);
     }
 
-    /// The member that cannot write a zone for now.
+    /// The member that a zone is stuck on.
     pub fn stuck(&self, zone: ZoneIndex) -> Option<usize> {
         self.stuck.borrow().get(&zone.0).copied()
     }

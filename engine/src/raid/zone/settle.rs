@@ -28,7 +28,7 @@ impl Raid {
         }
     }
 
-    /// One round; `false` if there was nothing to do.
+    /// Carries out one round; `false` if there was nothing to do.
     async fn settle_once(&self, zone: &Zone) -> bool {
         if self.has_failed(zone.index) && self.stillness.handing_over().is_none() {
             self.give_up(zone);
@@ -57,7 +57,7 @@ impl Raid {
         Round { complete: flow.complete, wanted, chunks: self.chunks_to_claim(flow), claimed: flow.claimed }
     }
 
-    /// Writes the evidence of a round; the end of the data that is promised from then on, or 0.
+    /// Writes the evidence of a round; returns the end of the data that is promised from then on, or 0.
     async fn settle_round(&self, zone: &Zone, round: &Round) -> u64 {
         let safe = self.layout.policy.settle(self, zone, round).await;
         if safe > 0 {
@@ -67,9 +67,9 @@ impl Raid {
     }
 
     /// Records in the members' logs, before the first acknowledged FUA write or flush of a zone, that everything below
-    /// `tail_blocks` is promised. Without the record, a zone whose ZRWAs are all lost before the write pointers have
-    /// moved would be empty after a crash. It is written after the other evidence of the tail (log blocks, write
-    /// pointers), so that a record without such evidence proves a loss.
+    /// `tail_blocks` is promised. Without the record, a zone would be empty after a crash in which all its ZRWAs are
+    /// lost before the write pointers have moved. It is written after the other evidence of the tail (log blocks, write
+    /// pointers), so a record without such evidence proves a loss.
     pub async fn record_promise(&self, zone: &Zone, tail_blocks: u64) {
         if zone.promised.replace(true) || !self.layout.policy.uses_zrwa() {
             return;
@@ -80,7 +80,7 @@ impl Raid {
         }
         let live = self.live(zone.index);
         let unmoved = each(live).filter(|m| zone.flow.borrow().positions[*m] == 0);
-        // A part whose write pointer has moved is not empty after the loss of its ZRWA; without enough others the
+        // A part with a write pointer that has moved is not empty after the loss of its ZRWA; without enough others the
         // zone is offline anyway.
         if !self.members.are_enough(unmoved.fold(0, |mask, m| mask | 1 << m)) {
             return;
@@ -90,9 +90,9 @@ impl Raid {
         self.append_to(live, Record::Tail(record), sequence).await;
     }
 
-    /// Writes the evidence of all complete data before a zone is finished, as before its first promise, unless something
-    /// has been promised. Without it, a zone whose ZRWAs are all lost while it is finished would be full of zeros after a
-    /// crash. The zone is quiet.
+    /// Writes the evidence of all complete data before a zone is finished, as before its first promise, unless
+    /// something has been promised. Without it, a zone would be full of zeros after a crash in which all its ZRWAs are
+    /// lost while it is finished. The zone is quiesced.
     pub async fn prove_data(&self, zone: &Zone) {
         if zone.promised.get() || !self.layout.policy.uses_zrwa() {
             return;
@@ -102,7 +102,7 @@ impl Raid {
         zone.flow.borrow_mut().claimed = round.chunks.max(round.claimed);
     }
 
-    /// Number of whole chunks that should count as settled.
+    /// Number of chunks, from the start of the zone, that should count as settled.
     fn chunks_to_claim(&self, flow: &Flow) -> u64 {
         let (layout, consistency) = (&self.layout, self.behaviour.consistency);
         layout.policy.chunks_to_claim(layout, consistency, flow.complete, flow.claimed)
@@ -175,7 +175,7 @@ impl Raid {
         }
     }
 
-    /// Removes a zone from the running ones: nothing happens in it any more.
+    /// Ends a running zone: drops its state in the logs, and ends its tasks.
     pub fn end_zone(&self, zone: &Zone) {
         self.zones.end(zone.index);
         self.forget_logged(zone.index, u64::MAX);
@@ -209,8 +209,8 @@ impl Raid {
         }
     }
 
-    /// Finishes the members' zones whose capacity is not a whole number of rows, or that are several zones used as one,
-    /// some of which a power cut may have left behind.
+    /// Finishes the members' zones if the array uses less than their capacity, or if they are several zones used as
+    /// one: a power cut may have left some of these behind.
     pub async fn fill_zones(&self, zone: &Zone) {
         if self.has_failed(zone.index) {
             return;
@@ -219,7 +219,7 @@ impl Raid {
         let zones = Zones::One(physical(zone.index));
         let aggregated = {
             let superblock = self.membership.superblock();
-            // Appends leave a reserve.
+            // Zones that are written by appends have a reserve at their end.
             superblock.aggregate > 1 || superblock.group_blocks > 0
         };
         let larger =

@@ -23,7 +23,7 @@ pub struct Stillness {
     held: RefCell<Option<Vec<(Command, Completer)>>>,
     /// Flushes, resets and finishes in progress.
     underway: Cell<u32>,
-    /// The member whose place another drive is taking.
+    /// The member that another drive is replacing.
     handing_over: Cell<Option<usize>>,
 }
 
@@ -37,14 +37,14 @@ impl Stillness {
         self.held.borrow().is_some()
     }
 
-    /// Holds a command that would change something.
+    /// Holds a command that would change the array.
     pub fn hold(&self, command: Command, slots: &Rc<Slots>) -> Completion {
         let (completer, completion) = slots.pair();
         self.held.borrow_mut().get_or_insert_default().push((command, completer));
         completion
     }
 
-    /// Stops holding commands, and returns those that have waited.
+    /// Stops holding commands, and returns those that were held.
     pub fn end(&self) -> Vec<(Command, Completer)> {
         self.handing_over.set(None);
         self.held.take().unwrap_or_default()
@@ -63,7 +63,7 @@ impl Stillness {
         self.underway.get() == 0
     }
 
-    /// The member whose place another drive is taking, while commands are held.
+    /// The member that another drive is replacing, while commands are held.
     pub fn handing_over(&self) -> Option<usize> {
         self.handing_over.get()
     }

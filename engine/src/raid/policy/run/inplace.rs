@@ -1,4 +1,4 @@
-//! Zebra at work and in recovery: what [`crate::raid::policy::inplace`] decides is carried out here.
+//! Policy `inplace`: settling, recovery and metadata of blocks, as [`crate::raid::policy::inplace`] decides.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -43,7 +43,7 @@ struct Rows {
 }
 
 impl Raid {
-    /// What `member` holds in row `row` of a complete stripe.
+    /// Content of the blocks of `member` in row `row` of a complete stripe.
     pub fn content_of(&self, member: usize, row: u64) -> Content {
         match self.layout.role(member, row) {
             Role::Data(_) => Content::Data,
@@ -51,8 +51,8 @@ impl Raid {
         }
     }
 
-    /// The write of `data` at block `at` of a member's part of `zone`, with the metadata that the policy
-    /// wants.
+    /// Write command for `data` at block `at` of a member's part of `zone`, with the out-of-band metadata that the
+    /// policy requires.
     pub fn write_of(
         &self,
         member: usize,
@@ -74,11 +74,11 @@ impl Raid {
         Command::Write { lba, data, oob, fua }
     }
 
-    /// Metadata for some blocks of a member.
+    /// Out-of-band metadata for blocks of a member.
     fn oob(&self, member: usize, lba: Lba, blocks: u64, mark: Mark) -> Buf {
         let size = self.members.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
         let len = size * blocks as usize;
-        // Sliced, it is the only reference all the same.
+        // The slice is still the only reference to the buffer.
         let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
         for (lba, bytes) in (lba.0..).zip(oob[..len].chunks_exact_mut(size.max(1))) {
             let (own, rest) = bytes.split_at_mut(OOB_BYTES.min(size));
@@ -92,7 +92,7 @@ impl Raid {
         Origin { array: self.array, member: member as u32, lba }
     }
 
-    /// Has everything that earlier assemblies have left beyond `tail` count for nothing, if a crash comes
+    /// Logs a new generation of a zone: blocks that earlier assemblies left beyond `tail` do not count after a crash
     /// from now on.
     pub async fn begin_generation(&self, zone: &Zone, tail: u64) {
         zone.flow.borrow_mut().tell(tail);
@@ -100,7 +100,7 @@ impl Raid {
         self.broadcast(Record::Tail(self.generation_record(zone)), sequence).await;
     }
 
-    /// What [`Raid::begin_generation`] has logged.
+    /// The record that [`Raid::begin_generation`] logs.
     pub fn generation_record(&self, zone: &Zone) -> TailRecord {
         let flow = zone.flow.borrow();
         let generation = self.membership.generation();
@@ -114,7 +114,7 @@ impl Raid {
             return Ok(verdict);
         }
         let Some(told) = self.newest_generation(view.zone, &record) else {
-            // Nothing was written since the last reset, if the record of a beginning would be known.
+            // Nothing was written since the last reset, unless the record of a generation has been lost.
             self.check_unrecorded(view, &wps).await?;
             let leftovers = view.present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
             return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
@@ -158,8 +158,8 @@ impl Raid {
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
-    /// Refuses a zone without a record of its beginning, if there may have been one or it holds data all
-    /// the same.
+    /// Refuses a zone without a record of a generation, if the record may have been lost, or members hold data of the
+    /// zone all the same.
     async fn check_unrecorded(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
         let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
         if members().all(|m| self.log_has_holes(view.zone, m))
@@ -182,14 +182,14 @@ impl Raid {
         Ok(())
     }
 
-    /// The newest tail record of the zone's present life.
+    /// The newest tail record of the zone's present epoch.
     fn newest_generation(&self, zone: ZoneIndex, record: &ZoneRecord) -> Option<TailRecord> {
         let tails = self.members.logs().filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
         let present = tails.filter(|tail| tail.epoch == record.epoch);
         present.max_by_key(|tail| (tail.generation, tail.tail_blocks))
     }
 
-    /// Reads what members hold of the rows in which the tail may be.
+    /// Reads the rows of all members in which the tail may lie.
     async fn read_rows(
         &self,
         zone: ZoneIndex,
@@ -226,7 +226,7 @@ impl Raid {
                     }
                     seen.found.push(content);
                     let data = block.map_or(Buf::default(), |(data, _)| data);
-                    // A hole counts for where the zone ends, and nothing is decoded with it.
+                    // A hole counts as written for the tail, and nothing is decoded with it.
                     let hole = self.catalog.has_hole(zone, member, at..at + 1);
                     rows.blocks[member].push(if hole { Buf::default() } else { data });
                 }
@@ -247,7 +247,7 @@ impl Raid {
         rows
     }
 
-    /// The blocks of one row of a member with their marks, if they are ours.
+    /// Reads the blocks of one row of a member, each with its mark if that is valid.
     async fn read_row(
         &self,
         zone: ZoneIndex,
@@ -284,8 +284,8 @@ impl Raid {
         blocks
     }
 
-    /// What block `at` of a member's part of a zone counts for, with a mark of this life of the zone.
-    /// `passed` says that the write pointer has passed it.
+    /// Content of block `at` of a member's part of a zone, with its mark if that is of the present epoch; `None` if the
+    /// block does not count. `passed` says that the write pointer has passed it.
     fn content(
         &self,
         member: usize,
@@ -316,8 +316,8 @@ impl Raid {
         }
     }
 
-    /// What members have to be given before a zone goes on with its tail at `tail`: blocks below it that
-    /// they lack, and all of them where write pointers have not moved ([`Raid::revive`]).
+    /// Blocks to be written before a zone continues at `tail`: blocks below the tail that members lack, and all of them
+    /// where write pointers have not moved ([`Raid::revive`]).
     fn to_write_back(&self, rows: &Rows, zone: ZoneIndex, told: &TailRecord, tail: u64) -> Vec<Held> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
@@ -356,7 +356,7 @@ impl Raid {
         held
     }
 
-    /// Makes sure that the tail with which a zone goes on is found again, whoever is lost.
+    /// Makes the tail with which a zone continues recoverable with any member lost.
     pub async fn secure_in_place(&self, zone: &Zone) {
         let layout = &self.layout;
         let tail = zone.flow.borrow().complete();
@@ -390,7 +390,7 @@ impl Raid {
         }
         self.barrier(self.live(zone.index)).await;
         if self.has_failed(zone.index) {
-            // Without these members the tail may be none.
+            // With too few members the new generation might not keep the tail.
             return;
         }
         self.begin_generation(zone, tail).await;
@@ -409,7 +409,7 @@ impl Rows {
         self.blocks[member].get(at as usize).filter(|block| !block.is_empty())
     }
 
-    /// Parity number `which` of the first chunks of a stripe at an offset, as the members have it.
+    /// Parity number `which` of the first `covers` chunks of a stripe at an offset, as found on the members.
     fn version(
         &self,
         layout: &Layout,
@@ -426,7 +426,7 @@ impl Rows {
         found.map(|found| &found[..])
     }
 
-    /// A sum of the data at offset `block` of a stripe, if what was read tells it.
+    /// Computes a sum of the data at offset `block` of a stripe; `None` if the blocks that were read do not suffice.
     fn sum(&self, layout: &Layout, stripe: u64, block: u64, wanted: Sum) -> Option<Buf> {
         let column = self.evidence.column(layout, stripe, block);
         let data = column.data.iter().map(|index| layout.member(stripe, *index));
@@ -435,7 +435,7 @@ impl Rows {
             Place::Row(row) => self.block(layout, layout.parity_member(stripe, version.which), row, block),
             Place::MetaLog => self.logged.get(&(stripe, block, version.covers, version.which)),
         });
-        // A hole counts for where the zone ended, but nothing is decoded with it.
+        // A hole counts as written for the tail, but nothing is decoded with it.
         let there = column.sums.iter().zip(data.chain(versions));
         let (sums, blocks): (Vec<_>, Vec<_>) = there.filter_map(|(sum, block)| Some((*sum, block?))).unzip();
         let recipe = decode::solve(u128::MAX, &sums, wanted)?;

@@ -1,4 +1,4 @@
-//! RAIZN at work and in recovery: what [`crate::raid::policy::log`] decides is carried out here.
+//! Policy `log`: settling, recovery and burned blocks, as [`crate::raid::policy::log`] decides.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -33,13 +33,13 @@ pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
 }
 
 impl Raid {
-    /// As [`Raid::judge`]: looks at one zone and decides. Notes which blocks are burned.
+    /// As [`Raid::judge`], for this policy. Records which blocks are burned.
     pub async fn judge_log(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, info) in view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?))) {
             let burned = self.burned_of(view.zone, view.record.epoch, member);
-            // Which of the relocated blocks were in the part of its log that is gone nobody knows.
+            // It is unknown which relocated blocks were in the unreadable part of the member's log.
             let has_gone = !burned.is_empty() && self.log_has_holes(view.zone, member);
-            // What was burned had been written: the part is not as it was left if it ends before.
+            // Burned blocks had been written: a part that ends before them has been changed since.
             if has_gone || burned.iter().any(|blocks| blocks.end > self.wp_of(info)) {
                 view.record.lost |= 1 << member;
             }
@@ -78,17 +78,18 @@ impl Raid {
         }
         let mut blocks = match record.finished {
             Some(tail) => tail,
-            // Without a member that was there, what it lacks may be decoded.
+            // Blocks that a member lacked may be decodable now that it is missing: the end that was reported then is
+            // kept.
             None => decide(layout, &evidence)?.min(view.told_end.unwrap_or(u64::MAX)),
         };
         if record.finished.is_some() {
-            // What a member that was finished reads as beyond its part is nothing.
+            // Blocks of a finished member beyond the end of its part are not data.
             for (member, part) in evidence.parts.iter_mut().enumerate() {
                 if let Some(part) = part {
                     part.wp_blocks = part.wp_blocks.min(position(layout, member, blocks));
                 }
             }
-            // All data was on the members when the finish was promised.
+            // All data was on the members when the finish was logged.
             for (member, part) in evidence.parts.iter_mut().enumerate() {
                 let end = data_end(layout, member, blocks);
                 if part.take_if(|part| part.wp_blocks < end).is_some() {
@@ -104,7 +105,7 @@ impl Raid {
             match self.gather(view, &mut evidence, blocks).await {
                 Ok(found) => break found,
                 Err(refusal) if record.finished.is_some() => return Err(refusal),
-                // What cannot be decoded was never promised, if there are enough who could say so.
+                // Blocks that cannot be decoded were never promised, unless too many members are unknown.
                 Err(refusal) => match decide(layout, &evidence)? {
                     less if less < blocks => blocks = less,
                     _ => return Err(refusal),
@@ -132,8 +133,8 @@ impl Raid {
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
-    /// What is lacking of the parity of complete stripes below a tail at `tail_blocks`, and the running
-    /// parity of the stripe of the tail.
+    /// Missing parity of complete stripes below a tail at `tail_blocks`, and the running parity of the stripe of the
+    /// tail.
     async fn gather(
         &self,
         view: &ZoneView<'_>,
@@ -142,7 +143,7 @@ impl Raid {
     ) -> Result<(Vec<Held>, ([BufMut; MAX_PARITIES], Found)), Refusal> {
         let layout = &self.layout;
         let mut held = Vec::new();
-        // As it was: blocks that turn out to be unreadable on the way are not lacking.
+        // A copy of the parts: blocks found unreadable on the way are not missing.
         for (member, part) in evidence.parts.clone().into_iter().enumerate() {
             let Some(part) = part else { continue };
             let is_lacking = |at: &u64| !part.holds(*at) && !part.unreadable.contains(at);
@@ -172,7 +173,7 @@ impl Raid {
         Ok((held, (running, differing)))
     }
 
-    /// Whether something that the log of `member` had of `zone` could not be read.
+    /// Whether records of `zone` may be missing in the log of `member`, since some of it could not be read.
     pub fn log_has_holes(&self, zone: ZoneIndex, member: usize) -> bool {
         let record = self.catalog.record(zone);
         self.members.log(member).is_some_and(|log| {
@@ -181,8 +182,8 @@ impl Raid {
         })
     }
 
-    /// Refuses a tail that ends where a missing member may have had more, and the partial parity that
-    /// would show it may have been in a hole of another member's log.
+    /// Refuses a tail if the next block belongs to a missing member and may have been written: the partial parity that
+    /// would show it may have been in an unreadable part of another member's log.
     fn check_holes(&self, zone: ZoneIndex, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
         let layout = &self.layout;
         let (stripe, at) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
@@ -191,7 +192,7 @@ impl Raid {
             return Ok(());
         }
         for last in index..layout.data_chunks() - 1 {
-            // As many logs that are whole as there are chunks lacking would have the slots, if there were any.
+            // As many intact logs as there are missing chunks suffice: they would hold the slots, if there were any.
             let lacks = |chunk: &u64| evidence.parts[layout.member(stripe, *chunk)].is_none();
             let lacking = (0..=last).filter(lacks).count();
             let holders = (0..layout.parities).map(|which| layout.slot(stripe, last, which).0);
@@ -205,7 +206,7 @@ impl Raid {
         Ok(())
     }
 
-    /// What `member` holds of a zone that looks like `info`.
+    /// Evidence on a member's part of a zone, for which its drive reports `info`.
     fn part_of(&self, zone: ZoneIndex, epoch: u64, member: usize, info: &ZoneInfo) -> Part {
         let wp_blocks = self.wp_of(info);
         let mut part = Part { wp_blocks, ..Part::default() };
@@ -219,7 +220,7 @@ impl Raid {
         part
     }
 
-    /// Up to where a part of a zone is written that looks like `info`.
+    /// End of the written blocks of a part for which its drive reports `info`.
     fn wp_of(&self, info: &ZoneInfo) -> u64 {
         let used_blocks = self.layout.rows * self.layout.chunk_blocks;
         match info.state {
@@ -236,7 +237,7 @@ impl Raid {
         own.map(|b| b.from..b.to).collect()
     }
 
-    /// Notes as burned what members hold beyond a tail at `tail_blocks`.
+    /// Records the blocks that members hold beyond a tail at `tail_blocks` as burned.
     fn burn(&self, zone: ZoneIndex, epoch: u64, evidence: &Evidence, tail_blocks: u64) {
         for (member, part) in evidence.parts.iter().enumerate() {
             let Some(part) = part else { continue };
@@ -247,8 +248,8 @@ impl Raid {
         }
     }
 
-    /// A sum of the data at `block` of a stripe, all of which is there or can be decoded. What cannot be read is
-    /// taken for missing.
+    /// Computes a sum of the data at `block` of a stripe, all of which is present or can be decoded. Blocks that cannot
+    /// be read are recorded in `evidence`, and decoded.
     async fn sum_of(
         &self,
         view: &ZoneView<'_>,
@@ -295,7 +296,7 @@ impl Raid {
         }
     }
 
-    /// Logged partial parity: of a slot of chunk `index`.
+    /// Block of the logged slot of chunk `index`; `None` if it is not in the log.
     fn logged(
         &self,
         view: &ZoneView<'_>,
@@ -308,9 +309,9 @@ impl Raid {
         live.parity.get(view.zone.0, view.record.epoch, stripe, index, block).map(|data| Buf::copy_of(data))
     }
 
-    /// What of the logs matters to zones as they go on: the checkpoints of this assembly have nothing
-    /// else. Partial parity of what was rolled back would be wrong later; what decodes the tails, whoever
-    /// will be missing, has to be there.
+    /// Drops the contents of the logs that zones do not need any more, so that they are not in the checkpoints of this
+    /// assembly: partial parity of blocks that were rolled back would be wrong later. Adds the slots that decode the
+    /// tails with any member missing.
     pub fn keep_of_logs(&self, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
         let layout = &self.layout;
         let (mut tails, mut offline) = (BTreeMap::new(), BTreeSet::new());
@@ -326,9 +327,9 @@ impl Raid {
             self.catalog.records().get(zone as usize).is_some_and(|record| record.epoch == epoch)
         };
         let of_zone = |zone: u32, epoch: u64| tails.get(&zone).filter(|_| is_present(zone, epoch));
-        // All that there is of zones in doubt may be needed.
+        // All records of zones in doubt may be needed.
         let in_doubt = |zone: u32, epoch: u64| offline.contains(&zone) && is_present(zone, epoch);
-        // A part that is to be written anew has no blocks in other places.
+        // A part that is to be rebuilt has no relocated blocks.
         let is_lost = |b: &Burned| self.catalog.record(ZoneIndex(b.zone)).lost & (1 << b.member) != 0;
         self.catalog.retain_burned(|b| {
             in_doubt(b.zone, b.epoch) || of_zone(b.zone, b.epoch).is_some() && !is_lost(b)
@@ -377,9 +378,9 @@ impl Raid {
         self.bound_burned(&offline)
     }
 
-    /// Sees to it that relocated blocks fit in the logs. If they would take more than half of what is left
-    /// of one, the member is done without in a zone until that is rebuilt, and in its place again. If no
-    /// member can be done without, they may take all that is left.
+    /// Bounds the room that relocated blocks take in the logs. If they would take more than half of the free room of a
+    /// log, the member loses its part of a zone until that is rebuilt, with all blocks in their places. If no part can
+    /// be spared, they may take all of the room.
     fn bound_burned(&self, offline: &BTreeSet<u32>) -> Result<(), ArrayError> {
         let needed = checkpoint_blocks(&self.membership.superblock());
         for member in 0..self.members.count() {
@@ -394,7 +395,7 @@ impl Raid {
                 if taken <= room / 2 {
                     break;
                 }
-                // No more redundancy is given up than has to be.
+                // As long as they fit, only a zone without any lost part loses one.
                 let can_spare = |parts: u32| match taken <= room {
                     true => parts.count_ones() as usize == self.members.count(),
                     false => !self.members.are_needed(parts),
@@ -414,7 +415,7 @@ impl Raid {
         Ok(())
     }
 
-    /// Forgets the burned blocks of zones that have been reset.
+    /// Drops the burned blocks of zones that have been reset.
     pub fn forget_burned(&self, zones: Range<u32>) {
         if self.layout.policy == Policy::Log {
             for zone in zones {
@@ -423,7 +424,7 @@ impl Raid {
         }
     }
 
-    /// Forgets the burned blocks of a member's part of a zone, which is written anew.
+    /// Drops the burned blocks of a member's part of a zone, which is written anew.
     pub fn unburn(&self, zone: ZoneIndex, member: usize) {
         self.catalog.retain_burned(|b| (b.zone, b.member as usize) != (zone.0, member));
         if let Some(log) = self.members.log(member) {
@@ -431,8 +432,7 @@ impl Raid {
         }
     }
 
-    /// Logs what belongs in burned blocks of a member, from block `at` of its part of a zone on: not
-    /// beyond a row.
+    /// Logs the content of burned blocks of a member, from block `at` of its part of a zone on, within a row.
     pub fn relocate(&self, zone: ZoneIndex, epoch: u64, member: usize, at: u64, data: &[u8]) -> Completion {
         let (stripe, from) = (at / self.layout.chunk_blocks, (at % self.layout.chunk_blocks) as u32);
         let data = self.copy(data);
@@ -440,15 +440,15 @@ impl Raid {
         self.append(member, Record::Parity(record))
     }
 
-    /// Whether some of what `member` holds of a zone is relocated.
+    /// Whether any block of a member's part of a zone is relocated.
     pub fn has_relocated(&self, zone: ZoneIndex, member: usize) -> bool {
         self.layout.policy == Policy::Log
             && self.members.log(member).is_some_and(|log| log.live.borrow().relocated.has(zone.0))
     }
 
-    /// What was read from a member, from block `at` of its part of a zone on, with relocated blocks in
-    /// their places. If another drive has taken the member's place meanwhile it is none of these: whoever reads at
-    /// work asks [`crate::raid::members::Members::losses`].
+    /// Puts relocated blocks in their places in data that was read from a member, from block `at` of its part of a zone
+    /// on. If another drive has taken the member's place meanwhile, the blocks do not belong to this data: reads of a
+    /// running array check [`crate::raid::members::Members::losses`].
     pub fn overlay(&self, zone: ZoneIndex, member: usize, at: u64, data: Buf) -> Buf {
         let log = self.members.log(member);
         if let Some(log) = log.filter(|_| self.has_relocated(zone, member)) {
@@ -480,7 +480,7 @@ impl Raid {
         self.overlay(zone, member, piece.stripe * self.layout.chunk_blocks + piece.from, data)
     }
 
-    /// Writes blocks of members' parts of a quiet zone, and waits for them.
+    /// Writes blocks of members' parts of a quiesced zone, and waits for them.
     pub async fn fill(&self, zone: &Zone, pieces: &[Held]) {
         let mut pending = Vec::new();
         for Held { member, lba, data, .. } in pieces {
@@ -510,8 +510,8 @@ impl Raid {
         self.barrier(self.live(zone.index)).await;
     }
 
-    /// Makes the parity of the partial stripe of a zone that is being finished its full parity, as if the
-    /// rest were zeros.
+    /// Writes the full parity of the partial stripe of a zone that is being finished, as if the rest of the data were
+    /// zeros.
     pub async fn promote(&self, zone: &Zone) {
         let layout = &self.layout;
         let tail = zone.flow.borrow().complete();
@@ -519,7 +519,7 @@ impl Raid {
         let mut held = Vec::new();
         for which in 0..layout.parities {
             let member = layout.parity_member(stripe, which);
-            // The beginning is there already if the tail is in the last chunk.
+            // The blocks before `at` are written already if the tail is in the last chunk.
             let at = position(layout, member, tail);
             let blocks = at - stripe * layout.chunk_blocks..covered.min(layout.chunk_blocks);
             if !blocks.is_empty() {

@@ -1,4 +1,4 @@
-//! ZRAID at work and in recovery: what [`crate::raid::policy::zrwa`] decides is carried out here.
+//! Policy `zrwa`: settling, finishing and recovery, as [`crate::raid::policy::zrwa`] decides.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut, is_uniform},
@@ -24,22 +24,22 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// What logs say of a zone.
+/// Evidence of the logs on a zone.
 #[derive(Default)]
 struct Logged {
     tail: Option<u64>,
-    /// The tail that the metadata logs record.
+    /// Largest tail in the metadata logs.
     promised: Option<u64>,
     /// A log block in the zone itself records a tail.
     in_zone: bool,
-    /// There may be something else in the log blocks, which must not be believed later.
+    /// Log blocks may hold other records, which must not count later.
     leftovers: bool,
-    /// Below this block a tail may have been logged where it can be read no more, on this member.
+    /// A tail below this block may have been logged on this member in blocks that are unreadable now.
     doubt: Option<(u64, usize)>,
 }
 
 impl Logged {
-    /// Refuses a tail that something may have been logged above.
+    /// Refuses a tail if a larger one may have been logged.
     fn check(&self, tail_blocks: u64) -> Result<(), Refusal> {
         match self.doubt {
             Some((end_blocks, member)) if tail_blocks < end_blocks => Err(Refusal::Log { member }),
@@ -57,7 +57,7 @@ impl Logged {
         if !wps.iter().flatten().all(|wp| *wp == 0) || !matches!(place, Place::Row(_)) {
             return Ok(());
         }
-        // It may be there and unreadable.
+        // The log block may be present and unreadable.
         self.check(promised_blocks)?;
         Err(Refusal::PromiseLost { promised_blocks })
     }
@@ -85,7 +85,7 @@ pub async fn show_with(raid: &Raid, zone: &Zone, member: usize, tail_blocks: u64
     let whole = raid.live(zone.index) | 1 << member;
     let is_shown = witness_count(layout, whole, chunks) >= needed(layout, whole);
     if tail_blocks > 0 && !is_shown {
-        // Without the member one witness was enough. As soon as it counts, that one may be lost.
+        // Without the member one witness was enough. Once the member counts, this witness may be lost.
         raid.log_tail(zone, tail_blocks).await;
     }
 }
@@ -107,13 +107,12 @@ pub async fn promote(raid: &Raid, zone: &Zone) {
             raid.on_parts(index, 1 << member, "finish zone", |_| write.clone()).await;
         }
     }
-    // Where a parity could not be written there may be the slot of an earlier stripe, and a write pointer behind it
-    // would say that it is the parity.
+    // Where a parity could not be written there may be the slot of an earlier stripe, which a write pointer beyond it
+    // would show as the parity.
     if raid.has_failed(index) {
         return;
     }
-    // The slots stay where they are until the zones are finished: if any of this fails, or the power goes,
-    // they are there.
+    // The slots stay in place until the zones are finished: they are still there after an error or a power cut.
     raid.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
     raid.barrier(raid.live(index)).await;
 }
@@ -130,8 +129,7 @@ impl Raid {
         let all_empty = view.present().all(|(m, info)| info.state == ZoneState::Empty || !view.trusts(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
         if relied < needed {
-            // What the others had been told, and in a zone that was just begun even that there was anything,
-            // may be known to them alone.
+            // Only the missing members may have evidence of the tail or, in a zone that was just begun, of any data.
             return Err(Refusal::TooFew { present: relied, members, needed });
         }
         if all_empty
@@ -177,8 +175,8 @@ impl Raid {
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
-    /// Whether something that a process had answered is in a zone that is empty on all members. If not,
-    /// it was reset before the process could say so.
+    /// Whether a zone that is empty on all members holds data that a process which died had acknowledged. If not, the
+    /// zone was reset before that process could record it.
     async fn is_answered(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
         if view.answered_blocks == 0 {
             return false;
@@ -190,7 +188,7 @@ impl Raid {
                 match self.is_blank(view.zone, member, zrwa).await {
                     Some(true) => {}
                     Some(false) => return true,
-                    // Others say so.
+                    // Unreadable blocks prove nothing: other members decide.
                     None => blank &= !(1 << member),
                 }
             }
@@ -198,8 +196,8 @@ impl Raid {
         !self.members.are_enough(blank)
     }
 
-    /// What was logged for the zone's present life. If it is empty on all members, that can only be a
-    /// tail in its first stripe.
+    /// Evidence of the logs on the zone's present epoch. If the zone is empty on all members, a tail can only be in its
+    /// first stripe.
     async fn logged_tail(
         &self,
         zone: ZoneIndex,
@@ -239,7 +237,7 @@ impl Raid {
                 }
             }
         }
-        // A tail was promised when all log members had it: one that can be read as a whole is enough.
+        // A tail was promised when all log members had it: the intact blocks of one of them are enough.
         let mut seen: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
         for (stripe, origin, read) in pending {
             let done = read.await;
@@ -248,8 +246,8 @@ impl Raid {
                 Ok(()) => Record::read(&done.data, origin),
                 Err(_) => Err(Unreadable::NoRecord),
             };
-            // A log block is written as one: no power cut leaves half of one. Data can only be there once
-            // all members have passed the row of the stripe, and then no tail is as short as that.
+            // A log block is written atomically: no power cut leaves half of one. Data can be in its place only once
+            // all members have passed the row of the stripe, and then no tail is in this stripe.
             let damaged = match &read {
                 _ if done.result.is_err() => !unwritten,
                 Ok(_) => false,
@@ -282,8 +280,8 @@ impl Raid {
         found
     }
 
-    /// The running parities of the stripe of `tail`: from the data, or with the slots where a data chunk
-    /// cannot be read. Below the offset of the tail they cover a chunk more than above it.
+    /// The running parities of the stripe of `tail`: from the data, or with the slots where a data chunk cannot be
+    /// read. Below the offset of the tail they cover a chunk more than above it.
     async fn load_parities(
         &self,
         view: &ZoneView<'_>,
@@ -312,7 +310,7 @@ impl Raid {
                                 differing.compare((which, at), slot, &said[block]);
                             }
                         }
-                        // What cannot be read is block by block not the same.
+                        // Other members may be unreadable at other blocks: decode each block by itself.
                         None if blocks.end - blocks.start > 1 => {
                             pieces.extend(blocks.clone().map(|block| block..block + 1));
                             break;
@@ -329,14 +327,14 @@ impl Raid {
         Ok((result, differing))
     }
 
-    /// See `Policy::outdated`. Members are asked block by block in the stripes that some write pointer has not passed:
-    /// below its write pointer a member holds what was written, also in an older copy of its drive. So the member that
-    /// lacks something is one whose write pointer is not behind any stripe that parity contradicts.
+    /// See `Policy::outdated`. Checks blocks of the stripes that some write pointer has not passed: below its write
+    /// pointer a member holds the data that was written, even if its drive is an older copy. So the outdated member is
+    /// one with a write pointer that has passed none of the blocks where parity contradicts the data.
     pub async fn outdated_zrwa(&self, view: &ZoneView<'_>, tail: &Tail) -> Result<u32, Refusal> {
         let (layout, chunk) = (&self.layout, self.layout.chunk_blocks);
         let evidence = Evidence { wp_blocks: self.trusted_wps(view), told_blocks: None };
         if evidence.wp_blocks.iter().flatten().count() <= layout.fewest_members() || tail.revived != 0 {
-            // Nothing is redundant, or what was kept in memory is not on the drives.
+            // No symbol is redundant, or the blocks to be written back are in memory only.
             return Ok(0);
         }
         let wp_blocks = |member: usize| evidence.wp_blocks[member].unwrap_or(u64::MAX);
@@ -371,7 +369,7 @@ impl Raid {
                     };
                     let Some(data) = column.found[index as usize].take() else { continue };
                     let is_sure = matches!(place, Place::Row(row) if wp_blocks(member) > row * chunk + block);
-                    // Where two are redundant, the others agree without the one that is wrong.
+                    // With two redundant symbols the others agree without the wrong one.
                     let others = column.agrees();
                     if others != Some(false) && !is_sure {
                         there |= 1 << member;
@@ -382,14 +380,14 @@ impl Raid {
                     column.found[index as usize] = Some(data);
                 }
                 if is_damage {
-                    // An older copy holds this block, too.
+                    // An older copy has this block too, so it is damaged, not outdated.
                     continue;
                 }
                 (suspects, blank, contradictions) = (suspects & there, blank & zeros, contradictions + 1);
             }
         }
         if suspects == u32::MAX || contradictions == 1 && !is_proven {
-            // A bit that has flipped on any member contradicts a single block, too.
+            // A flipped bit on any member contradicts a single block, too.
             return Ok(0);
         }
         let hindmost = each(suspects).map(wp_blocks).min();
@@ -401,7 +399,7 @@ impl Raid {
         }
     }
 
-    /// Moves write pointers, round by round, so that they say `chunks` (§4.4).
+    /// Moves write pointers, round by round, until they show `chunks` chunks (§4.4).
     async fn show_chunks(&self, zone: &Zone, chunks: u64) {
         self.barrier(self.live(zone.index)).await;
         while !self.has_failed(zone.index) {
@@ -422,10 +420,10 @@ impl Raid {
         if self.has_failed(zone.index) {
             return;
         }
-        // Only now: a member that was replaced meanwhile lacks the zone.
+        // Read after the barrier: a member that was replaced meanwhile lacks the zone.
         let live = self.live(zone.index);
         let sequence = self.membership.next_sequence();
-        // The two blocks take turns: one of them is whole whatever happens to the other.
+        // The two log blocks are used in turn: one of them is intact whatever happens to the other.
         let (epoch, block) = {
             let mut flow = zone.flow.borrow_mut();
             (flow.epoch(), flow.next_log_block())
