@@ -29,10 +29,6 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Most zeros that are written at once.
 const ZEROS_BYTES: u64 = 1 << 18;
 
-/// Most requests that wait for room, as long as the longest that a kernel makes: others fail, so that there are some left
-/// for what makes room.
-const MOST_WAITING: u64 = 64;
-
 /// After this long a request that waits for room is tried again, whatever may have made some.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -68,10 +64,11 @@ fn covering(at: u64, bytes: u64) -> Range<u64> {
 }
 
 impl Bytes {
-    pub fn of(volume: Volume, buffers: Source) -> Bytes {
+    /// Requests that find no room wait on `ring`, if the volume is set so; without one they fail.
+    pub fn of(volume: Volume, buffers: Source, ring: Option<Ring>) -> Bytes {
         Bytes {
             volume,
-            ring: None,
+            ring,
             ending: Cell::new(false),
             whole: false,
             pool: RefCell::new(BufPool::fed_by(buffers)),
@@ -82,26 +79,18 @@ impl Bytes {
 
     /// The same for whoever asks for whole sectors of the volume and nothing else: where these are blocks nobody is in
     /// anybody's way.
-    pub fn of_sectors(volume: Volume, buffers: Source) -> Bytes {
-        Bytes { whole: volume.sector() == SectorSize::B4096, ..Bytes::of(volume, buffers) }
-    }
-
-    /// Has requests that find no room wait, if the volume is told so.
-    pub fn waiting_on(self, ring: Ring) -> Bytes {
-        Bytes { ring: Some(ring), ..self }
+    pub fn of_sectors(volume: Volume, buffers: Source, ring: Ring) -> Bytes {
+        Bytes { whole: volume.sector() == SectorSize::B4096, ..Bytes::of(volume, buffers, Some(ring)) }
     }
 
     /// Waits until a request that was refused may be tried again; `false` if it fails: it was not refused for want of
-    /// room, has waited for as long as the volume is told, too many wait, or [`Bytes::end_waiting`] was called. `since` is
+    /// room, has waited for as long as the volume is told, or [`Bytes::end_waiting`] was called. `since` is
     /// when it was refused first.
     pub async fn wait_for_room(&self, refused: DeviceError, since: &mut Option<Instant>) -> bool {
         let status = self.volume.status();
         let patience = Duration::from_secs(status.queue_seconds.into());
         let left = patience.saturating_sub(since.get_or_insert_with(Instant::now).elapsed());
-        let waits = refused == Status::CapacityExceeded.into()
-            && !left.is_zero()
-            && status.waiting < MOST_WAITING
-            && !self.ending.get();
+        let waits = refused == Status::CapacityExceeded.into() && !left.is_zero() && !self.ending.get();
         let Some(ring) = self.ring.as_ref().filter(|_| waits) else { return false };
         let mut room = pin!(self.volume.room_made());
         let mut timer = pin!(ring.sleep(left.min(TRY_EVERY)));
@@ -274,7 +263,7 @@ mod tests {
         runtime.block_on(made, || false).unwrap().unwrap();
         let volume = Volume::open(runtime, drive, Behaviour::default());
         let volume = runtime.block_on(volume, || false).unwrap().unwrap();
-        Bytes::of(volume, Rc::new(|_| None))
+        Bytes::of(volume, Rc::new(|_| None), None)
     }
 
     #[test]

@@ -80,6 +80,37 @@ fn write_to_full_volume_waits_without_blocking_others() {
 }
 
 #[test]
+fn full_volume_queues_writes_beyond_what_connections_hold() {
+    let place = over_committed();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let end = fill(&mut client, 0);
+    set(&place, "--when-full", "queue:200");
+    // Small writes by the hundred, then large ones: more data than may wait without a worker, with workers to spare.
+    let (small, large) = (Random(6).bytes(4096), Random(7).bytes(4 * MIB as usize));
+    let large_from = (end + 200 * 4096).next_multiple_of(4 * MIB);
+    for number in 0..200 {
+        client.request(WRITE, 100 + number, (end + number * 4096, 4096));
+        client.say(&small);
+    }
+    for number in 0..10 {
+        client.request(WRITE, 300 + number, (large_from + number * 4 * MIB, 4 * MIB as u32));
+        client.say(&large);
+    }
+    client.request(FLUSH, 1, (0, 0));
+    assert_eq!(client.replied(), (0, 1), "no write has failed");
+    let mut other = Client::ready(&place, false);
+    other.request(TRIM, 3, (0, 64 * MIB as u32));
+    assert_eq!(other.replied(), (0, 3));
+    let mut replies: Vec<(u32, u64)> = (0..210).map(|_| client.replied()).collect();
+    replies.sort_unstable();
+    assert_eq!(replies, (100..300).chain(300..310).map(|cookie| (0, cookie)).collect::<Vec<_>>());
+    assert!(client.read(large_from + 36 * MIB, 4 << 20).unwrap() == large);
+    drop((client, other));
+    server.end(Signal::TERM);
+}
+
+#[test]
 fn waiting_write_fails_at_timeout_or_daemon_end() {
     let place = over_committed();
     let server = Server::of(&place, &[]);

@@ -125,7 +125,7 @@ impl Server {
     pub fn start(reactor: &Reactor, volume: Volume, place: &Place, export: Export) -> Result<Rc<Server>> {
         let (listener, place) = place.listen()?;
         let server = Rc::new(Server {
-            bytes: Bytes::of(volume, reactor.buffers()).waiting_on(reactor.ring()?.clone()),
+            bytes: Bytes::of(volume, reactor.buffers(), Some(reactor.ring()?.clone())),
             export,
             ring: reactor.ring()?.clone(),
             runtime: reactor.runtime().clone(),
@@ -273,27 +273,37 @@ impl Server {
         });
     }
 
-    /// Carries out a request, and answers it. One that waits for room keeps no worker from others.
+    /// Carries out a request, and answers it. A write that waits for room keeps no worker from other requests, until
+    /// `MOST_HELD_BYTES` of data wait: then it keeps its worker and its share of the connection's data, and the
+    /// connection accepts no more requests than it may hold.
     async fn serve(self: Rc<Self>, connection: Rc<Connection>, mut job: Job) {
         let (bytes, cost) = (job.held_bytes(), job.cost());
-        let carried_out = self.carry_out(&connection, &mut job).await;
-        connection.release(bytes, cost);
-        match carried_out {
-            Ok(Some(refused)) => {
+        match self.carry_out(&connection, &mut job).await {
+            Ok(Some(refused)) if self.waiting_bytes.get() + bytes <= MOST_HELD_BYTES => {
+                connection.release(bytes, cost);
+                self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
                 let server = self.clone();
-                self.runtime.spawn(async move { server.wait_for_room(&connection, job, refused).await });
+                self.runtime.spawn(async move {
+                    server.wait_for_room(&connection, job, refused).await;
+                    server.waiting_bytes.set(server.waiting_bytes.get() - bytes);
+                });
             }
-            answered => self.end_job(&connection, &job, answered.map(drop)),
+            Ok(Some(refused)) => {
+                self.wait_for_room(&connection, job, refused).await;
+                connection.release(bytes, cost);
+            }
+            answered => {
+                connection.release(bytes, cost);
+                self.end_job(&connection, &job, answered.map(drop));
+            }
         }
     }
 
     /// Tries a request again that was refused for want of room, until it is answered.
     async fn wait_for_room(&self, connection: &Connection, mut job: Job, mut refused: DeviceError) {
-        let (mut since, held_bytes) = (None, job.held_bytes());
-        let waiting_bytes = self.waiting_bytes.get() + held_bytes;
-        self.waiting_bytes.set(waiting_bytes);
+        let mut since = None;
         let answered = loop {
-            if waiting_bytes > MOST_HELD_BYTES || !self.bytes.wait_for_room(refused, &mut since).await {
+            if !self.bytes.wait_for_room(refused, &mut since).await {
                 break connection.answer(&job.request, Err(refused)).await;
             }
             match self.carry_out(connection, &mut job).await {
@@ -301,7 +311,6 @@ impl Server {
                 answered => break answered.map(drop),
             }
         };
-        self.waiting_bytes.set(self.waiting_bytes.get() - held_bytes);
         self.end_job(connection, &job, answered);
     }
 

@@ -94,11 +94,14 @@ impl Face {
         }
     }
 
-    fn served(self, reactor: &Reactor, tails: &Rc<TailFile>, replay: Replay) -> Served {
-        match self {
+    fn served(self, reactor: &Reactor, tails: &Rc<TailFile>, replay: Replay) -> Result<Served> {
+        Ok(match self {
             Face::Zoned(device) => Served::Zoned(Zoned::new(device, tails.clone(), replay)),
-            Face::Volume(volume) => Served::Volume(Box::new(Bytes::of_sectors(volume, reactor.buffers()))),
-        }
+            Face::Volume(volume) => {
+                let ring = reactor.ring()?.clone();
+                Served::Volume(Box::new(Bytes::of_sectors(volume, reactor.buffers(), ring)))
+            }
+        })
     }
 }
 
@@ -133,7 +136,7 @@ impl BlockDevice {
         let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
         let started = async {
             controls.set_params(info.device, &params).await?;
-            serve(reactor, &info, face.served(reactor, tails, Replay::default()))
+            face.served(reactor, tails, Replay::default()).and_then(|served| serve(reactor, &info, served))
         };
         let queues = match started.await {
             Ok(served) => served,
@@ -174,7 +177,7 @@ impl BlockDevice {
             tails.end_append(slot);
         }
         controls.start_recovery(id).await?;
-        let queues = serve(reactor, &info, face.served(reactor, tails, replay))?;
+        let queues = serve(reactor, &info, face.served(reactor, tails, replay)?)?;
         let this = BlockDevice { controls, queues, id };
         this.settled().await?;
         this.controls.end_recovery(id).await?;
