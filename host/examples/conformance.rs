@@ -1,11 +1,11 @@
-//! Asks a real drive what `sim/src/conformance.rs` asks the emulated one, and whether it keeps what
-//! is written to it:
+//! Runs the conformance rows of the emulated drive (`sim/src/conformance.rs`) on a real drive, and checks that written
+//! data can be read back:
 //!
 //!     conformance DRIVE
 //!
-//! Everything on the drive is destroyed. The rows are for one shape of drive, which QEMU can emulate;
-//! another one is only written and read. Exits with 0 if the drive differs only where QEMU or the
-//! block layer are known to.
+//! Everything on the drive is destroyed. The rows are for one geometry, which QEMU can emulate; with another geometry
+//! only writes and reads are checked. Exits with 0 if there are no differences other than the known ones of QEMU or of
+//! the block layer.
 #![allow(clippy::unwrap_used)]
 
 use engine::{
@@ -17,8 +17,8 @@ use host::{drive, reactor::Reactor};
 use sim::conformance::{Do, ROWS, Row, command, model};
 use std::{path::Path, process::ExitCode, rc::Rc};
 
-/// Where QEMU differs: it gives a ZRWA to zones that are not empty, counts such a one twice and never
-/// gets it back, takes an explicit flush to be about one block more, and opens all zones one by one.
+/// Known differences of QEMU: it allocates a ZRWA for zones that are not empty, counts such a ZRWA twice and never
+/// releases it, takes the range of an explicit flush as one block longer, and opens all zones one by one.
 const QEMU: &[&str] = &[
     "open all opens all or none",
     "no victim is closed in vain",
@@ -33,7 +33,7 @@ const QEMU: &[&str] = &[
     "a zone that fills up releases its ZRWA",
 ];
 
-/// Where block devices differ: the kernel cuts reads at the ends of zones.
+/// Known differences of block devices: the kernel splits reads at zone boundaries.
 const BLOCK_LAYER: &[&str] = &["a read into the next zone"];
 
 struct Bench {
@@ -60,7 +60,7 @@ impl Bench {
         self.run(Command::Reset { zones: Zones::All }).result.unwrap();
     }
 
-    /// Whether a drive of this kind can be asked for `step`.
+    /// Whether a drive of this kind supports `step`.
     fn knows(&self, step: Do) -> bool {
         let geometry = self.geometry();
         match step {
@@ -71,7 +71,10 @@ impl Bench {
         }
     }
 
-    /// What is wrong with the drive in this row.
+    /// Compares the drive with a row.
+    ///
+    /// # Errors
+    /// The difference.
     fn check(&self, row: &Row) -> Result<(), String> {
         let &(_, before, step, expected, zone, state, wp_blocks, zrwa) = row;
         self.blank();
@@ -79,7 +82,7 @@ impl Bench {
             self.run(command(*step)).result.map_err(|error| format!("{step:?} comes before: {error}"))?;
         }
         let result = self.run(command(step)).result;
-        // The block layer says less of what is wrong.
+        // Errors of the block layer are less specific.
         let same = match result {
             Err(DeviceError::Os(_)) => expected.is_err(),
             result => result == expected.map_err(Into::into),
@@ -95,7 +98,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Writes in every way that there is, and reads it back.
+    /// Writes in all supported ways, and verifies the data.
     fn write_and_read(&self) {
         let geometry = self.geometry().clone();
         let start = geometry.start(ZoneIndex(1));
@@ -113,7 +116,7 @@ impl Bench {
         let mut pending = Vec::new();
         while at < length {
             let batch = (length - at).min(8);
-            // Blocks of a ZRWA in any order; elsewhere a block device puts them in order by itself.
+            // The blocks of a ZRWA may be written in any order; a block device queues the writes of a zone in order.
             let mut offsets: Vec<u64> = (at..at + batch).collect();
             if zrwa.is_some() {
                 offsets.reverse();
@@ -150,7 +153,7 @@ impl Bench {
                 "metadata {offset}"
             );
         }
-        // Without metadata of its own, which the drive must put somewhere harmless.
+        // Without a metadata buffer: the drive must not write metadata to address 0.
         let done = self.run(Command::read(Lba(start.0 + 1), blank(BLOCK)));
         assert_eq!((done.result, &*done.data), (Ok(()), &*fill(1, BLOCK, 0)));
 

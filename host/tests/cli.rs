@@ -213,7 +213,7 @@ fn of_two_halves_that_never_met_the_newer_one_wins() {
     }
 }
 
-/// Of five members any three include one that knows which members continued without which.
+/// With five members, any three include one that records which members continued without which others.
 #[test]
 fn what_was_left_behind_by_three_of_five_members_does_not_go_on_by_itself() {
     let place = Place::new();
@@ -463,7 +463,7 @@ fn looking_writes_nothing_and_a_drive_that_was_only_looked_for_is_not_stale() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &Random(5).bytes(3 << 20)).ok();
     fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
-    // The first look makes the drives complete the actions of their power-on.
+    // The first inspection makes the drives complete the actions of their power-on.
     assert_eq!(place.run(&["status", "drives"]).code, 1);
     let before = fingerprint(&place.path("drives"));
     assert_eq!(place.run(&["status", "drives"]).code, 1);

@@ -373,7 +373,7 @@ fn an_end_that_fails_leaves_what_was_answered_to_the_next_daemon() {
     assert_eq!(Client::ready(&place, false).write(0, &data, false), 0);
     let fault = |number, what| _ = place.run(&["emulate", "fault", &drive("drives", number), what]).ok();
     [1, 2].into_iter().for_each(|number| fault(number, "gone"));
-    // Drives look for new faults every 5 ms.
+    // Emulated drives read their faults every 5 ms.
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(4));
     let tails = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -548,7 +548,7 @@ fn clients_come_to_terms_and_those_that_do_not_are_let_go() {
     }
     assert_eq!((last, read.len()), (1, 3 << 19));
     assert_eq!(read[..8192], [7; 8192]);
-    // The payload of a refused request is read all the same.
+    // The payload of a refused request is read nevertheless.
     assert_eq!(two.write(64 << 20, &[1; 4096], false), 28);
     assert_eq!(two.write(0, &[1; 100], true), 0);
 
