@@ -1,4 +1,5 @@
-# Installed, with udev and systemd: arrays start by themselves, on NVMe namespaces and on SMR disks, and the unit's hardening is in nobody's way.
+# Installed, with udev and systemd: arrays start automatically, on NVMe namespaces and on SMR disks, in spite of the
+# unit's hardening.
 # guest: --drives 6 --systemd --memory 3G
 
 make install-built TARGET="$GUEST_BIN" >/run/install 2>&1 || { cat /run/install; fail "make install-built"; }
@@ -10,7 +11,7 @@ runs() { [[ $(systemctl is-active "$1") == active ]]; }
 pid() { systemctl show -P MainPID "$1"; }
 journal() { journalctl --no-pager -o cat -u "$1" | tail -20; }
 started() { wait_for 90 runs "$1" || { journal "$1"; fail "$1 does not run"; }; }
-# udev looks at drives whose owner has let go of them, and whoever comes late has to settle first.
+# udev probes a drive when a writable file of it is closed; an event for it has to wait until these probes have ended.
 appear() {
     udevadm settle
     udevadm trigger --action=add "$@"
@@ -25,7 +26,7 @@ wait_for 30 test -b /dev/zoneraid/tank
 DEVICE=$(readlink -f /dev/zoneraid/tank)
 
 step "a file system, found by its UUID"
-# It closes the device more than once; udev, which would look at it in between and miss the end, waits for a lock.
+# mkfs closes the device more than once. With the lock, udev probes the device only after the last close.
 udevadm settle
 udevadm lock --device="$DEVICE" mkfs.btrfs -q -O zoned -d single -m single "$DEVICE" >/run/mkfs 2>&1 || { cat /run/mkfs; fail "mkfs.btrfs"; }
 uuid=$(blkid -p -s UUID -o value "$DEVICE")

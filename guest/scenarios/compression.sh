@@ -1,10 +1,11 @@
-# ext4 on a volume that compresses: it holds more bytes of real files than it has room for, its daemon is killed, then the power is cut and a drive is gone, and all that was acknowledged is there.
-# The volume is told meanwhile to compress nothing, and to compress again, with zstd; what is there stays readable.
+# ext4 on a compressing volume: it holds more bytes of real files than it has space without compression, its daemon is
+# killed, then the power is cut and a drive is lost, and all acknowledged data is there. Meanwhile compression is
+# switched off, and on again with zstd; existing data stays readable.
 # guest: --drives 3:size=256M,zone=8M,capacity=6M --reboots --time-limit 900 --memory 3G
 
 acknowledged=/mnt/guest/acknowledged
 mkdir -p /run/mnt
-# number PATH: one of what status says of the volume
+# number PATH: a field of the volume's status
 number() { zoneraid --json status tank | jq -r ".volume.$1"; }
 trees=(engine/src/volume docs)
 program=$(command -v qemu-system-x86_64)
@@ -14,7 +15,7 @@ tree() {
     cp -r --parents "${trees[@]}" "/run/mnt/tree$1"
     cp "$program" "/run/mnt/tree$1/program"
 }
-# Whether all copies are what they were made from.
+# Whether all copies equal their originals.
 same_trees() {
     local there
     for there in /run/mnt/tree*; do

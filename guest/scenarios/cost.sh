@@ -1,4 +1,4 @@
-# What a 4 KiB request through block device and array costs the daemon: system calls, processor time.
+# Cost of a 4 KiB request through block device and array for the daemon: system calls, processor time.
 # guest: --drives 5
 #
 # The calls are counted and limited; the time is only printed, since QEMU's emulated processor has
@@ -7,7 +7,7 @@
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 
-# load NAME SECONDS OPTIONS...: prints how many requests there were
+# load NAME SECONDS OPTIONS...: prints the number of requests
 load() {
     local name=$1 seconds=$2
     shift 2

@@ -1,7 +1,6 @@
-# The machine crashes under load and a drive is gone when it boots again: all that was acknowledged is there.
-# Each round cuts the power, panics, or reboots without a word to the daemon (which shuts the
-# drives' controllers down), removes the next member, assembles without it, compares, and rebuilds
-# on the drive that the round before had removed.
+# The machine crashes under load and a drive is lost when it boots again: all acknowledged data is there. Each round
+# cuts the power, panics, or reboots without stopping the daemon (which shuts the drives' controllers down), removes the
+# next member, assembles without it, compares, and rebuilds on the drive that the previous round had removed.
 # guest: --drives 6 --reboots --time-limit 900
 
 log=/mnt/guest/acknowledged

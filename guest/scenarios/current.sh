@@ -1,4 +1,5 @@
-# On a current kernel (7 or newer): a volume whose daemon is killed and taken over, zoned XFS under SIGKILL, and fio on the zones.
+# On a current kernel (7 or newer): a volume whose daemon is killed and taken over, zoned XFS under SIGKILL, and fio on
+# the zones.
 # long
 # guest: --kernel 7 --drives 5:size=1G,zone=16M,capacity=12M --memory 3G --time-limit 1800
 
@@ -23,7 +24,7 @@ wait "$fio" || { cat /run/fio; fail "fio on zones"; }
 blkzone reset "$DEVICE"
 
 step "zoned XFS under SIGKILL"
-# xfsprogs knows zoned realtime devices from 6.15 on.
+# xfsprogs supports zoned realtime devices from 6.15 on.
 null_blk helper 320
 if mkfs.xfs -q -f -d rtinherit=1 -r zoned=1,rtdev="$DEVICE" /dev/helper >/run/mkfs 2>&1; then
     mount -t xfs -o rtdev="$DEVICE" /dev/helper /run/mnt

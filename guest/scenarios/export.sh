@@ -58,7 +58,7 @@ start_array tank
 one=nqn.2014-08.org.example:one other=nqn.2014-08.org.example:other
 zoneraid export nvmet tank/zones --transport tcp --address 127.0.0.1 --host $one
 zoneraid export nvmet tank/plain --transport tcp --address 127.0.0.1 --host $other
-# subsystem NAMESPACE: the one that exports it
+# subsystem NAMESPACE: the NQN of the subsystem that exports it
 subsystem() {
     local path
     path=$(grep -lx "$(readlink -f "/dev/zoneraid/tank/$1")" /sys/kernel/config/nvmet/subsystems/*/namespaces/1/device_path)
@@ -76,15 +76,15 @@ wait_for 30 imported
 for device in "$remote" /dev/zoneraid/tank/plain; do
     [[ $(blockdev --getss --getpbsz "$device" | xargs) == "512 4096" ]] || fail "$device has other sectors"
 done
-# Parts of blocks, several of one at the same time.
+# Partial blocks, several parts of a block at the same time.
 fio --name=volume --filename="$remote" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=512-16k \
     --size=16M --io_size=8M --verify=crc32c --output=/run/fio || { cat /run/fio; fail "fio on the volume"; }
 cmp -n $((16 << 20)) "$remote" /dev/zoneraid/tank/plain || fail "the host reads something else"
 blkdiscard --length 16M "$remote"
-# What was read here before is in the kernel's cache.
+# Data that was read on this side before is in the kernel's cache.
 blockdev --flushbufs /dev/zoneraid/tank/plain
 cmp -n $((16 << 20)) /dev/zoneraid/tank/plain /dev/zero || fail "what the host has discarded is still there"
-# A part of a block counts as one.
+# A partial block counts as a whole one.
 zoneraid namespace set tank/plain --bandwidth 64K
 begun=$SECONDS
 dd if=/dev/zero of=/dev/zoneraid/tank/plain bs=512 count=64 oflag=direct status=none

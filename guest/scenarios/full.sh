@@ -1,13 +1,14 @@
-# ext4 and XFS on a volume that is larger than its room: filled until writes are refused, unmounted, mounted, overwritten until the power is cut; then mounted again, emptied, trimmed, checked, and writable again.
-# A write that waits for room (`volume set --when-full queue`) goes on when some of the reserve is lent.
+# ext4 and XFS on a volume that is larger than its space: filled until writes are refused, unmounted, mounted,
+# overwritten until the power is cut; then mounted again, emptied, trimmed, checked, and writable again. A write that
+# waits for free space (`volume set --when-full queue`) continues when some of the reserve is lent.
 # long
 # guest: --drives 3:size=256M,zone=8M,capacity=6M --reboots --time-limit 900
 
 acknowledged=/mnt/guest/acknowledged
 mkdir -p /run/mnt
-# number PATH: one of what status says of the volume, also if that is an alarm
+# number PATH: a field of the volume's status, also of a degraded one
 number() { { zoneraid --json status tank || true; } | jq -r ".volume.$1"; }
-# filled NAME: files of 4 MiB until one is refused; those that are safe are noted
+# filled NAME: writes files of 4 MiB until one is refused, and logs those that are durable
 filled() {
     local n=0
     while dd if=/dev/urandom of="/run/mnt/$1$n" bs=1M count=4 conv=fsync status=none 2>/run/dd; do
@@ -18,7 +19,7 @@ filled() {
     rm -f "/run/mnt/$1$n"
     ((n > 3)) || { cat /run/dd; fail "only $n files"; }
 }
-# fill_up FILESYSTEM: what the power cut finds
+# fill_up FILESYSTEM: fills the file system, and overwrites files until the power is cut
 fill_up() {
     : >"$acknowledged"
     mount "$DEVICE" /run/mnt
@@ -36,7 +37,7 @@ fill_up() {
         dd if=/run/mnt/file2 of=/run/mnt/file0 bs=1M conv=notrunc,fsync status=none || fail "an overwrite is refused"
     done
 }
-# use_again FILESYSTEM CHECKER...: after the power cut
+# use_again FILESYSTEM CHECKER...: checks and uses the file system after the power cut
 use_again() {
     local before name=$1
     shift
@@ -44,19 +45,20 @@ use_again() {
     start_array tank
     mount "$DEVICE" /run/mnt
     if [[ $name == ext4 ]]; then
-        # Its bitmaps may be blocks that were never written: ext4 has noted that some were refused, and has to be repaired.
+        # Its bitmaps may be blocks that were never written. ext4 has recorded that such writes were refused, and has to
+        # be repaired.
         umount /run/mnt
         e2fsck -fy "$DEVICE" >/run/fsck 2>&1 || (($? < 4)) || { cat /run/fsck; fail "e2fsck"; }
         mount "$DEVICE" /run/mnt
     fi
-    # The first one was being overwritten.
+    # file0 was being overwritten.
     sed -i '1d' "$acknowledged"
     sha256sum --quiet -c "$acknowledged" || fail "files differ after the power cut"
     if [[ $name == ext4 ]]; then
-        # A file system may delete nothing before it has written what it was told before: a trim would be too late.
+        # A trim would be too late: a file system may have to write pending data before it can delete anything.
         step "$name: a write waits until some of the reserve is lent"
         zoneraid volume set tank --when-full queue:200
-        # A start has lent half of it already.
+        # The start has lent half of the reserve already.
         dd if=/dev/urandom of=/run/mnt/late bs=1M count=$(($(number free_bytes) / (1 << 20) + 2)) conv=fsync status=none &
         local late=$!
         waits() { (($(number waiting_writes) > 0)); }

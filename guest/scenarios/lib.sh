@@ -1,11 +1,11 @@
-# What the tests have in common; read before each of them. Tests run with `set -euo pipefail`.
+# Functions for all tests, sourced before each of them. Tests run with `set -euo pipefail`.
 
 fail() {
     echo "FAILED: $*" >&2
     exit 1
 }
 
-# Says what is done next, and when.
+# step TEXT: prints the next step of the test, with the time
 step() { echo "== $(cut -d' ' -f1 /proc/uptime) s: $*"; }
 
 # wait_for SECONDS COMMAND...: until the command succeeds
@@ -23,10 +23,10 @@ refused() {
     if "$@" >/dev/null 2>&1; then fail "was not refused: $*"; fi
 }
 
-# A number below $1, drawn from the seed and from what is said to be decided.
+# draw N WORDS...: a number below N that depends on the seed and on WORDS
 draw() { echo $((16#$(echo "$GUEST_SEED $*" | sha256sum | head -c 12) % $1)); }
 
-# The controller (nvme3) that has the serial driveN; PCI probes them in any order.
+# controller N: the name of the controller (nvme3) with the serial driveN; PCI probes them in any order
 controller() {
     local serial
     for serial in /sys/class/nvme/*/serial; do
@@ -38,12 +38,12 @@ controller() {
     return 1
 }
 
-# The drive as zoneraid takes it, and as a block device of the kernel's.
+# drive N; block N: the drive as an NVMe namespace for zoneraid, and as a block device of the kernel
 drive() { local c; c=$(controller "$1") && echo "/dev/ng${c#nvme}n1"; }
 block() { local c; c=$(controller "$1") && echo "/dev/${c}n1"; }
 drives() { local n; for n in "$@"; do drive "$n"; done; }
 
-# remove_drive N: as if it had been pulled; add_drives: those that were removed are back
+# remove_drive N: removes the drive as if it had been pulled; add_drives: brings all removed drives back
 remove_drive() { echo 1 >"/sys/class/nvme/$(controller "$1")/device/remove"; }
 add_drives() { echo 1 >/sys/bus/pci/rescan; }
 
@@ -60,7 +60,8 @@ null_blk() {
     wait_for 5 test -b "/dev/$name"
 }
 
-# smr_disks: makes four host-managed SMR disks in memory, with conventional zones at their start, and names them
+# smr_disks: creates four host-managed SMR disks in memory, with conventional zones at their start, and prints their
+# paths
 smr_disks() {
     modprobe sd_mod
     modprobe scsi_debug zbc=host-managed zone_size_mb=4 zone_nr_conv=2 zone_max_open=12 dev_size_mb=96 \
@@ -72,7 +73,7 @@ smr_disks() {
     for disk in $(disks); do echo "/dev/$(basename "$disk")"; done
 }
 
-# create_array NAME DRIVE...; start_array NAME OPTION...: DEVICE is its block device, DAEMON its process
+# create_array NAME DRIVE...; start_array NAME OPTION...: sets DEVICE to the block device, DAEMON to the process
 create_array() {
     local name=$1
     shift
@@ -80,7 +81,7 @@ create_array() {
 }
 start_array() {
     modprobe ublk_drv
-    # What it prints when it is ready; the link may be a dead daemon's.
+    # Waits for the line that it prints when it is ready; a link may be left from a dead daemon.
     : >/run/started
     zoneraid start "$@" >/run/started &
     DAEMON=$!
@@ -95,7 +96,7 @@ stop_array() {
     wait "$DAEMON"
     [[ ! -e $DEVICE ]] || fail "$DEVICE is still there"
 }
-# loaded PROCESS LOG: once the load that writes this log has had some more acknowledged
+# loaded PROCESS LOG: waits until the load that writes this log has had more writes acknowledged
 loaded() {
     local load=$1 log=$2 before
     wait_for 60 test -e "$log"
@@ -103,10 +104,10 @@ loaded() {
     more() { kill -0 "$load" || fail "the load has failed"; (($(wc -l <"$log") > before + 20)); }
     wait_for 60 more
 }
-# array_is STATE NAME: what `status` says in one word
+# array_is STATE NAME: whether `status` reports this state
 array_is() { [[ $(zoneraid --json status "$2" | jq -r .state) == "$1" ]]; }
 
-# zone_line DEVICE ZONE: how the kernel reports it
+# zone_line DEVICE ZONE: the kernel's report of a zone
 zone_line() {
     local sectors
     sectors=$(cat "/sys/block/$(basename "$1")/queue/chunk_sectors")
@@ -127,9 +128,9 @@ check_f2fs() {
     if grep -E '\[Fail\]|\[ASSERT\]' /run/fsck | grep -v 'free segment_count'; then fail "fsck.f2fs"; fi
 }
 
-# What is written until the power is cut, and logged outside the guest when it is safe.
-# keep_files LOG DIR PREFIX SYNC...: files of random bytes, or of those that `content` gives of file N; SYNC is what sync is
-# told beside the file
+# The next functions write until the power is cut, and log durable data outside the guest.
+# keep_files LOG DIR PREFIX SYNC...: files with the output of `content N`, random bytes by default; SYNC are options of
+# sync
 content() { head -c $((4096 * (1 + $1 % 40))) /dev/urandom; }
 keep_files() {
     local log=$1 dir=$2 prefix=$3 n=0 name sum
@@ -142,8 +143,8 @@ keep_files() {
         echo "$name $sum" >>"$log"
     done
 }
-# keep_rows LOG DATABASE: rows of a new table. A transaction is committed when its journal is unlinked: only EXTRA syncs
-# the directory after that.
+# keep_rows LOG DATABASE: rows of a table. A transaction is committed when its journal is unlinked: only EXTRA syncs the
+# directory after that.
 keep_rows() {
     local n=0
     while true; do
@@ -156,12 +157,12 @@ new_table() {
     sqlite3 "$1" "PRAGMA synchronous=EXTRA; CREATE TABLE t (n INTEGER PRIMARY KEY, sum TEXT);"
     sync
 }
-# several LOG...: however slow the machine is, there is something to tell
+# several LOG...: whether each log has more than three entries, also on a slow machine
 several() {
     local log
     for log in "$@"; do [[ -f $log ]] && (($(wc -l <"$log") > 3)) || return; done
 }
-# same_files LOG DIR; same_rows LOG DATABASE: all that was acknowledged is there
+# same_files LOG DIR; same_rows LOG DATABASE: checks that all acknowledged data is there
 same_files() {
     local name sum
     while read -r name sum; do

@@ -1,10 +1,11 @@
-# Who may only read namespaces and block devices sees all of an array, also while a daemon runs it under load.
+# A user with read permission for namespaces and block devices only can inspect an array, also while a daemon runs it
+# under load.
 # guest: --drives 3:size=512M --memory 3G
 
-# nobody COMMAND...: as somebody without rights
+# nobody COMMAND...: runs a command as an unprivileged user
 nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
 
-# seen NAME DRIVE...: by nobody, everything
+# seen NAME DRIVE...: inspects an array as an unprivileged user
 seen() {
     local name=$1
     shift
@@ -17,7 +18,7 @@ seen() {
     done
 }
 
-# looked NAME DRIVE...: an array of these is looked at by those who may and those who may not
+# looked NAME DRIVE...: inspects an array on these drives with read permission, and without
 looked() {
     local name=$1
     step "$*"
@@ -47,8 +48,8 @@ guest load "$DEVICE" --log /mnt/guest/acknowledged --zones 4 --seconds 20 &
 load=$!
 looks=0
 while kill -0 $load 2>/dev/null; do
-    # Nobody may ask the daemon, and looks at the drives.
-    # What is being written is of different moments: if a zone looks as if a member lacked it, nobody knows.
+    # The unprivileged user may not connect to the daemon, so the drives are inspected. Their states are of different
+    # moments while they are written: a zone that a member seems to lack must not be reported as a fault.
     nobody zoneraid status || fail "nobody may not look at what runs"
     nobody zoneraid examine /dev/zoned1 | grep -F "in use: by \`zoneraid start pond\`" >/dev/null || fail "nobody knows who"
     zoneraid status pond >/dev/null

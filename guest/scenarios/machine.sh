@@ -1,4 +1,4 @@
-# The guest itself: drives of the shapes asked for, pulled drives, power cuts that drives remember.
+# The guest itself: drives of the requested geometries, pulled drives, drives that keep their state over power cuts.
 # guest: --drives 2 --drives 1:lba=512,metadata=8,zrwa=0,zone=16M,capacity=16M --drives 1:conventional=yes
 # guest: --reboots
 

@@ -1,4 +1,4 @@
-# A member is missing at the start: nothing is written without it, and it is simply back when it is there.
+# A member is missing at the start: nothing is written without it, and it is a member again when its drive is back.
 # guest: --drives 5
 
 flags() { zoneraid --json status tank >/run/status || true; jq -r '[.state, .provisional, .read_only] | join(" ")' /run/status; }

@@ -1,16 +1,17 @@
-# Tenants of one array that come, grow and go while another one writes and the daemon is killed. Then three, F2FS, btrfs, and ext4 and SQLite on a volume: under fio at once a drive is pulled and the
-# daemon is killed, then the power is cut and a drive is gone; each one's data is there, and nobody has another one's.
+# Namespaces of one array that are created, resized and removed while another one is written and the daemon is killed.
+# Then three with F2FS, btrfs, and ext4 and SQLite on a volume: under fio on all of them a drive is pulled and the
+# daemon is killed, then the power is cut and a drive is lost; the data of each is there, and in no other namespace.
 # guest: --drives 6:size=1G,zone=8M,capacity=6M,open=40,active=40,zrwa=128K --drives 1:size=256M,conventional=yes --reboots --time-limit 1500 --memory 3G
 
 acknowledged=/mnt/guest/acknowledged
 tenants=(f2fs btrfs ext4)
 mkdir -p "${tenants[@]/#//run/}"
 
-# F2FS knows its devices by name, and this one has another at each boot.
+# F2FS stores the names of its devices, and this drive has another name at each boot.
 ln -s "$(block 6)" /dev/helper
 
 device() { readlink -f "/dev/zoneraid/tank/$1"; }
-# number FILTER: something that status says of the namespaces
+# number FILTER: a field of the namespaces' status
 number() { zoneraid --json status tank | jq -r ".namespaces$1"; }
 
 mounted() {
@@ -19,8 +20,8 @@ mounted() {
     mount -t ext4 "$(device ext4)" /run/ext4
 }
 unmounted() { local tenant; for tenant in "${tenants[@]}"; do umount "/run/$tenant"; done; }
-# A power cut may leave a zone that ends inside of a node; btrfs goes on from there with nodes that are not aligned, which
-# its check calls errors since systems with pages of 64 KiB cannot read them. Nothing else may be said.
+# After a power cut a zone may end inside a node; btrfs continues there with unaligned nodes, which `btrfs check`
+# reports as errors, since systems with pages of 64 KiB cannot read them. No other errors may be reported.
 only_unaligned() {
     local fine='^(\[[1-7]/7\] |Opening filesystem|Checking filesystem on|UUID: |found [0-9]+ bytes used, error\(s\) found$|total |btree space|file data blocks| referenced )'
     local unaligned='^(WARNING: tree block .* is not nodesize aligned|bad metadata .* crossing stripe boundary$|ERROR: errors found in extent allocation tree or chunk allocation$)'
@@ -31,7 +32,7 @@ checked() {
     btrfs check "$(device btrfs)" >/run/check 2>&1 || only_unaligned /run/check || { cat /run/check; fail "btrfs check"; }
     e2fsck -fn "$(device ext4)" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
 }
-# killed TENANT...: the daemon is, and these outlive it
+# killed TENANT...: kills the daemon, and checks that these block devices outlive it
 killed() {
     kill -KILL "$DAEMON"
     wait "$DAEMON" 2>/dev/null || true
@@ -40,7 +41,7 @@ killed() {
     start_array tank
 }
 
-# fill TENANT ZONES RATE: writes zones slowly, and reads them again
+# fill TENANT ZONES RATE: writes zones slowly, and verifies them
 fill() {
     local device size
     device=$(device "$1")
@@ -48,7 +49,7 @@ fill() {
     fio --name="$1" --filename="$device" --direct=1 --zonemode=zbd --ioengine=libaio --iodepth=4 --rw=write --bs=64k \
         --size="$size" --rate="$3" --verify=crc32c --output="/run/$1.fio" || { cat "/run/$1.fio"; fail "fio on $1"; }
 }
-# Beside a tenant that writes all the time.
+# While another namespace is written all the time.
 at_work() {
     step "namespaces are created, resized and removed while the array runs"
     local first new size
@@ -95,7 +96,7 @@ at_work() {
 
 if ((GUEST_BOOT == 1)); then
     create_array tank $(drives 0 1 2 3 4)
-    # As many active zones as each file system wants at least.
+    # The least number of active zones for each file system.
     zoneraid namespace create tank/f2fs --size 1360M --active 6
     start_array tank
     at_work
@@ -109,7 +110,7 @@ if ((GUEST_BOOT == 1)); then
     wait $!
     iops=$(jq '.jobs[0].write.iops | floor' /run/limited)
     ((iops > 100 && iops <= 215)) || fail "$iops requests a second, of 200"
-    # While it runs; who waits by the old limit does not wait longer than by the new one.
+    # A limit can be changed at run time: requests that wait under the old limit wait no longer than under the new one.
     zoneraid namespace set tank/ext4 --iops 1
     fio --name=waits --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=64 --rw=randwrite --bs=4k \
         --number_ios=100 --output=/run/waits &
@@ -117,7 +118,7 @@ if ((GUEST_BOOT == 1)); then
     zoneraid namespace set tank/ext4 --iops 500
     timeout 30 tail --pid=$! -f /dev/null || fail "requests wait by a limit that is not there any more"
     zoneraid namespace set tank/ext4
-    # One that comes again knows nothing of who waited by it before.
+    # A limit that is set again does not count requests that waited under the former one.
     zoneraid namespace set tank/ext4 --iops 1
     fio --name=waits --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=64 --rw=randwrite --bs=4k \
         --number_ios=100 --output=/run/waits &
@@ -128,8 +129,8 @@ if ((GUEST_BOOT == 1)); then
     timeout 20 dd if=/dev/zero of="$(device ext4)" bs=4k count=1 oflag=direct status=none || fail "one request waits for those before"
     zoneraid namespace set tank/ext4
     refused zoneraid namespace set tank/none
-    # No device answers within a microsecond: whoever asks beside one that was promised that is held back, until it is
-    # seen that this is of no use. So it is promised again and again.
+    # No device can meet a latency target of a microsecond: others are throttled for it, until it is found unattainable.
+    # So the target is set repeatedly.
     fio --name=class --filename="$(device ext4)" --direct=1 --rw=randwrite --bs=4k --time_based --runtime=60 --output=/run/class &
     class=$!
     timeout 60 bash -c "while dd if='$(device f2fs)' of=/dev/null bs=64k iflag=direct status=none; do :; done" &
@@ -215,7 +216,7 @@ members[pulled]=5
 lost=${members[$(draw 5 lost)]}
 rows=$(wc -l <"$acknowledged.rows")
 step "boot after the power cut: drive $lost is gone; $rows rows and $(cat "$acknowledged".*[24s] | wc -l) files"
-# That one is a member no more.
+# The drive that was pulled first is no member any more.
 remove_drive "$pulled" || true
 remove_drive "$lost"
 start_array tank

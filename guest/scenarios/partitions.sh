@@ -1,4 +1,5 @@
-# Partitions of a volume, with udev and systemd: links by content and by the array's name, LVM that comes back by itself, and a stop that says what is mounted.
+# Partitions of a volume, with udev and systemd: links by content and by the array's name, automatic activation of LVM,
+# and a refused stop that names the mounts.
 # guest: --drives 5:size=1G,zone=16M,capacity=12M --systemd --memory 3G
 
 make install-built TARGET="$GUEST_BIN" >/run/install 2>&1 || { cat /run/install; fail "make install-built"; }
@@ -8,7 +9,7 @@ udevadm control --reload
 create_array tank $(drives 0 1 2 3 4) >/run/created
 tank=zoneraid@$(zoneraid --json status tank | jq -r .uuid).service
 stopped() { [[ $(systemctl is-active "$tank") != active* && $(systemctl is-active "$tank") != activating ]]; }
-# udev may have started it already: a volume is made while nothing runs.
+# udev may have started the array already, and a volume can only be created while it does not run.
 udevadm settle
 systemctl stop "$tank" || true
 wait_for 60 stopped
@@ -59,7 +60,7 @@ step "after a restart all of it is there again, and nobody has asked LVM"
 systemctl stop "$tank"
 udevadm settle
 [[ ! -e $DEVICE && ! -e /dev/zoneraid/tank-part1 ]] || fail "links are left"
-# A volume group comes up once in a boot: LVM notes here that it has.
+# A volume group is activated once per boot: these files of LVM record that.
 rm -f /run/lvm/pvs_online/* /run/lvm/vgs_online/*
 up
 DEVICE=$(readlink -f /dev/zoneraid/tank)

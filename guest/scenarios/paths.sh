@@ -1,5 +1,5 @@
-# Drives that several controllers may share: one is reset under load, one is pulled while nothing is written. Drives whose
-# block device the kernel hides, because of the size of their zones.
+# Drives that several controllers may share: one is reset under load, one is pulled while the array is idle. Also drives
+# with hidden block devices, because the kernel cannot use zones of their size.
 # guest: --drives 4:shared=yes --drives 3:zone=12M,capacity=12M,size=240M,zrwa=512K
 
 log=/mnt/guest/acknowledged

@@ -1,5 +1,5 @@
 # The policies log and inplace through kills, a power cut, lost drives; on namespaces, null_blk and SMR disks.
-# With QEMU 7.2 under Linux 6.12 commands with more than 512 bytes of metadata lose some; 16 bytes a block never come to that.
+# QEMU 7.2 under Linux 6.12 loses metadata of commands with more than 512 bytes of it; 16 bytes a block stay below that.
 # guest: --drives 4:zrwa=0,size=512M --drives 4:metadata=16,size=512M --reboots --memory 3G --time-limit 600
 
 log=/mnt/guest/acknowledged
@@ -7,7 +7,7 @@ log=/mnt/guest/acknowledged
 # policy_is POLICY NAME
 policy_is() { [[ $(zoneraid --json status "$2" | jq -r .policy) == "$1" ]] || fail "$2 is not of policy $1"; }
 
-# killed NAME ACKNOWLEDGED: the daemon is killed under load; a start takes over
+# killed NAME ACKNOWLEDGED: kills the daemon under load; the next start takes over
 killed() {
     guest load "$DEVICE" --log "$2" --zones 4 --seconds 3 &
     local load=$!
@@ -30,7 +30,7 @@ replaced() {
     stop_array "$1"
 }
 
-# lives NAME POLICY DRIVE...: an array of these but the last one, which replaces another one
+# lives NAME POLICY DRIVE...: tests an array on all drives but the last one, which then replaces a member
 lives() {
     local name=$1 policy=$2 acknowledged=/mnt/guest/$1
     shift 2

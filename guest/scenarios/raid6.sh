@@ -8,7 +8,7 @@ none() { may_be_lost 0; }
 one() { may_be_lost 1; }
 first=$(draw 6 first)
 second=$(((first + 1 + $(draw 5 second)) % 6))
-# Those that are neither, and those that are lost later.
+# The remaining drives, and among them the two that are lost later.
 others=()
 for n in 0 1 2 3 4 5; do ((n == first || n == second)) || others+=("$n"); done
 third=$(draw 4 third)

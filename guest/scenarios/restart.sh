@@ -1,4 +1,4 @@
-# The daemon is killed and upgraded under a mounted file system and under fio, and nobody notices.
+# The daemon is killed and upgraded under a mounted file system and under fio, without errors or lost data.
 # guest: --drives 5:size=1G,zone=16M,capacity=12M --memory 3G
 
 create_array tank $(drives 0 1 2 3 4)

@@ -14,14 +14,14 @@ null_blk model $((zones * zone_mb)) zoned=1 zone_size=$zone_mb zone_capacity=$((
 transcript() {
     local device=$1 n zone=$(($(cat "/sys/block/$(basename "$1")/queue/chunk_sectors") / 8)) cap=$((capacity / 8))
     local queue=/sys/block/$(basename "$device")/queue
-    # said WHAT COMMAND...: whether it succeeds, and what it complains about
+    # said WHAT COMMAND...: prints the exit status of a command and its errors
     said() {
         local what=$1 status=0
         shift
         "$@" >/run/said 2>&1 || status=$?
         echo "$what: $status $(grep -o -E 'Input/output error|Invalid argument|Operation not supported|No space left on device|Value too large|too many|Numerical result out of range|Remote I/O error|Device or resource busy|No buffer space available' /run/said | sort -u | tr '\n' ',')"
     }
-    # The write pointer of a full zone means nothing.
+    # The write pointer of a full zone is undefined.
     state() {
         blkzone report --offset $((zone * 8 * $1)) --count "${2:-1}" "$device" | sed '/(fu)/s/wptr 0x[0-9a-f]*/wptr -/'
     }
@@ -41,14 +41,14 @@ transcript() {
     said "write at the start" put 0 4
     said "write below the write pointer" put 0 1
     said "write past the write pointer" put 5 1
-    # The kernel trusts its own write pointer no more after an error, until it has seen a report.
+    # After an error the kernel discards its own write pointer, until it gets a zone report.
     state 0
     said "write at the write pointer" put 4 1
     said "write of half a block" dd if=/run/random of="$device" oflag=direct,seek_bytes bs=512 count=1 seek=$((5 * 4096))
     state 0
     said "read below the write pointer" get 0 5
     cat /run/said
-    # What is read above the write pointer is not defined: zeros here, ones there.
+    # Data above the write pointer is undefined: zeros on one device, ones on the other.
     said "read across the write pointer" get 3 4
     said "read above the write pointer" get 100 4
     said "read above the capacity" get $((cap + 4)) 4
@@ -80,7 +80,7 @@ transcript() {
     said "close an empty zone" zone_do close "$device" 2
     state 2
     said "open and close without a write" zone_do open "$device" 2
-    # NVMe zones are closed then, those of SCSI empty: null_blk is of the latter kind.
+    # An NVMe zone is closed then, a SCSI zone is empty; null_blk behaves like SCSI.
     said "open and close without a write" zone_do close "$device" 2
     said "reset it" zone_do reset "$device" 2
     said "finish an empty zone" zone_do finish "$device" 3

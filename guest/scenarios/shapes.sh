@@ -3,7 +3,7 @@
 # guest: --drives 3:size=256M,capacity=19M,zrwa=512K,granularity=32K,open=8,active=10
 # guest: --drives 3:lba=512,size=256M,zone=16M,capacity=15M
 
-# lives CHUNK DRIVE...: written, degraded, read, replaced by itself
+# lives CHUNK DRIVE...: tests an array: writes, removes a member, reads, and replaces the member by its own drive
 lives() {
     local chunk=$1 name=tank$2 log=/mnt/guest/acknowledged$2
     shift

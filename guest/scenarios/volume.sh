@@ -1,11 +1,11 @@
-# A volume below ext4, XFS and SQLite: its daemon is killed, then the power is cut and a drive is gone, and all that was acknowledged is there.
-# All of the device is written three times in random order, so that zones are collected; what is trimmed is free; NBD
-# clients see the same.
+# A volume below ext4, XFS and SQLite: its daemon is killed, then the power is cut and a drive is lost, and all
+# acknowledged data is there. The whole device is written three times in random order, so that garbage collection runs;
+# trimmed blocks become free; NBD clients read the same data.
 # guest: --drives 6:size=256M,zone=8M,capacity=6M --reboots --time-limit 900 --memory 3G
 
 acknowledged=/mnt/guest/acknowledged
 mkdir -p /run/mnt
-# used: bytes of the volume that are in use; number PATH: one of what status says of it
+# used: bytes of the volume in use; number PATH: a field of its status
 number() { zoneraid --json status tank | jq -r "$1"; }
 used() { number .volume.used_bytes; }
 killed() {
@@ -29,8 +29,9 @@ if ((GUEST_BOOT == 1)); then
     (($(cat "$QUEUE/discard_max_bytes") > 0 && $(cat "$QUEUE/write_zeroes_max_bytes") > 0)) || fail "no discard"
 
     step "all of it three times, in random order, and the daemon is killed meanwhile"
-    # Once with blocks that are drawn evenly, once with a few of them again and again, and then each: if all passes had the
-    # same order, as fio's have whatever its seed is, zones would die as wholes, and nothing would have to be collected.
+    # First with uniformly drawn blocks, then mostly with a few of them, then each block once. If all passes had the
+    # same order, as they have with fio's random map for any seed, whole zones would become invalid at a time, and
+    # garbage collection would have nothing to move.
     all() {
         fio --name="all$1" --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k \
             --randseed="$1" --verify=crc32c --output=/run/fio "${@:2}"
@@ -39,7 +40,7 @@ if ((GUEST_BOOT == 1)); then
     fio=$!
     collected=0
     while sleep 5 && kill -0 "$fio" 2>/dev/null; do
-        # Each process counts its own.
+        # Each process starts its counter at zero.
         collected=$((collected + $(number .volume.collection.collected_zones)))
         step "SIGKILL at $(used) bytes, $collected zones collected"
         killed
