@@ -155,7 +155,7 @@ impl BlockDevice {
     }
 
     /// Takes over block device `id` from a dead process, as soon as the kernel has noticed its death. `left` is the
-    /// acknowledgement log of that process, if it served the same array.
+    /// acknowledgement log of that process, if this assembly of the array continues at the ends in it.
     pub async fn recover(
         reactor: &Reactor,
         face: Face,
