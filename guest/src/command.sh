@@ -14,5 +14,5 @@ status=$?
 $busybox dmesg >/mnt/guest/dmesg
 echo $status >$room/status.new
 $busybox mv $room/status.new $room/status
-# Nothing is written back: that may take for ever when what is under a file system has gone.
+# Without writeback, which may block for ever if the device of a file system has gone.
 exec $busybox poweroff -n -f

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
-# The first process: mounts the host's root, read-only, under an overlay in memory, prepares what
-# commands expect, and goes there. Programs start from memory here and slowly from the host's root,
-# so that whatever can be done here is.
+# The first process: mounts the host's root, read-only, under an overlay in memory, prepares the environment of
+# commands, and changes its root to it. Programs start from memory here and slowly from the host's root, so as much as
+# possible is done here.
 export PATH=/bin
 mount() { busybox mount "$@" || give_up "cannot mount $*"; }
 give_up() {

@@ -1,11 +1,9 @@
-//! What the engine costs: time, allocations and bandwidth on one core, beside what the same core
-//! does with plain `memcpy` and XOR.
+//! Cost of the engine on one core: time, allocations and bandwidth, next to plain `memcpy` and XOR on the same core.
 //!
-//! The array has four data members and one parity member (RAID-5), or two (RAID-6), in 64 KiB chunks, each
-//! shaped like a ZN540. Members are [`NullDrive`]s, which complete at once and touch no data, or
-//! `CopyingDrive`s, which also copy what is written to memory that no cache holds. Every figure
-//! is the median of several rounds after one to warm up; a round writes one zone from its start.
-//! GB are 10⁹ bytes.
+//! The array has four data members and one parity member (RAID-5), or two (RAID-6), in 64 KiB chunks; each member is
+//! shaped like a ZN540. Members are [`NullDrive`]s, which complete at once and touch no data, or `CopyingDrive`s, which
+//! also copy the written data to uncached memory. Every figure is the median of several rounds after a warm-up; a round
+//! writes one zone from its start. GB are 10⁹ bytes.
 
 pub mod fairness;
 pub mod host;
@@ -44,17 +42,17 @@ const DATA_CHUNKS: usize = 4;
 const CHUNK_BYTES: usize = 64 << 10;
 const STRIPE_BYTES: usize = DATA_CHUNKS * CHUNK_BYTES;
 const SMALL_WRITES: u64 = 200_000;
-/// Small writes before those that count.
+/// Small writes before the measured ones.
 const WARM_UP: u64 = 4_096;
-/// What is not built for speed only shows that it works.
+/// Unoptimized builds only check that the benchmark works.
 const STRIPE_WRITES: u64 = if cfg!(debug_assertions) { 80 } else { 8_000 };
 const READS: u64 = 200_000;
 const SMALL_DEPTH: usize = 64;
 const STRIPE_DEPTH: usize = 4;
-/// Memory behind a [`CopyingDrive`], used round and round: together more than caches hold.
+/// Memory behind a [`CopyingDrive`], used as a ring: larger than the caches in total.
 const COPY_BYTES: usize = 64 << 20;
 
-/// Options of the array of a benchmark, with so many parities.
+/// Options of the array with this number of parities.
 fn options_with(parities: usize) -> CreateOptions {
     CreateOptions {
         group_blocks: 0,
@@ -74,38 +72,37 @@ fn options_with(parities: usize) -> CreateOptions {
 struct Costs {
     level: String,
     members: usize,
-    /// One 4 KiB write of a sequential stream with 64 of them on the way.
+    /// A sequential stream of 4 KiB writes, queue depth 64.
     write_4k_ns: f64,
     write_4k_allocations: f64,
-    /// 256 KiB writes, a stripe each, on members that touch no data.
+    /// 256 KiB writes, one stripe each, on members that touch no data.
     stripe_write_gb_s: f64,
-    /// The same on members that copy to memory.
+    /// The same on members that copy the data.
     stripe_write_copy_gb_s: f64,
-    /// One 4 KiB read at a random place with 64 of them on the way.
+    /// 4 KiB reads at random places, queue depth 64.
     read_4k_ns: f64,
-    /// Data bytes into a parity chunk by a plain loop, in cache.
+    /// XOR of data chunks into a parity chunk by a plain loop, in cache; in data bytes.
     xor_gb_s: f64,
-    /// Data chunks of which the next three figures are: those of a stripe, or 8 where no stripe has a Q.
+    /// Data chunks of a stripe for the next three figures: as in the array, or 8 if it has no Q.
     pq_chunks: usize,
-    /// Data bytes of so many chunks of 64 KiB into P and Q by the engine, in cache.
+    /// P and Q of 64 KiB chunks by the engine, in cache; in data bytes.
     pq_gb_s: f64,
     /// The same with chunks of 4 KiB.
     pq_4k_gb_s: f64,
-    /// Bytes of the chunks of 64 KiB, as many, that one is decoded from after two were lost, in cache.
+    /// Decoding of a 64 KiB chunk after the loss of two, in cache; in bytes of the chunks read.
     decode_gb_s: f64,
-    /// Stripes and parity to where the copying members copy them, by one thread doing nothing
-    /// else; in data bytes.
+    /// `memcpy` of the same stripes and parity to the same memory, by a thread without other work; in data bytes.
     memcpy_gb_s: f64,
     stripe_write_to_xor_ratio: f64,
-    /// Nothing where no stripe has a Q.
+    /// `None` for RAID-5.
     stripe_write_to_pq_ratio: Option<f64>,
     stripe_write_copy_to_memcpy_ratio: f64,
 }
 
-/// Rounds that a median is taken of.
+/// Default number of rounds for a median.
 pub const ROUNDS: usize = 9;
 
-/// Measures and prints.
+/// Runs the benchmark and prints the results.
 pub fn run(output: Output, rounds: usize, parities: usize) -> Result<u8> {
     begin(output, rounds)?;
     let bar = output.steps("measuring", 5);
@@ -183,7 +180,7 @@ fn costs_text(costs: &Costs, level: &str) -> String {
     text
 }
 
-/// A [`NullDrive`] that copies what is written to memory.
+/// A [`NullDrive`] that copies the written data to memory.
 struct CopyingDrive {
     null: NullDrive,
     memory: RefCell<Vec<u8>>,
@@ -212,7 +209,10 @@ impl ZonedDevice for CopyingDrive {
     }
 }
 
-/// Refuses to measure nothing, and says where figures would mean little.
+/// Checks the number of rounds, and warns if the build makes the figures meaningless.
+///
+/// # Errors
+/// `rounds` is 0.
 fn begin(output: Output, rounds: usize) -> Result<()> {
     ensure!(rounds > 0, "--rounds cannot be 0");
     if cfg!(debug_assertions) {
@@ -221,7 +221,8 @@ fn begin(output: Output, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// The medians of what so many rounds give, each by its number, after one to warm up.
+/// Medians of the two values that `round` returns, over this number of rounds after a warm-up. Rounds are numbered from
+/// 1.
 fn medians(rounds: usize, round: impl Fn(u64) -> Result<(f64, f64)>) -> Result<(f64, f64)> {
     round(0)?;
     let rounds = (1..=rounds as u64).map(round).collect::<Result<Vec<_>>>()?;
@@ -264,8 +265,8 @@ impl Bench {
         Ok(done)
     }
 
-    /// Keeps `depth` commands on the way until `count` of them are done. Each is made of a buffer
-    /// that is used again afterwards; gives the seconds and the allocations that it took.
+    /// Keeps `depth` commands in flight until `count` of them have completed, and returns seconds and allocations.
+    /// Buffers are reused.
     fn stream(
         &self,
         count: u64,
@@ -285,7 +286,7 @@ impl Bench {
                 submitted += 1;
             }
             self.runtime.run();
-            // Takes all that are done, as a server that polls its queue does.
+            // Takes all completed commands, like a server that polls its queue.
             let before = completed;
             while let Some(mut oldest) = queue.pop_front() {
                 let Some(done) = oldest.take() else {
@@ -310,7 +311,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The median seconds and allocations of the rounds, the first one left out.
+    /// Median seconds and allocations of the rounds, after a warm-up.
     fn rounds(&self, round: impl Fn() -> Result<(f64, f64)>) -> Result<(f64, f64)> {
         medians(self.rounds, |_| round())
     }
@@ -318,7 +319,7 @@ impl Bench {
     fn small_writes(&self) -> Result<(f64, f64)> {
         let (seconds, allocated) = self.rounds(|| {
             self.reset()?;
-            // The first writes open the zone, which costs memory once.
+            // The first writes open the zone, which allocates once.
             self.stream(WARM_UP, SMALL_DEPTH, BLOCK, |n, data| Command::write(Lba(n), data, false))?;
             self.stream(SMALL_WRITES, SMALL_DEPTH, BLOCK, |n, data| {
                 Command::write(Lba(WARM_UP + n), data, false)
@@ -328,7 +329,7 @@ impl Bench {
         Ok((seconds * 1e9 / writes, allocated / writes))
     }
 
-    /// Reads what the small writes wrote.
+    /// Reads the blocks of the small writes.
     fn small_reads(&self) -> Result<f64> {
         let mut rng = Rng::new(1);
         let places: Vec<Lba> = (0..READS).map(|_| Lba(rng.below(SMALL_WRITES))).collect();
@@ -350,7 +351,7 @@ impl Bench {
     }
 }
 
-/// Times `work`, which handles so many bytes of data, and gives GB of data a second.
+/// Throughput of `work`, which processes this number of data bytes, in GB/s.
 fn rate(rounds: usize, bytes: usize, mut work: impl FnMut(u64)) -> f64 {
     let count = STRIPE_WRITES * STRIPE_BYTES as u64 / bytes as u64;
     let mut seconds = Vec::new();
@@ -376,10 +377,10 @@ fn xor(rounds: usize) -> f64 {
     })
 }
 
-/// Data chunks of the stripes of which P and Q are measured where the array has no Q.
+/// Data chunks of a stripe for measuring P and Q if the array has no Q.
 const MORE_CHUNKS: usize = 8;
 
-/// A stripe in buffers like those that the engine has: data, P, Q.
+/// A stripe in buffers like those of the engine: data, P, Q.
 fn pq_stripe(chunks: usize, chunk_bytes: usize) -> Vec<Buf> {
     (0..chunks + 2).map(|n| Buf::copy_of(&vec![n as u8; chunk_bytes])).collect()
 }

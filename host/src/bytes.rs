@@ -1,12 +1,12 @@
-//! A volume by bytes, as NBD clients and block devices with small sectors see it: what does not cover a block whole is
-//! read, changed and written.
+//! Byte access to a volume, for NBD clients and block devices with small sectors: partly covered blocks are read,
+//! modified and written.
 //!
-//! Requests that change something hold a [`Claim`] on their blocks, and two that overlap are carried out one after the
-//! other: parts of a block that are written at the same time are all there then, and whoever holds a claim can check
-//! once, right before the first block changes, whether the request still counts (`nbd/mod.rs`).
+//! Requests that change data hold a [`Claim`] on their blocks, so that overlapping ones are executed one after the
+//! other. This keeps all parts of a block that are written at the same time; and the holder of a claim can check once,
+//! right before the first block changes, whether the request is still valid (`nbd/mod.rs`).
 //!
-//! A request that finds no room may wait for some ([`Bytes::wait_for_room`]), if the volume is told so. It holds no claim
-//! meanwhile, so that what makes room goes on, and begins anew then.
+//! A request that finds no free space may wait for some ([`Bytes::wait_for_room`]), if the volume is configured so.
+//! Meanwhile it holds no claim, so that requests that free space can proceed; afterwards it starts anew.
 
 use crate::ring::Ring;
 use engine::{
@@ -26,28 +26,28 @@ use std::{
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// Most zeros that are written at once.
+/// Most zeros in one write.
 const ZEROS_BYTES: u64 = 1 << 18;
 
-/// After this long a request that waits for room is tried again, whatever may have made some.
+/// Longest time until a request that waits for free space is retried.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// A volume by bytes.
+/// Byte access to a volume.
 pub struct Bytes {
     volume: Volume,
-    /// What requests wait on for room.
+    /// Timer for requests that wait for free space; without it they fail.
     ring: Option<Ring>,
-    /// Nobody waits for room any more.
+    /// The server ends: requests wait for free space no longer.
     ending: Cell<bool>,
-    /// Only whole blocks are asked for, and overlapping requests are their sender's business: nothing is claimed.
+    /// All requests are for whole blocks, and their sender orders overlapping ones: no claims are needed.
     whole: bool,
     pool: RefCell<BufPool>,
-    /// Blocks that are claimed. No two ranges overlap.
+    /// Claimed blocks. No two ranges overlap.
     claimed: RefCell<Vec<Range<u64>>>,
     released: Gate,
 }
 
-/// The blocks of a request that changes them; no other request changes any of them meanwhile.
+/// Exclusive access to the blocks of a request that changes them.
 pub struct Claim<'b>(Option<&'b Bytes>, Range<u64>);
 
 impl Drop for Claim<'_> {
@@ -58,13 +58,13 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// The blocks that bytes lie in.
+/// The blocks that contain these bytes.
 fn covering(at: u64, bytes: u64) -> Range<u64> {
     at / BLOCK_BYTES..(at + bytes).div_ceil(BLOCK_BYTES)
 }
 
 impl Bytes {
-    /// Requests that find no room wait on `ring`, if the volume is set so; without one they fail.
+    /// Requests without free space wait with the timers of `ring`, if the volume is configured so; without it they fail.
     pub fn of(volume: Volume, buffers: Source, ring: Option<Ring>) -> Bytes {
         Bytes {
             volume,
@@ -77,15 +77,14 @@ impl Bytes {
         }
     }
 
-    /// The same for whoever asks for whole sectors of the volume and nothing else: where these are blocks nobody is in
-    /// anybody's way.
+    /// Access in whole sectors of the volume. If these are blocks, requests do not claim anything.
     pub fn of_sectors(volume: Volume, buffers: Source, ring: Ring) -> Bytes {
         Bytes { whole: volume.sector() == SectorSize::B4096, ..Bytes::of(volume, buffers, Some(ring)) }
     }
 
-    /// Waits until a request that was refused may be tried again; `false` if it fails: it was not refused for want of
-    /// room, has waited for as long as the volume is told, or [`Bytes::end_waiting`] was called. `since` is
-    /// when it was refused first.
+    /// Waits until a refused request may be retried. `false` if it fails: it was refused for another reason than lack
+    /// of space, its waiting time has expired, or [`Bytes::end_waiting`] was called. `since` is the time of its first
+    /// refusal.
     pub async fn wait_for_room(&self, refused: DeviceError, since: &mut Option<Instant>) -> bool {
         let status = self.volume.status();
         let patience = Duration::from_secs(status.queue_seconds.into());
@@ -102,37 +101,37 @@ impl Bytes {
         true
     }
 
-    /// Has requests that wait for room fail, and none wait from now on.
+    /// Fails the requests that wait for free space, and lets none wait from now on.
     pub fn end_waiting(&self) {
         self.ending.set(true);
         self.volume.retry_refused();
     }
 
-    /// Whether there are these bytes.
+    /// Whether this range lies in the volume.
     pub fn holds(&self, at: u64, bytes: u64) -> bool {
         at.checked_add(bytes).is_some_and(|end| end <= self.volume.blocks().saturating_mul(BLOCK_BYTES))
     }
 
-    /// A buffer of the blocks that these bytes lie in, and where in it they are.
+    /// A buffer for the blocks that contain these bytes, and the range of the bytes in it.
     pub fn buffer(&self, at: u64, bytes: u64) -> (BufMut, Range<usize>) {
         let blocks = covering(at, bytes);
         let from = (at % BLOCK_BYTES) as usize;
         (self.pool.borrow_mut().take(blocks.end - blocks.start), from..from + bytes as usize)
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub fn give(&self, buffer: Buf) {
         self.pool.borrow_mut().give(buffer);
     }
 
-    /// Reads bytes; gives the blocks that they are in, and where.
+    /// Reads the blocks that contain these bytes; also returns the range of the bytes in them.
     pub async fn read(&self, at: u64, bytes: u64) -> Result<(Buf, Range<usize>), DeviceError> {
         let (buffer, inside) = self.buffer(at, bytes);
         let data = self.volume.read(at / BLOCK_BYTES, buffer.freeze()).await?;
         Ok((data, inside))
     }
 
-    /// Waits until no other request changes any block of these bytes, of which there are some.
+    /// Waits until no other request holds a claim on a block of this range, which is not empty, and claims it.
     pub async fn claim(&self, at: u64, bytes: u64) -> Claim<'_> {
         let blocks = covering(at, bytes);
         if self.whole {
@@ -146,8 +145,7 @@ impl Bytes {
         Claim(Some(self), blocks)
     }
 
-    /// Writes the bytes at `at`, all of them claimed, that are in `data`, a [`Bytes::buffer`], which is still there if that
-    /// fails.
+    /// Writes the claimed range `at` from `data`, a [`Bytes::buffer`], which remains valid if the write fails.
     pub async fn write(
         &self,
         claim: &Claim<'_>,
@@ -176,8 +174,8 @@ impl Bytes {
         result
     }
 
-    /// Makes bytes zeros that keep their room, all of which are claimed: they are written where the volume has promised
-    /// more room than it has, so that what is zeroed to be overwritten, like a journal, can be.
+    /// Zeros a claimed range without deallocating it. On an overcommitted volume the zeros are written, so that blocks
+    /// that are zeroed in advance, such as a journal, can be overwritten when the volume is full.
     pub async fn zero_in_place(&self, claim: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
         if !self.volume.is_over_committed() {
             return self.zero(claim, (at, bytes)).await;
@@ -193,12 +191,12 @@ impl Bytes {
         Ok(())
     }
 
-    /// Whether zeros that keep their room have to be written.
+    /// Whether zeroing without deallocation has to write zeros.
     pub fn writes_zeros(&self) -> bool {
         self.volume.is_over_committed()
     }
 
-    /// Makes bytes zeros, all of which are claimed.
+    /// Zeros a claimed range; whole blocks are deallocated.
     pub async fn zero(&self, claim: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
         let end = at + bytes;
         let first = at.next_multiple_of(BLOCK_BYTES).min(end);
@@ -215,7 +213,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Gives up the blocks that lie in these bytes whole; all are claimed.
+    /// Deallocates the blocks that lie entirely in this claimed range.
     pub async fn trim(&self, _: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
         let end = (at + bytes) / BLOCK_BYTES * BLOCK_BYTES;
         self.discard(at.next_multiple_of(BLOCK_BYTES)..end).await
@@ -233,7 +231,7 @@ impl Bytes {
         self.volume.flush().await
     }
 
-    /// How many bytes from `at` on, `most` at most, take room or do not.
+    /// Length of the extent at `at`, at most `most` bytes, and whether it is allocated.
     pub async fn extent(&self, at: u64, most: u64) -> Result<(u64, bool), DeviceError> {
         let blocks = covering(at, most);
         let (mapped, alike) = self.volume.extent(blocks.start, blocks.end - blocks.start).await?;

@@ -1,4 +1,4 @@
-//! A command's end of the control socket.
+//! The command's side of the control socket.
 
 use crate::{
     drive::{self, same_file},
@@ -21,20 +21,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long daemons may take to say who they are and how they are, all of them together.
+/// Time for all daemons together to answer requests about themselves and their status.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a daemon may take to ask its drives.
+/// Time for an answer for which the daemon has to read its drives.
 const PATIENCE_WITH_DRIVES: Duration = Duration::from_secs(30);
 
-/// Sockets behind which nobody answers, and why: they are asked once by a process.
+/// Sockets that did not answer, with the reason: a process tries each once.
 static SILENT: Mutex<BTreeMap<PathBuf, Silence>> = Mutex::new(BTreeMap::new());
 
-/// Why nobody has answered behind a socket.
+/// Why a socket did not answer.
 #[derive(Clone)]
 pub struct Silence {
     pub why: String,
-    /// This user may not ask.
+    /// This user has no permission to connect.
     pub is_denied: bool,
 }
 
@@ -44,20 +44,20 @@ impl From<String> for Silence {
     }
 }
 
-/// No connection to a daemon.
+/// Error: a connection to a daemon failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the daemon cannot be asked: {}", cause(.0))]
 struct NoConnection(io::Error);
 
 /// A connection to the daemon that runs an array.
 pub struct Client {
-    /// Behind which the daemon answers.
+    /// Socket of the daemon.
     pub socket: PathBuf,
     stream: BufReader<Timed>,
     pub about: About,
 }
 
-/// A socket that is not read from after a deadline.
+/// A socket with a deadline for reads.
 struct Timed {
     socket: UnixStream,
     deadline: Option<Instant>,
@@ -77,8 +77,11 @@ impl Read for Timed {
     }
 }
 
-/// The daemons of this machine that answer this user. Of one that does not, a line is said about that; it
-/// keeps nobody from the others.
+/// The daemons of this machine that answer this user. A daemon that does not answer is reported in one line, and does
+/// not delay the others beyond the deadline.
+///
+/// # Errors
+/// No thread can be started.
 pub fn running() -> Result<Vec<Client>> {
     let mut sockets = Vec::new();
     for directory in run::directories() {
@@ -97,7 +100,8 @@ pub fn running() -> Result<Vec<Client>> {
     let deadline = Instant::now() + PATIENCE;
     for (number, path) in sockets.iter().cloned().enumerate() {
         let sender = sender.clone();
-        // Connecting may take for ever, too. Who has been given up on is left behind, and tells nobody.
+        // Connecting may block for ever, too. Threads beyond the deadline are abandoned, with their results.
+        // send.
         let ask = move || _ = sender.send((number, Client::connect(&path, deadline)));
         std::thread::Builder::new().spawn(ask).context("no thread can be started")?;
     }
@@ -123,13 +127,13 @@ pub fn running() -> Result<Vec<Client>> {
     Ok(clients.into_iter().flatten().collect())
 }
 
-/// The sockets behind which nobody has answered this process, and why.
+/// Sockets that did not answer this process, with the reason.
 pub fn silent() -> BTreeMap<PathBuf, Silence> {
     SILENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Why the daemon of the array with this UUID has not answered this process, and behind which socket; `None` if it
-/// has.
+/// Socket of the daemon of the array with this UUID, and the reason why it did not answer this process; `None` if it
+/// did.
 pub fn silence_of(uuid: &str) -> Option<(PathBuf, Silence)> {
     let of_it = |socket: &Path| socket.file_stem().is_some_and(|stem| stem.to_string_lossy() == uuid);
     silent().into_iter().find(|(socket, _)| of_it(socket))
@@ -139,7 +143,7 @@ fn no_answer(patience: Duration) -> String {
     format!("the daemon does not answer within {} seconds", patience.as_secs_f64().ceil())
 }
 
-/// Says why nobody answers behind a socket, once.
+/// Records that a socket does not answer, and reports the reason once.
 pub fn fall_silent(socket: &Path, silence: Silence) {
     let text = format!("{}: {}", socket.display(), silence.why);
     if SILENT.lock().unwrap_or_else(PoisonError::into_inner).insert(socket.to_path_buf(), silence).is_none() {
@@ -147,7 +151,7 @@ pub fn fall_silent(socket: &Path, silence: Silence) {
     }
 }
 
-/// The sockets of daemons, whether these are alive or not.
+/// Socket files in `directory`, also of dead daemons.
 fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut sockets = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -159,7 +163,10 @@ fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-/// The daemon that runs the array which the user calls `name`; `None` if none does.
+/// The daemon that runs the array with this name, UUID or path; `None` if none does.
+///
+/// # Errors
+/// The name is ambiguous, or the daemon does not answer.
 pub fn find(name: &ArrayName) -> Result<Option<Client>> {
     let clients = running()?;
     let by_path = |client: &Client| name.path().components().count() > 0 && client.uses(name.path());
@@ -208,7 +215,7 @@ impl Client {
         Ok(Some(client))
     }
 
-    /// Whether `path` is a member's drive, the directory of one, or the block device.
+    /// Whether `path` is the drive of a member, the directory of such a drive, or a block device of the array.
     pub fn uses(&self, path: &Path) -> bool {
         let Ok(path) = std::path::absolute(drive::resolve(path)) else { return false };
         let inside = |drive: &Path| drive.parent().is_some_and(|parent| same_file(parent, &path));
@@ -216,7 +223,7 @@ impl Client {
             || self.about.drives.iter().any(|drive| same_file(drive, &path) || inside(drive))
     }
 
-    /// Asks, and waits for the answer: for as long as it takes, if what is asked for takes its time.
+    /// Sends a request and waits for its result; without a time limit for requests that change the array.
     pub fn ask<T: DeserializeOwned>(
         &mut self,
         request: &Request,
@@ -276,7 +283,7 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-/// Reads an answer; one of another version is told apart from nonsense.
+/// Parses an answer; the error tells another version of the protocol from invalid data.
 pub fn answer(line: &[u8]) -> Result<Answer> {
     #[derive(serde::Deserialize)]
     struct Version {

@@ -1,7 +1,7 @@
 //! The message of a command that a signal ends: how far it has come, and how to continue.
 //!
-//! Without an explanation set by [`explain`] the process dies silently. With one it prints that first, and dies by the
-//! same signal all the same, so that a shell sees the reason.
+//! Without an explanation set by [`explain`] the process dies silently. With one it prints that first, and then dies by
+//! the same signal, so that the shell reports it.
 
 use crate::output::note;
 use anyhow::{Context, Result};

@@ -1,5 +1,5 @@
-//! What commands and the daemon of an array say to each other: one JSON object a line, over a socket
-//! that has the array's UUID for a name. A command asks; notes and progress may precede the answer.
+//! Protocol between commands and the daemon of an array: one JSON object a line, over a socket named by the array's
+//! UUID. The command sends a request; notes and progress may precede the answer.
 
 use crate::{
     drive::same_file,
@@ -13,20 +13,20 @@ use engine::volume::{Unit, Volume};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
-/// different versions refuse each other.
+/// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
+/// refuse each other.
 pub const PROTOCOL: u32 = 12;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
 
-/// Most bytes of an answer: a report of a hundred thousand zones has a tenth of it.
+/// Most bytes of an answer; a report of a hundred thousand zones takes a tenth of it.
 const MAX_ANSWER: u64 = 128 << 20;
 
-/// Most bytes of the answer to whoever asks who is there, of whom little is known.
+/// Most bytes of the answer to `About`, from a daemon that is not known yet.
 const MAX_ABOUT: u64 = 1 << 20;
 
-/// A line of either direction.
+/// A line in either direction.
 #[derive(Serialize, Deserialize)]
 pub struct Line<T> {
     pub protocol: u32,
@@ -41,50 +41,52 @@ pub enum Request {
     About,
     /// A [`crate::report::Status`].
     Status,
-    /// What block devices and drives were asked for: [`Asked`].
+    /// Counters of block devices and drives: [`Asked`].
     Traffic,
-    /// [`crate::report::Zones`]: all, or one.
+    /// [`crate::report::Zones`] for all zones, or one.
     Zones { zone: Option<u32> },
     /// Takes a member out: [`crate::report::Failed`].
     Fail { member: MemberName },
-    /// Puts a drive in the place of a member, which is copied or, if it shall be `now` or is out, rebuilt:
-    /// [`crate::report::Rebuilt`].
+    /// Replaces a member. It is copied, or rebuilt if it is out or if `now` is set: [`crate::report::Rebuilt`].
     Replace { member: MemberName, drive: PathBuf, now: bool, yes: bool },
-    /// Goes on with a rebuild, or watches the one that is going on: [`crate::report::Rebuilt`].
+    /// Continues an interrupted rebuild, or follows the running one: [`crate::report::Rebuilt`].
     Rebuild,
-    /// What is on a member: [`crate::report::Examined`].
+    /// Describes the drive of a member: [`crate::report::Examined`].
     Examine { drive: PathBuf },
     /// Makes this host the owner of the array: [`crate::report::Owned`].
     Adopt,
-    /// Has the array start by itself where it belongs, or not: [`crate::report::Owned`].
+    /// Sets whether the array starts automatically on its host: [`crate::report::Owned`].
     Autostart { yes: bool },
     /// Changes the volume: [`crate::report::VolumeSet`].
     SetVolume(VolumeChange),
-    /// Adds a namespace, and shows it: [`crate::report::Division`].
+    /// Adds a namespace with its block device: [`crate::report::Division`].
     CreateNamespace(Wanted),
-    /// Has a namespace hold so many blocks, at least: [`crate::report::Division`].
+    /// Changes the size of a namespace to at least this many blocks: [`crate::report::Division`].
     ResizeNamespace { namespace: String, blocks: u64 },
-    /// What a namespace may be asked for and gets for certain: [`crate::report::Division`].
+    /// Sets limits, floors and latency of a namespace: [`crate::report::Division`].
     Qos { namespace: String, qos: WantedQos },
-    /// Removes a namespace, and what is in it: [`crate::report::Division`].
+    /// Removes a namespace with its data: [`crate::report::Division`].
     RemoveNamespace { namespace: String, yes: bool },
     /// Takes the block device down and ends the daemon: [`Stopped`].
     Stop,
 }
 
-/// What is to be changed of a volume; all else stays.
+/// Changes to a volume; `None` leaves a property unchanged.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct VolumeChange {
-    /// How what is written from now on is compressed, and how much of it together.
+    /// Compression of new data, and its unit.
     pub compression: Option<Compression>,
     pub unit_bytes: Option<u64>,
-    /// How many blocks of the reserve new blocks may take until the next start.
+    /// Blocks of the reserve that new blocks may use until the next start.
     pub lent_blocks: Option<u64>,
     pub when_full: Option<WhenFull>,
 }
 
 impl VolumeChange {
-    /// Has the volume do so.
+    /// Applies the changes.
+    ///
+    /// # Errors
+    /// A unit or a loan is impossible, or the volume has failed.
     pub async fn carry_out(self, volume: &Volume) -> Result<()> {
         let VolumeChange { compression, unit_bytes, lent_blocks, when_full } = self;
         let status = volume.status();
@@ -116,88 +118,88 @@ impl Request {
 pub enum Answer {
     Note(String),
     Progress(Rebuild),
-    /// The object that the request asks for. The last line.
+    /// The requested object. Last line.
     Done(serde_json::Value),
-    /// Why there is none. The last line.
+    /// Why the request failed. Last line.
     Error(String),
 }
 
-/// Which array a daemon runs, and how.
+/// The array of a daemon, and its devices.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct About {
     pub name: String,
     pub uuid: String,
     pub pid: u32,
     pub block_device: Option<PathBuf>,
-    /// The block device by the name of its array.
+    /// Link to the block device by the name of the array.
     pub link: Option<PathBuf>,
-    /// The block devices of the namespaces into which it is divided.
+    /// Block devices of its namespaces.
     pub namespaces: Vec<NamespaceDevice>,
     pub level: String,
-    /// How many members there are when none is missing.
+    /// Number of members, missing ones included.
     pub members: u32,
     pub policy: String,
-    /// Zones of a drive that are used as one.
+    /// Number of zones of a drive that are used as one.
     pub aggregate: u32,
-    /// Absolute paths of the members' drives.
+    /// Absolute paths.
     pub drives: Vec<PathBuf>,
 }
 
-/// What block devices and drives were asked for since the daemon was started.
+/// Counters of block devices and drives since the start of the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Asked {
     pub devices: Vec<AskedDevice>,
     pub drives: Vec<AskedDrive>,
-    /// Turns of the daemon's event loop, and how long each took.
+    /// Turns of the daemon's event loop, with their durations.
     pub turns: Counts,
 }
 
-/// A block device.
+/// Counters of a block device or an NBD client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AskedDevice {
-    /// Of a namespace; nothing of the array.
+    /// Name of the namespace; `None` for the array itself.
     pub namespace: Option<String>,
-    /// The number of an NBD client, of whose requests this is a part of those of the volume.
+    /// Number of an NBD client; its requests are also counted for the volume.
     pub client: Option<u64>,
     pub counted: Counted,
 }
 
-/// A drive.
+/// Counters of a drive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AskedDrive {
-    /// Its absolute path.
+    /// Absolute path.
     pub drive: PathBuf,
-    /// Which member it is; nothing if it is none yet or not any more.
+    /// Role as a member; `None` while the drive is no member.
     pub role: Option<u32>,
     pub counted: Counted,
 }
 
-/// A namespace that the kernel has as a block device.
+/// A namespace with a block device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NamespaceDevice {
     pub name: String,
-    /// By which other machines know it.
+    /// By which other hosts know it.
     pub uuid: String,
     pub block_device: PathBuf,
-    /// The block device by the names of its array and its own.
+    /// Link to the block device by the names of array and namespace.
     pub link: Option<PathBuf>,
 }
 
 impl About {
-    /// All block devices, with their names.
+    /// All block devices, with the links to them.
     pub fn devices(&self) -> impl Iterator<Item = (&PathBuf, Option<&PathBuf>)> {
         let own = self.block_device.iter().map(|device| (device, self.link.as_ref()));
         let namespaces = self.namespaces.iter();
         own.chain(namespaces.map(|namespace| (&namespace.block_device, namespace.link.as_ref())))
     }
 
-    /// The block device at `path`, and its name.
+    /// The block device at `path`, and the link to it.
     pub fn device(&self, path: &Path) -> Option<(&PathBuf, Option<&PathBuf>)> {
         self.devices().find(|(device, _)| same_file(device, path))
     }
 }
 
-/// An array that has been stopped.
+/// Result of `stop`.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Stopped {
     pub array: String,

@@ -1,4 +1,4 @@
-//! What everything in this process runs on: the tasks, and the ring that their I/O goes through.
+//! The event loop of the process: tasks, and the ring for their I/O.
 
 use crate::{machine, output::note, ring::Ring, traffic::Counter};
 use anyhow::{Context, Result, bail};
@@ -19,17 +19,17 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Tasks and their I/O, on one thread. Clones are the same reactor.
+/// Single-threaded executor with its ring. Clones refer to the same one.
 #[derive(Clone)]
 pub struct Reactor(Rc<Inner>);
 
 struct Inner {
     runtime: Runtime,
-    /// Made when first needed: emulated drives do without.
+    /// Created on first use: emulated drives do not need it.
     ring: OnceCell<Ring>,
-    /// Turns of the event loop: how long tasks ran between two looks at the ring.
+    /// Turns of the event loop: how long tasks ran between two polls of the ring.
     turns: Counter,
-    /// The clock that they are timed by.
+    /// Clock for measuring turns.
     clock: Cell<ClockId>,
 }
 
@@ -50,7 +50,7 @@ impl Default for Reactor {
     }
 }
 
-/// Has another host that may run an array notice that it is being started here.
+/// Pauses a start, so that another host that may still run the array notices that it is being started here.
 async fn pause(inner: Weak<Inner>) {
     note(&format!(
         "the array was not stopped on the host that ran it last: waiting for {} seconds, so that one that still \
@@ -62,19 +62,19 @@ async fn pause(inner: Weak<Inner>) {
     {
         return;
     }
-    // Without a ring, or a thread, nothing else goes on meanwhile.
+    // Without a ring or a thread: blocks the event loop.
     std::thread::sleep(FENCE_PAUSE);
 }
 
-/// How often a host looks whether another one has started its array, and how long that one waits for it.
+/// Interval at which a host checks whether another one has started its array, and the pause of a start for that.
 pub const FENCE_CHECK: Duration = Duration::from_secs(1);
 const FENCE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Bits that no other process has.
+/// Random bits that are unique to this process.
 fn entropy() -> [u8; 16] {
     let mut bits = [0; 16];
     if getrandom::fill(&mut bits).is_err() {
-        // The kernel has none, which is so at most while it starts: the keys of hash tables come from elsewhere then.
+        // The kernel has no entropy yet, early during boot: take the keys of hash tables.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let half = || RandomState::new().hash_one((now, std::process::id()));
         bits = ((half() as u128) << 64 | half() as u128).to_le_bytes();
@@ -96,34 +96,34 @@ impl Reactor {
         Ok(self.0.ring.get_or_init(|| ring))
     }
 
-    /// The turns of the event loop so far, as requests whose latency is how long the ring had to wait for its turn.
+    /// Durations of the turns of the event loop so far.
     pub fn turns(&self) -> &Counter {
         &self.0.turns
     }
 
-    /// The time since some moment, to a tick of the kernel (1 to 4 ms): a clock that costs no system call on any machine,
-    /// since it is read twice in each turn.
+    /// Time since a fixed moment, with the resolution of the kernel's tick (1 to 4 ms). The clock is read twice each
+    /// turn, and needs no system call on any machine.
     fn tick(&self) -> Duration {
         let now = clock_gettime(self.0.clock.get());
         Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
     }
 
-    /// A reactor whose turns are timed exactly, in processor time of this thread: at a system call or two each.
+    /// A reactor that measures turns exactly, in processor time of this thread, for one or two system calls each.
     pub fn timing_work() -> Reactor {
         let reactor = Reactor::default();
         reactor.0.clock.set(ClockId::ThreadCPUTime);
         reactor
     }
 
-    /// Where buffers for I/O come from: memory that the kernel knows, where there is a ring and it
-    /// takes some.
+    /// Source of buffers for I/O: memory registered with the kernel, if there is a ring and the kernel has accepted
+    /// some.
     pub fn buffers(&self) -> Source {
         let arena = self.0.ring.get().and_then(Ring::arena).cloned();
         Rc::new(move |length| arena.as_ref()?.lend(length))
     }
 
-    /// Runs `work`, which may block, on a thread of its own, while tasks go on here. `None` if it
-    /// ended without a value.
+    /// Runs `work`, which may block, on a thread of its own, while tasks continue. `None` if the thread ended without a
+    /// value.
     pub async fn offload<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -132,7 +132,7 @@ impl Reactor {
         let value = Arc::new(Mutex::new(None));
         let slot = value.clone();
         let thread = std::thread::Builder::new().spawn(move || {
-            // Dropped last, which tells the other end.
+            // Dropped last; this wakes the waiting task.
             let _there = there;
             let value = work();
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
@@ -143,10 +143,13 @@ impl Reactor {
         Ok(value)
     }
 
-    /// Runs tasks until `future` is done; an error if nothing can happen any more.
+    /// Runs tasks until `future` is done.
+    ///
+    /// # Errors
+    /// The ring fails, or nothing is left that could complete.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         let (mut broken, mut begun) = (None, self.tick());
-        // Clients who ask without a pause for what needs no drive would keep all others waiting.
+        // Without fairness, clients with a constant stream of requests that need no drive would block all others.
         let value = self.0.runtime.block_on_fairly(future, |busy| {
             let Some(ring) = self.0.ring.get() else { return busy };
             self.0.turns.count(0, Some(self.tick().saturating_sub(begun)));
@@ -165,7 +168,7 @@ impl Reactor {
     }
 }
 
-/// Lets all others go on that are ready, once: for a task that may have something to do all the time.
+/// Yields once to all other ready tasks: for a task that may be ready all the time.
 pub async fn give_way() {
     let mut given = false;
     poll_fn(|context| {
@@ -179,8 +182,7 @@ pub async fn give_way() {
 }
 
 impl Reactor {
-    /// As [`Reactor::wait`], but not for longer than `patience`: `None` if that was not enough. Without a ring
-    /// there is nothing that takes time.
+    /// Like [`Reactor::wait`], with a timeout: `None` when it expires. Without a ring nothing takes time.
     pub fn wait_for<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Result<Option<T>> {
         let mut future = pin!(future);
         if let Some(value) = self.0.runtime.block_on(future.as_mut(), || false) {
@@ -189,7 +191,7 @@ impl Reactor {
         self.wait(self.within(patience, future))
     }
 
-    /// What comes of `future`, or `None` if it takes longer than `patience`.
+    /// The result of `future`, or `None` if it takes longer than `patience`.
     pub async fn within<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let Ok(ring) = self.ring() else { return Some(future.await) };

@@ -1,9 +1,9 @@
 //! Acknowledgement log: the ends of zones that a process has acknowledged to the kernel, kept for the next process.
 //!
 //! A completed write survives the death of this process, since the drives stay powered, but an assembly after a power
-//! cut may recover less. So the end of every completed write is stored, before the kernel is told of the completion, in
-//! memory that outlives the process (a file on a tmpfs). A reboot discards it together with the page cache, as
-//! intended; a file of another boot, in a directory that survives a reboot, is ignored.
+//! cut may recover less. So the end of every completed write is stored, before the completion is reported to the
+//! kernel, in memory that outlives the process (a file on a tmpfs). A reboot discards it together with the page cache,
+//! as intended; a file of another boot, in a directory that survives a reboot, is ignored.
 
 use crate::{map::SharedMap, run};
 use anyhow::{Context, Result};
@@ -231,7 +231,8 @@ impl TailFile {
         self.inherited.set(true);
     }
 
-    /// Stores that everything below `end` in `zone` has completed. To be called before the kernel is told.
+    /// Records that everything below `end` in `zone` has completed. To be called before the completion is reported to
+    /// the kernel.
     pub fn complete(&self, zone: ZoneIndex, end: u64) {
         let word = ZONES + zone.0 as usize;
         if self.map.load(word) < end {

@@ -83,7 +83,7 @@ impl Counter {
 pub struct Traffic {
     pub reads: Counter,
     pub writes: Counter,
-    /// Requests whose latencies are still to be measured.
+    /// Number of requests for which the latency will still be measured.
     measured: Cell<u32>,
 }
 

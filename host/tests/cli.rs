@@ -213,7 +213,7 @@ fn raid6_split_halves_reunited_newer_half_wins() {
     }
 }
 
-/// Of five members any three include one that knows which members continued without which.
+/// With five members, any three include one that records which members continued without which others.
 #[test]
 fn raid6_stale_members_with_one_current_are_refused() {
     let place = Place::new();
@@ -463,7 +463,7 @@ fn inspection_writes_nothing_and_makes_no_member_stale() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &Random(5).bytes(3 << 20)).ok();
     fs::rename(place.path("drives/drive4.img"), place.path("away.img")).unwrap();
-    // The first look makes the drives complete the actions of their power-on.
+    // The first inspection makes the drives complete the actions of their power-on.
     assert_eq!(place.run(&["status", "drives"]).code, 1);
     let before = fingerprint(&place.path("drives"));
     assert_eq!(place.run(&["status", "drives"]).code, 1);

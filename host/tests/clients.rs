@@ -37,7 +37,7 @@ fn nbd_ended_connection_write_undoes_no_later_write() {
             let drive = drive("drives", number);
             place.run(&[&["emulate", "fault", &drive], fault].concat()).ok();
         }
-        // Drives look for new faults every 5 ms.
+        // Emulated drives read their faults every 5 ms.
         std::thread::sleep(Duration::from_millis(20));
     };
     let (old, new) = (Random(1).bytes(4 << 20), Random(2).bytes(4096));

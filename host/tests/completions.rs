@@ -1,4 +1,4 @@
-//! Shell completion: offers what exists, quickly, and without messages in case of errors.
+//! Shell completion: offers existing names, quickly, and without messages in case of errors.
 
 use crate::support::{Place, Ran, drive};
 use rustix::fs::{FlockOperation, flock};

@@ -213,7 +213,7 @@ fn daemon_socket_answers_invalid_requests_with_errors() {
     assert!(ask(PROTOCOL, "explode").starts_with("this is no request"));
     for (other, advice) in [(PROTOCOL + 1, "restart it"), (PROTOCOL - 1, "use a newer zoneraid")] {
         let said = format!("this daemon speaks version {PROTOCOL} of the protocol and not {other}: {advice}");
-        // Also for a request that this version does not know.
+        // Also for an unknown request.
         assert_eq!([ask(other, "status"), ask(other, "explode")], [said.clone(), said]);
     }
     assert!(say(&[b'x'; 100_000]).contains("bytes at most"));

@@ -1,4 +1,4 @@
-//! Volumes that are full: what waits for room, what does not, and what is lent.
+//! Full volumes: requests that wait for free space, requests that fail, and loans of the reserve.
 
 use crate::{
     support::{Place, Random},
@@ -13,7 +13,7 @@ const TRIM: (u16, u16) = (0, 4);
 const ENOSPC: u32 = 28;
 const MIB: u64 = 1 << 20;
 
-/// A place with a volume of 2 GiB on drives of 128 MiB each.
+/// A place with an overcommitted volume of 2 GiB on drives of 128 MiB each.
 fn over_committed() -> Place {
     let place = Place::new();
     emulate(&place, 5);
@@ -22,7 +22,7 @@ fn over_committed() -> Place {
     place
 }
 
-/// Writes new blocks from `at` on until one is refused; gives where that is.
+/// Writes new blocks from `at` on until one is refused, and returns the address of that.
 fn fill(client: &mut Client, mut at: u64) -> u64 {
     let data = Random(5).bytes(MIB as usize);
     for length in [MIB, 4096] {
@@ -47,7 +47,7 @@ fn write_to_full_volume_waits_without_blocking_others() {
     let mut client = Client::ready(&place, false);
     let end = fill(&mut client, 0);
     assert_eq!(set(&place, "--when-full", "queue:200")["when_full"], "queue:200");
-    // More than there are workers.
+    // More requests than workers.
     let data = Random(6).bytes(4096);
     for number in 0..40 {
         client.request(WRITE, 100 + number, (end + number * 4096, 4096));
@@ -73,7 +73,7 @@ fn write_to_full_volume_waits_without_blocking_others() {
     assert!(client.read(end + 39 * 4096, 4096).unwrap() == data);
     drop(client);
     server.end(Signal::TERM);
-    // It is the volume's own, and stays.
+    // The setting is stored in the volume.
     let server = Server::of(&place, &[]);
     assert_eq!(place.json(&["status", "drives"])["volume"]["when_full"], "queue:200");
     server.end(Signal::TERM);
@@ -147,7 +147,7 @@ fn lent_reserve_takes_new_blocks_until_reclaimed() {
     let said = place.run(&["volume", "set", "drives", "--lend", "0"]).ok().text();
     assert_eq!(said, "new blocks may take 0 B of the reserve of the volume on 'tank' until it stops\n");
     assert_eq!(client.write(more, &[7; 4096], false), ENOSPC);
-    // All that there is, and no more.
+    // The whole reserve, and no more.
     let reserve = place.json(&["status", "drives"])["volume"]["reserve_bytes"].as_u64().unwrap();
     assert_eq!(set(&place, "--lend", "1T")["lent_bytes"], reserve);
     drop(client);

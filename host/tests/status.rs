@@ -10,7 +10,7 @@ use std::{fs, time::Duration};
 fn fault(place: &Place, number: usize, what: &[&str]) {
     let drive = drive("drives", number);
     place.run(&[&["emulate", "fault", &drive][..], what].concat()).ok();
-    // Drives look for new faults every 5 ms.
+    // Emulated drives read their faults every 5 ms.
     std::thread::sleep(Duration::from_millis(20));
 }
 

@@ -373,7 +373,7 @@ fn failed_shutdown_keeps_tails_file_for_next_daemon() {
     assert_eq!(Client::ready(&place, false).write(0, &data, false), 0);
     let fault = |number, what| _ = place.run(&["emulate", "fault", &drive("drives", number), what]).ok();
     [1, 2].into_iter().for_each(|number| fault(number, "gone"));
-    // Drives look for new faults every 5 ms.
+    // Emulated drives read their faults every 5 ms.
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(4));
     let tails = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -548,7 +548,7 @@ fn nbd_invalid_client_data_ends_only_its_connection() {
     }
     assert_eq!((last, read.len()), (1, 3 << 19));
     assert_eq!(read[..8192], [7; 8192]);
-    // The payload of a refused request is read all the same.
+    // The payload of a refused request is read nevertheless.
     assert_eq!(two.write(64 << 20, &[1; 4096], false), 28);
     assert_eq!(two.write(0, &[1; 100], true), 0);
 

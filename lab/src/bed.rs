@@ -316,7 +316,7 @@ impl Bed {
         let create = Array::create_with(&runtime, options, members, setup.behaviour());
         let array =
             runtime.block_on(create, || clock.advance()).context("creating the array never ends")??;
-        // Only the array knows the places of appended blocks.
+        // The addresses of appended blocks are known to the array alone.
         if setup.aggregate == 1 && setup.group_blocks <= 1 {
             for (member, drive) in drives.iter().enumerate() {
                 drive.set_classifier(classifier(array.layout(), member));

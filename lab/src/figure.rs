@@ -53,7 +53,7 @@ pub struct Row {
     /// The same of a stack of layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_ratio: Option<f64>,
-    /// Share of a volume's room that is in use when it is overwritten, and the distribution of the writes.
+    /// Share of a volume's space that is in use when it is overwritten, and the distribution of the writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_percent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -319,9 +319,9 @@ pub fn fill(
 pub enum Does {
     /// Writes its zones one after the other, repeatedly.
     Write,
-    /// Reads randomly from the first so many MiB of its zones.
+    /// Reads randomly from the first MiB of its zones, this many in each.
     Read(u64),
-    /// Reads the first so many MiB of its first zone in order, repeatedly.
+    /// Reads this many MiB at the start of its first zone in order, repeatedly.
     ReadInOrder(u64),
 }
 

@@ -1,5 +1,5 @@
-//! Rotates the zones of an array over its drives: zone `z` is rotated by `z` drives. The array does not notice; each of
-//! its members is another drive in each zone. The logs are not rotated.
+//! Rotates the zones of an array over its drives: zone `z` is rotated by `z` drives, transparently for the array. Each
+//! of its members is another drive in each zone. The logs are not rotated.
 
 use engine::{
     device::{Command, Completion, Geometry, Plate, ZonedDevice, Zones},

@@ -19,7 +19,7 @@ struct Face {
 /// A new volume of `blocks` blocks on `device`, with all of its map in memory.
 ///
 /// # Errors
-/// The device has no room for it.
+/// The device is too small.
 pub fn over(
     runtime: &Runtime,
     clock: &Clock,

@@ -1,13 +1,13 @@
-//! How long one quiet client waits beside eight greedy ones, and how long a turn of the event loop takes.
+//! Fairness: latency of one quiet client beside eight greedy ones, and duration of the turns of the event loop.
 //!
-//! An array of drives that answer at once and store nothing carries two volumes of 8 TiB, each in a namespace of its own
-//! and served to NBD clients by one event loop, as the daemon serves them. The quiet client writes 4 KiB, waits for the
-//! reply, and pauses. The greedy clients keep as many requests on their way as they may, on the same volume or on the
-//! other one. What drives do not take, the processor does: this is the strictest case.
+//! An array of drives that complete at once and store nothing carries two volumes of 8 TiB, each in its own namespace,
+//! served to NBD clients by one event loop as in the daemon. The quiet client writes 4 KiB, waits for the reply, and
+//! pauses. The greedy clients keep as many requests in flight as they may, on the same volume or on the other one.
+//! Since the drives are no bottleneck, the processor is: this is the strictest case.
 //!
-//! Latencies are measured twice: by the clock on the wall, and in processor time of the event loop between a request and
-//! its reply, which other work on this machine does not change. The limit is on the second. Rounds alone and beside take
-//! turns, and each figure is the median of the rounds.
+//! Latencies are measured twice: in wall-clock time, and in processor time of the event loop between a request and its
+//! reply, which does not depend on other load of this machine. The limit applies to the latter. Rounds without and with
+//! greedy clients alternate, and each figure is the median of its rounds.
 
 use super::{
     DATA_CHUNKS, begin,
@@ -46,13 +46,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most that the quiet client may wait, as a multiple of what it waits alone.
+/// Limit for the latency of the quiet client beside greedy ones, as a multiple of its latency alone.
 const MOST_RATIO: f64 = 3.0;
-/// Longest turn of the event loop, in µs of processor time.
+/// Limit for a turn of the event loop, in µs of processor time.
 const MOST_TURN_US: u64 = 2_000;
 
 const GREEDY: u64 = 8;
-/// Requests of the quiet client in each half of a round, and its pause between two of them.
+/// Requests of the quiet client in each half of a round, and the pause between two of them.
 const REQUESTS: usize = if cfg!(debug_assertions) { 20 } else { 400 };
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -64,9 +64,9 @@ const VOLUME_ACTIVE: u32 = 5;
 const VZONE_ZONES: u32 = 4;
 const DRIVE_ZONES: u32 = 640;
 const DRIVE_ACTIVE: u32 = 64;
-/// Where small writes go: 64 GiB.
+/// Range of the small writes: 64 GiB.
 const REGION_BLOCKS: u64 = 1 << 24;
-/// Bytes of a request without data: nearly 4 GiB.
+/// Length of a request without data: nearly 4 GiB.
 const MOST_BYTES: u32 = u32::MAX / BLOCK as u32 * BLOCK as u32;
 
 #[derive(Serialize)]
@@ -79,22 +79,22 @@ struct Fairness {
 #[derive(Serialize)]
 struct Row {
     greedy: &'static str,
-    /// The greedy clients are on the volume of the quiet one.
+    /// The greedy clients use the volume of the quiet one.
     same_volume: bool,
-    /// All but one request in a hundred of the quiet client take at most so long, by the clock on the wall.
+    /// 99th percentile of the quiet client's latency, in wall-clock time.
     alone_p99_us: f64,
     beside_p99_us: f64,
     /// The same in processor time of the event loop.
     alone_p99_work_us: f64,
     beside_p99_work_us: f64,
     ratio: f64,
-    /// Requests of all greedy clients.
+    /// Requests of all greedy clients together.
     greedy_requests_a_second: f64,
-    /// Processor time, at most a quarter too much.
+    /// In processor time, at most a quarter too high.
     longest_turn_us: u64,
 }
 
-/// What greedy clients do.
+/// Load of the greedy clients.
 #[derive(Clone, Copy)]
 enum Greed {
     SmallWrites,
@@ -110,18 +110,18 @@ const GREED: [(Greed, &str); 4] = [
     (Greed::Status, "block status of 4 GiB, 8 each"),
 ];
 
-/// By the clock on the wall, and in processor time of the event loop, in µs.
+/// 99th percentiles of the latency, in µs: wall-clock time, and processor time of the event loop.
 type Latencies = (f64, f64);
 
-/// The event loop, as other threads see it.
+/// Handles of the event loop's thread for other threads.
 struct Served {
     sockets: [PathBuf; 2],
-    /// Where a quiet client is handed in, and what comes of it.
+    /// Takes a quiet client, and returns its latencies.
     quiet: mpsc::Sender<Peer>,
     latencies: mpsc::Receiver<Result<Latencies>>,
 }
 
-/// Measures, prints, and fails if a limit is exceeded.
+/// Runs the benchmark, prints the results, and fails if a limit is exceeded.
 pub fn run(output: Output, rounds: usize) -> Result<u8> {
     begin(output, rounds)?;
     let dir = tempfile::tempdir().context("there is no room for sockets")?;
@@ -195,7 +195,7 @@ fn text(fairness: &Fairness) -> String {
     )
 }
 
-/// Serves both volumes until it is told to stop.
+/// Serves both volumes until `stop` is set.
 fn serve(dir: &Path, ready: mpsc::Sender<Served>, stop: &AtomicBool, longest: &AtomicU64) -> Result<()> {
     let reactor = Reactor::timing_work();
     let ring = reactor.ring()?.clone();
@@ -206,7 +206,7 @@ fn serve(dir: &Path, ready: mpsc::Sender<Served>, stop: &AtomicBool, longest: &A
         servers.push(Server::start(&reactor, volume, &Place::Socket(socket(dir, index)), export)?);
     }
     let sockets = [socket(dir, 0), socket(dir, 1)];
-    // Nobody waits for them if the benchmark has given up.
+    // The receiver is gone if the benchmark has failed.
     let ((quiet_in, clients), (found, latencies)) = (mpsc::channel(), mpsc::channel());
     let _ = ready.send(Served { sockets, quiet: quiet_in, latencies });
     reactor.wait(async {
@@ -216,7 +216,7 @@ fn serve(dir: &Path, ready: mpsc::Sender<Served>, stop: &AtomicBool, longest: &A
             if let Ok(peer) = clients.try_recv() {
                 let _ = found.send(quiet(ring.clone(), peer).await);
             }
-            // What rows take from it, they set to zero.
+            // [`row`] resets the maximum at the start of each measurement.
             let now = reactor.turns().counts();
             longest.fetch_max(now.since(&before).all_but_one_in_us(u64::MAX).unwrap_or(0), Relaxed);
             before = now;
@@ -233,7 +233,7 @@ fn socket(dir: &Path, index: usize) -> PathBuf {
     dir.join(format!("volume{index}"))
 }
 
-/// Two volumes on an array that is divided between them.
+/// Two volumes, each in a namespace of one array.
 async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
     let drives: Vec<Rc<Idle>> =
         (0..=DATA_CHUNKS).map(|_| Rc::new(Idle::with_active(DRIVE_ZONES, DRIVE_ACTIVE))).collect();
@@ -255,11 +255,11 @@ async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
     let volume = async |namespace: Rc<dyn ZonedDevice>| {
         let options = VolumeOptions { uuid: [2; 16], blocks: Some(BLOCKS), ..VolumeOptions::default() };
         Volume::create(namespace.clone(), options).await?;
-        // What drives do not store cannot be read again.
+        // Drives that do not store data cannot return map pages: the whole map stays in memory.
         let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
         anyhow::Ok(Volume::open(runtime, namespace, behaviour).await?)
     };
-    // Before one of them has taken what is spare.
+    // Both before the first volume takes the spare zones.
     let [quiet, other] = [namespace("quiet").await?, namespace("other").await?];
     let volumes = [volume(quiet).await?, volume(other).await?];
     runtime.spawn(pass_time(namespaces, reactor.ring()?.clone()));
@@ -267,7 +267,7 @@ async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
     Ok(volumes)
 }
 
-/// Has time pass for namespaces, as the daemon does.
+/// Advances the clock of the namespaces, as the daemon does.
 async fn pass_time(namespaces: Namespaces, ring: Ring) {
     loop {
         ring.sleep(Duration::from_millis(1)).await;
@@ -275,7 +275,7 @@ async fn pass_time(namespaces: Namespaces, ring: Ring) {
     }
 }
 
-/// The medians of so many rounds, each alone and beside.
+/// Medians of the rounds, each without and with greedy clients.
 fn row(
     served: &Served,
     rounds: usize,
@@ -284,7 +284,7 @@ fn row(
     longest: &AtomicU64,
 ) -> Result<Row> {
     let mut figures: [Vec<f64>; 6] = Default::default();
-    // One to warm up.
+    // The first round is the warm-up.
     for round in 0..=rounds {
         let alone = ask_quiet(served)?;
         longest.store(0, Relaxed);
@@ -310,23 +310,23 @@ fn row(
     })
 }
 
-/// Has the quiet client write; see [`quiet`].
+/// Runs the quiet client, see [`quiet`].
 fn ask_quiet(served: &Served) -> Result<Latencies> {
     let peer = Peer::connect(&served.sockets[0], false)?;
     served.quiet.send(peer).ok().context("the server has ended")?;
     served.latencies.recv().context("the server has ended")?
 }
 
-/// What all but one in a hundred requests of the quiet client take at most. It is a task of the event loop itself, which
-/// learns of replies by the ring, as it would by a network: its times are those of the loop, whatever else this machine
-/// does, and a turn of the loop too long at most.
+/// The 99th percentiles of the quiet client. It is a task of the event loop, and receives its replies through the ring,
+/// as from a network. So it measures the loop's own latency, independent of other load of this machine, and at most one
+/// turn of the loop too long.
 async fn quiet(ring: Ring, peer: Peer) -> Result<Latencies> {
     let (mut walls, mut works) = (Vec::new(), Vec::new());
     let socket = Rc::new(peer.into_socket()?);
     let mut rng = Rng::new(7);
     for _ in 0..REQUESTS {
         ring.sleep(PAUSE).await;
-        // Where nobody else discards: overlapping requests are carried out one after the other.
+        // A range that is not discarded: overlapping requests are executed one after the other.
         let at = (BLOCKS - 1 - rng.below(REGION_BLOCKS)) * BLOCK as u64;
         let request = [&head(WRITE, (at, BLOCK as u32))[..], &[0x5a; BLOCK]].concat();
         let (wall, work) = (Instant::now(), thread_seconds());
@@ -352,7 +352,7 @@ async fn quiet(ring: Ring, peer: Peer) -> Result<Latencies> {
     Ok((p99(walls), p99(works)))
 }
 
-/// The same beside greedy clients, and how many requests of these were answered a second.
+/// Runs the quiet client beside greedy ones; also returns how many requests of these were answered per second.
 fn beside(served: &Served, greed: Greed, same_volume: bool, round: u64) -> Result<(Latencies, f64)> {
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let socket = &served.sockets[!same_volume as usize];
@@ -378,7 +378,7 @@ fn beside(served: &Served, greed: Greed, same_volume: bool, round: u64) -> Resul
     })
 }
 
-/// Keeps requests on their way until it is stopped.
+/// Keeps requests in flight until it is stopped.
 fn greedy(socket: &Path, greed: Greed, seed: u64, stop: &AtomicBool, answered: &AtomicU64) -> Result<()> {
     let mut peer = Peer::connect(socket, matches!(greed, Greed::Status))?;
     let (mut rng, data) = (Rng::new(seed), vec![0x5a; 1 << 20]);
@@ -390,14 +390,14 @@ fn greedy(socket: &Path, greed: Greed, seed: u64, stop: &AtomicBool, answered: &
     let mut send = |peer: &mut Peer, number: u64| {
         let mut block = |blocks| rng.below(blocks) * BLOCK as u64;
         match greed {
-            // Discards find something to discard.
+            // Some writes, so that there are blocks to discard.
             Greed::Discards if !number.is_multiple_of(16) => {
                 peer.request(WRITE, (block(REGION_BLOCKS), 4096), &data[..BLOCK])
             }
             Greed::SmallWrites => peer.request(WRITE, (block(REGION_BLOCKS), 4096), &data[..BLOCK]),
             Greed::LargeWrites => peer.request(WRITE, (block(REGION_BLOCKS), 1 << 20), &data),
             Greed::Discards => peer.request(TRIM, (block(REGION_BLOCKS), MOST_BYTES), &[]),
-            // A quarter of them is about where there is something.
+            // A quarter of the requests is for the range with data.
             Greed::Status if number.is_multiple_of(4) => {
                 peer.request(BLOCK_STATUS, (block(REGION_BLOCKS), MOST_BYTES), &[])
             }

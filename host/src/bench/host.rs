@@ -1,13 +1,13 @@
-//! What a request and a command to a drive cost the daemon on this machine, for the lab (`lab --host FILE`), and how
-//! many requests a second it reaches when drives take no time.
+//! Processor time of the daemon for a request and for a command to a drive on this machine, as input for the lab (`lab
+//! --host FILE`), and its request rate with drives that take no time.
 //!
-//! The array of [`super`] on drives that are not there, by way of io_uring. The same 4 KiB writes are joined, and not:
-//! the commands that joining saves say what one costs, and what is left is the request's. One request at a time says what
-//! a turn of the event loop costs. How requests come to the daemon is a stand-in for what a block device of ublk's needs
-//! for each: its data is copied out of the kernel, and its answer is one more command.
+//! The array of [`super`] on null drives behind io_uring. The same 4 KiB writes are sent with and without merging: the
+//! number of commands saved gives the cost of a command, and the rest is the cost of the request. A queue depth of one
+//! gives the cost of a turn of the event loop. A stand-in takes the place of a ublk device: for each request it copies
+//! the data from a kernel file, and sends one more command as the answer.
 //!
-//! Costs are processor time of one thread. Requests a second are by the clock on the wall, of the array alone and with the
-//! stand-in; of one thread, and of two with an array each, which share nothing: what two threads could reach at most.
+//! Costs are processor time of one thread. Request rates are wall-clock, of the array alone and with the stand-in; for
+//! one thread, and for two with an array each, which share nothing: an upper limit for two threads.
 
 use super::{
     DATA_CHUNKS, begin, median,
@@ -35,21 +35,21 @@ const REQUESTS: u64 = 100_000;
 const SINGLE_REQUESTS: u64 = 20_000;
 const DEEP: usize = 64;
 
-/// What the lab takes, in µs of one thread.
+/// Costs for the lab, in µs of one thread.
 #[derive(Serialize)]
 struct Costs {
-    /// A request, with `transport_us` in it.
+    /// A request, including `transport_us`.
     request_us: f64,
     /// A command to a drive.
     sub_request_us: f64,
-    /// A turn of the event loop by itself.
+    /// A turn of the event loop without other work.
     turn_us: f64,
-    /// A stand-in for how requests come in and are answered.
+    /// Stand-in for the transport of a request and its answer.
     transport_us: f64,
     points: Vec<Point>,
 }
 
-/// Writes a second with drives that are not there.
+/// Write rates with null drives.
 #[derive(Serialize)]
 struct Point {
     threads: usize,
@@ -57,12 +57,12 @@ struct Point {
     depth: usize,
     /// Through the stand-in for a block device.
     requests_a_second: f64,
-    /// Of the array alone.
+    /// To the array directly.
     array_requests_a_second: f64,
     commands_a_request: f64,
 }
 
-/// What a stream of requests took, for each of them.
+/// Cost of a stream, per request.
 #[derive(Clone, Copy)]
 struct Spent {
     us: f64,
@@ -71,7 +71,7 @@ struct Spent {
     turns: f64,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints the results.
 pub fn run(output: Output, rounds: usize) -> Result<u8> {
     begin(output, rounds)?;
     let costs = costs(rounds)?;
@@ -101,7 +101,7 @@ fn costs(rounds: usize) -> Result<Costs> {
     Ok(Costs { request_us: engine_us + transport_us, sub_request_us, turn_us, transport_us, points })
 }
 
-/// So many threads with an array each, all at the same time.
+/// Rates of this number of threads, each with an array, running at the same time.
 fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
     let count = if depth == 1 { SINGLE_REQUESTS } else { REQUESTS } * 4 / request_kib;
     let all = |fronted: bool| -> Result<Vec<Spent>> {
@@ -147,16 +147,17 @@ fn text(costs: &Costs) -> String {
     text
 }
 
-/// What stands for a block device in front of the array: where the data of requests comes from, and their answers go.
+/// Stand-in for a block device in front of the array: the source of the data of requests, and the target of their
+/// answers.
 struct Front {
     memory: File,
     answers: NullDrive,
 }
 
-/// Data that requests are made of, in bytes.
+/// Size of the source, in bytes.
 const FRONT_BYTES: usize = 1 << 20;
 
-/// An array over drives that are not there, on a ring of its own.
+/// An array on null drives, with its own ring.
 struct Rig {
     runtime: Runtime,
     ring: Ring,
@@ -184,14 +185,14 @@ impl Rig {
         let front = || {
             let memory = File::from(memfd_create("zoneraid-bench", MemfdFlags::CLOEXEC)?);
             memory.write_all_at(&vec![0x5a; FRONT_BYTES], 0)?;
-            // Answers are no commands to drives.
+            // Answers are not counted as commands to drives.
             anyhow::Ok(Front { memory, answers: NullDrive::new(&ring, geometry.clone(), &Rc::default())? })
         };
         let front = fronted.then(front).transpose()?;
         Ok(Rig { runtime, ring, array, front, commands })
     }
 
-    /// The round with the median time, after one to warm up; each writes the first zone from its start.
+    /// The round with the median time, after a warm-up. Each round writes the first zone from its start.
     fn median(&self, rounds: usize, count: u64, depth: usize, bytes: u64) -> Result<Spent> {
         let round = || {
             let reset = self.array.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
@@ -210,8 +211,8 @@ impl Rig {
         })
     }
 
-    /// Keeps `depth` writes of so many bytes on their way until `count` of them are done, and answered if there is a block
-    /// device in front.
+    /// Keeps `depth` writes of `bytes` bytes in flight until `count` have completed, and been answered if there is a
+    /// stand-in.
     fn stream(&self, count: u64, depth: usize, bytes: u64) -> Result<Spent> {
         let blocks = bytes / BLOCK as u64;
         let fresh = || Buf::copy_of(&vec![0x5a; bytes as usize]);

@@ -1,4 +1,4 @@
-//! A drive that answers at once, and as many requests on their way as are wanted: what a layer's own code costs.
+//! A drive that completes at once, and a load with constant queue depth: measures the cost of a layer's own code.
 
 use crate::alloc::allocations;
 use anyhow::{Result, ensure};
@@ -13,10 +13,10 @@ use std::{
     time::Instant,
 };
 
-/// Requests of a round, and of the one before those that count.
+/// Requests of a round, also of the warm-up.
 pub const REQUESTS: u64 = 200_000;
 
-/// A drive shaped like a ZN540 that stops storing anything once it is told to.
+/// A drive shaped like a ZN540 that stops storing data after [`Idle::idle`].
 pub struct Idle {
     drive: EmulatedDrive,
     idles: Cell<bool>,
@@ -28,7 +28,7 @@ impl Idle {
         Idle::of(model.geometry)
     }
 
-    /// As [`Idle::new`], with so many zones that may be active or open at a time.
+    /// As [`Idle::new`], with this limit for active and open zones.
     pub fn with_active(zones: u32, active: u32) -> Idle {
         let geometry = Model::zn540().scaled(zones, Idle::zone_blocks()).geometry;
         let zrwa = geometry.zrwa.map(|zrwa| Zrwa { max_zones: active, ..zrwa });
@@ -43,7 +43,7 @@ impl Idle {
         Model::zn540().geometry.zone_capacity_blocks
     }
 
-    /// Nothing is stored or read from now on.
+    /// From now on nothing is stored or read.
     pub fn idle(&self) {
         self.idles.set(true);
     }
@@ -65,7 +65,7 @@ impl ZonedDevice for Idle {
     }
 }
 
-/// Whose turn it is: so many requests of a round by their numbers, and the next one.
+/// Counter that hands out the requests of a round to its tasks: their number, and the next one.
 #[derive(Clone)]
 pub struct Turns(u64, Rc<Cell<u64>>);
 
@@ -77,8 +77,8 @@ impl Turns {
     }
 }
 
-/// Plays a round of so many requests with `depth` tasks, each of which makes one at a time: none is made for a request.
-/// `idle` waits for what others do, if there are any. Gives nanoseconds and allocations of a request.
+/// Runs a round of `requests` requests by `depth` tasks, each with one request at a time, so that no task is spawned
+/// per request. `idle` waits for other threads, if there are any. Returns nanoseconds and allocations per request.
 pub fn play<F>(
     runtime: &Runtime,
     (requests, depth): (u64, u64),

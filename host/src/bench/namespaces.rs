@@ -1,8 +1,8 @@
-//! What a namespace costs: time and allocations of a block that is written or read, on one core.
+//! Cost of a namespace: time and allocations per block written or read, on one core.
 //!
-//! The namespace lies on a drive shaped like a ZN540 that answers at once and, once the namespace is there, neither
-//! stores anything nor reads it. So this is what the layer's own code costs: tickets, tokens, windows, where blocks
-//! lie, and the executor; beside it is what the same requests cost without a namespace.
+//! The namespace lies on a drive shaped like a ZN540 that completes at once and, once the namespace exists, neither
+//! stores nor reads data. So this is the cost of the layer's own code: admission, tokens, windows, address translation,
+//! and the executor. The same requests without a namespace are measured for comparison.
 
 use super::{
     begin,
@@ -25,24 +25,24 @@ use serde::Serialize;
 use std::rc::Rc;
 
 const ZONES: u32 = 100;
-/// Requests on the way, where there is more than one.
+/// Queue depth, where it is more than one.
 const DEPTH: u64 = 64;
 
 #[derive(Serialize)]
 struct Costs {
-    /// One 4 KiB write behind the other, one and 64 of them on the way.
+    /// Sequential 4 KiB writes at queue depth 1, and at 64.
     write_4k_alone_ns: f64,
     write_4k_ns: f64,
     write_4k_allocations: f64,
-    /// The same of reads.
+    /// The same for reads.
     read_4k_alone_ns: f64,
     read_4k_ns: f64,
     read_4k_allocations: f64,
-    /// Requests to the drive itself, 64 of them on the way: the tasks that make them.
+    /// Requests to the drive itself at queue depth 64: the cost of the tasks that make them.
     drive_4k_ns: f64,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints the results.
 pub fn run(output: Output, rounds: usize) -> Result<u8> {
     begin(output, rounds)?;
     let device = Rc::new(Idle::new(ZONES));
@@ -95,7 +95,7 @@ async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
     Ok(namespaces.add(spec).await?)
 }
 
-/// Nanoseconds and allocations of a request, each behind the one before. A round of writes begins with an empty zone.
+/// Nanoseconds and allocations per sequential request. A round of writes starts with an empty zone.
 fn play(runtime: &Runtime, device: &Rc<dyn ZonedDevice>, writes: bool, depth: u64) -> Result<(f64, f64)> {
     if writes {
         let reset = device.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });

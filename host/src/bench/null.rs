@@ -1,6 +1,6 @@
-//! Drives that are not there, by way of the ring that real drives go through: what a command costs the daemon without
-//! what a drive takes for it. Commands go to `/dev/null`, which takes them as a drive's passthrough does, at once and on
-//! the thread that hands them in. Files would not do: the kernel has threads of its own write to them.
+//! Null drives behind the ring that real drives use: the cost of a command for the daemon, without the time of a drive.
+//! Commands go to `/dev/null`, which completes them like a drive's passthrough, at once and on the submitting thread.
+//! Files are no substitute: the kernel writes to them on threads of its own.
 #![allow(unsafe_code)]
 
 use crate::ring::{Outcome, Ring, Target, TargetId};
@@ -17,7 +17,7 @@ use std::{
     rc::Rc,
 };
 
-/// A drive that keeps nothing and carries out whatever it is told.
+/// A drive that stores nothing and completes every command successfully.
 pub struct NullDrive(Rc<Inner>);
 
 struct Inner {
@@ -26,17 +26,17 @@ struct Inner {
     ring: Ring,
     target: RefCell<Option<TargetId>>,
     slots: Rc<Slots>,
-    /// What is on its way, with its buffers.
+    /// Commands in flight, with their buffers.
     flights: RefCell<Vec<Option<(Completer, Buf, Buf)>>>,
     free: RefCell<Vec<u32>>,
     commands: Rc<Cell<u64>>,
 }
 
 impl NullDrive {
-    /// A drive of this shape; `commands` counts what it is asked to read, write or flush.
+    /// A drive with this geometry; `commands` counts its reads, writes and flushes.
     ///
     /// # Errors
-    /// When there is no `/dev/null`.
+    /// There is no `/dev/null`.
     pub fn new(ring: &Ring, geometry: Geometry, commands: &Rc<Cell<u64>>) -> Result<NullDrive> {
         let file = File::options().read(true).write(true).open("/dev/null");
         let inner = Rc::new(Inner {
@@ -91,7 +91,7 @@ impl Inner {
         });
         self.flights.borrow_mut()[token as usize] = Some((completer, data, oob));
         let command = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), 0).build();
-        // SAFETY: the command points to nothing.
+        // SAFETY: the command contains no pointers.
         unsafe { self.ring.push(target, token, command) };
         completion
     }
@@ -110,10 +110,10 @@ impl Target for Inner {
     }
 }
 
-/// What this thread has computed so far, in seconds of processor time; that of others does not count.
+/// Processor time of this thread so far, in seconds.
 pub fn thread_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is that of a value on the stack.
+    // SAFETY: the pointer refers to a value on the stack.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

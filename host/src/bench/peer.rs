@@ -1,4 +1,4 @@
-//! An NBD client, as far as the benchmarks need one: it blocks, and keeps as many requests on their way as it likes.
+//! An NBD client for the benchmarks: it blocks, and keeps any number of requests in flight.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -24,7 +24,7 @@ const ERROR_CHUNKS: u16 = 1 << 15;
 
 pub struct Peer(UnixStream);
 
-/// A request of `kind` for so many bytes at `at`.
+/// Header of a request of `kind` for `bytes` bytes at `at`.
 pub fn head(kind: u16, (at, bytes): (u64, u32)) -> [u8; 28] {
     let mut head = [0; 28];
     head[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
@@ -35,7 +35,7 @@ pub fn head(kind: u16, (at, bytes): (u64, u32)) -> [u8; 28] {
 }
 
 impl Peer {
-    /// Connects to the server at `path`; with `allocation` it may ask for block status.
+    /// Connects to the server at `path`; `allocation` negotiates block status.
     pub fn connect(path: &Path, allocation: bool) -> Result<Peer> {
         let mut peer = Peer(UnixStream::connect(path).context("the server does not listen")?);
         peer.take::<18>()?;
@@ -81,13 +81,13 @@ impl Peer {
         Ok(())
     }
 
-    /// Its socket, which does not block any more.
+    /// Its socket, set to non-blocking.
     pub fn into_socket(self) -> Result<OwnedFd> {
         self.0.set_nonblocking(true)?;
         Ok(self.0.into())
     }
 
-    /// Sends a request of `kind` for so many bytes at `at`, with the data of a write.
+    /// Sends a request of `kind`, with the data of a write.
     pub fn request(&mut self, kind: u16, range: (u64, u32), data: &[u8]) -> Result<()> {
         let request = head(kind, range);
         match data.len() {
@@ -101,7 +101,10 @@ impl Peer {
         Ok(())
     }
 
-    /// Receives the reply to some request, which must not be an error.
+    /// Receives the reply to any request.
+    ///
+    /// # Errors
+    /// The connection failed, or the reply is an error.
     pub fn reply(&mut self) -> Result<()> {
         let magic = u32::from_be_bytes(self.take()?);
         if magic == SIMPLE {

@@ -1,11 +1,11 @@
-//! What a volume costs: time and allocations of a block that is written or read at a random place, on one core; and with
-//! compression, also with the help of other threads.
+//! Cost of a volume: time and allocations per block written or read at a random place, on one core; with compression
+//! also with the help of other threads.
 //!
-//! The volume lies on a drive shaped like a ZN540 that answers at once and, once the volume is there, neither
-//! stores anything nor reads it; all of the map is in memory. So this is what the volume's own code costs:
-//! the map, groups and their headers, copies of the data into groups, the codec, and the executor. What is compressed are
-//! made up words, which LZ4 makes about half as long, and noise. Times are by the clock on the wall. What larger units cost is
-//! measured on a drive that does store what it is given, in memory.
+//! The volume lies on a drive shaped like a ZN540 that completes at once and, once the volume exists, neither stores
+//! nor reads data; the whole map is in memory. So this is the cost of the volume's own code: the map, groups and their
+//! headers, copies of the data into groups, the codec, and the executor. The data to be compressed are invented words,
+//! which LZ4 halves, and noise. Times are wall-clock. Larger compression units are measured on a drive that stores data
+//! in memory.
 
 use super::{
     begin,
@@ -32,68 +32,68 @@ use std::rc::Rc;
 const BLOCKS: u64 = 11_000_000;
 /// Zones of a drive that holds all of them.
 const ZONES: u64 = 48;
-/// Requests on the way.
+/// Queue depth.
 const DEPTH: u64 = 64;
-/// Different blocks that are written.
+/// Number of different blocks of data.
 const POOL: u64 = 64;
-/// Different words.
+/// Size of the vocabulary.
 const WORDS: u64 = 100;
 
 #[derive(Serialize)]
 struct Costs {
-    /// One 4 KiB write at a random place, 64 of them on the way.
+    /// 4 KiB writes at random places, queue depth 64.
     write_4k_random_ns: f64,
     write_4k_random_allocations: f64,
-    /// Blocks that go to the drive for each of them.
+    /// Blocks written to the drive per block of the user.
     write_amplification: f64,
-    /// One 4 KiB read at a random place, 64 of them on the way.
+    /// 4 KiB reads at random places, queue depth 64.
     read_4k_random_ns: f64,
     compression: Vec<Compressed>,
     units: Vec<InUnits>,
 }
 
-/// What 4 KiB writes at random places cost, 64 of them on the way.
+/// Cost of 4 KiB writes at random places, queue depth 64.
 #[derive(Serialize)]
 struct Compressed {
     compression: Compression,
-    /// Threads that compress besides the one of the engine.
+    /// Threads that compress, beside the engine's.
     threads: usize,
     write_words_ns: f64,
-    /// How much shorter words get.
+    /// Compression ratio of words.
     words_ratio: f64,
     write_noise_ns: f64,
-    /// How many times as long as without compression, in rounds that take turns.
+    /// Time relative to uncompressed writes, from alternating rounds.
     noise_overhead: f64,
 }
 
-/// What words cost that are compressed so much at a time, in writes of 64 KiB, 64 of them on the way.
+/// Cost of words in this compression unit, with writes of 64 KiB at queue depth 64.
 #[derive(Serialize)]
 struct InUnits {
     compression: Compression,
     unit_bytes: u64,
-    /// For each 4 KiB of such a write.
+    /// Per 4 KiB of such a write.
     write_64k_ns: f64,
-    /// How much shorter words get.
+    /// Compression ratio of words.
     words_ratio: f64,
-    /// One 4 KiB read at a random place.
+    /// 4 KiB reads at random places.
     read_4k_random_ns: f64,
 }
 
 /// Requests of a round with compression.
 const COMPRESSED: u64 = 50_000;
 
-/// Writes of 64 KiB of a round, and blocks of one.
+/// Writes of 64 KiB in a round, and blocks in each.
 const LARGE: u64 = 512;
 const LARGE_BLOCKS: u64 = 16;
 
-/// A volume on a drive that answers at once.
+/// A volume on a drive that completes at once.
 struct Rig {
     reactor: Reactor,
     volume: Volume,
 }
 
 impl Rig {
-    /// As large as it takes to write so many blocks and never collect a zone, of which there would be nothing to read.
+    /// Large enough for this number of writes without garbage collection, which would have no data to read.
     fn new(compression: Compression, writes: u64) -> Result<Rig> {
         let zones = ZONES + writes * 5 / 4 / Idle::zone_blocks();
         let (rig, device) = Rig::storing(compression, Unit::BLOCK, zones)?;
@@ -101,7 +101,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// On a drive that stores what it is given.
+    /// A volume on a drive that stores its data in memory.
     fn storing(compression: Compression, unit: Unit, zones: u64) -> Result<(Rig, Rc<Idle>)> {
         let (device, reactor) = (Rc::new(Idle::new(zones as u32)), Reactor::default());
         let runtime = reactor.runtime();
@@ -122,7 +122,7 @@ impl Drop for Rig {
     }
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints the results.
 pub fn run(output: Output, rounds: usize) -> Result<u8> {
     begin(output, rounds)?;
     let costs = measured(rounds)?;
@@ -200,7 +200,7 @@ fn measured(rounds: usize) -> Result<Costs> {
     })
 }
 
-/// What a codec costs; nothing if it was to be with other threads and there are no processors for them.
+/// Cost of a codec; `None` if other threads were to help and there are no processors for them.
 fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<Option<Compressed>> {
     let (mut threads, writes) = (0, (rounds as u64 + 1) * COMPRESSED);
     let mut rig = || {
@@ -227,7 +227,7 @@ fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<O
     Ok((threads > 0 || !helped).then_some(found))
 }
 
-/// What words cost in units of this size.
+/// Cost of words in compression units of this size.
 fn in_units(rounds: usize, compression: Compression, unit: Unit) -> Result<InUnits> {
     let (rig, _) = Rig::storing(compression, unit, ZONES)?;
     let large: Vec<Buf> = words()
@@ -249,7 +249,7 @@ fn in_units(rounds: usize, compression: Compression, unit: Unit) -> Result<InUni
     })
 }
 
-/// Blocks of words out of a vocabulary, some of which are much more frequent than others.
+/// Blocks of words with very different frequencies.
 fn words() -> Vec<Buf> {
     let mut rng = Rng::new(1);
     let word = |rng: &mut Rng| {
@@ -279,14 +279,14 @@ fn noise() -> Vec<Buf> {
     (0..POOL).map(block).collect()
 }
 
-/// Places that the number of the round decides.
+/// Places, determined by the number of the round.
 fn random(rig: &Rig, requests: u64, round: u64) -> Vec<u64> {
     let mut rng = Rng::new(round);
     (0..requests).map(|_| rng.below(rig.volume.blocks())).collect()
 }
 
-/// Nanoseconds and allocations of a request at each of these places: a write of one of `blocks`, or a read of one block if
-/// there are none.
+/// Nanoseconds and allocations per request: writes of `blocks` at `places`, or reads of single blocks if `blocks` is
+/// empty.
 fn play(rig: &Rig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)> {
     let (requests, places, blocks) = (places.len() as u64, Rc::new(places), Rc::new(blocks.to_vec()));
     let idle = || rig.reactor.ring().and_then(|ring| Ok(ring.wait()?)).unwrap_or(false);

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! Arguments of the command line. Doc comments of commands and options are the help texts.
 
 use crate::{
     bench, export,
@@ -61,8 +61,8 @@ pub struct Start {
     pub give_up: bool,
     /// Memory for the map of each volume; 128 MiB a TiB of its size by default, and no less than 64 MiB
     ///
-    /// A volume that is written at random places all over is many times faster if all of its map is in memory, which takes
-    /// 1 GiB a TiB, and half as much again if it compresses.
+    /// A volume that is written at random places all over is many times faster if all of its map is in memory, which
+    /// takes 1 GiB a TiB, and half as much again if it compresses.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub map_memory: Option<u64>,
 }
@@ -84,8 +84,9 @@ pub enum Verb {
     Start(Start),
     /// Run an array: serve the volume that it carries to NBD clients
     ///
-    /// Stays in the foreground, and needs neither root nor help of the kernel. Says so in one line when clients can connect. Nothing is
-    /// encrypted and nobody is asked for a name: who can open SOCKET, or reach ADDRESS, has all of the volume.
+    /// Stays in the foreground, and needs neither root nor help of the kernel. Says so in one line when clients can
+    /// connect. Nothing is encrypted and nobody is asked for a name: who can open SOCKET, or reach ADDRESS, has all of
+    /// the volume.
     Serve {
         #[command(flatten)]
         start: Start,
@@ -298,12 +299,12 @@ pub enum Emulate {
     },
 }
 
-/// A size in whole blocks, or nothing at all.
+/// Parses a size in whole blocks, or 0.
 fn lent_blocks(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { size::parse_blocks(text) }
 }
 
-/// What is typed for [`Compression`].
+/// Value name of [`Compression`] in help texts.
 const COMPRESSION: &str = "off|lz4|zstd[:LEVEL]";
 
 fn sector_size(text: &str) -> Result<SectorSize, String> {
@@ -343,7 +344,8 @@ pub enum Volume {
     },
     /// Change how a volume compresses, and what it does when it is full
     ///
-    /// What has been written stays as it is, and is read as ever. The array may be running or not, but to lend something.
+    /// What has been written stays as it is, and is read as ever. The array may be running or not, but to lend
+    /// something.
     #[command(group(ArgGroup::new("change").required(true).multiple(true).args(["compression", "unit", "lend", "when_full"])))]
     Set {
         /// Name, UUID or path of the array
@@ -354,12 +356,12 @@ pub enum Volume {
         /// How much of a write is compressed together, 4K to 64K; as before by default
         #[arg(long, value_name = "SIZE", value_parser = unit)]
         unit: Option<Unit>,
-        /// How much of the reserve of a volume that is larger than its room new blocks may take, until the next start: to
-        /// delete something in a file system that is full. 0 takes back what is left of it
+        /// How much of the reserve of a volume that is larger than its room new blocks may take, until the next start:
+        /// to delete something in a file system that is full. 0 takes back what is left of it
         #[arg(long, value_name = "SIZE", value_parser = lent_blocks)]
         lend: Option<u64>,
-        /// What becomes of a write that finds no room: it fails at once, or waits for room, for 60 seconds or as many as
-        /// are said, up to 255
+        /// What becomes of a write that finds no room: it fails at once, or waits for room, for 60 seconds or as many
+        /// as are said, up to 255
         #[arg(long, value_name = "fail|queue|queue:SECONDS")]
         when_full: Option<WhenFull>,
     },
@@ -487,7 +489,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// How many members may be lost.
+    /// Number of parities: the members that may be lost.
     pub fn parities(self) -> usize {
         match self {
             Level::Raid5 => 1,

@@ -1,4 +1,4 @@
-//! `create`, `status`, `replace`, `rebuild` and `fail`: the life of an array.
+//! `create`, `status`, `replace`, `rebuild` and `fail`.
 
 use super::{
     args::{Create, Policy},
@@ -42,7 +42,7 @@ use std::{
 #[derive(Serialize)]
 struct Created {
     name: String,
-    /// Nothing in a dry run.
+    /// `None` in a dry run.
     uuid: Option<String>,
     level: String,
     chunk_bytes: u64,
@@ -54,18 +54,18 @@ struct Created {
     zone_capacity_bytes: u64,
     /// 0 if there is no limit.
     max_active_zones: u32,
-    /// What the array holds when all zones are full.
+    /// Capacity with all zones full.
     capacity_bytes: u64,
     parity_bytes: u64,
     metadata_bytes: u64,
-    /// What is kept for zones that wear out.
+    /// Kept for worn zones.
     spare_bytes: u64,
-    /// What is of no use since zones of the array are smaller than what they lie on.
+    /// Unused because zones of the array are rounded down.
     lost_to_rounding_bytes: u64,
-    /// What is of no use since other drives have smaller or fewer zones.
+    /// Unused because other drives have smaller or fewer zones.
     lost_to_shapes_bytes: u64,
     drives: Vec<CreatedFrom>,
-    /// How it is found from here.
+    /// Name or directory by which a command here finds the array.
     #[serde(skip)]
     called: String,
     /// Whether its drives are image files.
@@ -77,10 +77,10 @@ struct Created {
 struct CreatedFrom {
     drive: String,
     size_bytes: u64,
-    /// Nothing if the drive does not say.
+    /// `None` if the drive reports none.
     model: Option<String>,
     serial: Option<String>,
-    /// What creating the array destroys; nothing if the drive is blank.
+    /// Contents that creating the array destroys; `None` if the drive is blank.
     destroys: Option<String>,
 }
 
@@ -123,7 +123,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         options.zone_size.is_none_or(ublk::takes_zone_size),
         "--zone-size has to be a power of two below 2 TiB: no block device could show the array otherwise"
     );
-    // Whatever is refused is refused here, before anything is destroyed and in a dry run too.
+    // All checks come before anything is destroyed, and in a dry run, too.
     let create = reactor.wait(Array::spares_for(reactor.runtime(), &create, &members))??;
     for member in &members {
         let worn = reactor.wait(Array::worn_zones(member))?;
@@ -168,7 +168,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// What is said of a drive with zones that are worn.
+/// Note about a drive with worn zones.
 fn worn_note(drive: &str, worn: &[u32]) -> String {
     const MOST: usize = 10;
     let named: Vec<String> = worn.iter().take(MOST).map(u32::to_string).collect();
@@ -180,10 +180,10 @@ fn worn_note(drive: &str, worn: &[u32]) -> String {
     )
 }
 
-/// What a group has with the policy `append`: more makes nothing faster, and a larger table.
+/// Blocks of a group with policy `append`. Larger groups are not faster, and need a larger table.
 const GROUP_BLOCKS: u32 = 256;
 
-/// What is said of an array of which half is enough.
+/// Warning about an array of which each half can be started.
 const TWO_HALVES: &str = "two of these members are enough, and so are the other two: pairs that are started and \
     written to each without the other go on as two arrays, of which the newer one wins when they meet; with five \
     members that cannot be";
@@ -251,7 +251,7 @@ impl Created {
     }
 }
 
-/// What finds an array of these drives from the current directory: its name, or else the directory.
+/// Argument that finds an array on these drives from the current directory: its name, or else the directory.
 fn called_from_here(name: &str, drives: &[PathBuf]) -> String {
     let place = drives.first().map(|path| directory_of(path)).unwrap_or_default();
     match places().iter().any(|other| same_file(other, &place)) {
@@ -260,7 +260,8 @@ fn called_from_here(name: &str, drives: &[PathBuf]) -> String {
     }
 }
 
-/// The same drive under two names would be found locked by ourselves, which says little.
+/// Refuses a drive that is given twice: otherwise the second open would fail with the misleading error that the drive
+/// is in use.
 pub fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: Vec<(u64, u64)> = Vec::new();
     for path in paths {
@@ -317,7 +318,7 @@ fn created_text(created: &Created) -> String {
     }
 }
 
-/// What to type next. Image files stand for drives where people try zoneraid, mostly without root.
+/// Advice about the next commands. Users of image files mostly try zoneraid out without root.
 fn how_to_run(called: &str, emulated: bool) -> String {
     let nbd = format!("zoneraid volume create {called}, and then zoneraid serve {called} --nbd SOCKET");
     match emulated {
@@ -329,7 +330,7 @@ fn how_to_run(called: &str, emulated: bool) -> String {
     }
 }
 
-/// How many zones of a drive are one, if it is more.
+/// Number of zones of a drive that are used as one, if more than one.
 pub fn as_one(aggregate: u32) -> String {
     if aggregate > 1 { format!(", {aggregate} zones of a drive as one") } else { String::new() }
 }
@@ -341,7 +342,7 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
     Ok(status.state.code())
 }
 
-/// How an array is: its daemon is asked, or else it is looked at.
+/// Status of an array, from its daemon, or else from the drives.
 pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
     if let Some(mut client) = find_running(name)? {
         return ask(output, &mut client, &Request::Status);
@@ -353,10 +354,10 @@ pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
     Ok(Status::looked(&found, found.glance(PATIENCE_TO_INSPECT)?))
 }
 
-/// How long the drives of an array may take to say how it is.
+/// Time limit for the inspection of the drives.
 pub const PATIENCE_TO_INSPECT: Duration = Duration::from_secs(60);
 
-/// Offline zones that are named on the terminal.
+/// Most offline zones named on the terminal.
 const MOST_OFFLINE: usize = 10;
 
 fn status_text(status: &Status) -> String {
@@ -548,7 +549,7 @@ fn volume_text(volume: &VolumeReport) -> String {
     text
 }
 
-/// What was written to the drives, in rows that a terminal has room for.
+/// Lines about the bytes written to the drives, by purpose.
 fn written_text(written: &WrittenBytes, compresses: bool, amplification: f64) -> String {
     let first = match written.user_bytes {
         0 => "nothing for users yet".to_string(),
@@ -583,7 +584,7 @@ fn rebuild_text(rebuild: &Rebuild) -> String {
     format!("{what}{} of {}, {}/s, {left}", show(*done_bytes), show(*total_bytes), show(*bytes_per_second))
 }
 
-/// The members of `found`.
+/// Members of `found`, with their drives.
 fn members(found: &Found) -> Members<'_> {
     let label = &found.label;
     let drives: Vec<(u32, PathBuf)> = found
@@ -606,7 +607,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
         }
         None => ArrayName::from(directory_of(&old)),
     };
-    // A number is no drive: it is the role, and the drive for it has been forgotten.
+    // A number is not a drive: the user has given the role, and forgotten the new drive.
     let is_role = !new.exists() && new.to_string_lossy().parse::<u32>().is_ok();
     ensure!(
         two || !is_role,
@@ -624,7 +625,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
             let drives = client.about.drives.iter().map(PathBuf::as_path);
             refuse_scattered(drives.chain([new.as_path()]))?;
             let drive = real_path(&new)?;
-            // A daemon that asked who runs would ask itself.
+            // Checked here: in the daemon, this search for running daemons would query the daemon itself.
             OpenDrive::look(&Reactor::default(), &drive::resolve(&drive))?.refuse_if_waited_for()?;
             explain_daemon(&name);
             ask(output, &mut client, &Request::Replace { member: member.clone(), drive, now, yes })?
@@ -645,18 +646,18 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
     Ok(if rebuilt.is_whole() { HEALTHY } else { DEGRADED })
 }
 
-/// Whether the user may have called an array so, and not a drive.
+/// Whether the argument names an array rather than a drive.
 fn is_array(path: &Path) -> Result<bool> {
     let name = ArrayName::from(path.to_path_buf());
     Ok(path.is_dir() || !path.exists() && find_running(&name)?.is_some())
 }
 
-/// A path as a word of a command.
+/// A path, quoted as a word of a command.
 fn word(path: &Path) -> String {
     output::quoted(&path.to_string_lossy())
 }
 
-/// As [`replace`], where nobody runs the array.
+/// As [`replace`], for an array that does not run.
 fn replace_here(
     output: Output,
     name: &ArrayName,
@@ -693,8 +694,7 @@ fn replace_here(
     Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&session.array.status(), Some(role as u32), drive, &done) })
 }
 
-/// Opens the drive at `path`, or takes it from those of the array if it is one of them that the
-/// array has to do without.
+/// Opens the drive at `path`. A drive of `found` is taken from there; it is refused if a member uses it.
 fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
     let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
     let position = found.drives.iter().position(|d| d.path.canonicalize().is_ok_and(|p| p == real));
@@ -725,7 +725,7 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
     Ok(if rebuilt.is_whole() { HEALTHY } else { DEGRADED })
 }
 
-/// As [`rebuild`], where nobody runs the array.
+/// As [`rebuild`], for an array that does not run.
 fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     let session = members::assembled(name)?;
     repair::refuse_if_only_out(&output::quoted(&name.to_string()), &session.array.status())?;
@@ -733,7 +733,7 @@ fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     Ok(Rebuilt::of(&session.array.status(), None, None, &done))
 }
 
-/// Shows how far something is.
+/// Shows progress on `bar`.
 fn show_on(bar: &ProgressBar) -> impl Fn(Progress) {
     |progress| {
         bar.set_length(progress.total_bytes);
@@ -754,7 +754,7 @@ fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<en
     Ok(rebuilt??)
 }
 
-/// Says on a signal that the daemon goes on with what it was asked for.
+/// On a signal, tells that the daemon continues with the request.
 fn explain_daemon(name: &ArrayName) {
     let called = quoted(&name.to_string());
     interrupt::explain(move || {

@@ -1,4 +1,4 @@
-//! What is made of the definition of the command line: help with examples, and manual pages.
+//! Help texts with examples, and manual pages, from the definition of the command line.
 
 use super::args::{Cli, NOTES};
 use crate::output::HEALTHY;
@@ -141,7 +141,7 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("TMPDIR", "where demo has its drives, about four times as large as what it stores"),
 ];
 
-/// The command line with everything that help shows.
+/// The command line with examples in its help texts.
 pub fn command() -> Command {
     with_examples(Cli::command(), "")
 }
@@ -152,7 +152,7 @@ fn with_examples(command: Command, path: &str) -> Command {
         let path = format!("{path} {name}");
         command.mut_subcommand(name, |inner| with_examples(inner, path.trim_start()))
     });
-    // A number below zero is a wrong number, and not an option that does not exist.
+    // Negative numbers are invalid numbers, and not unknown options.
     let command = command.mut_args(|argument| match argument.get_action().takes_values() {
         true => argument.allow_negative_numbers(true),
         false => argument,
@@ -163,12 +163,12 @@ fn with_examples(command: Command, path: &str) -> Command {
     }
 }
 
-/// The examples of the command at `path`, which is `zone report`, say.
+/// The examples of a command; `path` is its name with its parents, for example `zone report`.
 fn examples(path: &str) -> &'static [&'static str] {
     EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
 }
 
-/// Writes one manual page for every command to `dir`.
+/// Writes a manual page for every command to `dir`.
 pub fn pages(dir: &Path) -> Result<u8> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
@@ -196,7 +196,7 @@ fn write_pages(command: &Command, path: &str, dir: &Path) -> io::Result<()> {
     fs::write(dir.join(man.get_filename()), page)
 }
 
-/// What the definition of the command line does not know.
+/// Sections of the manual pages that clap does not generate.
 fn own_sections(path: &str) -> String {
     let mut text = String::from(".SH NOTES\n");
     for line in NOTES.lines().filter(|line| !line.starts_with("Exit codes")) {
@@ -217,7 +217,7 @@ fn own_sections(path: &str) -> String {
     text
 }
 
-/// Text as roff takes it.
+/// Escapes text for roff.
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

@@ -1,7 +1,7 @@
-//! The command line: what can be typed, and what it means.
+//! The command line: arguments and commands.
 //!
-//! A command asks the daemon of an array if there is one. Otherwise it looks at the drives; one that changes
-//! something claims them, assembles the array, acts and exits. Exit codes are those of `mdadm --detail --test`.
+//! A command sends its request to the daemon of the array if one runs. Otherwise it reads the drives; a command that
+//! changes something claims them, assembles the array, acts and exits. Exit codes are those of `mdadm --detail --test`.
 
 mod args;
 mod array;
@@ -41,12 +41,12 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints help, or what is wrong with the command line in one sentence.
+/// Prints help, or the error in the command line in one sentence; returns the exit code.
 fn misunderstood(error: &clap::Error) -> u8 {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     match error.kind() {
         DisplayHelp | DisplayVersion => {
-            // Help that nobody reads is no error.
+            // A closed standard output is no error for help.
             let _ = error.print();
             HEALTHY
         }
@@ -63,14 +63,14 @@ fn misunderstood(error: &clap::Error) -> u8 {
     }
 }
 
-/// What clap says is wrong, in one sentence; with what it thinks was meant.
+/// The error of clap in one sentence, with its suggestion.
 fn sentence(error: &clap::Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim);
     let first: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
     let tips = lines.filter_map(|line| line.strip_prefix("tip: ")).map(|tip| format!("; {tip}"));
     let sentence = first.join(" ") + &tips.collect::<String>();
-    // What the standard library says of numbers.
+    // Errors of the standard library about numbers.
     let sentence = sentence
         .replace("invalid digit found in string", "this is no whole number")
         .replace("cannot parse integer from empty string", "a number is missing")
@@ -78,7 +78,7 @@ fn sentence(error: &clap::Error) -> String {
     sentence.strip_prefix("error: ").map(String::from).unwrap_or(sentence)
 }
 
-/// The command that was typed, as far as there is one.
+/// The command in the arguments, as far as it is valid.
 fn verb_of(arguments: &[OsString]) -> String {
     let mut command = manual::command();
     let mut name = command.get_name().to_string();

@@ -241,8 +241,8 @@ fn refuse_if_run(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The data on a drive that is lost when it is wiped, with the array that depends on it; `None` if it is blank, belongs
-/// to an array whose creation or destruction was not completed, or is not used by its array any more.
+/// The data on a drive that is lost when it is wiped, with the array that depends on it; `None` if it is blank, is used
+/// by its array no longer, or belongs to an array with incomplete creation or destruction.
 fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
     let (introduced, what) = (drive.introduce(), drive.describe().unwrap_or_default());
     let label = match &drive.content {

@@ -45,7 +45,7 @@ struct Top {
 struct Shown {
     /// Its namespace; `None` for the array.
     namespace: Option<String>,
-    /// Number of the NBD client whose requests these are; they are part of the volume's.
+    /// Number of the NBD client of these requests, which are also counted for the volume.
     client: Option<u64>,
     reads: Rates,
     writes: Rates,

@@ -21,19 +21,19 @@ use std::rc::Rc;
 #[derive(Serialize)]
 struct Created {
     array: String,
-    /// Of the volume.
+    /// UUID of the volume.
     uuid: String,
     size_bytes: u64,
-    /// How much of it may be used at once, if nothing of it compresses.
+    /// Capacity without compression.
     usable_bytes: u64,
-    /// Of the array or namespace, and those of them that are set aside.
+    /// Zones of the array or namespace, and those of them reserved for garbage collection and for the map.
     zones: u32,
     collection_zones: u32,
     map_zones: u32,
     compression: Compression,
-    /// How much of it is compressed together, at most.
+    /// Compression unit: most data compressed together.
     unit_bytes: u64,
-    /// What its users may write at least.
+    /// Logical sector size.
     sector_bytes: u32,
 }
 
@@ -53,7 +53,7 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
     }
 }
 
-/// What has changed, and how it is now.
+/// The changed settings in words.
 fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
     let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full } = set;
     let mut text = String::new();
@@ -80,7 +80,7 @@ fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
     text
 }
 
-/// Has whoever runs the array, or else this process, change the volume.
+/// Changes the volume, by the daemon if one runs the array, or else in this process.
 fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<VolumeSet> {
     let (session, called) = match namespace::meant_by(name)? {
         Some((session, below)) => (session, below.to_string()),
@@ -186,7 +186,7 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
     Ok(HEALTHY)
 }
 
-/// Refuses to touch the zones of an array, or of the namespace `below`, that carries a volume: they are the volume's own.
+/// Refuses commands for zones if the array, or the namespace `below`, carries a volume, which owns them.
 pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&NamespaceName>) -> Result<()> {
     let called = namespace::name_of(session, below);
     let volume = session.wait(Volume::is_on(session.device.clone()))??;

@@ -1,4 +1,4 @@
-//! What a daemon answers. A connection has a task of its own.
+//! Answers requests on the control socket. Each connection has its own task.
 
 use super::{
     socket::{Connection, request},
@@ -25,11 +25,11 @@ use std::{io::ErrorKind, path::Path, rc::Rc, time::Duration};
 /// Most connections at a time; more have to wait.
 const MAX_CONNECTIONS: u32 = 32;
 
-/// How long it is waited when no connection can be taken.
+/// Pause after a failure to accept connections.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// Takes connections until the daemon ends.
+    /// Accepts connections until the daemon ends.
     pub(super) async fn take_connections(self: Rc<Self>, ring: Ring) {
         loop {
             while self.control.connections.get() >= MAX_CONNECTIONS {
@@ -40,7 +40,7 @@ impl Daemon {
                     self.control.connections.set(self.control.connections.get() + 1);
                     let (served, ring) = (self.clone(), ring.clone());
                     self.reactor.runtime().spawn(async move {
-                        // A client that has gone away is nobody's concern.
+                        // If the client disconnects, only its connection ends.
                         if let Ok(connection) = Connection::new(ring, stream) {
                             let _ = served.attend(connection).await;
                         }
@@ -60,7 +60,7 @@ impl Daemon {
         }
     }
 
-    /// Answers one client until it has gone.
+    /// Answers the requests of one client until it disconnects.
     async fn attend(self: &Rc<Self>, mut connection: Connection) -> Result<()> {
         while let Some(line) = connection.read_line().await? {
             let answer = match request(&line) {
@@ -72,10 +72,10 @@ impl Daemon {
                 Err(error) => Answer::Error(format!("{error:#}")),
             };
             let sent = connection.send(answer).await;
-            // Whether or not anybody has waited for it.
+            // Also if the client has not received the answer.
             self.answered();
             sent?;
-            // It may have asked for more already.
+            // The client may already have sent its next request.
             give_way().await;
         }
         Ok(())
@@ -124,7 +124,7 @@ impl Daemon {
                     self.set_phase(Phase::Stopped);
                 }
                 match result {
-                    // That was known, and stopping it is what helps.
+                    // A failed array is stopped in spite of the error, which is known already.
                     Err(error) if ended && status.failed => log(&format!("{error:#}")),
                     result => result?,
                 }
@@ -162,7 +162,7 @@ impl Daemon {
         Examined::of(&drive).await
     }
 
-    /// An answer has been sent: after the one to `stop` there is nothing left to do.
+    /// Ends the daemon after the answer to `stop`.
     fn answered(&self) {
         if self.phase.get() == Phase::Stopped {
             self.set_phase(Phase::Ended);

@@ -1,8 +1,9 @@
 //! The daemon of an array: holds its drives, serves the array, its namespaces or its volume as block devices, or the
 //! volume to NBD clients, answers on the control socket, and rebuilds in the background. One thread, one reactor.
 //!
-//! Block devices outlive the daemon. If it is told to end while one is in use it leaves them behind, as it does when it
-//! dies: the kernel keeps them, with mounted file systems, and queues requests until the next daemon takes over.
+//! Block devices outlive the daemon. On a signal to end while one is in use, the daemon leaves them behind, like a
+//! daemon that is killed: the kernel keeps them, with mounted file systems, and queues requests until the next daemon
+//! takes over.
 
 mod answer;
 mod block;
@@ -84,8 +85,8 @@ fn has_bit(status: &str, field: &str, bit: u32) -> bool {
 }
 
 impl Daemon {
-    /// Assembles the array and listens on a socket in `directory`. `left` is the tails file of a dead daemon, at whose
-    /// acknowledged ends it continues.
+    /// Assembles the array and listens on a socket in `directory`. `left` is the tails file of a dead daemon; the array
+    /// continues at the acknowledged ends in it.
     pub fn start(found: Found, directory: &Path, left: Option<&Left>, terms: Terms) -> Result<Rc<Daemon>> {
         run::make(directory)?;
         let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();

@@ -172,7 +172,7 @@ impl Daemon {
         written.unwrap_or(Ok(())).context(problem)
     }
 
-    /// Creates the tails file of this assembly. `left` is that of a dead process, whose appends are kept if `goes_on`.
+    /// Creates the tails file of this assembly. `left` is that of a dead process; its appends are kept if `goes_on`.
     async fn note_tails(
         &self,
         status: &ArrayStatus,

@@ -117,7 +117,7 @@ impl ZonedDevice for QueuedDrive {
     }
 }
 
-/// The drives of the demo, and the random generator that decides what happens to them.
+/// The drives of the demo, and the random generator for their faults.
 pub struct Rig {
     model: Model,
     rng: RefCell<Rng>,

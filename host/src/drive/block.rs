@@ -278,7 +278,7 @@ impl Device {
         KernelZones { file: self.file.clone(), size, passed_over: self.passed_over }
     }
 
-    /// Issues `call` for one zone, or for all whose state satisfies `selected`.
+    /// Issues `call` for one zone, or for all zones in a state that satisfies `selected`.
     fn manage(&self, call: libc::Ioctl, zones: Zones, selected: fn(ZoneState) -> bool) -> Completion {
         let (count, kernel) = (self.geometry.zones, self.zones());
         self.aside(move || {

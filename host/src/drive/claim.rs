@@ -47,7 +47,7 @@ impl For {
         opened.map_err(|error| cannot_open(path, &error))
     }
 
-    /// Claims the drive that is open as `file`, whose block device is called `block`, if it is to be used.
+    /// Claims the drive that is open as `file`, with the block device called `block`, if it is to be used.
     pub fn claim(self, path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
         match self {
             For::Use | For::Read => Claim::of(path, file, block),
@@ -67,7 +67,7 @@ impl Claim {
         Claim { _block: None }
     }
 
-    /// Claims the drive that is open as `file` and whose block device is called `block`.
+    /// Claims the drive that is open as `file`, with the block device called `block`.
     pub fn of(path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
         lock(path, file)?;
         let node = Path::new("/dev").join(block);
@@ -96,7 +96,7 @@ fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     }
 }
 
-/// The error for a drive at `path` whose file is locked: names the process that holds the lock, and how long to wait.
+/// The error for a locked drive at `path`: names the process that holds the lock, and how long to wait.
 pub fn taken(path: &Path, file: &File) -> OpenError {
     match file.metadata().ok().and_then(|file| locker(&file)) {
         Some(User { pid, command: None }) => {
@@ -146,7 +146,7 @@ impl fmt::Display for User {
     }
 }
 
-/// The process that has claimed the drive at `path`, if the kernel tells. Takes no lock to find out.
+/// The process that has claimed the drive at `path`, if the kernel reports it. Takes no lock to find out.
 pub fn user(path: &Path) -> Option<User> {
     locker(&path.metadata().ok()?)
 }

@@ -126,7 +126,8 @@ pub fn whole_of(path: &Path) -> Option<(PathBuf, u32)> {
     Some((Path::new("/dev").join(whole), number))
 }
 
-/// A key that identifies the drive at `path`, whatever its path: device and inode number, or the number of the device.
+/// A key that identifies the drive at `path`, independent of the path: device and inode number, or the number of the
+/// device.
 pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = path.metadata()?;
     Ok(if metadata.is_file() { (metadata.dev(), metadata.ino()) } else { (u64::MAX, metadata.rdev()) })

@@ -81,8 +81,8 @@ pub fn is_zoned(block: &str) -> bool {
     attribute(&class("block", block).join("queue/zoned")).is_some_and(|zoned| zoned == "host-managed")
 }
 
-/// Whether the block device exists, can be used, and is not host-managed. The kernel hides the one of a namespace whose
-/// zones it cannot use.
+/// Whether the block device exists, can be used, and is not host-managed. The kernel hides that of a namespace with
+/// zones that it cannot use.
 pub fn is_unzoned(block: &str) -> bool {
     Path::new("/dev").join(block).exists() && !is_zoned(block)
 }

@@ -198,7 +198,7 @@ impl Found {
         Ok(self)
     }
 
-    /// The drives of the array whose label satisfies `chosen`.
+    /// The drives of the array with a label that satisfies `chosen`.
     fn pick(reactor: &Reactor, scan: &Scan, chosen: impl Fn(&Label) -> bool) -> Option<Found> {
         let label = scan.arrays().into_iter().find(|label| chosen(label))?.clone();
         Some(Found::among(reactor, scan, &label))
@@ -316,7 +316,7 @@ impl Found {
         users
     }
 
-    /// Determines the state of an array whose drives this process holds; writes nothing.
+    /// Determines the state of an array on drives that this process holds; writes nothing.
     pub fn inspect(&self) -> Result<Inspected> {
         let drives = self.drives.iter().map(OpenDrive::drive).collect();
         let tails = self.tails_of_dead();
@@ -348,7 +348,7 @@ impl Found {
         }
     }
 
-    /// Acknowledged ends of a dead process that ran the array, at which a start would go on. Errors are left to the
+    /// Acknowledged ends of a dead process that ran the array, at which a start would continue. Errors are left to the
     /// start.
     fn tails_of_dead(&self) -> Option<Tails> {
         let left = runner(&self.label.uuid).is_none().then(|| Left::of(&self.label.uuid).ok());

@@ -1,4 +1,4 @@
-//! One NBD client: what it sends is received, queued and answered here.
+//! The connection of an NBD client: receives and queues its requests, and sends answers.
 
 use super::{
     ACTIVE, MOST_HELD_BYTES, MOST_QUEUED, PIECE_BYTES, REQUEST_COST, SHARED_PIECE_BYTES, Server,
@@ -30,30 +30,30 @@ use std::{
 /// Most bytes that one system call copies: as many as a slice of work.
 const COPIED_BYTES: usize = (runtime::SLICE / runtime::COPY) as usize * BLOCK;
 
-/// Work of a system call that copies nothing, some microseconds.
+/// Work of a system call without its copy: some microseconds.
 const CALL: u32 = 32;
 
-/// How many times as much work counts while several clients are active: others, and the ring that tells of them, have
-/// their turn so much more often, after some requests. A turn of the ring costs as much as half of a small request, so
-/// that one client alone would feel it.
+/// Factor on counted work while several clients are active, so that a task yields to other clients and the ring after
+/// only a few requests. A turn of the ring costs as much as half of a small request, which would slow down a single
+/// client.
 const SHARED_WORK: u32 = 8;
 
-/// A request that has been received, with the data of a write that is not written yet: buffers, and where in them the
-/// data is.
+/// A received request, with the data that is not written yet: buffers, and the range of the data in each.
 pub(super) struct Job {
     pub request: Request,
     pub data: VecDeque<(BufMut, Range<usize>)>,
-    /// When its header had been received, if that is measured.
+    /// Time at which its header was received, if latencies are measured.
     pub begun: Option<Instant>,
 }
 
 impl Job {
-    /// Bytes of data that it keeps in memory.
+    /// Bytes of data in memory.
     pub fn held_bytes(&self) -> u64 {
         self.data.iter().map(|(_, inside)| inside.len() as u64).sum()
     }
 
-    /// What it costs while it is carried out. What has no data is a long look at the map, maybe.
+    /// Cost while it is executed, see [`super::SHARED_COST`]. A request without data may take a long search of the map:
+    /// it costs a whole piece.
     pub fn cost(&self) -> u64 {
         let bytes = match self.request.work {
             Ok(Work::Read { bytes, .. } | Work::Write { bytes, .. }) => bytes as u64,
@@ -67,34 +67,35 @@ impl Job {
 pub(super) struct Connection {
     ring: Ring,
     socket: Rc<OwnedFd>,
-    /// One answer is sent at a time.
+    /// Held while an answer is sent.
     writing: Exclusive,
-    /// Requests that have been received and not begun.
+    /// Received requests that have not started.
     jobs: RefCell<VecDeque<Job>>,
-    /// Workers that have nothing to do.
+    /// Idle workers.
     idle: RefCell<Vec<Waker>>,
-    /// Requests that are being carried out, and what they cost.
+    /// Number and total cost of requests in execution.
     running: Cell<usize>,
     running_cost: Cell<u64>,
-    /// The number of the last request, among those of all clients.
+    /// Number of its last request among those of all clients.
     last: Cell<u64>,
-    /// Bytes of data that are in memory.
+    /// Bytes of write data in memory.
     held_bytes: Cell<u64>,
-    /// Opened when a request has been carried out.
+    /// Opened when a request has been executed.
     room: Gate,
-    /// No more requests are received.
+    /// No more requests are accepted.
     done: Cell<bool>,
-    /// This end has stopped to listen, so that the kernel does not tell any more whether the client is still there.
+    /// The receiving side has been shut down: from then on `RDHUP` is always set, and says nothing about the client.
+    /// the client.
     deaf: Cell<bool>,
     /// The client has hung up.
     gone: Cell<bool>,
-    /// It has been agreed on what requests are like.
+    /// Negotiation has succeeded.
     agreed: Cell<bool>,
-    /// There are too many clients.
+    /// The client is one too many: it is refused in the negotiation.
     refused: bool,
-    /// How many connections there had been with this one.
+    /// Number of the connection, from 1.
     pub number: u64,
-    /// What the client asked for.
+    /// Counters of the client's requests.
     pub traffic: Traffic,
     server: Weak<Server>,
 }
@@ -144,7 +145,7 @@ impl Connection {
         self.refused
     }
 
-    /// Whether it is one of those that share what may be on the way, when so many requests were received of all.
+    /// Whether the client is active, when `received` requests of all clients have been received.
     pub fn is_active(&self, received: u64) -> bool {
         self.running.get() > 0 || self.last.get() > 0 && received - self.last.get() < ACTIVE
     }
@@ -153,7 +154,10 @@ impl Connection {
         self.agreed.get()
     }
 
-    /// Comes to terms; `None` if the client has gone.
+    /// Negotiates with the client; `None` if the client has ended that.
+    ///
+    /// # Errors
+    /// The connection failed, or the client sent invalid data.
     pub async fn negotiate(&self, export: &Export) -> io::Result<Option<Terms>> {
         self.send(&[&wire::GREETING]).await?;
         let mut flags = [0; wire::CLIENT_FLAGS_BYTES];
@@ -182,12 +186,12 @@ impl Connection {
         }
     }
 
-    /// Receives requests until there are no more, and queues them for the workers.
+    /// Receives requests and queues them for the workers, until the client or the server ends that.
     pub async fn receive_jobs(&self, of: (&Bytes, &Traffic), terms: &Terms) -> io::Result<()> {
         let result = self.receive_until_end(of, terms).await;
         self.stop_receiving();
         match result {
-            // What was to follow will not come: the client is gone, whatever it was in the middle of.
+            // The client disappeared in the middle of a message.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
             result => result,
         }
@@ -229,7 +233,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits until there is room for one more request with so many bytes of data, which always fit alone.
+    /// Waits until one more request with this number of data bytes can be queued; with an empty queue it always can.
     async fn wait_for_room(&self, bytes: u64) {
         let is_full = || {
             let held = self.held_bytes.get();
@@ -240,7 +244,7 @@ impl Connection {
         }
     }
 
-    /// A request has been carried out that had so many bytes of data, or waits without a worker.
+    /// Releases the share of a request that has been executed, or that waits for free space without a worker.
     pub fn release(&self, bytes: u64, cost: u64) {
         self.held_bytes.set(self.held_bytes.get() - bytes);
         self.running.set(self.running.get() - 1);
@@ -256,10 +260,10 @@ impl Connection {
         worker.into_iter().for_each(Waker::wake);
     }
 
-    /// The next request to be carried out; `None` once there will be no more.
+    /// The next request to execute; `None` when there will be no more.
     pub async fn next_job(&self) -> Option<Job> {
         poll_fn(|context| {
-            // A worker that is busy must not be the one that is woken for the next request.
+            // A busy worker must not be chosen to be woken for the next request.
             let mut idle = self.idle.borrow_mut();
             idle.retain(|worker| !worker.will_wake(context.waker()));
             let share = self.server.upgrade().map_or(1, |server| server.share());
@@ -283,7 +287,7 @@ impl Connection {
         .await
     }
 
-    /// Whether the client has ended the connection, as far as the kernel knows by now.
+    /// Whether the client has ended the connection, as far as the kernel has noticed.
     pub fn has_hung_up(&self) -> bool {
         if self.gone.get() {
             return true;
@@ -305,7 +309,7 @@ impl Connection {
         self.idle.borrow_mut().drain(..).for_each(Waker::wake);
     }
 
-    /// What was asked for has come to this.
+    /// Sends the result of a request without data.
     pub async fn answer(&self, request: &Request, result: Result<(), DeviceError>) -> io::Result<()> {
         match result {
             Ok(()) => self.send(&[&wire::simple(request.cookie, 0)]).await,
@@ -320,12 +324,12 @@ impl Connection {
         }
     }
 
-    /// Waits until no other answer is being sent; none is while the turn is held.
+    /// Waits until no other answer is being sent, and excludes others while the result is held.
     pub async fn take_turn(&self) -> Held<'_> {
         self.writing.take().await
     }
 
-    /// Sends an answer, and no other one in the middle of it.
+    /// Sends an answer, not interleaved with others.
     pub async fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
         let _turn = self.take_turn().await;
         for part in parts {
@@ -334,7 +338,7 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`Connection::send`], while the turn is held.
+    /// Like [`Connection::send`], for the holder of the turn.
     pub async fn send_now(&self, mut left: &[u8]) -> io::Result<()> {
         while !left.is_empty() {
             let part = &left[..left.len().min(COPIED_BYTES)];
@@ -365,7 +369,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Lets others go on after so much work, also if this client always has something more to say. Bytes were copied.
+    /// Yields to other tasks after a slice of work, even if this client always has more to receive or send. `bytes`
+    /// were copied.
     async fn give_way(&self, bytes: usize) {
         let times =
             if self.server.upgrade().is_some_and(|server| server.is_shared()) { SHARED_WORK } else { 1 };
@@ -373,7 +378,7 @@ impl Connection {
         runtime::give_way().await;
     }
 
-    /// Receives data that is not used.
+    /// Receives and discards data.
     async fn skip(&self, bytes: u32) -> io::Result<()> {
         let mut left = bytes as usize;
         let mut data = [0; 4096];
@@ -396,14 +401,14 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, or only what the client sends. Requests that were received before are carried out.
+    /// Shuts down the connection, or only its receiving side. Requests received before are still executed.
     pub fn end(&self, which: Shutdown) {
         if self.has_hung_up() || which != Shutdown::Read {
             self.gone.set(true);
         }
         self.deaf.set(true);
         self.stop_receiving();
-        // The client may have been first.
+        // The client may have closed it already.
         let _ = shutdown(&*self.socket, which);
     }
 }

@@ -1,23 +1,25 @@
-//! A volume for NBD clients: on a socket or at an address, without the kernel's help, and without root.
+//! NBD server for a volume, on a Unix socket or an IP address; it needs neither root nor kernel support.
 //!
-//! `wire.rs` is the protocol, `../bytes.rs` the volume by bytes, `place.rs` where clients connect, `connection.rs` one
-//! client: a task receives its requests, writes with all of their data, and some workers carry them out and answer. A
-//! client that does not read its answers, or sends half of a request, keeps its own connection waiting, and no other.
+//! `wire.rs` is the protocol, `../bytes.rs` byte access to the volume, `place.rs` the address, `connection.rs` one
+//! client: a task receives requests, writes with all of their data, and workers execute and answer them. A client that
+//! does not read its answers, or sends half of a request, blocks only its own connection.
 //!
-//! **Ended connections write nothing.** A client that has lost its connection, or given it up, sends what was not
-//! answered again on another one, and goes on from there; a request of the former connection that is carried out after
-//! that would undo acknowledged writes. Therefore a request that changes something
+//! **Ended connections write nothing.** A client that has lost or closed its connection sends unanswered requests again
+//! on another one, and continues. If a request of the former connection were executed later, it would undo acknowledged
+//! writes. Therefore a request that changes data
 //!
-//! 1. begins when all of it is here, data included;
-//! 2. waits for others that change the same blocks (`Bytes::claim`);
-//! 3. is void if the client has hung up by then, which the kernel is asked right before the first block changes.
+//! 1. starts when it has been received completely, with its data;
+//! 2. waits for other requests that change the same blocks (`Bytes::claim`);
+//! 3. is dropped if the client has hung up by then; the kernel is queried for this right before the first block
+//!    changes.
 //!
-//! One that finds no room and waits for some gives up its claim, and begins anew then, with 2 and 3.
+//! A request that waits for free space releases its claim, and repeats steps 2 and 3 afterwards.
 //!
-//! If a later request of the client to the same blocks is here, then the hang-up came before it: the former request is
-//! either void by 3, or it has passed 3 before, and the later one waits for its end by 2. The hang-up is behind all that
-//! the client had sent, so the receiver takes in what there is, up to `MOST_QUEUED` requests and `MOST_HELD_BYTES`
-//! of data, without waiting for requests to be carried out.
+//! Suppose that a later request of the client for the same blocks has been received. Then the client had hung up before
+//! it sent that one. So the former request is either dropped by step 3, or it has passed step 3 earlier, and the later
+//! one waits for its end by step 2. The kernel reports a hang-up behind all data that the client sent before, so the
+//! receiver reads all available data, up to `MOST_QUEUED` requests and `MOST_HELD_BYTES` of data, without waiting for
+//! the execution of requests.
 
 mod connection;
 mod place;
@@ -57,46 +59,46 @@ use std::{
 };
 use wire::{Chunk, Export, Request, Work};
 
-/// Most clients at a time; others are refused with a message.
+/// Most clients at a time. Others are refused with a message.
 const MAX_CLIENTS: usize = 32;
 
-/// Most clients that are being refused at a time; more wait for their greeting.
+/// Most refused clients in negotiation at a time. Further ones wait for their greeting.
 const MAX_REFUSALS: usize = 16;
 
-/// Requests of a client that are carried out at a time.
+/// Requests of a client in execution at a time.
 const WORKERS: usize = 16;
 
-/// What requests of all clients that are carried out at a time cost, while several clients are active: each of these has
-/// an equal share, and one request at least, so that one that asks for little does not wait behind all that others want.
-/// A request costs its bytes, those of a piece at most, and as much as it takes to copy [`REQUEST_COST`] bytes.
+/// Limit for the total cost of requests in execution while several clients are active. Each active client has an equal
+/// share, and at least one request, so that a client with few requests does not wait behind the load of others. A
+/// request costs its bytes, at most those of a piece, plus the cost of copying [`REQUEST_COST`] bytes.
 const SHARED_COST: u64 = 640 << 10;
 const REQUEST_COST: u64 = 16 << 10;
 
-/// A client is active as long as there were no more requests of others since its last one.
+/// A client is active while fewer requests of all clients than this have been received since its last one.
 const ACTIVE: u64 = 256;
 
-/// Most bytes that are read or written at a time, and while several clients are active: longer requests are carried out
-/// piece by piece.
+/// Most bytes of one read or write of the volume with a single active client, and with several. Longer requests are
+/// executed in pieces.
 const PIECE_BYTES: u64 = 1 << 20;
 const SHARED_PIECE_BYTES: u64 = 64 << 10;
 
-/// Most requests of a client that have been received and not begun, and most bytes of data to be written that are in
-/// memory for it: the longest request, and more than kernels hold of a connection.
+/// Limits for a client: received requests that have not started, and write data in memory. The latter is the longest
+/// request, and more than kernels buffer for a connection.
 const MOST_QUEUED: usize = 1024;
 const MOST_HELD_BYTES: u64 = wire::MOST_BYTES as u64;
 
-/// Most extents in one answer.
+/// Most extents in an answer.
 const MOST_EXTENTS: usize = 1024;
 
-/// How long a client may take to say what it wants.
+/// Time limit for negotiation, and for reading the last answers when the server closes.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After what time a client that does not answer at all, not even its kernel, is done without.
+/// Time after which a connection is closed if not even the client's kernel responds.
 const VANISHED: Duration = Duration::from_secs(120);
 
-/// How long it is waited when no connection can be taken.
+/// Pause after a failure to accept connections.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A volume that is served.
+/// The server of a volume.
 pub struct Server {
     bytes: Bytes,
     export: Export,
@@ -105,23 +107,26 @@ pub struct Server {
     place: Place,
     listener: Rc<OwnedFd>,
     connections: RefCell<Vec<Weak<Connection>>>,
-    /// Opened when a connection has ended.
+    /// Opened when a connection ends.
     ended: Gate,
     ending: Cell<bool>,
-    /// Requests that were received so far.
+    /// Requests received so far.
     received: Cell<u64>,
-    /// Connections that were taken so far.
+    /// Connections accepted so far.
     taken: Cell<u64>,
-    /// Bytes of data of requests that wait for room: as many as of one connection at most.
+    /// Write data of requests that wait for free space; limited to `MOST_HELD_BYTES`.
     waiting_bytes: Cell<u64>,
-    /// The log says that clients are refused.
+    /// Whether the refusal of a client has been logged since the last successful negotiation.
     told: Cell<bool>,
-    /// What all clients asked for.
+    /// Counters of the requests of all clients.
     traffic: Traffic,
 }
 
 impl Server {
-    /// Listens at `place`, and serves whoever connects until it is closed.
+    /// Listens at `place`, and serves clients until the server is closed.
+    ///
+    /// # Errors
+    /// The address is not available, or there is no ring.
     pub fn start(reactor: &Reactor, volume: Volume, place: &Place, export: Export) -> Result<Rc<Server>> {
         let (listener, place) = place.listen()?;
         let server = Rc::new(Server {
@@ -144,29 +149,29 @@ impl Server {
         Ok(server)
     }
 
-    /// Where clients connect.
+    /// Address for clients.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// How many clients there are.
+    /// Number of clients, without refused ones.
     pub fn clients(&self) -> usize {
         self.connected().filter(|connection| !connection.is_refused()).count()
     }
 
-    /// A request of a client has been received; gives its number.
+    /// Counts a received request and returns its number.
     fn count_request(&self) -> u64 {
         self.received.set(self.received.get() + 1);
         self.received.get()
     }
 
-    /// Clients that are active.
+    /// Number of active clients.
     fn active(&self) -> usize {
         let active = |connection: &Rc<Connection>| connection.is_active(self.received.get());
         self.connections.borrow().iter().filter_map(Weak::upgrade).filter(active).count()
     }
 
-    /// What requests of an active client may cost that are carried out at a time.
+    /// Limit for the cost of the requests of one client in execution.
     fn share(&self) -> u64 {
         match self.active() {
             0 | 1 => u64::MAX,
@@ -179,12 +184,12 @@ impl Server {
         self.active() > 1
     }
 
-    /// How many bytes are read or written at a time.
+    /// Most bytes of one read or write of the volume.
     fn piece_bytes(&self) -> u64 {
         if self.is_shared() { SHARED_PIECE_BYTES } else { PIECE_BYTES }
     }
 
-    /// What was asked for by all clients, and by each that is there, with the number of its connection.
+    /// Counters of all clients together, and of each connected client with the number of its connection.
     pub fn counted(&self) -> (Counted, Vec<(u64, Counted)>) {
         let clients = self.connected().filter(|connection| !connection.is_refused());
         (self.traffic.counted(), clients.map(|client| (client.number, client.traffic.counted())).collect())
@@ -195,7 +200,7 @@ impl Server {
         connections.into_iter()
     }
 
-    /// Takes no more requests, and waits until those on their way have been answered.
+    /// Accepts no more requests, and waits until those in progress have been answered.
     pub async fn close(self: &Rc<Self>) {
         self.ending.set(true);
         self.place.close();
@@ -204,7 +209,7 @@ impl Server {
         let (ring, patience) = (self.ring.clone(), Rc::downgrade(self));
         self.runtime.spawn(async move {
             ring.sleep(PATIENCE).await;
-            // Those who do not read what they are told.
+            // Clients that do not read their answers.
             if let Some(server) = patience.upgrade() {
                 server.connected().for_each(|connection| connection.end(Shutdown::Both));
             }
@@ -226,14 +231,15 @@ impl Server {
                 Err(Errno::AGAIN | Errno::INTR) => {
                     self.ring.ready(self.listener.clone(), libc::POLLIN).await;
                 }
-                // The client has gone again, or there are no descriptors left.
+                // The client has closed the connection already, or no file descriptors are left.
                 Err(_) => _ = self.ring.sleep(PAUSE).await,
             }
         }
     }
 
     fn welcome(self: Rc<Self>, socket: OwnedFd) {
-        // No matter for a socket of the file system. A client whose host has vanished keeps no place.
+        // These options fail on Unix sockets, where they are not needed. With them, a client on a vanished host does
+        // not occupy a slot.
         let _ = set_tcp_nodelay(&socket, true);
         let _ = set_socket_keepalive(&socket, true);
         let _ = set_tcp_keepidle(&socket, VANISHED / 2);
@@ -256,7 +262,7 @@ impl Server {
         });
         let server = self.clone();
         self.runtime.spawn(async move {
-            // The client may have gone away, or talk nonsense: that ends its connection and nothing else.
+            // If the client disappears or sends invalid data, only its own connection ends.
             let Ok(Some(terms)) = connection.negotiate(&server.export).await else { return };
             server.told.set(false);
             for _ in 0..WORKERS {
@@ -273,7 +279,7 @@ impl Server {
         });
     }
 
-    /// Carries out a request, and answers it. A write that waits for room keeps no worker from other requests, until
+    /// Executes and answers a request. A write that waits for free space does not occupy a worker, until
     /// `MOST_HELD_BYTES` of data wait: then it keeps its worker and its share of the connection's data, and the
     /// connection accepts no more requests than it may hold.
     async fn serve(self: Rc<Self>, connection: Rc<Connection>, mut job: Job) {
@@ -299,7 +305,7 @@ impl Server {
         }
     }
 
-    /// Tries a request again that was refused for want of room, until it is answered.
+    /// Retries a request that was refused for lack of space, until it is answered.
     async fn wait_for_room(&self, connection: &Connection, mut job: Job, mut refused: DeviceError) {
         let mut since = None;
         let answered = loop {
@@ -314,7 +320,7 @@ impl Server {
         self.end_job(connection, &job, answered);
     }
 
-    /// A request has been answered, or could not be.
+    /// Counts an answered request, and closes the connection if the answer could not be sent.
     fn end_job(&self, connection: &Connection, job: &Job, answered: io::Result<()>) {
         for traffic in [&self.traffic, &connection.traffic] {
             let latency = job.begun.map(|begun| begun.elapsed());
@@ -329,7 +335,8 @@ impl Server {
         }
     }
 
-    /// Carries out a request, and answers it; or gives why not, if it was refused for want of room and may wait for some.
+    /// Executes and answers a request. Returns the error, without an answer, if it was refused for lack of space and
+    /// may wait for some.
     async fn carry_out(&self, connection: &Connection, job: &mut Job) -> io::Result<Option<DeviceError>> {
         let request = job.request;
         let (at, bytes, fua) = match request.work {
@@ -370,7 +377,7 @@ impl Server {
         let writes = matches!(request.work, Ok(Work::Write { .. }));
         let result = if fua && !writes && result.is_ok() { self.bytes.flush().await } else { result };
         drop(claim);
-        // A trim makes room.
+        // A trim frees space, and never waits for it.
         let may_wait = !matches!(request.work, Ok(Work::Trim { .. }));
         match result {
             Err(error) if error == Status::CapacityExceeded.into() && may_wait => Ok(Some(error)),
@@ -378,7 +385,7 @@ impl Server {
         }
     }
 
-    /// Carries out a request that changes nothing, and answers it.
+    /// Executes and answers a request that changes nothing.
     async fn answer(&self, connection: &Connection, request: &Request) -> io::Result<()> {
         let refused = |error| connection.refuse(request, error);
         let result = match request.work {
@@ -405,7 +412,7 @@ impl Server {
         connection.answer(request, result).await
     }
 
-    /// Answers a read, piece by piece.
+    /// Answers a read in pieces.
     async fn read(
         &self,
         connection: &Connection,
@@ -415,14 +422,14 @@ impl Server {
     ) -> io::Result<()> {
         let mut done = 0;
         let mut writing = None;
-        // One that has to be in one piece is no longer than one.
+        // A read that must be answered in one piece is not longer than a piece.
         let most = if is_whole { PIECE_BYTES } else { self.piece_bytes() };
         while done < bytes {
             let piece = (bytes - done).min(most);
             let last = done + piece == bytes;
             let (data, inside) = match self.bytes.read(at + done, piece).await {
                 Ok(read) => read,
-                // Without chunks the client has been told that all is well.
+                // In a simple reply success has been sent already: only closing the connection can report the error.
                 Err(_) if writing.is_some() => return Err(ErrorKind::ConnectionAborted.into()),
                 Err(error) => return connection.refuse(request, wire::errno(error)).await,
             };

@@ -192,7 +192,7 @@ impl Negotiation {
         (magic == OPTION_MAGIC && bytes <= MOST_OPTION_BYTES && self.options <= MOST_OPTIONS).then_some(bytes)
     }
 
-    /// Answers an option: `replies` is to be sent, whatever the next step is.
+    /// Answers an option: `replies` are to be sent in any case.
     pub fn answer(&mut self, header: &[u8; OPTION_BYTES], data: &[u8], replies: &mut Vec<u8>) -> Next {
         let number = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
         let mut say = |kind: u32, parts: &[&[u8]]| put_reply(replies, number, kind, parts);

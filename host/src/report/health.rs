@@ -1,4 +1,4 @@
-//! What is wrong with an array, and what helps, in words: what [`Health`] says.
+//! The condition of an array and the recommended action in words, from its [`Health`].
 
 use super::words::{in_a_row, is_or_are, members_named, number, so_many_zones};
 use crate::{
@@ -11,23 +11,23 @@ use engine::{
     zone::ZoneIndex,
 };
 
-/// Advice about zones in doubt, before the name of the array.
+/// Advice for offline zones, before the name of the array.
 pub(super) const GIVE_UP_ZONE: &str = "give up what was there: zoneraid zone reset";
 
-/// Advice about zones that miss more parts than parity makes up for, before the name of the array.
+/// Advice for zones that lack more parts than there are parities, before the name of the array.
 pub(super) const RESET_FAILED: &str = "copy what can be read there, then: zoneraid zone reset";
 
-/// Advice about blocks that cannot be read any more.
+/// Advice for lost blocks.
 pub(super) const RESTORE: &str = "restore it, or reset its zones";
 
-/// What is said of a member that is out.
+/// Description of a member that is out.
 fn is_out(array: &ArrayStatus, role: usize) -> String {
     let why = &array.members[role].note;
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     format!("member {role}{} is out{why}", drive_of(array, role))
 }
 
-/// What is said of a member that does not hold all that it should.
+/// Description of a member with zones to be rebuilt.
 fn lacks(array: &ArrayStatus, role: usize) -> String {
     let member = &array.members[role];
     let zones = so_many_zones(member.zones_to_rebuild as usize);
@@ -39,7 +39,7 @@ fn lacks(array: &ArrayStatus, role: usize) -> String {
     format!("member {role} has {zones} to rebuild{worn}")
 }
 
-/// What happens if more members are lost, of which so many may be.
+/// Clause about the consequences of further losses; `may_be_lost` members can be lost without loss of data.
 fn stake(may_be_lost: usize) -> String {
     match may_be_lost {
         0 => ", but losing another member would lose it".into(),
@@ -47,13 +47,13 @@ fn stake(may_be_lost: usize) -> String {
     }
 }
 
-/// So many members beside those that are lost.
+/// `one more member`, `two more members`, ...
 fn more_members(count: usize) -> String {
     let members = if count == 1 { "member" } else { "members" };
     format!("{} more {members}", number(count))
 }
 
-/// What there is to say of an array that has held back since members are missing.
+/// Description of an array in deferred-write mode: members are missing, and nothing has been written without them.
 fn waiting(array: &ArrayStatus, health: &Health) -> String {
     let Health { out, missing, may_be_lost, .. } = health;
     let gone = missing.iter().map(|role| format!("member {role}{} is missing", drive_of(array, *role)));
@@ -69,7 +69,7 @@ fn waiting(array: &ArrayStatus, health: &Health) -> String {
     format!("{what}; {readable}, and nothing has been written without {it} so far{why}{more}")
 }
 
-/// What is wrong with an array, in a sentence.
+/// The condition of an array in one sentence.
 pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
     let Health { out, lacking, .. } = health;
     let members = || {
@@ -138,7 +138,7 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
     }
 }
 
-/// What can be read of an array of which no zone has failed.
+/// Clause about readability, for an array without failed zones.
 fn readable(health: &Health) -> String {
     match health.blocks_unreadable {
         true => "single blocks cannot be read, and all other data is there".into(),
@@ -146,7 +146,7 @@ fn readable(health: &Health) -> String {
     }
 }
 
-/// What is said of the zones beside those that are offline or have failed.
+/// Clause about the zones that are neither offline nor failed.
 fn others_work(health: &Health) -> &'static str {
     match health.blocks_unreadable {
         true => "all others work, but single blocks there cannot be read",
@@ -154,12 +154,12 @@ fn others_work(health: &Health) -> &'static str {
     }
 }
 
-/// `it` or `them`, for so many.
+/// `it` or `them`, depending on a count.
 fn it_or_them(count: usize) -> &'static str {
     if count == 1 { "it" } else { "them" }
 }
 
-/// Zones in a sentence: the first ones by their numbers.
+/// Zones in a sentence: the first four by number.
 fn zones_named(zones: &[ZoneIndex]) -> String {
     const MOST: usize = 4;
     let mut named: Vec<String> = zones.iter().take(MOST).map(|zone| zone.0.to_string()).collect();
@@ -169,7 +169,7 @@ fn zones_named(zones: &[ZoneIndex]) -> String {
     format!("{} {}", if zones.len() == 1 { "zone" } else { "zones" }, in_a_row(&named))
 }
 
-/// What helps, as a command or in words.
+/// The recommended action, as a command or in words.
 pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remedy) -> String {
     match remedy {
         Remedy::AssembleAgain(_) if health.cause == Some(Cause::NotBegun) => {
@@ -183,7 +183,7 @@ pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remed
             format!("bring {members} back, then stop it and start it again: zoneraid stop {}", quoted(called))
         }
         Remedy::AssembleWith(waited) => {
-            // What waits is not given up: it may tell that there is a volume.
+            // Zones that wait for members are not given up: they may show whether there is a volume.
             if !waited.is_empty() {
                 return format!(
                     "start it with {} again, and do not replace what may hold the zones' data",
@@ -209,13 +209,14 @@ pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remed
     }
 }
 
-/// The drive of a member, so that nobody pulls another one; nothing if it does not say what it is.
+/// Model, serial number and size of a member's drive, so that the right drive is pulled; empty if the drive reports
+/// none.
 fn drive_of(array: &ArrayStatus, role: usize) -> String {
     let plate = Plate::kept(&array.members[role].plate).words();
     if plate.is_empty() { plate } else { format!("{plate},") }
 }
 
-/// What brings members back whose drives are out, or cannot store all that they should: one after the other.
+/// The commands that replace the drives of members that are out or worn, one after the other.
 fn replacements(called: &str, roles: &[usize]) -> String {
     let [first, others @ ..] = roles else { return String::new() };
     let replace = format!("zoneraid replace {} {first} NEW, where NEW is a blank drive", quoted(called));

@@ -1,5 +1,5 @@
-//! What there is to say about an array: the objects that `--json` prints. A command that holds the
-//! drives makes them, and so does the daemon of an array, which sends them to the command.
+//! Reports on arrays: the objects that `--json` prints. A command that has opened the drives builds them itself; the
+//! daemon of a running array builds them and sends them to the command.
 
 mod health;
 mod namespaces;
@@ -31,21 +31,22 @@ pub use volume::{
 };
 pub use words::{has_or_have, in_a_row, is_or_are, members_named, number, so_many_zones};
 
-/// What an array with so many parities is called where it is typed, and in JSON; in sentences it has its
+/// RAID level as users type it and as JSON has it, for a number of parities. In sentences it is
 /// [`level_name`](engine::format::superblock::level_name).
 pub fn level(parities: usize) -> String {
     format!("raid{}", 4 + parities)
 }
 
-/// What gives an array more active zones: the records of each have to fit into a zone of metadata.
+/// Advice for an array with too few active zones. Their number is limited because the records of all of them have to
+/// fit into a metadata zone.
 pub const MORE_ACTIVE: &str = "a smaller --chunk, or fewer zones by a larger --zone-size, allow more";
 
-/// How well an array is, from well to bad.
+/// Condition of an array, in order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Healthy,
-    /// Somebody changes it all the time, so that nobody else can tell.
+    /// Another process changes the array all the time, so that no consistent status can be read.
     Changing,
     Degraded,
     Unusable,
@@ -63,7 +64,8 @@ impl std::fmt::Display for State {
 }
 
 impl State {
-    /// What a command exits with that says so. What may be wrong, and may be not, is no reason for an alarm.
+    /// Exit code of a command that reports this state. `Changing` counts as healthy: a fault that is not certain raises
+    /// no alarm.
     pub fn code(self) -> u8 {
         match self {
             State::Healthy | State::Changing => HEALTHY,
@@ -72,7 +74,7 @@ impl State {
         }
     }
 
-    /// For people.
+    /// The state, coloured for terminals.
     pub fn shaded(self) -> String {
         let shade = match self {
             State::Healthy => Shade::Good,
@@ -83,12 +85,12 @@ impl State {
     }
 }
 
-/// What the zones of an array belong to, if users do not manage them.
+/// Use of the zones of an array, if users do not manage them themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     Volume,
     Namespaces,
-    /// What tells cannot be read.
+    /// The blocks that tell volume and namespaces apart cannot be read.
     Unknown,
 }
 
@@ -98,77 +100,79 @@ pub struct Status {
     pub uuid: String,
     pub level: String,
     pub state: State,
-    /// What is wrong, in a sentence.
+    /// Condition in one sentence.
     pub status: String,
-    /// What to do about it.
+    /// Recommended action.
     pub action: Option<String>,
-    /// How many more members may be lost before data is.
+    /// Number of further members that can be lost without loss of data.
     pub may_be_lost: u32,
     pub event: u64,
     pub chunk_bytes: u64,
-    /// How partial stripes are protected.
+    /// Partial parity policy.
     pub policy: String,
-    /// Zones of a drive that are used as one.
+    /// Number of zones of a drive that are used as one.
     pub aggregate: u32,
-    /// Nothing while the array is unusable.
+    /// `None` while the array is unusable.
     pub zones: Option<u32>,
     pub zone_capacity_bytes: Option<u64>,
-    /// Process that runs the array; nothing if none does.
+    /// Process that runs the array; `None` if there is none.
     pub pid: Option<u32>,
-    /// The longest turn of its event loop since it was started: nobody was served meanwhile.
+    /// Longest turn of the daemon's event loop since its start, in microseconds; no request is processed during a turn
+    /// of another one.
     pub longest_turn_us: Option<u64>,
-    /// What file systems use, if there is a block device.
+    /// Path of the kernel's block device, if there is one.
     pub block_device: Option<String>,
-    /// The block device by the name of its array.
+    /// Link to the block device by the name of the array.
     pub link: Option<String>,
-    /// Where NBD clients connect, if they can.
+    /// Address or socket for NBD clients, if the array is served to them.
     pub nbd: Option<String>,
-    /// The volume that the array carries, as the process tells that runs it.
+    /// Volume on the array, as reported by the daemon.
     pub volume: Option<VolumeReport>,
-    /// How it is divided among namespaces, as the process tells that runs it.
+    /// Division into namespaces, as reported by the daemon.
     pub namespaces: Option<Division>,
-    /// The rebuild that is going on.
+    /// Progress of the running rebuild or replacement.
     pub rebuild: Option<Rebuild>,
-    /// Processes that use the drives and cannot be asked; a daemon that can is `pid`.
+    /// Processes that use the drives and have no control socket; a daemon that answers is `pid`.
     pub used_by: Vec<User>,
-    /// Whether they change the array all the time, so that what is said of it is of different moments.
+    /// Whether these processes change the array all the time, so that the parts of this status are of different
+    /// moments.
     pub changing: bool,
-    /// A daemon was killed, and what uses its block device, or its NBD clients, wait for the next one.
+    /// A daemon was killed: requests to its block device, or of its NBD clients, wait for the next daemon.
     pub waits_for_daemon: bool,
-    /// Zones of which nobody can tell where they ended. Everything else works.
+    /// Zones of which no tail can be proven. All other zones work.
     pub offline_zones: Vec<OfflineZone>,
-    /// Zones that lack more parts than parity makes up for: nothing can be written there.
+    /// Zones that lack more parts than there are parities: they cannot be written.
     pub failed_zones: Vec<u32>,
-    /// Members are missing, and nothing has been written without them.
+    /// Members are missing, and nothing has been written without them (deferred-write mode).
     pub provisional: bool,
     pub read_only: bool,
-    /// What rebuilds could not bring back.
+    /// Data that rebuilds could not recover.
     pub lost_bytes: u64,
-    /// Where the array belongs, and by what it knows that host; nothing if it is nobody's.
+    /// Whether the array belongs to this host, and the id of its host; `None` if it belongs to no host.
     pub host: Owner,
     pub host_id: Option<String>,
-    /// Whether it starts by itself there.
+    /// Whether it starts automatically on its host.
     pub autostart: bool,
     pub stage: Life,
-    /// What has happened to it lately, as the process tells that runs it.
+    /// Latest events, as reported by the daemon.
     pub events: Vec<Happened>,
     pub members: Vec<StatusMember>,
 }
 
-/// Something that has happened to an array.
+/// An event of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Happened {
-    /// Grows by one with every event of a process.
+    /// Sequence number of the event since the start of the process.
     pub number: u64,
     pub event: String,
-    /// What it is about.
+    /// Member and zone that are affected.
     pub role: Option<u32>,
     pub zone: Option<u32>,
     pub sentence: String,
 }
 
 impl Happened {
-    /// The last ones of those that have been `noted`.
+    /// The last 64 of the events in `noted`.
     pub fn lately(noted: Noted) -> Vec<Happened> {
         const MOST: usize = 64;
         let skipped = noted.events.len().saturating_sub(MOST);
@@ -187,7 +191,7 @@ impl Happened {
     }
 }
 
-/// What scripts call an event.
+/// Name of an event in JSON.
 fn kind(event: &Event) -> &'static str {
     match event {
         Event::Out { .. } => "out",
@@ -212,7 +216,7 @@ fn kind(event: &Event) -> &'static str {
     }
 }
 
-/// Where in its life an array is.
+/// Stage in the life of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Life {
@@ -230,7 +234,7 @@ impl Life {
         }
     }
 
-    /// What is wrong with an array that is none yet, or none any more, and what mends it; nothing if it is one.
+    /// Condition of an incomplete array and the action against it; `None` for a complete one.
     pub fn trouble(self) -> Option<(&'static str, &'static str)> {
         match self {
             Life::Unfinished => Some(("its creation was not finished", "create it again")),
@@ -239,7 +243,7 @@ impl Life {
         }
     }
 
-    /// For people; nothing of an array that is one.
+    /// The stage, coloured for terminals; `None` for a complete array.
     pub fn shaded(self) -> Option<String> {
         match self {
             Life::Unfinished => Some(shaded("not finished", Shade::Bad)),
@@ -253,59 +257,60 @@ impl Life {
 pub struct OfflineZone {
     pub zone: u32,
     pub reason: String,
-    /// Roles of members that are away and may know.
+    /// Roles of missing members that may prove the tail.
     pub waits_for: Vec<u32>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
 pub struct StatusMember {
     pub role: u32,
-    /// Empty if there is no drive.
+    /// Path; empty if there is no drive.
     pub drive: String,
-    /// Of the drive that is there, or else of the one that is gone; nothing if it does not say.
+    /// Of the present drive, or else of the last known one; `None` if the drive reports none.
     pub model: Option<String>,
     pub serial: Option<String>,
     pub size_bytes: Option<u64>,
     pub state: String,
     pub read_errors: u64,
     pub write_errors: u64,
-    /// Of its part what its drive could not read, and what has not been read, rebuilt or reset since.
+    /// Blocks of the member that its drive could not read and that have not been read, rewritten by a rebuild or reset
+    /// since.
     pub unreadable_bytes: u64,
     pub zones_to_rebuild: u32,
-    /// Zones that have worn out, in whose place spare ones are used.
+    /// Worn zones that have been replaced by spare zones.
     pub moved_zones: u32,
-    /// Spare zones that nothing has been moved to.
+    /// Free spare zones.
     pub spare_zones: u32,
     pub note: String,
 }
 
-/// A member that works and is being replaced.
+/// A working member that is being replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copied {
     pub role: u32,
-    /// The drive that it is copied to.
+    /// Drive that the member is copied to.
     pub drive: String,
 }
 
-/// How far a rebuild is, or a copy, and how fast.
+/// Progress of a rebuild or a replacement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebuild {
-    /// What is being copied; nothing if it is rebuilt from the others.
+    /// The member that is copied; `None` for a rebuild from the other members.
     pub copied: Option<Copied>,
     pub done_bytes: u64,
     pub total_bytes: u64,
     pub bytes_per_second: u64,
-    /// Unknown until something has been rebuilt.
+    /// `None` until something has been rebuilt.
     pub seconds_left: Option<u64>,
 }
 
 impl Rebuild {
-    /// What is going on: a rebuild, or a copy.
+    /// The word for it: rebuild or copy.
     pub fn kind(&self) -> &'static str {
         if self.copied.is_some() { "copy" } else { "rebuild" }
     }
 
-    /// How far it is.
+    /// Progress in percent, with the remaining time if it is known.
     pub fn percent(&self) -> String {
         let done = self.done_bytes.saturating_mul(100) / self.total_bytes.max(1);
         let left = self.seconds_left.map(|s| format!(", {} left", HumanDuration(Duration::from_secs(s))));
@@ -313,7 +318,7 @@ impl Rebuild {
     }
 }
 
-/// The state of a member in one word.
+/// State of a member in one word.
 fn member_state(member: &MemberStatus) -> &'static str {
     match member.state {
         MemberState::Active => "active",
@@ -334,7 +339,7 @@ impl State {
 }
 
 impl Status {
-    /// How an array is that can be assembled; `called` is what the user calls it.
+    /// Status of an array that can be assembled; `called` is the name that the user typed.
     pub fn of(called: &str, array: &ArrayStatus, geometry: &Geometry) -> Status {
         let health = Health::of(array);
         let action = health.remedy.as_ref().map(|remedy| health::advice(called, array, &health, remedy));
@@ -399,7 +404,7 @@ impl Status {
         }
     }
 
-    /// Takes back the advice to reset zones of the array, which is refused where they are those of `carried`.
+    /// Replaces the advice to reset zones of the array, which is refused if they belong to a volume or to namespaces.
     pub fn respect(&mut self, carried: Carried) {
         let Some(action) = &mut self.action else { return };
         if let Some(at) = action.find(health::GIVE_UP_ZONE) {
@@ -440,18 +445,18 @@ impl Status {
         }
     }
 
-    /// Bytes that the array holds when all zones are full; nothing while it is unusable.
+    /// Capacity of the array; `None` while it is unusable.
     pub fn size_bytes(&self) -> Option<u64> {
         self.zone_capacity_bytes?.checked_mul(self.zones?.into())
     }
 
-    /// Members that the array does not do without.
+    /// Number of active members.
     pub fn active(&self) -> usize {
         self.members.iter().filter(|member| member.state == "active").count()
     }
 }
 
-/// What is said of an array, and has nothing to do with what it holds.
+/// Identity and settings of an array, without its data.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Owned {
     pub array: String,
@@ -473,7 +478,7 @@ impl Owned {
     }
 }
 
-/// By what an array knows its host.
+/// Id of the host that an array belongs to; `None` if it belongs to no host.
 pub fn host_id(host: &[u8; 16]) -> Option<String> {
     (*host != machine::NOBODY).then(|| uuid(host))
 }
@@ -486,23 +491,23 @@ fn offline_zone(zone: &array::OfflineZone) -> OfflineZone {
     }
 }
 
-/// What a rebuild has done.
+/// Result of a rebuild or a replacement.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Rebuilt {
     pub array: String,
     pub role: Option<u32>,
     pub drive: Option<String>,
-    /// Roles of members that are out all the same.
+    /// Roles of members that are still out.
     pub still_out: Vec<u32>,
-    /// From the old drive.
+    /// Copied from the replaced drive.
     pub copied_bytes: u64,
-    /// From all others.
+    /// Decoded from the other members.
     pub rebuilt_bytes: u64,
     /// Zones that could not be rebuilt.
     pub left_out: Vec<LeftOut>,
-    /// Roles of members that have zones to be rebuilt all the same.
+    /// Roles of members that still have zones to be rebuilt.
     pub still_lacking: Vec<u32>,
-    /// What nobody can read any more.
+    /// Data that is lost for good.
     pub lost: Vec<Lost>,
 }
 
@@ -514,17 +519,17 @@ pub struct LeftOut {
     pub reason: String,
 }
 
-/// Bytes of a zone that cannot be read any more.
+/// A range of a zone that cannot be read any more.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Lost {
     pub zone: u32,
-    /// From the start of the zone.
+    /// Offset in the zone.
     pub start_bytes: u64,
     pub bytes: u64,
 }
 
 impl Rebuilt {
-    /// What has been `done` for `array`, as that is now.
+    /// The result `done`, with the current state of `array`.
     pub fn of(
         array: &ArrayStatus,
         role: Option<u32>,
@@ -558,17 +563,18 @@ impl Rebuilt {
         }
     }
 
-    /// Whether everything that was lacking is there again.
+    /// Whether everything that was lacking has been rebuilt.
     pub fn is_whole(&self) -> bool {
         self.left_out.is_empty() && self.lost.is_empty() && self.still_lacking.is_empty()
     }
 
-    /// Whether every member holds all that it should.
+    /// Whether all members are complete.
     pub fn is_in_sync(&self) -> bool {
         self.left_out.is_empty() && self.still_out.is_empty() && self.still_lacking.is_empty()
     }
 
-    /// What could not be rebuilt, and who is out all the same, a sentence each; nothing if all is well.
+    /// Sentences about members that are still out or incomplete, zones left out and lost data, a line each; empty if
+    /// there are none.
     pub fn losses(&self) -> String {
         let mut text = String::new();
         if !self.still_out.is_empty() {
@@ -602,13 +608,13 @@ impl Rebuilt {
     }
 }
 
-/// A member that has been taken out, or a drive that was to replace it and does not any more.
+/// Result of `fail`: the member is out, or its replacement has been cancelled.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Failed {
     pub array: String,
     pub role: u32,
     pub drive: String,
-    /// The drive was being filled with a copy of the member, which stays.
+    /// The drive was the target of a replacement, which was cancelled; the member stays.
     pub called_off: bool,
 }
 
@@ -624,13 +630,16 @@ pub struct Zone {
     pub zone: u32,
     pub start_bytes: u64,
     pub condition: String,
-    /// From the start of the zone; nothing where the condition leaves it undefined.
+    /// Offset of the write pointer in the zone; `None` if the condition leaves it undefined.
     pub wp_bytes: Option<u64>,
     pub capacity_bytes: u64,
 }
 
 impl Zones {
-    /// All of `zones`, or only the one with number `only`.
+    /// All of `zones`, or only number `only`.
+    ///
+    /// # Errors
+    /// There is no zone `only`.
     pub fn of(array: &str, geometry: &Geometry, zones: &[ZoneInfo], only: Option<u32>) -> Result<Zones> {
         if let Some(zone) = only {
             check_zone(zone, geometry.zones)?;
@@ -647,7 +656,7 @@ impl Zones {
     }
 }
 
-/// The condition of a zone in the words of blkzone.
+/// Name of a zone's condition, as blkzone has it.
 pub fn condition(state: ZoneState) -> &'static str {
     match state {
         ZoneState::Empty => "empty",
@@ -660,17 +669,20 @@ pub fn condition(state: ZoneState) -> &'static str {
     }
 }
 
-/// Whether a zone in this state has a write pointer that means something.
+/// Whether the write pointer of a zone in this state is defined.
 pub fn has_wp(state: ZoneState) -> bool {
     !matches!(state, ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-/// How many zones are not empty.
+/// Number of zones that are not empty.
 pub fn used_zones(zones: &[ZoneInfo]) -> u32 {
     zones.iter().filter(|zone| zone.state != ZoneState::Empty).count() as u32
 }
 
-/// Refuses the number of a zone that does not exist.
+/// Checks that a zone exists.
+///
+/// # Errors
+/// It does not.
 pub fn check_zone(zone: u32, zones: u32) -> Result<()> {
     ensure!(
         zone < zones,
@@ -680,11 +692,11 @@ pub fn check_zone(zone: u32, zones: u32) -> Result<()> {
     Ok(())
 }
 
-/// What a drive is.
+/// Result of `examine`: a drive and its superblock.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Examined {
     pub drive: String,
-    /// Nothing if the drive does not say.
+    /// `None` if the drive reports none.
     pub model: Option<String>,
     pub serial: Option<String>,
     pub blank: bool,
@@ -704,9 +716,9 @@ pub struct Examined {
     #[serde(default)]
     pub worn_zones: Vec<u32>,
     pub superblock: Option<Superblock>,
-    /// What there is instead on a drive that is not blank.
+    /// Why a drive that is not blank has no usable superblock.
     pub superblock_error: Option<String>,
-    /// Who has claimed the drive.
+    /// Process that has locked the drive.
     pub used_by: Option<User>,
 }
 
@@ -728,23 +740,23 @@ pub struct Superblock {
     pub policy: String,
     pub aggregate: u32,
     pub event: u64,
-    /// Where the array belongs, and by what it knows that host; nothing if it is nobody's.
+    /// Whether the array belongs to this host, and the id of its host; `None` if it belongs to no host.
     pub host: Owner,
     pub host_id: Option<String>,
-    /// Whether it starts by itself there.
+    /// Whether it starts automatically on its host.
     pub autostart: bool,
     pub stage: Life,
-    /// What this drive knows of all members, by role.
+    /// All members by role, as recorded on this drive.
     pub drives: Vec<KnownDrive>,
 }
 
-/// What a superblock says of a member.
+/// A member as recorded in a superblock.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct KnownDrive {
     pub role: u32,
-    /// Whether the array does not do without it.
+    /// Whether the member is active, and not out or missing.
     pub active: bool,
-    /// Nothing if the drive did not say.
+    /// `None` if the drive reported none.
     pub model: Option<String>,
     pub serial: Option<String>,
     pub size_bytes: u64,

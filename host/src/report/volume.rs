@@ -1,4 +1,4 @@
-//! What there is to say about volumes.
+//! Reports on volumes.
 
 use crate::size::{bytes, show};
 use anyhow::anyhow;
@@ -6,59 +6,59 @@ use engine::volume::{Codec, Level, Unit, VolumeError, VolumeStatus, Written};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// How a volume is. What was written is counted since it was started.
+/// State of a volume. Counters of written bytes start at zero when the volume is started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VolumeReport {
-    /// What it says of itself, and how much of that may be used at once.
+    /// Size as a block device, and how much of it may hold data at once without compression.
     pub size_bytes: u64,
     pub usable_bytes: u64,
-    /// What its users may write at least.
+    /// Logical sector size: 512 or 4096.
     pub sector_bytes: u32,
-    /// What is written, as users see it.
+    /// Size of the mapped blocks, before compression.
     pub used_bytes: u64,
-    /// How much more may be written if none of it compresses.
+    /// Data that can still be written if none of it compresses.
     pub free_bytes: u64,
-    /// What is kept for overwriting beside the usable bytes, of a volume that is larger than its room.
+    /// Space beside the usable bytes that is reserved for overwrites; 0 unless the volume is overcommitted.
     pub reserve_bytes: u64,
-    /// What of the reserve is lent to blocks that are not written yet, until the next start.
+    /// Part of the reserve that new blocks may use until the next start.
     pub lent_bytes: u64,
-    /// What becomes of a write that finds no room.
+    /// Behaviour of a write that finds no free space.
     pub when_full: WhenFull,
     /// Writes that wait for room.
     pub waiting_writes: u64,
-    /// How scarce room is: always `enough` where there is room for all of the volume.
+    /// Fill level; always `enough` unless the volume is larger than its space.
     pub space: Space,
-    /// How new data is compressed.
+    /// Compression of new data.
     pub compression: Compression,
-    /// How much of it is compressed together, at most.
+    /// Largest amount of data that is compressed together.
     pub unit_bytes: u64,
-    /// What of the usable bytes is taken by what is written.
+    /// Part of the usable bytes that the mapped blocks take, after compression.
     pub physical_bytes: u64,
-    /// Used bytes for each of these; 1 if nothing is written.
+    /// `used_bytes` divided by `physical_bytes`; 1 for an empty volume.
     pub compression_ratio: f64,
-    /// How much would be there when the volume is full, if all of it compressed as well.
+    /// Data that the full volume would hold at this compression ratio; at most `size_bytes`.
     pub effective_bytes: u64,
-    /// Zones of the array in which nothing is.
+    /// Empty zones of the array.
     pub free_zones: u32,
-    /// What is in use of each zone of the array.
+    /// Live bytes of each zone of the array.
     pub valid_bytes: Vec<u64>,
-    /// The map of where blocks are, and how much of it may be in memory.
+    /// Size of the whole L2P map, and the limit of its cache in memory.
     pub map_bytes: u64,
     pub map_memory_bytes: u64,
     pub collection: Collection,
     pub written: WrittenBytes,
-    /// Bytes written to the drives for each byte of users.
+    /// Bytes written to the drives for each byte that users wrote.
     pub write_amplification: f64,
-    /// Why nothing can be written any more.
+    /// The error after which the volume refuses writes; `None` if there was none.
     pub failed: Option<String>,
 }
 
-/// How a volume compresses new data: `off`, `lz4` or `zstd:LEVEL`.
+/// Codec for new data: `off`, `lz4` or `zstd:LEVEL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Compression(pub Option<Codec>);
 
-/// The level of `zstd`, if nobody says another one.
+/// Default level of `zstd`.
 const ZSTD_LEVEL: &str = "1";
 
 impl fmt::Display for Compression {
@@ -102,7 +102,7 @@ impl TryFrom<String> for Compression {
 }
 
 impl Compression {
-    /// What is done to data, in a sentence.
+    /// How data is stored, for a sentence.
     pub fn does(self, unit_bytes: u64) -> String {
         let with = match self.0 {
             None => return "as it is".into(),
@@ -116,13 +116,13 @@ impl Compression {
     }
 }
 
-/// What becomes of a write that finds no room: it waits for so many seconds for some (`queue:SECONDS`), or fails at once
-/// (`fail`).
+/// Behaviour of a write that finds no free space: it waits for up to this many seconds (`queue:SECONDS`), or fails at
+/// once (0, `fail`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct WhenFull(pub u8);
 
-/// How long a write waits for room, if nobody says anything else.
+/// Default waiting time for free space, in seconds.
 const QUEUE_SECONDS: u8 = 60;
 
 impl fmt::Display for WhenFull {
@@ -163,11 +163,11 @@ impl TryFrom<String> for WhenFull {
     }
 }
 
-/// How scarce room is in a volume that is larger than its room.
+/// Fill level of a volume that is larger than its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Space {
-    /// Less than 80 % is used, or all of the volume has room.
+    /// Less than 80 % is used, or the volume is not larger than its space.
     Enough,
     /// 80 % or more is used.
     Low,
@@ -175,12 +175,12 @@ pub enum Space {
     Short,
     /// 95 % or more is used.
     Critical,
-    /// Blocks that are not mapped are refused.
+    /// Writes to unmapped blocks are refused.
     Full,
 }
 
 impl Space {
-    /// Less room than this takes no more writes of a common size.
+    /// Free space below which the volume counts as full: writes of common sizes do not fit.
     const LEAST_BYTES: u64 = 1 << 20;
 
     fn of(volume: &VolumeStatus) -> Space {
@@ -198,14 +198,14 @@ impl Space {
         }
     }
 
-    /// Whether the array is not to be called healthy.
+    /// Whether the array is reported as degraded because of it.
     pub fn is_alarming(self) -> bool {
         self >= Space::Short
     }
 }
 
 impl VolumeReport {
-    /// What there is to say of scarce room, and what helps; nothing if there is enough.
+    /// Description of the shortage and the action against it; `None` if there is enough space.
     pub fn shortage(&self) -> Option<(String, String)> {
         let used = self.physical_bytes.saturating_mul(100) / self.usable_bytes.max(1);
         let what = match self.space {
@@ -227,12 +227,12 @@ impl VolumeReport {
     }
 }
 
-/// What is said where there has to be a volume.
+/// The error for an array without a volume.
 pub fn no_volume(array: &str) -> String {
     format!("'{array}' carries no volume; zoneraid volume create makes one")
 }
 
-/// Why a volume does not start, and what can be done about it.
+/// The error of a failed start, with advice.
 pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
     let advice = match error {
         VolumeError::ZoneOffline { .. }
@@ -240,14 +240,14 @@ pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
         | VolumeError::PageUnreadable { .. } => {
             "; start or serve the array with all its members, or with --give-up, to give up what is lost"
         }
-        // There is a part of one.
+        // The volume is incomplete.
         VolumeError::NotThere => "; if its creation was cut off, do it again with zoneraid volume create",
         _ => "",
     };
     anyhow!("the volume on '{called}' cannot be started: {error}{advice}")
 }
 
-/// What is said of what was given up at a start, if anything was.
+/// Message about data that was given up at a start; `None` if there was none.
 pub fn given_up(called: &str, why: &[VolumeError]) -> Option<String> {
     let (first, others) = why.split_first()?;
     let others = match others.len() {
@@ -257,19 +257,19 @@ pub fn given_up(called: &str, why: &[VolumeError]) -> Option<String> {
     Some(format!("the volume on '{called}' goes on without what it lost: {first}{others}"))
 }
 
-/// A volume that was told something.
+/// Result of `volume set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VolumeSet {
     pub array: String,
     pub compression: Compression,
     pub unit_bytes: u64,
-    /// What new blocks may take of the reserve until the next start.
+    /// Part of the reserve that new blocks may use until the next start.
     pub lent_bytes: u64,
     pub when_full: WhenFull,
 }
 
 impl VolumeSet {
-    /// How the volume on an array is now.
+    /// Current settings of the volume on `array`.
     pub fn of(array: String, volume: &VolumeStatus) -> VolumeSet {
         let unit_bytes = volume.unit.bytes() as u64;
         VolumeSet {
@@ -282,43 +282,43 @@ impl VolumeSet {
     }
 }
 
-/// What garbage collection does.
+/// State of garbage collection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Collection {
-    /// Zones are being collected, because few are free.
+    /// Garbage collection is running, because few zones are free.
     pub active: bool,
-    /// Zones that were emptied.
+    /// Victims emptied so far.
     pub collected_zones: u64,
-    /// Zones that cannot be, because something in them cannot be read.
+    /// Zones that cannot be emptied, because blocks in them are unreadable.
     pub unreadable_zones: u32,
 }
 
-/// What was written to the drives, by what for.
+/// Bytes written to the drives, by purpose.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WrittenBytes {
     pub user_bytes: u64,
     /// Moved by garbage collection.
     pub gc_bytes: u64,
-    /// What compression made these two shorter by.
+    /// Bytes that compression saved of the two above.
     pub saved_bytes: u64,
-    /// Headers of groups.
+    /// Group headers.
     pub header_bytes: u64,
-    /// Pages and directory of the map, and roots.
+    /// Pages and directory of the L2P map, and checkpoint records (roots).
     pub map_bytes: u64,
     pub padding_bytes: u64,
-    /// All that is not the volume's: parity, also where it is written anew in a ZRWA, and metadata of the array.
+    /// Writes that the array added: parity, partial parity in the ZRWA, and metadata of the array.
     pub parity_bytes: u64,
-    /// Written by rebuilds, and by copies to drives that are members now.
+    /// Written by rebuilds and replacements.
     pub rebuild_bytes: u64,
 }
 
 impl VolumeReport {
-    /// `drives_blocks` is how many blocks were written to the drives of its array, `rebuilt_blocks` how many of them by
-    /// rebuilds.
+    /// `drives_blocks` is the number of blocks written to the drives of the array, `rebuilt_blocks` the part of them
+    /// written by rebuilds.
     pub fn of(volume: &VolumeStatus, drives_blocks: u64, rebuilt_blocks: u64) -> VolumeReport {
         let usable = volume.usable.min(volume.blocks);
         let written = volume.written.blocks();
-        // Drives that were replaced have taken what they know with them.
+        // The counters of replaced drives are lost, so that the sum can be below the volume's own count.
         let all = drives_blocks.saturating_sub(rebuilt_blocks).max(written);
         let user_blocks = volume.written.user;
         let Written { user, moved, data, headers, map, roots, padding } = volume.written;

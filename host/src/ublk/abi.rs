@@ -110,7 +110,7 @@ pub(super) struct Info {
 
 /// [`Info::state`] of a device without a block device: not started yet, or stopped.
 pub(super) const DEAD: u16 = 0;
-/// [`Info::state`] of a device whose process has died: the kernel queues requests.
+/// [`Info::state`] of a device that has lost its process: the kernel queues requests.
 pub(super) const QUIESCED: u16 = 2;
 
 impl Info {

@@ -130,7 +130,7 @@ impl Controls {
         deleted.with_context(|| format!("/dev/ublkc{id} cannot be removed"))
     }
 
-    /// Begins the recovery of a device whose process has died.
+    /// Begins the recovery of a device that has lost its process.
     pub(super) async fn start_recovery(&self, id: u32) -> Result<()> {
         let step = Duration::from_millis(10);
         let mut patience = RELEASE_PATIENCE;

@@ -1,13 +1,13 @@
-//! A zoned device, or a volume, as a block device of the kernel: `/dev/ublkbN`.
+//! A zoned device or a volume as a block device of the kernel: `/dev/ublkbN`.
 //!
-//! This is the server side of Linux's ublk protocol, on the ring that everything else here uses:
-//! one system call hands in answers, drive commands and fetches together, on one thread. The
-//! libraries that exist bring rings, threads and an executor of their own.
+//! This is the server side of Linux's ublk protocol, on the process's own ring: one system call submits answers, drive
+//! commands and fetches together, on one thread. Existing libraries come with rings, threads and an executor of their
+//! own.
 //!
-//! The block device outlives the process that serves it. When the process dies, the kernel holds
-//! requests back until another one takes over, and issues those again that had no answer; what had been
-//! answered is known from [`crate::tails`]. A volume carries those out again (`plain.rs`); of zones it has to be
-//! known how much of them is there already (`zoned.rs`, `replay.rs`).
+//! The block device outlives the process that serves it. When the process dies, the kernel holds requests back until
+//! another process takes over, and reissues the unanswered ones; the acknowledged ones are recorded in
+//! [`crate::tails`]. A volume executes reissued requests again (`plain.rs`); for a zoned device the part that is
+//! already written has to be recognized (`zoned.rs`, `replay.rs`).
 
 mod abi;
 mod control;
@@ -37,49 +37,49 @@ use replay::Replay;
 use std::{fs::File, rc::Rc, thread::available_parallelism};
 use zoned::Zoned;
 
-/// Most queues of a block device. One thread serves them all; they keep the processors that use
-/// the device from waiting for each other.
+/// Most queues of a block device. One thread serves them all; with several, the processors that use the device do not
+/// contend for one queue.
 const MAX_QUEUES: u16 = 4;
 
-/// Requests that a queue holds.
+/// Requests per queue.
 const DEPTH: u16 = 128;
 
 const _: () = assert!(2 * MAX_QUEUES as usize * DEPTH as usize <= tails::SLOTS);
 
-/// Bits of a tag that say which of the block devices of an array it is; the others say which array.
+/// Low bits of a tag that number the block devices of an array; the others identify the array.
 const FRONT_BITS: u32 = 16;
 
-/// The tag of the block device `front` of an array, which may have several.
+/// The tag of block device number `front` of an array.
 pub fn tag(uuid: &[u8; 16], front: u16) -> u64 {
     let value = u128::from_ne_bytes(*uuid);
     let array = value as u64 ^ (value >> 64) as u64;
     array >> FRONT_BITS << FRONT_BITS | front as u64
 }
 
-/// A block device whose process has died, or is about to.
+/// A block device that has lost its server process, or is about to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orphan {
     /// N of `/dev/ublkbN`.
     pub id: u32,
-    /// Which of the block devices of its array it is.
+    /// Number of the block device within its array.
     pub front: u16,
 }
 
-/// The block devices of an array whose process has died, or is about to.
+/// Block devices of an array that have lost their server process, or are about to.
 pub async fn find(reactor: &Reactor, uuid: &[u8; 16]) -> Result<Vec<Orphan>> {
     let found = control::find(reactor, tag(uuid, 0)).await?;
     let left = found.iter().filter(|info| info.state != abi::DEAD);
     Ok(left.map(|info| Orphan { id: info.device, front: info.tag as u16 }).collect())
 }
 
-/// What a block device shows.
+/// The device behind a block device.
 pub enum Face {
     Zoned(Rc<dyn ZonedDevice>),
     Volume(Volume),
 }
 
 impl Face {
-    /// What the driver has to be able to do.
+    /// Features that the ublk driver must support.
     fn features(&self) -> u64 {
         match self {
             Face::Zoned(_) => abi::FEATURES | abi::ZONED,
@@ -105,8 +105,7 @@ impl Face {
     }
 }
 
-/// A device that the kernel has as `/dev/ublkbN`. Dropped, it is served for as long as the
-/// process lives, and waits for the next process then.
+/// A running `/dev/ublkbN`. If dropped, it is served until the process ends, and then waits for the next process.
 pub struct BlockDevice {
     controls: Controls,
     queues: Rc<Queues>,
@@ -114,7 +113,10 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// Makes a new block device.
+    /// Creates a block device.
+    ///
+    /// # Errors
+    /// The geometry is unsuitable, or the kernel refuses.
     pub async fn start(
         reactor: &Reactor,
         face: Face,
@@ -126,7 +128,7 @@ impl BlockDevice {
         }
         let (features, params) = (face.features(), face.params(options));
         let controls = Controls::open(reactor, features).await?;
-        // What a process left that died while it started or stopped.
+        // Remains of a process that died while it started or stopped a device.
         for dead in control::find(reactor, options.tag).await? {
             if dead.state == abi::DEAD {
                 controls.delete(dead.device).await?;
@@ -155,8 +157,8 @@ impl BlockDevice {
         }
     }
 
-    /// Takes over the block device `id` from a process that has died, as soon as the kernel has
-    /// noticed. `left` is what that process knew, if the array is the same one, taken over.
+    /// Takes over block device `id` from a dead process, as soon as the kernel has noticed its death. `left` is the
+    /// acknowledgement log of that process, if this assembly of the array continues at the ends in it.
     pub async fn recover(
         reactor: &Reactor,
         face: Face,
@@ -184,13 +186,13 @@ impl BlockDevice {
         Ok(this)
     }
 
-    /// What it shows is this namespace, or lies in it: that says when reads and writes may go.
+    /// Sets the namespace that admits reads and writes: the one that is served, or that carries the served volume.
     pub fn is_of(&self, namespace: Namespace) {
-        // Of no other one before.
+        // It is set once only.
         let _ = self.queues.namespace.set(namespace);
     }
 
-    /// What is asked of it.
+    /// Counters of requests.
     pub fn traffic(&self) -> Rc<Traffic> {
         self.queues.traffic.clone()
     }
@@ -200,22 +202,24 @@ impl BlockDevice {
         self.id
     }
 
-    /// Waits until the kernel has no use for this process any more: somebody else has removed the
-    /// block device, or an error says why it cannot be served.
+    /// Waits until the kernel needs this process no longer.
+    ///
+    /// # Errors
+    /// The block device cannot be served; without an error it has been removed by another process.
     pub async fn gone(&self) -> Result<()> {
         self.queues.drained().await;
         self.queues.check()
     }
 
-    /// Lets go of a block device that somebody else has removed, who waits for that: the ring holds its file as well.
+    /// Releases a block device that another process has removed. That process waits until its file is closed, which the
+    /// ring holds as well.
     pub fn let_go(self) {
         self.queues.detach();
     }
 
-    /// Removes the block device. What nobody has written back by then is lost, so nobody should
-    /// have it open.
+    /// Removes the block device. It should not be open: data that its users have not written back by then is lost.
     pub async fn stop(self) -> Result<()> {
-        // The kernel waits for all that it has asked for.
+        // The kernel waits for the answers to all requests, also of those that wait for free space.
         if let Served::Volume(volume) = &self.queues.served {
             volume.end_waiting();
         }
@@ -232,17 +236,17 @@ impl BlockDevice {
         self.controls.start(self.id).await
     }
 
-    /// Waits until the kernel has seen all fetches: starting a device waits for them for ever.
+    /// Waits until the kernel has received all fetches: starting the device would wait for missing ones for ever.
     async fn settled(&self) -> Result<()> {
-        // Whatever it says, it comes after the fetches.
+        // The driver processes this command after the fetches; its result does not matter.
         let _ = self.controls.info(self.id).await;
         self.queues.check()
     }
 }
 
 fn serve(reactor: &Reactor, info: &Info, served: Served) -> Result<Rc<Queues>> {
-    // Memory that this process needs must not wait for writes through its own block device.
-    // Without the privilege to say so it works as well, short of memory excepted.
+    // Memory allocations of this process must not wait for writeback to its own block device. Without the privilege for
+    // this setting the server still works, except under memory pressure.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let path = format!("/dev/ublkc{}", info.device);
     let channel = File::options().read(true).write(true).open(&path);
@@ -250,12 +254,12 @@ fn serve(reactor: &Reactor, info: &Info, served: Served) -> Result<Rc<Queues>> {
     Queues::serve(reactor, channel, info, served)
 }
 
-/// Whether the kernel can have a block device whose zones are so many blocks apart.
+/// Whether the kernel supports a block device with zones of this size.
 pub fn takes_zone_size(blocks: u64) -> bool {
     blocks.is_power_of_two() && blocks <= u32::MAX as u64 / abi::SECTORS
 }
 
-/// Checks that the kernel can have a block device of this geometry.
+/// Checks that the kernel supports a block device of this geometry.
 fn check_geometry(geometry: &Geometry) -> Result<()> {
     ensure!(
         takes_zone_size(geometry.zone_size_blocks),

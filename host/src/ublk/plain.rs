@@ -1,5 +1,5 @@
-//! A volume behind a block device. Requests that the kernel issues again after a process died are carried out again: each
-//! is idempotent.
+//! A volume behind a block device. Requests that the kernel reissues after the death of a process are executed again:
+//! each is idempotent.
 
 use super::{
     abi::{Operation, Request, SECTOR},
@@ -8,7 +8,7 @@ use super::{
 use crate::bytes::Bytes;
 use engine::device::{DeviceError, Status};
 
-/// Carries out a request.
+/// Executes a request.
 pub(super) async fn perform(
     volume: &Bytes,
     transfer: &Transfer,
@@ -16,7 +16,7 @@ pub(super) async fn perform(
     (operation, request): (Operation, &Request),
 ) -> Result<Answer, DeviceError> {
     if operation == Operation::Flush {
-        // Its sector is whatever the kernel has left there.
+        // The kernel leaves the sector of a flush undefined.
         return volume.flush().await.map(|()| (0, 0));
     }
     let bytes = request.bytes();
@@ -56,7 +56,7 @@ pub(super) async fn perform(
                 drop(claim);
                 match result {
                     Ok(()) => break,
-                    // A discard makes room and never waits for it.
+                    // A discard frees space, and never waits for it.
                     Err(error) if operation == Operation::Discard => return Err(error),
                     Err(error) if !volume.wait_for_room(error, &mut since).await => return Err(error),
                     Err(_) => {}

@@ -1,8 +1,7 @@
-//! The queues of a block device: requests come out of them, go through the zoned device or the volume, and
-//! their results go back.
+//! The queues of a block device: requests are fetched from the kernel, executed by the zoned device or the volume, and
+//! answered.
 //!
-//! Every request slot has a task that lives as long as the device: nothing is spawned or allocated
-//! per request.
+//! Every request slot has a task that lives as long as the device, so that requests neither spawn tasks nor allocate.
 #![allow(unsafe_code)]
 
 use super::{
@@ -45,29 +44,29 @@ pub(super) struct Queues {
     descriptors: Vec<SharedMap>,
     depth: u16,
     slots: Vec<Slot>,
-    /// Slots with a task.
+    /// Number of slots with a running task.
     serving: Cell<usize>,
-    /// Opened when the last slot has lost its task, or one has lost it to a failure.
+    /// Opened when the last slot task has ended, or after a failure.
     idle: Gate,
-    /// Why the kernel takes no answer or fetch, if it has not stopped the device.
+    /// Errno with which the kernel refused an answer or a fetch, unless the device was stopped.
     failure: Cell<Option<i32>>,
     pub(super) served: Served,
-    /// What was asked for.
+    /// Counters of requests.
     pub traffic: Rc<Traffic>,
-    /// The namespace that is asked, if it is one: it says when.
+    /// The namespace that admits reads and writes, if there is one.
     pub namespace: OnceCell<Namespace>,
 }
 
-/// What requests are for.
+/// The device that executes requests.
 pub(super) enum Served {
     Zoned(Zoned),
     Volume(Box<Bytes>),
 }
 
-/// A place for one request.
+/// A slot for one request.
 #[derive(Default)]
 struct Slot {
-    /// What the last fetch came to.
+    /// Result of the last fetch.
     fetched: Cell<Option<i32>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -88,7 +87,7 @@ impl Target for Queues {
 }
 
 impl Queues {
-    /// Maps the queues of the device behind `channel` and serves them from now on.
+    /// Maps the queues of the device behind `channel` and starts serving them.
     pub(super) fn serve(reactor: &Reactor, channel: File, info: &Info, served: Served) -> Result<Rc<Queues>> {
         let page = rustix::param::page_size();
         let distance = (abi::MAX_DEPTH * abi::REQUEST_WORDS * 8).next_multiple_of(page);
@@ -119,7 +118,7 @@ impl Queues {
         Ok(queues)
     }
 
-    /// Whether the kernel has taken all fetches so far.
+    /// Checks that the kernel has accepted all fetches so far.
     pub(super) fn check(&self) -> Result<()> {
         match self.failure.get() {
             Some(errno) => Err(std::io::Error::from_raw_os_error(errno))
@@ -128,14 +127,14 @@ impl Queues {
         }
     }
 
-    /// Waits until the kernel has taken every slot back, or something has failed.
+    /// Waits until the kernel has taken all slots back, or a fetch has failed.
     pub(super) async fn drained(&self) {
         while self.serving.get() > 0 && self.failure.get().is_none() {
             self.idle.wait().await;
         }
     }
 
-    /// Leaves the ring, which keeps what is still in flight.
+    /// Leaves the ring, which keeps the operations in flight.
     pub(super) fn detach(&self) {
         let target = self.target.take();
         if let Some(target) = target {
@@ -150,7 +149,7 @@ impl Queues {
             let request = self.request(place);
             let counter = self.counter(&request);
             let begun = counter.and_then(|_| self.traffic.begin());
-            // A part of a block is one to the volume.
+            // To a namespace, a part of a block counts as a block.
             let blocks = request.bytes().div_ceil(BLOCK as u64);
             let namespace = counter.and_then(|_| self.namespace.get());
             let passed = match namespace {
@@ -179,7 +178,7 @@ impl Queues {
         }
     }
 
-    /// Hands an answer in, if there is one, and waits for the next request.
+    /// Submits the answer to the last request, if there was one, and waits for the next request.
     async fn exchange(&self, slot: usize, place: Place, command: u32, answer: Answer) -> i32 {
         let command = opcode::UringCmd80::new(Fd(self.transfer.channel.as_raw_fd()), command)
             .cmd(abi::io_command(place, answer.0, answer.1))
@@ -210,7 +209,7 @@ impl Queues {
         Request::from_words(descriptors.load(word), descriptors.load(word + 1))
     }
 
-    /// Carries out a request.
+    /// Executes a request.
     async fn perform(&self, place: Place, request: &Request) -> Result<Answer, DeviceError> {
         let Some(operation) = request.operation else { return Err(Status::InvalidOpcode.into()) };
         match &self.served {
@@ -225,7 +224,7 @@ impl Queues {
         self.ring.sleep(Duration::from_micros(us)).await;
     }
 
-    /// What counts a request, if it is counted and has to wait for its turn.
+    /// The counter of a request; `None` for kinds of requests that are neither counted nor subject to admission.
     fn counter(&self, request: &Request) -> Option<&Counter> {
         match request.operation {
             Some(Operation::Read) => Some(&self.traffic.reads),
@@ -234,10 +233,11 @@ impl Queues {
         }
     }
 
-    /// Notes which appends the kernel has answers for. A kill must not find an append that it has
-    /// one for, and that is not noted as such, while the process sleeps: the next process would
-    /// take it for the answer to a later append of the same data. So results are handed to the
-    /// kernel first, those of one round together.
+    /// Frees the slots of appends as soon as the kernel has their results.
+    ///
+    /// A slot must not stay occupied while the process sleeps although the kernel has the result: if the process were
+    /// killed then, the next process would take a later append of the same data for a reissue of this one. So the
+    /// results of a turn are first submitted to the kernel, together.
     async fn acknowledge_appends(self: Rc<Self>) {
         let Served::Zoned(zoned) = &self.served else { return };
         while self.serving.get() > 0 {

@@ -1,10 +1,10 @@
 //! Reissued requests: the kernel issues requests again that the previous process had not answered when it died.
 //!
-//! Management commands are idempotent. A write of which all or the first blocks are in the array already is recognised
-//! by its address, and compared. An append is recognised by its length and data among the outstanding ones, whose
-//! places the previous process has noted; each place is given out once, and an append that is not found is executed
-//! again. An append of which only the first blocks are in the zone is completed before any other append: a zone must
-//! not hold blocks that its user does not know of, or it would end too early.
+//! Management commands are idempotent. A write of which all or the first blocks are in the array already is recognized
+//! by its address, and compared. An append is recognized by its length and data among the outstanding ones, with the
+//! places that the previous process has recorded; each place is assigned once, and an append that is not found is
+//! executed again. An append of which only the first blocks are in the zone is completed before any other append:
+//! blocks without an acknowledged append would take capacity of the zone that its user counts on.
 
 use crate::tails::{Extent, Left};
 use engine::{

@@ -21,7 +21,7 @@ pub(super) struct Zoned {
     replay: RefCell<Replay>,
     /// Opened when appends that wait for a reissued one are to check again.
     replayed: Gate,
-    /// Slots of appends whose results are on their way to the kernel.
+    /// Slots of appends with results that have not been submitted to the kernel.
     answered: RefCell<Vec<usize>>,
     pub more_answered: Gate,
 }
@@ -38,7 +38,7 @@ impl Zoned {
         }
     }
 
-    /// Whether there are appends whose results are on their way to the kernel.
+    /// Whether there are appends with results that have not been submitted to the kernel.
     pub(super) fn has_answered(&self) -> bool {
         !self.answered.borrow().is_empty()
     }
@@ -357,7 +357,7 @@ mod tests {
         assert!(!zoned.replay.borrow().has_partial_append(ZONE));
     }
 
-    /// A drive whose reads and appends complete when the test says so.
+    /// A drive with reads and appends that the test completes.
     struct Slow {
         drive: EmulatedDrive,
         asked: RefCell<Vec<(Command, Completer)>>,

@@ -152,7 +152,7 @@ impl Place {
         Ran::new(self.command(args).output().unwrap())
     }
 
-    /// Starts a command whose standard input is fed with `input` by a thread, then closed.
+    /// Starts a command; a thread writes `input` to its standard input and closes it.
     pub fn start(&self, args: &[&str], input: Vec<u8>) -> Child {
         let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();

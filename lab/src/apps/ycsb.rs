@@ -115,7 +115,7 @@ pub struct Options {
     pub scale: u64,
     /// Records that are loaded.
     pub records: u64,
-    /// Most blocks of a level on the device: in a larger level one place stands for several.
+    /// Most blocks of a level on the device: in a larger level one place represents several.
     pub most_blocks: u64,
     /// Clients, with one operation each at a time.
     pub threads: u32,
@@ -196,7 +196,7 @@ struct Run {
     blocks: u64,
 }
 
-/// A place of a run: level, block of the level's ring, and which of the run's blocks there that it stands for.
+/// A place of a run: level, block of the level's ring, and which of the run's blocks at that place it represents.
 type Place = (usize, u64, u64);
 
 impl Run {
@@ -256,7 +256,7 @@ impl Zipf {
         Zipf { items, zeta, eta }
     }
 
-    /// The rank that `unit`, from 0 to 1, stands for.
+    /// The rank for `unit`, from 0 to 1.
     fn rank(&self, unit: f64) -> u64 {
         let at = unit * self.zeta;
         if at < 1.0 {
@@ -712,7 +712,7 @@ mod tests {
         assert_eq!(found, [false, false, true, false, true, false]);
     }
 
-    /// A place stays the same while its run moves on, and stands for several blocks in a larger level.
+    /// A place stays the same while its run moves on, and represents several blocks in a larger level.
     #[test]
     fn record_position_is_stable_while_run_is_compacted() {
         let run = |start, blocks| Run { level: 1, start, there: 100, blocks };

@@ -1,5 +1,5 @@
-//! NVMe zoned namespaces, driven by passthrough (`/dev/ngXnY`): the block layer knows no ZRWA, and would reorder
-//! writes.
+//! NVMe zoned namespaces, driven by passthrough (`/dev/ngXnY`): the block layer does not support ZRWAs, and would
+//! reorder writes.
 //!
 //! Commands go through the ring of the process; their buffers live in a table until they complete, also when the drive
 //! is dropped before. Reads and writes do not allocate. Commands are never split: a command that is too large for the
@@ -50,7 +50,8 @@ type Raw = [u64; 9];
 const ADMIN_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x41);
 const IO_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x43);
 const NAMESPACE_ID: libc::Ioctl = libc::_IO(b'N' as u32, 0x40);
-/// Error of a command for which no controller has a path at the moment, or whose registered buffer is not accepted.
+/// Error of a command for which no controller has a path at the moment, or which has a registered buffer that is not
+/// accepted.
 const NO_PATH: i32 = -libc::EINVAL;
 const URING_IO_COMMAND: u32 = libc::_IOWR::<Raw>(b'N' as u32, 0x80) as u32;
 
@@ -71,7 +72,7 @@ struct Namespace {
     /// Whether registered buffers are used. Linux 6.6 to 6.11 refuses buffers that are further from the end of their
     /// registration than a request can have segments.
     registered: Cell<bool>,
-    /// Metadata of writes whose caller has none, and destination of metadata that the caller of a read does not want.
+    /// Metadata of writes that come without, and destination of metadata that a read does not return.
     no_metadata: Buf,
     metadata_sink: Buf,
     _claim: Claim,
@@ -497,8 +498,8 @@ fn run(file: &File, call: libc::Ioctl, mut command: Passthrough, bytes: &mut [u8
     command.data = (bytes.as_mut_ptr() as u64, bytes.len() as u32);
     command.timeout_ms = IDENTIFY_TIMEOUT_MS;
     let mut raw = command.encode();
-    // SAFETY: `raw` has the 72 bytes of the kernel's structure, whose only address is that of
-    // `bytes`; both outlive the call.
+    // SAFETY: `raw` has the 72 bytes of the kernel's structure. Its only address is that of `bytes`; both outlive the
+    // call.
     match unsafe { libc::ioctl(file.as_raw_fd(), call, raw.as_mut_ptr()) } {
         0 => Ok(()),
         status if status > 0 => Err(wire::error_of_status(status).to_string()),
@@ -519,7 +520,7 @@ mod tests {
         device
     }
 
-    /// A namespace whose commands go to an ordinary file, which refuses them.
+    /// A namespace with commands that go to an ordinary file, which refuses them.
     fn namespace(ring: &Ring, sysfs: &TempDir) -> Rc<Namespace> {
         let geometry = Geometry {
             zones: 4,
