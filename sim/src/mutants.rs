@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use list::Mutant;
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -196,16 +196,22 @@ impl Build {
             if bad.is_empty() {
                 break;
             }
-            let before = drawn.len();
-            drawn.retain(|mutant| {
-                !bad.iter().any(|(file, lines)| {
+            // An error may be reported on another line of the changed statement: the nearest change causes it.
+            let mut causes = BTreeSet::new();
+            for (file, lines) in &bad {
+                let of_file = |mutant: &&Mutant| {
                     let (directory, own) = place_of(&mutant.file);
-                    *file == format!("{directory}/{own}") && lines.contains(&mutant.line())
-                })
-            });
-            if drawn.len() == before {
+                    *file == format!("{directory}/{own}")
+                };
+                for line in lines {
+                    let nearest = drawn.iter().filter(of_file).min_by_key(|m| m.line().abs_diff(*line));
+                    causes.extend(nearest.map(|mutant| (mutant.file.clone(), mutant.line())));
+                }
+            }
+            if causes.is_empty() {
                 bail!("what does not compile is no mutation: {bad:?}");
             }
+            drawn.retain(|mutant| !causes.contains(&(mutant.file.clone(), mutant.line())));
         }
         Ok((Build::make(workspace, &drawn, Judges::All, jobs)?, drawn))
     }

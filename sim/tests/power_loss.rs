@@ -3,7 +3,7 @@
 use crate::support::{
     array::{geometry, options, pattern, run, wp, write, write_command},
     rig::Act,
-    scene::{ACTIVE, CHUNK, Scene},
+    scene::{ACTIVE, CHUNK, Scene, finish},
 };
 use emu::{rng::Rng, ssd::Cut};
 use engine::{
@@ -164,6 +164,32 @@ fn power_marks_name_drive_and_settled_epoch() {
     let mut blind = scene;
     assemble(&mut blind, None, None).unwrap();
     assert_eq!(blind.array.power_marks(), []);
+}
+
+/// All ZRWAs are lost while a zone without a promise is being finished: the zone is never full of zeros.
+#[test]
+fn finish_cut_with_zrwa_loss_never_yields_zeros() {
+    for (policy, parities) in WITH_ZRWA {
+        for blocks in [1, 3, 4, 5, 12, 13, 24] {
+            for commands in 0.. {
+                let what = format!("{policy:?} {parities} {blocks}, cut after {commands} commands");
+                let mut scene = scene_of(policy, parities, &geometry(8, 240, 8));
+                write(&scene.runtime, &scene.array, 0, 0, blocks, false);
+                let cut = scene.rig.hold_after(commands);
+                drop(scene.start(finish(0)));
+                scene.stop();
+                scene.rig.cut_power(&mut Rng::new(blocks), |_| ZRWA_LOST);
+                assemble(&mut scene, None, None).unwrap();
+                if wp(&scene.runtime, &scene.array, 0).0 != ZoneState::Offline {
+                    let end = wp(&scene.runtime, &scene.array, 0).1.min(blocks);
+                    assert!(read_each(&scene, 0..end, &what).is_empty(), "{what}");
+                }
+                if !cut.get() {
+                    break;
+                }
+            }
+        }
+    }
 }
 
 /// One drive loses its ZRWA while the array runs: the next read returns the data written, and so do reads after more
