@@ -10,7 +10,7 @@ unit() { echo "zoneraid@$(zoneraid --json status "$1" | jq -r .uuid).service"; }
 runs() { [[ $(systemctl is-active "$1") == active ]]; }
 pid() { systemctl show -P MainPID "$1"; }
 journal() { journalctl --no-pager -o cat -u "$1" | tail -20; }
-started() { wait_for 90 runs "$1" || { journal "$1"; fail "$1 does not run"; }; }
+started() { wait_for 90 runs "$1" || { journal "$1"; fail "$1 is not active"; }; }
 # udev probes a drive when its user closes it; a drive that appears later has to wait for that.
 appear() {
     udevadm settle
@@ -39,7 +39,7 @@ step "SIGKILL: the unit starts the next daemon, which takes over"
 before=$(pid "$tank")
 kill -KILL "$before"
 again() { runs "$tank" && [[ $(pid "$tank") != "$before" ]]; }
-wait_for 60 again || { journal "$tank"; fail "no next daemon"; }
+wait_for 60 again || { journal "$tank"; fail "the unit started no new daemon"; }
 cp -r engine/src /run/mnt/after
 sync -f /run/mnt
 
@@ -48,7 +48,7 @@ systemctl restart "$tank"
 diff -r engine/src /run/mnt/before
 diff -r engine/src /run/mnt/after
 
-step "a drive is pulled and replaced, by the daemon in its unit"
+step "a drive is pulled, and replaced by the daemon in its unit"
 guest ask unplug 2
 cp -r engine/src /run/mnt/third
 sync -f /run/mnt
@@ -70,10 +70,10 @@ started "$pond"
 wait_for 30 test -b /dev/zoneraid/pond
 head -c 4M /dev/urandom >/run/data
 dd if=/run/data of=/dev/zoneraid/pond bs=256k oflag=direct conv=fsync status=none
-cmp -n $((4 << 20)) /run/data /dev/zoneraid/pond || fail "the data is not there"
+cmp -n $((4 << 20)) /run/data /dev/zoneraid/pond || fail "the data differs"
 systemctl stop "$pond"
 
-step "nothing has failed"
+step "units and the kernel log"
 [[ -z $(systemctl list-units --no-legend --state=failed 'zoneraid@*') ]] || fail "a unit has failed"
-! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "errors in the kernel log"
 systemd-analyze --no-pager security "$tank" | tail -1

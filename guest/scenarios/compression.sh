@@ -19,7 +19,7 @@ tree() {
 same_trees() {
     local there
     for there in /run/mnt/tree*; do
-        (cd "$there" && sha256sum --quiet -c /mnt/guest/sums) || fail "$there is not what was copied there"
+        (cd "$there" && sha256sum --quiet -c /mnt/guest/sums) || fail "files in $there differ from the originals"
     done
 }
 
@@ -32,7 +32,7 @@ if ((GUEST_BOOT == 1)); then
 
     find "${trees[@]}" -type f -exec sha256sum {} + >/mnt/guest/sums
     sha256sum <"$program" | sed 's/-$/program/' >>/mnt/guest/sums
-    step "more files than there is room for without compression"
+    step "more files than fit without compression"
     usable=$(number usable_bytes)
     n=0
     while (($(number used_bytes) < usable + (8 << 20))); do
@@ -43,31 +43,31 @@ if ((GUEST_BOOT == 1)); then
     done
     sync -f /run/mnt
     zoneraid status tank
-    (($(number physical_bytes) < usable)) || fail "more room is taken than there is"
-    jq -en "$(number compression_ratio) > 1.3" >/dev/null || fail "a ratio of $(number compression_ratio)"
+    (($(number physical_bytes) < usable)) || fail "more physical bytes are used than are usable"
+    jq -en "$(number compression_ratio) > 1.3" >/dev/null || fail "the compression ratio is $(number compression_ratio)"
 
-    step "without compression from now on, the daemon is killed, and with it again"
+    step "compression off, SIGKILL of the daemon, compression on"
     zoneraid volume set tank --compression off
     tree without
     sync -f /run/mnt
     kill -KILL "$DAEMON"
     wait "$DAEMON" 2>/dev/null || true
     start_array tank
-    [[ $(number compression) == off ]] || fail "it was forgotten"
+    [[ $(number compression) == off ]] || fail "the compression setting was not kept"
     zoneraid volume set tank --compression zstd:3
     umount /run/mnt
     e2fsck -fn "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
     mount "$DEVICE" /run/mnt
     same_trees
 
-    step "room comes back"
+    step "fstrim frees room"
     before=$(number physical_bytes)
     rm -r /run/mnt/tree[1-4]
     sync -f /run/mnt
     fstrim /run/mnt
     (($(number physical_bytes) + (4 << 20) < before)) || fail "fstrim freed little: $before before, $(number physical_bytes) after"
 
-    step "files until the power is cut"
+    step "files are written until the power is cut"
     files=(engine/src/volume/*.rs docs/*.md)
     content() { local file=${files[$1 % ${#files[@]}]}; cat "$file" "$file"; }
     keep_files "$acknowledged" /run/mnt file /run/mnt &
@@ -80,7 +80,7 @@ fi
 lost=$(draw 3 lost)
 count=$(wc -l <"$acknowledged")
 step "boot after the power cut: drive $lost is gone; $count files were acknowledged"
-several "$acknowledged" || fail "too few to tell"
+several "$acknowledged" || fail "too few files were acknowledged for a test"
 remove_drive "$lost"
 start_array tank
 array_is degraded tank || fail "not degraded without drive $lost"
@@ -88,8 +88,8 @@ mount "$DEVICE" /run/mnt
 same_files "$acknowledged" /run/mnt
 same_trees
 zoneraid status tank || true
-jq -en "$(number compression_ratio) > 1.3" >/dev/null || fail "a ratio of $(number compression_ratio)"
+jq -en "$(number compression_ratio) > 1.3" >/dev/null || fail "the compression ratio is $(number compression_ratio)"
 umount /run/mnt
 e2fsck -fn "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
 stop_array tank
-! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "errors in the kernel log"

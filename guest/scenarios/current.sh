@@ -12,7 +12,7 @@ killed() {
     start_array tank
 }
 
-step "the zones under fio, and the daemon is killed meanwhile"
+step "fio on the zones under SIGKILL of the daemon"
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 fio --name=zones --filename="$DEVICE" --direct=1 --zonemode=zbd --ioengine=libaio --rw=write --bs=64k --iodepth=8 \
@@ -41,10 +41,10 @@ if mkfs.xfs -q -f -d rtinherit=1 -r zoned=1,rtdev="$DEVICE" /dev/helper >/run/mk
     blkzone reset "$DEVICE"
 else
     cat /run/mkfs
-    step "LEFT OUT: mkfs.xfs here makes no zoned file system"
+    step "SKIPPED: this mkfs.xfs does not support zoned file systems"
 fi
 
-step "a volume: ext4, and the daemon is killed and taken over"
+step "ext4 on a volume under SIGKILL and take-over of the daemon"
 stop_array tank
 zoneraid volume create tank
 start_array tank
@@ -58,4 +58,4 @@ wait "$fio" || { cat /run/fio; fail "fio on ext4"; }
 umount /run/mnt
 e2fsck -fn "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
 stop_array tank
-! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "errors in the kernel log"

@@ -57,14 +57,14 @@ on_zonefs() {
     zonefs_super >/run/super
     dd if=/run/super of="$1" oflag=direct bs=4k status=none
     mount -t zonefs "$1" /run/mnt
-    (($(find /run/mnt/seq -type f | wc -l) == zones - 1)) || fail "zonefs has not a file for each zone"
+    (($(find /run/mnt/seq -type f | wc -l) == zones - 1)) || fail "zonefs has no file for some zones"
     tar -C $tree -cf /run/tar .
     truncate --size %64K /run/tar # dd writes a part of a block without O_DIRECT, which zonefs refuses
     dd if=/run/tar of=/run/mnt/seq/3 oflag=direct,append conv=notrunc bs=64k status=none
     refused dd if=/run/tar of=/run/mnt/seq/3 oflag=direct bs=4k count=1 conv=notrunc
     umount /run/mnt
     mount -t zonefs "$1" /run/mnt
-    cmp /run/tar /run/mnt/seq/3 || fail "zonefs lost something"
+    cmp /run/tar /run/mnt/seq/3 || fail "data on zonefs differs"
     truncate --size 0 /run/mnt/seq/3
     truncate --size "$(stat -fc %s /run/mnt >/dev/null && blkzone report --count 1 "$1" | sed -n 's/.*cap \(0x[0-9a-f]*\).*/\1/p' | xargs printf '%d\n' | awk '{ print $1 * 512 }')" /run/mnt/seq/4
     zone_line "$1" 4 | grep -q '(em)' || fail "truncation does not reset"
@@ -81,7 +81,7 @@ for fs in f2fs btrfs zonefs; do
     on_$fs "$DEVICE"
 done
 array_is healthy tank || fail "the array is not healthy"
-! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "errors in the kernel log"
 stop_array tank
 for fs in f2fs btrfs zonefs; do
     step "$fs on a drive"

@@ -21,15 +21,15 @@ run() {
 zone=0
 for shape in 4k:1:1 4k:16:1 16k:8:2 64k:16:2 256k:4:2; do
     IFS=: read -r size depth jobs <<<"$shape"
-    step "writes of $size, $depth at a time, $jobs zones at once, each read back"
+    step "writes of $size, queue depth $depth, $jobs zones at once, with verification"
     run --name="write-$shape" --rw=write --bs="$size" --iodepth="$depth" --numjobs="$jobs" --verify=crc32c \
         --offset="${zone}z" --size=1z --offset_increment=1z --io_size=$((LONG ? 64 : 6))M
     zone=$((zone + jobs))
 done
-step "writes of all sizes to all zones, as many open as may be"
+step "writes of all sizes to all zones, open zones at the limit"
 run --name=mixed --rw=randwrite --bsrange=4k-256k --bs_unaligned=0 --iodepth=8 --verify=crc32c \
     --max_open_zones="$open" --io_size=$((LONG ? 512 : 24))M
-step "reads at random"
+step "random reads"
 run --name=read --rw=randread --bs=4k --iodepth=16 --numjobs=2 --io_size=2M
 step "reads and writes at the same time"
 run --name=both --rw=randrw --bs=32k --iodepth=8 --max_open_zones=4 --io_size=16M
@@ -42,7 +42,7 @@ refused dd if=/dev/zero of="$DEVICE" oflag=direct bs=4k count=1 seek=$((open * $
 zone_do close "$DEVICE" 0
 zone_do reset "$DEVICE" 1
 dd if=/dev/zero of="$DEVICE" oflag=direct bs=4k count=1 status=none
-zone_line "$DEVICE" 0 | grep -q 'wptr 0x000008' || fail "a write to a closed zone"
+zone_line "$DEVICE" 0 | grep -q 'wptr 0x000008' || fail "the write pointer after a write to a closed zone is wrong"
 zone_do finish "$DEVICE" 0
 zone_line "$DEVICE" 0 | grep -q '(fu)' || fail "zone 0 is not finished"
 blkzone reset "$DEVICE"

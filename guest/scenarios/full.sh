@@ -14,10 +14,10 @@ filled() {
     while dd if=/dev/urandom of="/run/mnt/$1$n" bs=1M count=4 conv=fsync status=none 2>/run/dd; do
         sha256sum "/run/mnt/$1$n" >>"$acknowledged"
         n=$((n + 1))
-        ((n < 300)) || fail "nothing is refused"
+        ((n < 300)) || fail "no write was refused"
     done
     rm -f "/run/mnt/$1$n"
-    ((n > 3)) || { cat /run/dd; fail "only $n files"; }
+    ((n > 3)) || { cat /run/dd; fail "only $n files were written"; }
 }
 # fill_up FILESYSTEM: fills the file system, and overwrites a file until the power is cut
 fill_up() {
@@ -28,13 +28,13 @@ fill_up() {
     zoneraid status tank || true
     (($(number free_bytes) < 8 << 20)) || fail "$(number free_bytes) bytes are free"
     umount /run/mnt
-    step "$1: mounted when it is full, and overwritten until the power is cut"
+    step "$1: mounted when full, and overwritten until the power is cut"
     mount "$DEVICE" /run/mnt
     sha256sum --quiet -c "$acknowledged" || fail "files differ after unmounting"
     guest ask reset --after $((3000 + $(draw 4000 "$1")))
     while true; do
-        dd if=/run/mnt/file1 of=/run/mnt/file0 bs=1M conv=notrunc,fsync status=none || fail "an overwrite is refused"
-        dd if=/run/mnt/file2 of=/run/mnt/file0 bs=1M conv=notrunc,fsync status=none || fail "an overwrite is refused"
+        dd if=/run/mnt/file1 of=/run/mnt/file0 bs=1M conv=notrunc,fsync status=none || fail "an overwrite was refused"
+        dd if=/run/mnt/file2 of=/run/mnt/file0 bs=1M conv=notrunc,fsync status=none || fail "an overwrite was refused"
     done
 }
 # use_again FILESYSTEM CHECKER...: checks and uses the file system after the power cut
@@ -55,7 +55,7 @@ use_again() {
     sha256sum --quiet -c "$acknowledged" || fail "files differ after the power cut"
     if [[ $name == ext4 ]]; then
         # A trim would be too late: a file system may have to write queued data before it can delete any.
-        step "$name: a write waits until some of the reserve is lent"
+        step "$name: a write waits until reserve is lent"
         zoneraid volume set tank --when-full queue:200
         # The start has lent half of the reserve already.
         dd if=/dev/urandom of=/run/mnt/late bs=1M count=$(($(number free_bytes) / (1 << 20) + 2)) conv=fsync status=none &
@@ -63,7 +63,7 @@ use_again() {
         waits() { (($(number waiting_writes) > 0)); }
         wait_for 60 waits
         zoneraid volume set tank --lend 1G
-        wait "$late" || fail "what waited for room was refused"
+        wait "$late" || fail "the waiting write was refused"
         zoneraid volume set tank --when-full fail
     fi
     step "$name: emptied and trimmed"
@@ -72,7 +72,7 @@ use_again() {
     sync -f /run/mnt
     fstrim /run/mnt
     (($(number used_bytes) < before)) || fail "fstrim freed nothing: $before bytes before"
-    dd if=/dev/urandom of=/run/mnt/new bs=1M count=4 conv=fsync status=none || fail "it is still full"
+    dd if=/dev/urandom of=/run/mnt/new bs=1M count=4 conv=fsync status=none || fail "the volume is still full"
     umount /run/mnt
     "$@" "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "$*"; }
 }

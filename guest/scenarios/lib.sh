@@ -13,7 +13,7 @@ wait_for() {
     local end=$((SECONDS + $1))
     shift
     until "$@"; do
-        ((SECONDS < end)) || fail "still not so: $*"
+        ((SECONDS < end)) || fail "timeout: $*"
         sleep 0.1
     done
 }
@@ -123,7 +123,7 @@ zone_do() {
 # other errors are failures.
 check_f2fs() {
     fsck.f2fs --dry-run "$1" >/run/fsck 2>&1 || true
-    grep -q '^\[FSCK\]' /run/fsck || { cat /run/fsck; fail "fsck.f2fs did not check"; }
+    grep -q '^\[FSCK\]' /run/fsck || { cat /run/fsck; fail "fsck.f2fs printed no results"; }
     if grep -E '\[Fail\]|\[ASSERT\]' /run/fsck | grep -v 'free segment_count'; then fail "fsck.f2fs"; fi
 }
 
@@ -165,7 +165,7 @@ several() {
 same_files() {
     local name sum
     while read -r name sum; do
-        [[ $(sha256sum <"$2/$name" | cut -c1-64) == "$sum" ]] || fail "$name is not what was acknowledged"
+        [[ $(sha256sum <"$2/$name" | cut -c1-64) == "$sum" ]] || fail "$name differs from the acknowledged data"
     done <"$1"
 }
 same_rows() {
@@ -173,5 +173,5 @@ same_rows() {
     rows=$(wc -l <"$1")
     [[ $(sqlite3 "$2" "PRAGMA integrity_check") == ok ]] || fail "the database is damaged"
     found=$(sqlite3 "$2" "SELECT count(*) FROM t WHERE n <= $rows")
-    ((found == rows)) || fail "$found of $rows rows are there"
+    ((found == rows)) || fail "only $found of $rows acknowledged rows are there"
 }

@@ -9,12 +9,12 @@ nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
 seen() {
     local name=$1
     shift
-    [[ $(nobody zoneraid --json status "$name" | jq -r .state) == healthy ]] || fail "nobody sees no healthy $name"
+    [[ $(nobody zoneraid --json status "$name" | jq -r .state) == healthy ]] || fail "status of $name for the unprivileged user is not healthy"
     nobody zoneraid zone read "$name" 0 | cmp - /run/data
     nobody zoneraid zone report "$name" >/dev/null
     nobody zoneraid list >/dev/null
     for drive in "$@"; do
-        nobody zoneraid examine "$drive" | grep -F "'$name', role " || fail "nobody sees no member in $drive"
+        nobody zoneraid examine "$drive" | grep -F "'$name', role " || fail "examine for the unprivileged user finds no member on $drive"
     done
 }
 
@@ -27,10 +27,10 @@ looked() {
     zoneraid zone write "$name" 0 --fua </run/data
     chmod 444 "$@"
     seen "$name" "$@"
-    if nobody zoneraid zone reset "$name" 1 2>/run/said; then fail "nobody has reset a zone"; fi
+    if nobody zoneraid zone reset "$name" 1 2>/run/said; then fail "the unprivileged user reset a zone"; fi
     grep -F "permission denied" /run/said
     chmod 000 "$@"
-    if nobody zoneraid status "$name" 2>/run/said; then fail "nobody has seen $name"; fi
+    if nobody zoneraid status "$name" 2>/run/said; then fail "the unprivileged user can inspect $name without permission"; fi
     grep -F "$1 cannot be opened: permission denied" /run/said
     chmod 444 "$@"
 }
@@ -42,7 +42,7 @@ for n in 0 1 2; do
 done
 looked pond /dev/zoned0 /dev/zoned1 /dev/zoned2
 
-step "a daemon runs under load, and everybody looks"
+step "inspection while a daemon runs under load"
 start_array pond
 guest load "$DEVICE" --log /mnt/guest/acknowledged --zones 4 --seconds 20 &
 load=$!
@@ -50,14 +50,14 @@ looks=0
 while kill -0 $load 2>/dev/null; do
     # The unprivileged user may not connect to the daemon, so the command reads the drives. Writes in flight make the
     # members inconsistent in that view: a zone of which a member seems to lack its part is reported as unknown.
-    nobody zoneraid status || fail "nobody may not look at what runs"
-    nobody zoneraid examine /dev/zoned1 | grep -F "in use: by \`zoneraid start pond\`" >/dev/null || fail "nobody knows who"
+    nobody zoneraid status || fail "status fails for the unprivileged user while a daemon runs"
+    nobody zoneraid examine /dev/zoned1 | grep -F "in use: by \`zoneraid start pond\`" >/dev/null || fail "examine does not name the daemon"
     zoneraid status pond >/dev/null
     ((looks += 1))
 done
 wait $load || fail "the load has failed"
-((looks > 2)) || fail "only $looks looks"
+((looks > 2)) || fail "only $looks inspections"
 guest verify "$DEVICE" --log /mnt/guest/acknowledged
 array_is healthy pond || fail "pond is not healthy"
 stop_array pond
-! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "errors in the kernel log"

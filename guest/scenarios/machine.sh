@@ -6,10 +6,10 @@ zones() { blkzone report --count 1 --offset $((65536 * $1)) "$(block 0)"; }
 
 case $GUEST_BOOT in
 1)
-    [[ $(cat "/sys/block/$(basename "$(block 0)")/queue/chunk_sectors") == 65536 ]] || fail "zones of drive 0"
-    [[ $(cat "/sys/block/$(basename "$(block 1)")/queue/max_open_zones") == 14 ]] || fail "limits of drive 1"
-    [[ $(cat "/sys/block/$(basename "$(block 2)")/queue/chunk_sectors") == 32768 ]] || fail "zones of drive 2"
-    [[ $(cat "/sys/block/$(basename "$(block 2)")/queue/logical_block_size") == 512 ]] || fail "blocks of drive 2"
+    [[ $(cat "/sys/block/$(basename "$(block 0)")/queue/chunk_sectors") == 65536 ]] || fail "the zone size of drive 0 is wrong"
+    [[ $(cat "/sys/block/$(basename "$(block 1)")/queue/max_open_zones") == 14 ]] || fail "the zone limits of drive 1 are wrong"
+    [[ $(cat "/sys/block/$(basename "$(block 2)")/queue/chunk_sectors") == 32768 ]] || fail "the zone size of drive 2 is wrong"
+    [[ $(cat "/sys/block/$(basename "$(block 2)")/queue/logical_block_size") == 512 ]] || fail "the block size of drive 2 is wrong"
     [[ $(cat "/sys/block/$(basename "$(block 3)")/queue/zoned") == none ]] || fail "drive 3 is zoned"
     null_blk helper 64
     null_blk zoned 64 zoned=1 zone_size=4
@@ -24,17 +24,17 @@ case $GUEST_BOOT in
     wait_for 30 controller 1
     guest ask reset --after 10
     sleep 60
-    fail "no power cut"
+    fail "the power was not cut"
     ;;
 2)
-    zones 0 | grep -q '(em)' || fail "zone 0 has forgotten that it is empty"
-    zones 1 | grep -q '(oe)' || fail "zone 1 has forgotten that it is open"
+    zones 0 | grep -q '(em)' || fail "zone 0 is not empty"
+    zones 1 | grep -q '(oe)' || fail "zone 1 is not open"
     echo c >/proc/sysrq-trigger
     ;;
 3)
     # An orderly kernel shutdown shuts the drives down, which closes zones and makes open zones without data empty
     # again.
-    zones 1 | grep -q '(oe)' || fail "zone 1 has forgotten that it is open"
+    zones 1 | grep -q '(oe)' || fail "zone 1 is not open"
     busybox reboot -f
     sleep 60
     ;;

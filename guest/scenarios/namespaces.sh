@@ -58,9 +58,9 @@ at_work() {
     first=$!
     zoneraid namespace create tank/btrfs --size 450M --active 8 --weight 2
     zoneraid namespace create tank/logs --size 100M --active 2 --iops 5000
-    [[ $(number '.list[2].limits.requests_per_second') == 5000 ]] || fail "the new one has no limit"
+    [[ $(number '.list[2].limits.requests_per_second') == 5000 ]] || fail "the new namespace has no limit"
     head -c 4M /dev/urandom >/run/logs
-    same() { cmp -n 4194304 /run/logs "$(device logs)" || fail "logs is not what was written"; }
+    same() { cmp -n 4194304 /run/logs "$(device logs)" || fail "data of logs differs"; }
     dd if=/run/logs of="$(device logs)" bs=64k oflag=direct status=none
     same
     zoneraid export nvmet tank/logs --transport tcp --address 127.0.0.1 --any-host --dry-run | grep -q "$(device logs)" ||
@@ -76,21 +76,21 @@ at_work() {
     size=$(blockdev --getsz "$(device logs)")
     same
     zoneraid namespace resize tank/logs --size 200M
-    (($(blockdev --getsz "$(device logs)") > size)) || fail "logs is no larger"
+    (($(blockdev --getsz "$(device logs)") > size)) || fail "logs has not grown"
     same
     fill logs 3 10M &
     new=$!
     sleep 2
     step "SIGKILL after a namespace was created"
     killed f2fs btrfs logs
-    wait "$new" || fail "logs has lost something"
+    wait "$new" || fail "fio on logs failed"
     zoneraid namespace remove --yes tank/logs
-    [[ ! -e /dev/zoneraid/tank/logs ]] || fail "logs has a block device"
-    kill -0 "$first" || fail "nobody wrote beside that"
-    step "SIGKILL after one was removed"
+    [[ ! -e /dev/zoneraid/tank/logs ]] || fail "the removed namespace logs still has a block device"
+    kill -0 "$first" || fail "the load on f2fs ended too early"
+    step "SIGKILL after a namespace was removed"
     killed f2fs btrfs
-    [[ $(number '.list | map(.name) | join(" ")') == "f2fs btrfs" ]] || fail "other namespaces are there"
-    wait "$first" || fail "f2fs has lost something"
+    [[ $(number '.list | map(.name) | join(" ")') == "f2fs btrfs" ]] || fail "the list of namespaces is wrong"
+    wait "$first" || fail "fio on f2fs failed"
     stop_array tank
 }
 
@@ -106,17 +106,17 @@ if ((GUEST_BOOT == 1)); then
     fio --name=limited --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k \
         --time_based --runtime=4 --output-format=json --output=/run/limited &
     sleep 1
-    (($(zoneraid --json top tank | jq '.devices[2].writes.requests_per_second | floor') <= 230)) || fail "top sees more than the limit"
+    (($(zoneraid --json top tank | jq '.devices[2].writes.requests_per_second | floor') <= 230)) || fail "top shows a rate above the limit"
     wait $!
     iops=$(jq '.jobs[0].write.iops | floor' /run/limited)
-    ((iops > 100 && iops <= 215)) || fail "$iops requests a second, of 200"
+    ((iops > 100 && iops <= 215)) || fail "$iops requests per second with a limit of 200"
     # At runtime: requests that wait for the old limit continue with the new one.
     zoneraid namespace set tank/ext4 --iops 1
     fio --name=waits --filename="$(device ext4)" --direct=1 --ioengine=libaio --iodepth=64 --rw=randwrite --bs=4k \
         --number_ios=100 --output=/run/waits &
     sleep 1
     zoneraid namespace set tank/ext4 --iops 500
-    timeout 30 tail --pid=$! -f /dev/null || fail "requests wait by a limit that is not there any more"
+    timeout 30 tail --pid=$! -f /dev/null || fail "requests wait because of the previous limit"
     zoneraid namespace set tank/ext4
     # A new limit starts without the queue of the previous one.
     zoneraid namespace set tank/ext4 --iops 1
@@ -124,9 +124,9 @@ if ((GUEST_BOOT == 1)); then
         --number_ios=100 --output=/run/waits &
     sleep 1
     zoneraid namespace set tank/ext4
-    timeout 30 tail --pid=$! -f /dev/null || fail "requests wait though there is no limit"
+    timeout 30 tail --pid=$! -f /dev/null || fail "requests wait after the limit was removed"
     zoneraid namespace set tank/ext4 --iops 1
-    timeout 20 dd if=/dev/zero of="$(device ext4)" bs=4k count=1 oflag=direct status=none || fail "one request waits for those before"
+    timeout 20 dd if=/dev/zero of="$(device ext4)" bs=4k count=1 oflag=direct status=none || fail "a request waits for requests before the new limit"
     zoneraid namespace set tank/ext4
     refused zoneraid namespace set tank/none
     # No device answers within a microsecond, so the other tenants are throttled for this target until the throttle has
@@ -143,18 +143,18 @@ if ((GUEST_BOOT == 1)); then
             [[ $held == null ]] || break 2
         done
     done
-    [[ $held != null ]] || fail "nobody is held back"
-    kill -0 "$beside" || fail "nobody was left to be held back"
+    [[ $held != null ]] || fail "no namespace is throttled"
+    kill -0 "$beside" || fail "the other tenant's load ended too early"
     zoneraid namespace set tank/ext4
-    [[ $(zoneraid --json top tank | jq '.devices[0].held_to_bytes_per_second') == null ]] || fail "held back for nobody"
+    [[ $(zoneraid --json top tank | jq '.devices[0].held_to_bytes_per_second') == null ]] || fail "a namespace is throttled without a latency target"
     refused zoneraid namespace set tank/ext4 --iops 1 --floor-iops 2
     kill "$class" "$beside" || true
     wait "$class" "$beside" || true
     stop_array tank
     start_array tank
-    [[ $(number '.list[2].limits.requests_per_second') == null ]] || fail "the limit is back"
-    [[ $(cat "/sys/block/$(basename "$(device btrfs)")/queue/zoned") == host-managed ]] || fail "btrfs has no zones"
-    [[ $(cat "/sys/block/$(basename "$(device ext4)")/queue/zoned") == none ]] || fail "the volume has zones"
+    [[ $(number '.list[2].limits.requests_per_second') == null ]] || fail "the removed limit is back"
+    [[ $(cat "/sys/block/$(basename "$(device btrfs)")/queue/zoned") == host-managed ]] || fail "namespace btrfs is not zoned"
+    [[ $(cat "/sys/block/$(basename "$(device ext4)")/queue/zoned") == none ]] || fail "the volume is zoned"
     refused zoneraid namespace remove --yes tank/ext4
     refused zoneraid zone write tank/f2fs 0 </dev/null
     zoneraid export nvmet tank/f2fs --transport tcp --address 127.0.0.1 --any-host --dry-run | grep -q "$(device f2fs)" ||
@@ -164,7 +164,7 @@ if ((GUEST_BOOT == 1)); then
     mkfs.ext4 -q "$(device ext4)"
     mounted
 
-    step "fio on all of them, a drive is pulled, the daemon is killed"
+    step "fio on all namespaces, a drive is pulled, SIGKILL of the daemon"
     loads=()
     for tenant in "${tenants[@]}"; do
         fio --name="$tenant" --directory="/run/$tenant" --size=16M --rw=randwrite --bsrange=4k-64k --fsync=32 --loops=2 \
@@ -184,12 +184,12 @@ if ((GUEST_BOOT == 1)); then
     for load in "${!loads[@]}"; do
         wait "${loads[load]}" || { cat "/run/${tenants[load]}.fio"; fail "fio on ${tenants[load]}"; }
     done
-    ((kills > 0)) || fail "fio was too fast"
+    ((kills > 0)) || fail "fio ended before the first SIGKILL"
     array_is degraded tank || fail "not degraded without drive $pulled"
     zoneraid status tank || true
-    (($(number '.list | length') == 3)) || fail "not three namespaces"
-    (($(number '.list[1].own_spares') >= $(number '.list[0].own_spares'))) || fail "weights do not count"
-    step "drive 5 takes the place of drive $pulled"
+    (($(number '.list | length') == 3)) || fail "the number of namespaces is not three"
+    (($(number '.list[1].own_spares') >= $(number '.list[0].own_spares'))) || fail "spare zones do not follow the weights"
+    step "drive 5 replaces drive $pulled"
     zoneraid replace --yes tank "$pulled" "$(drive 5)"
     array_is healthy tank || fail "not healthy after the rebuild"
     echo "$pulled" >/mnt/guest/pulled
@@ -198,9 +198,9 @@ if ((GUEST_BOOT == 1)); then
     mounted
     refused zoneraid stop tank
     refused zoneraid namespace remove --yes tank/f2fs
-    { zoneraid stop tank 2>&1 || true; } | grep -q '/dev/zoneraid/tank/' || fail "nobody says what is in use"
+    { zoneraid stop tank 2>&1 || true; } | grep -q '/dev/zoneraid/tank/' || fail "stop does not name the block device in use"
 
-    step "files and rows until the power is cut"
+    step "files and rows are written until the power is cut"
     new_table /run/ext4/db
     for tenant in "${tenants[@]}"; do keep_files "$acknowledged.$tenant" "/run/$tenant" "$tenant-" -f & done
     keep_rows "$acknowledged.rows" /run/ext4/db &
@@ -223,14 +223,14 @@ start_array tank
 array_is degraded tank || fail "not degraded without drive $lost"
 mounted
 for tenant in "${tenants[@]}"; do
-    several "$acknowledged.$tenant" || fail "too few files on $tenant to tell"
+    several "$acknowledged.$tenant" || fail "too few files on $tenant were acknowledged for a test"
     same_files "$acknowledged.$tenant" "/run/$tenant"
     others=$(find "/run/$tenant" -name '*-*' ! -name "$tenant-*" ! -name 'db-*')
-    [[ -z $others ]] || fail "$tenant has $others"
+    [[ -z $others ]] || fail "$tenant has files of other tenants: $others"
 done
 same_rows "$acknowledged.rows" /run/ext4/db
 unmounted
 checked
-! dmesg | grep -E 'I/O error.*ublk|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error.*ublk|hung task|blocked for more' || fail "errors in the kernel log"
 stop_array tank
 zoneraid namespace list tank

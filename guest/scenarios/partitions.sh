@@ -40,26 +40,26 @@ links() {
     [[ $(readlink -f /dev/zoneraid/tank-part1) == "${DEVICE}p1" && $(readlink -f /dev/zoneraid/tank-part2) == "${DEVICE}p2" ]]
 }
 wait_for 30 links
-udevadm info -q property -n "${DEVICE}p2" | grep -q '^ID_FS_TYPE=LVM2_member' || fail "udev does not know the physical volume"
+udevadm info -q property -n "${DEVICE}p2" | grep -q '^ID_FS_TYPE=LVM2_member' || fail "udev has not identified the physical volume"
 
-step "a stop says what is in the way"
+step "stop names the users of the block device"
 mkdir -p /run/mnt
 mount /dev/zoneraid/tank-part1 /run/mnt
-if zoneraid stop tank 2>/run/refused; then fail "it stopped under a mounted partition"; fi
+if zoneraid stop tank 2>/run/refused; then fail "the array stopped under a mounted partition"; fi
 cat /run/refused
 grep -q 'mounted on /run/mnt' /run/refused || fail "the mounted partition is not named"
 umount /run/mnt
 mkdir -p /run/data
 mount /dev/pool/data /run/data
-if zoneraid stop tank 2>/run/refused; then fail "it stopped under a mounted logical volume"; fi
+if zoneraid stop tank 2>/run/refused; then fail "the array stopped under a mounted logical volume"; fi
 grep -q 'held by dm-.*mounted on /run/data' /run/refused || { cat /run/refused; fail "the mounted logical volume is not named"; }
 umount /run/data
 vgchange -q -an pool >/run/made
 
-step "after a restart all of it is there again, and nobody has asked LVM"
+step "partitions and the logical volume return by themselves after a restart"
 systemctl stop "$tank"
 udevadm settle
-[[ ! -e $DEVICE && ! -e /dev/zoneraid/tank-part1 ]] || fail "links are left"
+[[ ! -e $DEVICE && ! -e /dev/zoneraid/tank-part1 ]] || fail "links remain after the stop"
 # LVM activates a volume group once in a boot, and records that in these files.
 rm -f /run/lvm/pvs_online/* /run/lvm/vgs_online/*
 up
@@ -70,4 +70,4 @@ mount /dev/pool/data /run/data
 umount /run/data
 vgchange -q -an pool >/run/made
 systemctl stop "$tank"
-! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "errors in the kernel log"

@@ -5,7 +5,7 @@
 log=/mnt/guest/acknowledged
 create_array tank $(drives 0 1 2 3)
 start_array tank
-[[ -e /sys/class/nvme-generic/$(basename "$(drive 0)")/device/subsysnqn ]] || fail "drive 0 is its only controller's"
+[[ -e /sys/class/nvme-generic/$(basename "$(drive 0)")/device/subsysnqn ]] || fail "drive 0 cannot be shared by controllers"
 guest load "$DEVICE" --log "$log" --zones 5 &
 load=$!
 for n in 0 1 2 3; do
@@ -16,20 +16,20 @@ done
 loaded "$load" "$log"
 kill "$load"
 wait "$load" 2>/dev/null || true
-array_is healthy tank || fail "a drive is out because of a reset"
+array_is healthy tank || fail "a controller reset took a drive out"
 guest verify "$DEVICE" --log "$log"
 
 lost=$(draw 4 lost)
-step "drive $lost is pulled, and nothing but reads tells"
+step "drive $lost is pulled, and only reads detect it"
 remove_drive "$lost"
 guest verify "$DEVICE" --log "$log"
 wait_for 10 array_is degraded tank
 stop_array tank
 
-step "zones of 12 MiB, of which the kernel makes no block device: $(drives 4 5 6 | xargs)"
-[[ ! -e $(block 4) ]] || fail "there is a block device"
+step "zones of 12 MiB, for which the kernel provides no block device: $(drives 4 5 6 | xargs)"
+[[ ! -e $(block 4) ]] || fail "drive 4 has a block device"
 create_array hidden $(drives 4 5 6)
-zoneraid list | grep hidden || fail "it is not found"
+zoneraid list | grep hidden || fail "list does not find the array"
 start_array hidden
 log=/mnt/guest/hidden
 guest load "$DEVICE" --log "$log" --zones 3 --seconds 2

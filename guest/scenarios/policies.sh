@@ -54,7 +54,7 @@ if ((GUEST_BOOT == 1)); then
     step "power cut under load"
     guest ask reset --after "$((1500 + $(draw 1500 cut)))"
     sleep 60
-    fail "no power cut"
+    fail "the power was not cut"
 fi
 step "drive 1 is gone"
 remove_drive 1
@@ -68,7 +68,7 @@ for n in 0 1 2 3; do
 done
 lives null log /dev/zoned0 /dev/zoned1 /dev/zoned2 /dev/zoned3
 
-step "a zone of a block device wears out, and then the disk is gone"
+step "a worn zone of a block device, then the loss of the disk"
 disk_blk() { null_blk "worn$1" 96 zoned=1 zone_size=4 zone_nr_conv=2 zone_max_open=12 zone_max_active=12; }
 for n in 0 1 2; do disk_blk "$n"; done
 create_array worn --policy log --spare-zones 0 /dev/worn0 /dev/worn1 /dev/worn2
@@ -79,7 +79,7 @@ members() { zoneraid --json status worn | jq -c '[.members[].state]'; }
 # The first zone of the array, behind two conventional zones and two metadata zones.
 echo $((4 * 8192)) >/sys/kernel/config/nullb/worn1/zone_readonly
 guest load "$DEVICE" --log "$worn" --zones 4 --seconds 2
-[[ $(members) == '["active","rebuilding","active"]' ]] || fail "for one zone: $(members)"
+[[ $(members) == '["active","rebuilding","active"]' ]] || fail "states of members after the loss of one zone: $(members)"
 guest verify "$DEVICE" --log "$worn"
 echo 0 >/sys/kernel/config/nullb/worn1/power
 guest verify "$DEVICE" --log "$worn"
@@ -88,4 +88,4 @@ wait_for 10 members_are '["active","out","active"]'
 stop_array worn
 
 lives disks log $(smr_disks)
-! dmesg | grep -v "dev worn1" | grep -E "I/O error|hung task|blocked for more" || fail "the kernel complains"
+! dmesg | grep -v "dev worn1" | grep -E "I/O error|hung task|blocked for more" || fail "errors in the kernel log"

@@ -16,9 +16,9 @@ guest ask unplug "$first"
 wait_for 60 array_is degraded tank
 loaded "$load" "$log"
 zoneraid --json status tank >/run/status || true
-jq -e "[.members[] | select(.state != \"active\").role] == [$first]" /run/status || { cat /run/status; fail "status does not name it"; }
-jq -e '.action | test("replace")' /run/status || fail "status does not say what to do"
-step "drive 5 replaces it"
+jq -e "[.members[] | select(.state != \"active\").role] == [$first]" /run/status || { cat /run/status; fail "status does not name the pulled drive"; }
+jq -e '.action | test("replace")' /run/status || fail "status does not recommend replace"
+step "drive 5 replaces drive $first"
 zoneraid replace tank "$first" "$(drive 5)"
 array_is healthy tank || fail "not healthy after the rebuild"
 loaded "$load" "$log"
@@ -29,7 +29,7 @@ loaded "$load" "$log"
 kill "$load"
 wait "$load" 2>/dev/null || true
 guest verify "$DEVICE" --log "$log"
-step "and replaced"
+step "drive 6 replaces drive $second"
 zoneraid replace tank "$second" "$(drive 6)"
 array_is healthy tank || fail "not healthy after the second rebuild"
 stop_array tank

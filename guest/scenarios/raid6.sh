@@ -15,7 +15,7 @@ third=$(draw 4 third)
 fourth=$(((third + 1 + $(draw 3 fourth)) % 4))
 
 if ((GUEST_BOOT > 1)); then
-    step "the power was cut, and drives ${others[third]} and ${others[fourth]} are gone"
+    step "boot after the power cut: drives ${others[third]} and ${others[fourth]} are gone"
     remove_drive "${others[third]}"
     remove_drive "${others[fourth]}"
     start_array tank
@@ -41,14 +41,14 @@ step "drive $first is pulled from the bus"
 remove_drive "$first"
 wait_for 60 one
 loaded "$load" "$log"
-step "and drive $second"
+step "drive $second is pulled from the bus"
 remove_drive "$second"
 wait_for 60 none
 loaded "$load" "$log"
 zoneraid --json status tank >/run/status || true
 jq -e "([.members[] | select(.state != \"active\").role] | sort) == ([$first, $second] | sort)" /run/status ||
-    { cat /run/status; fail "status does not name them"; }
-step "drives 6 and 7 replace them at once"
+    { cat /run/status; fail "status does not name the pulled drives"; }
+step "drives 6 and 7 replace both at once"
 zoneraid replace tank "$first" "$(drive 6)" &
 replacement=$!
 out() { [[ $(zoneraid --json status tank | jq -r ".members[$first].state") == out ]]; }

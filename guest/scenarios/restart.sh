@@ -33,15 +33,15 @@ for round in $(seq "$rounds"); do
 done
 step "SIGTERM, as in an upgrade"
 kill -TERM "$DAEMON"
-wait "$DAEMON" || fail "the daemon was told to end and failed"
-[[ -b $DEVICE ]] || fail "$DEVICE went away under a mounted file system"
+wait "$DAEMON" || fail "the daemon failed after SIGTERM"
+[[ -b $DEVICE ]] || fail "$DEVICE was removed under a mounted file system"
 start_array tank
 refused zoneraid stop tank
 touch /run/enough
 wait "$load" || fail "the load has failed"
 echo "   $(cat /run/copies) copies"
 
-step "everything is there"
+step "verification of all copies"
 umount /run/mnt
 check_f2fs /dev/helper
 mount -t f2fs /dev/helper /run/mnt
@@ -60,5 +60,5 @@ while sleep 2 && kill -0 "$fio" 2>/dev/null; do
 done
 wait "$fio" || { cat /run/fio; fail "fio"; }
 array_is healthy tank || fail "the array is not healthy"
-! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "errors in the kernel log"
 stop_array tank

@@ -32,7 +32,7 @@ lives() {
 lives 64K 0 1 2 3
 lives 64K 4 5 6
 
-step "blocks of 512 bytes, of which QEMU's drives do not promise to write eight whole or not at all"
-if zoneraid create --yes small $(drives 7 8 9) 2>/run/said; then fail "drives that tear blocks were taken"; fi
+step "blocks of 512 bytes, of which QEMU's drives do not promise to write eight atomically"
+if zoneraid create --yes small $(drives 7 8 9) 2>/run/said; then fail "drives that may tear blocks were accepted"; fi
 cat /run/said
-grep -F "$(drive 7)" /run/said | grep -F "blocks of 512 bytes" | grep -F "whole or not at all" || fail "not said by name"
+grep -F "$(drive 7)" /run/said | grep -F "blocks of 512 bytes" | grep -F "whole or not at all" || fail "the message does not name the drive and the reason"

@@ -28,7 +28,7 @@ if ((GUEST_BOOT == 1)); then
     done
     (($(cat "$QUEUE/discard_max_bytes") > 0 && $(cat "$QUEUE/write_zeroes_max_bytes") > 0)) || fail "no discard"
 
-    step "all of it three times, in random order, and the daemon is killed meanwhile"
+    step "random writes of the whole device, three times, under SIGKILL of the daemon"
     # The first pass draws blocks uniformly, the second one prefers a few of them, the third one writes each once. If
     # all passes had the same order (fio uses the same order for every seed), whole zones would become free and nothing
     # would have to be collected.
@@ -47,14 +47,14 @@ if ((GUEST_BOOT == 1)); then
         sleep 10
     done
     wait "$fio" || { cat /run/fio; fail "fio"; }
-    all 3 --verify_only || { cat /run/fio; fail "fio finds other data"; }
-    ((collected + $(number .volume.collection.collected_zones) > 0)) || fail "nothing was collected"
+    all 3 --verify_only || { cat /run/fio; fail "data differs from that of fio"; }
+    ((collected + $(number .volume.collection.collected_zones) > 0)) || fail "no zone was collected"
     zoneraid status tank
 
-    step "what is discarded is free"
+    step "discarded blocks are free"
     blkdiscard "$DEVICE"
-    [[ $(used) == 0 ]] || fail "$(used) bytes are in use"
-    cmp -n $((64 << 20)) "$DEVICE" /dev/zero || fail "what was discarded is not zeros"
+    [[ $(used) == 0 ]] || fail "$(used) bytes are in use after the discard"
+    cmp -n $((64 << 20)) "$DEVICE" /dev/zero || fail "discarded blocks are not zeros"
 
     step "ext4 under SIGKILL"
     mkfs.ext4 -q "$DEVICE"
@@ -76,7 +76,7 @@ if ((GUEST_BOOT == 1)); then
     diff -r engine/src /run/mnt/tree || fail "the files differ"
     umount /run/mnt
 
-    step "XFS and SQLite until the power is cut"
+    step "files and rows are written on XFS until the power is cut"
     mkfs.xfs -q -f "$DEVICE"
     mount "$DEVICE" /run/mnt
     new_table /run/mnt/db
@@ -105,19 +105,19 @@ same
 umount /run/mnt
 xfs_repair -n "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "xfs_repair"; }
 
-step "drive 5 takes its place"
+step "drive 5 replaces drive $lost"
 zoneraid replace --yes tank "$lost" "$(drive 5)"
 array_is healthy tank || fail "not healthy after the rebuild"
 stop_array tank
 
-step "the same for NBD clients"
+step "the same data for NBD clients"
 zoneraid serve tank --nbd /run/nbd.sock >/run/served &
 DAEMON=$!
 served() { [[ -s /run/served ]]; }
 wait_for 60 served
 cat /run/served
 uri="nbd+unix:///?socket=/run/nbd.sock"
-[[ $(nbdinfo --size "$uri") == $(number .volume.size_bytes) ]] || fail "nbdinfo sees another size"
+[[ $(nbdinfo --size "$uri") == $(number .volume.size_bytes) ]] || fail "nbdinfo shows another size"
 modprobe nbd
 nbd-client -unix /run/nbd.sock /dev/nbd0 -b 4096
 mount /dev/nbd0 /run/mnt
@@ -128,4 +128,4 @@ nbd-client -d /dev/nbd0
 gone() { zoneraid stop tank 2>/run/refused; }
 wait_for 20 gone
 wait "$DAEMON" || fail "the server failed"
-! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "the kernel complains"
+! dmesg | grep -E 'I/O error|hung task|blocked for more' || fail "errors in the kernel log"
