@@ -473,6 +473,34 @@ fn unsafe_code_is_confined_to_listed_files() {
     );
 }
 
+/// Paths that the table of a crate in docs/SOURCES.md names, below the directory of its sources.
+fn documented_sources(name: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("docs/SOURCES.md")).unwrap();
+    let heading = format!("## {name}");
+    let section = text.lines().skip_while(|line| *line != heading).skip(1);
+    let rows = section.take_while(|line| !line.starts_with('#')).filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split_once('`')).map(|(path, _)| path.to_string()).collect()
+}
+
+#[test]
+fn every_source_file_is_documented() {
+    for name in CRATES {
+        let directory = root().join(name).join("src");
+        let below = |path: &PathBuf| path.strip_prefix(&directory).unwrap().to_str().unwrap().to_string();
+        let existing: BTreeSet<String> = sources(&[name]).iter().map(below).collect();
+        let documented = documented_sources(name);
+        let needs_none = |path: &&String| {
+            let file = path.rsplit('/').next().unwrap();
+            ["mod.rs", "lib.rs", "main.rs"].contains(&file) || path.starts_with("bin/")
+        };
+        let missing: Vec<&String> =
+            existing.difference(&documented).filter(|path| !needs_none(path)).collect();
+        assert!(missing.is_empty(), "docs/SOURCES.md lacks files of {name}: {missing:?}");
+        let removed: Vec<&String> = documented.difference(&existing).collect();
+        assert!(removed.is_empty(), "docs/SOURCES.md names files that {name} does not have: {removed:?}");
+    }
+}
+
 #[test]
 fn document_links_resolve_inside_repository() {
     let mut dead = Vec::new();
