@@ -271,7 +271,8 @@ impl Build {
     /// Files of the copy that do not compile, each with the lines of its errors.
     fn errors(&self, jobs: usize) -> anyhow::Result<Vec<(String, Vec<usize>)>> {
         let host: &[&str] = if self.has_host { &["--package", "zoneraid"] } else { &[] };
-        let arguments = [&["check", "--keep-going", "--lib", "--package", "zoneraid-engine"], host].concat();
+        let engine: &[&str] = &["check", "--keep-going", "--lib", "--tests", "--package", "zoneraid-engine"];
+        let arguments = [engine, host].concat();
         let output = self.run_cargo(&arguments, jobs)?;
         if output.status.success() {
             return Ok(Vec::new());

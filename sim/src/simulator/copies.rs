@@ -105,6 +105,11 @@ impl<'m> World<'m> {
         let mut roles: Vec<usize> = (0..count).collect();
         self.rng.shuffle(&mut roles);
         let exchanged = roles[..exchanged].to_vec();
+        let away = |role: &usize| if exchanged.contains(role) { &other.away } else { &one.away };
+        if roles.iter().all(|role| away(role).contains(role)) {
+            // No drive has been used since the copies were made: they are the array before both.
+            return Ok(());
+        }
         for role in &exchanged {
             let Some(bay) = other.world.members[*role] else { return Ok(()) };
             let ssd = other.world.wire.ssd(bay).copy();
