@@ -51,20 +51,37 @@ impl Catalog {
         self.records.borrow().get(zone.0 as usize).map_or(0, |record| record.lost)
     }
 
+    ///
+    /// # Panics
+    /// If the zone would return to an earlier epoch.
     pub fn set(&self, zone: ZoneIndex, record: ZoneRecord) {
-        self.records.borrow_mut()[zone.0 as usize] = record;
+        let old = &mut self.records.borrow_mut()[zone.0 as usize];
+        assert!(
+            record.epoch >= old.epoch,
+            "zone {} would go from epoch {} to {}",
+            zone.0,
+            old.epoch,
+            record.epoch
+        );
+        *old = record;
     }
 
     /// Changes a record; returns the epoch of the zone.
     pub fn change(&self, zone: ZoneIndex, change: impl FnOnce(&mut ZoneRecord)) -> u64 {
         let record = &mut self.records.borrow_mut()[zone.0 as usize];
+        let before = record.epoch;
         change(record);
+        assert!(record.epoch >= before, "zone {} would go from epoch {before} to {}", zone.0, record.epoch);
         record.epoch
     }
 
     pub fn change_each(&self, zones: Range<u32>, mut change: impl FnMut(ZoneIndex, &mut ZoneRecord)) {
         let records = &mut self.records.borrow_mut()[zones.start as usize..zones.end as usize];
-        zones.zip(records).for_each(|(zone, record)| change(ZoneIndex(zone), record));
+        zones.zip(records).for_each(|(zone, record)| {
+            let before = record.epoch;
+            change(ZoneIndex(zone), record);
+            assert!(record.epoch >= before, "zone {zone} would go from epoch {before} to {}", record.epoch);
+        });
     }
 
     pub fn change_all(&self, mut change: impl FnMut(ZoneIndex, &mut ZoneRecord)) {
@@ -81,6 +98,7 @@ impl Catalog {
 
     /// Adds burned blocks, merged with earlier ones of the same part that reach them.
     pub fn burn(&self, mut new: Burned) {
+        assert!(new.from <= new.to, "burned blocks {}..{} of zone {}", new.from, new.to, new.zone);
         let mut burned = self.burned.borrow_mut();
         burned.retain(|old| {
             let joins = (old.zone, old.member) == (new.zone, new.member) && old.to >= new.from;

@@ -134,6 +134,7 @@ impl Layout {
 
     /// The member that holds data chunk `index` of `stripe`; from `index = k` on, the parities.
     pub fn member(&self, stripe: u64, index: u64) -> usize {
+        assert!((index as usize) < self.members, "chunk {index} of {} members", self.members);
         let member = stripe as usize % self.members + index as usize;
         if member < self.members { member } else { member - self.members }
     }
@@ -151,6 +152,7 @@ impl Layout {
 
     /// The inverse of [`Layout::member`].
     pub fn index(&self, member: usize, stripe: u64) -> u64 {
+        assert!(member < self.members, "member {member} of {}", self.members);
         let n = self.members as u64;
         (member as u64 + n - stripe % n) % n
     }
@@ -183,6 +185,7 @@ impl Layout {
 
     /// Where parity number `which` of chunks `0..=index` of `stripe` is kept.
     pub fn slot(&self, stripe: u64, index: u64, which: usize) -> (usize, Place) {
+        assert!(stripe < self.rows && which < self.parities, "parity {which} of stripe {stripe}");
         let (holder, distances) = self.policy.slot(self.data_chunks() - 1, index, which);
         (self.member(stripe, holder), self.ahead(stripe, distances * self.distance))
     }

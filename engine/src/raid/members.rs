@@ -9,7 +9,7 @@ use crate::{
     raid::{
         Drive,
         error::{ArrayError, BadDrive, BadMember, DriveFault, Note, Notes},
-        geometry::{each, physical},
+        geometry::{MAX_MEMBERS, each, physical},
         journal::log::MetaLog,
         seat::Seat,
     },
@@ -100,6 +100,7 @@ pub fn is_unreadable(error: DeviceError) -> bool {
 impl Members {
     /// `count` vacant places; with less than `fewest` members not everything can be read.
     pub fn new(count: usize, fewest: usize) -> Members {
+        assert!(fewest <= count && count <= MAX_MEMBERS, "{fewest} of {count} members are enough");
         Members {
             places: (0..count).map(|_| Member::default()).collect(),
             fewest,
@@ -203,10 +204,11 @@ impl Members {
         place.settled_epoch.set(place.power_epoch.get());
         self.suspects.set(self.suspects.get() & !(1 << member));
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
+        assert!(place.zone_size_blocks.get() > 0, "the zones of member {member} are empty");
         self.volatile.set(self.volatile.get() || log.device.geometry().volatile_cache);
         *place.log.borrow_mut() = Some(log);
         *place.name.borrow_mut() = name;
-        self.active.set(self.active.get() | 1 << member);
+        self.set_active(self.active.get() | 1 << member);
     }
 
     /// Clears the error counts and the note of the drive that was in a place.
@@ -219,7 +221,19 @@ impl Members {
 
     /// Takes a member out.
     pub fn take_out(&self, member: usize) {
-        self.active.set(self.active.get() & !(1 << member));
+        self.set_active(self.active.get() & !(1 << member));
+    }
+
+    /// # Panics
+    /// If an active member has no drive.
+    fn set_active(&self, active: u32) {
+        let occupied =
+            |member: usize| self.places.get(member).is_some_and(|place| place.log.borrow().is_some());
+        assert!(
+            each(active).all(occupied),
+            "members {active:#b} are active, and not all of them have a drive"
+        );
+        self.active.set(active);
     }
 
     /// Whether completed writes may be lost in a power cut, with a present drive or one that was a member.
@@ -263,6 +277,11 @@ impl Members {
 
     /// Makes members (bits) suspect until [`Members::end_suspicion`]; reads in flight are repeated.
     pub fn suspect(&self, members: u32) {
+        assert!(
+            members >> self.places.len().min(31) <= 1,
+            "suspects {members:#b} of {} members",
+            self.places.len()
+        );
         self.suspects.set(self.suspects.get() | members);
         self.note_loss();
     }
@@ -275,7 +294,8 @@ impl Members {
 
     /// Mirrors the drive of a seat, until [`Members::end_mirror`].
     pub fn mirror(&self, seat: Seat, mirror: Rc<Mirror>) {
-        *self.mirror.borrow_mut() = Some((seat, mirror));
+        let previous = self.mirror.replace(Some((seat, mirror)));
+        assert!(previous.is_none(), "member {} is mirrored while another one is", seat.member);
     }
 
     pub fn end_mirror(&self) {

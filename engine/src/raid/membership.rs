@@ -66,7 +66,16 @@ impl Membership {
 
     /// Changes the superblock in memory, without announcing the change.
     pub fn change<T>(&self, change: impl FnOnce(&mut Superblock) -> T) -> T {
-        change(&mut self.superblock.borrow_mut())
+        let superblock = &mut *self.superblock.borrow_mut();
+        let (event, members) = (superblock.event, superblock.members.len());
+        let result = change(superblock);
+        assert!(superblock.event >= event, "event {} follows event {event}", superblock.event);
+        assert!(
+            superblock.members.len() == members,
+            "an array of {members} members has {}",
+            superblock.members.len()
+        );
+        result
     }
 
     pub fn sequence(&self) -> u64 {
@@ -191,10 +200,16 @@ impl Membership {
     /// The announcements up to `begun` are in the logs of all members, with `event`. Later ones are not, of any kind: a
     /// new name is not, either. Returns whether there are none.
     pub fn end(&self, event: u64, begun: u64) -> bool {
+        assert!(
+            begun <= self.announced.get(),
+            "change {begun} is logged, {} were made",
+            self.announced.get()
+        );
         if self.announced.get() != begun {
             return false;
         }
         let mut superblock = self.superblock.borrow_mut();
+        assert!(superblock.floor <= event, "the floor {} is above event {event}", superblock.floor);
         // While a drive is taking over, its predecessor may still have to be used.
         if !superblock.members.iter().any(|member| member.taking_over.is_some()) {
             superblock.floor = event;

@@ -153,6 +153,7 @@ impl MetaLog {
     /// Continues after the records that were read, which end at this block of the zone; `place` is the spare zone in
     /// which the zone lies, if it has been moved.
     pub fn resume_at(&self, wp_blocks: u64, place: Option<u32>) {
+        assert!(self.generation.get() > 0, "a log without a checkpoint is resumed");
         self.wp_blocks.set(wp_blocks);
         self.end.set(wp_blocks);
         if let Some(place) = place {
@@ -388,6 +389,7 @@ impl MetaLog {
         if bytes.blocks() > log_blocks(self.device.geometry(), self.kit.layout.policy) {
             return Err(Status::CapacityExceeded.into());
         }
+        assert!(new.0 < META_ZONES && new != old, "the log would continue in zone {} after {}", new.0, old.0);
         self.zone.set(new.0);
         self.wp_blocks.set(0);
         self.end.set(0);
@@ -477,11 +479,18 @@ impl MetaLog {
     /// Appends whole blocks, durably if `durable`.
     async fn write(&self, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
         let geometry = self.device.geometry();
+        assert!(bytes.len().is_multiple_of(BLOCK), "{} bytes are no whole blocks", bytes.len());
         // Where a flush follows, FUA is not needed. FUA does not cover earlier writes: a power cut could leave a record
         // after a gap.
         let fua = durable && !geometry.volatile_cache;
         for piece in bytes.chunks(geometry.max_transfer_blocks as usize * BLOCK) {
             let (from, blocks) = (self.wp_blocks.get(), (piece.len() / BLOCK) as u64);
+            let capacity = geometry.zone_capacity_blocks;
+            assert!(
+                from + blocks <= capacity,
+                "the log would write blocks {from}..{} of {capacity}",
+                from + blocks
+            );
             let lba = Lba(self.lba(self.zone.get()).0 + from);
             self.wp_blocks.set(from + blocks);
             let mut data = self.kit.pool.borrow_mut().take((piece.len() / BLOCK) as u64);

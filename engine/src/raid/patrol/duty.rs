@@ -50,6 +50,7 @@ impl Duty {
     }
 
     pub fn work_on(&self, seat: Seat) {
+        assert!(self.runs.get(), "member {} is filled, and no work runs", seat.member);
         self.seat.set(Some(seat));
     }
 
@@ -59,6 +60,7 @@ impl Duty {
     }
 
     pub fn enter(&self, zone: ZoneIndex) {
+        assert!(self.runs.get() && self.zone.get().is_none(), "work on zone {} begins", zone.0);
         self.zone.set(Some(zone));
         self.stop.set(false);
     }
@@ -90,7 +92,9 @@ impl Duty {
     }
 
     pub fn begin_clearing(&self, zone: ZoneIndex) {
-        self.clearing.borrow_mut().push(zone);
+        let mut clearing = self.clearing.borrow_mut();
+        assert!(!clearing.contains(&zone), "zone {} is cleared twice", zone.0);
+        clearing.push(zone);
     }
 
     pub fn end_clearing(&self, zone: ZoneIndex) {

@@ -97,6 +97,11 @@ impl Rows {
         result: &mut BufMut,
     ) -> bool {
         let row = blocks.start / layout.chunk_blocks;
+        assert!(
+            self.from <= blocks.start && blocks.end <= (row + 1) * layout.chunk_blocks,
+            "{blocks:?} of row {row}"
+        );
+        assert!(others & (1 << member) == 0, "member {member} is decoded from itself");
         let bytes = (blocks.start - self.from) as usize * BLOCK..(blocks.end - self.from) as usize * BLOCK;
         let symbols = layout.symbols(layout.data_chunks());
         let present = each(others).fold(0, |all, other| all | 1 << layout.index(other, row));

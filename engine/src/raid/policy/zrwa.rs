@@ -95,6 +95,7 @@ pub fn witnesses(layout: &Layout, n: u64) -> [Option<(usize, u64)>; 2] {
 
 /// The position of `member` when everything up to `n` chunks is settled: the highest that claims no more.
 pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
+    assert!(n <= layout.chunks(), "{n} chunks of {}", layout.chunks());
     let k = layout.data_chunks();
     if n == layout.chunks() {
         return 2 * layout.rows;
@@ -193,6 +194,7 @@ pub struct SlotPart {
 /// recovery may land on can be decoded: the slot of the last chunk, and, if the write stops inside that chunk, the
 /// missing blocks of the slot of the chunk before.
 pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
+    assert!(from < to && to <= layout.stripe_blocks(), "blocks {from}..{to} of a stripe");
     let chunk = layout.chunk_blocks;
     let ((first, offset), (last, _)) = (layout.chunk_of(from), layout.chunk_of(to - 1));
     let begin = |index: u64| if index == first { offset } else { 0 };
@@ -223,6 +225,7 @@ pub fn needed_of(layout: &Layout, member: usize, tail_blocks: u64) -> Vec<Range<
 
 /// The slots that decode a tail which covers `covered` blocks of a stripe's data, each with the number of its parity.
 pub fn tail_slots(layout: &Layout, covered: u64) -> impl Iterator<Item = (usize, SlotPart)> + use<> {
+    assert!(covered <= layout.stripe_blocks(), "a tail covers {covered} blocks of a stripe");
     let chunk = layout.chunk_blocks;
     let parts = covered.checked_sub(1).map(|block| block / chunk).map(|last| {
         let end = covered - last * chunk;

@@ -270,6 +270,15 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
     // members in use, which stay members if this assembly is interrupted before they are updated.
     returned |= by_force;
     let floor = superblock.floor.max(back + 1).min(oldest);
+    let unused = |role: &usize| members[*role].is_none() || returned & (1 << role) != 0;
+    assert!(members.iter().flatten().count() >= fewest, "an assembly of less than {fewest} members");
+    assert!(
+        (0..count)
+            .filter(|role| !unused(role))
+            .all(|role| { members[role].as_ref().is_some_and(|member| member.superblock().event >= floor) }),
+        "the floor {floor} is above a member in use"
+    );
+    assert!(returned & by_force == by_force, "members {by_force:#b} were forced, {returned:#b} returned");
     Ok(Found {
         superblock,
         members,

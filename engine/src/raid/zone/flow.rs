@@ -296,6 +296,11 @@ impl Flow {
     }
 
     pub fn tell(&mut self, tail_blocks: u64) {
+        assert!(
+            tail_blocks <= self.next,
+            "a tail at {tail_blocks} is logged, {} blocks were submitted",
+            self.next
+        );
         self.told = tail_blocks;
     }
 
@@ -327,7 +332,11 @@ impl Flow {
     }
 
     /// Records that everything below a tail is safe, and that so many chunks are settled.
+    ///
+    /// # Panics
+    /// If more is said to be safe than is complete.
     pub fn secure(&mut self, tail_blocks: u64, chunks: u64) {
+        assert!(tail_blocks <= self.complete, "safe up to {tail_blocks}, complete up to {}", self.complete);
         self.claimed = chunks;
         self.safe = tail_blocks;
     }
@@ -351,6 +360,7 @@ impl Flow {
         assert!(safe <= complete, "safe up to {safe}, complete up to {complete}");
         assert!(complete <= next, "complete up to {complete}, submitted up to {next}");
         assert!(next <= limit || !self.open, "submitted up to {next}, the window ends at {limit}");
+        assert!(self.log_block <= 1, "log block {} of two", self.log_block);
     }
 
     /// Sets the state that recovery has found.
@@ -360,6 +370,7 @@ impl Flow {
         positions: [u64; MAX_MEMBERS],
         (parities, found): ([BufMut; MAX_PARITIES], Found),
     ) {
+        assert!(self.next == 0 && self.flights.is_empty(), "a zone with {} blocks is recovered", self.next);
         self.open = true;
         self.next = tail;
         self.complete = tail;
@@ -371,6 +382,7 @@ impl Flow {
 
     /// Freezes the zone; everything complete counts as safe.
     pub fn end_here(&mut self) {
+        assert!(self.flights.is_empty(), "{} plans are in flight in a zone that ends", self.flights.len());
         self.safe = self.complete;
         self.frozen = true;
     }

@@ -65,6 +65,7 @@ impl Raid {
             return None;
         }
         let piece = self.piece(at, blocks);
+        assert!(piece.to <= self.layout.chunk_blocks, "a direct read of {piece:?}");
         let member = self.layout.member(piece.stripe, piece.index);
         let is_direct = self.has_piece(zone, member, piece) && !self.has_relocated(zone, member);
         is_direct.then_some((member, piece))

@@ -54,6 +54,7 @@ impl Readers {
 
     /// Returns a reader.
     pub fn give(&self, reader: Rc<Reader>) {
+        assert!(self.busy.get() > 0 && reader.job.borrow().is_none(), "a reader is idle while it has a job");
         self.busy.set(self.busy.get() - 1);
         if self.busy.get() == 0 {
             self.quiet.open();

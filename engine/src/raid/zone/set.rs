@@ -101,6 +101,10 @@ impl ZoneSet {
     /// Subtracts the traffic of a complete plan.
     pub(super) fn take_traffic(&self, less: Traffic) {
         let Traffic { commands, blocks } = self.traffic.get();
+        assert!(
+            less.commands <= commands && less.blocks <= blocks,
+            "{less:?} complete, {commands} commands with {blocks} blocks were in flight"
+        );
         self.traffic.set(Traffic { commands: commands - less.commands, blocks: blocks - less.blocks });
     }
 
@@ -136,7 +140,10 @@ impl ZoneSet {
     }
 
     pub fn start(&self, zone: Rc<Zone>) {
-        self.running.borrow_mut().insert(zone.index.0, zone);
+        let index = zone.index.0;
+        assert!(index < self.count, "zone {index} of {}", self.count);
+        let running = self.running.borrow_mut().insert(index, zone);
+        assert!(running.is_none(), "zone {index} runs already");
     }
 
     /// Removes a zone from the running ones.
@@ -217,7 +224,9 @@ impl ZoneSet {
 
     /// Number of offline zones that hold active resources of drives.
     pub fn holding(&self) -> usize {
-        self.holding.borrow().len()
+        let (holding, offline) = (self.holding.borrow().len(), self.offline.borrow().len());
+        assert!(holding <= offline, "{holding} of {offline} offline zones hold resources");
+        holding
     }
 
     /// Loads the state of a zone into the zone table.

@@ -137,6 +137,11 @@ impl Raid {
         {
             let mut flow = zone.flow.borrow_mut();
             let flow = &mut *flow;
+            assert!(
+                chunks <= self.layout.chunk_of(flow.complete).0,
+                "{chunks} chunks are claimed, complete up to block {}",
+                flow.complete
+            );
             flow.settling = false;
             flow.claimed = flow.claimed.max(chunks);
             flow.safe = flow.safe.max(safe);

@@ -56,6 +56,7 @@ impl Stillness {
     }
 
     pub fn leave(&self) {
+        assert!(self.underway.get() > 0, "more commands have ended than begun");
         self.underway.set(self.underway.get() - 1);
     }
 

@@ -49,7 +49,12 @@ impl Raid {
     pub fn write(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf, fua: bool) -> Completion {
         let (completer, completion) = self.slots.pair();
         let running = self.running_zone(zone);
-        running.flow.borrow_mut().queue.push_back(Write { start: at, data, fua, completer });
+        {
+            let mut flow = running.flow.borrow_mut();
+            let end = flow.queue.back().map_or(flow.next, Write::end);
+            assert!(at == end, "a write at block {at} of zone {}, which ends at {end}", zone.0);
+            flow.queue.push_back(Write { start: at, data, fua, completer });
+        }
         running.queued.open();
         completion
     }
@@ -130,10 +135,13 @@ impl Raid {
             };
             let before = flow.subs.len();
             self.submit_plan(zone.index, flow, end);
+            assert!(flow.next == end, "a plan up to block {end} has submitted {}", flow.next);
             let subs = (flow.subs.len() - before) as u32;
             let blocks = flow.subs.range(before..).map(|sub| sub.blocks).sum();
             let traffic = Traffic { commands: subs.into(), blocks };
             self.zones.add_traffic(traffic);
+            let before = flow.flights.back().map_or(flow.complete, |flight| flight.end);
+            assert!(end > before, "a plan up to block {end} follows one up to {before}");
             flow.flights.push_back(Flight { end, subs, traffic });
             if end.is_multiple_of(self.layout.stripe_blocks()) {
                 flow.depth = [0, flow.depth[0]];
@@ -201,6 +209,7 @@ impl Raid {
         let stripe = flow.next / layout.stripe_blocks();
         let base = stripe * layout.stripe_blocks();
         let (from, to) = (flow.next - base, end - base);
+        assert!(from < to && to <= layout.stripe_blocks(), "a plan of blocks {from}..{to} of a stripe");
         let whole_stripe = to - from == layout.stripe_blocks();
         let live = self.live(zone);
         let parts = zrwa::parity_of(layout, from, to);
@@ -256,6 +265,7 @@ impl Raid {
                 break;
             }
         }
+        assert!(done == blocks, "{done} blocks were queued, {blocks} are submitted");
         joined.freeze()
     }
 
@@ -368,6 +378,9 @@ impl Raid {
 
     /// Submits blocks of a member's part of a zone, from its block `at` on.
     fn store(&self, zone: ZoneIndex, flow: &mut Flow, member: usize, at: u64, data: Buf, content: Content) {
+        let end = at + data.blocks();
+        let capacity = self.layout.rows * self.layout.chunk_blocks;
+        assert!(end <= capacity, "blocks up to {end} of a part of {capacity}");
         let (burned, rest) = flow.split(self.layout.policy, member, at, data);
         if let Some(burned) = burned {
             let completion = self.relocate(zone, flow.epoch, member, at, &burned);

@@ -15,7 +15,7 @@ use crate::{
         parts::Raid,
         policy::{
             inplace,
-            zrwa::{Evidence, Refusal, decide, needed, next_round, tail_slots, witness_count},
+            zrwa::{Evidence, Refusal, claim, decide, needed, next_round, tail_slots, witness_count},
         },
         recover::verdict::{Tail, Verdict, ZoneView},
         zone::flow::{Found, Round, Zone, blank_parities},
@@ -401,10 +401,26 @@ impl Raid {
 
     /// Moves write pointers, round by round, until they show `chunks` chunks (§4.4).
     async fn show_chunks(&self, zone: &Zone, chunks: u64) {
+        let complete = zone.flow.borrow().complete();
+        assert!(
+            chunks * self.layout.chunk_blocks <= complete,
+            "{chunks} chunks are shown of {complete} blocks"
+        );
         self.barrier(self.live(zone.index)).await;
         while !self.has_failed(zone.index) {
             let (live, positions) = (self.live(zone.index), *zone.flow.borrow().positions());
             let Some(targets) = next_round(&self.layout, live, &positions, chunks) else { return };
+            for member in each(live) {
+                let (target, claimed) = (targets[member], claim(&self.layout, member, targets[member]));
+                assert!(
+                    target == 0 || target > positions[member],
+                    "member {member} would go back to {target}"
+                );
+                assert!(
+                    claimed.is_some_and(|claimed| claimed <= chunks),
+                    "position {target} of member {member} claims {claimed:?} chunks, {chunks} are settled"
+                );
+            }
             self.move_to(zone, &targets).await;
             self.barrier(live).await;
         }
@@ -413,6 +429,11 @@ impl Raid {
     /// Logs a tail that write pointers cannot show, on one member more than may be lost (§5.3, §5.1).
     pub async fn log_tail(&self, zone: &Zone, tail_blocks: u64) {
         let layout = &self.layout;
+        let complete = zone.flow.borrow().complete();
+        assert!(
+            0 < tail_blocks && tail_blocks <= complete,
+            "a tail at {tail_blocks} of {complete} is logged"
+        );
         let stripe = (tail_blocks - 1) / layout.stripe_blocks();
         let (members, place) = layout.log(stripe);
         self.barrier(self.live(zone.index)).await;
