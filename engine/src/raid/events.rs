@@ -154,6 +154,7 @@ impl Ring {
             self.first += 1;
         }
         self.kept.push_back(event);
+        assert!(self.kept.len() <= MOST_EVENTS, "{} events are kept", self.kept.len());
     }
 }
 

@@ -118,6 +118,8 @@ impl Raid {
         behaviour: Behaviour,
     ) -> Rc<Raid> {
         let layout = superblock.layout();
+        let zones = catalog.records().len();
+        assert!(zones == geometry.zones as usize, "records of {zones} zones, an array of {}", geometry.zones);
         Rc::new(Raid {
             runtime: runtime.clone(),
             slots: Rc::default(),
@@ -163,6 +165,7 @@ impl Raid {
         let places = moved.into_iter().map(|(zone, place)| (physical(ZoneIndex(zone)).0, place)).collect();
         let shown = physical(ZoneIndex(self.geometry.zones)).0;
         let device = Rc::new(Spared::new(&self.runtime, device, shown, places));
+        assert!(member < self.layout.members, "a log of member {member} of {}", self.layout.members);
         let (array, layout, log_step) = (self.array, self.layout, self.behaviour.log_step);
         let kit = Kit { array, layout, log_step, slots: self.slots.clone(), pool: self.pool.clone() };
         let this: Weak<Raid> = Rc::downgrade(self);

@@ -477,8 +477,11 @@ impl Raid {
         way: Way,
         copy: &Copy<'_>,
     ) -> Result<(), Stopped> {
+        let part_blocks = self.layout.rows * self.layout.chunk_blocks;
+        assert!(blocks.end <= part_blocks, "blocks {blocks:?} of a part of {part_blocks} are copied");
         let start = self.members.start(copy.seat.member, zone).0;
         let most = self.copy_batch_blocks(copy);
+        assert!(most > 0, "a copy of no blocks at a time");
         let (mut next, mut reads) = (blocks.start, VecDeque::new());
         loop {
             while reads.len() < READS_AHEAD && next < blocks.end {
@@ -544,7 +547,11 @@ impl Raid {
             data.extend_from_slice(&block);
             oob.extend_from_slice(&marks);
         }
-        debug_assert_eq!(data.len() as u64, count * BLOCK as u64);
+        assert!(
+            data.len() as u64 == count * BLOCK as u64,
+            "{} bytes of {count} blocks were read",
+            data.len()
+        );
         Ok(Found { data: Buf::copy_of(&data), oob: Buf::copy_of(&oob), unwritten })
     }
 
@@ -584,6 +591,7 @@ impl Raid {
             self.pool.borrow_mut().give(data);
             return Ok(());
         }
+        assert!(data.blocks() > 0, "nothing is copied to block {}", lba.0);
         let marks = oob.len() / data.blocks() as usize;
         for at in (0..data.blocks()).filter(|at| !unwritten.contains(at)) {
             let oob = oob.slice(at as usize * marks..(at as usize + 1) * marks);

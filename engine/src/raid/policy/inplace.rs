@@ -259,6 +259,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
 /// Content of a block of row `row` that holds the parity of chunks `0..=index` of `stripe`.
 pub fn version_of(stripe: u64, row: u64, index: u64) -> Content {
     let covers = index as u8 + 1;
+    assert!(row >= stripe, "a parity of stripe {stripe} in row {row}");
     if row == stripe { Content::Parity(covers) } else { Content::Ahead(covers) }
 }
 
@@ -267,6 +268,7 @@ pub fn end_of_plan(layout: &Layout, safe: u64, next: u64, end: u64) -> Result<u6
     let from = next % layout.stripe_blocks();
     let base = next - from;
     let to = plan_end(layout, from, end - base);
+    assert!(from < to && to <= layout.stripe_blocks(), "a plan of blocks {from}..{to} of a stripe");
     let needed = base + needs(layout, from, to);
     if needed > base.max(safe) { Err(needed) } else { Ok(base + to) }
 }
@@ -276,7 +278,9 @@ pub fn end_of_plan(layout: &Layout, safe: u64, next: u64, end: u64) -> Result<u6
 pub fn chunks_to_claim(layout: &Layout, complete: u64, claimed: u64) -> u64 {
     let (stripes, passed) = (complete / layout.stripe_blocks(), claimed / layout.data_chunks());
     let due = stripes >= passed + (layout.distance / 2).max(1) || complete == layout.capacity_blocks();
-    if due { stripes * layout.data_chunks() } else { claimed }
+    let chunks = if due { stripes * layout.data_chunks() } else { claimed };
+    assert!(chunks >= claimed, "{chunks} chunks would be claimed after {claimed}");
+    chunks
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
         // The parity grows with the last chunk.
         Role::Parity(_) => layout.data_chunks() - 1,
     };
+    assert!(tail_blocks <= layout.capacity_blocks(), "a tail at {tail_blocks}, beyond the end of the zone");
     let chunk = layout.chunk_blocks;
     stripe * chunk + covered.saturating_sub(index * chunk).min(chunk)
 }
@@ -53,6 +54,7 @@ pub fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
 /// then the data that can be written, with its block; moves the write pointer.
 pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u64, Buf)>) {
     let (wp, end) = (*position, at + data.blocks());
+    assert!(at < end, "no data for block {at}");
     *position = wp.max(end);
     if at >= wp {
         (None, Some((at, data)))

@@ -454,6 +454,8 @@ impl Raid {
             let sequence = self.membership.next_sequence();
             self.broadcast(Record::Decided { zone, epoch }, sequence).await;
         }
+        let active = self.members.active();
+        assert!(self.members.are_enough(active), "an assembly of members {active:#b}");
         self.membership.change(|superblock| superblock.assembly = superblock.lineage.id().number());
         self.membership.settle().await;
         self.check_members()
@@ -505,6 +507,7 @@ impl Raid {
     /// Tells the table that a zone is in this state, and where its write pointer is.
     pub fn load_as(&self, zone: ZoneIndex, state: ZoneState, wp_blocks: u64) {
         let capacity_blocks = self.layout.capacity_blocks();
+        assert!(wp_blocks <= capacity_blocks, "zone {} ends at {wp_blocks} of {capacity_blocks}", zone.0);
         self.zones.load(&ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false });
     }
 }

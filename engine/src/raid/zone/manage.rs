@@ -105,6 +105,7 @@ impl Raid {
         let written: Vec<u32> = zones.clone().filter(is_written).collect();
         let epoch = self.membership.next_sequence();
         self.catalog.change_each(zones.clone(), |_, record| {
+            assert!(record.epoch < epoch, "epoch {epoch} follows epoch {} of a zone", record.epoch);
             (record.epoch, record.resetting, record.finished, record.waits) = (epoch, true, None, 0);
         });
         let (first, count) = (zones.start, zones.end - zones.start);
@@ -202,7 +203,12 @@ impl Raid {
         };
         let parts_of = |member: usize| zones.clone().filter(|zone| is_back(*zone, member)).count() as u32;
         let back: Vec<_> = each(self.members.active()).map(|member| (member, parts_of(member))).collect();
-        self.catalog.change_each(zones.clone(), |_, record| {
+        self.catalog.change_each(zones.clone(), |zone, record| {
+            assert!(
+                record.epoch == epoch && record.resetting,
+                "zone {} was changed during its reset",
+                zone.0
+            );
             record.resetting = false;
             record.lost = 0;
         });

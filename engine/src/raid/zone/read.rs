@@ -342,6 +342,7 @@ impl Raid {
         let k = layout.data_chunks();
         let covered = tail.saturating_sub(piece.stripe * layout.stripe_blocks()).min(layout.stripe_blocks());
         let chunks = covered.saturating_sub(piece.from).div_ceil(layout.chunk_blocks);
+        assert!(chunks <= k && piece.to <= layout.chunk_blocks, "{piece:?} of {chunks} chunks is decoded");
         let symbols = &layout.symbols(chunks)[..layout.members];
         let own = match role {
             Role::Data(index) => index,
@@ -444,6 +445,7 @@ impl Raid {
 
 /// Pads `data` with zeros to this number of blocks.
 fn padded(data: Buf, blocks: u64) -> Buf {
+    assert!(data.blocks() <= blocks, "{} blocks of {blocks} were read", data.blocks());
     if data.blocks() == blocks {
         return data;
     }

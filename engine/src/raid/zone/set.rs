@@ -253,6 +253,7 @@ impl ZoneSet {
 
     /// Limits a member's part of a zone to the blocks below `end_blocks`; the zone fails, as parity does not cover it.
     pub fn cut_part(&self, zone: ZoneIndex, member: usize, end_blocks: u64) {
+        assert!(zone.0 < self.count, "zone {} of {}", zone.0, self.count);
         self.cut_parts.borrow_mut().insert((zone.0, member), end_blocks);
         self.stick(zone, member);
     }

@@ -435,6 +435,8 @@ impl Raid {
     /// Logs the content of burned blocks of a member, from block `at` of its part of a zone on, within a row.
     pub fn relocate(&self, zone: ZoneIndex, epoch: u64, member: usize, at: u64, data: &[u8]) -> Completion {
         let (stripe, from) = (at / self.layout.chunk_blocks, (at % self.layout.chunk_blocks) as u32);
+        let end = from as u64 + (data.len() / BLOCK) as u64;
+        assert!(end <= self.layout.chunk_blocks, "relocated blocks {from}..{end} of a chunk");
         let data = self.copy(data);
         let record = ParityRecord { zone: zone.0, epoch, stripe, index: RELOCATED, from, data };
         self.append(member, Record::Parity(record))
