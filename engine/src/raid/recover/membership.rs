@@ -87,11 +87,39 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     another.filter(|_| !has_enough(newest)).map_or(Some(newest), |(_, superblock)| Some(superblock))
 }
 
+/// The drives in the places of an array, as decided so far.
+struct Places {
+    superblock: Superblock,
+    /// By role: the drive that is used, and the reason why another one is not.
+    members: Vec<Option<Candidate>>,
+    notes: Vec<Note>,
+    /// Drives that are out or below the floor, and may return for zones that wait for them.
+    stale: Vec<Candidate>,
+    /// Predecessors of drives that are taking over.
+    before: Vec<Candidate>,
+}
+
 /// Decides which drives are members, and the state of the array; `force` uses stale members where there are too few
 /// others. Before these, members with a damaged checkpoint are used: its state of the array is in the other logs as
 /// well.
 pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
+    let superblock = superblock_of(&scanned)?;
     let Scanned { candidates, damaged, salvaged } = scanned;
+    let mut places = Places::new(superblock);
+    for candidate in candidates {
+        places.seat(candidate)?;
+    }
+    let undecided = places.seat_predecessors()?;
+    places.remove_outdated();
+    places.seat_salvaged(salvaged);
+    let forced = places.choose_stale(force);
+    places.check_number(&forced, &damaged)?;
+    places.conclude(forced, undecided)
+}
+
+/// The superblock in effect of the array that all drives belong to.
+fn superblock_of(scanned: &Scanned) -> Result<Superblock, NoArray> {
+    let Scanned { candidates, damaged, .. } = scanned;
     let Some(first) = candidates.first() else {
         return Err(damaged.first().cloned().map_or(NoArray::NoDrives, NoArray::NoMember));
     };
@@ -99,28 +127,37 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
         let named = |of: &Candidate| (of.drive.name.clone(), of.log.origin.array);
         return Err(NoArray::Mixed { one: named(first), other: named(other) });
     }
-    let Some(mut superblock) = effective(&candidates).cloned() else {
+    let Some(superblock) = effective(candidates).cloned() else {
         return Err(NoArray::Contradiction);
     };
-    let name = &superblock.name;
     match superblock.stage {
-        Stage::Whole => {}
+        Stage::Whole => Ok(superblock),
         // If the creation had been finished, the superblock in effect would be that of a complete array.
-        Stage::Making => {
-            return Err(NoArray::Unfinished(name.clone()));
-        }
-        Stage::Ending => return Err(NoArray::HalfDestroyed(name.clone())),
+        Stage::Making => Err(NoArray::Unfinished(superblock.name)),
+        Stage::Ending => Err(NoArray::HalfDestroyed(superblock.name)),
     }
-    let count = superblock.members.len();
-    let mut members: Vec<Option<Candidate>> = (0..count).map(|_| None).collect();
-    let mut notes = vec![Note::Nothing; count];
-    let (mut stale, mut before) = (Vec::new(), Vec::new());
-    for candidate in candidates {
+}
+
+impl Places {
+    fn new(superblock: Superblock) -> Places {
+        let count = superblock.members.len();
+        Places {
+            superblock,
+            members: (0..count).map(|_| None).collect(),
+            notes: vec![Note::Nothing; count],
+            stale: Vec::new(),
+            before: Vec::new(),
+        }
+    }
+
+    /// Puts a drive in its place, unless it is not up to date.
+    fn seat(&mut self, candidate: Candidate) -> Result<(), NoArray> {
+        let Places { superblock, members, notes, stale, before } = self;
         let role = candidate.log.origin.member as usize;
         let name = candidate.drive.name.clone();
         let own = candidate.superblock();
         let Some(expected) = superblock.members.get(role) else {
-            let fault = DriveFault::NoSuchRole { role, members: count };
+            let fault = DriveFault::NoSuchRole { role, members: members.len() };
             return Err(NoArray::Misfit(BadDrive::new(&name, fault)));
         };
         let same = own.members.get(role).is_some_and(|m| m.uuid == expected.uuid);
@@ -128,24 +165,24 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
             notes[role] = Note::Replaced { drive: name };
             let is_before = |m: &SuperblockMember| m.active && expected.taking_over == Some(m.since);
             let complete = own.event >= superblock.floor
-                && continues(own, &superblock)
+                && continues(own, superblock)
                 && own.members.get(role).is_some_and(is_before);
             before.extend(complete.then_some(candidate));
         } else if !expected.active {
             notes[role] = Note::WasTakenOut { drive: name };
-            if superblock.lineage.has(own.lineage.id()) || continues(own, &superblock) {
+            if superblock.lineage.has(own.lineage.id()) || continues(own, superblock) {
                 stale.push(candidate);
             }
         } else if own.stage == Stage::Ending {
             // Its data may be gone.
             notes[role] = Note::WasDestroyed { drive: name };
-        } else if have_diverged(own, &superblock)
-            || own.event >= superblock.floor && !continues(own, &superblock)
+        } else if have_diverged(own, superblock)
+            || own.event >= superblock.floor && !continues(own, superblock)
         {
             notes[role] = Note::Diverged { drive: name };
         } else if own.event < superblock.floor {
             notes[role] = Note::Stale { drive: name, event: own.event, newest: superblock.event };
-            if superblock.lineage.has(own.lineage.id()) || continues(own, &superblock) {
+            if superblock.lineage.has(own.lineage.id()) || continues(own, superblock) {
                 stale.push(candidate);
             }
         } else if let Some(other) = &members[role] {
@@ -155,143 +192,198 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
             notes[role] = Note::Nothing;
             members[role] = Some(candidate);
         }
+        Ok(())
     }
-    let undecided = (0..)
-        .zip(&superblock.members)
-        .fold(0, |all, (m, member)| all | (member.taking_over.is_some() as u32) << m);
-    for candidate in before {
-        let role = candidate.log.origin.member as usize;
-        match &members[role] {
-            Some(other) if superblock.members[role].taking_over.is_none() => {
-                let drives = (candidate.drive.name.clone(), other.drive.name.clone());
-                return Err(NoArray::SameMember { drives, member: role });
+
+    /// Puts predecessors of drives that are taking over in the places where those are absent. Returns the members
+    /// (bits) of which either drive may be used.
+    fn seat_predecessors(&mut self) -> Result<u32, NoArray> {
+        let Places { superblock, members, notes, before, .. } = self;
+        let undecided = (0..)
+            .zip(&superblock.members)
+            .fold(0, |all, (m, member)| all | (member.taking_over.is_some() as u32) << m);
+        for candidate in before.drain(..) {
+            let role = candidate.log.origin.member as usize;
+            match &members[role] {
+                Some(other) if superblock.members[role].taking_over.is_none() => {
+                    let drives = (candidate.drive.name.clone(), other.drive.name.clone());
+                    return Err(NoArray::SameMember { drives, member: role });
+                }
+                Some(_) => {}
+                None => {
+                    let own = candidate.superblock().members[role].clone();
+                    superblock.members[role] = SuperblockMember { taking_over: None, ..own };
+                    notes[role] = Note::Nothing;
+                    members[role] = Some(candidate);
+                }
             }
-            Some(_) => {}
-            None => {
-                let own = candidate.superblock().members[role].clone();
-                superblock.members[role] = SuperblockMember { taking_over: None, ..own };
+        }
+        Ok(undecided)
+    }
+
+    fn remove_outdated(&mut self) {
+        for role in 0..self.members.len() {
+            let (members, zones) = (&self.members, self.superblock.zones);
+            if members[role].as_ref().is_some_and(|member| is_outdated(member, members, zones))
+                && let Some(candidate) = self.members[role].take()
+            {
+                self.notes[role] = Note::Outdated { drive: candidate.drive.name };
+            }
+        }
+    }
+
+    /// Uses members with a damaged checkpoint, while there are too few others.
+    fn seat_salvaged(&mut self, salvaged: Vec<Candidate>) {
+        let Places { superblock, members, notes, .. } = self;
+        for candidate in salvaged {
+            let (role, own) = (candidate.log.origin.member as usize, candidate.superblock());
+            let present = members.iter().flatten().count();
+            let is_current = own.array == superblock.array
+                && own.agree(superblock).is_ok()
+                && own.event >= superblock.floor
+                && own.stage == Stage::Whole
+                && continues(own, superblock);
+            if (1..superblock.layout().fewest_members()).contains(&present)
+                && is_current
+                && members[role].is_none()
+                && candidate.is_member_by(superblock)
+            {
                 notes[role] = Note::Nothing;
                 members[role] = Some(candidate);
             }
         }
-    }
-    for role in 0..count {
-        if members[role].as_ref().is_some_and(|member| is_outdated(member, &members, superblock.zones))
-            && let Some(candidate) = members[role].take()
-        {
-            notes[role] = Note::Outdated { drive: candidate.drive.name };
+        for (member, found) in superblock.members.iter_mut().zip(&*members) {
+            member.taking_over.take_if(|_| found.is_some());
         }
+        // Absent members may have the commit of any of these attempts.
+        let attempts = members.iter().flatten().flat_map(|c| &c.superblock().lineage.attempts);
+        attempts.for_each(|attempt| superblock.lineage.attempt(*attempt));
     }
-    for candidate in salvaged {
-        let (role, own) = (candidate.log.origin.member as usize, candidate.superblock());
-        let present = members.iter().flatten().count();
-        let is_current = own.array == superblock.array
-            && own.agree(&superblock).is_ok()
-            && own.event >= superblock.floor
-            && own.stage == Stage::Whole
-            && continues(own, &superblock);
-        if (1..superblock.layout().fewest_members()).contains(&present)
-            && is_current
-            && members[role].is_none()
-            && candidate.is_member_by(&superblock)
-        {
-            notes[role] = Note::Nothing;
-            members[role] = Some(candidate);
+
+    /// Sorts the stale drives, the newest first, and takes those that have to be used by force.
+    fn choose_stale(&mut self, force: bool) -> Vec<Candidate> {
+        let Places { superblock, members, stale, .. } = self;
+        let (present, fewest) = (members.iter().flatten().count(), superblock.layout().fewest_members());
+        stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
+        let mut forced = Vec::new();
+        if force && present > 0 {
+            while present + forced.len() < fewest
+                && let Some(next) = stale.iter().position(|stale| {
+                    let role = stale.log.origin.member;
+                    let taken = |other: &Candidate| other.log.origin.member == role;
+                    members[role as usize].is_none() && !forced.iter().any(taken)
+                })
+            {
+                forced.push(stale.remove(next));
+            }
         }
+        forced
     }
-    for (member, found) in superblock.members.iter_mut().zip(&members) {
-        member.taking_over.take_if(|_| found.is_some());
-    }
-    // Absent members may have the commit of any of these attempts.
-    let attempts = members.iter().flatten().flat_map(|c| &c.superblock().lineage.attempts);
-    attempts.for_each(|attempt| superblock.lineage.attempt(*attempt));
-    let (present, fewest) = (members.iter().flatten().count(), superblock.layout().fewest_members());
-    stale.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock().event));
-    let mut forced = Vec::new();
-    if force && present > 0 {
-        while present + forced.len() < fewest
-            && let Some(next) = stale.iter().position(|stale| {
-                let role = stale.log.origin.member;
-                let taken = |other: &Candidate| other.log.origin.member == role;
-                members[role as usize].is_none() && !forced.iter().any(taken)
-            })
-        {
-            forced.push(stale.remove(next));
+
+    /// Refuses too few members, and completes the notes on those that are missing.
+    fn check_number(&mut self, forced: &[Candidate], damaged: &[BadDrive]) -> Result<(), NoArray> {
+        let Places { superblock, members, notes, .. } = self;
+        let (present, fewest) = (members.iter().flatten().count(), superblock.layout().fewest_members());
+        if present + forced.len() < fewest {
+            let mut notes = std::mem::take(notes);
+            notes.retain(|note| !note.is_empty());
+            notes.extend(damaged.iter().cloned().map(Note::Unusable));
+            return Err(NoArray::TooFew { present, members: members.len(), needed: fewest, notes });
         }
-    }
-    if present + forced.len() < fewest {
-        notes.retain(|note| !note.is_empty());
-        notes.extend(damaged.iter().cloned().map(Note::Unusable));
-        return Err(NoArray::TooFew { present, members: count, needed: fewest, notes });
-    }
-    for (role, note) in notes.iter_mut().enumerate() {
-        if members[role].is_none() && note.is_empty() {
-            *note = damaged.first().cloned().map_or(Note::Missing, Note::Unusable);
+        for (role, note) in notes.iter_mut().enumerate() {
+            if members[role].is_none() && note.is_empty() {
+                *note = damaged.first().cloned().map_or(Note::Missing, Note::Unusable);
+            }
         }
+        Ok(())
     }
-    let taken = || members.iter().flatten();
-    let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
-    let newest = taken().chain(&stale).chain(&forced).max_by_key(|candidate| candidate.log.sequence);
-    let seen = newest.map_or(0, |candidate| candidate.log.sequence);
-    if let Some(newest) = newest.filter(|_| seen > MOST_NUMBER - FAR) {
-        let fault = Absurd { field: "sequence", value: seen };
-        return Err(NoArray::Misfit(BadDrive::new(&newest.drive.name, DriveFault::Absurd(fault))));
-    }
-    // The drive of the two that is not used may have had more updates than all drives that are present.
-    let sequence = seen + if undecided != 0 { SKIPPED } else { 0 };
-    let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
-    // The newest event of the members that return.
-    let (mut returned, mut by_force, mut back) = (0, 0, 0);
-    for mut candidate in forced {
-        let role = candidate.log.origin.member as usize;
-        back = back.max(candidate.superblock().event);
-        superblock.lineage.attempt(candidate.last_assembly());
-        candidate.return_by_force(&mut zones);
-        notes[role] = Note::Nothing;
-        by_force |= 1 << role;
-        members[role] = Some(candidate);
-    }
-    for mut candidate in stale {
-        let role = candidate.log.origin.member as usize;
-        if members[role].is_none() && candidate.come_back(&mut zones) {
-            notes[role] = Note::Nothing;
+
+    /// Takes back the `forced` members, and those stale ones that zones wait for; determines the state of the zones,
+    /// the last sequence number and the next floor.
+    fn conclude(self, forced: Vec<Candidate>, undecided: u32) -> Result<Found, NoArray> {
+        let Places { mut superblock, mut members, mut notes, stale, .. } = self;
+        let taken = || members.iter().flatten();
+        let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
+        let newest = taken().chain(&stale).chain(&forced).max_by_key(|candidate| candidate.log.sequence);
+        let seen = newest.map_or(0, |candidate| candidate.log.sequence);
+        if let Some(newest) = newest.filter(|_| seen > MOST_NUMBER - FAR) {
+            let fault = Absurd { field: "sequence", value: seen };
+            return Err(NoArray::Misfit(BadDrive::new(&newest.drive.name, DriveFault::Absurd(fault))));
+        }
+        // The drive of the two that is not used may have had more updates than all drives that are present.
+        let sequence = seen + if undecided != 0 { SKIPPED } else { 0 };
+        let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
+        // The newest event of the members that return.
+        let (mut returned, mut by_force, mut back) = (0, 0, 0);
+        for mut candidate in forced {
+            let role = candidate.log.origin.member as usize;
             back = back.max(candidate.superblock().event);
             superblock.lineage.attempt(candidate.last_assembly());
-            returned |= 1 << role;
+            candidate.return_by_force(&mut zones);
+            notes[role] = Note::Nothing;
+            by_force |= 1 << role;
             members[role] = Some(candidate);
         }
+        for mut candidate in stale {
+            let role = candidate.log.origin.member as usize;
+            if members[role].is_none() && candidate.come_back(&mut zones) {
+                notes[role] = Note::Nothing;
+                back = back.max(candidate.superblock().event);
+                superblock.lineage.attempt(candidate.last_assembly());
+                returned |= 1 << role;
+                members[role] = Some(candidate);
+            }
+        }
+        returned |= by_force;
+        let floor = next_floor(&superblock, back, oldest);
+        let found = Found {
+            superblock,
+            members,
+            notes,
+            zones,
+            burned,
+            holes,
+            sequence,
+            floor,
+            returned,
+            forced: by_force,
+            undecided,
+        };
+        found.check();
+        Ok(found)
     }
-    // A member that is missing, and is not out yet, may be arbitrarily old: nothing has been done without it, and it is
-    // a member as before as long as the floor does not rise. A member that returns must stay stale until it is updated:
-    // it is below the floor already, or out by a change with a newer event than its own, which all others have unless
-    // the change was interrupted. So a floor that just passes its event makes no missing member stale; and members
-    // below the old floor stay below it, which is all that is required. But a member that returns may alone have a
-    // change that was interrupted, with a newer event than all others: so the floor is not above the oldest of the
-    // members in use, which stay members if this assembly is interrupted before they are updated.
-    returned |= by_force;
-    let floor = superblock.floor.max(back + 1).min(oldest);
-    let unused = |role: &usize| members[*role].is_none() || returned & (1 << role) != 0;
-    assert!(members.iter().flatten().count() >= fewest, "an assembly of less than {fewest} members");
-    assert!(
-        (0..count)
-            .filter(|role| !unused(role))
-            .all(|role| { members[role].as_ref().is_some_and(|member| member.superblock().event >= floor) }),
-        "the floor {floor} is above a member in use"
-    );
-    assert!(returned & by_force == by_force, "members {by_force:#b} were forced, {returned:#b} returned");
-    Ok(Found {
-        superblock,
-        members,
-        notes,
-        zones,
-        burned,
-        holes,
-        sequence,
-        floor,
-        returned,
-        forced: by_force,
-        undecided,
-    })
+}
+
+/// The floor of the next superblock, if the newest event of the members that return is `back`, and the oldest event of
+/// the other members in use is `oldest`.
+///
+/// A member that is missing, and is not out yet, may be arbitrarily old: nothing has been done without it, and it is a
+/// member as before as long as the floor does not rise. A member that returns must stay stale until it is updated: it
+/// is below the floor already, or out by a change with a newer event than its own, which all others have unless the
+/// change was interrupted. So a floor that just passes its event makes no missing member stale; and members below the
+/// old floor stay below it, which is all that is required. But a member that returns may alone have a change that was
+/// interrupted, with a newer event than all others: so the floor is not above the oldest of the members in use, which
+/// stay members if this assembly is interrupted before they are updated.
+fn next_floor(superblock: &Superblock, back: u64, oldest: u64) -> u64 {
+    superblock.floor.max(back + 1).min(oldest)
+}
+
+impl Found {
+    /// # Panics
+    /// If there are too few members, or the next floor is above a member in use, which would make it stale if this
+    /// assembly is interrupted.
+    fn check(&self) {
+        let fewest = self.superblock.layout().fewest_members();
+        let used = || (0..).zip(&self.members).filter_map(|(role, member)| Some((role, member.as_ref()?)));
+        assert!(used().count() >= fewest, "an assembly of less than {fewest} members");
+        let mut current = used().filter(|(role, _)| self.returned & (1u32 << role) == 0);
+        assert!(
+            current.all(|(_, member)| member.superblock().event >= self.floor),
+            "the floor {} is above a member in use",
+            self.floor
+        );
+        assert!(self.returned & self.forced == self.forced, "forced members are not among those that return");
+    }
 }
 
 /// Whether the drive of a member is a copy from before something that all members had recorded: the end of a reset is
