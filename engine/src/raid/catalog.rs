@@ -51,6 +51,7 @@ impl Catalog {
         self.records.borrow().get(zone.0 as usize).map_or(0, |record| record.lost)
     }
 
+    /// Replaces the record of a zone.
     ///
     /// # Panics
     /// If the zone would return to an earlier epoch.
@@ -135,9 +136,9 @@ impl Catalog {
         clipped.flat_map(|hole| hole.start.max(blocks.start)..hole.end.min(blocks.end)).collect()
     }
 
-    /// Replaces the state of a zone by that in `other`.
+    /// Replaces the state of a zone by that in `other`, which may not know its last epoch.
     pub fn take_over(&self, zone: ZoneIndex, other: &Catalog) {
-        self.set(zone, other.record(zone));
+        self.records.borrow_mut()[zone.0 as usize] = other.record(zone);
         let theirs = other.burned();
         let mut burned = self.burned.borrow_mut();
         burned.retain(|burned| burned.zone != zone.0);
