@@ -311,6 +311,44 @@ fn rename_outranks_newer_looking_superblock_of_absent_member() {
     }
 }
 
+/// A takeover of a drive is recorded on one member alone, an assembly that decides for the new drive is interrupted as
+/// well, and then the array is renamed without that member: the rename counts when the member is back.
+#[test]
+fn rename_outranks_takeover_decision_of_absent_member() {
+    for policy in [Policy::Zrwa, Policy::Log] {
+        let replaced = |commands: usize| {
+            let rig = Rig::new();
+            let mut drives = used(&rig, policy, false);
+            let (runtime, new) = (Runtime::new(), rig.drive(&shape(false)));
+            let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
+            drives.push(new.clone());
+            let done = cut_on(runtime, &rig, commands, false, |_| {
+                Box::pin(async move { array.replace(2, new, &|_| ()).await.map(|_| ()) })
+            });
+            (rig, drives, done.is_some())
+        };
+        let whole = (0..).find(|commands| replaced(*commands).2).unwrap();
+        for commands in whole.saturating_sub(25)..whole {
+            for decided in 0..20 {
+                let (rig, drives, _) = replaced(commands);
+                let all = drives.clone();
+                cut_after(&rig, decided, false, |runtime| {
+                    Box::pin(async move { Array::assemble(&runtime, all).await.map(|_| ()) })
+                });
+                for away in [0, 1, 3] {
+                    let (runtime, mut drives) = (Runtime::new(), copies(&rig, &drives));
+                    let change = Change::Name("second".into());
+                    run(&runtime, Array::change(&runtime, without(&drives, Some(away)), &change)).unwrap();
+                    drives.rotate_left(away);
+                    let status = of_array(&drives, OLD).unwrap().unwrap().status;
+                    let what = format!("{policy:?}, cut after {commands} and {decided}, {away} away");
+                    assert_eq!(status.name, "second", "{what}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn adopting_running_array_persists_host_and_autostart() {
     for (policy, volatile) in POLICIES {

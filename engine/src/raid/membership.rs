@@ -14,8 +14,12 @@ use std::{
     rc::Rc,
 };
 
-/// More sequence numbers than one member can be ahead of the others.
-pub const AHEAD: u64 = 1 << 32;
+/// Sequence numbers that are skipped by an assembly which decides between two drives of one member: more than a member
+/// can be ahead of the others by updates in flight.
+pub const SKIPPED_BY_TAKEOVER: u64 = 1 << 33;
+/// Sequence numbers that are skipped by a change of an array at rest: more than an absent member can be ahead, which
+/// alone may have the decision of an interrupted assembly.
+pub const SKIPPED_BY_CHANGE: u64 = 2 * SKIPPED_BY_TAKEOVER;
 
 pub struct Membership {
     superblock: RefCell<Superblock>,
@@ -91,9 +95,9 @@ impl Membership {
         self.generation
     }
 
-    /// Skips [`AHEAD`] sequence numbers.
+    /// Skips [`SKIPPED_BY_CHANGE`] sequence numbers.
     pub fn skip_ahead(&self) {
-        self.sequence.set(self.sequence.get() + AHEAD);
+        self.sequence.set(self.sequence.get() + SKIPPED_BY_CHANGE);
     }
 
     pub fn has_failed(&self) -> bool {

@@ -46,7 +46,7 @@
 //! *Only one of them ever continues.* The assembly that uses one of them records this in its checkpoints, before
 //! anything else is written; if it is interrupted, some have the record and nothing has changed. The drive that is not
 //! used may have newer superblocks than all that are present, from updates in flight when the power failed. So such an
-//! assembly skips 2^33 sequence numbers, more than can have been in flight ([`SKIPPED`]): its records are newer than
+//! assembly skips 2^33 sequence numbers, more than can have been in flight ([`SKIPPED_BY_TAKEOVER`]): its records are newer than
 //! any on the other drive, and name another drive in its place. If both are missing, all members record that neither
 //! takes part any more, as for any absent member, before anything changes.
 //!
@@ -71,7 +71,6 @@ use crate::{
         geometry::physical,
         holes::Lost,
         journal::log::MetaLog,
-        membership::AHEAD,
         parts::Raid,
         patrol::{rebuild::Stopped, target::Target},
         seat::Seat,
@@ -91,9 +90,6 @@ use std::{
 const BATCH_BLOCKS: u64 = 256;
 /// Reads ahead of the write in flight.
 const READS_AHEAD: usize = 4;
-/// Sequence numbers that an assembly skips which decides between two drives of one member: more than a change of a
-/// stopped array skips, which may have been interrupted.
-pub const SKIPPED: u64 = 2 * AHEAD;
 
 /// A drive that is to become a member.
 pub struct Newcomer {

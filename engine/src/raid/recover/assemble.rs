@@ -153,7 +153,7 @@ impl Look {
     /// they have written their checkpoints.
     ///
     /// One that is away may have been told anything that was cut off before the others knew of it, by numbers that
-    /// nobody who is here has heard of: so the change gets one that is larger than all of these ([`AHEAD`]). Another
+    /// nobody who is here has heard of: so the change gets one that is larger than all of these ([`SKIPPED_BY_CHANGE`]). Another
     /// change of this kind may be what was cut off: therefore the first assembly, which changes nothing. Whoever has
     /// been told of that change was there when all had the number before; one of these is here, and so this change's
     /// number is the larger one.

@@ -10,7 +10,7 @@ use crate::{
     raid::{
         error::{BadDrive, DriveFault, NoArray, Note},
         holes::HoleMap,
-        patrol::replace::SKIPPED,
+        membership::SKIPPED_BY_TAKEOVER,
         recover::{
             lineage::{continues, have_diverged},
             scan::{Candidate, Scanned},
@@ -46,7 +46,7 @@ pub struct Found {
 /// To be out is permanent (a drive that returns to an array gets a new identity), and a change counts only once all
 /// members have it. So a superblock was written in an assembly that was never complete if its writer is out according
 /// to one of its own members, or has been replaced according to one of its own members or to a drive that has replaced
-/// such a member: sequence numbers alone do not show that for ever, as an assembly may have skipped many ([`SKIPPED`]).
+/// such a member: sequence numbers alone do not show that for ever, as an assembly may have skipped many ([`SKIPPED_BY_TAKEOVER`]).
 /// Members of a copy that has been written to independently are ignored.
 pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
@@ -311,7 +311,7 @@ impl Places {
             return Err(NoArray::Misfit(BadDrive::new(&newest.drive.name, DriveFault::Absurd(fault))));
         }
         // The drive of the two that is not used may have had more updates than all drives that are present.
-        let sequence = seen + if undecided != 0 { SKIPPED } else { 0 };
+        let sequence = seen + if undecided != 0 { SKIPPED_BY_TAKEOVER } else { 0 };
         let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
         // The newest event of the members that return.
         let (mut returned, mut by_force, mut back) = (0, 0, 0);
