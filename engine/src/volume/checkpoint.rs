@@ -11,6 +11,7 @@ use crate::{
         core::{Core, MOST_LOADS, Need, State, leave},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
         place::{self, Place},
+        recover::are_sane,
         space::{HEAD_ZONES, Who},
         stream::{MAP, Ticket},
     },
@@ -49,8 +50,10 @@ impl Core {
         let begun = {
             let mut state = self.state.borrow_mut();
             state.begun += 1;
+            let State { begun, done, .. } = *state;
+            assert_eq!(begun, done + 1, "checkpoint {begun} begins, and {done} have ended");
             state.thaws = true;
-            state.begun
+            begun
         };
         // In this root a zone that could not be freed may be begun anew: the next root says that it is lost.
         while self.write_checkpoint().await? {}
@@ -133,6 +136,7 @@ impl Core {
             }
         };
         state.space.count_scan();
+        state.space.check_counts();
         let mut zones: Vec<_> = state.space.records().collect();
         let open = |zone: u32| state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone));
         for (zone, record) in (0..).zip(&mut zones) {
@@ -152,6 +156,8 @@ impl Core {
         if let Some((zone, offset)) = state.map_open {
             cuts.push(CutRecord { stream: MAP, zone, offset, written: offset });
         }
+        let used = cuts.iter().find(|cut| dead.contains(&cut.zone));
+        assert_eq!(used, None, "the end of a zone that is to be freed");
         let root = Root {
             identity: self.identity.clone(),
             generation: state.generation,
@@ -166,6 +172,7 @@ impl Core {
             directory: state.directory.clone(),
             zones,
         };
+        assert!(are_sane(&root), "a start would refuse the root with the ends {:?}", root.cuts);
         Ok(Cut { root, laid, tickets, dead })
     }
 
@@ -252,6 +259,8 @@ impl Core {
             let zones = Zones::One(ZoneIndex(zone));
             self.must(self.device.submit(Command::Reset { zones }).await)?;
         }
+        let (end, capacity) = (at as usize + blocks, self.capacity() as usize);
+        assert!(end <= capacity, "a root ends at block {end} of head zone {zone}, which has {capacity}");
         let start = self.device.geometry().start(ZoneIndex(zone)).0 + at as u64;
         let most = self.device.geometry().max_transfer_blocks as u64;
         for from in (0..blocks as u64).step_by(most as usize) {
@@ -273,6 +282,7 @@ impl Core {
                 self.unread.wait().await;
                 self.check()?;
             }
+            self.state.borrow().space.check_dead(*zone);
             let command = Command::Reset { zones: Zones::One(ZoneIndex(*zone)) };
             let result = self.device.submit(command).await.result;
             if result.is_err() {

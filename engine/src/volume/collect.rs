@@ -12,10 +12,10 @@ use crate::{
     runtime::give_way,
     volume::{
         core::{Core, Need, Piece, State},
-        format::{FANOUT, GroupHeader, What, read_group},
+        format::{FANOUT, GroupHeader, What, ZoneUse, read_group},
         pack::Patience,
         place::{self, GRAINS, Place, Unit},
-        space::Who,
+        space::{HEAD_ZONES, Who},
         stream::{MOVED, Ticket, piece_of},
         victim,
     },
@@ -123,6 +123,12 @@ impl Core {
         let (segment, yields) = {
             let mut state = self.state.borrow_mut();
             let record = state.space.zone(zone).record;
+            assert!(
+                zone >= HEAD_ZONES && record.state == ZoneUse::ClosedData,
+                "zone {zone} is collected while {record:?}"
+            );
+            let is_open = state.streams.iter().any(|stream| stream.writes(zone));
+            assert!(!is_open, "zone {zone} is collected while a stream writes it");
             let age = state.space.next_segment.saturating_sub(record.segment);
             if state.space.zone(zone).hot {
                 state.lifespan.learn(age);
@@ -261,6 +267,10 @@ impl Core {
                     }
                     false => self.move_blocks(&mut state, block as u64, (unit, there), piece)?,
                 };
+                if let Some((index, _)) = moved {
+                    let target = state.streams[index].open().map(|open| open.zone);
+                    assert_ne!(target, Some(zone), "the zone that blocks of zone {zone} are moved to");
+                }
                 drop(state);
                 if let Some((index, _)) = moved {
                     self.tell(index);

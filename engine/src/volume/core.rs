@@ -11,7 +11,7 @@ use crate::{
     volume::{
         behaviour::Behaviour,
         error::VolumeError,
-        format::{Entry, Identity, Kind, What, addresses, unseal},
+        format::{Entry, FANOUT, Identity, Kind, What, ZoneUse, addresses, unseal},
         map::Paged,
         pack::{Codec, Crew, Packer, Patience, Unpacker},
         place::{self, GRAIN, GRAINS, Place, Unit},
@@ -175,6 +175,12 @@ impl State {
         piece: Piece<'_>,
         (stream, fua): (usize, bool),
     ) -> Option<Ticket> {
+        let (grains, most) = (piece.grains(), GRAINS * piece.unit.blocks());
+        assert!(
+            (1..=most).contains(&grains) && piece.there & !piece.unit.mask() == 0,
+            "a piece of {grains} grains, of a unit of {most}, for the blocks {:#x} from {block} on",
+            piece.there
+        );
         let who = if stream == MOVED { Who::Collection } else { Who::Writer };
         let index = self.space.plan().index_of(stream);
         let number = self.next_number;
@@ -207,6 +213,12 @@ impl State {
     /// Makes an entry that discards blocks of one page, which has to be known, and unmaps them; `who` decides whether
     /// another zone may be begun for it. `None`, and no entry was made, if there is no room at present.
     pub fn discard(&mut self, core: &Core, (block, blocks): (u64, u32), who: Who) -> Option<Ticket> {
+        let last = block + blocks as u64 - 1;
+        assert_eq!(
+            block / FANOUT,
+            last / FANOUT,
+            "pages of the blocks {block} to {last}, which an entry discards"
+        );
         let number = self.next_number;
         let index = self.discards(core.behaviour.apart);
         let State { streams, space, pool, written, .. } = self;
@@ -501,6 +513,8 @@ impl Core {
     /// Records that a group has landed; `full` is its zone if that is full now.
     pub fn landed(&self, index: usize, full: Option<u32>) {
         if let Some(zone) = full {
+            let state = self.state.borrow().space.zone(zone).record.state;
+            assert_eq!(state, ZoneUse::Data, "state of zone {zone}, of which the last group has landed");
             self.state.borrow_mut().space.close(zone);
             self.few.open();
         }
@@ -545,6 +559,8 @@ impl Core {
     pub async fn wait_landed(&self, (index, groups): Ticket) -> Result<(), DeviceError> {
         // The request that closed a group may have found no room for the next one, and then has not woken the task.
         self.tell(index);
+        let begun = self.state.borrow().streams[index].begun();
+        assert!(groups <= begun, "group {groups} of stream {index} is waited for, and {begun} were begun");
         loop {
             {
                 let state = self.state.borrow();

@@ -124,7 +124,13 @@ pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: Entry) {
         What::Data { unit, grains, there } => (there as u32 | (unit.number() as u32) << 16, grains),
         What::Discard(blocks) => (blocks, 0),
     };
-    let delta = (entry.number - first) as u32;
+    let number = entry.number;
+    assert!((index as u64) < MOST_ENTRIES, "entry {index} of a group, which may have {MOST_ENTRIES}");
+    assert!(
+        number >= first && number - first <= u32::MAX as u64,
+        "entry number {number} in a group from entry number {first} on"
+    );
+    let delta = (number - first) as u32;
     let bytes = &mut header[GROUP_HEADER + index * ENTRY..][..ENTRY];
     for (field, value) in bytes.chunks_exact_mut(4).zip([delta, entry.block, blocks, grains]) {
         field.copy_from_slice(&value.to_le_bytes());
@@ -297,6 +303,13 @@ pub struct ZoneRecord {
     pub state: ZoneUse,
     /// Incarnation of the zone; 0 if it is free or holds pages.
     pub segment: u64,
+}
+
+impl ZoneRecord {
+    /// Whether nothing more is written to the zone, and it has contents.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, ZoneUse::ClosedData | ZoneUse::ClosedMap)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -81,7 +81,7 @@ impl Paged {
     /// `most_changed` of them should be changed.
     pub fn new(blocks: u64, directory: Vec<Place>, (most, most_changed): (usize, usize)) -> Paged {
         let pages = blocks.div_ceil(FANOUT) as usize;
-        debug_assert_eq!(directory.len(), pages);
+        assert_eq!(directory.len(), pages, "places of pages, and pages of {blocks} blocks");
         Paged {
             directory,
             slots_by_page: vec![0; pages],
@@ -236,7 +236,7 @@ impl Paged {
     /// Puts a page with the entries `table` into memory, in place of one that can be evicted; beyond the budget if
     /// there is none.
     pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Place>) {
-        debug_assert!(!self.is_here(page));
+        assert!(!self.is_here(page), "page {page} of the map is read while it is in memory");
         work(FANOUT as u32 / 4);
         let slot = Slot { page, shaped: false, changed: false, frozen: false, used: true };
         self.last = (u32::MAX, 0);
@@ -247,6 +247,12 @@ impl Paged {
                 at
             }
             None => {
+                let (here, pinned) = (self.slots.len(), self.changed + self.only_frozen);
+                assert!(
+                    here < self.most || pinned == here,
+                    "{here} pages of the map are in memory, of which {pinned} must be, and there may be {}",
+                    self.most
+                );
                 self.slots.push(slot);
                 if self.slots.len() > self.tables.len() * PAGES {
                     let blocks = vec![0; PAGES * FANOUT as usize].into();
@@ -287,6 +293,11 @@ impl Paged {
     /// Freezes the changed pages for a checkpoint, and returns them. Their present entries are kept until
     /// [`Paged::thaw`], and so are the pages; from now on they count as unchanged.
     pub fn freeze(&mut self) -> Vec<u32> {
+        let (frozen, copies) = (self.only_frozen, self.at_cut.len());
+        assert!(
+            frozen == 0 && copies == 0,
+            "a cut while {frozen} pages and {copies} copies are of another one"
+        );
         let mut frozen = Vec::with_capacity(self.changed);
         for slot in self.slots.iter_mut().filter(|slot| slot.changed) {
             (slot.changed, slot.frozen) = (false, true);
@@ -298,7 +309,9 @@ impl Paged {
 
     /// The entries of a frozen page at the cut.
     pub fn frozen(&self, page: u32) -> impl Iterator<Item = Place> {
+        assert!(self.is_here(page), "page {page} of the map is to be written, and is not in memory");
         let (at_cut, slot) = (self.at_cut.get(&page), self.slots_by_page[page as usize] as usize - 1);
+        assert!(self.slots[slot].frozen, "page {page} of the map is written as of a cut that it is not in");
         (0..FANOUT as usize).map(move |index| match at_cut {
             Some(table) => table[index],
             None => self.entry(slot, index),

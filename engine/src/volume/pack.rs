@@ -242,6 +242,7 @@ impl Packer {
             packed.ends.extend(std::iter::repeat_n(end, unit.blocks() as usize));
             rest = others;
         }
+        assert_eq!(packed.ends.len() * BLOCK, blocks.len(), "bytes of packed blocks, and bytes to be packed");
         packed
     }
 

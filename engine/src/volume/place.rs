@@ -92,7 +92,12 @@ pub type Place = u64;
 
 /// The place of a piece of `grains` grains that begins at grain `from` of a block.
 pub fn place(block: u32, from: u32, (unit, grains): (Unit, u32)) -> Place {
-    let shorter = (GRAINS * unit.blocks()).saturating_sub(grains) / unit.step();
+    let most = GRAINS * unit.blocks();
+    assert!(
+        from < GRAINS && grains <= most,
+        "a place from grain {from} of {grains} grains, of a unit of {most}"
+    );
+    let shorter = (most - grains) / unit.step();
     block as u64 | (from as u64 | (unit.0 as u64) << 6 | (shorter as u64) << 9) << 32
 }
 

@@ -180,15 +180,18 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
     Ok(core)
 }
 
-/// Whether each cut is of a zone and a stream of its own, and the zone is one that such a stream writes.
-fn are_sane(root: &Root) -> bool {
-    root.cuts.iter().enumerate().all(|(index, cut)| {
-        let written = if cut.stream == MAP { ZoneUse::Map } else { ZoneUse::Data };
-        let mut others = root.cuts[..index].iter();
-        cut.stream <= MAP
-            && root.zones[cut.zone as usize].state == written
-            && others.all(|other| other.stream != cut.stream && other.zone != cut.zone)
-    })
+/// Whether each cut is of a zone and a stream of its own, the zone is one that such a stream writes, and nothing is
+/// recorded of the zones of the head.
+pub fn are_sane(root: &Root) -> bool {
+    let mut of_head = root.zones.iter().take(HEAD_ZONES as usize);
+    of_head.all(|record| *record == Default::default())
+        && root.cuts.iter().enumerate().all(|(index, cut)| {
+            let written = if cut.stream == MAP { ZoneUse::Map } else { ZoneUse::Data };
+            let mut others = root.cuts[..index].iter();
+            cut.stream <= MAP
+                && root.zones[cut.zone as usize].state == written
+                && others.all(|other| other.stream != cut.stream && other.zone != cut.zone)
+        })
 }
 
 /// Walks all zones. Afterwards the zone records of `root` describe their present contents.
@@ -408,7 +411,7 @@ mod tests {
         };
         let uses =
             [ZoneUse::Free, ZoneUse::Free, ZoneUse::Data, ZoneUse::Data, ZoneUse::Map, ZoneUse::ClosedData];
-        let sane = |cuts: &[(u8, u32)]| {
+        let sane_with = |uses: [ZoneUse; 6], cuts: &[(u8, u32)]| {
             let cut = |(stream, zone): &(u8, u32)| CutRecord {
                 stream: *stream,
                 zone: *zone,
@@ -430,7 +433,12 @@ mod tests {
                 zones: uses.map(of).to_vec(),
             })
         };
+        let sane = |cuts: &[(u8, u32)]| sane_with(uses, cuts);
         assert!(sane(&[]) && sane(&[(1, 2), (2, 3), (MAP, 4)]));
+        // A head zone that counts as one of the map would be freed, and reset.
+        let mut head_used = uses;
+        head_used[1] = ZoneUse::ClosedMap;
+        assert!(!sane_with(head_used, &[]));
         let of_the_head = [(1, 0)];
         let wrong: [&[(u8, u32)]; 7] = [
             &of_the_head,

@@ -228,6 +228,7 @@ pub struct Space {
 impl Space {
     /// The space with the zone records of a root, those of the head included, and `mapped` mapped logical blocks.
     pub fn new(plan: Plan, records: &[ZoneRecord], mapped: u64, next_segment: u64) -> Space {
+        assert_eq!(records.len(), plan.zones as usize, "zone records of a root, and zones of the device");
         let mut space = Space {
             plan,
             zones: records.iter().map(|record| Zone { record: *record, ..Zone::default() }).collect(),
@@ -365,6 +366,11 @@ impl Space {
 
     /// The place of a whole block.
     pub fn place(&self, zone: u32, offset: u32) -> Place {
+        let (zones, capacity) = (self.plan.zones, self.plan.capacity);
+        assert!(
+            (HEAD_ZONES..zones).contains(&zone) && offset < capacity,
+            "block {offset} of zone {zone}, of {zones} zones of {capacity} blocks"
+        );
         (zone * self.plan.capacity + offset) as Place
     }
 
@@ -408,6 +414,7 @@ impl Space {
         }
         let zone = self.free.pop_front()?;
         let Zone { record, hot, ends_at, .. } = &mut self.zones[zone as usize];
+        assert!(record.state == ZoneUse::Free && record.live == 0, "zone {zone} is begun while {record:?}");
         (*hot, *ends_at) = (false, None);
         *record = match who {
             Who::Map => {
@@ -435,15 +442,35 @@ impl Space {
     /// Opens a closed zone to be written again.
     pub fn reopen(&mut self, zone: u32) {
         let state = &mut self.zones[zone as usize].record.state;
-        if *state == ZoneUse::ClosedData {
-            *state = ZoneUse::Data;
-        }
+        assert_eq!(*state, ZoneUse::ClosedData, "a stream goes on in zone {zone}");
+        *state = ZoneUse::Data;
+    }
+
+    /// Checks that nothing in a zone is needed any more, before it is reset.
+    pub fn check_dead(&self, zone: u32) {
+        let Zone { record, readers, .. } = self.zone(zone);
+        assert!(
+            zone >= HEAD_ZONES && record.is_closed() && record.live == 0 && *readers == 0,
+            "zone {zone} is reset while {record:?}, with {readers} reads in flight"
+        );
+    }
+
+    /// Checks the free list and the counts against the states of the zones.
+    pub fn check_counts(&self) {
+        let count =
+            |state: fn(ZoneUse) -> bool| self.zones().filter(|(_, record)| state(record.state)).count();
+        let free = count(|state| state == ZoneUse::Free);
+        assert_eq!(self.free.len(), free, "listed free zones, and zones that are free");
+        let map = count(|state| matches!(state, ZoneUse::Map | ZoneUse::ClosedMap));
+        assert_eq!(self.map_zones as usize, map, "counted map zones, and zones that hold map");
+        let lost = count(|state| state == ZoneUse::Lost);
+        assert_eq!(self.lost as usize, lost, "counted lost zones, and zones that are lost");
     }
 
     /// Frees a zone that was reset.
     pub fn release(&mut self, zone: u32) {
         let record = &mut self.zones[zone as usize].record;
-        debug_assert_eq!(record.live, 0);
+        assert!(record.is_closed() && record.live == 0, "zone {zone} becomes free while {record:?}");
         self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
         *record = ZoneRecord::default();
         self.unreadable.remove(&zone);
@@ -454,6 +481,7 @@ impl Space {
     pub fn lose(&mut self, zone: u32) {
         self.free.retain(|free| *free != zone);
         let record = &mut self.zones[zone as usize].record;
+        assert_eq!(record.live, 0, "live grains of zone {zone}, which is given up as {:?}", record.state);
         self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
         *record = ZoneRecord { state: ZoneUse::Lost, ..ZoneRecord::default() };
         self.unreadable.remove(&zone);
@@ -505,10 +533,7 @@ impl Space {
 
     /// Closed zones in which nothing is live.
     pub fn dead(&self) -> u32 {
-        let dead = |zone: &ZoneRecord| {
-            matches!(zone.state, ZoneUse::ClosedData | ZoneUse::ClosedMap) && zone.live == 0
-        };
-        self.zones().filter(|(_, record)| dead(record)).count() as u32
+        self.zones().filter(|(_, record)| record.is_closed() && record.live == 0).count() as u32
     }
 
     /// Number of free zones at which garbage collection begins. It is small: spare zones that are kept free contain no

@@ -124,8 +124,15 @@ pub struct Common<'a> {
 impl Stream {
     /// Continues in a zone.
     pub fn resume(&mut self, open: Open) {
+        assert!(self.open.is_none() && self.begun() == 0, "a stream that has begun goes on with {open:?}");
         self.open = Some(open);
         self.writing = Some(open.zone);
+    }
+
+    /// Whether a group of the stream is to be written to a zone, or is on its way there.
+    pub fn writes(&self, zone: u32) -> bool {
+        let next = self.open.iter().map(|open| open.zone);
+        next.chain(self.flights.iter().chain(&self.ready).map(|group| group.zone)).any(|other| other == zone)
     }
 
     /// The zone that is being written, and where its next group begins.
@@ -196,6 +203,8 @@ impl Stream {
         let group = self.filling.as_mut()?;
         let (from, grains) = (group.grains, entry.what.grains());
         group.bytes[BLOCK + from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
+        let (blocks, most) = (group.blocks_with(grains), group.most());
+        assert!(blocks <= most, "a group gets {blocks} blocks of data, and may have {most}");
         let begun = group.blocks_with(grains) - group.blocks();
         group.grains += grains;
         put_entry(&mut group.bytes, group.entries, group.first, entry);
@@ -234,6 +243,7 @@ impl Stream {
         common.written.data += data as u64;
         common.written.padding += (blocks - 1 - data) as u64;
         let end = offset + blocks;
+        assert!(end <= capacity, "a group ends at block {end} of zone {zone}, which has {capacity}");
         self.open = (end < capacity).then_some(Open { next: end, ..open });
         let bytes = bytes.freeze();
         self.ready.push_back(Closed { zone, start: offset, blocks, bytes, fua, completion: None });
@@ -257,6 +267,13 @@ impl Stream {
             && let Some(mut group) = self.ready.pop_front()
         {
             let start = common.device.geometry().start(ZoneIndex(group.zone));
+            let before = self.flights.back().map(|before| (before.zone, before.start + before.blocks));
+            assert!(
+                before.is_none_or(|end| end == (group.zone, group.start)),
+                "block {} of zone {} is written behind {before:?}",
+                group.start,
+                group.zone
+            );
             let data = group.bytes.slice_blocks(0..group.blocks as u64);
             let command = Command::write(Lba(start.0 + group.start as u64), data, group.fua);
             group.completion = Some(common.device.submit(command));
@@ -281,6 +298,7 @@ impl Stream {
 
     /// Allows writes to the zone of the first group that waits.
     pub fn begin_zone(&mut self, common: &mut Common<'_>) {
+        assert!(self.flights.is_empty(), "a zone is begun with {} groups in flight", self.flights.len());
         self.writing = self.ready.front().map(|group| group.zone);
         self.submit(common);
     }
@@ -289,6 +307,12 @@ impl Stream {
     pub fn land(&mut self, done: Done, capacity: u32, common: &mut Common<'_>) -> Option<u32> {
         let group = self.flights.pop_front()?;
         self.landed += 1;
+        assert!(
+            self.landed <= self.closed,
+            "{} groups have landed, and {} are closed",
+            self.landed,
+            self.closed
+        );
         drop(done);
         let Closed { zone, start, blocks, bytes, .. } = group;
         common.pool.give(bytes);
