@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol: another one whenever anything is said that was not said before. A daemon and a command of
 /// different versions refuse each other.
-pub const PROTOCOL: u32 = 12;
+pub const PROTOCOL: u32 = 13;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -50,6 +50,9 @@ pub enum Request {
     /// Puts a drive in the place of a member, which is copied or, if it shall be `now` or is out, rebuilt:
     /// [`crate::report::Rebuilt`].
     Replace { member: MemberName, drive: PathBuf, now: bool, yes: bool },
+    /// Cancels the copy that is under way, of the member or to the drive if one is given: [`crate::report::Failed`], or
+    /// nothing if there is no such copy.
+    CancelCopy { member: Option<MemberName> },
     /// Goes on with a rebuild, or watches the one that is going on: [`crate::report::Rebuilt`].
     Rebuild,
     /// What is on a member: [`crate::report::Examined`].
