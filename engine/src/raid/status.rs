@@ -12,7 +12,7 @@ use crate::{
     },
     zone::{ZoneIndex, ZoneInfo},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a member is to the array now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,9 +244,18 @@ impl Raid {
         let superblock = self.membership.superblock();
         let zones = self.catalog.records();
         let unreadable = self.catalog.unreadable.count(self.members.count());
+        // Most zones lack nothing and are at rest, and are passed over at once.
+        let mut concerned: BTreeSet<u32> =
+            (0..).zip(zones.iter()).filter(|(_, record)| record.lost != 0).map(|(zone, _)| zone).collect();
+        concerned.extend(self.zones.running_or_stuck());
+        if !self.members.are_enough(self.members.active()) {
+            concerned.extend(0..self.geometry.zones);
+        }
+        let lost = |zone: &u32| zones[*zone as usize].lost;
         let members = (0..self.members.count()).map(|m| {
             let (active, about) = (self.members.is_active(m), self.members.about(m));
-            let zones_to_rebuild = zones.iter().filter(|z| active && z.lost & (1 << m) != 0).count() as u32;
+            let lacks = |zone: &&u32| active && lost(zone) & (1 << m) != 0;
+            let zones_to_rebuild = concerned.iter().filter(lacks).count() as u32;
             let state = match (active, zones_to_rebuild) {
                 (false, _) => MemberState::Out,
                 (true, 0) => MemberState::Active,
@@ -277,8 +286,11 @@ impl Raid {
         // Zones in doubt lack what they lack until they are decided.
         let missing =
             |zone: u32| self.members.out() | self.catalog.lost(ZoneIndex(zone)) & self.members.active();
-        let decided = || self.zones.all().filter(|zone| !self.zones.is_offline(*zone));
-        let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).max().unwrap_or(0);
+        let all_zones = concerned.iter().map(|zone| ZoneIndex(*zone));
+        let decided = || all_zones.clone().filter(|zone| !self.zones.is_offline(*zone));
+        let is_any_decided = self.zones.offline().len() < self.geometry.zones as usize;
+        let out = if is_any_decided { self.members.out().count_ones() as usize } else { 0 };
+        let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).fold(out, usize::max);
         let mut gaps: Vec<Gap> = self.catalog.unreadable.gaps();
         gaps.extend(self.catalog.holes().all().into_iter().map(|hole| Gap {
             zone: hole.zone,

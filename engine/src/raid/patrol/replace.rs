@@ -213,8 +213,8 @@ impl Raid {
         let show = |done_bytes: u64, total_bytes: u64| {
             progress(Progress { done_bytes: done_bytes.min(total_bytes), total_bytes, kept_bytes });
         };
-        let mut bytes = 0;
-        let mut result = self.copy_all(seat, (mirror, &target), &mut bytes, &show).await;
+        let (bytes, in_place) = (Cell::new(0), Cell::new(kept_bytes));
+        let mut result = self.copy_all(seat, (mirror, &target), (&bytes, &in_place), &show).await;
         loop {
             let left_out = match result {
                 Ok(left_out) if self.members.is_seated(seat) => left_out,
@@ -224,9 +224,9 @@ impl Raid {
             target.close().await;
             let handed_over = self.hand_over(seat, mirror, new, &left_out);
             result = match self.in_stillness(seat.member, handed_over).await {
-                Ok(true) => return Ok(Ok(Some(bytes))),
+                Ok(true) => return Ok(Ok(Some(bytes.get()))),
                 // There are zones again that are neither followed nor left out.
-                Ok(false) => self.copy_all(seat, (mirror, &target), &mut bytes, &show).await,
+                Ok(false) => self.copy_all(seat, (mirror, &target), (&bytes, &in_place), &show).await,
                 Err(error) => Err(error),
             }
         }
@@ -267,7 +267,7 @@ impl Raid {
         self: &Rc<Self>,
         seat: Seat,
         (mirror, target): (&Rc<Mirror>, &Target),
-        done_bytes: &mut u64,
+        (done_bytes, in_place): (&Cell<u64>, &Cell<u64>),
         show: &dyn Fn(u64, u64),
     ) -> Result<BTreeMap<u32, NoPart>, NotTaken> {
         let mut left_out = BTreeMap::new();
@@ -280,9 +280,8 @@ impl Raid {
             let to_copy = self.to_copy(seat.member, mirror, &left_out);
             let to_read = to_copy.iter().filter(|zone| !self.is_copied(**zone, target));
             let left_bytes: u64 = to_read.map(|zone| self.member_bytes(*zone)).sum();
-            let total_bytes = self.copy_progress(seat.member, target).total_bytes;
-            let in_place = total_bytes.saturating_sub(left_bytes);
-            show(in_place, total_bytes);
+            let (before, total_bytes) = (in_place.get(), in_place.get() + left_bytes);
+            show(before, total_bytes);
             let Some(zone) = to_copy.iter().copied().find(|zone| self.is_free(*zone)) else {
                 if to_copy.is_empty() {
                     return Ok(left_out);
@@ -295,7 +294,7 @@ impl Raid {
             let report = |bytes: u64| {
                 copied.set(copied.get() + bytes);
                 // Some blocks of a ZRWA are copied twice.
-                show(in_place + copied.get().min(self.member_bytes(zone)), total_bytes);
+                show(before + copied.get().min(self.member_bytes(zone)), total_bytes);
             };
             let result = self.copy_zone(zone, target, &Copy { seat, mirror, report: &report }).await;
             if result.is_err() && mirror.error().is_none() {
@@ -305,7 +304,11 @@ impl Raid {
             self.duty.leave();
             self.zones.changed.open();
             match result {
-                Ok(()) => *done_bytes += copied.get(),
+                Ok(()) => {
+                    done_bytes.set(done_bytes.get() + copied.get());
+                    let is_new = copied.get() > 0;
+                    in_place.set(before + if is_new { self.member_bytes(zone) } else { 0 });
+                }
                 Err(Stopped::Again) => {}
                 Err(Stopped::Error(reason)) => _ = left_out.insert(zone.0, reason),
             }
