@@ -30,7 +30,7 @@ pub use crate::raid::{
     recover::scan::examine,
     status::{
         ArrayStatus, Examined, Inspected, LeftOut, LostBlocks, MemberState, MemberStatus, OfflineZone,
-        Progress, Rebuilt, Replaced,
+        Progress, Rebuilt, Replaced, UnfinishedCopy,
     },
 };
 
@@ -204,7 +204,24 @@ impl Array {
         drives: Vec<Drive>,
         tails: Option<&Tails>,
     ) -> Result<Inspected, ArrayError> {
-        look(runtime, drives, Told { tails, ..Told::default() }, Behaviour::default()).await?.inspected()
+        Array::inspect_with(runtime, drives, &[], tails).await
+    }
+
+    /// As [`Array::inspect`], with the progress of copies to the `filled` drives that are unfinished.
+    pub async fn inspect_with(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        filled: &[Drive],
+        tails: Option<&Tails>,
+    ) -> Result<Inspected, ArrayError> {
+        let told = Told { tails, ..Told::default() };
+        look(runtime, drives, told, Behaviour::default()).await?.inspected(filled).await
+    }
+
+    /// The unfinished copy of a member to `drive` that [`Array::replace`] would continue; `None` if there is none.
+    pub async fn copy_to(&self, drive: &Drive) -> Option<UnfinishedCopy> {
+        let raid = self.0.raid();
+        raid.copy_to(drive).await
     }
 
     /// Checks whether `drive` could take the place of a member; the error names the property that it lacks.
@@ -223,7 +240,7 @@ impl Array {
     /// not.
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
         let raid = self.0.raid();
-        raid.mirror_with(member, &raid.newcomer(member, drive)?).map(|_| ())
+        raid.mirror_with(member, &raid.newcomer(member, drive, None)?).map(|_| ())
     }
 
     /// Cancels [`Array::replace`]: it returns an error once the new drive has been made blank.
@@ -235,7 +252,8 @@ impl Array {
     }
 
     /// Replaces the drive of `member`, which works: it is copied to `drive`, and writes go to both, until both hold the
-    /// same; then the old drive is no longer a member. Every zone of the new drive is reset first. Parts that could not
+    /// same; then the old drive is no longer a member. Every zone of the new drive is reset first, except for zones that an
+    /// interrupted copy of the member has completed. Parts that could not
     /// be copied are to be rebuilt afterwards; all of them, if the old drive fails meanwhile. Has to be polled to its
     /// end, as [`Array::rebuild`].
     ///
@@ -254,9 +272,8 @@ impl Array {
         if !raid.members.is_active(member) {
             return Err(NoReplacement::NothingToCopy(member).into());
         }
-        let newcomer = raid.newcomer(member, &drive)?;
         raid.members.check_unused(&drive)?;
-        match raid.replace(member, newcomer, progress).await? {
+        match raid.replace(member, &drive, progress).await? {
             Some(bytes) => Ok(Replaced::Copied { bytes }),
             None => {
                 self.attach(member, drive).await?;

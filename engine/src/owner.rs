@@ -23,22 +23,22 @@ use crate::{
     device::{Command, DeviceError},
     format::{
         record::ZoneRecord,
-        superblock::{Stage, Superblock},
+        superblock::{AGGREGATES, Order, Stage, Superblock},
     },
     raid::{
         Behaviour, Drive,
         catalog::Catalog,
         create::array_geometry,
-        erase::{reset_each, wipe},
+        erase::{reset_each, wipe, wipe_filled},
         error::{ArrayError, BadDrive, DriveFault, NoArray},
         geometry::META_ZONES,
         holes::HoleMap,
-        journal::logged::Live,
+        journal::{label::read_label, logged::Live, read::NoLog},
         parts::Raid,
         recover::{
             assemble::{Told, look},
             membership::effective,
-            scan::{Candidate, find_log},
+            scan::{Candidate, find_log, prepare},
         },
     },
     runtime::Runtime,
@@ -118,6 +118,25 @@ impl Array {
 pub async fn make_blank(drive: &Drive) -> Result<(), ArrayError> {
     let wiped = wipe(&*drive.device).await;
     wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)).into())
+}
+
+/// Makes a drive blank that is being filled with a copy of a member, for an array that does not run: the copy is
+/// cancelled. If this is interrupted, the copy is still unfinished and can continue. `false` if the drive is another one;
+/// then it is unchanged.
+///
+/// # Errors
+/// The drive cannot be written.
+pub async fn cancel_copy(runtime: &Runtime, drive: &Drive) -> Result<bool, ArrayError> {
+    let Err(NoLog::Target(..)) = find_log(runtime, drive).await else { return Ok(false) };
+    for aggregate in AGGREGATES {
+        let Some(device) = prepare(runtime, drive.device.clone(), Order::Any, aggregate) else { continue };
+        if read_label(&device).await.is_some_and(|label| label.superblock.aggregate == aggregate) {
+            let wiped = wipe_filled(&*drive.device, &*device).await;
+            wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)))?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Marks a drive as belonging to an array that is being destroyed.

@@ -4,6 +4,7 @@ use engine::{
     array::{ArrayError, Drive, examine},
     device::{Command, Plate},
     format::superblock::{Stage, SuperblockMember},
+    raid::error::DriveFault,
     runtime::Runtime,
     zone::{ZoneIndex, ZoneState},
 };
@@ -39,12 +40,23 @@ pub struct Label {
     pub plates: Vec<Plate>,
 }
 
+/// The member that a drive is being filled with a copy of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filled {
+    pub array: [u8; 16],
+    pub role: u32,
+    /// A sentence without its subject.
+    pub sentence: String,
+}
+
 /// Contents of a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Every zone is empty.
     Blank,
     Member(Label),
+    /// A part of a copy of a member: the drive is being filled to replace it.
+    Filled(Filled),
     /// Other data, or a superblock that cannot be used: a sentence without its subject.
     Other(String),
 }
@@ -78,7 +90,14 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             plates: found.superblock.members.into_iter().map(|member| member.plate).collect(),
         }),
         // The caller names the drive already.
-        Err(ArrayError::Drive(bad)) => Content::Other(bad.fault.to_string()),
+        Err(ArrayError::Drive(bad)) => match bad.fault {
+            DriveFault::Target { array, member } => Content::Filled(Filled {
+                array: array.0,
+                role: member as u32,
+                sentence: bad.fault.to_string(),
+            }),
+            fault => Content::Other(fault.to_string()),
+        },
         Err(error) => Content::Other(error.to_string()),
     }
 }

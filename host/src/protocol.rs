@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 12;
+pub const PROTOCOL: u32 = 13;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -49,6 +49,9 @@ pub enum Request {
     Fail { member: MemberName },
     /// Replaces a member. It is copied, or rebuilt if it is out or if `now` is set: [`crate::report::Rebuilt`].
     Replace { member: MemberName, drive: PathBuf, now: bool, yes: bool },
+    /// Cancels the running copy, that of the member or to the drive if one is named: [`crate::report::Failed`], or
+    /// nothing if there is no such copy.
+    CancelCopy { member: Option<MemberName> },
     /// Continues an interrupted rebuild, or follows the running one: [`crate::report::Rebuilt`].
     Rebuild,
     /// Describes the drive of a member: [`crate::report::Examined`].

@@ -5,7 +5,10 @@ use crate::{
     report::{Failed, is_or_are, members_named},
 };
 use anyhow::{Result, anyhow, bail, ensure};
-use engine::array::{Array, ArrayStatus, Drive, MemberState, MemberStatus, Progress, Replaced};
+use engine::{
+    array::{Array, ArrayError, ArrayStatus, Drive, MemberState, MemberStatus, Progress, Replaced},
+    raid::error::{NoReplacement, NotTaken},
+};
 use std::path::{Path, PathBuf};
 
 /// The members of an array, to resolve the name of one.
@@ -104,7 +107,7 @@ pub async fn replace(
     if works && !now {
         let advice = |error| anyhow!("{error}; --now takes the old drive out first and rebuilds it");
         array.can_copy(role, &drive).map_err(advice)?;
-        let replaced = array.replace(role, drive, progress).await?;
+        let replaced = array.replace(role, drive, progress).await.map_err(advise)?;
         if replaced == Replaced::Attached {
             note(&format!("member {role} went out on the way: {new} is rebuilt from the others"));
         }
@@ -119,6 +122,20 @@ pub async fn replace(
     }
     array.attach(role, drive).await?;
     Ok(Replaced::Attached)
+}
+
+/// Adds to an error of a copy what can be done.
+fn advise(error: ArrayError) -> anyhow::Error {
+    let advice = match &error {
+        ArrayError::Replace(NoReplacement::Failed { why: NotTaken::NewFailed(_), .. }) => {
+            "give another drive, or remove the cause and repeat the command, which continues the copy"
+        }
+        ArrayError::Replace(NoReplacement::Failed { why: NotTaken::LeftOut { .. }, .. }) => {
+            "rebuild that drive first (zoneraid rebuild), and repeat the command, which continues the copy"
+        }
+        _ => return error.into(),
+    };
+    anyhow!("{error}; {advice}")
 }
 
 /// Bytes that were copied.

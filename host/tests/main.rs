@@ -9,6 +9,7 @@ mod advice;
 mod cli;
 mod clients;
 mod completions;
+mod copies;
 mod daemon;
 mod demo;
 mod full;

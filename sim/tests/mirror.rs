@@ -12,20 +12,24 @@ use emu::{
     ssd::{Cut, Fault},
 };
 use engine::{
-    array::{Array, ArrayError, CreateOptions, Drive, MemberState, Replaced},
+    array::{Array, ArrayError, CreateOptions, Drive, MemberState, Progress, Replaced, UnfinishedCopy},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Geometry, ZonedDevice, Zones},
     format::record::Record,
+    owner::cancel_copy,
     raid::policy::Policy,
     runtime::Runtime,
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
 };
 
-const POLICIES: [Policy; 3] = [Policy::Zrwa, Policy::InPlace, Policy::Log];
+/// A policy, and the blocks of a group if zones are written by appends.
+type Kind = (Policy, u32);
+
+const POLICIES: [Kind; 4] = [(Policy::Zrwa, 0), (Policy::InPlace, 0), (Policy::Log, 0), (Policy::Log, 4)];
 const CHUNK: u64 = 4;
 const MEMBERS: usize = 4;
 /// The member that is replaced, and the number of the new drive.
@@ -33,7 +37,7 @@ const OLD: usize = 1;
 const NEW: usize = MEMBERS;
 const META: u32 = 2;
 /// First block of data on a drive.
-const DATA: u64 = META as u64 * 256;
+const DATA: u64 = META as u64 * 512;
 /// Capacity of a zone in blocks: 12 rows of three data chunks.
 const CAPACITY: u64 = 12 * 3 * CHUNK;
 /// Blocks written to each zone: a full one; one that is finished early; tails inside a chunk, at the end of a stripe
@@ -43,7 +47,7 @@ const TAILS: [u64; 6] = [CAPACITY, 30, 17, 48, CAPACITY - 7, 0];
 const FINISHED: u32 = 1;
 
 fn shape() -> Geometry {
-    geometry(TAILS.len() as u32 + META, 240, 8)
+    geometry(TAILS.len() as u32 + META, 500, 8)
 }
 
 type Outcome = Rc<RefCell<Option<Result<Replaced, ArrayError>>>>;
@@ -66,17 +70,23 @@ impl Drop for Scene {
 
 impl Scene {
     /// Four members, and a blank drive.
-    fn new(policy: Policy, volatile: bool) -> Scene {
+    fn new(policy: Kind, volatile: bool) -> Scene {
         let shape = Geometry { volatile_cache: volatile, ..shape() };
         Scene::shaped(policy, &shape, &shape, Some(CAPACITY))
     }
 
     /// With zones of `zone_size_blocks`, or of the largest possible size.
-    fn shaped(policy: Policy, shape: &Geometry, new: &Geometry, zone_size_blocks: Option<u64>) -> Scene {
+    fn shaped(
+        (policy, group_blocks): Kind,
+        shape: &Geometry,
+        new: &Geometry,
+        zone_size_blocks: Option<u64>,
+    ) -> Scene {
         let (runtime, rig) = (Runtime::new(), Rig::new());
         let mut drives: Vec<_> = (0..MEMBERS).map(|_| rig.drive(shape)).collect();
         drives.push(rig.drive(new));
-        let options = CreateOptions { policy: Some(policy), zone_size_blocks, ..options(CHUNK) };
+        let policy = Some(policy);
+        let options = CreateOptions { policy, group_blocks, zone_size_blocks, ..options(CHUNK) };
         let array = run(&runtime, Array::create(&runtime, options, drives[..MEMBERS].to_vec())).unwrap();
         let numbers = (0..drives.len()).collect();
         let scene = Scene { runtime, rig, drives, numbers, array };
@@ -222,7 +232,7 @@ fn judge_what_goes_on(scene: &Scene) {
 }
 
 /// Number of commands of a whole replacement that change drives, and of those up to the last one to the new drive.
-fn commands(policy: Policy, volatile: bool) -> (usize, usize) {
+fn commands(policy: Kind, volatile: bool) -> (usize, usize) {
     let scene = Scene::new(policy, volatile);
     let (all, copied) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let (counted, before) = (all.clone(), copied.clone());
@@ -240,7 +250,7 @@ fn commands(policy: Policy, volatile: bool) -> (usize, usize) {
 
 #[test]
 fn replacement_survives_power_cut_at_any_command() {
-    for (policy, volatile) in POLICIES.into_iter().zip([false, false, true]) {
+    for (policy, volatile) in POLICIES.into_iter().zip([false, false, true, false]) {
         let (all, last_of_new) = commands(policy, volatile);
         // Each one while the new drive takes over, and some of those before.
         let first_close = last_of_new.saturating_sub(40);
@@ -417,7 +427,7 @@ fn replacement_mirrors_concurrent_writes_and_resets() {
 
 #[test]
 fn replacement_refuses_unfit_drives_without_changes() {
-    let scene = Scene::new(Policy::Zrwa, false);
+    let scene = Scene::new(POLICIES[0], false);
     let shape = scene.drives[OLD].device.geometry().clone();
     let far = scene.rig.drive(&Geometry { zone_size_blocks: 2 * shape.zone_size_blocks, ..shape });
     let replace = |member, drive: &Drive| {
@@ -444,7 +454,7 @@ fn replacement_abandons_new_drive_after_one_missed_command() {
         let missed = Rc::new(Cell::new(false));
         let told = missed.clone();
         scene.rig.rule(move |drive, command| {
-            match drive == NEW && matches!(command, Command::Write { .. }) && !told.replace(true) {
+            match drive == NEW && written_zone(command).is_some() && !told.replace(true) {
                 true => Act::Fail,
                 false => Act::Pass,
             }
@@ -473,9 +483,8 @@ fn replacement_takes_over_only_after_pending_commands() {
             scene.rig.rule(move |drive, command| {
                 told.set(told.get() || drive == NEW && is_metadata(command, DATA));
                 let held = match command {
-                    Command::Write { lba, .. } => lba.0 >= DATA,
                     Command::Reset { .. } | Command::Flush => true,
-                    _ => false,
+                    _ => written_zone(command) >= Some(META),
                 };
                 Act::hold_if(drive == 0 && held)
             });
@@ -558,7 +567,7 @@ fn replacement_abandons_new_drive_after_failed_flush() {
 fn replacement_abandons_failing_drive_with_all_zones_omitted() {
     let shape = Geometry { volatile_cache: true, ..geometry(1 + META, 240, 8) };
     for (policy, flush) in POLICIES.into_iter().flat_map(|policy| [(policy, 0), (policy, 1)]) {
-        let mut scene = support::scene::Scene::shaped(policy, shape.clone());
+        let mut scene = support::scene::Scene::shaped(policy.0, shape.clone());
         scene.write(0, 0, 17);
         // The drive's data chunk of the incomplete stripe.
         let row = scene.data() + CHUNK;
@@ -584,10 +593,11 @@ fn replacement_abandons_failing_drive_with_all_zones_omitted() {
 fn replacement_follows_zone_reset_at_last_moment() {
     for policy in POLICIES {
         let scene = Scene::new(policy, false);
-        let zone = DATA + 3 * shape().zone_size_blocks..DATA + 4 * shape().zone_size_blocks;
-        scene.rig.rule(move |drive, command| match command {
-            Command::Write { lba, .. } if drive == OLD && zone.contains(&lba.0) => Act::Refuse,
-            _ => Act::Pass,
+        scene.rig.rule(move |drive, command| {
+            match drive == OLD && written_zone(command) == Some(part(3).0) {
+                true => Act::Refuse,
+                false => Act::Pass,
+            }
         });
         write(&scene.runtime, &scene.array, 3, TAILS[3], 21, true);
         assert_eq!(scene.array.status().members[OLD].zones_to_rebuild, 1, "{policy:?}");
@@ -631,7 +641,7 @@ fn replacement_completion_is_in_all_superblocks() {
 #[test]
 fn replacement_finishes_zones_filled_meanwhile_on_larger_drive() {
     for policy in POLICIES {
-        let larger = Geometry { zone_capacity_blocks: 250, ..shape() };
+        let larger = Geometry { zone_capacity_blocks: 510, ..shape() };
         let scene = Scene::shaped(policy, &shape(), &larger, None);
         let outcome = scene.start_all_but_one();
         let capacity = wp_capacity(&scene, 5);
@@ -644,6 +654,15 @@ fn replacement_finishes_zones_filled_meanwhile_on_larger_drive() {
         scene.release();
         assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?}");
         assert_eq!(physical(&scene, NEW, 5).0, ZoneState::Full, "{policy:?}");
+    }
+}
+
+/// The zone of a drive that a command writes to.
+fn written_zone(command: &Command) -> Option<u32> {
+    match command {
+        Command::Write { lba, .. } => Some((lba.0 / shape().zone_size_blocks) as u32),
+        Command::Append { zone, .. } => Some(zone.0),
+        _ => None,
     }
 }
 
@@ -662,7 +681,7 @@ fn physical(scene: &Scene, drive: usize, zone: u32) -> (ZoneState, u64, bool) {
 /// Both drives read the same, also where nothing was written.
 #[test]
 fn replacement_copied_zones_read_identically_on_both_drives() {
-    for policy in POLICIES.into_iter().filter(|policy| policy.uses_zrwa()) {
+    for policy in POLICIES.into_iter().filter(|(policy, _)| policy.uses_zrwa()) {
         let scene = Scene::new(policy, false);
         scene.rig.fail_unwritten();
         // Stripes with slots on different members.
@@ -677,7 +696,7 @@ fn replacement_copied_zones_read_identically_on_both_drives() {
                     let (data, oob) = (Buf::zeroed(BLOCK), Buf::zeroed(16));
                     let read = Command::Read { lba: Lba(block), data, oob };
                     let done = run(&scene.runtime, scene.drives[drive].device.submit(read));
-                    let found = policy.uses_marks().then(|| done.oob.to_vec());
+                    let found = policy.0.uses_marks().then(|| done.oob.to_vec());
                     done.result.map(|()| (done.data.to_vec(), found))
                 };
                 assert!(read(OLD) == read(NEW), "{policy:?}, zone {zone}: block {block} is another one");
@@ -711,6 +730,54 @@ fn replacement_superblock_on_lone_drive_is_superseded() {
     }
 }
 
+/// Zones of the new drive that are not empty.
+fn used_zones(scene: &Scene) -> Vec<ZoneInfo> {
+    let report = Command::Report { first: ZoneIndex(0), count: shape().zones };
+    let mut zones = run(&scene.runtime, scene.drives[NEW].device.submit(report)).zones;
+    zones.retain(|info| info.state != ZoneState::Empty);
+    zones
+}
+
+/// The unfinished copies that an assembly of the members would continue.
+fn copies(scene: &Scene) -> Vec<UnfinishedCopy> {
+    let (members, filled) = (scene.drives[..MEMBERS].to_vec(), &scene.drives[NEW..]);
+    run(&scene.runtime, Array::inspect_with(&scene.runtime, members, filled, None)).unwrap().copies
+}
+
+/// Assembles the members again, as after a crash of the process or a power cut.
+fn crash(scene: &mut Scene, power: bool) {
+    scene.runtime.clear();
+    scene.rig.drop_held();
+    scene.rig.rule(|_, _| Act::Pass);
+    if power {
+        scene.rig.cut_power(&mut Rng::new(1), |_| Cut { cache_lost: true, zrwa_lost: false });
+    }
+    let members = scene.drives[..MEMBERS].to_vec();
+    scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, members)).unwrap();
+}
+
+/// Checks all data without the old drive and another member.
+fn check_with_new(scene: &mut Scene, tails: &[u64]) {
+    let there = (0..=MEMBERS).filter(|drive| ![OLD, 3].contains(drive));
+    let there = there.map(|drive| scene.drives[drive].clone()).collect();
+    scene.runtime.clear();
+    scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, there)).unwrap();
+    for (zone, tail) in (0..).zip(tails) {
+        check(&scene.runtime, &scene.array, zone, *tail);
+    }
+}
+
+/// Zones of the new drive that are written from now on.
+fn written_zones(scene: &Scene) -> Rc<RefCell<Vec<u32>>> {
+    let written = Rc::new(RefCell::new(Vec::new()));
+    let seen = written.clone();
+    scene.rig.rule(move |drive, command| {
+        seen.borrow_mut().extend(written_zone(command).filter(|_| drive == NEW));
+        Act::Pass
+    });
+    written
+}
+
 #[test]
 fn replacement_cancelled_leaves_new_drive_blank() {
     for policy in POLICIES {
@@ -718,23 +785,123 @@ fn replacement_cancelled_leaves_new_drive_blank() {
         assert!(scene.array.cancel_replacement().is_err());
         let outcome = scene.start_all_but_one();
         // Writes go to both drives.
-        let tail = TAILS[3];
-        assert_eq!(run(&scene.runtime, scene.submit_write(3, tail, 5)).result, Ok(()));
+        let mut tails = TAILS;
+        assert_eq!(run(&scene.runtime, scene.submit_write(3, tails[3], 5)).result, Ok(()));
+        tails[3] += 5;
         assert_eq!(scene.array.cancel_replacement(), Ok(()));
         scene.release();
         assert!(outcome.take().is_some_and(|result| result.is_err()), "{policy:?}");
-        let report = Command::Report { first: ZoneIndex(0), count: shape().zones };
-        let zones = run(&scene.runtime, scene.drives[NEW].device.submit(report)).zones;
-        assert!(zones.iter().all(|info| info.state == ZoneState::Empty), "{policy:?} {zones:?}");
+        assert_eq!(used_zones(&scene), [], "{policy:?}");
+        assert!(scene.array.cancel_replacement().is_err());
         // The old drive is still the member, and another replacement can be started.
-        assert!(scene.array.status().members.iter().all(|member| member.state == MemberState::Active));
+        scene.check_active();
         assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?}");
-        let there = (0..=MEMBERS).filter(|drive| ![OLD, 3].contains(drive));
-        let there = there.map(|drive| scene.drives[drive].clone()).collect();
-        scene.runtime.clear();
-        scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, there)).unwrap();
-        check(&scene.runtime, &scene.array, 3, tail + 5);
-        check(&scene.runtime, &scene.array, 0, TAILS[0]);
+        check_with_new(&mut scene, &tails);
+    }
+}
+
+#[test]
+fn copy_is_cancelled_while_new_drive_is_emptied() {
+    let scene = Scene::new(POLICIES[0], false);
+    scene.rig.rule(|drive, command| Act::hold_if(drive == NEW && matches!(command, Command::Reset { .. })));
+    let outcome = scene.start();
+    scene.runtime.run();
+    assert!(scene.rig.held() > 0);
+    assert_eq!([scene.array.cancel_replacement(), scene.array.cancel_replacement()], [Ok(()), Ok(())]);
+    scene.release();
+    let said = outcome.take().unwrap().unwrap_err().to_string();
+    assert!(said.contains("cancelled"), "{said}");
+    assert_eq!(used_zones(&scene), []);
+    scene.check_active();
+}
+
+#[test]
+fn rebuild_is_not_cancelled_as_copy() {
+    let scene = Scene::new(POLICIES[0], false);
+    run(&scene.runtime, scene.array.fail(OLD)).unwrap();
+    run(&scene.runtime, scene.array.attach(OLD, scene.drives[NEW].clone())).unwrap();
+    scene.rig.rule(|drive, command| Act::hold_if(drive == NEW && matches!(command, Command::Write { .. })));
+    let array = scene.array.clone();
+    scene.runtime.spawn(async move { _ = array.rebuild(&|_| ()).await });
+    scene.runtime.run();
+    assert!(scene.rig.held() > 0 && scene.array.cancel_replacement().is_err());
+    scene.release();
+    scene.check_active();
+}
+
+/// The new drive is blank, or the copy is still unfinished and continues.
+#[test]
+fn cancellation_may_be_cut_at_any_reset() {
+    for policy in POLICIES {
+        for cut in 0.. {
+            let mut scene = Scene::new(policy, false);
+            let outcome = scene.start_all_but_one();
+            assert_eq!(scene.array.cancel_replacement(), Ok(()));
+            let resets = Rc::new(Cell::new(0));
+            let count = resets.clone();
+            scene.rig.rule(move |drive, command| {
+                let resets = drive == NEW && matches!(command, Command::Reset { .. });
+                count.set(count.get() + u64::from(resets));
+                Act::hold_if(resets)
+            });
+            scene.runtime.run();
+            scene.rig.release(|_, command| !matches!(command, Command::Reset { .. }));
+            scene.runtime.run();
+            let mut done = 0;
+            while done < cut && scene.rig.held() > 0 {
+                scene.rig.release(|position, _| position == 0);
+                scene.runtime.run();
+                done += 1;
+            }
+            let ended = outcome.borrow().is_some();
+            assert!(scene.rig.held() > 0 || ended, "{policy:?} {cut}");
+            crash(&mut scene, true);
+            let (used, unfinished) = (used_zones(&scene), copies(&scene));
+            assert_eq!(unfinished.is_empty(), used.is_empty(), "{policy:?} {cut}: {used:?}");
+            assert!(!ended || used.is_empty());
+            scene.check_active();
+            if cut % 3 == 0 || ended {
+                assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?} {cut}");
+                check_with_new(&mut scene, &TAILS);
+            }
+            if ended {
+                break;
+            }
+        }
+    }
+}
+
+/// A drive that is being filled is made blank without an array, its label last.
+#[test]
+fn unfinished_copy_is_cancelled_without_assembly() {
+    for policy in POLICIES {
+        let mut scene = Scene::new(policy, false);
+        scene.start_all_but_one();
+        crash(&mut scene, true);
+        let [found] = &copies(&scene)[..] else { panic!("{policy:?}: {:?}", copies(&scene)) };
+        assert_eq!((found.member, &found.drive), (OLD, &scene.drives[NEW].name));
+        let cancel = |drive: &Drive| run(&scene.runtime, cancel_copy(&scene.runtime, drive));
+        assert_eq!(cancel(&scene.drives[0]), Ok(false));
+        assert_eq!(cancel(&scene.drives[NEW]), Ok(true), "{policy:?}");
+        assert_eq!((used_zones(&scene), copies(&scene)), (vec![], vec![]));
+        assert_eq!(cancel(&scene.drives[NEW]), Ok(false), "{policy:?}");
+    }
+}
+
+/// The label of a drive names the drive that is copied: when another one has taken its place, it does not count.
+#[test]
+fn copy_of_former_member_does_not_continue() {
+    for policy in POLICIES {
+        let mut scene = Scene::new(policy, false);
+        scene.start_all_but_one();
+        crash(&mut scene, false);
+        let other = scene.rig.drive(&shape());
+        assert!(matches!(run(&scene.runtime, scene.array.replace(OLD, other.clone(), &|_| ())), Ok(_)));
+        assert_eq!(run(&scene.runtime, scene.array.copy_to(&scene.drives[NEW])), None, "{policy:?}");
+        let written = written_zones(&scene);
+        assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?}");
+        assert!(written.borrow().contains(&part(0).0));
+        check_with_new(&mut scene, &TAILS);
     }
 }
 
@@ -746,37 +913,31 @@ fn replacement_resumes_with_copied_zones_after_interruption() {
             let mut scene = Scene::new(policy, volatile);
             let outcome = scene.start_all_but_one();
             assert!(outcome.borrow().is_none());
-            scene.runtime.clear();
-            scene.rig.drop_held();
-            scene.rig.rule(|_, _| Act::Pass);
-            if power {
-                scene.rig.cut_power(&mut Rng::new(1), |_| Cut { cache_lost: true, zrwa_lost: false });
-            }
-            let members = scene.drives[..MEMBERS].to_vec();
-            scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, members)).unwrap();
+            crash(&mut scene, power);
             // One of the zones is rewritten in between.
             submit(&scene.runtime, &scene.array, reset(FINISHED));
             write(&scene.runtime, &scene.array, FINISHED, 0, 30, true);
             submit(&scene.runtime, &scene.array, Command::Finish { zones: Zones::One(ZoneIndex(FINISHED)) });
-            let written = Rc::new(RefCell::new(Vec::new()));
-            let seen = written.clone();
-            scene.rig.rule(move |drive, command| {
-                if let (NEW, Command::Write { lba, .. }) = (drive, command) {
-                    seen.borrow_mut().push(lba.0 / shape().zone_size_blocks);
-                }
-                Act::Pass
-            });
-            assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?}");
+            let unfinished = run(&scene.runtime, scene.array.copy_to(&scene.drives[NEW])).unwrap();
+            let Progress { done_bytes, total_bytes, kept_bytes } = unfinished.progress;
+            let zone_bytes = 12 * CHUNK * BLOCK as u64;
+            assert_eq!((done_bytes, kept_bytes), (zone_bytes, zone_bytes), "{policy:?}");
+            assert!((2 * zone_bytes..3 * zone_bytes).contains(&total_bytes), "{total_bytes}");
+            let written = written_zones(&scene);
+            let shown = Rc::new(RefCell::new(Vec::new()));
+            let (array, new, told) = (scene.array.clone(), scene.drives[NEW].clone(), shown.clone());
+            let progress = move |progress: Progress| told.borrow_mut().push(progress);
+            let replaced = run(&scene.runtime, array.replace(OLD, new, &progress));
+            drop(array);
+            assert!(matches!(replaced, Ok(Replaced::Copied { .. })), "{policy:?}");
             let zones = written.take();
-            assert!(!zones.contains(&part(0).0.into()), "{policy:?} {volatile} {power}: {zones:?}");
-            assert!(zones.contains(&part(FINISHED).0.into()), "{policy:?}");
-            let there = (0..=MEMBERS).filter(|drive| ![OLD, 3].contains(drive));
-            let there = there.map(|drive| scene.drives[drive].clone()).collect();
-            scene.runtime.clear();
-            scene.array = run(&scene.runtime, Array::assemble(&scene.runtime, there)).unwrap();
-            for (zone, tail) in (0..).zip(TAILS) {
-                check(&scene.runtime, &scene.array, zone, tail);
-            }
+            assert!(!zones.contains(&part(0).0), "{policy:?} {volatile} {power}: {zones:?}");
+            assert!(zones.contains(&part(FINISHED).0), "{policy:?}");
+            // The zone that was kept counts from the start.
+            let (first, last) = (shown.borrow()[0], *shown.borrow().last().unwrap());
+            assert_eq!((first.done_bytes, first.kept_bytes), (zone_bytes, zone_bytes));
+            assert_eq!((last.done_bytes, last.total_bytes), (total_bytes, total_bytes));
+            check_with_new(&mut scene, &TAILS);
         }
     }
 }

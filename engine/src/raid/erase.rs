@@ -6,7 +6,7 @@ use crate::{
         Uuid,
         superblock::{AGGREGATES, MODEL_BYTES, SERIAL_BYTES, kept_of},
     },
-    raid::geometry::META_ZONES,
+    raid::{geometry::META_ZONES, journal::label::LABEL_ZONE},
     zone::ZoneIndex,
 };
 
@@ -34,6 +34,17 @@ pub async fn wipe_for_member(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) 
     let (whole, used) = (drive.geometry(), device.geometry());
     let aggregate = (used.zone_size_blocks / whole.zone_size_blocks) as u32;
     reset_each(drive, used.zones * aggregate..whole.zones).await
+}
+
+/// As [`wipe_for_member`], for a drive that is being filled with a copy of a member: its label is reset last. If the
+/// reset is interrupted, the drive is still known as one that is being filled, and zones that are empty are not taken
+/// for copied ones.
+pub async fn wipe_filled(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) -> Result<(), DeviceError> {
+    let (whole, used) = (drive.geometry(), device.geometry());
+    let aggregate = (used.zone_size_blocks / whole.zone_size_blocks) as u32;
+    reset_each(device, (0..used.zones).filter(|zone| *zone != LABEL_ZONE.0)).await?;
+    reset_each(drive, used.zones * aggregate..whole.zones).await?;
+    reset_each(device, [LABEL_ZONE.0].into_iter()).await
 }
 
 /// Resets `zones` of a drive, in any order.

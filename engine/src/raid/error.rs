@@ -371,18 +371,23 @@ pub enum NoReplacement {
     OldGone,
     #[error("no member is being copied to another drive")]
     NoneUnderWay,
-    #[error("the copy is complete and the new drive is taking over: it cannot be called off any more")]
+    #[error("the copy is complete and the new drive is taking over: it cannot be cancelled any more")]
     TakesOver,
-    #[error("{drive} has not replaced member {member}: {why}")]
+    #[error("{drive} has not replaced member {member}, which stays in its place: {why}")]
     Failed { drive: String, member: usize, why: NotTaken },
 }
 
 /// Why a replacement has ended without the new drive becoming the member.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotTaken {
-    #[error("the copy was called off; the new drive is blank")]
-    CalledOff,
-    #[error("it failed: {0}")]
+    #[error("the copy was cancelled; the new drive is blank")]
+    Cancelled,
+    #[error(
+        "the copy was cancelled, but the new drive cannot be made blank ({0}): wipe it, or the copy continues when the \
+         array is started with it"
+    )]
+    CancelledNotBlank(DeviceError),
+    #[error("the new drive failed: {0}")]
     NewFailed(DeviceError),
     #[error("the old drive is gone")]
     OldGone,

@@ -12,7 +12,7 @@ use crate::{
     },
     zone::{ZoneIndex, ZoneInfo},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a member is to the array now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,15 +142,39 @@ pub struct Inspected {
     pub geometry: Geometry,
     /// As they would be after assembly.
     pub zones: Vec<ZoneInfo>,
+    /// Progress of the rebuild that an assembly would continue, if any member lacks zones.
+    pub rebuild: Option<Progress>,
+    /// Copies that an assembly would continue, to those of the given drives that are being filled.
+    pub copies: Vec<UnfinishedCopy>,
 }
 
-/// How far a rebuild is, in bytes on the members that are rebuilt.
-#[derive(Clone, Copy, Debug, Default)]
+/// Progress of a rebuild or a copy, in bytes on the drives that are filled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes that are done.
+    /// Bytes that are in place, with those of earlier, interrupted runs.
     pub done_bytes: u64,
-    /// Bytes that are to be done in all, as far as is known.
+    /// Bytes that the drives hold at the end, as far as is known.
     pub total_bytes: u64,
+    /// Bytes of `done_bytes` that were in place before this run.
+    pub kept_bytes: u64,
+}
+
+impl Progress {
+    /// Progress of work that is not running.
+    pub fn paused(done_bytes: u64, total_bytes: u64) -> Progress {
+        Progress { done_bytes, total_bytes, kept_bytes: done_bytes }
+    }
+}
+
+/// The copy of a member to a drive that is not complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnfinishedCopy {
+    /// Name of the drive that is filled.
+    pub drive: String,
+    /// Role of the member that is copied.
+    pub member: usize,
+    /// Progress so far.
+    pub progress: Progress,
 }
 
 /// What has become of a drive that was to replace another one.
@@ -220,9 +244,18 @@ impl Raid {
         let superblock = self.membership.superblock();
         let zones = self.catalog.records();
         let unreadable = self.catalog.unreadable.count(self.members.count());
+        // Most zones lack nothing and are at rest, and are passed over at once.
+        let mut concerned: BTreeSet<u32> =
+            (0..).zip(zones.iter()).filter(|(_, record)| record.lost != 0).map(|(zone, _)| zone).collect();
+        concerned.extend(self.zones.running_or_stuck());
+        if !self.members.are_enough(self.members.active()) {
+            concerned.extend(0..self.geometry.zones);
+        }
+        let lost = |zone: &u32| zones[*zone as usize].lost;
         let members = (0..self.members.count()).map(|m| {
             let (active, about) = (self.members.is_active(m), self.members.about(m));
-            let zones_to_rebuild = zones.iter().filter(|z| active && z.lost & (1 << m) != 0).count() as u32;
+            let lacks = |zone: &&u32| active && lost(zone) & (1 << m) != 0;
+            let zones_to_rebuild = concerned.iter().filter(lacks).count() as u32;
             let state = match (active, zones_to_rebuild) {
                 (false, _) => MemberState::Out,
                 (true, 0) => MemberState::Active,
@@ -253,8 +286,11 @@ impl Raid {
         // Zones in doubt lack what they lack until they are decided.
         let missing =
             |zone: u32| self.members.out() | self.catalog.lost(ZoneIndex(zone)) & self.members.active();
-        let decided = || self.zones.all().filter(|zone| !self.zones.is_offline(*zone));
-        let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).max().unwrap_or(0);
+        let all_zones = concerned.iter().map(|zone| ZoneIndex(*zone));
+        let decided = || all_zones.clone().filter(|zone| !self.zones.is_offline(*zone));
+        let is_any_decided = self.zones.offline().len() < self.geometry.zones as usize;
+        let out = if is_any_decided { self.members.out().count_ones() as usize } else { 0 };
+        let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).fold(out, usize::max);
         let mut gaps: Vec<Gap> = self.catalog.unreadable.gaps();
         gaps.extend(self.catalog.holes().all().into_iter().map(|hole| Gap {
             zone: hole.zone,
@@ -299,6 +335,19 @@ impl Raid {
             problem: self.membership.is_fenced().then_some(ArrayError::Fenced),
             offline: self.zones.offline().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
+    }
+
+    /// Progress of the rebuild: bytes of the members that lack zones, and how many of these are in place.
+    pub fn rebuild_progress(&self) -> Progress {
+        let (records, active) = (self.catalog.records(), self.members.active());
+        let lacking = records.iter().fold(0, |all, record| all | record.lost) & active;
+        let (mut left_bytes, mut total_bytes) = (0, 0);
+        for (zone, record) in (0..).map(ZoneIndex).zip(records.iter()) {
+            let bytes = self.member_bytes(zone);
+            total_bytes += u64::from(lacking.count_ones()) * bytes;
+            left_bytes += u64::from((record.lost & lacking).count_ones()) * bytes;
+        }
+        Progress::paused(total_bytes - left_bytes, total_bytes)
     }
 
     /// Whether something in a zone, which has failed, cannot be read since it lacks too many parts.

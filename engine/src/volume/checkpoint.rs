@@ -22,6 +22,9 @@ use std::{collections::VecDeque, rc::Rc};
 /// Pages of the directory that are examined before other tasks get a turn.
 const PAGES_LOOKED_AT: usize = 4096;
 
+/// Slots of the map whose changed pages get places before other tasks get a turn.
+const SLOTS_LAID: usize = 1024;
+
 /// Writes of the map in flight.
 const MOST_WRITES: usize = 4;
 
@@ -65,7 +68,8 @@ impl Core {
     /// Writes a checkpoint; returns whether a zone was lost when it was to be freed.
     async fn write_checkpoint(&self) -> Result<bool, DeviceError> {
         self.sweep().await?;
-        let cut = self.cut()?;
+        let laid = self.lay_ahead().await?;
+        let cut = self.cut(laid)?;
         self.write_map(&cut).await?;
         for ticket in cut.tickets {
             self.wait_landed(ticket).await?;
@@ -120,21 +124,39 @@ impl Core {
         Ok(())
     }
 
-    /// Takes the cut, in one synchronous stretch.
-    fn cut(&self) -> Result<Cut, DeviceError> {
+    /// Gives changed pages places in slices, before the cut: the cut is one stretch, and has only those pages left that
+    /// change meanwhile. A changed page stays in memory until the cut has frozen it, so it is not read at its new place.
+    async fn lay_ahead(&self) -> Result<Vec<Laid>, DeviceError> {
+        let (mut laid, mut from) = (Vec::new(), 0);
+        loop {
+            let mut state = self.state.borrow_mut();
+            let Some(pages) = state.map.take_unlaid(from..from + SLOTS_LAID) else { return Ok(laid) };
+            let enough = state.lay_pages(pages, &mut laid);
+            drop(state);
+            enough.ok_or_else(|| self.no_map_zone())?;
+            from += SLOTS_LAID;
+            work(SLOTS_LAID as u32 / 16);
+            give_way().await;
+        }
+    }
+
+    /// Fails the volume: there is no map zone left, which the map's share prevents.
+    fn no_map_zone(&self) -> DeviceError {
+        let error = DeviceError::from(Status::CapacityExceeded);
+        self.fail(error);
+        error
+    }
+
+    /// Takes the cut, in one synchronous stretch. Some pages have been `laid` before.
+    fn cut(&self, mut laid: Vec<Laid>) -> Result<Cut, DeviceError> {
         let tickets = self.close_all();
         let mut state = self.state.borrow_mut();
         state.generation += 1;
         state.behind_cut = 0;
-        let laid = state.lay_map().ok_or_else(|| DeviceError::from(Status::CapacityExceeded));
-        let laid = match laid {
-            Ok(laid) => laid,
-            Err(error) => {
-                drop(state);
-                self.fail(error);
-                return Err(error);
-            }
-        };
+        if state.lay_map(&mut laid).is_none() {
+            drop(state);
+            return Err(self.no_map_zone());
+        }
         state.space.count_scan();
         state.space.check_counts();
         let mut zones: Vec<_> = state.space.records().collect();
@@ -310,24 +332,30 @@ impl Core {
 }
 
 impl State {
-    /// Gives every changed page, and then every changed block of the directory, a place in map zones. `None` if no zone
-    /// is left, which the map's share prevents.
-    fn lay_map(&mut self) -> Option<Vec<Laid>> {
-        let mut laid = Vec::new();
-        for page in self.map.freeze() {
-            let place = self.map_place()?;
-            let before = self.map.lay(page, place);
-            self.space.map_moved(before, place);
-            self.directory_changed.insert(page / FANOUT as u32);
-            laid.push(Laid { place, kind: Kind::Page, index: page });
-        }
+    /// Gives every changed page without a place, and then every changed block of the directory, a place in map zones.
+    /// `None` if no zone is left, which the map's share prevents.
+    fn lay_map(&mut self, laid: &mut Vec<Laid>) -> Option<()> {
+        let pages = self.map.freeze();
+        self.lay_pages(pages, laid)?;
         for index in std::mem::take(&mut self.directory_changed) {
             let place = self.map_place()?;
             let before = std::mem::replace(&mut self.directory[index as usize], place);
             self.space.map_moved(before, place);
             laid.push(Laid { place, kind: Kind::Directory, index });
         }
-        Some(laid)
+        Some(())
+    }
+
+    /// Gives changed pages places in map zones. `None` if there are no zones left.
+    fn lay_pages(&mut self, pages: Vec<u32>, laid: &mut Vec<Laid>) -> Option<()> {
+        for page in pages {
+            let place = self.map_place()?;
+            let before = self.map.lay(page, place);
+            self.space.map_moved(before, place);
+            self.directory_changed.insert(page / FANOUT as u32);
+            laid.push(Laid { place, kind: Kind::Page, index: page });
+        }
+        Some(())
     }
 
     /// Takes the next place in map zones.

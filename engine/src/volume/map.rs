@@ -14,7 +14,7 @@ use crate::{
         place::{self, Place},
     },
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 /// A page in memory. Its entries are in [`Paged::tables`].
 struct Slot {
@@ -25,6 +25,8 @@ struct Slot {
     changed: bool,
     /// It is being written as of the cut: the device may not have it yet.
     frozen: bool,
+    /// It has its place in the next checkpoint already; then it is changed.
+    laid: bool,
     /// It was used since the clock hand last passed.
     used: bool,
 }
@@ -238,7 +240,7 @@ impl Paged {
     pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Place>) {
         assert!(!self.is_here(page), "page {page} of the map is read while it is in memory");
         work(FANOUT as u32 / 4);
-        let slot = Slot { page, shaped: false, changed: false, frozen: false, used: true };
+        let slot = Slot { page, shaped: false, changed: false, frozen: false, laid: false, used: true };
         self.last = (u32::MAX, 0);
         let at = match self.victim() {
             Some(at) => {
@@ -290,21 +292,37 @@ impl Paged {
         }
     }
 
-    /// Freezes the changed pages for a checkpoint, and returns them. Their present entries are kept until
-    /// [`Paged::thaw`], and so are the pages; from now on they count as unchanged.
+    /// The changed pages in some slots that have no place in the next checkpoint yet; the caller gives them one. `None`
+    /// behind the last slot.
+    pub fn take_unlaid(&mut self, slots: Range<usize>) -> Option<Vec<u32>> {
+        let end = slots.end.min(self.slots.len());
+        let some = self.slots.get_mut(slots.start..end).filter(|some| !some.is_empty())?;
+        let mut unlaid = Vec::new();
+        for slot in some.iter_mut().filter(|slot| slot.changed && !slot.laid) {
+            slot.laid = true;
+            unlaid.push(slot.page);
+        }
+        Some(unlaid)
+    }
+
+    /// Freezes the changed pages for a checkpoint, and returns those that have no place in it yet. Their present entries
+    /// are kept until [`Paged::thaw`], and so are the pages; from now on they count as unchanged.
     pub fn freeze(&mut self) -> Vec<u32> {
         let (frozen, copies) = (self.only_frozen, self.at_cut.len());
         assert!(
             frozen == 0 && copies == 0,
             "a cut while {frozen} pages and {copies} copies are of another one"
         );
-        let mut frozen = Vec::with_capacity(self.changed);
+        let (mut unlaid, mut frozen) = (Vec::new(), 0);
         for slot in self.slots.iter_mut().filter(|slot| slot.changed) {
             (slot.changed, slot.frozen) = (false, true);
-            frozen.push(slot.page);
+            frozen += 1;
+            if !std::mem::take(&mut slot.laid) {
+                unlaid.push(slot.page);
+            }
         }
-        (self.changed, self.only_frozen) = (0, frozen.len());
-        frozen
+        (self.changed, self.only_frozen) = (0, frozen);
+        unlaid
     }
 
     /// The entries of a frozen page at the cut.
@@ -342,20 +360,25 @@ mod tests {
 
     const BLOCKS: u64 = 9 * FANOUT + 5;
 
-    /// Pages on the device, as the last checkpoint has left them.
+    /// Pages on the device, as the last checkpoint has left them, and pages that have places in the next one.
     #[derive(Default)]
-    struct Device(BTreeMap<Place, Vec<Place>>);
+    struct Device(BTreeMap<Place, Vec<Place>>, Vec<u32>);
 
     impl Device {
         /// The pages of a checkpoint get their places; their entries are written by [`Device::write`].
         fn cut(&mut self, map: &mut Paged) -> Vec<u32> {
             let pages = map.freeze();
+            self.lay(map, pages);
+            std::mem::take(&mut self.1)
+        }
+
+        fn lay(&mut self, map: &mut Paged, pages: Vec<u32>) {
             for page in &pages {
                 let place = self.0.len() as Place + 1;
                 self.0.insert(place, Vec::new());
                 map.lay(*page, place);
             }
-            pages
+            self.1.extend(pages);
         }
 
         fn write(&mut self, map: &mut Paged, pages: &[u32]) {
@@ -408,7 +431,13 @@ mod tests {
                             }
                         }
                     }
-                    1..6 => {
+                    1 => {
+                        // Before the cut, and some of them only.
+                        let from = block as usize % 2;
+                        let pages = paged.take_unlaid(from..from + 2).unwrap_or_default();
+                        device.lay(&mut paged, pages);
+                    }
+                    2..6 => {
                         device.hold(&mut paged, block);
                         prop_assert_eq!(paged.get(block), Some(flat[block as usize]));
                     }

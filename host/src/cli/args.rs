@@ -147,11 +147,19 @@ pub enum Verb {
     /// array until NEW holds the same, so that the array can lose a drive all the while. What cannot be
     /// copied is rebuilt from the other members, and everything if OLD is gone or out. Where two members of a
     /// RAID-6 array are gone, they are replaced one after the other.
-    #[command(override_usage = "zoneraid replace [--now] [--yes] [ARRAY] OLD NEW")]
+    ///
+    /// A copy that is interrupted, by a signal, a crash or a power cut, continues with what is complete: by itself when
+    /// the array is started again, or with the same command. `--cancel` ends it: NEW is blank then, and OLD stays.
+    #[command(
+        override_usage = "zoneraid replace [--now] [--yes] [ARRAY] OLD NEW\n       zoneraid replace --cancel ARRAY [MEMBER]"
+    )]
     Replace {
-        /// [ARRAY] OLD NEW
-        #[arg(num_args = 2..=3, required = true, value_names = ["OLD", "NEW"])]
+        /// [ARRAY] OLD NEW; with --cancel ARRAY, and OLD or NEW if several members are being copied
+        #[arg(num_args = 1..=3, required = true, value_names = ["OLD", "NEW"])]
         drives: Vec<PathBuf>,
+        /// Cancel the copy of a member to its new drive, also of an array that does not run
+        #[arg(long, conflicts_with_all = ["now", "yes"])]
+        cancel: bool,
         /// Take OLD out first, and rebuild NEW from the other members
         #[arg(long)]
         now: bool,

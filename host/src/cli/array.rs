@@ -573,9 +573,14 @@ fn written_text(written: &WrittenBytes, compresses: bool, amplification: f64) ->
     format!("written: {first}\n         {},\n         {}\n", row(&volume), row(&others))
 }
 
-fn rebuild_text(rebuild: &Rebuild) -> String {
-    let Rebuild { copied, done_bytes, total_bytes, bytes_per_second, seconds_left } = rebuild;
+pub fn rebuild_text(rebuild: &Rebuild) -> String {
+    let Rebuild { copied, done_bytes, total_bytes, bytes_per_second, seconds_left, running } = rebuild;
     let what = copied.as_ref().map(|copied| format!("member {} to {}, ", copied.role, copied.drive));
+    if !running || rebuild.total_bytes == 0 {
+        let doing = if *running { "the drive is being emptied" } else { "interrupted" };
+        let what = output::in_one_line(&what.unwrap_or_default());
+        return format!("{what}{} of {}, {doing}", show(*done_bytes), show(*total_bytes));
+    }
     let left = match *seconds_left {
         Some(seconds) => format!("{} left", HumanDuration(Duration::from_secs(seconds))),
         None => "just begun".into(),
@@ -597,7 +602,9 @@ fn members(found: &Found) -> Members<'_> {
 }
 
 pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> Result<u8> {
-    let (Some(new), Some(old)) = (args.pop(), args.pop()) else { bail!("replace needs OLD and NEW") };
+    let (Some(new), Some(old)) = (args.pop(), args.pop()) else {
+        bail!("OLD or NEW is missing: zoneraid replace [ARRAY] OLD NEW")
+    };
     let two = args.is_empty();
     let name = match args.pop() {
         Some(array) => ArrayName::from(array),
@@ -679,11 +686,13 @@ fn replace_here(
     let progress = show_on(&bar);
     let note = |note: &str| bar.suspend(|| output.note(note));
     let work = repair::replace(&session.array, role, drive.drive(), now, &progress, &note);
-    let called = quoted(&name.to_string());
+    let (told, called) = (bar.clone(), quoted(&name.to_string()));
     interrupt::explain(move || {
+        let (done, all) = (show(told.position()), show(told.length().unwrap_or_default()));
         format!(
-            "the drive was not copied to its end; zoneraid status {called} says which drives are members, and the same \
-             command with --yes goes on"
+            "{done} of {all} are copied, and the member is as before; the same command continues (with --yes if NEW was \
+             not blank, and not emptied yet), zoneraid replace --cancel {called} {role} gives it up, and zoneraid status \
+             {called} says how far it is"
         )
     });
     let replaced = session.wait(work);
@@ -733,12 +742,90 @@ fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
     Ok(Rebuilt::of(&session.array.status(), None, None, &done))
 }
 
-/// Shows progress on `bar`.
+/// Shows progress on `bar`; the rate is that of this run.
 fn show_on(bar: &ProgressBar) -> impl Fn(Progress) {
-    |progress| {
+    let begun = std::cell::Cell::new(false);
+    move |progress| {
         bar.set_length(progress.total_bytes);
+        if !begun.replace(true) {
+            bar.set_position(progress.kept_bytes);
+            bar.reset_eta();
+        }
         bar.set_position(progress.done_bytes);
     }
+}
+
+/// Cancels the copy of a member: `args` are the array and, if one is given, the member or the new drive.
+pub fn cancel_copy(output: Output, args: Vec<PathBuf>) -> Result<u8> {
+    let mut args = args.into_iter();
+    let name = ArrayName::from(args.next().unwrap_or_default());
+    let member = args.next().map(|member| MemberName::new(&member)).transpose()?;
+    ensure!(args.next().is_none(), "one word too many: zoneraid replace --cancel ARRAY [MEMBER]");
+    let called = quoted(&name.to_string());
+    interrupt::explain(move || format!("whether the copy is cancelled: zoneraid status {called}"));
+    let by_daemon: Option<Failed> = match find_running(&name)? {
+        Some(mut client) => ask(output, &mut client, &Request::CancelCopy { member: member.clone() })?,
+        None => None,
+    };
+    let cancelled = match by_daemon {
+        Some(cancelled) => cancelled,
+        None => cancel_copy_here(output, &name, member.as_ref())?,
+    };
+    output.print(&cancelled, |Failed { array, role, drive, .. }| {
+        format!("the copy of member {role} of '{array}' to {drive} is cancelled; {drive} is blank\n")
+    })?;
+    Ok(HEALTHY)
+}
+
+/// As [`cancel_copy`], of a copy that no daemon works on. Only the drive that is filled is written.
+fn cancel_copy_here(output: Output, name: &ArrayName, member: Option<&MemberName>) -> Result<Failed> {
+    let found = Found::to_look(name)?;
+    let array = &found.label.name;
+    let mut filled = found.filled.clone();
+    if let Some(member) = member {
+        let to = |path: &Path| {
+            filled.iter().any(|(_, filled)| same_file(filled, path)).then(|| path.to_path_buf())
+        };
+        match member {
+            MemberName::Path { path, .. } if to(path).is_some() => {
+                filled.retain(|(_, filled)| same_file(filled, path));
+            }
+            member => {
+                // Something that is no member is not being copied either.
+                let role = members(&found).role(member).ok();
+                filled.retain(|(filled, _)| Some(*filled) == role);
+            }
+        }
+    }
+    let (role, path) = match &filled[..] {
+        [] => bail!(
+            "'{array}' has no unfinished copy of {}: nothing is cancelled",
+            match member {
+                Some(_) => "that member",
+                None => "a member",
+            }
+        ),
+        [copy] => copy,
+        copies => {
+            let named = copies.iter().map(|(role, path)| format!("member {role} to {}", path.display()));
+            bail!(
+                "members of '{array}' are copied to several drives ({}): name one of these drives",
+                named.collect::<Vec<_>>().join(", ")
+            )
+        }
+    };
+    if let Some(user) = drive::user(path) {
+        bail!("{} is in use by {user}: interrupt that first, which ends the copy", path.display());
+    }
+    let drive = OpenDrive::open(&found.reactor, path)?;
+    let erasing = Erasing::new(output, std::slice::from_ref(&drive));
+    let was_filled = drive.is_filled_for(&found.label.uuid, *role)
+        && found
+            .reactor
+            .wait(engine::owner::cancel_copy(found.reactor.runtime(), &erasing.drive(&drive)))??;
+    ensure!(was_filled, "{} changed while it was looked at; try again", path.display());
+    let (array, role, drive) = (array.clone(), *role as u32, path.display().to_string());
+    Ok(Failed { array, role, drive, called_off: true })
 }
 
 fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<engine::array::Rebuilt> {
@@ -778,7 +865,9 @@ pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
     output.print(&failed, |failed| {
         let Failed { array, role, drive, called_off } = failed;
         match called_off {
-            true => format!("the copy of member {role} of '{array}' to {drive} is called off\n"),
+            true => {
+                format!("the copy of member {role} of '{array}' to {drive} is cancelled; {drive} is blank\n")
+            }
             false => format!("member {role} ({drive}) is out of '{array}'\n"),
         }
     })?;

@@ -7,7 +7,7 @@
 use super::{array, manual, zone};
 use crate::{
     client,
-    label::{Content, Label},
+    label::{Content, Filled, Label},
     members::Scan,
     name::ArrayName,
     output::{HEALTHY, Output, hush, quoted, uuid},
@@ -195,6 +195,7 @@ fn drives(found: &Sender<Offer>, wanted: fn(&Content) -> bool) -> Result<()> {
             let content = match &drive.content {
                 Content::Blank => "blank".into(),
                 Content::Member(Label { role, name, .. }) => format!("member {role} of '{name}'"),
+                Content::Filled(Filled { role, .. }) => format!("unfinished copy of member {role}"),
                 Content::Other(_) => "not blank".to_string(),
             };
             let path = drive.path.strip_prefix(".").unwrap_or(&drive.path);

@@ -1,17 +1,21 @@
 //! `emulate create` and `examine`: single drives.
 
-use super::{args::Model, array::as_one, daemon::ask};
+use super::{
+    args::Model,
+    array::{PATIENCE_TO_INSPECT, as_one, rebuild_text},
+    daemon::ask,
+};
 use crate::{
     client,
     drive::{self, Plate, same_file},
-    label::Label,
+    label::{Content, Label},
     machine::Owner,
-    members::OpenDrive,
+    members::{Found, OpenDrive, PATIENCE_TO_LOOK, Scan, directory_of},
     name::real_path,
     output::{self, HEALTHY, Output},
     protocol::Request,
     reactor::Reactor,
-    report::{Examined, in_a_row},
+    report::{Examined, Rebuild, Status, in_a_row},
     size::{bytes, show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
@@ -95,7 +99,7 @@ pub fn emulate(
 pub fn examine(output: Output, path: &Path) -> Result<u8> {
     let real = real_path(path)?;
     let holds = |client: &client::Client| client.about.drives.iter().any(|drive| same_file(drive, &real));
-    let examined = match client::running()?.into_iter().find(holds) {
+    let mut examined: Examined = match client::running()?.into_iter().find(holds) {
         Some(mut client) => ask(output, &mut client, &Request::Examine { drive: real })?,
         None => {
             let reactor = Reactor::default();
@@ -104,8 +108,43 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
             examined.with_context(|| format!("{} does not answer", path.display()))??
         }
     };
+    // A drive that is no member of an array is not part of a copy.
+    examined.copy = if examined.blank { None } else { copy_of(output, path, &examined) };
     output.print(&examined, examined_text)?;
     Ok(HEALTHY)
+}
+
+/// The copy that the drive at `path` is part of, by the status of its array; `None` if that cannot be had.
+fn copy_of(output: Output, path: &Path, examined: &Examined) -> Option<Rebuild> {
+    let path = drive::resolve(path);
+    let array = match &examined.superblock {
+        Some(superblock) => superblock.uuid.clone(),
+        None => match OpenDrive::look(&Reactor::default(), &path).ok()?.content {
+            Content::Filled(filled) => output::uuid(&filled.array),
+            _ => return None,
+        },
+    };
+    let running = client::running().ok()?.into_iter().find(|client| client.about.uuid == array);
+    let status: Status = match running {
+        Some(mut client) => ask(output, &mut client, &Request::Status).ok()?,
+        None => {
+            let reactor = Reactor::default();
+            let scan = Scan::of(&reactor, &directory_of(&path), PATIENCE_TO_LOOK).ok()?;
+            let label = scan.arrays().into_iter().find(|label| output::uuid(&label.uuid) == array)?.clone();
+            let found = Found::among(&reactor, &scan, &label);
+            // Without a drive that is being filled there is nothing to look for.
+            found.filled.first()?;
+            Status::looked(&found, found.glance(PATIENCE_TO_INSPECT).ok()?)
+        }
+    };
+    let is_member = |role: u32| {
+        let of_role = status.members.iter().find(|member| member.role == role);
+        of_role.is_some_and(|member| same_file(Path::new(&member.drive), &path))
+    };
+    status.rebuild.filter(|rebuild| {
+        let copied = rebuild.copied.as_ref();
+        copied.is_some_and(|copied| is_member(copied.role) || same_file(Path::new(&copied.drive), &path))
+    })
 }
 
 /// Variables for udev about a drive or block device; empty for devices that are not zoneraid's.
@@ -222,6 +261,9 @@ fn examined_text(e: &Examined) -> String {
             let size = show(drive.size_bytes);
             text += &format!("member {}: {size}{}{out}\n", drive.role, plate.words());
         }
+    }
+    if let Some(copy) = &e.copy {
+        text += &format!("    copy: {}\n", rebuild_text(copy));
     }
     let user =
         e.used_by.as_ref().map(|user| format!("  in use: by {}\n", output::in_one_line(&user.to_string())));

@@ -49,7 +49,11 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
     ("list", &["zoneraid list", "zoneraid list drives"]),
     (
         "replace",
-        &["zoneraid replace tank 3 /dev/ng7n1", "zoneraid replace --yes drives/drive3.img drives/drive5.img"],
+        &[
+            "zoneraid replace tank 3 /dev/ng7n1",
+            "zoneraid replace --yes drives/drive3.img drives/drive5.img",
+            "zoneraid replace --cancel tank 3",
+        ],
     ),
     ("rebuild", &["zoneraid rebuild tank"]),
     ("fail", &["zoneraid fail tank 3"]),

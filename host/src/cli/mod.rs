@@ -113,7 +113,8 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::List { dirs } => overview::list(output, &dirs),
         Verb::Zone(verb) => zone::run(output, verb),
         Verb::Namespace(verb) => namespace::run(output, verb),
-        Verb::Replace { drives, now, yes } => array::replace(output, drives, now, yes),
+        Verb::Replace { drives, cancel: true, .. } => array::cancel_copy(output, drives),
+        Verb::Replace { drives, now, yes, .. } => array::replace(output, drives, now, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
         Verb::Export(Export::Nvmet {
             array,

@@ -282,6 +282,7 @@ fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
     let mut unseen = Vec::new();
     for scan in scans {
         let silent = scan.drives.iter().filter_map(|drive| match &drive.content {
+            Content::Filled(filled) => Some((drive.path.clone(), filled.sentence.clone())),
             Content::Other(what) => Some((drive.path.clone(), what.clone())),
             Content::Blank | Content::Member(_) => None,
         });

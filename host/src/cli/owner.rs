@@ -249,7 +249,7 @@ fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
         Content::Blank => return Ok(None),
         Content::Member(label) if label.stage != Stage::Whole => return Ok(None),
         Content::Member(label) => label,
-        Content::Other(_) => return Ok(Some(format!("{introduced}: {what}"))),
+        Content::Filled(_) | Content::Other(_) => return Ok(Some(format!("{introduced}: {what}"))),
     };
     let id = uuid(&label.uuid);
     if let Some(mut client) = client::running()?.into_iter().find(|client| client.about.uuid == id) {

@@ -91,8 +91,8 @@ impl Daemon {
             Request::Traffic => serde_json::to_value(self.asked())?,
             Request::Zones { zone } => serde_json::to_value(self.zones(zone).await?)?,
             Request::Fail { member } => {
-                let failed = match self.call_off(&member)? {
-                    Some(called_off) => called_off,
+                let failed = match self.cancel_copy_to(&member).await? {
+                    Some(cancelled) => cancelled,
                     None => repair::fail(&self.array, self.role(&member)?).await?,
                 };
                 serde_json::to_value(failed)?
@@ -100,6 +100,7 @@ impl Daemon {
             Request::Replace { member, drive, now, yes } => {
                 serde_json::to_value(self.replace(&member, &drive, (now, yes), connection).await?)?
             }
+            Request::CancelCopy { member } => serde_json::to_value(self.cancel_copy(member.as_ref()).await?)?,
             Request::Rebuild => serde_json::to_value(self.go_on(connection).await?)?,
             Request::Examine { drive } => serde_json::to_value(self.examine(&drive).await?)?,
             Request::Adopt => {

@@ -98,7 +98,7 @@ impl Daemon {
         let status = self.array.status();
         let is_member = |content: Content| match content {
             Content::Member(label) => Ok(label.uuid == status.uuid),
-            Content::Blank => Ok(false),
+            Content::Blank | Content::Filled(_) => Ok(false),
             Content::Other(what) => Err(anyhow!("{what}")),
         };
         // Looked at first: drives of others are not claimed even for a moment. On a thread, since a dead drive may

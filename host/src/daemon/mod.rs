@@ -139,8 +139,9 @@ impl Daemon {
         runtime.spawn(daemon.clone().watch_power());
         if status.provisional {
             runtime.spawn(daemon.clone().await_missing(place, others));
-        } else if let Some((role, path)) = filled.into_iter().next().filter(|_| !status.read_only) {
-            runtime.spawn(daemon.clone().go_on_copying(role, path));
+        }
+        if !status.read_only && !filled.is_empty() {
+            runtime.spawn(daemon.clone().continue_copies(filled));
         }
         Ok(daemon)
     }

@@ -2,7 +2,7 @@
 
 use super::{
     socket::Connection,
-    state::{Daemon, log},
+    state::{Daemon, holds_back, log},
 };
 use crate::{
     members::OpenDrive,
@@ -13,8 +13,11 @@ use crate::{
     report::{Copied, Failed, Rebuilt},
     size::show,
 };
-use anyhow::{Result, anyhow, ensure};
-use engine::array::{self, MemberState, Progress, Replaced};
+use anyhow::{Result, anyhow, bail, ensure};
+use engine::{
+    array::{self, MemberState, Progress, Replaced},
+    raid::error::{ArrayError, NoReplacement, NotTaken},
+};
 use std::{
     cell::RefCell,
     path::{Path, PathBuf},
@@ -24,6 +27,9 @@ use std::{
 
 /// Least time between two progress messages to a client.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// Interval at which a cancellation is retried of a copy that has not begun.
+const RETRY_EVERY: Duration = Duration::from_millis(10);
 
 /// Exclusive right to replace a member, released when dropped.
 struct Replacement(Rc<Daemon>);
@@ -120,6 +126,13 @@ impl Daemon {
         (now, yes): (bool, bool),
         connection: &Connection,
     ) -> Result<Rebuilt> {
+        if let Some(Copied { role, drive }) = &*self.rebuilder.copied.borrow() {
+            let called = quoted(&self.array.status().name);
+            bail!(
+                "member {role} is being copied to {drive}: wait for its end (zoneraid status {called}), or cancel that \
+                 (zoneraid replace --cancel {called} {role})"
+            );
+        }
         let busy = self.rebuilder.replacing.replace(true);
         ensure!(!busy, "another drive is being put in its place; try again when that is done");
         let replacement = Replacement(self.clone());
@@ -149,24 +162,54 @@ impl Daemon {
         Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&self.array.status(), Some(role as u32), drive, &done) })
     }
 
-    /// Continues the copy of a member to the drive at `path`, which a previous process has begun.
-    pub async fn go_on_copying(self: Rc<Self>, role: usize, path: PathBuf) {
+    /// Continues copies of members to drives that previous processes have begun, as soon as the array is written to and
+    /// no rebuild runs.
+    pub async fn continue_copies(self: Rc<Self>, filled: Vec<(usize, PathBuf)>) {
+        for (role, path) in filled {
+            loop {
+                let changed = self.array.changed();
+                if !holds_back(&self.array.status()) {
+                    break;
+                }
+                changed.await;
+            }
+            // Parts that are lacking are rebuilt first, as at every start.
+            if self.rebuilder.running.get().is_none() {
+                self.start_rebuild();
+            }
+            while self.rebuilder.running.get().is_some() {
+                self.rebuilder.changed.wait().await;
+            }
+            self.clone().continue_copy(role, &path).await;
+        }
+    }
+
+    async fn continue_copy(self: Rc<Self>, role: usize, path: &Path) {
         if self.rebuilder.replacing.replace(true) {
             return;
         }
         let replacement = Replacement(self.clone());
         let name = self.array.status().name;
-        let works = self.array.status().members.get(role).is_some_and(|m| m.state != MemberState::Out);
-        match self.take_new(&path).await {
-            Ok(drive) if works && drive.is_filled_for(&self.array.status().uuid, role) => {
-                log(&format!("'{name}': the copy of member {role} to {} goes on", path.display()));
-                // The result is logged.
-                self.place(role, drive, false, &Placing::default()).await.ok();
-            }
-            Ok(_) => {}
-            Err(error) => {
-                log(&format!("'{name}': the copy of member {role} does not go on: {error:#}"));
-            }
+        let not_continued = |why: &str| {
+            log(&format!(
+                "'{name}': the copy of member {role} to {} does not continue: {why}",
+                path.display()
+            ));
+        };
+        match self.take_new(path).await {
+            Ok(drive) => match self.array.copy_to(&drive.drive()).await {
+                Some(copy) if copy.member == role => {
+                    let (done, all) = (show(copy.progress.done_bytes), show(copy.progress.total_bytes));
+                    let to = path.display();
+                    log(&format!("'{name}': the copy of member {role} to {to} continues at {done} of {all}"));
+                    // The result is logged.
+                    self.place(role, drive, false, &Placing::default()).await.ok();
+                }
+                _ => {
+                    not_continued("the drive that was copied is not the member any more; wipe the new drive")
+                }
+            },
+            Err(error) => not_continued(&format!("{error:#}")),
         }
         drop(replacement);
         self.start_rebuild();
@@ -174,14 +217,48 @@ impl Daemon {
         self.tell();
     }
 
-    /// Cancels the copy to the drive `member`, which becomes blank. `None` if there is no copy to that drive.
-    pub fn call_off(&self, member: &MemberName) -> Result<Option<Failed>> {
-        let MemberName::Path { path, .. } = member else { return Ok(None) };
-        let copied = self.rebuilder.copied.borrow().clone();
-        let Some(copied) = copied.filter(|copied| Path::new(&copied.drive) == path) else { return Ok(None) };
-        self.array.cancel_replacement()?;
+    /// Cancels the copy that is under way, if it is one to the drive that `member` names.
+    pub async fn cancel_copy_to(&self, member: &MemberName) -> Result<Option<Failed>> {
+        match member {
+            MemberName::Path { path, .. } if self.copied_to().as_deref() == Some(path) => {
+                self.cancel_copy(None).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The drive that a member is being copied to.
+    fn copied_to(&self) -> Option<PathBuf> {
+        self.rebuilder.copied.borrow().as_ref().map(|copied| PathBuf::from(&copied.drive))
+    }
+
+    /// Cancels the copy that is under way, of the member or to the drive that `member` names, and waits until the new
+    /// drive is blank. `None` if there is no such copy.
+    pub async fn cancel_copy(&self, member: Option<&MemberName>) -> Result<Option<Failed>> {
+        let Some(copied) = self.rebuilder.copied.borrow().clone() else { return Ok(None) };
+        let is_meant = match member {
+            None => true,
+            Some(MemberName::Path { path, .. }) if *path == Path::new(&copied.drive) => true,
+            Some(member) => self.role(member).is_ok_and(|role| role == copied.role as usize),
+        };
+        if !is_meant {
+            return Ok(None);
+        }
+        // The array may not have begun with it yet.
+        let none_yet = ArrayError::from(NoReplacement::NoneUnderWay);
+        while let Err(error) = self.array.cancel_replacement() {
+            let has_ended = self.rebuilder.copied.borrow().as_ref() != Some(&copied);
+            ensure!(error == none_yet && !has_ended, "{error}");
+            self.reactor.ring()?.sleep(RETRY_EVERY).await;
+        }
+        while self.rebuilder.copied.borrow().as_ref() == Some(&copied) {
+            self.rebuilder.changed.wait().await;
+        }
+        let error = self.rebuilder.copy_error.borrow().clone();
+        if let Some(error) = error.filter(|error| !error.contains(&NotTaken::Cancelled.to_string())) {
+            bail!("{error}");
+        }
         let array = self.array.status().name;
-        log(&format!("'{array}': the copy of member {} to {} is called off", copied.role, copied.drive));
         Ok(Some(Failed { array, role: copied.role, drive: copied.drive, called_off: true }))
     }
 
@@ -190,7 +267,8 @@ impl Daemon {
         if let Some(Copied { role, drive }) = &*self.rebuilder.copied.borrow() {
             let array = self.array.status().name;
             log(&format!(
-                "'{array}': the copy of member {role} to {drive} stops here and goes on when the array is started again"
+                "'{array}': the copy of member {role} to {drive} is interrupted, and continues when the array is started \
+                 again"
             ));
         }
     }
@@ -219,17 +297,29 @@ impl Daemon {
             self.drives.borrow_mut().push(drive.clone());
         }
         let progress = |progress: Progress| {
-            let drive = path.display().to_string();
-            *rebuilder.copied.borrow_mut() = Some(Copied { role: role as u32, drive });
             rebuilder.advance(started, progress);
         };
+        let works = self.array.status().members.get(role).is_some_and(|m| m.state != MemberState::Out);
+        if works && !now && rebuilder.running.get().is_none() {
+            // From here on it can be cancelled.
+            *rebuilder.copied.borrow_mut() =
+                Some(Copied { role: role as u32, drive: path.display().to_string() });
+            progress(Progress::default());
+        }
         let note = |note: &str| placing.notes.borrow_mut().push(note.to_string());
         let result = repair::replace(&self.array, role, drive.drive(), now, &progress, &note).await;
+        *rebuilder.copy_error.borrow_mut() = result.as_ref().err().map(|error| format!("{error:#}"));
         if rebuilder.copied.take().is_some() {
             rebuilder.running.set(None);
+            rebuilder.changed.open();
         }
         let name = self.array.status().name;
         match &result {
+            Ok(Replaced::Attached) if works && !now => log(&format!(
+                "'{name}': member {role} failed while it was copied; {} is member {role} now and is rebuilt from the \
+                 others",
+                path.display()
+            )),
             Ok(_) => log(&format!("'{name}': {} is member {role} now", path.display())),
             Err(error) => log(&format!("'{name}': {} is not member {role}: {error}", path.display())),
         }

@@ -16,6 +16,8 @@ pub struct Rebuilder {
     pub(super) running: Cell<Option<(Instant, Progress)>>,
     /// The copy that is in progress, if any.
     pub(super) copied: RefCell<Option<Copied>>,
+    /// Error with which the last copy ended, if it did.
+    pub(super) copy_error: RefCell<Option<String>>,
     pub(super) last: RefCell<Option<Result<array::Rebuilt, String>>>,
     pub(super) changed: Gate,
     /// Whether to rebuild once more after the running rebuild.
@@ -29,7 +31,7 @@ pub struct Rebuilder {
 impl Rebuilder {
     /// Records the progress of the rebuild or the copy that has begun at `started`.
     pub(super) fn advance(&self, started: Instant, progress: Progress) {
-        let Progress { done_bytes, total_bytes } = progress;
+        let Progress { done_bytes, total_bytes, .. } = progress;
         assert!(done_bytes <= total_bytes, "a rebuild has written {done_bytes} bytes, of {total_bytes}");
         self.running.set(Some((started, progress)));
         self.changed.open();
@@ -44,22 +46,25 @@ impl Rebuilder {
     /// yet.
     pub fn written_bytes(&self) -> u64 {
         let rebuilt = self.running.get().filter(|_| self.copied.borrow().is_none());
-        self.written.get() + rebuilt.map_or(0, |(_, progress)| progress.done_bytes)
+        self.written.get()
+            + rebuilt.map_or(0, |(_, progress)| progress.done_bytes.saturating_sub(progress.kept_bytes))
     }
 
     /// Progress of the rebuild; `None` if there is none.
     pub fn progress(&self) -> Option<Rebuild> {
         let (started, progress) = self.running.get()?;
         let seconds = started.elapsed().as_secs_f64();
-        let Progress { done_bytes, total_bytes } = progress;
-        let bytes_per_second = if seconds > 0.0 { (done_bytes as f64 / seconds) as u64 } else { 0 };
-        let left = total_bytes - done_bytes;
+        let Progress { done_bytes, total_bytes, kept_bytes } = progress;
+        let new_bytes = done_bytes.saturating_sub(kept_bytes);
+        let bytes_per_second = if seconds > 0.0 { (new_bytes as f64 / seconds) as u64 } else { 0 };
+        let left = total_bytes.saturating_sub(done_bytes);
         Some(Rebuild {
             copied: self.copied.borrow().clone(),
             done_bytes,
             total_bytes,
             bytes_per_second,
             seconds_left: (bytes_per_second > 0).then(|| left.div_ceil(bytes_per_second)),
+            running: true,
         })
     }
 }

@@ -109,6 +109,7 @@ impl Found {
             let uuid = match OpenDrive::look(reactor, &drive::resolve(path))?.content {
                 Content::Member(label) => label.uuid,
                 Content::Blank => bail!("{name} is blank and belongs to no array"),
+                Content::Filled(filled) => bail!("{name} {}", filled.sentence),
                 Content::Other(what) => bail!("{name}: {what}"),
             };
             let scan = Scan::of(reactor, &directory_of(path), patience)?;
@@ -208,7 +209,8 @@ impl Found {
     pub fn absolute(mut self) -> Result<Found> {
         let drives = self.drives.iter_mut().map(|drive| &mut drive.path);
         let damaged = self.damaged.iter_mut().map(|(path, _)| path);
-        for path in drives.chain(damaged).chain([&mut self.place]) {
+        let filled = self.filled.iter_mut().map(|(_, path)| path);
+        for path in drives.chain(damaged).chain(filled).chain([&mut self.place]) {
             *path = std::path::absolute(&path).context("the working directory is gone")?;
         }
         Ok(self)
@@ -330,7 +332,8 @@ impl Found {
         loop {
             let (witnesses, drives) = self.look_again(&self.reactor)?;
             let tails = self.tails_of_dead();
-            let inspect = Array::inspect(self.reactor.runtime(), drives, tails.as_ref());
+            let filled = self.look_at_filled();
+            let inspect = Array::inspect_with(self.reactor.runtime(), drives, &filled, tails.as_ref());
             let inspected = match self.reactor.wait_for(patience, inspect)? {
                 Some(inspected) => inspected.map_err(|error| error.to_string()),
                 None => Err(format!("its drives do not answer within {} seconds", patience.as_secs())),
@@ -366,6 +369,15 @@ impl Found {
         let drives = named.zip(&witnesses).map(|(name, device)| Drive { name, device: device.clone() });
         let drives = drives.collect();
         Ok((witnesses, drives))
+    }
+
+    /// The drives that are being filled with copies of members, except for those that do not respond.
+    fn look_at_filled(&self) -> Vec<Drive> {
+        let look = |path: &PathBuf| {
+            let device = drive::look(&self.reactor, path).ok()?;
+            Some(Drive { name: path.display().to_string(), device })
+        };
+        self.filled.iter().filter_map(|(_, path)| look(path)).collect()
     }
 
     /// Whether everything that was read of the drives is unchanged. Drives that do not answer count as unchanged.

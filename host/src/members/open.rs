@@ -15,8 +15,7 @@ use anyhow::{Result, ensure};
 use engine::{
     array::Drive,
     device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice},
-    format::{Uuid, superblock::Stage},
-    raid::error::DriveFault,
+    format::superblock::Stage,
     runtime::Runtime,
 };
 use std::{
@@ -230,14 +229,14 @@ impl OpenDrive {
                 let trouble = trouble.map(|(what, _)| format!(" ({what})")).unwrap_or_default();
                 Some(format!("member {} of array '{}'{trouble}", label.role, label.name))
             }
+            Content::Filled(filled) => Some(filled.sentence.clone()),
             Content::Other(what) => Some(drive::signature(&self.path).unwrap_or_else(|| what.clone())),
         }
     }
 
     /// Whether it holds an unfinished copy of member `role` of an array, which `replace` would continue.
     pub fn is_filled_for(&self, array: &[u8; 16], role: usize) -> bool {
-        let filled = DriveFault::Target { array: Uuid(*array), member: role };
-        matches!(&self.content, Content::Other(what) if *what == filled.to_string())
+        matches!(&self.content, Content::Filled(filled) if (filled.array, filled.role as usize) == (*array, role))
     }
 
     /// Size of the drive in bytes.

@@ -10,8 +10,8 @@ use crate::{
     machine::Owner,
     output::{quoted, uuid},
     report::{
-        Examined, KnownDrive, Life, State, Status, StatusMember, Superblock, ZrwaSizes, host_id, level,
-        members_named, number,
+        Examined, KnownDrive, Life, Rebuild, State, Status, StatusMember, Superblock, ZrwaSizes, host_id,
+        level, members_named, number,
     },
     size::bytes,
 };
@@ -34,7 +34,9 @@ impl Status {
                     // moments.
                     array.status.offline.clear();
                 }
-                Status::of(&found.called, &array.status, &array.geometry)
+                let mut status = Status::of(&found.called, &array.status, &array.geometry);
+                status.rebuild = Rebuild::unfinished(&array);
+                status
             }
             Err(why) => Status::unusable(found, why),
         };
@@ -67,6 +69,16 @@ impl Status {
             };
             status.status += &format!("; {waits}");
             status.action = Some(action);
+        }
+        if let Some((rebuild, copied)) =
+            status.rebuild.as_mut().and_then(|rebuild| rebuild.copied.clone().map(|copied| (rebuild, copied)))
+        {
+            rebuild.running = !users.is_empty();
+            let (called, role, drive) = (quoted(&found.called), copied.role, quoted(&copied.drive));
+            status.action.get_or_insert(format!(
+                "start the array, or zoneraid replace {called} {role} {drive}, and the copy of member {role} continues; \
+                 or cancel it: zoneraid replace --cancel {called} {role}"
+            ));
         }
         if !users.is_empty() {
             // The process that uses the drives may be about to do it.
@@ -237,10 +249,12 @@ impl Examined {
                 drives: KnownDrive::all(label),
             }),
             superblock_error: match &drive.content {
+                Content::Filled(filled) => Some(filled.sentence.clone()),
                 Content::Other(what) => Some(what.clone()),
                 _ => None,
             },
             used_by: user(&drive.path),
+            copy: None,
         })
     }
 }

@@ -15,7 +15,9 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use engine::{
-    array::{self, ArrayStatus, Condition, Event, Health, MemberState, MemberStatus, Noted},
+    array::{
+        self, ArrayStatus, Condition, Event, Health, Inspected, MemberState, MemberStatus, Noted, Progress,
+    },
     device::Geometry,
     format::superblock::Stage,
     zone::{ZoneIndex, ZoneInfo, ZoneState},
@@ -302,6 +304,8 @@ pub struct Rebuild {
     pub bytes_per_second: u64,
     /// `None` until something has been rebuilt.
     pub seconds_left: Option<u64>,
+    /// Whether a process works on it, or may do so; otherwise it is interrupted.
+    pub running: bool,
 }
 
 impl Rebuild {
@@ -310,11 +314,22 @@ impl Rebuild {
         if self.copied.is_some() { "copy" } else { "rebuild" }
     }
 
+    /// The rebuild or copy that a start of a stopped array would continue.
+    pub fn unfinished(array: &Inspected) -> Option<Rebuild> {
+        let copy = array.copies.first();
+        let Progress { done_bytes, total_bytes, .. } = array.rebuild.or(copy.map(|copy| copy.progress))?;
+        let copy = copy.filter(|_| array.rebuild.is_none());
+        let copied = copy.map(|copy| Copied { role: copy.member as u32, drive: copy.drive.clone() });
+        let (bytes_per_second, seconds_left, running) = (0, None, false);
+        Some(Rebuild { copied, done_bytes, total_bytes, bytes_per_second, seconds_left, running })
+    }
+
     /// Progress in percent, with the remaining time if it is known.
     pub fn percent(&self) -> String {
         let done = self.done_bytes.saturating_mul(100) / self.total_bytes.max(1);
         let left = self.seconds_left.map(|s| format!(", {} left", HumanDuration(Duration::from_secs(s))));
-        format!("{done} %{}", left.unwrap_or_default())
+        let interrupted = if self.running { "" } else { ", interrupted" };
+        format!("{done} %{}{interrupted}", left.unwrap_or_default())
     }
 }
 
@@ -720,6 +735,9 @@ pub struct Examined {
     pub superblock_error: Option<String>,
     /// Process that has locked the drive.
     pub used_by: Option<User>,
+    /// The copy of this drive to another one, or of a member to this drive, that is under way or interrupted.
+    #[serde(default)]
+    pub copy: Option<Rebuild>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]

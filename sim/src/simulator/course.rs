@@ -17,6 +17,8 @@ pub(super) struct Repair {
     pub struck: bool,
     /// The repair copies a working drive to another one.
     pub copies: bool,
+    /// The copy was cancelled.
+    pub cancelled: bool,
 }
 
 impl Repair {
@@ -53,6 +55,8 @@ pub(super) struct Course {
     pub repair: Option<Repair>,
     /// Set to `true` once the replacement drive is the member.
     pub taken: Option<Rc<Cell<bool>>>,
+    /// A member, and a drive of `attic` to which its copy was interrupted: the next process may continue it.
+    pub unfinished: Option<(usize, Bay)>,
     /// Drives that were replaced or given up.
     pub attic: Vec<Bay>,
     /// Drives of `attic` that an absent member may still record as members.
@@ -93,6 +97,7 @@ impl Course {
             worn: BTreeMap::new(),
             repair: None,
             taken: None,
+            unfinished: None,
             attic: Vec::new(),
             missed: BTreeSet::new(),
             failing: None,

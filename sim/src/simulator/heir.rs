@@ -7,12 +7,15 @@
 use super::{
     course::{Course, Repair},
     schedule::Moment,
-    subject::{Subject, Work},
+    subject::{Subject, Why, Work},
     suspects::Suspect,
     wire::Bay,
     world::{Failure, Heir, Pending, World},
 };
-use engine::array::MemberState;
+use engine::{
+    array::MemberState,
+    zone::{ZoneIndex, ZoneState, is_worn},
+};
 use std::{cell::Cell, rc::Rc};
 
 /// A replacement that is running.
@@ -64,9 +67,60 @@ impl World<'_> {
         Some((heir.member, left))
     }
 
+    /// Retires the drive that has not become the member, once that is known. The copy to an heir may be continued.
+    pub(super) fn retire_heir(&mut self, course: &mut Course) {
+        let heir = self.heir;
+        let left = self.settle_heir();
+        let unfinished = left.filter(|(_, bay)| heir.is_some_and(|heir| heir.bay == *bay));
+        course.unfinished = unfinished.or(course.unfinished);
+        course.retire(left);
+    }
+
+    /// Cancels the copy to an heir, occasionally.
+    pub(super) fn cancel_copy(&mut self, course: &mut Course) {
+        let Some(repair) = course.repair.as_mut().filter(|repair| repair.copies && !repair.cancelled) else {
+            return;
+        };
+        let (is_taken, subject) =
+            (course.taken.as_ref().is_none_or(|taken| taken.get()), self.subject.clone());
+        if is_taken || !self.rng.chance(1, 4000) {
+            return;
+        }
+        repair.cancelled = subject.is_some_and(|subject| subject.cancel_replacement());
+        if repair.cancelled {
+            self.counts.cancelled_copies += 1;
+            self.trace.note(|| "the copy is cancelled".into());
+        }
+    }
+
+    /// Checks that an heir is blank when the array says so.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(super) fn check_cancelled(&self, why: &Why) -> Result<(), Failure> {
+        let Some(heir) = self.heir.filter(|_| why.is_cancelled()) else { return Ok(()) };
+        let zones = self.wire.geometry(heir.bay).zones;
+        let ssd = self.wire.ssd(heir.bay);
+        let is_used = |zone: &u32| {
+            let state = ssd.zones().info(ZoneIndex(*zone)).state;
+            !is_worn(state) && state != ZoneState::Empty
+        };
+        match (0..zones).find(is_used) {
+            Some(zone) => {
+                Err(Failure(format!("zone {zone} of a drive is not empty after its copy was cancelled")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Starts to replace a working drive, occasionally.
     pub(super) fn replace_somebody(&mut self, course: &mut Course) -> Result<(), Failure> {
         let busy = course.repair.is_some() || course.failing.is_some() || course.coming_back.is_some();
+        if let Some((member, _)) = course.unfinished.filter(|_| !busy)
+            && self.rng.chance(1, 64)
+        {
+            return self.replace(course, member);
+        }
         if busy || !self.rng.chance(self.scenario.misfortune.replace, 100_000) {
             return Ok(());
         }
@@ -84,7 +138,18 @@ impl World<'_> {
             return Ok(());
         }
         let (wire, damaged) = (self.wire.clone(), &course.damaged);
-        let mut bay = self.spare(&mut course.attic, |bay| !damaged.contains(&bay) && !wire.is_gone(bay))?;
+        let usable = |bay: Bay| !damaged.contains(&bay) && !wire.is_gone(bay);
+        let unfinished = course.unfinished.take_if(|(of, _)| *of == member);
+        let unfinished = unfinished.filter(|(_, bay)| usable(*bay) && !wire.is_awaited(*bay));
+        let kept = unfinished.and_then(|(_, bay)| course.attic.iter().position(|other| *other == bay));
+        if let Some(at) = kept {
+            let bay = course.attic.swap_remove(at);
+            self.wire.clear_fault(bay);
+            self.counts.continued_copies += 1;
+            self.trace.note(|| format!("the copy of member {member} to drive{bay} continues"));
+            return self.begin_copy(course, subject, member, bay);
+        }
+        let mut bay = self.spare(&mut course.attic, usable)?;
         if self.foreign.remove(&bay) {
             bay = self.new_drive();
         }
@@ -92,13 +157,24 @@ impl World<'_> {
         if let Some(old) = self.members[member].filter(|_| self.scenario.mixed && self.rng.chance(3, 4)) {
             bay = self.like(old);
         }
+        self.begin_copy(course, subject, member, bay)
+    }
+
+    fn begin_copy(
+        &mut self,
+        course: &mut Course,
+        subject: Rc<dyn Subject>,
+        member: usize,
+        bay: Bay,
+    ) -> Result<(), Failure> {
         let lost = self.rng.chance(1, 2);
         self.heir = Some(Heir { member, bay, lost, struck: false });
         self.trace.note(|| format!("drive{bay} is to replace the drive of member {member}"));
         let Replacement { pending, taken } = self.begin_replacement(subject, member, bay);
         course.taken = Some(taken);
         let struck = !course.suspects.is_empty();
-        course.repair = Some(Repair { members: vec![member], pending, struck, copies: true });
+        course.repair =
+            Some(Repair { members: vec![member], pending, struck, copies: true, cancelled: false });
         Ok(())
     }
 
@@ -145,7 +221,7 @@ impl World<'_> {
         let Some(heir) = self.heir else { return };
         if course.taken.is_none() {
             // The process that had begun the replacement has ended.
-            course.retire(self.settle_heir());
+            self.retire_heir(course);
         } else if course.taken.as_ref().is_some_and(|taken| taken.get()) {
             course.taken = None;
             self.trace.note(|| format!("member {} is drive{} from now on", heir.member, heir.bay));

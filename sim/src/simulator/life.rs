@@ -107,6 +107,7 @@ impl World<'_> {
             self.fail_silently(course);
             self.repair(course, &mut budget, done)?;
             self.replace_somebody(course)?;
+            self.cancel_copy(course);
             self.change_somehow(course);
             self.come_back(course);
             let rebuilds = course.repair.is_some();
@@ -335,7 +336,7 @@ impl World<'_> {
     /// # Errors
     /// The array has taken a drive that it must not take.
     fn note_drives(&mut self, course: &mut Course) -> Result<(), Failure> {
-        course.retire(self.settle_heir());
+        self.retire_heir(course);
         self.note_places(course)
     }
 

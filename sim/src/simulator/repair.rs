@@ -135,7 +135,7 @@ impl World<'_> {
             subject.rebuild().await
         });
         let pending = self.start(work);
-        course.repair = Some(Repair { members, pending, struck, copies: false });
+        course.repair = Some(Repair { members, pending, struck, copies: false, cancelled: false });
         Ok(())
     }
 
@@ -174,6 +174,11 @@ impl World<'_> {
         self.note_half_attached(course);
         self.note_places(course)?;
         match result {
+            Ok(_) if repair.cancelled => Err(Failure("a copy that was cancelled has come to its end".into())),
+            Err(why) if repair.cancelled => {
+                self.trace.note(|| format!("not replaced: {why}"));
+                self.check_cancelled(&why)
+            }
             // The array is not at fault: a drive was struck, or cannot be copied to.
             Err(why) if repair.copies && (!course.suspects.is_empty() || why.is_no_copy()) => {
                 self.trace.note(|| format!("not replaced: {why}"));

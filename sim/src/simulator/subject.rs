@@ -13,7 +13,7 @@ use engine::{
     owner::Change,
     raid::{
         Consistency,
-        error::{BadDrive, DriveFault, NoArray, Note, Notes},
+        error::{BadDrive, DriveFault, NoArray, NoReplacement, NotTaken, Note, Notes},
         events::Noted,
         geometry::Layout,
         policy::{Policy, zrwa::Refusal},
@@ -89,6 +89,12 @@ impl Why {
         }
     }
 
+    /// Whether a copy was cancelled, and the new drive has been made blank.
+    pub(super) fn is_cancelled(&self) -> bool {
+        let Why::Array(ArrayError::Replace(NoReplacement::Failed { why, .. })) = self else { return false };
+        *why == NotTaken::Cancelled
+    }
+
     /// Whether the error says that a drive is a valid member but no target for a copy.
     pub(super) fn is_no_copy(&self) -> bool {
         matches!(self, Why::Array(ArrayError::Drive(BadDrive { fault: DriveFault::NoCopy(_), .. })))
@@ -144,6 +150,10 @@ pub trait Subject: ZonedDevice {
     /// As [`Array::replace`].
     fn replace(&self, _: usize, _: Drive) -> Work<()> {
         Box::pin(async { Err("nothing can be replaced".into()) })
+    }
+    /// As [`Array::cancel_replacement`]; `false` if it is refused.
+    fn cancel_replacement(&self) -> bool {
+        false
     }
     /// As [`Array::rebuild`].
     fn rebuild(&self) -> Work<u64>;
@@ -411,6 +421,10 @@ impl Subject for Array {
             Array::replace(&array, member, drive, &|_| ()).await?;
             Ok(())
         })
+    }
+
+    fn cancel_replacement(&self) -> bool {
+        Array::cancel_replacement(self).is_ok()
     }
 
     fn rebuild(&self) -> Work<u64> {

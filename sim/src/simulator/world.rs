@@ -69,6 +69,9 @@ pub struct Counts {
     pub rebuilds: u64,
     /// Drives that have replaced a working one.
     pub replacements: u64,
+    /// Copies of members that were cancelled, and those that were continued after they had been interrupted.
+    pub cancelled_copies: u64,
+    pub continued_copies: u64,
     pub faults: u64,
     /// Changes of arrays' name, host or autostart.
     pub changes: u64,
@@ -107,6 +110,8 @@ impl Counts {
         self.interrupted_recoveries += other.interrupted_recoveries;
         self.rebuilds += other.rebuilds;
         self.replacements += other.replacements;
+        self.cancelled_copies += other.cancelled_copies;
+        self.continued_copies += other.continued_copies;
         self.faults += other.faults;
         self.changes += other.changes;
         self.destructions += other.destructions;

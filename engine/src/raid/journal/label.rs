@@ -7,7 +7,7 @@ use crate::{
     format::{
         Origin,
         record::{Header, Record},
-        superblock::Superblock,
+        superblock::{Superblock, SuperblockMember},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -17,13 +17,23 @@ use std::{collections::BTreeMap, rc::Rc};
 pub const LABEL_ZONE: ZoneIndex = ZoneIndex(1);
 
 /// Contents of a label.
+#[derive(Clone)]
 pub struct Label {
+    /// The superblock when the copy began. In the entry of the member that is copied, `taking_over` is the number that
+    /// the UUID of the drive being filled is derived from.
     pub superblock: Superblock,
     pub member: usize,
     /// Zones of the array that have been copied completely, with their epochs.
     pub copied: BTreeMap<u32, u64>,
     /// End of the label in its zone.
     pub wp_blocks: u64,
+}
+
+impl Label {
+    /// The drive that is copied, as the member that it was when the copy began.
+    pub fn source(&self) -> &SuperblockMember {
+        &self.superblock.members[self.member]
+    }
 }
 
 /// Reads the label of a drive as an array uses it; `None` if it has none.

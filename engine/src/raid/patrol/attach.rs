@@ -9,9 +9,9 @@ use crate::{
         erase::{kept_plate, member_uuid, wipe_for_member},
         error::{ArrayError, BadDrive, BadMember, DriveFault, Lack},
         events::Event,
-        journal::logged::Live,
+        journal::{label::Label, logged::Live},
         parts::Raid,
-        patrol::replace::Newcomer,
+        patrol::target::Newcomer,
         recover::scan::prepare,
     },
 };
@@ -84,12 +84,14 @@ impl Raid {
         Ok(device)
     }
 
-    /// The drive as the replacement of `member`.
-    pub fn newcomer(&self, member: usize, drive: &Drive) -> Result<Newcomer, BadDrive> {
-        let uuid = self.new_uuid(member);
+    /// The drive as the replacement of `member`; `label` is its own, from an interrupted copy of that member.
+    pub fn newcomer(&self, member: usize, drive: &Drive, label: Option<Label>) -> Result<Newcomer, BadDrive> {
+        let kept = label.as_ref().and_then(|label| self.number_of_filled(label));
+        let number = kept.unwrap_or_else(|| self.membership.next_sequence());
+        let uuid = member_uuid(self.array, member, number);
         let device = self.prepare(drive, uuid)?;
         let Drive { name, device: drive } = drive.clone();
         let power_epoch = device.power_epoch();
-        Ok(Newcomer { name, uuid, drive, device, power_epoch })
+        Ok(Newcomer { name, uuid, number, drive, device, power_epoch, label })
     }
 }

@@ -9,6 +9,8 @@ use std::{
 #[derive(Default)]
 pub struct Duty {
     runs: Cell<bool>,
+    /// The work is a copy of a member, which can be cancelled.
+    copies: Cell<bool>,
     /// The work has been cancelled.
     cancelled: Cell<bool>,
     /// The drive that is filled.
@@ -30,9 +32,17 @@ impl Duty {
         begins
     }
 
-    /// Cancels the work that is under way.
-    pub fn cancel(&self) {
-        self.cancelled.set(true);
+    /// As [`Duty::begin`], for a copy of a member.
+    pub fn begin_copy(&self) -> bool {
+        let begins = self.begin();
+        self.copies.set(self.copies.get() || begins);
+        begins
+    }
+
+    /// Cancels the copy that is under way; `false` if there is none.
+    pub fn cancel_copy(&self) -> bool {
+        self.cancelled.set(self.cancelled.get() || self.copies.get());
+        self.copies.get()
     }
 
     pub fn is_cancelled(&self) -> bool {
@@ -45,6 +55,7 @@ impl Duty {
 
     pub fn end(&self) {
         self.runs.set(false);
+        self.copies.set(false);
         self.seat.set(None);
         self.zone.set(None);
     }

@@ -202,7 +202,7 @@ impl Raid {
     }
 
     /// Bytes of a member's part of a zone.
-    fn member_bytes(&self, zone: ZoneIndex) -> u64 {
+    pub fn member_bytes(&self, zone: ZoneIndex) -> u64 {
         self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
     }
 
@@ -234,13 +234,18 @@ impl Raid {
     async fn rebuild_all(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
         let (mut done_bytes, mut rebuilt, mut filled) = (0, Rebuilt::default(), false);
         let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
+        let kept_bytes = self.rebuild_progress().done_bytes;
+        let show = |done_bytes: u64, total_bytes: u64| {
+            let (done_bytes, total_bytes) = (kept_bytes + done_bytes, kept_bytes + total_bytes);
+            progress(Progress { done_bytes, total_bytes: total_bytes.max(done_bytes), kept_bytes });
+        };
         self.clear_leftovers().await;
         loop {
             let mut lacking = self.lacking();
             lacking.retain(|(zone, m)| !rebuilt.left_out.iter().any(|l| (l.zone, l.member) == (zone.0, *m)));
             let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
             let total_bytes = done_bytes + left;
-            progress(Progress { done_bytes, total_bytes });
+            show(done_bytes, total_bytes);
             let free = |zone: &ZoneIndex| !self.zones.is_busy(*zone) && !self.duty.is_clearing(*zone);
             let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
                 if lacking.is_empty() && !std::mem::replace(&mut filled, true) {
@@ -263,7 +268,7 @@ impl Raid {
             let (result, lost) = {
                 let mut report = |bytes: u64| {
                     done_bytes += bytes;
-                    progress(Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) });
+                    show(done_bytes, total_bytes);
                 };
                 let (lost, power_epoch) = (Lost::default(), self.drive_epoch(member));
                 let mut work = Work { report: &mut report, lost, power_epoch };

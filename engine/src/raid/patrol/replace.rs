@@ -15,7 +15,7 @@
 //! refused if any other member lacks the zone too: a replacement does not reduce redundancy that is reduced already.
 //!
 //! *It can be cancelled* until the new drive takes over: the new drive is then detached, as if it had failed, and
-//! emptied.
+//! emptied, its label last: if that is interrupted, the copy is still unfinished and can continue.
 //!
 //! *Nothing is recorded about it* before all zones are followed, except on the new drive, which lists its complete
 //! zones ([`super::target`]) so that the copy can continue later. After a power loss the array is as it was, and the
@@ -58,21 +58,21 @@ use crate::{
     adapt::mirror::Mirror,
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
-    format::{
-        Uuid,
-        superblock::{Superblock, SuperblockMember},
-    },
+    format::superblock::{Superblock, SuperblockMember},
     raid::{
         Drive,
         create::check_forgotten,
-        erase::{kept_plate, reset_each, wipe_for_member},
+        erase::{kept_plate, reset_each, wipe_filled, wipe_for_member},
         error::{ArrayError, BadDrive, DriveFault, NoCopy, NoPart, NoReplacement, NotTaken},
         events::Event,
         geometry::physical,
         holes::Lost,
         journal::log::MetaLog,
         parts::Raid,
-        patrol::{rebuild::Stopped, target::Target},
+        patrol::{
+            rebuild::Stopped,
+            target::{Newcomer, Target},
+        },
         seat::Seat,
         status::Progress,
         zone::flow::Zone,
@@ -81,6 +81,7 @@ use crate::{
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
+    cell::Cell,
     collections::{BTreeMap, VecDeque},
     ops::Range,
     rc::Rc,
@@ -90,18 +91,6 @@ use std::{
 const BATCH_BLOCKS: u64 = 256;
 /// Reads ahead of the write in flight.
 const READS_AHEAD: usize = 4;
-
-/// A drive that is to become a member.
-pub struct Newcomer {
-    pub name: String,
-    /// UUID of the drive as the member.
-    pub uuid: Uuid,
-    /// The drive itself, and the drive as the array uses it.
-    pub drive: Rc<dyn ZonedDevice>,
-    pub device: Rc<dyn ZonedDevice>,
-    /// Its power epoch before anything is written to it.
-    pub power_epoch: Option<u64>,
-}
 
 /// How blocks are written to a zone of the new drive.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -144,75 +133,99 @@ impl Drop for Guard<'_> {
 }
 
 impl Raid {
-    /// Replaces the drive of `member` by `new`; returns the bytes that were copied, or `None` if the member went out
+    /// Replaces the drive of `member` by `drive`; returns the bytes that were copied, or `None` if the member went out
     /// meanwhile.
     pub async fn replace(
         self: &Rc<Self>,
         member: usize,
-        new: Newcomer,
+        drive: &Drive,
         progress: &dyn Fn(Progress),
     ) -> Result<Option<u64>, ArrayError> {
-        if !self.duty.begin() {
+        if !self.duty.begin_copy() {
             return Err(NoReplacement::UnderWay.into());
         }
         let _guard = Guard(self);
+        let label = self.label_of(drive).await.filter(|label| label.member == member);
+        let new = self.newcomer(member, drive, label)?;
         let seat = self.members.seat(member);
         let mirror = self.mirror_with(member, &new)?;
+        let filled = self.copy_and_hand_over(seat, &mirror, &new, progress).await?;
+        if let Ok(Some(bytes)) = filled {
+            self.events.note(Event::Replaced { member, drive: new.name });
+            return Ok(Some(bytes));
+        }
+        self.members.end_mirror();
+        mirror.end().await;
+        let failed = |why| NoReplacement::Failed { drive: new.name.clone(), member, why };
+        if self.duty.is_cancelled() {
+            // No command for it is in flight any more.
+            let why = match wipe_filled(&*new.drive, &*new.device).await {
+                Ok(()) => NotTaken::Cancelled,
+                Err(error) => NotTaken::CancelledNotBlank(error),
+            };
+            self.events.note(Event::NotReplaced(failed(why.clone())));
+            return Err(failed(why).into());
+        }
+        if !self.members.is_active(member) && !self.membership.has_failed() {
+            return Ok(None);
+        }
+        filled.map_err(|why| {
+            self.events.note(Event::NotReplaced(failed(why.clone())));
+            failed(why).into()
+        })
+    }
+
+    /// Copies `seat` to the new drive and makes that the member; gives the bytes that were copied, or `None` if the
+    /// member went out or the copy was cancelled before it had begun.
+    async fn copy_and_hand_over(
+        self: &Rc<Self>,
+        seat: Seat,
+        mirror: &Rc<Mirror>,
+        new: &Newcomer,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Result<Option<u64>, NotTaken>, ArrayError> {
         // The drive may have been a member before, with reads in flight.
         self.members.note_loss();
-        let target = self.find_target(member, &new.device).await;
+        let target = self.find_target(seat.member, new).await;
         let wiped = match target.is_blank() {
             true => wipe_for_member(&*new.drive, &*new.device).await,
             false => reset_each(&*new.device, target.others()).await,
         };
         wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
         check_forgotten(&self.runtime, &Drive { name: new.name.clone(), device: new.drive.clone() }).await?;
-        if !self.members.is_seated(seat) {
-            return Ok(None);
+        let has_ended = || !self.members.is_seated(seat) || self.duty.is_cancelled();
+        if has_ended() {
+            return Ok(Ok(None));
         }
         if let Err(error) = self.begin_label(&target).await {
             mirror.let_go(error);
         }
-        if !self.members.is_seated(seat) {
-            return Ok(None);
+        if has_ended() {
+            return Ok(Ok(None));
         }
         self.members.mirror(seat, mirror.clone());
         self.duty.work_on(seat);
-        let mut bytes = 0;
-        let mut result = self.copy_all(seat, (&mirror, &target), &mut bytes, progress).await;
-        while let Ok(left_out) = &result
-            && self.members.is_seated(seat)
-        {
+        let kept_bytes = self.copy_progress(seat.member, &target).done_bytes;
+        let show = |done_bytes: u64, total_bytes: u64| {
+            progress(Progress { done_bytes: done_bytes.min(total_bytes), total_bytes, kept_bytes });
+        };
+        let (bytes, in_place) = (Cell::new(0), Cell::new(kept_bytes));
+        let mut result = self.copy_all(seat, (mirror, &target), (&bytes, &in_place), &show).await;
+        loop {
+            let left_out = match result {
+                Ok(left_out) if self.members.is_seated(seat) => left_out,
+                Ok(_) => return Ok(Ok(None)),
+                Err(why) => return Ok(Err(why)),
+            };
             target.close().await;
-            let handed_over = self.hand_over(seat, &mirror, &new, left_out);
-            match self.in_stillness(seat.member, handed_over).await {
-                Ok(true) => {
-                    self.events.note(Event::Replaced { member, drive: new.name });
-                    return Ok(Some(bytes));
-                }
+            let handed_over = self.hand_over(seat, mirror, new, &left_out);
+            result = match self.in_stillness(seat.member, handed_over).await {
+                Ok(true) => return Ok(Ok(Some(bytes.get()))),
                 // There are zones again that are neither followed nor left out.
-                Ok(false) => result = self.copy_all(seat, (&mirror, &target), &mut bytes, progress).await,
-                Err(error) => result = Err(error),
+                Ok(false) => self.copy_all(seat, (mirror, &target), (&bytes, &in_place), &show).await,
+                Err(error) => Err(error),
             }
         }
-        self.members.end_mirror();
-        mirror.end().await;
-        if self.duty.is_cancelled() {
-            // No command for it is in flight any more.
-            let wiped = wipe_for_member(&*new.drive, &*new.device).await;
-            wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
-            let cancelled = NoReplacement::Failed { drive: new.name, member, why: NotTaken::CalledOff };
-            self.events.note(Event::NotReplaced(cancelled.clone()));
-            return Err(cancelled.into());
-        }
-        if !self.members.is_active(member) && !self.membership.has_failed() {
-            return Ok(None);
-        }
-        result.map(|_| None).map_err(|why| {
-            let failed = NoReplacement::Failed { drive: new.name, member, why };
-            self.events.note(Event::NotReplaced(failed.clone()));
-            failed.into()
-        })
     }
 
     /// As [`crate::array::Array::cancel_replacement`].
@@ -220,10 +233,11 @@ impl Raid {
         if self.stillness.has_begun() {
             return Err(NoReplacement::TakesOver.into());
         }
-        if !self.members.let_mirror_go() {
+        if !self.duty.cancel_copy() {
             return Err(NoReplacement::NoneUnderWay.into());
         }
-        self.duty.cancel();
+        // None yet while the new drive is being emptied.
+        self.members.let_mirror_go();
         self.zones.changed.open();
         self.zones.wake();
         Ok(())
@@ -243,13 +257,14 @@ impl Raid {
         Mirror::new(&self.runtime, old, new.device.clone()).ok_or_else(|| no_copy(NoCopy::ZoneSize))
     }
 
-    /// Copies until every zone is followed or left out; returns those that are left out, and why.
+    /// Copies until every zone is followed or left out; returns those that are left out, and why. Shows the bytes
+    /// in place, and how many these will be; counts those that it has copied.
     async fn copy_all(
         self: &Rc<Self>,
         seat: Seat,
         (mirror, target): (&Rc<Mirror>, &Target),
-        done_bytes: &mut u64,
-        progress: &dyn Fn(Progress),
+        (done_bytes, in_place): (&Cell<u64>, &Cell<u64>),
+        show: &dyn Fn(u64, u64),
     ) -> Result<BTreeMap<u32, NoPart>, NotTaken> {
         let mut left_out = BTreeMap::new();
         loop {
@@ -260,9 +275,9 @@ impl Raid {
             self.follow_empty(seat.member, mirror);
             let to_copy = self.to_copy(seat.member, mirror, &left_out);
             let to_read = to_copy.iter().filter(|zone| !self.is_copied(**zone, target));
-            let left: u64 = to_read.map(|zone| self.copied_bytes(*zone)).sum();
-            let (before, total_bytes) = (*done_bytes, *done_bytes + left);
-            progress(Progress { done_bytes: before, total_bytes });
+            let left_bytes: u64 = to_read.map(|zone| self.member_bytes(*zone)).sum();
+            let (before, total_bytes) = (in_place.get(), in_place.get() + left_bytes);
+            show(before, total_bytes);
             let Some(zone) = to_copy.iter().copied().find(|zone| self.is_free(*zone)) else {
                 if to_copy.is_empty() {
                     return Ok(left_out);
@@ -271,11 +286,11 @@ impl Raid {
                 continue;
             };
             self.duty.enter(zone);
-            let copied = std::cell::Cell::new(before);
+            let copied = Cell::new(0);
             let report = |bytes: u64| {
                 copied.set(copied.get() + bytes);
-                let done_bytes = copied.get();
-                progress(Progress { done_bytes, total_bytes: total_bytes.max(done_bytes) });
+                // Some blocks of a ZRWA are copied twice.
+                show(before + copied.get().min(self.member_bytes(zone)), total_bytes);
             };
             let result = self.copy_zone(zone, target, &Copy { seat, mirror, report: &report }).await;
             if result.is_err() && mirror.error().is_none() {
@@ -285,7 +300,11 @@ impl Raid {
             self.duty.leave();
             self.zones.changed.open();
             match result {
-                Ok(()) => *done_bytes = copied.get(),
+                Ok(()) => {
+                    done_bytes.set(done_bytes.get() + copied.get());
+                    let is_new = copied.get() > 0;
+                    in_place.set(before + if is_new { self.member_bytes(zone) } else { 0 });
+                }
                 Err(Stopped::Again) => {}
                 Err(Stopped::Error(reason)) => _ = left_out.insert(zone.0, reason),
             }
@@ -316,11 +335,6 @@ impl Raid {
                 mirror.follow(physical(zone));
             }
         }
-    }
-
-    /// Bytes of a member's part of a zone.
-    fn copied_bytes(&self, zone: ZoneIndex) -> u64 {
-        self.tail(zone).div_ceil(self.layout.stripe_blocks()) * self.layout.chunk_blocks * BLOCK as u64
     }
 
     /// Submits a command to the new drive, which is detached if it fails.

@@ -11,24 +11,51 @@
 //! which the member's part had all blocks in their places: neither holes, which are filled later, nor burned blocks.
 //! The record is written when the zone has been finished on the new drive and the drive's cache has been flushed. All
 //! other zones are copied again.
+//!
+//! *The label says which drive is copied*, by its UUID in the superblock: a label of a drive that is not the member any
+//! more does not count. Blocks of the policy `append` contain the UUID of the drive that they lie on, so the copy
+//! continues under the UUID with which it began: the label has the number that this UUID is derived from.
 
 use crate::{
     device::{Command, DeviceError, ZonedDevice, Zones},
-    format::{Origin, Uuid, record::Record},
+    format::{Origin, Uuid, record::Record, superblock::Order},
     raid::{
+        Drive,
         geometry::{META_ZONES, physical},
-        journal::label::{LABEL_ZONE, read_label},
+        journal::{
+            label::{LABEL_ZONE, Label, read_label},
+            read::NoLog,
+        },
         parts::Raid,
+        recover::scan::{find_log, prepare},
+        status::{Progress, UnfinishedCopy},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{cell::Cell, collections::BTreeMap, rc::Rc};
+
+/// A drive that is to become a member.
+pub struct Newcomer {
+    pub name: String,
+    /// UUID of the drive as the member, and the number that it is derived from.
+    pub uuid: Uuid,
+    pub number: u64,
+    /// The drive itself, and the drive as the array uses it.
+    pub drive: Rc<dyn ZonedDevice>,
+    pub device: Rc<dyn ZonedDevice>,
+    /// Its power epoch before anything is written to it.
+    pub power_epoch: Option<u64>,
+    /// Label of an interrupted copy of the member to the drive.
+    pub label: Option<Label>,
+}
 
 /// A drive that is being filled, and its label.
 pub struct Target {
     array: Uuid,
     member: usize,
     device: Rc<dyn ZonedDevice>,
+    /// Number that the drive's UUID is derived from.
+    number: u64,
     /// As [`crate::raid::journal::label::Label::copied`].
     copied: BTreeMap<u32, u64>,
     /// End of the label; `None` if it cannot be written any more.
@@ -85,19 +112,48 @@ impl Target {
 }
 
 impl Raid {
+    /// The label of a drive that is being filled with a copy of a present member; `None` if it is another drive.
+    pub async fn label_of(&self, drive: &Drive) -> Option<Label> {
+        let superblock = self.membership.superblock().clone();
+        if !matches!(find_log(&self.runtime, drive).await, Err(NoLog::Target(array, _)) if array == self.array)
+        {
+            return None;
+        }
+        let device = prepare(&self.runtime, drive.device.clone(), Order::Any, superblock.aggregate)?;
+        let label = read_label(&device).await?;
+        let is_of_member = superblock.members[label.member].uuid == label.source().uuid;
+        (is_of_member && label.superblock.agree(&superblock).is_ok()).then_some(label)
+    }
+
+    /// The number that the UUID of a drive is derived from under which its copy can continue: where blocks contain the
+    /// UUID.
+    pub fn number_of_filled(&self, label: &Label) -> Option<u64> {
+        let superblock = self.membership.superblock();
+        let is_unchanged = superblock.members[label.member].since == label.source().since;
+        label.source().taking_over.filter(|_| is_unchanged && superblock.group_blocks > 0)
+    }
+
+    /// The unfinished copy of a member to `drive`, if it is being filled with one.
+    pub async fn copy_to(&self, drive: &Drive) -> Option<UnfinishedCopy> {
+        let label = self.label_of(drive).await?;
+        let member = label.member;
+        let new = self.newcomer(member, drive, Some(label)).ok()?;
+        let target = self.find_target(member, &new).await;
+        let progress = self.copy_progress(member, &target);
+        self.members.is_active(member).then(|| UnfinishedCopy { drive: drive.name.clone(), member, progress })
+    }
+
     /// The contents that can be kept of a drive that is to be filled with a copy of `member`: none, unless the copy was
     /// begun before.
-    pub async fn find_target(&self, member: usize, device: &Rc<dyn ZonedDevice>) -> Target {
-        let superblock = self.membership.superblock().clone();
-        let label = read_label(device).await;
-        // Appended blocks contain the UUID that the drive had then.
-        let label = label.filter(|label| {
-            label.superblock.array == self.array
-                && label.member == member
-                && label.superblock.agree(&superblock).is_ok()
-                && superblock.group_blocks == 0
-        });
-        let (mut copied, wp_blocks) = label.map(|label| (label.copied, label.wp_blocks)).unzip();
+    pub async fn find_target(&self, member: usize, new: &Newcomer) -> Target {
+        let (device, number) = (&new.device, new.number);
+        // Without the number the UUID in appended blocks is not known.
+        let counts = |label: &&Label| {
+            let is_known = self.number_of_filled(label).is_some();
+            label.member == member && (self.membership.superblock().group_blocks == 0 || is_known)
+        };
+        let label = new.label.as_ref().filter(counts);
+        let (mut copied, wp_blocks) = label.map(|label| (label.copied.clone(), label.wp_blocks)).unzip();
         if let Some(copied) = &mut copied {
             let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
             let zones = device.submit(report).await.zones;
@@ -106,7 +162,8 @@ impl Raid {
             copied.retain(|zone, epoch| is_full(*zone) && self.is_full_in(ZoneIndex(*zone), *epoch));
         }
         let (array, device) = (self.array, device.clone());
-        Target { array, member, device, copied: copied.unwrap_or_default(), wp_blocks: Cell::new(wp_blocks) }
+        let (copied, wp_blocks) = (copied.unwrap_or_default(), Cell::new(wp_blocks));
+        Target { array, member, device, number, copied, wp_blocks }
     }
 
     /// Whether a zone is full and has this epoch.
@@ -122,13 +179,26 @@ impl Raid {
             return Ok(());
         }
         target.wp_blocks.set(Some(0));
-        let (superblock, sequence) = (self.membership.superblock().clone(), self.membership.sequence());
+        let (mut superblock, sequence) = (self.membership.superblock().clone(), self.membership.sequence());
+        superblock.members[target.member].taking_over = Some(target.number);
         target.append(Record::Superblock(Box::new(superblock)), sequence).await
     }
 
     /// Whether a zone on the drive, from an earlier copy, equals the member's part.
     pub fn is_copied(&self, zone: ZoneIndex, target: &Target) -> bool {
         target.copied.get(&zone.0).is_some_and(|epoch| self.is_full_in(zone, *epoch))
+    }
+
+    /// Progress of the copy of `member` to a drive that is not written at the moment.
+    pub fn copy_progress(&self, member: usize, target: &Target) -> Progress {
+        let zones = (0..self.geometry.zones).map(ZoneIndex);
+        let (mut done_bytes, mut total_bytes) = (0, 0);
+        for zone in zones.filter(|zone| self.live(*zone) & (1 << member) != 0) {
+            let bytes = self.member_bytes(zone);
+            total_bytes += bytes;
+            done_bytes += if self.is_copied(zone, target) { bytes } else { 0 };
+        }
+        Progress::paused(done_bytes, total_bytes)
     }
 
     /// Records that a zone has been copied, if it will not change. After an error the drive's contents are not to be

@@ -221,8 +221,8 @@ impl Look {
         }
     }
 
-    /// How the array and its zones would be after assembly.
-    pub fn inspected(self) -> Result<Inspected, ArrayError> {
+    /// How the array, its zones and the copies to `filled` drives would be after assembly.
+    pub async fn inspected(self, filled: &[Drive]) -> Result<Inspected, ArrayError> {
         self.keep_what_counts()?;
         self.load();
         let awaited = self.awaited();
@@ -231,7 +231,12 @@ impl Look {
         let zones = zones.map_err(ArrayError::Unlisted)?;
         let mut status = raid.status();
         status.wait_for(awaited);
-        Ok(Inspected { status, geometry: raid.geometry.clone(), zones })
+        let rebuild = Some(raid.rebuild_progress()).filter(|progress| progress.total_bytes > 0);
+        let mut copies = Vec::new();
+        for drive in filled {
+            copies.extend(raid.copy_to(drive).await);
+        }
+        Ok(Inspected { status, geometry: raid.geometry.clone(), zones, rebuild, copies })
     }
 
     /// Does on the drives what was decided.

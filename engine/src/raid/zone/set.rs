@@ -126,6 +126,12 @@ impl ZoneSet {
         self.running.borrow().get(&zone.0).is_some_and(|zone| zone.failed.get())
     }
 
+    /// Zones that are running, or that a member cannot write for now.
+    pub fn running_or_stuck(&self) -> Vec<u32> {
+        let running = self.running.borrow();
+        running.keys().chain(self.stuck.borrow().keys()).copied().collect()
+    }
+
     pub fn all_running(&self) -> Vec<Rc<Zone>> {
         self.running.borrow().values().cloned().collect()
     }

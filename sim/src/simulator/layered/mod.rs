@@ -310,6 +310,10 @@ impl Subject for Layered {
         Subject::replace(&self.array, member, drive)
     }
 
+    fn cancel_replacement(&self) -> bool {
+        Subject::cancel_replacement(&self.array)
+    }
+
     fn rebuild(&self) -> Work<u64> {
         Subject::rebuild(&self.array)
     }
