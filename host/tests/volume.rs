@@ -64,6 +64,14 @@ impl Server {
     }
 }
 
+impl Drop for Server {
+    /// A test that fails leaves no server behind.
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 /// An NBD client under control of the test.
 pub struct Client<S = UnixStream> {
     pub socket: S,
@@ -403,8 +411,8 @@ fn zone_read_is_refused_while_volume_is_served() {
 #[test]
 fn busy_nbd_clients_starve_no_client_or_signal() {
     let place = with_volume();
-    let mut process = Server::of(&place, &[]).process;
-    let pid = rustix::process::Pid::from_child(&process);
+    let mut server = Server::of(&place, &[]);
+    let pid = rustix::process::Pid::from_child(&server.process);
     let mut request = Vec::new();
     // A request to write zeros of no length.
     for field in [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0, 0, 6], &[0; 8], &[0; 8], &[0; 4]] {
@@ -424,7 +432,7 @@ fn busy_nbd_clients_starve_no_client_or_signal() {
             Client::ready(place, false).read(0, 4096).unwrap();
             done.send(()).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-            assert_eq!(process.wait().unwrap().code(), Some(0));
+            assert_eq!(server.process.wait().unwrap().code(), Some(0));
             done.send(()).unwrap();
         });
         for what in ["client", "signal"] {

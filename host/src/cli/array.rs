@@ -783,11 +783,9 @@ fn cancel_copy_here(output: Output, name: &ArrayName, member: Option<&MemberName
     let array = &found.label.name;
     let mut filled = found.filled.clone();
     if let Some(member) = member {
-        let to = |path: &Path| {
-            filled.iter().any(|(_, filled)| same_file(filled, path)).then(|| path.to_path_buf())
-        };
+        let is_filled = |path: &Path| filled.iter().any(|(_, filled)| same_file(filled, path));
         match member {
-            MemberName::Path { path, .. } if to(path).is_some() => {
+            MemberName::Path { path, .. } if is_filled(path) => {
                 filled.retain(|(_, filled)| same_file(filled, path));
             }
             member => {
