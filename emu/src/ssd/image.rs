@@ -51,7 +51,7 @@ pub(super) fn open_file(options: &mut OpenOptions, path: &Path, links: bool) -> 
     let is_file = |found: Metadata| match () {
         () if found.is_file() => Ok(()),
         () if found.is_dir() => Err(io::Error::other("it is no file but a directory")),
-        () => Err(io::Error::other("it is no file")),
+        () => Err(io::Error::other("it is not a regular file")),
     };
     match if links { path.metadata() } else { path.symlink_metadata() } {
         // It may be about to be created.

@@ -124,7 +124,7 @@ impl Daemon {
         connection: &Connection,
     ) -> Result<Rebuilt> {
         let busy = self.rebuilder.replacing.replace(true);
-        ensure!(!busy, "another drive is being put in its place; try again when that is done");
+        ensure!(!busy, "a replacement is running: try again when it has ended");
         let replacement = Replacement(self.clone());
         let role = self.role(member)?;
         let drive = self.take_new(path).await?;
@@ -162,13 +162,13 @@ impl Daemon {
         let works = self.array.status().members.get(role).is_some_and(|m| m.state != MemberState::Out);
         match self.take_new(&path).await {
             Ok(drive) if works && drive.is_filled_for(&self.array.status().uuid, role) => {
-                log(&format!("'{name}': the copy of member {role} to {} goes on", path.display()));
+                log(&format!("'{name}': the copy of member {role} to {} continues", path.display()));
                 // The result is logged.
                 self.place(role, drive, false, &Placing::default()).await.ok();
             }
             Ok(_) => {}
             Err(error) => {
-                log(&format!("'{name}': the copy of member {role} does not go on: {error:#}"));
+                log(&format!("'{name}': the copy of member {role} cannot be continued: {error:#}"));
             }
         }
         drop(replacement);
@@ -184,7 +184,7 @@ impl Daemon {
         let Some(copied) = copied.filter(|copied| Path::new(&copied.drive) == path) else { return Ok(None) };
         self.array.cancel_replacement()?;
         let array = self.array.status().name;
-        log(&format!("'{array}': the copy of member {} to {} is called off", copied.role, copied.drive));
+        log(&format!("'{array}': the copy of member {} to {} is cancelled", copied.role, copied.drive));
         Ok(Some(Failed { array, role: copied.role, drive: copied.drive, called_off: true }))
     }
 
@@ -193,7 +193,7 @@ impl Daemon {
         if let Some(Copied { role, drive }) = &*self.rebuilder.copied.borrow() {
             let array = self.array.status().name;
             log(&format!(
-                "'{array}': the copy of member {role} to {drive} stops here and goes on when the array is started again"
+                "'{array}': the copy of member {role} to {drive} is interrupted, and continues at the next start"
             ));
         }
     }
