@@ -212,7 +212,7 @@ impl std::ops::Deref for BufMut {
 
 impl std::ops::DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.0.as_mut().unwrap_or_else(|| unreachable!("nobody else has it"))
+        self.0.as_mut().unwrap_or_else(|| unreachable!("the buffer is not shared"))
     }
 }
 

@@ -367,7 +367,7 @@ impl std::fmt::Display for Status {
 }
 
 /// The future result of a command. Resolves to [`Done`].
-#[must_use = "a dropped completion is orphaned: nobody learns of its errors"]
+#[must_use = "a dropped completion is orphaned: its errors are lost"]
 pub struct Completion(State);
 
 enum State {

@@ -63,8 +63,11 @@ impl Array {
     /// # Errors
     /// The array is in deferred-write mode or read-only: a write would make a missing member stale. Or it has failed.
     pub async fn change_running(&self, change: &Change) -> Result<(), ArrayError> {
-        if self.is_provisional() || self.is_read_only() {
+        if self.is_provisional() {
             return Err(ArrayError::HoldsBack);
+        }
+        if self.is_read_only() {
+            return Err(ArrayError::ReadOnly);
         }
         let raid = self.0.raid();
         raid.membership.change(|superblock| change.apply(superblock))?;

@@ -35,4 +35,4 @@ lives 64K 4 5 6
 step "blocks of 512 bytes, of which QEMU's drives do not promise to write eight atomically"
 if zoneraid create --yes small $(drives 7 8 9) 2>/run/said; then fail "drives that may tear blocks were accepted"; fi
 cat /run/said
-grep -F "$(drive 7)" /run/said | grep -F "blocks of 512 bytes" | grep -F "whole or not at all" || fail "the message does not name the drive and the reason"
+grep -F "$(drive 7)" /run/said | grep -F "blocks of 512 bytes" | grep -F "does not guarantee atomic writes of 4096 bytes" || fail "the message does not name the drive and the reason"

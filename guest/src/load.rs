@@ -26,10 +26,10 @@ const LONGEST: usize = 64;
 pub struct Target {
     /// Zoned block device
     device: PathBuf,
-    /// Where acknowledgements are kept, outside of what crashes
+    /// Acknowledgement log, outside of the crashing guest
     #[arg(long, value_name = "FILE")]
     log: PathBuf,
-    /// Decides what is written
+    /// Seed of the written data
     #[arg(long, env = "GUEST_SEED")]
     seed: u64,
 }
@@ -41,7 +41,7 @@ pub struct Load {
     /// Zones written to, from the first on
     #[arg(long, default_value_t = 6)]
     zones: usize,
-    /// How long to go on; until killed by default
+    /// Duration; until killed by default
     #[arg(long)]
     seconds: Option<u64>,
 }

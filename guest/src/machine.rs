@@ -28,7 +28,7 @@ pub struct Machine {
     /// that apt offers, by default
     #[arg(long, value_name = "VERSION|PATH")]
     pub kernel: Option<String>,
-    /// Memory of the guest; its copies of changed files are in it too
+    /// Memory of the guest, including its overlay of changed files
     #[arg(long, value_name = "SIZE", default_value = "2G")]
     pub memory: String,
     /// Processors of the guest, 1 to 64
@@ -40,7 +40,7 @@ pub struct Machine {
     /// Seconds after which the guest is ended
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub time_limit: u64,
-    /// Have systemd as the first process, with udev: the command is a service there
+    /// Boot systemd with udev; the command runs as a service
     #[arg(long)]
     pub systemd: bool,
     /// Boot again, and run the command again, when the guest crashes; $GUEST_BOOT counts from 1

@@ -30,12 +30,11 @@ struct Cli {
 enum Verb {
     /// Run a command in a guest, in the current directory
     ///
-    /// Its output and exit status are passed on: 124 if it takes too long, 125 if there is no
-    /// guest or the guest dies. In the guest, /mnt/guest is the --out directory, and the
-    /// directory of this binary is in PATH; $GUEST_KERNEL is where its kernel is unpacked, with
-    /// its configuration. Standard input is empty: a shell has to be given what it shall do.
-    /// Without KVM the processor is an old one (Nehalem), on which programs that were built for
-    /// this machine's own do not run.
+    /// Its output and exit status are passed on; the status is 124 after the time limit, and 125 if the guest
+    /// cannot be started or dies. In the guest, /mnt/guest is the --out directory, and the directory of this
+    /// binary is in PATH; $GUEST_KERNEL is the directory of the unpacked kernel and its configuration. Standard
+    /// input is empty. Without KVM the emulated processor is a Nehalem: programs built for the processor of
+    /// this machine do not run on it.
     Run(run::Run),
     /// Run the tests, all short ones by default
     Test(scenario::Test),
@@ -43,12 +42,12 @@ enum Verb {
     List,
     /// Print the Debian packages that are needed and not installed
     Packages,
-    /// In a guest: ask the machine for something that only the outside can do
+    /// In a guest: request a power cut or the removal of a drive
     #[command(subcommand)]
     Ask(run::Ask),
     /// In a guest: write to zones until killed, and log each write that was acknowledged
     Load(load::Load),
-    /// In a guest: check that all that was acknowledged is on a device
+    /// In a guest: verify that all acknowledged writes are on a device
     Verify(load::Verify),
 }
 

@@ -40,7 +40,7 @@ pub struct Run {
     /// Directory that the guest sees as /mnt/guest; a new one by default, removed at the end
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What to run, by bash
+    /// Command line for bash
     #[arg(required = true, last = true)]
     command: Vec<String>,
 }
@@ -48,9 +48,9 @@ pub struct Run {
 /// What only the outside can do.
 #[derive(Subcommand)]
 pub enum Ask {
-    /// Cut the power and boot again: memory is lost, drives keep what they have, zones included
+    /// Cut the power and boot again: memory is lost, drives keep their data and zone states
     Reset {
-        /// Milliseconds until then
+        /// Delay in milliseconds
         #[arg(long, value_name = "MS", default_value_t = 0)]
         after: u64,
     },
@@ -228,7 +228,7 @@ impl Ask {
     /// In the guest: leaves the request and waits for the answer.
     pub fn ask(&self) -> Result<()> {
         let notes = Path::new("/mnt/guest/.guest");
-        ensure!(notes.is_dir(), "this is no guest: nobody to ask");
+        ensure!(notes.is_dir(), "this is not a guest: there is no host to ask");
         let answer = notes.join("answer");
         let request = match self {
             Self::Reset { after } => format!("reset {after}"),

@@ -28,7 +28,7 @@ pub struct Test {
     /// Run the long tests too, and the others for longer
     #[arg(long)]
     long: bool,
-    /// Decides when guests crash and which drives are lost; random by default
+    /// Seed of the moments of crashes and of the lost drives; random by default
     #[arg(long)]
     seed: Option<u64>,
     /// Kernel for all tests, as `guest run` takes it
@@ -37,7 +37,7 @@ pub struct Test {
     /// Guests at a time [default: three, if there are two processors for them]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
-    /// Show what the tests print, not only of those that fail; one at a time
+    /// Show the output of all tests, not only of failed ones; runs one test at a time
     #[arg(long, short, conflicts_with = "jobs")]
     verbose: bool,
 }

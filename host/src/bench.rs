@@ -148,9 +148,9 @@ pub fn run(output: Output, rounds: usize, parities: usize) -> Result<u8> {
 fn costs_text(costs: &Costs, level: &str) -> String {
     let chunks = costs.pq_chunks;
     let mut rows = vec![
-        ("4 KiB write, sequential, 64 on the way".to_string(), format!("{:.0} ns", costs.write_4k_ns)),
+        ("4 KiB write, sequential, queue depth 64".to_string(), format!("{:.0} ns", costs.write_4k_ns)),
         ("    allocations in it".into(), format!("{:.3}", costs.write_4k_allocations)),
-        ("4 KiB read, random, 64 on the way".into(), format!("{:.0} ns", costs.read_4k_ns)),
+        ("4 KiB read, random, queue depth 64".into(), format!("{:.0} ns", costs.read_4k_ns)),
         (
             "256 KiB stripe writes, members touch no data".into(),
             format!("{:.2} GB/s", costs.stripe_write_gb_s),
@@ -298,7 +298,7 @@ impl Bench {
                 completed += 1;
             }
             if completed == before {
-                let oldest = queue.pop_front().context("nothing is on the way")?;
+                let oldest = queue.pop_front().context("no command is in flight")?;
                 spare.push(self.wait(oldest)?.data);
                 completed += 1;
             }

@@ -46,7 +46,7 @@ impl From<String> for Silence {
 
 /// Error: a connection to a daemon failed.
 #[derive(Debug, thiserror::Error)]
-#[error("the daemon cannot be asked: {}", cause(.0))]
+#[error("no connection to the daemon: {}", cause(.0))]
 struct NoConnection(io::Error);
 
 /// A connection to the daemon that runs an array.
@@ -89,7 +89,7 @@ pub fn running() -> Result<Vec<Client>> {
             Ok(there) => sockets.extend(there),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
-                fall_silent(&directory, format!("arrays that run cannot be seen: {}", cause(&error)).into());
+                fall_silent(&directory, format!("running arrays cannot be listed: {}", cause(&error)).into());
             }
         }
     }
@@ -178,13 +178,13 @@ pub fn find(name: &ArrayName) -> Result<Option<Client>> {
     if found.len() > 1 || other_path && !found.is_empty() {
         let mut arrays: Vec<String> =
             found.iter().map(|c| format!("'{}' ({}), which runs", c.about.name, c.about.uuid)).collect();
-        arrays.extend(other_path.then(|| format!("what there is at {}", quoted(&format!("./{name}")))));
+        arrays.extend(other_path.then(|| format!("the path {}", quoted(&format!("./{name}")))));
         bail!("{name} may mean {}; use a UUID or a path with a '/'", arrays.join(", or "));
     }
     if found.is_empty()
         && let Some((socket, silence)) = silence_of(&called.to_lowercase())
     {
-        bail!("'{name}' runs, but cannot be asked ({}): {}", socket.display(), silence.why);
+        bail!("'{name}' runs, but its daemon cannot be queried ({}): {}", socket.display(), silence.why);
     }
     Ok(found.pop())
 }
@@ -254,7 +254,9 @@ impl Client {
         self.stream.get_mut().deadline = deadline;
         let mut line = serde_json::to_vec(&Line { protocol: PROTOCOL, content: request })?;
         line.push(b'\n');
-        (&self.stream.get_ref().socket).write_all(&line).context("the daemon does not listen")?;
+        (&self.stream.get_ref().socket)
+            .write_all(&line)
+            .context("the request cannot be sent to the daemon")?;
         loop {
             let mut line = Vec::new();
             let read = (&mut self.stream).take(request.most_answered()).read_until(b'\n', &mut line);
@@ -273,7 +275,7 @@ impl Client {
                 Answer::Progress(at) => progress(at),
                 Answer::Error(error) => bail!(error),
                 Answer::Done(value) => {
-                    return serde_json::from_value(value).context("the daemon answers something else");
+                    return serde_json::from_value(value).context("the daemon sent an unexpected answer");
                 }
             }
         }
@@ -290,12 +292,12 @@ pub fn answer(line: &[u8]) -> Result<Answer> {
     struct Version {
         protocol: u32,
     }
-    let nonsense = "the daemon does not speak our language";
+    let nonsense = "the daemon sent an invalid message";
     let version: Version = serde_json::from_slice(line).context(nonsense)?;
     let advice = if version.protocol > PROTOCOL { "use a newer zoneraid" } else { "restart the daemon" };
     ensure!(
         version.protocol == PROTOCOL,
-        "the daemon speaks version {} of the protocol and this zoneraid version {PROTOCOL}: {advice}",
+        "the daemon has protocol version {}, this zoneraid {PROTOCOL}: {advice}",
         version.protocol
     );
     let line: Line<Answer> = serde_json::from_slice(line).context(nonsense)?;

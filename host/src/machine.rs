@@ -67,7 +67,7 @@ impl Owner {
     pub fn words(self, autostart: bool) -> &'static str {
         match (self, autostart) {
             (Owner::This, true) => "this host",
-            (Owner::This, false) => "this host, started by hand",
+            (Owner::This, false) => "this host, started manually",
             (Owner::Other, _) => "another host",
             (Owner::Nobody, _) => "nobody",
         }

@@ -86,8 +86,8 @@ impl Packers {
     }
 
     fn with_threads(reactor: &Reactor, threads: usize) -> Result<Option<Rc<Packers>>> {
-        let bell =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("there can be no eventfd")?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .context("an eventfd cannot be created")?;
         let shared =
             Arc::new(Shared { jobs: Mutex::default(), come: Condvar::new(), done: Mutex::default(), bell });
         // If this is dropped half-way, the workers that run end.

@@ -96,13 +96,13 @@ impl VolumeChange {
         if compression.is_some() || unit_bytes.is_some() {
             let unit = unit_bytes.map_or(Some(status.unit), Unit::from_bytes);
             let codec = compression.map_or(status.codec, |compression| compression.0);
-            volume.compress(codec, unit.context("there is no unit of so many bytes")?).await?;
+            volume.compress(codec, unit.context("invalid compression unit")?).await?;
         }
         if let Some(WhenFull(seconds)) = when_full {
             volume.queue_writes(seconds).await?;
         }
         if let Some(blocks) = lent_blocks {
-            ensure!(status.reserve > 0, "the volume has no reserve, since there is room for all of it");
+            ensure!(status.reserve > 0, "the volume has no reserve, since it is not larger than its space");
             volume.lend(blocks);
         }
         Ok(())

@@ -53,8 +53,8 @@ impl Default for Reactor {
 /// Pauses a start, so that another host that may still run the array notices that it is being started here.
 async fn pause(inner: Weak<Inner>) {
     note(&format!(
-        "the array was not stopped on the host that ran it last: waiting for {} seconds, so that one that still \
-         runs it there lets go",
+        "the array was not stopped on the host that ran it last: waiting for {} seconds, so that a daemon \
+         there can notice and fence itself",
         FENCE_PAUSE.as_secs()
     ));
     if let Some(inner) = inner.upgrade()
@@ -92,7 +92,7 @@ impl Reactor {
             return Ok(ring);
         }
         let ring = Ring::new()
-            .context("the kernel gives no io_uring, which real drives need (Linux 6.1 or newer)")?;
+            .context("the kernel provides no io_uring, which real drives need (Linux 6.1 or newer)")?;
         Ok(self.0.ring.get_or_init(|| ring))
     }
 
@@ -128,7 +128,7 @@ impl Reactor {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Option<T>> {
-        let (here, there) = UnixStream::pair().context("no socket can be made")?;
+        let (here, there) = UnixStream::pair().context("a socket pair cannot be created")?;
         let value = Arc::new(Mutex::new(None));
         let slot = value.clone();
         let thread = std::thread::Builder::new().spawn(move || {
@@ -163,7 +163,7 @@ impl Reactor {
         match (value, broken) {
             (Some(value), _) => Ok(value),
             (None, Some(error)) => Err(error).context("io_uring failed"),
-            (None, None) => bail!("the drives do not answer any more"),
+            (None, None) => bail!("the drives no longer respond"),
         }
     }
 }

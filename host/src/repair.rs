@@ -45,7 +45,7 @@ impl Members<'_> {
         // A drive that does not exist any more can only be the missing member.
         match self.missing[..] {
             [role] => Ok(role as usize),
-            [] => bail!("{text} does not exist, and '{}' misses no member", self.array),
+            [] => bail!("{text} does not exist, and no member of '{}' is missing", self.array),
             _ => bail!("{text} does not exist; name the member by its role (see zoneraid status)"),
         }
     }
@@ -54,7 +54,7 @@ impl Members<'_> {
 /// Why the drive at `path` cannot take a place in `array`.
 pub fn in_use(path: &Path, array: &str) -> String {
     format!(
-        "{} is a member of '{array}' and in use: give another drive, or take this one out first (zoneraid fail)",
+        "{} is in use as a member of '{array}': use another drive, or take this one out first (zoneraid fail)",
         path.display()
     )
 }
@@ -67,7 +67,7 @@ pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
     let others: Vec<usize> = before.members.iter().enumerate().filter(lacking).map(|(r, _)| r).collect();
     ensure!(
         others.len() < before.parities,
-        "{} {} not in sync; without member {role} data would be lost",
+        "member {role} cannot be taken out without loss of data, since {} {} not in sync",
         members_named(&others),
         is_or_are(others.len())
     );
@@ -85,7 +85,7 @@ pub fn refuse_if_only_out(called: &str, array: &ArrayStatus) -> Result<()> {
     let is = |state| array.members.iter().position(|member| member.state == state);
     match is(MemberState::Out).filter(|_| is(MemberState::Rebuilding).is_none()) {
         Some(role) => {
-            bail!("member {role} is out; give the array a drive with: zoneraid replace {called} {role} NEW")
+            bail!("member {role} is out and has no drive: zoneraid replace {called} {role} NEW")
         }
         None => Ok(()),
     }
@@ -109,16 +109,16 @@ pub async fn replace(
         array.can_copy(role, &drive).map_err(advice)?;
         let replaced = array.replace(role, drive, progress).await.map_err(advise)?;
         if replaced == Replaced::Attached {
-            note(&format!("member {role} went out on the way: {new} is rebuilt from the others"));
+            note(&format!("member {role} went out during the copy: {new} is rebuilt from the other members"));
         }
         return Ok(replaced);
     }
     match works {
         true => {
             array.fail(role).await?;
-            note(&format!("member {role} still worked; it has been taken out of '{}'", status.name));
+            note(&format!("member {role} was still working, and has been taken out of '{}'", status.name));
         }
-        false => note(&format!("member {role} is out: {new} is rebuilt from the others")),
+        false => note(&format!("member {role} is out: {new} is rebuilt from the other members")),
     }
     array.attach(role, drive).await?;
     Ok(Replaced::Attached)

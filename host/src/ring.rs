@@ -337,7 +337,7 @@ impl Target for Ops {
 }
 
 /// The future of [`Ring::run`]. If it is dropped, the operation continues.
-#[must_use = "nobody learns how the operation ended"]
+#[must_use = "the result of the operation is lost"]
 pub struct Op {
     ops: Rc<Ops>,
     token: u32,
@@ -421,7 +421,7 @@ mod tests {
         let place = id.0;
         ring.remove(id);
         let other = ring.add(Rc::new(Silent));
-        assert_ne!(other.0, place, "nobody else gets its place");
+        assert_ne!(other.0, place, "its place is not reused");
         assert_eq!(Rc::strong_count(&target), 2, "the kernel may still write to what it holds");
         while ring.wait().unwrap() {}
         assert_eq!(Rc::strong_count(&target), 1);

@@ -82,7 +82,7 @@ pub fn lock_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
 pub fn make(directory: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
     made.with_context(|| {
-        format!("{} cannot be made; ${RUN_VARIABLE} may name another directory", directory.display())
+        format!("{} cannot be created: name another directory in ${RUN_VARIABLE}", directory.display())
     })
 }
 
@@ -101,7 +101,7 @@ impl Lock {
         let begun = Instant::now();
         loop {
             let problem =
-                || format!("{} cannot be locked; ${RUN_VARIABLE} may name another directory", path.display());
+                || format!("{} cannot be locked: name another directory in ${RUN_VARIABLE}", path.display());
             if let Some(file) = lock(&path).with_context(problem)? {
                 return Ok(Some(Lock { path, _file: file }));
             }

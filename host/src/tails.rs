@@ -133,8 +133,8 @@ impl Left {
         }
         let left = Left::parse(&bytes, uuid).with_context(|| {
             format!(
-                "{0} is damaged, so nobody knows which writes had been answered; after a reboot, or without \
-                 {0} and the block device, the array can be assembled as after a power cut",
+                "the acknowledgement log {0} is damaged: reboot, or remove {0} and the block device, to \
+                 assemble the array as after a power cut",
                 path.display()
             )
         });

@@ -67,7 +67,7 @@ impl Tenants {
         let Wanted { width, weight, .. } = *wanted;
         let zones = self.zones_for(wanted.blocks)?;
         let active = wanted.active.unwrap_or(ACTIVE.min(zones));
-        ensure!(active <= zones, "of {zones} zones no {active} can be active");
+        ensure!(active <= zones, "--active {active} is more than the {zones} zones of the namespace");
         ensure!((1..=1000).contains(&weight), "a weight is 1 to 1000, not {weight}");
         ensure!(width.is_power_of_two(), "--width is a power of two, not {width}");
         let most = self.namespaces.vzone_zones();
@@ -89,7 +89,8 @@ impl Tenants {
         let (found, zones) = (self.find(name)?, self.zones_for(blocks)?);
         ensure!(
             Volume::is_on(Rc::new(found.clone())).await? == Presence::No,
-            "'{}/{name}' carries a volume, or may, which is as large as it was made; copy it to one on another namespace",
+            "'{}/{name}' carries or may carry a volume, which cannot be resized: copy it to a volume on \
+             another namespace",
             self.array
         );
         Ok((found, zones))
@@ -118,7 +119,7 @@ impl Tenants {
     /// As [`Tenants::find`], for its removal: requires `yes`.
     pub fn doomed(&self, name: &str, yes: bool) -> Result<Namespace> {
         let found = self.find(name)?;
-        ensure!(yes, "this destroys {}/{name} and what is in it; --yes does it", self.array);
+        ensure!(yes, "this destroys {}/{name} and its data: confirm with --yes", self.array);
         Ok(found)
     }
 
@@ -131,8 +132,8 @@ impl Tenants {
                 anyhow!("'{array}' has room for {left} more zones, {}", show_blocks(left * capacity))
             }
             VzoneError::Floors { left } => anyhow!(
-                "--active times --width zones of '{array}' would be active for certain, and of those {left} are left \
-                 that nobody has for certain or writes to"
+                "too few active zones of '{array}': --active times --width are needed, and {left} are neither \
+                 guaranteed to other namespaces nor in use"
             ),
             VzoneError::Taken => anyhow!("'{array}' has a namespace '{name}' already"),
             VzoneError::Unknown => {
@@ -142,7 +143,7 @@ impl Tenants {
                 anyhow!("'{array}' has no namespace '{name}'; there are {there}")
             }
             VzoneError::Holds { zone } => {
-                anyhow!("zone {zone} of {array}/{name} is written, and would be lost; reset it first")
+                anyhow!("zone {zone} of {array}/{name} holds data that would be lost: reset it first")
             }
             error => anyhow!("{array}/{name}: {error}"),
         }
@@ -153,7 +154,7 @@ impl Tenants {
         let zones = blocks.div_ceil(self.namespaces.zone_capacity_blocks().max(1));
         u32::try_from(zones)
             .ok()
-            .with_context(|| format!("there are no namespaces of {}", show_blocks(blocks)))
+            .with_context(|| format!("a namespace of {} is too large", show_blocks(blocks)))
     }
 }
 

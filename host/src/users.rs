@@ -14,7 +14,7 @@ const NVMET: &str = "/sys/kernel/config/nvmet/subsystems";
 /// The users of the block device at `path` or of one of its partitions, each in a few words; empty if it is unused. May
 /// block for as long as the device does. Processes of other users are found only with the permission to inspect them.
 pub fn of(path: &Path) -> Result<Vec<String>> {
-    let metadata = path.metadata().with_context(|| format!("{} is not there", path.display()))?;
+    let metadata = path.metadata().with_context(|| format!("{} cannot be examined", path.display()))?;
     let (whole, mountinfo, list) =
         (Device(metadata.rdev()), read("/proc/self/mountinfo"), read("/proc/swaps"));
     let mut users = Vec::new();

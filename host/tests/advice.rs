@@ -122,7 +122,7 @@ fn advice_names_array_one_directory_down() {
 fn mistyped_nbd_address_creates_no_socket() {
     let place = with_volume();
     let refused = place.run(&["serve", "drives", "--nbd", "999.1.1.1"]);
-    refused.fails_with(&["it is no address", "./999.1.1.1"]);
+    refused.fails_with(&["not an address", "./999.1.1.1"]);
     assert!(!place.path("999.1.1.1").exists());
 }
 
@@ -151,7 +151,7 @@ fn unwritable_run_directory_error_names_environment_variable() {
         fs::set_permissions(image, fs::Permissions::from_mode(0o666)).unwrap();
     }
     let output = nobody(&place, "", &["serve", "drives", "--nbd", "/nonexistent/nbd.sock"]).output().unwrap();
-    Ran::new(output).fails_with(&["cannot be locked", "$ZONERAID_RUN_DIR may name another directory"]);
+    Ran::new(output).fails_with(&["cannot be locked", "name another directory in $ZONERAID_RUN_DIR"]);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn volume_on_read_only_images_serves_read_only() {
 
 #[test]
 fn advice_for_volume_never_suggests_zone_reset() {
-    for (first, advice) in [(4, "--give-up"), (2, "find the drives that held these zones")] {
+    for (first, advice) in [(4, "--give-up"), (2, "connect the drives that hold these zones again")] {
         let place = with_volume();
         // A killed volume leaves zones open; those offline on two drives are offline in the array.
         let mut server = serve(&place);
@@ -300,9 +300,8 @@ fn interrupted_write_reports_durable_bytes() {
     sleep(Duration::from_millis(300));
     let said = interrupted(write);
     let durable = acknowledged();
-    let expected = format!(
-        "interrupted; {durable} bytes of the input are stored safely in zone 0, up to byte {durable}"
-    );
+    let expected =
+        format!("interrupted; {durable} bytes of the input are durable in zone 0, up to byte {durable}");
     assert!(said.contains(&expected) && said.contains("zoneraid zone report drives 0"), "{expected}: {said}");
     assert!(durable == 8 << 20 && place.read_zone("drives", 0).len() as u64 >= durable);
 }
@@ -338,7 +337,7 @@ fn interrupted_client_reports_that_daemon_continues() {
     let replace = place.command(&["replace", "drives", "1", &drive("drives", 5)]).spawn().unwrap();
     sleep(Duration::from_secs(1));
     let said = interrupted(replace);
-    assert!(said.contains("the daemon of the array goes on with it"), "{said}");
+    assert!(said.contains("the daemon of the array continues it"), "{said}");
     assert!(said.contains("zoneraid status drives"), "{said}");
     place.run(&["emulate", "fault", &drive("drives", 5), "clear"]).ok();
     status_until(&place, |status| {
@@ -374,7 +373,7 @@ fn status_overview_shows_nbd_address_and_volume_usage() {
     assert!(all.contains("nbd+unix:///?socket=") && all.contains("0 B of 64 MiB"), "{all}");
     let text = place.run(&["status", "drives"]).ok().text();
     let written = text.split_once("written: ").unwrap().1;
-    assert!(written.starts_with("nothing for users yet\n"), "{text}");
+    assert!(written.starts_with("no user data yet\n"), "{text}");
     assert!(
         text.lines()
             .filter(|line| line.starts_with("written:") || line.starts_with("         "))

@@ -98,8 +98,8 @@ fn file_survives_loss_of_any_two_raid6_drives() {
     let status = place.run(&["status", "drives", "--json"]);
     assert_eq!(status.code, 2);
     let (why, action) = (status.json()["status"].to_string(), status.json()["action"].to_string());
-    assert!(why.contains("only 3 of 6 members can be used, at least 4 are needed"), "{why}");
-    assert!(action.contains("all but two of the members 0, 1 and 3 back"), "{action}");
+    assert!(why.contains("only 3 of 6 members are usable, at least 4 are needed"), "{why}");
+    assert!(action.contains("connect all but two of the members 0, 1 and 3;"), "{action}");
     place.run(&["zone", "read", "drives", "0"]).fails_with(&["at least 4"]);
 }
 
@@ -178,7 +178,7 @@ fn raid6_split_halves_reunited_newer_half_wins() {
         let place = Place::new();
         place.emulate("drives", 4);
         let made = place.create_as("raid6", "tank", "drives", 4).ok();
-        assert!(made.stderr.contains("the newer one wins when they meet"), "{}", made.stderr);
+        assert!(made.stderr.contains("only the newer pair is used when they are united"), "{}", made.stderr);
         let data: Vec<Vec<u8>> = (0..4).map(|seed| Random(seed + 31).bytes(3 << 20)).collect();
         let write = |zone: &str, data: &[u8]| {
             _ = place.run_with(&["zone", "write", "drives", zone, "--fua"], data).ok()
@@ -227,7 +227,7 @@ fn raid6_stale_members_with_one_current_are_refused() {
         let others: Vec<usize> = (0..3).filter(|member| *member != knows).collect();
         carry(&place, "away", "drives", &[3, 4]);
         carry(&place, "drives", "away", &others);
-        place.run(&["zone", "read", "drives", "0"]).fails_with(&["only 1 of 5 members can be used"]);
+        place.run(&["zone", "read", "drives", "0"]).fails_with(&["only 1 of 5 members are usable"]);
         place.run_with(&["zone", "write", "drives", "1"], &data).fails_with(&["only 1 of 5 members"]);
         carry(&place, "away", "drives", &others);
         carry(&place, "drives", "away", &[3, 4]);
@@ -289,7 +289,11 @@ fn replace_copies_working_drive() {
     assert!(text.stderr.contains("member 0 is out"), "{}", text.stderr);
     place.run(&["replace", "drives", "1", &drive("drives", 2)]).fails_with(&["--yes"]);
     let text = place.run(&["replace", "--now", "--yes", "drives", "1", &drive("drives", 2)]).ok();
-    assert!(text.text().contains("rebuilt") && text.stderr.contains("still worked"), "{}", text.stderr);
+    assert!(
+        text.text().contains("rebuilt") && text.stderr.contains("member 1 was still working"),
+        "{}",
+        text.stderr
+    );
     assert_eq!(place.run(&["status", "drives"]).code, 0);
     place.remove(&drive("drives", 3));
     assert!(place.read_zone("drives", 0)[..data.len()] == data);
@@ -563,15 +567,15 @@ fn incomplete_arguments_and_drives_outside_directory_are_refused() {
         .fails_with(&["drives/drive0.img is a drive", "zoneraid create NAME drives/drive0.img"]);
     place
         .run(&["replace", "drives", "3", "9"])
-        .fails_with(&["9 is no drive", "zoneraid replace drives 3 NEW"]);
+        .fails_with(&["9 is not a drive", "zoneraid replace drives 3 NEW"]);
     place.run(&["replace", "3", "9"]).fails_with(&["a role needs its array"]);
     for options in [&[][..], &["--now"]] {
         let args = [&["replace", "drives", "3", "others/drive0.img"][..], options].concat();
-        place.run(&args).fails_with(&["others/drive0.img", "lie in different directories", "links to them"]);
+        place.run(&args).fails_with(&["others/drive0.img", "are in different directories", "links to them"]);
     }
     assert!([fingerprint(&place.path("drives")), fingerprint(&place.path("others"))] == before);
     let daemon = place.daemon();
-    place.run(&["replace", "tank", "3", "others/drive0.img"]).fails_with(&["lie in different directories"]);
+    place.run(&["replace", "tank", "3", "others/drive0.img"]).fails_with(&["are in different directories"]);
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
     assert!(fingerprint(&place.path("others")) == before[1]);
@@ -612,11 +616,11 @@ fn zone_read_refuses_terminal_zone_write_announces_input() {
     place.run_with(&["zone", "write", "drives", "0"], b"\x1b[2Jobey").ok();
     let (said, code) = on_a_terminal(&place, "zone read drives 0", "");
     assert!(
-        code == 4 && said.contains("standard output is a terminal") && !said.contains("obey\0"),
+        code == 4 && said.contains("does not write raw data to a terminal") && !said.contains("obey\0"),
         "{said:?}"
     );
     let (said, code) = on_a_terminal(&place, "zone write drives 1", "typed\n\x04");
-    assert!(code == 0 && said.contains("until Ctrl-D ends it"), "{code}, {said:?}");
+    assert!(code == 0 && said.contains("typed text is written until Ctrl-D"), "{code}, {said:?}");
     assert!(place.read_zone("drives", 1).starts_with(b"typed\n\0"));
 }
 
@@ -666,10 +670,10 @@ fn drive_with_lost_metadata_is_not_reported_blank() {
     lose_metadata(&place.path(&drive("drives", 1)), b"somebody");
     let examined = place.json(&["examine", &drive("drives", 1)]);
     let error = examined["superblock_error"].as_str().unwrap();
-    assert!(error.contains("holds something else"), "{error}");
+    assert!(error.contains("holds other data"), "{error}");
     let listed = place.json(&["list", "drives"]);
     assert_eq!(listed["blank"].as_array().unwrap().len(), 1, "{listed}");
-    assert!(listed["unseen"].to_string().contains("holds something else"), "{listed}");
+    assert!(listed["unseen"].to_string().contains("holds other data"), "{listed}");
     let status = place.run(&["status", "drives"]);
     assert_eq!(status.code, 1, "{}", status.stderr);
     assert!(status.stderr.contains("drive1.img") || status.stdout.windows(10).any(|w| w == b"drive1.img"));
@@ -835,7 +839,7 @@ fn emulate_fault_refuses_impossible_faults() {
     assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 1, "nothing was written");
     // A model with gaps: zones with a capacity below their size.
     place.run(&["emulate", "create", "gaps", "--count", "1", "--zones", "4", "--zone-capacity", "12K"]).ok();
-    refused(&[&drive("gaps", 0), "flip", "3"], &["block 3", "behind the capacity of zone 0"]);
+    refused(&[&drive("gaps", 0), "flip", "3"], &["block 3", "beyond the capacity of zone 0"]);
 }
 
 #[test]
@@ -851,7 +855,7 @@ fn zone_commands_manage_zones_and_explain_limits() {
     let data = Random(3).bytes(capacity as usize + 1);
     place
         .run_with(&["zone", "write", "drives", "1"], &data)
-        .fails_with(&[&format!("{capacity} bytes of the input are stored safely"), "full"]);
+        .fails_with(&[&format!("{capacity} bytes of the input are durable"), "full"]);
     assert!(place.read_zone("drives", 1) == data[..capacity as usize]);
     assert_eq!(place.json(&["zone", "report", "drives", "1"])["zones"][0]["condition"], "full");
     assert!(place.json(&["zone", "report", "drives", "1"])["zones"][0]["wp_bytes"].is_null());
@@ -872,7 +876,7 @@ fn zone_commands_manage_zones_and_explain_limits() {
         assert!(place.read_zone("drives", zone.parse().unwrap()).is_empty());
     }
     let open = place.run(&["zone", "open", "drives", "3"]).ok();
-    assert!(open.stderr.contains("with the end of this command zone 3 is empty again"), "{}", open.stderr);
+    assert!(open.stderr.contains("when this command ends zone 3 is empty again"), "{}", open.stderr);
     assert_eq!(place.json(&["zone", "report", "drives", "3"])["zones"][0]["condition"], "empty");
     let report = place.run(&["zone", "report", "drives"]).ok().text();
     assert!(report.lines().last().unwrap().starts_with("14 zones: 14 empty; 0 B of"), "{report}");

@@ -210,9 +210,9 @@ fn daemon_socket_answers_invalid_requests_with_errors() {
         answer["error"].as_str().unwrap_or_default().to_string()
     };
     assert_eq!(ask(PROTOCOL, "status"), "");
-    assert!(ask(PROTOCOL, "explode").starts_with("this is no request"));
+    assert!(ask(PROTOCOL, "explode").starts_with("the request is invalid"));
     for (other, advice) in [(PROTOCOL + 1, "restart it"), (PROTOCOL - 1, "use a newer zoneraid")] {
-        let said = format!("this daemon speaks version {PROTOCOL} of the protocol and not {other}: {advice}");
+        let said = format!("this daemon has protocol version {PROTOCOL}, not {other}: {advice}");
         // Also for an unknown request.
         assert_eq!([ask(other, "status"), ask(other, "explode")], [said.clone(), said]);
     }
@@ -287,7 +287,7 @@ fn deferred_daemon_readmits_missing_member_before_first_write() {
     let waits = ("missing".into(), "degraded".into(), true.into());
     assert_eq!(seen(&place, 2), waits);
     // Either the array cannot be shown to the kernel here, or the command insists on all members.
-    place.run(&["start", "drives", "--complete"]).fails_with(&["not complete", "member 2", "missing"]);
+    place.run(&["start", "drives", "--complete"]).fails_with(&["--complete refuses", "member 2", "missing"]);
     assert_eq!(place.run(&["start", "drives"]).code, 4);
     let daemon = place.daemon();
     assert_eq!(seen(&place, 2), waits);
@@ -334,7 +334,11 @@ fn replace_refuses_member_of_array_awaiting_its_daemon() {
     let before = std::fs::read(&new).unwrap();
     let daemon = place.daemon_of(place.path(&drive("drives", 0)), Terms::default());
     let replace = ["replace", "--yes", "tank", "3", "drives/other.img"];
-    place.run(&replace).fails_with(&["member 0 of 'pool'", "waits for its daemon", "zoneraid start "]);
+    place.run(&replace).fails_with(&[
+        "member 0 of 'pool'",
+        "waits for the daemon of that array",
+        "zoneraid start ",
+    ]);
     assert!(std::fs::read(&new).unwrap() == before);
     std::fs::remove_file(&tails).unwrap();
     place.run(&replace).ok();
@@ -357,12 +361,16 @@ fn raid6_daemon_readmits_two_missing_members_in_turn() {
     let well = ("active".into(), "healthy".into(), false.into());
     move_away();
     let before = images(&place);
-    place.run(&["start", "drives", "--complete"]).fails_with(&["not complete", "members 2 and 4", "missing"]);
+    place.run(&["start", "drives", "--complete"]).fails_with(&[
+        "--complete refuses",
+        "members 2 and 4",
+        "missing",
+    ]);
     let daemon = place.daemon();
     assert_eq!((seen(&place, 2), seen(&place, 4)), (waits.clone(), waits.clone()));
     let text = place.run(&["status", "drives"]).text();
     assert!(text.contains("nothing has been written without them"), "{text}");
-    assert!(text.contains("bring their drives back before the first write"), "{text}");
+    assert!(text.contains("connect their drives before the first write"), "{text}");
     move_back(0);
     until(|| seen(&place, 2) == back);
     assert_eq!(seen(&place, 4), waits);

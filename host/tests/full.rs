@@ -134,7 +134,9 @@ fn waiting_write_fails_at_timeout_or_daemon_end() {
 #[test]
 fn lent_reserve_takes_new_blocks_until_reclaimed() {
     let place = over_committed();
-    place.run(&["volume", "set", "drives", "--lend", "1M"]).fails_with(&["does not run", "start or serve"]);
+    place
+        .run(&["volume", "set", "drives", "--lend", "1M"])
+        .fails_with(&["can be lent only while 'tank' runs", "start or serve"]);
     let usage = place.run(&["volume", "set", "drives"]);
     assert!(usage.stderr.contains("--lend"), "{}", usage.stderr);
     let server = Server::of(&place, &[]);
@@ -145,7 +147,7 @@ fn lent_reserve_takes_new_blocks_until_reclaimed() {
     let more = fill(&mut client, end);
     assert_eq!(more - end, MIB);
     let said = place.run(&["volume", "set", "drives", "--lend", "0"]).ok().text();
-    assert_eq!(said, "new blocks may take 0 B of the reserve of the volume on 'tank' until it stops\n");
+    assert_eq!(said, "0 B of the reserve of the volume on 'tank' are lent to new blocks until it stops\n");
     assert_eq!(client.write(more, &[7; 4096], false), ENOSPC);
     // The whole reserve, and no more.
     let reserve = place.json(&["status", "drives"])["volume"]["reserve_bytes"].as_u64().unwrap();

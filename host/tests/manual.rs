@@ -66,7 +66,7 @@ fn help_shows_examples_and_errors_suggest_corrections() {
     place.run(&["create", "--chnk", "64K"]).fails_with(&["'--chunk'", "see zoneraid create --help"]);
     place.run(&["zone", "read", "tank", "first"]).fails_with(&[
         "<ZONE>",
-        "no whole number",
+        "not an integer",
         "zoneraid zone read --help",
     ]);
     place.run(&["zone", "read", "tank", "-1"]).fails_with(&["<ZONE>", "'-1'", "0..=4294967295"]);

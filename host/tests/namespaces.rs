@@ -56,7 +56,7 @@ fn namespace_zone_inspection_writes_nothing() {
     assert_eq!(zones["zones"][1]["wp_bytes"], 3 << 20, "{zones}");
     assert_eq!(place.read_zone("drives/mail", 1), mail);
     std::fs::rename(&away, &there).unwrap();
-    assert!(fingerprint(&place.path("drives")) == before, "somebody has written");
+    assert!(fingerprint(&place.path("drives")) == before, "the drives were written");
     assert_eq!(place.json(&["status", "drives"])["state"], "healthy");
     // Reading neither blocks a process that uses the drives, nor is it blocked by one.
     let held = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap();
@@ -78,7 +78,7 @@ fn namespace_remove_clears_division_without_namespaces() {
     }
     place.run_with(&["zone", "write", "drives", "0"], b"data").fails_with(&["belong to its namespaces"]);
     let removed = place.run(&["namespace", "remove", "drives/mail"]).ok().text();
-    assert_eq!(removed, "'drives' was divided and had no namespaces; it is empty now\n");
+    assert_eq!(removed, "'drives' had no namespaces: its empty division has been removed\n");
     place.run_with(&["zone", "write", "drives", "0"], b"data").ok();
     place.run(&["namespace", "remove", "drives/mail"]).fails_with(&["'drives' has no namespaces"]);
 }
@@ -94,7 +94,7 @@ fn namespace_resizes_and_last_removal_empties_array() {
     resize(2 * capacity + 4096).ok();
     assert_eq!(zones(), 3);
     place.run_with(&["zone", "write", "drives/a", "1"], b"something").ok();
-    resize(capacity).fails_with(&["zone 1 of drives/a is written"]);
+    resize(capacity).fails_with(&["zone 1 of drives/a holds data"]);
     resize(2 * capacity).ok();
     assert_eq!(zones(), 2);
     place.run(&["zone", "reset", "drives/a", "1"]).ok();
@@ -121,7 +121,7 @@ fn namespace_commands_refuse_invalid_arguments() {
     refused("drives/a b", &[], &["a name has 1 to 32 letters"]);
     refused("drives/a", &["--weight", "0"], &["a weight is 1 to 1000"]);
     refused("drives/a", &["--width", "3"], &["power of two, not 3"]);
-    refused("drives/a", &["--active", "9"], &["no 9 can be active"]);
+    refused("drives/a", &["--active", "9"], &["--active 9 is more than the 2 zones"]);
     create(&place, "drives/a", &["--size", "1T"]).fails_with(&["'drives' has room for", "more zones"]);
     create(&place, "drives/a", &["--size", "0"]).fails_with(&["--size"]);
     // After all these refusals the array still has no namespaces.
@@ -149,7 +149,7 @@ fn namespace_active_zones_cannot_be_guaranteed_twice() {
     place.create("tank", "drives", 3).ok();
     let sized =
         |name: &str, size: &str, active: &str| create(&place, name, &["--size", size, "--active", active]);
-    let words = ["would be active for certain", "are left"];
+    let words = ["too few active zones", "neither guaranteed to other namespaces nor in use"];
     sized("drives/a", "600M", "15").fails_with(&words);
     sized("drives/a", "300M", "4").ok();
     sized("drives/b", "400M", "10").fails_with(&words);
@@ -176,7 +176,9 @@ fn namespace_limits_are_kept_until_changed() {
     assert_eq!(place.read_zone("drives/a", 0)[..9], *b"something");
     place.run(&["namespace", "set", "drives/b"]).fails_with(&["no namespace 'b'"]);
     place.run(&["namespace", "set", "drives/a", "--iops", "0"]).fails_with(&["--iops"]);
-    place.run(&["namespace", "set", "drives/a", "--bandwidth", "1000T"]).fails_with(&["nothing reads"]);
+    place
+        .run(&["namespace", "set", "drives/a", "--bandwidth", "1000T"])
+        .fails_with(&["a bandwidth is less than 16 TiB a second, not 1000 TiB"]);
     assert!(place.run(&["namespace", "set", "drives/a"]).ok().text().contains("drives/a is not limited:"));
     assert_eq!(limits(), (None, None));
 }
@@ -194,7 +196,10 @@ fn namespace_floors_are_kept_and_bounded_by_limits() {
     assert_eq!(kept(), ((Some(300), None), Some(900)));
     let set = |more: &[&str]| place.run(&[&["namespace", "set", "drives/a"], more].concat());
     let said = set(&["--floor-bandwidth", "4M", "--bandwidth", "8M", "--latency", "700"]).ok().text();
-    assert!(said.contains("is limited to 8 MiB/s, gets at least 4 MiB/s, answers within 700 us"), "{said}");
+    assert!(
+        said.contains("is limited to 8 MiB/s, gets at least 4 MiB/s, has a latency target of 700 us"),
+        "{said}"
+    );
     assert_eq!(kept(), ((None, Some(4 << 20)), Some(700)));
     let listed = place.run(&["namespace", "list", "drives"]).ok().text();
     assert!(listed.contains("4 MiB/s") && listed.contains("700 us"), "{listed}");
@@ -220,8 +225,7 @@ fn running_array_without_namespaces_refuses_namespace_changes() {
     let place = Place::with_array(5);
     create(&place, "drives/mail", &["--size", "40M"]).ok();
     let daemon = place.daemon();
-    let first =
-        ["'tank' runs without namespaces", "stop it before it gets the first one", "zoneraid stop tank"];
+    let first = ["'tank' has no namespaces", "only while it does not run", "zoneraid stop tank"];
     create(&place, "tank/logs", &["--size", "1M"]).fails_with(&first);
     place.run(&["namespace", "resize", "drives/mail", "--size", "1M"]).fails_with(&first);
     place.run(&["namespace", "remove", "--yes", "tank/mail"]).fails_with(&first);
@@ -235,7 +239,7 @@ fn running_array_without_namespaces_refuses_namespace_changes() {
     place.run(&["top", "drives"]).fails_with(&["'drives' does not run", "zoneraid start drives"]);
     if host::ring::Ring::new().is_ok() {
         let serve = ["serve", "drives", "--nbd", "nbd.sock"];
-        place.run(&serve).fails_with(&["divided among namespaces", "zoneraid start shows these"]);
+        place.run(&serve).fails_with(&["divided into namespaces", "use zoneraid start"]);
     }
     create(&place, "drives/..", &["--size", "1M"]).fails_with(&["begins with a letter or digit"]);
 }
@@ -253,10 +257,10 @@ fn namespace_can_carry_volume() {
     place.run(&["volume", "create", "drives/db"]).fails_with(&["drives/db", "no volume"]);
     place.run(&["volume", "create", "drives"]).fails_with(&["belong to its namespaces"]);
     let resize = ["namespace", "resize", "drives/db", "--size", "700M"];
-    place.run(&resize).fails_with(&["'drives/db' carries a volume"]);
+    place.run(&resize).fails_with(&["'drives/db' carries or may carry a volume"]);
     place
         .run(&["volume", "create", "drives/mail"])
-        .fails_with(&["'drives/mail' gets no volume", "--active 5"]);
+        .fails_with(&["no volume can be created on 'drives/mail'", "--active 5"]);
     let whose = ["'drives/db' carries a volume", "zoneraid namespace remove --yes drives/db"];
     for verb in ["reset", "finish", "open", "close"] {
         place.run(&["zone", verb, "drives/db", "5"]).fails_with(&whose);

@@ -46,7 +46,7 @@ fn array_autostarts_only_on_its_own_host() {
     place.run(&["autostart", "tank", "no"]).fails_with(&["no array called 'tank'"]);
     place.run(&["autostart", "drives", "no"]).ok();
     assert_eq!(known("this"), (true, None));
-    assert!(place.run(&["list", "drives"]).text().contains("this host, started by hand"));
+    assert!(place.run(&["list", "drives"]).text().contains("this host, started manually"));
     place.run(&["autostart", "drives", "yes"]).ok();
     assert_eq!(known("this"), (true, Some(uuid)));
     place.run(&["autostart", "drives", "perhaps"]).fails_with(&["perhaps"]);
@@ -65,7 +65,11 @@ fn create_without_host_or_autostart_is_reported() {
     place.emulate("drives", 5);
     place.be("");
     let made = place.create("tank", "drives", 5).ok();
-    assert!(made.stderr.contains("the array is nobody's, and does not start by itself"), "{}", made.stderr);
+    assert!(
+        made.stderr.contains("the array belongs to no host, and is not started automatically"),
+        "{}",
+        made.stderr
+    );
     assert_eq!((&status(&place)["host"], &status(&place)["host_id"]), (&"nobody".into(), &Value::Null));
     place.be(OTHER);
     assert_eq!((&status(&place)["host"], started_by_udev(&place)), (&"nobody".into(), None));
@@ -94,7 +98,7 @@ fn rename_reaches_member_that_was_away() {
         place.run(&["rename", "drives", "--", name]).fails_with(&["an array cannot have this name"]);
         assert!(fingerprint(&place.path("drives")) == before);
     }
-    place.run(&["rename", "drives", "tank"]).fails_with(&["'tank' is called so already"]);
+    place.run(&["rename", "drives", "tank"]).fails_with(&["'tank' has this name already"]);
     let renamed = place.run(&["rename", "drives", "pool"]).ok().text();
     assert_eq!(renamed, "'tank' is called 'pool' now\n");
     fs::rename(place.path("away/drive3.img"), &third).unwrap();
@@ -114,7 +118,8 @@ fn rename_reaches_member_that_was_away() {
     let in_both = |args: &[&str]| {
         Ran::new(place.command(args).env("ZONERAID_DIR", place.path("others")).output().unwrap())
     };
-    in_both(&["rename", "drives", "tank"]).fails_with(&["another array on this machine is called 'tank'"]);
+    in_both(&["rename", "drives", "tank"])
+        .fails_with(&["the name 'tank' is used by another array on this machine"]);
     in_both(&["rename", "drives", "lake"]).ok();
 }
 
@@ -164,7 +169,8 @@ fn destroy_requires_yes_and_leaves_blank_drives() {
     place.run_with(&["zone", "write", "drives", "0"], b"some data").ok();
     place.run(&["replace", "drives", "1", &drive("drives", 5)]).ok();
     let before = fingerprint(&place.path("drives"));
-    let asked = ["this destroys 'tank'", "1 of 14 zones in use", "drive3.img", "serial", "--yes does it"];
+    let asked =
+        ["this destroys 'tank'", "1 of 14 zones in use", "drive3.img", "serial", "confirm with --yes"];
     place.run(&["destroy", "drives"]).fails_with(&asked);
     assert!(fingerprint(&place.path("drives")) == before);
     let destroyed = place.run(&["destroy", "drives", "--yes"]).ok().text();
@@ -195,7 +201,11 @@ fn returning_member_of_destroyed_array_is_unusable() {
     let (here, away) = (place.path(&drive("drives", 3)), place.path("away/drive3.img"));
     fs::rename(&here, &away).unwrap();
     // The member alone cannot be destroyed, since the others could continue.
-    place.run(&["destroy", "--yes", "away"]).fails_with(&["only", "drive3.img is there", "can go on"]);
+    place.run(&["destroy", "--yes", "away"]).fails_with(&[
+        "only",
+        "drive3.img of 'tank' is present",
+        "the other members can run without it",
+    ]);
     place.run(&["destroy", "--yes", "drives"]).ok();
     fs::rename(&away, &here).unwrap();
     let status = status(&place);
@@ -212,7 +222,7 @@ fn wipe_requires_yes_for_members_and_unreadable_drives() {
     let place = Place::with_array(7);
     let wipe = |number: usize| place.run(&["wipe", &drive("drives", number)]);
     wipe(6).ok();
-    wipe(2).fails_with(&["member 2 of array 'tank'", "would have to do without it", "--yes"]);
+    wipe(2).fails_with(&["member 2 of array 'tank'", "which would be degraded without it", "--yes"]);
     place.run(&["replace", "drives", "2", &drive("drives", 5)]).ok();
     // A former member.
     assert!(wipe(2).ok().text().contains("it was member 2 of array 'tank'"));
@@ -224,7 +234,7 @@ fn wipe_requires_yes_for_members_and_unreadable_drives() {
     wipe(1).ok();
     // An unreadable drive is never taken for unused.
     damage(&place, 3);
-    wipe(3).fails_with(&["drive3.img", "holds something else", "--yes destroys that"]);
+    wipe(3).fails_with(&["drive3.img", "holds other data", "--yes destroys that"]);
     place.run(&["wipe", "--yes", &drive("drives", 3), &drive("drives", 0)]).ok();
     let listed = place.json(&["list", "drives"]);
     assert_eq!(listed["blank"].as_array().unwrap().len(), 5);
@@ -334,15 +344,15 @@ fn killed_create_is_reported_unfinished_and_recreatable() {
             Some("unfinished") => {
                 assert!(!done);
                 unfinished += 1;
-                let said = ["the creation of 'new' was not finished"];
+                let said = ["the creation of 'new' was interrupted"];
                 place.run(&["start", "drives"]).fails_with(&said);
                 let status = status(&place);
                 assert_eq!((&status["state"], &status["stage"]), (&"unusable".into(), &"unfinished".into()));
                 // Another array may have this name.
                 assert_eq!(status["action"], "create it again, or: zoneraid destroy drives");
-                assert!(place.run(&["list", "drives"]).text().contains("not finished"));
+                assert!(place.run(&["list", "drives"]).text().contains("creation interrupted"));
                 let examined = place.run(&["examine", &drive("drives", 0)]).ok().text();
-                assert!(examined.contains("its creation was not finished"), "{examined}");
+                assert!(examined.contains("its creation was interrupted"), "{examined}");
                 assert_eq!(started_by_udev(&place), None);
                 match unfinished % 3 {
                     0 => _ = place.run(&["destroy", "drives"]).ok(),
@@ -374,14 +384,15 @@ fn raid6_destroy_requires_more_members_than_parities() {
     fs::create_dir(place.path("away")).unwrap();
     aside("drives", "away", &[0, 1, 3, 5]);
     let before = fingerprint(&place.path("drives"));
-    let said = "drives/drive2.img and drives/drive4.img are there, and the others can go on without them";
+    let said = "drives/drive2.img and drives/drive4.img of 'tank' are present, and the other members can run \
+                without them";
     place.run(&["destroy", "--yes", "drives"]).fails_with(&[said]);
     assert!(fingerprint(&place.path("drives")) == before);
     aside("away", "drives", &[0, 1, 3, 5]);
 
     // With one member out the array would continue without the drive; with two out it would be lost.
     place.run(&["fail", "drives", "1"]).ok();
-    place.run(&["wipe", &drive("drives", 4)]).fails_with(&["which would have to do without it"]);
+    place.run(&["wipe", &drive("drives", 4)]).fails_with(&["which would be degraded without it"]);
     place.run(&["fail", "drives", "3"]).ok();
     place.run(&["wipe", &drive("drives", 4)]).fails_with(&["which would be lost with it"]);
     aside("drives", "away", &[0]);

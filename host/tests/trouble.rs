@@ -41,9 +41,7 @@ fn of_version(protocol: u32, rest: &str) -> String {
 
 /// Message for a daemon with another protocol version.
 fn versions(daemon: u32, advice: &str) -> String {
-    format!(
-        "the daemon speaks version {daemon} of the protocol and this zoneraid version {PROTOCOL}: {advice}"
-    )
+    format!("the daemon has protocol version {daemon}, this zoneraid {PROTOCOL}: {advice}")
 }
 
 #[test]
@@ -72,7 +70,7 @@ fn unresponsive_daemons_delay_no_other_arrays() {
     let older = versions(PROTOCOL - 1, "restart the daemon");
     let lines = [
         (id, "does not answer within 2 seconds"),
-        ("garbled.sock", "does not speak our language"),
+        ("garbled.sock", "the daemon sent an invalid message"),
         ("endless.sock", ""),
         ("slow.sock", "does not answer within 2 seconds"),
         ("later.sock", later.as_str()),
@@ -111,7 +109,9 @@ fn unresponsive_daemons_delay_no_other_arrays() {
         assert!(of_it.unwrap()["error"].as_str().unwrap().contains(why), "{all}");
     }
     // Neither reports that the array does not exist, nor searches for it.
-    place.run(&["status", id]).fails_with(&["runs, but cannot be asked", "does not answer within 2 seconds"]);
+    place
+        .run(&["status", id])
+        .fails_with(&["runs, but its daemon cannot be queried", "does not answer within 2 seconds"]);
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
 }
@@ -163,7 +163,10 @@ fn denied_drive_access_is_reported_not_hidden() {
     assert!(listed["unseen"].to_string().contains(denied), "{listed}");
     assert!(as_nobody(&place, "", &["list", "drives"]).ok().text().contains(denied));
     let all = as_nobody(&place, "drives", &["status"]).ok().text();
-    assert!(all.starts_with("no arrays among what could be looked at\n") && all.contains(denied), "{all}");
+    assert!(
+        all.starts_with("no arrays found, but not everything could be examined\n") && all.contains(denied),
+        "{all}"
+    );
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn denied_daemon_access_is_reported() {
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
     let id = socket.file_stem().unwrap().to_str().unwrap().to_string();
     let refused = as_nobody(&place, "", &["status", &id]);
-    refused.fails_with(&["runs, but cannot be asked", "permission denied"]);
+    refused.fails_with(&["runs, but its daemon cannot be queried", "permission denied"]);
     let all = as_nobody(&place, "run", &["status"]);
     assert!(all.stderr.contains(&id) && all.stderr.contains("permission denied"), "{}", all.stderr);
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).unwrap();
@@ -197,8 +200,11 @@ fn empty_search_result_names_searched_directories() {
     assert_eq!(place.run(&["list", "run/.."]).ok().text(), "no drives in run/..\n");
     pretend(&place, "garbled.sock", |stream| send(stream, "?\n"));
     let blind = place.run(&["status"]);
-    assert_eq!((blind.code, blind.text().as_str()), (4, "no arrays among what could be looked at\n"));
-    assert!(place.run(&["list"]).ok().text().starts_with("no drives among what could"));
+    assert_eq!(
+        (blind.code, blind.text().as_str()),
+        (4, "no arrays found, but not everything could be examined\n")
+    );
+    assert!(place.run(&["list"]).ok().text().starts_with("no drives found, but not everything"));
 }
 
 /// Special files beside images are neither waited for nor written to.
@@ -210,7 +216,9 @@ fn special_files_as_images_or_faults_are_refused() {
         assert!(made.success());
     };
     fifo("drives/fifo.img");
-    place.run(&["emulate", "fault", "drives/fifo.img", "gone"]).fails_with(&["fifo.img", "it is no file"]);
+    place
+        .run(&["emulate", "fault", "drives/fifo.img", "gone"])
+        .fails_with(&["fifo.img", "it is not a regular file"]);
     place.run(&["examine", "drives/fifo.img"]).fails_with(&["fifo.img", "neither a drive nor an image"]);
     assert_eq!(place.run(&["status", "drives"]).code, 0);
 
@@ -230,10 +238,13 @@ fn special_files_as_images_or_faults_are_refused() {
             let ran = place.run(args);
             assert!(begun.elapsed() < Duration::from_secs(8), "{kind}");
             let said = ran.stderr.clone() + &ran.text();
-            assert!(said.contains("drive1.img") && said.contains("it is no file"), "{kind}: {said}");
+            assert!(
+                said.contains("drive1.img") && said.contains("it is not a regular file"),
+                "{kind}: {said}"
+            );
         }
         let add = place.run(&["emulate", "fault", "drives/drive1.img", "slow", "2"]);
-        add.fails_with(&["the faults of drives/drive1.img cannot be written", "it is no file"]);
+        add.fails_with(&["the faults of drives/drive1.img cannot be written", "it is not a regular file"]);
         match place.path(faults).is_dir() {
             true => fs::remove_dir(place.path(faults)).unwrap(),
             false => _ = place.run(&["emulate", "fault", "drives/drive1.img", "clear"]).ok(),
@@ -257,7 +268,10 @@ fn status_shows_array_waiting_for_its_daemon() {
         (&status["waits_for_daemon"], &status["action"]),
         (&true.into(), &"zoneraid start drives".into())
     );
-    assert!(status["status"].as_str().unwrap().ends_with("and so does whoever uses it"), "{status}");
+    assert!(
+        status["status"].as_str().unwrap().ends_with("requests to its block device wait for the next one"),
+        "{status}"
+    );
     let mut all = place.command(&["status"]);
     let all = Ran::new(all.current_dir(place.path("drives")).output().unwrap()).ok().text();
     assert!(all.contains("waits for its daemon"), "{all}");
@@ -426,7 +440,10 @@ fn create_dry_run_matches_actual_create() {
     for run in create(&place, &["--zone-size", "9223372036854775808"], &[("d", 3)]) {
         // In the unit of the option, and not in blocks.
         assert!(
-            run.code == 4 && run.stderr.contains("--zone-size can be 524288 TiB at most"),
+            run.code == 4
+                && run
+                    .stderr
+                    .contains("--zone-size is too large for this number of zones: 524288 TiB at most"),
             "{}",
             run.stderr
         );
@@ -455,7 +472,7 @@ fn create_reports_capacity_lost_to_shapes_and_rounding() {
         .ok();
     let [dry, _] = create(&place, &[], &[("small", 4), ("large", 1)]);
     // Drives in different directories would not be found together, so the array is refused.
-    assert!(dry.code == 4 && dry.stderr.contains("lie in different directories"), "{}", dry.stderr);
+    assert!(dry.code == 4 && dry.stderr.contains("are in different directories"), "{}", dry.stderr);
     fs::rename(place.path("large/drive0.img"), place.path("small/drive4.img")).unwrap();
     let [dry, _] = create(&place, &[], &[("small", 5)]);
     let dry = dry.ok().json();
@@ -465,7 +482,11 @@ fn create_reports_capacity_lost_to_shapes_and_rounding() {
     let mut args = vec!["create", "new", "--dry-run", "--yes", "--zone-size", "1M"];
     args.extend(drives.iter().map(String::as_str));
     let said = place.run(&args).ok();
-    assert!(said.text().contains("384 MiB of no use because the drives are not alike"), "{}", said.text());
-    assert!(said.text().contains("of no use because zones of the array end before"), "{}", said.text());
-    assert!(said.stderr.contains("more of the drives is of no use than the array holds"), "{}", said.stderr);
+    assert!(said.text().contains("384 MiB unused because the drives are not alike"), "{}", said.text());
+    assert!(said.text().contains("unused because zones of the array end before"), "{}", said.text());
+    assert!(
+        said.stderr.contains("more space of the drives stays unused than the array holds"),
+        "{}",
+        said.stderr
+    );
 }

@@ -276,7 +276,7 @@ fn copy_of_running_array_is_refused() {
     BufReader::new(copy.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "", "the copy runs as well");
     let uuid = place.json(&["status", "drives"])["uuid"].as_str().unwrap().to_string();
-    let words = ["a copy of 'tank' runs", &server.pid(), &format!("zoneraid stop {uuid}")];
+    let words = ["runs a copy of 'tank'", &server.pid(), &format!("zoneraid stop {uuid}")];
     Ran::new(copy.wait_with_output().unwrap()).fails_with(&words);
     assert_eq!(place.json(&["status", "drives"])["pid"], server.process.id());
     assert_eq!(server.end(rustix::process::Signal::KILL), None);
@@ -366,10 +366,10 @@ fn unprivileged_serve_uses_own_run_directory() {
     std::fs::remove_dir_all(runtime).unwrap();
     served.fails_with(&["another user", "/run/user/65534/zoneraid/"]);
     destroyed.fails_with(&["the daemon of 'tank' has ended"]);
-    wiped.fails_with(&["waits for its daemon"]);
+    wiped.fails_with(&["waits for the daemon of that array"]);
     let mut nowhere = place.command(&["serve", "drives", "--nbd", "nbd.sock"]);
     let nowhere = Ran::new(nowhere.env("ZONERAID_RUN_DIR", "/proc/none").output().unwrap());
-    nowhere.fails_with(&["/proc/none cannot be made", "$ZONERAID_RUN_DIR"]);
+    nowhere.fails_with(&["/proc/none cannot be created", "$ZONERAID_RUN_DIR"]);
 }
 
 /// The last checkpoint cannot be written, and a flush cannot complete.
@@ -490,10 +490,10 @@ fn volume_compression_follows_settings_and_reports_ratio() {
     let in_units =
         |unit: &str| place.run(&["volume", "set", "drives", "--compression", "lz4", "--unit", unit]);
     in_units("128K").fails_with(&["4K, 8K, 16K, 32K or 64K"]);
-    assert!(set("lz4").ok().text().contains("compresses with LZ4 what"));
-    assert!(in_units("16K").ok().text().contains("compresses with LZ4, in units of 16 KiB what"));
+    assert!(set("lz4").ok().text().contains("is compressed with LZ4\n"));
+    assert!(in_units("16K").ok().text().contains("is compressed with LZ4, in units of 16 KiB\n"));
     let text = set("zstd").ok().text();
-    assert!(text.contains("compresses with Zstandard, level 1, in units of 16 KiB what"), "{text}");
+    assert!(text.contains("is compressed with Zstandard, level 1, in units of 16 KiB\n"), "{text}");
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(8 << 20, &data, false), 0);
@@ -513,7 +513,7 @@ fn volume_compression_follows_settings_and_reports_ratio() {
     drop(client);
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
     let server = Server::of(&place, &["--read-only"]);
-    set("off").fails_with(&["only to be read"]);
+    set("off").fails_with(&["is read-only"]);
     server.end(rustix::process::Signal::TERM);
 }
 
@@ -597,26 +597,26 @@ fn volume_commands_refuse_invalid_requests_without_loss() {
         .fails_with(&["carries no volume", "zoneraid volume create"]);
     create("0").fails_with(&["size"]);
     create("5K").fails_with(&["4096"]);
-    create("15T").fails_with(&["'tank' gets no volume", "too small"]);
-    create("17T").fails_with(&["'tank' gets no volume"]);
+    create("15T").fails_with(&["no volume can be created on 'tank'", "too small"]);
+    create("17T").fails_with(&["no volume can be created on 'tank'"]);
     place.run_with(&["zone", "write", "drives", "3"], &[7; 4096]).ok();
-    create("64M").fails_with(&["there is something in zone 3"]);
+    create("64M").fails_with(&["zone 3 holds data"]);
     place.run(&["zone", "reset", "drives", "3"]).ok();
     let made = place.run(&["volume", "create", "drives"]).ok();
     assert!(made.text().contains("'tank' carries a volume of"), "{}", made.text());
-    create("64M").fails_with(&["there is a volume already"]);
+    create("64M").fails_with(&["the device has a volume already"]);
     for verb in ["reset", "finish", "open", "write"] {
         place
             .run(&["zone", verb, "drives", "5"])
             .fails_with(&["carries a volume", "zoneraid destroy drives"]);
     }
-    place.run(&["serve", "drives", "--nbd", "a:b"]).fails_with(&["by number"]);
+    place.run(&["serve", "drives", "--nbd", "a:b"]).fails_with(&["an address is numeric"]);
     std::fs::write(place.path("precious"), "x").unwrap();
-    place.run(&["serve", "drives", "--nbd", "precious"]).fails_with(&["precious is there, and no socket"]);
+    place.run(&["serve", "drives", "--nbd", "precious"]).fails_with(&["precious exists and is not a socket"]);
     assert_eq!(std::fs::read(place.path("precious")).unwrap(), b"x");
     place.remove(&drive("drives", 0));
     place.remove(&drive("drives", 1));
-    place.run(&["serve", "drives", "--nbd", "s"]).fails_with(&["only 3 of 5 members can be used"]);
+    place.run(&["serve", "drives", "--nbd", "s"]).fails_with(&["only 3 of 5 members are usable"]);
 }
 
 /// Runs a program of the distribution, if it is installed.

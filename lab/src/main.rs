@@ -28,7 +28,7 @@ enum Command {
     Calibrate(lab::calibrate::Calibrate),
     /// Fit the parameters of a drive to what fio measured on it
     Fit(lab::fit::Fit),
-    /// Name the experiments
+    /// List the experiments
     List,
     /// Run one experiment
     Run(Run),
@@ -40,10 +40,10 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Run {
-    /// Its name, from `lab list`
+    /// Name of the experiment, see `lab list`
     #[arg(value_parser = experiment)]
     figure: &'static Experiment,
-    /// Only a few of its points
+    /// Run only a few points
     #[arg(long)]
     quick: bool,
     /// Print the result as JSON
@@ -53,7 +53,7 @@ struct Run {
 
 #[derive(clap::Args)]
 struct Report {
-    /// The page
+    /// File of the HTML page
     out: PathBuf,
     /// Only a few points of each experiment
     #[arg(long)]
@@ -65,28 +65,28 @@ struct Point {
     /// RAIZN, RAIZN+, ZRAID, zoneraid
     #[arg(long, value_parser = system)]
     system: System,
-    /// Zones that are written at the same time
+    /// Number of zones written at the same time
     #[arg(long)]
     zones: u32,
     #[arg(long)]
     request_kib: u64,
-    /// Requests on their way in each zone
+    /// Queue depth per zone
     #[arg(long, default_value_t = 64)]
     depth: u32,
-    /// What stands before the drives: free, spdk, io_uring, mq-deadline, daemon, µs on one thread, or a file that
-    /// 'zoneraid bench host --json' wrote
+    /// Host model: free, spdk, io_uring, mq-deadline, daemon, µs on one thread, or a file written by 'zoneraid
+    /// bench host --json'
     #[arg(long, default_value = "free", value_parser = host)]
     host: Host,
     /// Members of the array
     #[arg(long, default_value_t = 5)]
     drives: usize,
-    /// What a sub-request takes in RAIZN's queue, in µs: a guess that nobody has published
+    /// Service time of a sub-request in RAIZN's queue, in µs: an unpublished parameter, guessed
     #[arg(long, default_value_t = lab::bed::RAIZN_QUEUE_US)]
     queue_us: f64,
     /// Mean of random pauses after each request, in µs
     #[arg(long, default_value_t = 0)]
     pause_us: u64,
-    /// Write what happened in the last 2 ms of a short run to this file, for chrome://tracing or Perfetto
+    /// Write a trace of the last 2 ms of a short run to this file, for chrome://tracing or Perfetto
     #[arg(long)]
     trace: Option<PathBuf>,
     /// Print the result as JSON

@@ -263,7 +263,11 @@ fn aggregated_array_assembles_degraded_and_rebuilds_new_drive() {
         check(&runtime, &array, 1, 5);
         let unfit = other("unfit", &Geometry { zone_capacity_blocks: 62, ..geometry.clone() });
         let refused = run(&runtime, array.attach(missing, unfit)).unwrap_err().to_string();
-        assert_eq!(refused, "unfit: 4 of its zones cannot be used as one, as this array needs");
+        assert_eq!(
+            refused,
+            "unfit: this array aggregates 4 zones of a drive into one, which the geometry of this drive does \
+             not allow"
+        );
         run(&runtime, array.attach(missing, other("blank", &geometry))).unwrap();
         run(&runtime, array.rebuild(&|_| ())).unwrap();
         check(&runtime, &array, 0, 31);

@@ -38,7 +38,7 @@ fn close_releases_drives_and_makes_data_durable() {
         // Its tasks have ended; the array itself is dropped when the next one replaces it.
         scene.runtime.run();
         scene.assemble(None);
-        assert_eq!(holders(&scene), held, "{policy:?}: somebody holds the drives still");
+        assert_eq!(holders(&scene), held, "{policy:?}: the drives are still in use");
         scene.cut(|_| true);
         scene.assemble(Some(2));
         scene.check(0, 7);
@@ -119,7 +119,7 @@ fn close_of_provisional_array_refuses_returning_member() {
         runtime.run();
     }
     let said = answer.take().unwrap().unwrap_err().to_string();
-    assert!(said.contains("begun without it"), "{said}");
+    assert!(said.contains("has left deferred-write mode without it"), "{said}");
 }
 
 /// Reads of a provisional array that are in flight complete with the data known before, though the array commits

@@ -444,7 +444,7 @@ fn assemble_refuses_exhausting_sequence_number_without_majority() {
     });
     let runtime = Runtime::new();
     let refused = run(&runtime, Array::assemble(&runtime, bed.drives.clone())).err().unwrap().to_string();
-    assert!(refused.contains("sequence = 4611686018427387904 makes no sense"), "{refused}");
+    assert!(refused.contains("sequence = 4611686018427387904 is invalid"), "{refused}");
 }
 
 /// Zone epochs by the resets in the drive's log; without them the forged log would be one from before these resets.
@@ -567,7 +567,7 @@ fn interrupted_replacement_keeps_original_drive_as_member() {
 #[test]
 fn assemble_refuses_other_format_version_by_number() {
     let newer = VERSION + 1;
-    for (version, advice) in [(2, "an older one, or make the array anew"), (newer, "use a newer one")] {
+    for (version, advice) in [(2, "an older one, or create the array again"), (newer, "use a newer one")] {
         let bed = Bed::new(Policy::Zrwa);
         let mut bytes = Record::Checkpoint(Box::new(bed.checkpoint())).encode(bed.origin(0), 50).to_vec();
         // All other fields may have another layout in that version.
@@ -606,7 +606,7 @@ fn examine_distinguishes_blank_foreign_and_damaged_drives() {
         let mut other = log.clone();
         other[..8].copy_from_slice(b"somebody");
         damage(&other);
-        assert!(said(&bed).contains("holds something else"), "{}", said(&bed));
+        assert!(said(&bed).contains("holds other data"), "{}", said(&bed));
         let mut flipped = log.clone();
         flipped[200] ^= 1;
         damage(&flipped);

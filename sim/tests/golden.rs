@@ -170,7 +170,8 @@ fn golden_older_versions_are_refused_without_writing() {
         let runtime = Runtime::new();
         let refused = run(&runtime, Array::assemble(&runtime, drives)).err().unwrap();
         let said = format!(
-            "has format version {version}, this zoneraid knows versions {OLDEST_VERSION} to {VERSION}: use an older one"
+            "has format version {version}, this zoneraid supports versions {OLDEST_VERSION} to {VERSION}: use \
+             an older one"
         );
         assert!(refused.to_string().contains(&said), "{refused}");
         assert!(content(&RAID5, &[0, 1, 2, 3], dir.path()) == before);

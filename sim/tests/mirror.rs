@@ -370,7 +370,11 @@ fn replacement_leaves_uncopyable_zone_to_rebuild() {
             let result = scene.replace();
             if degraded {
                 let why = result.unwrap_err().to_string();
-                assert!(why.contains("zone 2") && why.contains("another drive lacks it"), "{why}");
+                assert!(
+                    why.contains("zone 2 could not be copied")
+                        && why.contains("another member lacks its part"),
+                    "{why}"
+                );
                 assert_eq!(scene.name(), format!("drive{OLD}"));
                 continue;
             }

@@ -189,7 +189,7 @@ fn creation_interrupted_is_reported_and_repeatable() {
                     }
                     Some(Err(error)) => {
                         assert!(done.is_none(), "{what} without {missing:?}: {error}");
-                        let said = "the creation of 'new' was not finished";
+                        let said = "the creation of 'new' was interrupted";
                         assert!(error.to_string().contains(said), "{what} without {missing:?}: {error}");
                         unfinished += 1;
                     }
@@ -427,7 +427,7 @@ fn destruction_interrupted_leaves_array_whole_or_refused() {
                             assert!(marked || done.is_some(), "{what}: {error}");
                             assert_eq!(
                                 ending,
-                                error.to_string().contains("'test' is half destroyed"),
+                                error.to_string().contains("the destruction of 'test' was interrupted"),
                                 "{what}: {error}"
                             );
                             half += 1;
@@ -468,7 +468,8 @@ fn destruction_leaving_usable_array_is_refused_without_writing() {
         assert!(!written.get(), "{refusal}");
         refusal
     };
-    let only = "of the members of 'test' only drive2 is there, and the others can go on without it";
+    let only = "only drive2 of 'test' is present, and the other members can run without it: connect the other \
+            members to destroy the array, or wipe single drives";
     assert_eq!(refused(vec![drives[2].clone()]), only);
     // A replaced drive is no member, and does not count.
     let array = run(&runtime, Array::assemble(&runtime, drives.clone())).unwrap();
@@ -480,7 +481,7 @@ fn destruction_leaving_usable_array_is_refused_without_writing() {
     runtime.clear();
     assert_eq!(refused(vec![drives[1].clone(), drives[2].clone()]), only);
     let blank = rig.drive(&shape(false));
-    assert_eq!(refused(vec![drives[2].clone(), blank]), "drive5 is of no array");
+    assert_eq!(refused(vec![drives[2].clone(), blank]), "drive5 has no readable superblock of an array");
     let other = {
         let options = CreateOptions { uuid: NEW, ..options(CHUNK) };
         let others: Vec<Drive> = (0..MEMBERS).map(|_| rig.drive(&shape(false))).collect();
@@ -488,7 +489,7 @@ fn destruction_leaving_usable_array_is_refused_without_writing() {
         runtime.clear();
         others[0].clone()
     };
-    assert_eq!(refused(vec![drives[2].clone(), other]), "drive6 is of another array");
+    assert_eq!(refused(vec![drives[2].clone(), other]), "drive6 belongs to another array");
     // Former members are destroyed as well.
     rig.rule(|_, _| Act::Pass);
     let all: Vec<Drive> = drives.iter().cloned().chain([spare]).collect();
@@ -521,7 +522,10 @@ fn drive_marked_for_destruction_is_no_member() {
         }
         let status = of_array(&drives, OLD).unwrap().unwrap().status;
         assert_eq!((status.name.as_str(), status.members[0].state), ("two", MemberState::Out));
-        assert_eq!(status.members[0].note.to_string(), "drive0 was to be destroyed with the array");
+        assert_eq!(
+            status.members[0].note.to_string(),
+            "drive0 was marked by an interrupted destruction of the array: its data may be lost"
+        );
         check_old(&rig, &drives, Some(0), "with one that was told");
         break;
     }

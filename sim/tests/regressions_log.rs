@@ -592,5 +592,10 @@ fn degraded_array_without_relocation_room_is_refused() {
             check(&runtime, &array, zone, at + 2 * STRIPE);
         }
     }
-    assert!(refusal.as_ref().is_some_and(|said| said.contains("has no room")), "{refusal:?}");
+    assert!(
+        refusal
+            .as_ref()
+            .is_some_and(|said| said.contains("is too small for the blocks relocated after power cuts")),
+        "{refusal:?}"
+    );
 }

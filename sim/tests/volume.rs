@@ -368,7 +368,7 @@ fn volume_gives_up_damaged_page_only_on_request() {
     for _ in 0..2 {
         let (runtime, volume) = try_open(&drive, Behaviour::default());
         let said = volume.err().unwrap();
-        assert!(said.contains("the page of the map for blocks 672 and following cannot be read"), "{said}");
+        assert!(said.contains("the map page for blocks 672 and following cannot be read"), "{said}");
         runtime.clear();
     }
     let (runtime, volume) = try_open(&drive, Behaviour { give_up: true, ..Behaviour::default() });

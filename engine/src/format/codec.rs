@@ -87,7 +87,7 @@ pub const FAR: u64 = 1 << 48;
 
 /// A field, by its name in docs/FORMAT.md, with an impossible value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-#[error("{field} = {value} makes no sense")]
+#[error("{field} = {value} is invalid")]
 pub struct Absurd {
     /// Name of the field in docs/FORMAT.md.
     pub field: &'static str,

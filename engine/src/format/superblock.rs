@@ -73,13 +73,13 @@ pub fn wrong_with_name(name: &str) -> Option<&'static str> {
     } else if name.contains('/') {
         Some("it cannot contain '/', or it would look like a path")
     } else if !name.chars().all(shows) {
-        Some("it cannot contain characters that do not show")
+        Some("it cannot contain invisible characters")
     } else if name.trim() != name {
         Some("it cannot begin or end with a space")
     } else if name.starts_with('-') {
         Some("it cannot begin with '-', or it would look like an option")
     } else if [".", ".."].contains(&name) {
-        Some("that is a directory")
+        Some("'.' and '..' are names of directories")
     } else {
         None
     }

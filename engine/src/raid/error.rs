@@ -54,27 +54,29 @@ pub enum ArrayError {
     #[error("a member is out: {0}")]
     Incomplete(Notes),
     /// Members went out before the change was written to them.
-    #[error("not all could be told: {0}")]
+    #[error("the change could not be recorded on all members: {0}")]
     NotTold(Notes),
     #[error("its zones cannot be listed: {0}")]
     Unlisted(Status),
     #[error(
-        "the metadata log of member {member} has no room for what power cuts have displaced: assemble with all \
-         members, or rebuild first"
+        "the metadata log of member {member} is too small for the blocks relocated after power cuts: assemble \
+         with all members, or rebuild first"
     )]
     LogIsFull { member: usize },
     /// The array is in deferred-write mode: any write would make its absent members stale.
-    #[error("nothing is written on its drives as yet: stop it first")]
+    #[error("the array is in deferred-write mode: stop it first")]
     HoldsBack,
-    #[error("the array has been opened to be read only")]
+    #[error("the array is read-only")]
     ReadOnly,
-    #[error("it does not begin")]
+    #[error("the deferred start was cancelled: start the array again")]
     NotBegun,
     /// A rebuild, a replacement or the end of deferred-write mode is in progress.
-    #[error("something is going on with its members: let that end first")]
+    #[error(
+        "a rebuild, a replacement or the end of deferred-write mode is in progress: wait until it has ended"
+    )]
     Busy,
     /// Writes that had completed when the array was closed could not be made safe.
-    #[error("not all could be made safe: {0}")]
+    #[error("the last flush failed, so that completed writes may not be durable: {0}")]
     NotSafe(DeviceError),
 }
 
@@ -106,7 +108,7 @@ impl Display for BadDrive {
 pub enum DriveFault {
     #[error("is blank")]
     Blank,
-    #[error("holds something else: it is not a member of any array")]
+    #[error("holds other data: it is not a member of any array")]
     Foreign,
     /// Block of the drive.
     #[error("its metadata is damaged in block {0} of the drive")]
@@ -115,26 +117,28 @@ pub enum DriveFault {
     #[error("its metadata is damaged: {0}")]
     Absurd(Absurd),
     /// The superblock differs from those of most other members.
-    #[error("its metadata is damaged: {0}, by what the others say")]
+    #[error("its metadata is damaged: {0}, according to the other members")]
     Dissents(Absurd),
     #[error("its metadata cannot be read: {0}")]
     Unreadable(DeviceError),
     #[error(
-        "has format version {0}, this zoneraid knows versions {OLDEST_VERSION} to {VERSION}: {advice}",
-        advice = if *.0 > VERSION { "use a newer one" } else { "use an older one, or make the array anew" }
+        "has format version {0}, this zoneraid supports versions {OLDEST_VERSION} to {VERSION}: {advice}",
+        advice = if *.0 > VERSION { "use a newer one" } else { "use an older one, or create the array again" }
     )]
     Version(u16),
     /// Unknown features (bits).
-    #[error("its array uses features (bits {0:#x}) that this zoneraid does not know: use a newer one")]
+    #[error("its array uses features (bits {0:#x}) that this zoneraid does not support: use a newer one")]
     Features(u64),
-    #[error("says it is member {role} of an array of {members}: its metadata is damaged")]
+    #[error("has role {role}, but its array has {members} members: its metadata is damaged")]
     NoSuchRole { role: usize, members: usize },
     /// The drive is being filled with a copy of a member.
-    #[error("holds a part of a copy of member {member} of array {array}: zoneraid replace goes on with it")]
+    #[error(
+        "holds an incomplete copy of member {member} of array {array}: continue it with zoneraid replace"
+    )]
     Target { array: Uuid, member: usize },
-    #[error("is of no array")]
+    #[error("has no readable superblock of an array")]
     OfNoArray,
-    #[error("is of another array")]
+    #[error("belongs to another array")]
     OfAnotherArray,
     /// The drive is too small for its part, or lacks a capability.
     #[error(transparent)]
@@ -147,18 +151,15 @@ pub enum DriveFault {
     #[error("its metadata cannot be written: {0}")]
     Unwritable(DeviceError),
     /// The drive would be found as a member again.
-    #[error(
-        "a metadata zone of it cannot be written any more and still says that it is a member of an array: take \
-         another drive"
-    )]
+    #[error("a metadata zone of it is worn and still holds the superblock of an array: use another drive")]
     HoldsLog,
-    #[error("it failed while it was added")]
+    #[error("it was not added, since it or the array failed meanwhile")]
     FailedWhenAdded,
     #[error("is a member of this array already")]
     IsMember,
-    #[error("the array has begun without it")]
+    #[error("the array has left deferred-write mode without it: rebuild it with zoneraid replace")]
     IsLate,
-    #[error("is not a member that is missing")]
+    #[error("is not a missing member of this array")]
     NotMissing,
 }
 
@@ -185,7 +186,7 @@ impl DriveFault {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Lack {
     #[error(
-        "{of} {} KiB, {} KiB are needed: take a drive with {advice}", kib(*.have), kib(*.need),
+        "{of} {} KiB, {} KiB are needed: use a drive with {advice}", kib(*.have), kib(*.need),
         of = .what.sentence().0, advice = .what.sentence().1
     )]
     Blocks { what: Room, have: u64, need: u64 },
@@ -202,18 +203,20 @@ pub enum Lack {
     Granularity { step: &'static str, chunk_blocks: u64, granularity_blocks: u64 },
     /// Bytes of metadata of a block.
     #[error(
-        "its blocks have {have} bytes of metadata, the policy '{policy}' needs {need}: format it so, or choose \
-         another policy"
+        "its blocks have {have} bytes of metadata, the policy '{policy}' needs {need}: format it with more \
+         metadata, or choose another policy"
     )]
     OobBytes { have: u32, need: u32, policy: &'static str },
     #[error("it has no zone append, which the policy 'append' needs")]
     Append,
     #[error("it has {have} zones, {need} are needed")]
     Zones { have: u32, need: u32 },
-    #[error("it can have {have} zones active, {need} are needed")]
+    #[error("it supports {have} active zones, {need} are needed")]
     ActiveZones { have: u32, need: u32 },
     /// Number of small zones to be used as one.
-    #[error("{0} of its zones cannot be used as one, as this array needs")]
+    #[error(
+        "this array aggregates {0} zones of a drive into one, which the geometry of this drive does not allow"
+    )]
     Aggregate(u32),
 }
 
@@ -230,7 +233,7 @@ impl Room {
     fn sentence(self) -> (&'static str, &'static str) {
         match self {
             Room::Zones => ("its zones hold", "larger zones"),
-            Room::Log => ("for metadata its zones hold", "larger zones, or all drives with fewer"),
+            Room::Log => ("for metadata its zones hold", "larger zones, or only drives with fewer zones"),
             Room::Requests => ("its requests have at most", "larger requests, or smaller chunks"),
         }
     }
@@ -271,16 +274,18 @@ pub enum NoDesign {
         kib(*.chunk_blocks), kib(*.stripe_blocks)
     )]
     Zones { chunk_blocks: u64, stripe_blocks: u64 },
-    #[error("of the {zones} zones that a drive has for data, {spare} cannot be spare: fewer can")]
+    #[error(
+        "{spare} spare zones are too many for a drive with {zones} data zones: choose fewer (--spare-zones)"
+    )]
     Spares { spare: u32, zones: u32 },
     #[error(
-        "zone {zone} is read-only or offline on {} drives, and they have no spare zones left for it: make the array \
-         with more spare zones (--spare-zones), or of other drives", .drives
+        "zone {zone} is read-only or offline on {} drives, and no spare zones are left for it: create the \
+         array with more spare zones (--spare-zones), or on other drives", .drives
     )]
     Worn { zone: u32, drives: usize },
-    #[error("the drives allow too few open zones: three are the least")]
+    #[error("the drives support too few open zones: at least three are needed")]
     OpenZones,
-    #[error("there can be no such array: {0}")]
+    #[error("the geometry of the array is invalid: {0}")]
     Absurd(#[from] Absurd),
 }
 
@@ -300,18 +305,20 @@ pub enum NoArray {
         .one.0, .one.1, .other.0, .other.1
     )]
     Mixed { one: (String, Uuid), other: (String, Uuid) },
-    #[error("the drives contradict each other about what array {0} is: give those that agree only")]
+    #[error(
+        "the superblocks of array {0} are inconsistent, and none has a majority: name only drives that agree"
+    )]
     NoMajority(Uuid),
-    #[error("the drives contradict each other about who is a member: leave out those that were away")]
+    #[error("the superblocks are inconsistent about the membership: leave out the drives that were missing")]
     Contradiction,
-    #[error("the creation of '{0}' was not finished: create it again, or destroy what there is of it")]
+    #[error("the creation of '{0}' was interrupted: create it again, or destroy it")]
     Unfinished(String),
-    #[error("'{0}' is half destroyed: destroy it again")]
+    #[error("the destruction of '{0}' was interrupted: destroy it again")]
     HalfDestroyed(String),
-    #[error("{} and {} both say they are member {member}: leave one out", .drives.0, .drives.1)]
+    #[error("{} and {} both have superblocks of member {member}: leave one of them out", .drives.0, .drives.1)]
     SameMember { drives: (String, String), member: usize },
     #[error(
-        "only {present} of {members} members can be used, at least {needed} are needed{}", Reasons(.notes)
+        "only {present} of {members} members are usable, at least {needed} are needed{}", Reasons(.notes)
     )]
     TooFew { present: usize, members: usize, needed: usize, notes: Vec<Note> },
     /// A member that is needed, and its fault.
@@ -319,12 +326,14 @@ pub enum NoArray {
     Needed { drive: String, member: usize, note: Note },
     /// The tails file is of another array.
     #[error(
-        "the array has {zones} zones, but the process that ran it left the ends of {known}: leave them out"
+        "the acknowledgement log of the previous daemon has {known} zones, but the array has {zones}: it \
+         belongs to another array; remove it to start as after a power cut"
     )]
     Tails { zones: u32, known: usize },
     /// The other members can run the array without these drives, so these are not destroyed.
     #[error(
-        "of the members of '{array}' only {} {} there, and the others can go on without {}",
+        "only {} of '{array}' {} present, and the other members can run without {}: connect the other members \
+         to destroy the array, or wipe single drives",
         .drives.join(" and "),
         if .drives.len() == 1 { "is" } else { "are" },
         if .drives.len() == 1 { "it" } else { "them" }
@@ -339,20 +348,20 @@ pub enum BadMember {
     None { member: usize, members: usize },
     #[error("member {0} is out already")]
     IsOut(usize),
-    #[error("member {0} is needed: too many others are out or not rebuilt yet")]
+    #[error("member {0} cannot be taken out: too many other members are out or not rebuilt yet")]
     IsNeeded(usize),
-    #[error("member {0} is in use: fail it first")]
+    #[error("member {0} is active: take it out first (zoneraid fail)")]
     InUse(usize),
-    #[error("another drive is being replaced: let that end first")]
+    #[error("another member is being replaced: wait until that has ended")]
     BeingReplaced,
 }
 
 /// Why a rebuild has stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoRebuild {
-    #[error("a rebuild is under way already")]
+    #[error("a rebuild is running already")]
     UnderWay,
-    #[error("a drive under repair failed")]
+    #[error("the drive that is being rebuilt failed")]
     Failed,
     #[error("zone {zone}: {why}")]
     Zone { zone: u32, why: NoPart },
@@ -361,19 +370,24 @@ pub enum NoRebuild {
 /// Why a drive has not replaced another one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoReplacement {
-    #[error("a rebuild is under way: let it end first")]
+    #[error("a rebuild is running: wait until it has ended")]
     UnderWay,
-    #[error("member {0} is out: there is nothing to copy")]
+    #[error("member {0} is out, so that it cannot be copied: rebuild it")]
     NothingToCopy(usize),
-    #[error("zone {0} is offline: what there is of it would not be copied")]
+    #[error(
+        "zone {0} is offline, and its data would not be copied: start the array with all its members, or reset \
+         the zone, first"
+    )]
     Offline(u32),
-    #[error("the old drive is gone")]
+    #[error("the old drive is out")]
     OldGone,
     #[error("no member is being copied to another drive")]
     NoneUnderWay,
-    #[error("the copy is complete and the new drive is taking over: it cannot be cancelled any more")]
+    #[error(
+        "the copy is complete and the new drive is taking over: the replacement cannot be cancelled any more"
+    )]
     TakesOver,
-    #[error("{drive} has not replaced member {member}, which stays in its place: {why}")]
+    #[error("member {member} was not replaced by {drive}: {why}")]
     Failed { drive: String, member: usize, why: NotTaken },
 }
 
@@ -389,12 +403,12 @@ pub enum NotTaken {
     CancelledNotBlank(DeviceError),
     #[error("the new drive failed: {0}")]
     NewFailed(DeviceError),
-    #[error("the old drive is gone")]
+    #[error("the old drive is out, or the array has failed")]
     OldGone,
     #[error("too many drives have failed")]
     ArrayFailed,
     /// A part could not be copied, and another member lacks its own.
-    #[error("zone {zone}: {why}, and another drive lacks it")]
+    #[error("zone {zone} could not be copied ({why}), and another member lacks its part of it, too")]
     LeftOut { zone: u32, why: NoPart },
     /// The new drive had become the member, and went out.
     #[error("{0}")]
@@ -406,29 +420,29 @@ pub enum NotTaken {
 pub enum NoPart {
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error("the drive cannot write this zone any more: {0}")]
+    #[error("the zone of the drive is worn: {0}")]
     Worn(DeviceError),
-    #[error("the drive under repair failed: {0}")]
+    #[error("the drive that is being rebuilt failed: {0}")]
     Failed(DeviceError),
     /// The member is out, or has another drive.
-    #[error("the drive under repair failed")]
+    #[error("the drive that is being rebuilt failed")]
     Gone,
-    #[error("it waits for another drive")]
+    #[error("the zone waits for the drive of another member")]
     Waits,
-    #[error("too many other drives lack the same zone")]
+    #[error("too many other members lack the same zone")]
     TooFewOthers,
-    #[error("the zone is offline: it is rebuilt when it has been decided where its data ends")]
+    #[error("the zone is offline: it can be rebuilt after a start with all members, or after a reset")]
     Offline,
     /// A member that cannot be spared cannot write the zone.
     #[error("member {0} cannot write its part of the zone: stop the array and start it again")]
     Stuck(usize),
     #[error(
-        "more blocks are lost than there is room to remember: copy what can be read of the zone, then reset it"
+        "the array has more bad blocks than its metadata can record: copy the readable data of the zone, then reset it"
     )]
     TooManyHoles,
     #[error("the old drive lacks it")]
     OldLacks,
-    #[error("the zone of the old drive is not as it was left")]
+    #[error("the zone of the old drive is in an unexpected state")]
     OldChanged,
     #[error("the old drive cannot read block {block} of its part: {error}")]
     OldUnreadable { block: u64, error: DeviceError },
@@ -448,25 +462,26 @@ pub enum Note {
     Unusable(BadDrive),
     #[error("{drive} was replaced")]
     Replaced { drive: String },
-    #[error("{drive} was taken out of the array: its content is stale")]
+    #[error("{drive} was taken out of the array: its data is stale")]
     WasTakenOut { drive: String },
-    #[error("{drive} was to be destroyed with the array")]
+    #[error("{drive} was marked by an interrupted destruction of the array: its data may be lost")]
     WasDestroyed { drive: String },
-    #[error("{drive} is stale: it is of event {event}, the array of {newest}")]
+    #[error("{drive} is stale: its superblock has event {event}, the newest one {newest}")]
     Stale { drive: String, event: u64, newest: u64 },
     #[error(
-        "{drive} is from another copy of the array, which has been written to by itself: give the drives of one copy \
-         only, or rebuild it"
+        "{drive} belongs to a diverged copy of the array: use the drives of one copy only, or rebuild it"
     )]
     Diverged { drive: String },
-    #[error("has been taken by another host")]
+    #[error("has been assembled by another host")]
     Fenced,
-    #[error("{drive} is an older copy: its metadata lacks what all members had recorded; rebuild it")]
+    #[error(
+        "{drive} is an older copy of a member: its metadata lacks records that all members had; rebuild it"
+    )]
     Outdated { drive: String },
     /// A member that was away has rejoined for the zones that need its parts.
     #[error(
-        "was away: it has been taken back for {}",
-        if *.by_force { "full zones, by force" } else { "the zones that cannot do without it" }
+        "was missing, and is used again for {}",
+        if *.by_force { "full zones, by force" } else { "the zones that cannot be read without it" }
     )]
     TakenBack { by_force: bool },
     #[error("it lists only {0} zones")]
@@ -481,7 +496,7 @@ pub enum Note {
     PartLost { zone: u32, what: &'static str, error: DeviceError },
     #[error("taken out by the operator")]
     ByOperator,
-    #[error("is there again: it is used from the first write on")]
+    #[error("is present again, and will be used from the first write on")]
     IsBack,
 }
 

@@ -31,10 +31,10 @@ pub enum Event {
     #[error("member {member} lacks zone {zone}: {what}: {error}")]
     PartLost { member: usize, zone: u32, what: &'static str, error: DeviceError },
     /// Recovery has found that a member does not hold its part of a zone.
-    #[error("member {member} lacks zone {zone}, as was found when the array was assembled")]
+    #[error("member {member} lacks zone {zone}: found at assembly")]
     PartLacking { member: usize, zone: u32 },
     /// The burned blocks of a member's part of a zone take more room than its log has.
-    #[error("member {member} lacks zone {zone}: power cuts have displaced too much of it")]
+    #[error("member {member} lacks zone {zone}: too many of its blocks were relocated after power cuts")]
     PartDisplaced { member: usize, zone: u32 },
     #[error("zone {zone} is offline: {why}")]
     ZoneOffline { zone: u32, why: Refusal },
@@ -45,13 +45,13 @@ pub enum Event {
     #[error("the array has failed")]
     ArrayFailed,
     /// Another process has written to the metadata logs of members.
-    #[error("another host has assembled this array: nothing more is written here")]
+    #[error("another host has assembled this array: it is fenced here, and writes nothing more")]
     Fenced,
     /// The logs of all remaining members have the present membership (bits), with the superblock of this event.
-    #[error("all members that are left know who they are, as of event {event}")]
+    #[error("the membership is recorded on all remaining members, as event {event}")]
     Settled { event: u64, active: u32 },
     /// A drive has a place that was vacant, to be rebuilt.
-    #[error("{drive} is member {member}, to be rebuilt")]
+    #[error("{drive} has been attached as member {member}, and will be rebuilt")]
     Attached { member: usize, drive: String },
     /// A drive has taken over from another one.
     #[error("{drive} has taken over as member {member}")]
@@ -59,7 +59,7 @@ pub enum Event {
     #[error(transparent)]
     NotReplaced(NoReplacement),
     /// A member's part of a zone is in a spare zone of its drive from now on, and is to be rebuilt there.
-    #[error("zone {zone} of member {member} is in spare zone {place} of its drive from now on")]
+    #[error("zone {zone} of member {member} is worn: spare zone {place} of its drive replaces it")]
     Moved { member: usize, zone: u32, place: u32 },
     #[error("a rebuild has begun")]
     RebuildBegun,

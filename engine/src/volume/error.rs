@@ -14,24 +14,26 @@ pub enum VolumeError {
     Device(#[from] DeviceError),
     #[error("there is no volume on the device")]
     NotThere,
-    #[error("there is a volume already")]
+    #[error("the device has a volume already")]
     IsThere,
-    #[error("there is something in zone {zone}: a volume needs an empty device")]
+    #[error("zone {zone} holds data: a volume needs an empty device")]
     NotEmpty { zone: u32 },
     /// The device cannot carry such a volume.
     #[error(transparent)]
     Design(#[from] NoVolume),
     #[error(
-        "the volume has format {0}, this zoneraid knows only {VERSION}: {advice}",
+        "the volume has format {0}, this zoneraid supports only {VERSION}: {advice}",
         advice = if *.0 > VERSION { "use a newer one" } else { "use an older one" }
     )]
     Version(u16),
-    #[error("the volume is of a device with {zones} zones of {capacity_blocks} blocks, which this is not")]
+    #[error(
+        "the volume was created on a device of another geometry: {zones} zones of {capacity_blocks} blocks"
+    )]
     OfAnotherDevice { zones: u32, capacity_blocks: u64 },
-    #[error("zone {zone} of the device, where a root of the volume may be, cannot be read: {error}")]
+    #[error("zone {zone} of the device, which may hold a checkpoint of the volume, cannot be read: {error}")]
     RootUnreadable { zone: u32, error: DeviceError },
     #[error(
-        "block {block} of zone {zone} of the device, where the newest root of the volume may be, is damaged"
+        "block {block} of zone {zone} of the device, which may hold the newest checkpoint of the volume, is damaged"
     )]
     RootDamaged { zone: u32, block: u32 },
     /// The zones that would decide whether there is a volume cannot be read.
@@ -40,32 +42,30 @@ pub enum VolumeError {
         zones = list(.zones)
     )]
     Hidden { zones: Vec<u32> },
-    #[error("the root of the volume makes no sense")]
+    #[error("the checkpoint record of the volume is invalid")]
     Absurd,
-    #[error("the root of the volume does not say where zone {zone} ends")]
+    #[error("the checkpoint record of the volume has no end for zone {zone}")]
     NoEnd { zone: u32 },
-    #[error("the device has lost blocks of zone {zone}: {there} of {written} are there")]
+    #[error("the device has lost blocks of zone {zone}: it holds {there} of {written}")]
     LostBlocks { zone: u32, there: u32, written: u32 },
     #[error(
-        "the map of the volume is damaged in block {block} of zone {zone} of the device: where blocks {from} and following \
-         are is not known",
+        "the map of the volume is damaged in block {block} of zone {zone} of the device: the addresses of \
+         blocks {from} and following are lost",
         from = *.directory_block as u64 * FANOUT * FANOUT
     )]
     MapDamaged { directory_block: usize, zone: u32, block: u32 },
-    #[error("there is no block {block} in the volume, and it was written")]
+    #[error("block {block} is written in the log but lies beyond the end of the volume")]
     NoSuchBlock { block: u64 },
-    #[error(
-        "zone {zone} of the device is offline, and there may be something in it that the volume has promised"
-    )]
+    #[error("zone {zone} of the device is offline, and may hold acknowledged data of the volume")]
     ZoneOffline { zone: u32 },
     #[error(
-        "block {block} of zone {zone} of the device is damaged or cannot be read, and there may be something in that zone \
-         that the volume has promised"
+        "block {block} of zone {zone} of the device is damaged or cannot be read, and the zone may hold \
+         acknowledged data of the volume"
     )]
     GroupUnreadable { zone: u32, block: u32 },
     #[error(
-        "the page of the map for blocks {from} and following cannot be read ({error}), and the volume may have \
-         promised what was written to some of them since",
+        "the map page for blocks {from} and following cannot be read ({error}), and acknowledged writes to \
+         them since the last checkpoint may be lost",
         from = *.page as u64 * FANOUT
     )]
     PageUnreadable { page: u32, error: DeviceError },
@@ -74,19 +74,19 @@ pub enum VolumeError {
 /// Why a device cannot carry a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoVolume {
-    #[error("a volume cannot be on a device of more than 16 TiB yet")]
+    #[error("devices of more than 16 TiB are not supported for volumes")]
     DeviceTooLarge,
-    #[error("a volume cannot be on zones of more than 127 GiB yet")]
+    #[error("zones of more than 127 GiB are not supported for volumes")]
     ZonesTooLarge,
     #[error("a volume cannot have {blocks} blocks of 4 KiB: 1 to {most}", most = u32::MAX)]
     Size { blocks: u64 },
     #[error("a volume needs {least} active zones, and the device has {active}")]
     FewActive { active: u32, least: u32 },
-    #[error("a volume needs transfers of {least} blocks, and the device takes {blocks} at a time")]
+    #[error("a volume needs transfers of {least} blocks, and the device supports {blocks}")]
     ShortTransfers { blocks: u32, least: u32 },
     #[error(
-        "the device is too small for a volume: it has {zones} zones of {capacity_blocks} blocks, and {least} is \
-         the least for so many logical blocks"
+        "the device is too small for a volume of this size: it has {zones} zones of {capacity_blocks} blocks, \
+         and {least} are needed"
     )]
     DeviceTooSmall { zones: u32, capacity_blocks: u64, least: u32 },
 }

@@ -15,7 +15,7 @@ pub enum VzoneError {
     #[error("there are no namespaces on the device")]
     None,
     /// A block of the journal is damaged.
-    #[error("block {block} of zone {zone} is damaged: it should be a part of the journal of the namespaces")]
+    #[error("the journal of the namespaces is damaged in block {block} of zone {zone}")]
     Damaged {
         /// Zone 0 or 1.
         zone: u32,
@@ -33,13 +33,13 @@ pub enum VzoneError {
         error: DeviceError,
     },
     /// The journal is intact, but does not fit the device or contradicts itself.
-    #[error("the journal of the namespaces does not fit the device, or contradicts itself")]
+    #[error("the journal of the namespaces is inconsistent, or belongs to a device of another geometry")]
     Absurd,
     /// Invalid name.
     #[error("a name has 1 to 32 letters, digits, '-', '_' or '.', and begins with a letter or digit")]
     Name,
     /// The name is in use.
-    #[error("there is a namespace of this name already")]
+    #[error("the name is used by another namespace")]
     Taken,
     /// Invalid numbers in the specification.
     #[error(
@@ -48,13 +48,13 @@ pub enum VzoneError {
     )]
     Shape,
     /// More zones than are left.
-    #[error("there is room for {left} more zones")]
+    #[error("too few zones are free: {left}")]
     Full {
         /// V-zones.
         left: u64,
     },
     /// More essential zones than are left.
-    #[error("active zones are promised to others, or in use: {left} are left")]
+    #[error("too few active zones: {left} are neither guaranteed to other namespaces nor in use")]
     Floors {
         /// Physical zones.
         left: u32,
@@ -63,13 +63,13 @@ pub enum VzoneError {
     #[error("a floor is above the limit of the same namespace; raise the limit, or lower the floor")]
     FloorAboveLimit,
     /// A v-zone with data that a smaller namespace would lose.
-    #[error("zone {zone} of the namespace is written, and would be lost")]
+    #[error("zone {zone} of the namespace holds data, which would be lost")]
     Holds {
         /// Of the namespace.
         zone: u32,
     },
     /// Too many namespaces.
-    #[error("there are {MOST_NAMESPACES} namespaces")]
+    #[error("there are {MOST_NAMESPACES} namespaces, which is the limit")]
     TooMany,
     /// No namespace of this name.
     #[error("there is no namespace of this name")]

@@ -384,7 +384,7 @@ impl Namespaces {
             }
         }
         if !busy && !core.in_hand.borrow().is_empty() {
-            return Err(format!("zones {:?} were taken for nobody", core.in_hand.borrow()));
+            return Err(format!("zones {:?} are reserved without a user", core.in_hand.borrow()));
         }
         if spares > core.spares() {
             return Err(format!("{spares} spares are in use, of {}", core.spares()));

@@ -250,7 +250,7 @@ impl Rig {
             if completed == before {
                 turns += 1;
                 if !self.ring.wait()? {
-                    bail!("the drives do not answer any more");
+                    bail!("the drives no longer respond");
                 }
             }
         }

@@ -113,7 +113,7 @@ impl Peer {
             ensure!(error == 0, "a request fails with error {error}");
             return Ok(());
         }
-        ensure!(magic == CHUNK, "the server answers what is no reply");
+        ensure!(magic == CHUNK, "the server sent an invalid reply");
         let [_, _, kind @ ..] = self.take::<4>()?;
         self.take::<8>()?;
         let length = u32::from_be_bytes(self.take()?);

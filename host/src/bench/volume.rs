@@ -160,7 +160,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             line("4 KiB write, random, 64 on the way", costs.write_4k_random_ns),
             figure("    allocations in it", costs.write_4k_random_allocations),
             figure("    blocks written for each", costs.write_amplification),
-            line("4 KiB read, random, 64 on the way", costs.read_4k_random_ns),
+            line("4 KiB read, random, queue depth 64", costs.read_4k_random_ns),
             "\n".into(),
             table(&rows),
             "\n".into(),

@@ -24,12 +24,12 @@ pub struct Cli {
 }
 
 pub const NOTES: &str = "\
-ARRAY is the name or UUID of an array, the path of one of its members, or the directory that holds \
-them. A name is looked for among the arrays that run, then among the drives of this machine, in \
-$ZONERAID_DIR and in the current directory. Where it may mean two things it is refused.
+ARRAY is the name or UUID of an array, the path of one of its members, or the directory that contains \
+them. A name is searched among the running arrays, then among the drives of this machine, in \
+$ZONERAID_DIR and in the current directory. An ambiguous name is refused.
 SIZE is in bytes, or has one of the suffixes K, M, G, T (powers of 1024).
-Exit codes: 0 done, or healthy; 1 degraded (status), or not all was rebuilt (replace, rebuild); \
-2 unusable (status); 4 the command failed, or some daemons do not say how their arrays are (status).";
+Exit codes: 0 success, or healthy; 1 degraded (status), or incomplete rebuild (replace, rebuild); \
+2 unusable (status); 4 the command failed, or some daemons do not report the status of their arrays (status).";
 
 #[derive(clap::Args)]
 pub struct Start {
@@ -38,118 +38,119 @@ pub struct Start {
     /// How long to wait for missing members, at most 86400 (a day)
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u32).range(..=86400))]
     pub wait: u32,
-    /// Only to be read: nothing is written on the drives, whoever is missing
+    /// Start read-only: nothing is written to the drives, even if members are missing
     #[arg(long)]
     pub read_only: bool,
-    /// Only if no member is missing or out
+    /// Start only if no member is missing or out
     #[arg(long)]
     pub complete: bool,
-    /// With members that are stale if too many others are missing: reads only what cannot have changed
+    /// Use stale members if too many others are missing: only data that cannot have changed is read
     ///
-    /// Zones that were full when a stale member went, and are full on all others that are there, are read.
-    /// All others are offline until a missing member is back; the start says how many these are. Use it with
-    /// --read-only first.
+    /// Zones that were full when the stale member went out, and are full on all other present members, can be
+    /// read. All other zones are offline until a missing member is back; the start prints their number. Use it
+    /// with --read-only first.
     #[arg(long, conflicts_with = "complete")]
     pub force: bool,
-    /// Without what a volume on it has lost
+    /// Start volumes without their lost data
     ///
-    /// A volume does not start while the array cannot read something that it may have promised, since a member that is
-    /// missing may bring that back. This gives it up, for good: what was written since the volume last noted where
-    /// everything is may be undone, block by block, and blocks of zones that are offline cannot be read until they
-    /// are written again. Use it with --read-only first.
+    /// A volume does not start while acknowledged data may be unreadable, since a missing member may have it.
+    /// This option gives such data up for good: writes since the last checkpoint of the volume may be undone,
+    /// block by block, and blocks in offline zones cannot be read until they are written again. Use it with
+    /// --read-only first.
     #[arg(long)]
     pub give_up: bool,
-    /// Memory for the map of each volume; 128 MiB a TiB of its size by default, and no less than 64 MiB
+    /// Memory for the L2P map of each volume; 128 MiB per TiB of its size by default, and at least 64 MiB
     ///
-    /// A volume that is written at random places all over is many times faster if all of its map is in memory, which
-    /// takes 1 GiB a TiB, and half as much again if it compresses.
+    /// A volume with random writes over all of its blocks is many times faster if its whole map is in memory,
+    /// which takes 1 GiB per TiB, or 1.5 GiB with compression.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub map_memory: Option<u64>,
 }
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Make emulated drives: image files that behave like ZNS SSDs
+    /// Create emulated drives: image files that behave like ZNS SSDs
     #[command(subcommand)]
     Emulate(Emulate),
-    /// Make an array; everything on its drives is destroyed
+    /// Create an array; all data on its drives is destroyed
     Create(Create),
-    /// Run an array: show it to the kernel as a zoned block device
+    /// Run an array as a zoned block device
     ///
-    /// If the array carries a volume, that is shown, as an ordinary block device.
-    /// Stays in the foreground; `systemctl start zoneraid@UUID` does the same in the background.
-    /// Without members, nothing is written before somebody else writes: until then a member is simply back
-    /// when its drive is. Told to end (SIGTERM, SIGINT, or SIGHUP without nohup), it takes the block device
-    /// down if nothing uses it; otherwise the block device stays for the next start.
+    /// If the array carries a volume, the volume is a conventional block device. Runs in the foreground;
+    /// `systemctl start zoneraid@UUID` does the same in the background. If members are missing, the array is in
+    /// deferred-write mode: nothing is written before the first change, and until then a member is used again
+    /// as soon as its drive is back. On SIGTERM, SIGINT, or SIGHUP without nohup, the block device is removed
+    /// if it is unused; otherwise it stays for the next start.
     Start(Start),
-    /// Run an array: serve the volume that it carries to NBD clients
+    /// Run an array and serve its volume to NBD clients
     ///
-    /// Stays in the foreground, and needs neither root nor help of the kernel. Says so in one line when clients can
-    /// connect. Nothing is encrypted and nobody is asked for a name: who can open SOCKET, or reach ADDRESS, has all of
-    /// the volume.
+    /// Runs in the foreground, and needs neither root nor kernel support. Prints one line when clients can
+    /// connect. There is neither encryption nor authentication: all users that can open SOCKET or reach ADDRESS
+    /// can access the whole volume.
     Serve {
         #[command(flatten)]
         start: Start,
-        /// Path of a socket, or address to listen at (port 10809 if none is given)
+        /// Path of a Unix socket, or address to listen at (port 10809 by default)
         #[arg(long, value_name = "SOCKET|ADDRESS", value_parser = nbd::parse_place)]
         nbd: nbd::Place,
     },
-    /// Make a block device of an array: any file system on zoned drives
+    /// Conventional block devices on arrays, for any file system
     #[command(subcommand)]
     Volume(Volume),
-    /// Take the block device of a running array down
+    /// Stop a running array and remove its block device
     Stop {
         /// Name, UUID or path of the array
         array: ArrayName,
     },
-    /// Say how an array is, what is wrong and what to do
+    /// Show the state of an array, its problems and the recommended action
     ///
-    /// Without ARRAY: all arrays, a line each. With several: a line for each of these.
+    /// Without ARRAY, or with several: one line per array.
     Status {
         /// Name, UUID or path of the array
         #[arg(id = "array", value_name = "ARRAY")]
         arrays: Vec<ArrayName>,
     },
-    /// Watch what block devices of a running array are asked for, and how long it takes
+    /// Show request rates and latencies of a running array
     ///
-    /// On a terminal until it is interrupted, anew each second; otherwise, and with --json, one second, once.
+    /// On a terminal the display is updated every second until it is interrupted; otherwise, and with --json,
+    /// one second is measured once.
     Top {
         /// Name, UUID or path of the array
         array: ArrayName,
     },
-    /// Say what a drive is and which array it belongs to
+    /// Show the properties of a drive and the array that it belongs to
     Examine {
         /// Image, NVMe namespace (/dev/ngXnY) or zoned block device
         drive: PathBuf,
-        /// Print what the udev rule needs to know instead: nothing about what is none of ours
+        /// Print variables for the udev rule instead; nothing for drives that are not zoneraid's
         #[arg(long)]
         export: bool,
     },
     /// List arrays and blank drives
     List {
-        /// Directories to look in; the current one and the drives of this machine by default
+        /// Directories to search; the current one and the drives of this machine by default
         #[arg(id = "dir", value_name = "DIR")]
         dirs: Vec<PathBuf>,
     },
-    /// Work on the zones of an array
+    /// Report, read, write and manage the zones of an array
     #[command(subcommand)]
     Zone(Zone),
-    /// Divide an array among tenants: namespaces, which are zoned devices of their own
+    /// Divide an array into namespaces: one zoned device for each tenant
     ///
-    /// The first one needs an empty array, which must not run. `zone` works on the zones of ARRAY/NAME as it does
-    /// on those of an array.
+    /// The first namespace needs an empty array that does not run. `zone` accepts ARRAY/NAME in the place of an
+    /// array.
     #[command(subcommand)]
     Namespace(Namespace),
-    /// Put a blank drive in the place of a member
+    /// Replace a member by a blank drive
     ///
-    /// OLD is the path of the member, which need not exist any more, or its role as `status`
-    /// shows it; a role needs ARRAY before it. A member that still works is copied, and stays in the
-    /// array until NEW holds the same, so that the array can lose a drive all the while. What cannot be
-    /// copied is rebuilt from the other members, and everything if OLD is gone or out. Where two members of a
-    /// RAID-6 array are gone, they are replaced one after the other.
+    /// OLD is the path of the member, which need not exist any more, or its role as shown by `status`; a role
+    /// needs ARRAY before it. A working member is copied, and stays in the array until the copy is complete, so
+    /// that redundancy is kept meanwhile. Data that cannot be copied, or all data if OLD is missing or out, is
+    /// rebuilt from the other members. If two members of a RAID-6 array are missing, replace them one after the
+    /// other.
     ///
-    /// A copy that is interrupted, by a signal, a crash or a power cut, continues with what is complete: by itself when
-    /// the array is started again, or with the same command. `--cancel` ends it: NEW is blank then, and OLD stays.
+    /// An interrupted copy (by a signal, a crash or a power cut) continues with its completed part: by itself when the
+    /// array is started again, or with the same command. `--cancel` ends it: NEW is blank then, and OLD stays.
     #[command(
         override_usage = "zoneraid replace [--now] [--yes] [ARRAY] OLD NEW\n       zoneraid replace --cancel ARRAY [MEMBER]"
     )]
@@ -160,92 +161,92 @@ pub enum Verb {
         /// Cancel the copy of a member to its new drive, also of an array that does not run
         #[arg(long, conflicts_with_all = ["now", "yes"])]
         cancel: bool,
-        /// Take OLD out first, and rebuild NEW from the other members
+        /// Take OLD out at once, and rebuild NEW from the other members
         #[arg(long)]
         now: bool,
-        /// Destroy what is on NEW
+        /// Destroy the data on NEW
         #[arg(long)]
         yes: bool,
     },
-    /// Go on with a rebuild that was interrupted
+    /// Continue an interrupted rebuild
     Rebuild {
         /// Name, UUID or path of the array
         array: ArrayName,
     },
-    /// Show a running array to other machines
+    /// Export a running array to other hosts
     #[command(subcommand)]
     Export(Export),
     /// Take a member out of an array
     Fail {
         /// Name, UUID or path of the array
         array: ArrayName,
-        /// Path of the member, or its role as status shows it
+        /// Path of the member, or its role as shown by status
         member: PathBuf,
     },
-    /// Give an array another name
+    /// Rename an array
     ///
-    /// It must not run. A member that is away learns of it when it is there again.
+    /// The array must not run. A missing member gets the new name when it is present again.
     Rename {
         /// Name, UUID or path of the array
         array: ArrayName,
-        /// Its new name: 1 to 64 bytes that show, no '/'
+        /// New name: 1 to 64 bytes of visible characters without '/'
         new: String,
     },
     /// Make this host the owner of an array
     ///
-    /// An array starts by itself only on the host that made it, or adopted it last. By hand it starts anywhere.
+    /// An array is started automatically only on the host that created it or adopted it last. It can be started
+    /// manually on any host.
     Adopt {
         /// Name, UUID or path of the array
         array: ArrayName,
     },
-    /// Say whether an array starts by itself on the host that it belongs to
+    /// Set whether an array is started automatically on its host
     Autostart {
         /// Name, UUID or path of the array
         array: ArrayName,
-        /// Whether it does
+        /// yes or no
         #[arg(value_enum)]
         starts: YesNo,
     },
-    /// Destroy an array: its drives become blank
+    /// Destroy an array and make its drives blank
     ///
-    /// It must not run. Zones of its drives are reset, and nothing is overwritten: zoneraid, file systems and
-    /// other programs find nothing there any more, and reads give zeros, but what was there may still be on
-    /// the medium. A destruction that is cut off says so, and is run again. A member that is not there, and
-    /// comes back later, belongs to nothing any more: make it blank with `wipe`.
+    /// The array must not run. The zones of its drives are reset, not overwritten: programs read zeros, but the
+    /// data may still be on the medium. After an interruption run the command again. A member that was missing
+    /// must be made blank with `wipe` later.
     Destroy {
         /// Name, UUID or path of the array
         array: ArrayName,
-        /// Destroy what is on it
+        /// Destroy the data of the array
         #[arg(long)]
         yes: bool,
     },
-    /// Make drives blank, whatever is on them
+    /// Make drives blank
     ///
-    /// What nobody can miss goes at once: a former member, what is left of a creation or destruction that was
-    /// cut off. Anything else takes --yes: a member, also of an array of which too little is there, damaged
-    /// metadata, the data of others. A member of an array that runs is refused.
+    /// Former members, and remains of an interrupted creation or destruction, are wiped at once. Everything else
+    /// needs --yes: members, also of an unusable array, damaged metadata, and data of other programs. Members of
+    /// a running array are refused.
     Wipe {
-        /// Destroy what is on the drives
+        /// Destroy the data on the drives
         #[arg(long)]
         yes: bool,
         /// Images, NVMe namespaces (/dev/ngXnY) or zoned block devices
         #[arg(required = true, value_name = "DRIVE")]
         drives: Vec<PathBuf>,
     },
-    /// Cut the power and lose a drive at the same moment, on your files
+    /// Demonstrate a simultaneous power cut and drive loss on your files
     Demo {
         /// File or directory to store; the project's own sources by default
         path: Option<PathBuf>,
-        /// Decides where the power is cut and which drives are lost; random by default
+        /// Seed of the moment of the power cut and of the lost drives; random by default
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Measure what the engine, or a request to the daemon, costs on this machine
+    /// Measure the cost of the engine, or of requests to the daemon, on this machine
     Bench {
-        /// What is measured
+        /// Subject of the measurement
         #[arg(value_enum, default_value_t = Benched::Engine)]
         what: Benched,
-        /// Rounds that each figure is the median of, 1 to 1000
+        /// Number of rounds for the median of each figure, 1 to 1000
         #[arg(
             long,
             value_name = "N",
@@ -253,54 +254,53 @@ pub enum Verb {
             value_parser = value_parser!(u32).range(1..=1000)
         )]
         rounds: u32,
-        /// What is measured: an array of 4 data members and 1 parity, or 2
+        /// Level of the measured array: 4 data members with 1 parity, or 2
         #[arg(long, value_enum, default_value_t = Level::Raid5)]
         level: Level,
-        /// Measure a volume instead: blocks at random places
+        /// Measure random reads and writes of a volume instead
         #[arg(long, conflicts_with = "level")]
         volume: bool,
-        /// Measure a namespace instead: blocks one behind the other
+        /// Measure sequential reads and writes of a namespace instead
         #[arg(long, conflicts_with_all = ["level", "volume"])]
         namespaces: bool,
     },
-    /// Print what makes a shell complete commands, arrays, drives and zones
+    /// Print the completion script of a shell
     Completions {
-        /// The shell that shall understand it
+        /// Shell
         shell: Shell,
     },
     /// Write manual pages to a directory
     Man {
-        /// Directory, made if it is not there
+        /// Directory, created if it does not exist
         dir: PathBuf,
     },
 }
 
 #[derive(Subcommand)]
 pub enum Emulate {
-    /// Make DIR/drive0.img, DIR/drive1.img, ...
+    /// Create DIR/drive0.img, DIR/drive1.img, ...
     Create {
-        /// Directory, made if it is not there
+        /// Directory, created if it does not exist
         dir: PathBuf,
         /// Number of drives, 1 to 32
         #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=32))]
         count: u32,
-        /// What the drives are like
+        /// Model of the drives
         #[arg(long, value_enum, default_value_t = Model::Zn540)]
         model: Model,
-        /// Zones of each drive, at least 1; the model's number by default, which is the most
+        /// Zones of each drive, from 1 to the model's number, which is the default
         #[arg(long, value_parser = value_parser!(u32).range(1..))]
         zones: Option<u32>,
-        /// Writable size of a zone in whole blocks of 4096 bytes; the model's by default, which is the most
+        /// Zone capacity, a multiple of 4096 bytes; at most the model's, which is the default
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         zone_capacity: Option<u64>,
     },
-    /// Make an emulated drive misbehave, also while it is in use, to watch what happens
+    /// Inject faults into an emulated drive, also while it is in use
     ///
-    /// The fault lasts over restarts, until the same command with `clear`; it is kept in DRIVE.faults.
-    /// A drive that is in use suffers from it with its next command. Zones and blocks are those of the
-    /// drive, not of an array on it.
+    /// A fault persists over restarts, in DRIVE.faults, until it is removed with `clear`. It takes effect with
+    /// the next command to the drive. Zone and block numbers are those of the drive, not of an array on it.
     Fault {
-        /// Image file that `zoneraid emulate create` made
+        /// Image file created by `zoneraid emulate create`
         drive: PathBuf,
         #[command(subcommand)]
         fault: Fault,
@@ -327,49 +327,46 @@ fn unit(text: &str) -> Result<Unit, String> {
 
 #[derive(Subcommand)]
 pub enum Volume {
-    /// Make a volume on an empty array
+    /// Create a volume on an empty array
     ///
-    /// It can be larger than the array, as long as not all of it is used at once: blocks that were never written,
-    /// or were discarded, take no room.
+    /// The volume can be larger than the array (overcommitted): blocks that were never written, or were
+    /// discarded, take no space.
     Create {
         /// Name, UUID or path of the array
         array: ArrayName,
-        /// Its size in whole blocks of 4096 bytes; as much as there is room for by default
+        /// Size, a multiple of 4096 bytes; the available space by default
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: Option<u64>,
-        /// How what is written is compressed; a volume that shall hold more than there is room for without needs
-        /// --size as well
+        /// Compression of new data; to use the space gained by it, give a larger --size as well
         #[arg(long, value_name = COMPRESSION, default_value_t = Compression(None))]
         compression: Compression,
-        /// How much of a write is compressed together, 4K to 64K. More of it is shorter, and takes longer to read a
-        /// part of
+        /// Compression unit, 4K to 64K: larger units compress better, and make small reads slower
         #[arg(long, value_name = "SIZE", value_parser = unit, default_value = "4K")]
         unit: Unit,
-        /// What users may write at least. 512 is for software that can do nothing else: what is smaller than 4096 bytes
-        /// costs a read as well
+        /// Logical sector size. 512 is for software that requires it: writes of partial blocks of 4096 bytes
+        /// cost an additional read
         #[arg(long, value_name = "BYTES", value_parser = sector_size, default_value = "4096")]
         sector_size: SectorSize,
     },
-    /// Change how a volume compresses, and what it does when it is full
+    /// Change the compression of a volume, and its behaviour when it is full
     ///
-    /// What has been written stays as it is, and is read as ever. The array may be running or not, but to lend
-    /// something.
+    /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one.
     #[command(group(ArgGroup::new("change").required(true).multiple(true).args(["compression", "unit", "lend", "when_full"])))]
     Set {
         /// Name, UUID or path of the array
         array: ArrayName,
-        /// How what is written from now on is compressed
+        /// Compression of new data
         #[arg(long, value_name = COMPRESSION)]
         compression: Option<Compression>,
-        /// How much of a write is compressed together, 4K to 64K; as before by default
+        /// Compression unit, 4K to 64K; unchanged by default
         #[arg(long, value_name = "SIZE", value_parser = unit)]
         unit: Option<Unit>,
-        /// How much of the reserve of a volume that is larger than its room new blocks may take, until the next start:
-        /// to delete something in a file system that is full. 0 takes back what is left of it
+        /// Part of the reserve of an overcommitted volume that new blocks may use until the next start, so that
+        /// files can be deleted in a full file system. 0 revokes the unused rest
         #[arg(long, value_name = "SIZE", value_parser = lent_blocks)]
         lend: Option<u64>,
-        /// What becomes of a write that finds no room: it fails at once, or waits for room, for 60 seconds or as many
-        /// as are said, up to 255
+        /// Behaviour of writes without free space: fail at once, or wait for space, for 1 to 255 seconds (60 by
+        /// default)
         #[arg(long, value_name = "fail|queue|queue:SECONDS")]
         when_full: Option<WhenFull>,
     },
@@ -377,48 +374,48 @@ pub enum Volume {
 
 #[derive(Clone, Copy, Subcommand)]
 pub enum Fault {
-    /// A zone can only be read any more
+    /// Make a zone read-only
     ReadOnly {
         /// Number of the zone, from 0
         zone: u32,
     },
-    /// A zone is lost
+    /// Make a zone offline
     Offline {
         /// Number of the zone, from 0
         zone: u32,
     },
-    /// Reads of a block fail, until it is written again or its zone is reset
+    /// Make reads of a block fail, until it is written again or its zone is reset
     Unreadable {
         /// Number of the block of 4 KiB, from 0
         lba: u64,
     },
-    /// A bit of a block that is written changes and no error tells, until it is written again
+    /// Flip a bit of a written block (silent corruption), until it is written again
     Flip {
         /// Number of the block of 4 KiB, from 0
         lba: u64,
     },
-    /// Commands take so many times as long as the image file takes
+    /// Slow commands down by a factor
     Slow {
-        /// 1 to 1000000; 1 is as fast as before
+        /// Factor, 1 to 1000000; 1 for normal speed
         #[arg(value_parser = value_parser!(u32).range(1..=1_000_000))]
         factor: u32,
     },
-    /// The drive does not answer any more
+    /// Make the drive stop responding
     Gone,
-    /// Take all faults back: the drive is as it was, with what has been written since
+    /// Remove all faults; data written meanwhile is kept
     Clear,
 }
 
 #[derive(Subcommand)]
 pub enum Export {
-    /// With the kernel's NVMe target, as a zoned namespace
+    /// Export with the kernel's NVMe target, as a zoned namespace
     ///
-    /// Who may connect has to be said: hosts by their names (/etc/nvme/hostnqn there), which prove nothing but
-    /// keep accidents away unless --key asks for proof, or any. Nothing is encrypted: protect the network.
+    /// The hosts that may connect must be given by their NQNs (/etc/nvme/hostnqn on the host), or --any-host.
+    /// NQNs prevent accidents only; use --key for authentication. Nothing is encrypted: protect the network.
     Nvmet {
         /// Name, UUID or path of the array
         array: ArrayName,
-        /// What hosts connect over
+        /// Transport
         #[arg(long, value_enum)]
         transport: Transport,
         /// Address of this machine to listen at
@@ -438,13 +435,13 @@ pub enum Export {
         /// Any host may connect that reaches the address
         #[arg(long, conflicts_with = "hosts")]
         any_host: bool,
-        /// Hosts have to prove that they know the secret in FILE, as `nvme gen-dhchap-key` prints it
+        /// Require authentication with the secret in FILE, in the format of `nvme gen-dhchap-key`
         ///
-        /// The kernel's target asks for it (DH-HMAC-CHAP, CONFIG_NVME_TARGET_AUTH), and knows one for each host,
-        /// until no export lets that host in any more.
+        /// The kernel's target (DH-HMAC-CHAP, CONFIG_NVME_TARGET_AUTH) stores one secret per host, as long as
+        /// an export allows that host.
         #[arg(long, value_name = "FILE", conflicts_with = "any_host")]
         key: Option<PathBuf>,
-        /// Only say what would be written
+        /// Only print the steps
         #[arg(long)]
         dry_run: bool,
     },
@@ -480,11 +477,11 @@ pub enum YesNo {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Benched {
-    /// What the engine costs, with members in memory
+    /// Cost of the engine, with members in memory
     Engine,
-    /// What a request and a command to a drive cost the daemon, with members in files, as the lab takes it
+    /// Cost of a request and of a drive command for the daemon, with null drives, as input for the lab
     Host,
-    /// How long a quiet client waits beside eight greedy ones, and the longest turn of the event loop
+    /// Latency of a quiet client beside eight greedy ones, and the longest turn of the event loop
     Fairness,
 }
 
@@ -508,45 +505,45 @@ impl Level {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// RAIZN: parity of partial stripes goes to log zones; any zoned drive will do
+    /// RAIZN: partial parity in log zones; for any zoned drives
     Log,
-    /// ZRAID: it goes to the random write area (ZRWA) of the data zones; drives with a ZRWA
+    /// ZRAID: partial parity in the ZRWA of the data zones; for drives with a ZRWA
     Zrwa,
-    /// Zebra: it is updated in place, and block metadata tells what is complete; drives with a ZRWA and
-    /// at least 16 bytes of metadata a block
+    /// Zebra: parity updated in place in the ZRWA, with completion records in block metadata; for drives with a
+    /// ZRWA and at least 16 bytes of metadata per block
     Inplace,
-    /// ZapRAID: as `log`, and zones are written by zone append, several at once; drives with that and at least 16
-    /// bytes of metadata a block
+    /// ZapRAID: as `log`, with zone appends, several in flight; for drives with zone append and at least 16
+    /// bytes of metadata per block
     Append,
 }
 
 #[derive(Args)]
 pub struct Create {
-    /// Name of the array: 1 to 64 bytes that show, no '/'
+    /// Name of the array: 1 to 64 bytes of visible characters without '/'
     pub name: String,
-    /// How many members may be lost
+    /// RAID level: the number of members that may be lost
     #[arg(long, value_enum, default_value_t = Level::Raid5)]
     pub level: Level,
-    /// Bytes on one member before the next one is used: a power of two from 8K to 16M
+    /// Chunk size: a power of two from 8K to 16M
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "64K")]
     pub chunk: u64,
-    /// How stripes that are not full are protected; `zrwa` by default if all drives can do that, else `log`
+    /// Partial parity policy; `zrwa` by default if all drives support it, otherwise `log`
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
-    /// Distance between the starts of two zones of the array, a power of two of one stripe at least; the next
-    /// one above what a zone holds by default
+    /// Zone size of the array: a power of two, at least one stripe; by default the next one above the zone
+    /// capacity
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     pub zone_size: Option<u64>,
-    /// Zones of each drive that are kept for those that wear out; one in 128 by default
+    /// Spare zones of each drive, to replace worn ones; one in 128 by default
     #[arg(long, value_name = "COUNT")]
     pub spare_zones: Option<u32>,
-    /// Only say what would be done, or why it is refused
+    /// Only print the resulting array, or the reason for a refusal
     #[arg(long)]
     pub dry_run: bool,
-    /// Start it by hand only; otherwise it starts by itself on this host when its drives are there
+    /// Do not start the array automatically; by default it is started on this host when its drives are present
     #[arg(long)]
     pub no_autostart: bool,
-    /// Destroy what is on the drives
+    /// Destroy the data on the drives
     #[arg(long)]
     pub yes: bool,
     /// Drives, 3 to 32 with RAID-5 and 4 to 32 with RAID-6, in the order of their roles
@@ -578,14 +575,14 @@ pub enum Zone {
         #[arg(long, value_name = "BYTES", value_parser = size::parse)]
         length: Option<u64>,
     },
-    /// Empty a zone; its data is gone
+    /// Reset a zone; its data is lost
     Reset {
         /// Name, UUID or path of the array
         array: ArrayName,
         /// Number of the zone, from 0
         zone: u32,
     },
-    /// Make a zone full; it takes no more writes until it is reset
+    /// Finish a zone: it is full, and takes no writes until it is reset
     Finish {
         /// Name, UUID or path of the array
         array: ArrayName,
@@ -617,18 +614,18 @@ pub enum Namespace {
         /// Name, UUID or path of the array
         array: ArrayName,
     },
-    /// Make a namespace larger, or smaller behind what it holds
+    /// Change the number of zones of a namespace; zones with data are kept
     Resize {
         /// ARRAY/NAME
         namespace: NamespaceName,
-        /// What it is to hold, rounded up to whole zones
+        /// New capacity, rounded up to whole zones
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: u64,
     },
-    /// Limit what the block device of a namespace may be asked for, and promise what it gets
+    /// Set limits, guaranteed floors and latency target of a namespace
     ///
-    /// Who asks for more has to wait; others are held back for the sake of floors and latency. What is not given is
-    /// neither limited nor promised any more. The array may be running or not.
+    /// Requests above a limit wait; other namespaces are throttled for floors and latency targets. Limits,
+    /// floors and targets that are not given are removed. The array may be running or not.
     Set {
         /// ARRAY/NAME
         namespace: NamespaceName,
@@ -639,7 +636,7 @@ pub enum Namespace {
     Remove {
         /// ARRAY/NAME
         namespace: NamespaceName,
-        /// Destroy what is in it
+        /// Destroy its data
         #[arg(long)]
         yes: bool,
     },
@@ -649,16 +646,16 @@ pub enum Namespace {
 pub struct CreateNamespace {
     /// ARRAY/NAME; a name has 1 to 32 letters, digits, '-', '_' or '.'
     pub namespace: NamespaceName,
-    /// What it holds, rounded up to whole zones
+    /// Capacity, rounded up to whole zones
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     pub size: u64,
-    /// Its part of the active zones that nobody has for certain, 1 to 1000
+    /// Weight of its share of the spare active zones, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub weight: u32,
-    /// How many of its zones may be active at once; 4 by default, or all if it has fewer
+    /// Active zones, at most; 4 by default, or all if it has fewer
     #[arg(long, value_name = "N")]
     pub active: Option<u32>,
-    /// Zones of the array that each of these has for certain: a power of two
+    /// Zones of the array guaranteed to each active zone: a power of two
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub width: u32,
     #[command(flatten)]
@@ -667,19 +664,19 @@ pub struct CreateNamespace {
 
 #[derive(Args)]
 pub struct QosOptions {
-    /// Reads and writes a second, at most
+    /// Limit of reads and writes per second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iops: Option<u32>,
-    /// Bytes a second that are read and written, at most
+    /// Limit of bytes read and written per second
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     pub bandwidth: Option<u64>,
-    /// Reads and writes a second, at least, while so many are asked for; no more than --iops
+    /// Guaranteed reads and writes per second under sufficient load; at most --iops
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub floor_iops: Option<u32>,
-    /// Bytes a second that are read and written, at least, while so many are asked for; no more than --bandwidth
+    /// Guaranteed bytes read and written per second under sufficient load; at most --bandwidth
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
     pub floor_bandwidth: Option<u64>,
-    /// Microseconds that 999 of 1000 reads and writes are to take at most: others are held back for that
+    /// Latency target in microseconds for 99.9 % of reads and writes: other namespaces are throttled for it
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..))]
     pub latency: Option<u32>,
 }
@@ -690,16 +687,16 @@ pub struct ZoneWrite {
     pub array: ArrayName,
     /// Number of the zone, from 0
     pub zone: u32,
-    /// Make every write durable by itself; otherwise a flush does it every 8 MiB and at the end
+    /// Make every write durable by itself (FUA); otherwise data is flushed every 8 MiB and at the end
     #[arg(long)]
     pub fua: bool,
-    /// Bytes in a write: whole blocks of 4096, as many as the array takes at once (mostly 16M)
+    /// Size of a write, a multiple of 4096 bytes, up to the array's limit (mostly 16M)
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks, default_value = "256K")]
     pub block_size: u64,
-    /// Writes on the way at the same time, 1 to 1024
+    /// Queue depth: writes in flight, 1 to 1024
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024), default_value_t = 4)]
     pub queue_depth: u32,
-    /// Add a line to FILE whenever more bytes are durable: their number from the start of the zone
+    /// Append the number of durable bytes, from the start of the zone, to FILE whenever it grows
     #[arg(long, value_name = "FILE")]
     pub ack_log: Option<PathBuf>,
 }

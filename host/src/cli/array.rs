@@ -116,12 +116,12 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     let most = MOST_BLOCKS / u64::from(zones.max(1));
     ensure!(
         options.zone_size.is_none_or(|size| size <= most),
-        "--zone-size can be {} at most with so many zones",
+        "--zone-size is too large for this number of zones: {} at most",
         show(bytes(most))
     );
     ensure!(
         options.zone_size.is_none_or(ublk::takes_zone_size),
-        "--zone-size has to be a power of two below 2 TiB: no block device could show the array otherwise"
+        "--zone-size must be a power of two below 2 TiB: block devices support no other zone size"
     );
     // All checks come before anything is destroyed, and in a dry run, too.
     let create = reactor.wait(Array::spares_for(reactor.runtime(), &create, &members))??;
@@ -139,7 +139,10 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     );
     let created = Created::new(&options, &design, &drives, created_from, &uuid);
     if created.lost_to_rounding_bytes + created.lost_to_shapes_bytes > created.capacity_bytes {
-        output.note("more of the drives is of no use than the array holds");
+        output.note(
+            "more space of the drives stays unused than the array holds: choose another --zone-size, or drives \
+             of one geometry",
+        );
     }
     if let Err(NoVolume::FewActive { active, least }) = Plan::of(&design.geometry, None) {
         output.note(&format!(
@@ -151,13 +154,15 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         output.note(TWO_HALVES);
     }
     if create.autostart && create.host == machine::NOBODY {
-        output
-            .note(&format!("{}; the array is nobody's, and does not start by itself", machine::NO_IDENTITY));
+        output.note(&format!(
+            "{}; the array belongs to no host, and is not started automatically",
+            machine::NO_IDENTITY
+        ));
     }
     if !options.dry_run {
         interrupt::explain(|| {
-            "there is no array before all members are written: the same command begins again, and zoneraid list names \
-             drives that are not blank any more"
+            "the array exists only after all members have been written: run the same command again; zoneraid \
+             list shows drives that are not blank"
                 .into()
         });
         let made = reactor.wait(Array::create(reactor.runtime(), create, members))?;
@@ -184,9 +189,9 @@ fn worn_note(drive: &str, worn: &[u32]) -> String {
 const GROUP_BLOCKS: u32 = 256;
 
 /// Warning about an array of which each half can be started.
-const TWO_HALVES: &str = "two of these members are enough, and so are the other two: pairs that are started and \
-    written to each without the other go on as two arrays, of which the newer one wins when they meet; with five \
-    members that cannot be";
+const TWO_HALVES: &str = "any two of these four members can be started alone: if both pairs are written \
+        separately they diverge, and only the newer pair is used when they are united; with five members this \
+        cannot happen";
 
 fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
     CreateOptions {
@@ -306,7 +311,7 @@ fn created_text(created: &Created) -> String {
         (created.lost_to_shapes_bytes, "because the drives are not alike"),
     ];
     for (lost, why) in losses.iter().filter(|(lost, _)| *lost > 0) {
-        text += &format!("; {} of no use {why}", show(*lost));
+        text += &format!("; {} unused {why}", show(*lost));
     }
     if created.max_active_zones > 0 {
         text += &format!("; {} zones can be active at once", created.max_active_zones);
@@ -349,7 +354,7 @@ pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
     }
     let found = Found::to_look(name)?;
     for (path, error) in &found.damaged {
-        output.note(&format!("{}: {error}; done without it", path.display()));
+        output.note(&format!("{}: {error}; continuing without it", path.display()));
     }
     Ok(Status::looked(&found, found.glance(PATIENCE_TO_INSPECT)?))
 }
@@ -382,7 +387,7 @@ fn status_text(status: &Status) -> String {
         text += &format!("{:>7}: {}\n", rebuild.kind(), rebuild_text(rebuild));
     }
     if !status.used_by.is_empty() {
-        let how = if status.changing { ", which changes it all the time" } else { "" };
+        let how = if status.changing { ", and keeps changing" } else { "" };
         text += &format!(" in use: by {}{how}\n", output::in_one_line(&listed(&status.used_by)));
     }
     if let Some(pid) = status.pid {
@@ -544,7 +549,7 @@ fn volume_text(volume: &VolumeReport) -> String {
         so_many_zones(collection.collected_zones as usize)
     );
     if let Some(why) = &volume.failed {
-        text += &format!("         nothing is written any more: {}\n", output::in_one_line(why));
+        text += &format!("         the volume refuses writes: {}\n", output::in_one_line(why));
     }
     text
 }
@@ -552,7 +557,7 @@ fn volume_text(volume: &VolumeReport) -> String {
 /// Lines about the bytes written to the drives, by purpose.
 fn written_text(written: &WrittenBytes, compresses: bool, amplification: f64) -> String {
     let first = match written.user_bytes {
-        0 => "nothing for users yet".to_string(),
+        0 => "no user data yet".to_string(),
         bytes => {
             format!("{} for users; {amplification:.2} times as much in all, without rebuilds", show(bytes))
         }
@@ -618,7 +623,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
     let is_role = !new.exists() && new.to_string_lossy().parse::<u32>().is_ok();
     ensure!(
         two || !is_role,
-        "{} is no drive: zoneraid replace {} {} NEW, where NEW is a blank drive",
+        "{} is not a drive: zoneraid replace {} {} NEW, where NEW is a blank drive",
         new.display(),
         word(name.path()),
         word(&old)
@@ -690,9 +695,9 @@ fn replace_here(
     interrupt::explain(move || {
         let (done, all) = (show(told.position()), show(told.length().unwrap_or_default()));
         format!(
-            "{done} of {all} are copied, and the member is as before; the same command continues (with --yes if NEW was \
-             not blank, and not emptied yet), zoneraid replace --cancel {called} {role} gives it up, and zoneraid status \
-             {called} says how far it is"
+            "{done} of {all} are copied, and the member is unchanged: the same command continues the copy (with --yes if \
+             NEW was not blank, and not emptied yet), zoneraid replace --cancel {called} {role} cancels it; zoneraid \
+             status {called} shows its progress"
         )
     });
     let replaced = session.wait(work);
@@ -727,7 +732,7 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
         let sync = if rebuilt.is_in_sync() { "; every member is in sync" } else { "" };
         let next = match rebuilt.left_out.is_empty() && rebuilt.still_lacking.is_empty() {
             true => String::new(),
-            false => format!("what to do about that: zoneraid status {}\n", word(name.path())),
+            false => format!("see the recommended action with: zoneraid status {}\n", word(name.path())),
         };
         format!("{} rebuilt{sync}\n", show(rebuilt.rebuilt_bytes)) + &rebuilt.losses() + &next
     })?;
@@ -831,7 +836,7 @@ fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<en
     let (told, called) = (bar.clone(), quoted(&name.to_string()));
     interrupt::explain(move || {
         let (done, all) = (show(told.position()), show(told.length().unwrap_or_default()));
-        format!("{done} of {all} are rebuilt and stay so; the rest: zoneraid rebuild {called}")
+        format!("{done} of {all} are rebuilt; rebuild the rest with: zoneraid rebuild {called}")
     });
     let rebuilt = session.wait(session.array.rebuild(&show_on(&bar)));
     interrupt::forget();
@@ -843,14 +848,14 @@ fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<en
 fn explain_daemon(name: &ArrayName) {
     let called = quoted(&name.to_string());
     interrupt::explain(move || {
-        format!("the daemon of the array goes on with it; how far it is: zoneraid status {called}")
+        format!("the daemon of the array continues it; progress: zoneraid status {called}")
     });
 }
 
 pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
     let member = MemberName::new(member)?;
     let called = quoted(&name.to_string());
-    interrupt::explain(move || format!("whether the member is out: zoneraid status {called}"));
+    interrupt::explain(move || format!("check the state of the member with: zoneraid status {called}"));
     let failed: Failed = match find_running(name)? {
         Some(mut client) => ask(output, &mut client, &Request::Fail { member })?,
         None => {

@@ -73,7 +73,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     refuse_if_running(name)?;
     let found = find(output, options)?;
     for (path, error) in &found.damaged {
-        output.note(&format!("{}: {error}; done without it", path.display()));
+        output.note(&format!("{}: {error}; continuing without it", path.display()));
     }
     if options.complete {
         refuse_unless_complete(&found)?;
@@ -86,8 +86,8 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let uuid = found.label.uuid;
     if let Some(tails) = found.left_by_owner() {
         bail!(
-            "{0} says what the daemon of another user had answered for '{1}': go on as that user, or, as after a \
-             power cut, without {0}",
+            "{0} is the acknowledgement log of another user's daemon of '{1}': start the array as that user, \
+             or remove {0} to start as after a power cut",
             tails.display(),
             found.label.name
         );
@@ -100,15 +100,15 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let devices = found.reactor.wait(ublk::find(&found.reactor, &uuid))??;
     ensure!(
         devices.is_empty() || left.is_some(),
-        "the block device of '{}' is there, but not {}, which says what it had answered: reboot, or stop \
-         whatever uses /dev/ublkb{} and remove that",
+        "the block device of '{}' exists, but its acknowledgement log {} is missing: reboot, or end the users \
+         of /dev/ublkb{} and remove the device",
         found.label.name,
         tails.display(),
         devices.first().map(|orphan| orphan.id).unwrap_or_default()
     );
     ensure!(
         devices.is_empty() || !terms.read_only,
-        "the block device of '{}' is in use and waits for its daemon; go on without --read-only",
+        "the block device of '{}' is in use and waits for its daemon: start the array without --read-only",
         found.label.name
     );
     Ok(Ready { lock, found, terms, directory, left, devices })
@@ -155,7 +155,7 @@ pub fn serve(output: Output, options: Start, place: &Place) -> Result<u8> {
     let Ready { lock: _lock, found, terms, directory, left, devices } = prepare(output, &options)?;
     ensure!(
         devices.is_empty(),
-        "the block device of '{}' is in use and waits for its daemon; go on with: zoneraid start {}",
+        "the block device of '{}' is in use and waits for its daemon: start that with zoneraid start {}",
         found.label.name,
         quoted(&found.called)
     );
@@ -201,11 +201,11 @@ fn forced(array: &ArrayStatus) -> String {
     let (taken, missing) = (members_named(&taken), members_named(&missing));
     let lacks = match array.read_only {
         true => String::new(),
-        false => format!("; whatever is written now is not on the drive of {missing}"),
+        false => format!("; new writes do not reach the drive of {missing}"),
     };
     format!(
-        "by force: {taken} {stale} stale and read only where {its} zones were full when {it} went; {offline} \
-         cannot be had without {missing} and {are} offline{lacks}"
+        "forced start: {taken} {stale} stale, and only {its} zones that were full when {it} went out are used; \
+         {offline} {are} offline without {missing}{lacks}"
     )
 }
 
@@ -220,7 +220,7 @@ fn refuse_unless_complete(found: &Found) -> Result<()> {
     let why = if notes.is_empty() { notes } else { format!(" ({notes})") };
     ensure!(
         out.is_empty(),
-        "'{name}' is not complete: it does without {}{why}; nothing has been started",
+        "'{name}' was not started: --complete refuses an array without {}{why}",
         members_named(&out)
     );
     Ok(())
@@ -234,7 +234,7 @@ fn say_where_it_belongs(output: Output, Found { label, called, .. }: &Found) {
         Owner::Nobody => "belongs to no host",
     };
     let adopt = format!("zoneraid adopt {} changes that", quoted(called));
-    output.note(&format!("'{}' {whose}: it does not start by itself here; {adopt}", label.name));
+    output.note(&format!("'{}' {whose}: it is not started automatically here; {adopt}", label.name));
 }
 
 fn refuse_if_running(name: &ArrayName) -> Result<()> {
@@ -255,7 +255,7 @@ fn lock(directory: &Path, label: &Label) -> Result<Lock> {
     }
     let (name, uuid) = (&label.name, output::uuid(&label.uuid));
     let by = runner(&label.uuid).map_or("another process".into(), |user| user.to_string());
-    bail!("a copy of '{name}' runs, on other drives, by {by}; stop that one first: zoneraid stop {uuid}")
+    bail!("{by} runs a copy of '{name}' on other drives: stop that first with zoneraid stop {uuid}")
 }
 
 /// Finds the members of an array and claims them; waits for missing ones first.

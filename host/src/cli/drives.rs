@@ -253,11 +253,11 @@ fn examined_text(e: &Examined) -> String {
     if let Some(s) = &e.superblock {
         text += &format!("    host: {}\n", s.host.words(s.autostart));
         if let Some((what, mended)) = s.stage.trouble() {
-            text += &format!("  status: {what}: {mended}, or make this drive blank\n");
+            text += &format!("  status: {what}: {mended}, or wipe this drive\n");
         }
         for drive in s.drives.iter().filter(|drive| drive.model.is_some() || drive.serial.is_some()) {
             let plate = Plate { model: drive.model.clone(), serial: drive.serial.clone() };
-            let out = if drive.active { "" } else { "; the array does without it" };
+            let out = if drive.active { "" } else { "; the member is out" };
             let size = show(drive.size_bytes);
             text += &format!("member {}: {size}{}{out}\n", drive.role, plate.words());
         }

@@ -47,7 +47,10 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
     let secret = key.as_deref().map(Secret::read).transpose()?;
     if let Some(key) = key.as_deref().filter(|key| is_open_to_others(key)) {
         let word = quoted(&key.to_string_lossy());
-        output.note(&format!("others may read or change the secret in {}: chmod 600 {word}", key.display()));
+        output.note(&format!(
+            "other users may read or change the secret in {}: chmod 600 {word}",
+            key.display()
+        ));
     }
     let Target { called, uuid, device } = Target::running(name)?.with_context(|| {
         let array = NamespaceName::new(&name.to_string()).map_or(name.clone(), |below| below.array);
@@ -58,7 +61,7 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
     let root = Path::new(NVMET);
     if !dry_run {
         load_modules()?;
-        ensure!(root.is_dir(), "the kernel shows no NVMe target in {NVMET}; is configfs mounted?");
+        ensure!(root.is_dir(), "there is no NVMe target in {NVMET}: check that configfs is mounted");
     }
     let (address, port, secret) = (*address, *port, secret.as_ref());
     let steps = export::Export { uuid: &uuid, device, address, port, hosts, secret }.steps(root);

@@ -62,7 +62,7 @@ fn block_of(geometry: &Geometry, lba: u64) -> Result<Lba> {
     let (zone, offset) = geometry.locate(Lba(lba));
     ensure!(
         offset < geometry.zone_capacity_blocks,
-        "block {lba} is behind the capacity of zone {}, where nothing can be written",
+        "block {lba} lies beyond the capacity of zone {}",
         zone.0
     );
     Ok(Lba(lba))

@@ -116,30 +116,36 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
 ];
 
 const EXIT_STATUS: [(&str, &str); 4] = [
-    ("0", "done; from status: healthy, or changing all the time"),
-    ("1", "from status: degraded; from replace and rebuild: not all could be rebuilt"),
-    ("2", "from status: unusable"),
+    ("0", "success; for status: healthy, or changing all the time"),
+    ("1", "for status: degraded; for replace and rebuild: some data could not be rebuilt"),
+    ("2", "for status: unusable"),
     (
         "4",
-        "the command itself failed, which standard error explains; from status: of some daemons nobody knows how \
-         their arrays are",
+        "the command failed, with the reason on standard error; for status: some daemons do not report the \
+         status of their arrays",
     ),
 ];
 
 const FILES: [(&str, &str); 7] = [
     ("/dev/zoneraid/NAME", "block device of a running array"),
     ("/dev/zoneraid/ARRAY/NAME", "block device of a namespace of a running array"),
-    ("/run/zoneraid/UUID.sock", "where the daemon of an array is asked; its owner alone may"),
+    ("/run/zoneraid/UUID.sock", "control socket of the daemon of an array, for its user only"),
     ("/run/zoneraid/UUID.lock", "locked by the daemon of an array, so that no copy of it runs as well"),
-    ("/run/zoneraid/UUID.tails", "what the next daemon needs if this one dies, until the next boot"),
-    ("/etc/machine-id", "where the identity of this host comes from, which arrays know as a hash of it"),
-    ("IMAGE.faults", "what ails an emulated drive"),
+    (
+        "/run/zoneraid/UUID.tails",
+        "acknowledgement log: the next daemon needs it if this one is killed, until the next boot",
+    ),
+    ("/etc/machine-id", "source of the identity of this host; arrays store a hash of it"),
+    ("IMAGE.faults", "faults of an emulated drive"),
 ];
 
 const ENVIRONMENT: [(&str, &str); 6] = [
     ("ZONERAID_DIR", "a directory in which arrays are looked for by name, too"),
-    ("XDG_RUNTIME_DIR", "who is not root has zoneraid in it, where it is looked before /run/zoneraid"),
-    ("ZONERAID_RUN_DIR", "in the place of both"),
+    (
+        "XDG_RUNTIME_DIR",
+        "for users other than root, its subdirectory zoneraid is searched before /run/zoneraid",
+    ),
+    ("ZONERAID_RUN_DIR", "the run directory, in place of both"),
     ("ZONERAID_MACHINE_ID", "a file in the place of /etc/machine-id"),
     ("NO_COLOR", "no colours, if it is not empty"),
     ("TMPDIR", "where demo has its drives, about four times as large as what it stores"),

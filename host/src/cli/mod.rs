@@ -76,7 +76,7 @@ fn sentence(error: &clap::Error) -> String {
     let sentence = first.join(" ") + &tips.collect::<String>();
     // Errors of the standard library about numbers.
     let sentence = sentence
-        .replace("invalid digit found in string", "this is no whole number")
+        .replace("invalid digit found in string", "not an integer")
         .replace("cannot parse integer from empty string", "a number is missing")
         .replace("number too large to fit in target type", "the number is too large");
     sentence.strip_prefix("error: ").map(String::from).unwrap_or(sentence)

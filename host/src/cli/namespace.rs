@@ -131,7 +131,7 @@ pub fn session(name: &ArrayName) -> Result<(Session, Option<NamespaceName>)> {
         return Ok((session, Some(below)));
     }
     let session = members::assembled(name)?;
-    ensure!(!is_divided(&session)?, "the zones of '{name}' belong to its namespaces; say {name}/NAME");
+    ensure!(!is_divided(&session)?, "the zones of '{name}' belong to its namespaces: use {name}/NAME");
     Ok((session, None))
 }
 
@@ -225,7 +225,7 @@ fn create(output: Output, options: &CreateNamespace) -> Result<()> {
         Some(client) => Changed::asked(output, client, name, &Request::CreateNamespace(wanted))?,
         None => add(array, &wanted)?,
     };
-    changed.print(array, "is there", output)
+    changed.print(array, "is created", output)
 }
 
 /// Adds a namespace to an array that does not run.
@@ -371,15 +371,15 @@ fn resize(output: Output, wanted: &NamespaceName, blocks: u64) -> Result<()> {
             Changed::of(&divided, &namespace)
         }
     };
-    changed.print(array, "has another size", output)
+    changed.print(array, "has been resized", output)
 }
 
 /// Converts the options of the command line.
 fn qos_of(typed: &QosOptions) -> Result<Qos> {
     let rates = |requests: Option<u32>, blocks: Option<u64>| {
         let blocks = blocks.unwrap_or(0);
-        let few =
-            u32::try_from(blocks).map_err(|_| anyhow!("nothing reads {} a second", show_blocks(blocks)))?;
+        let few = u32::try_from(blocks)
+            .map_err(|_| anyhow!("a bandwidth is less than 16 TiB a second, not {}", show_blocks(blocks)))?;
         anyhow::Ok(Rates { requests: requests.unwrap_or(0), blocks: few })
     };
     Ok(Qos {
@@ -401,7 +401,7 @@ fn qos_words(qos: Qos) -> String {
     };
     let latency = match qos.latency_us {
         0 => String::new(),
-        us => format!(", answers within {us} us if others can see to that"),
+        us => format!(", has a latency target of {us} us"),
     };
     limited + &floors + &latency
 }
@@ -461,9 +461,9 @@ fn remove(output: Output, wanted: &NamespaceName, yes: bool) -> Result<()> {
     let removed = Removed { array: array_name, name: name.clone(), array_empty, was_none };
     output.print(&removed, |removed| {
         if removed.was_none {
-            return format!("'{array}' was divided and had no namespaces; it is empty now\n");
+            return format!("'{array}' had no namespaces: its empty division has been removed\n");
         }
         let last = if removed.array_empty { format!("; '{array}' is empty") } else { String::new() };
-        format!("{wanted} is gone{last}\n")
+        format!("{wanted} has been removed{last}\n")
     })
 }

@@ -158,7 +158,7 @@ fn none_of(things: &str, dirs: &[PathBuf], blind: bool) -> String {
     let named =
         |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" or ");
     match dirs {
-        _ if blind => format!("no {things} among what could be looked at\n"),
+        _ if blind => format!("no {things} found, but not everything could be examined\n"),
         [] => format!("no {things} in {}; to look elsewhere, name a directory\n", named(&places())),
         dirs => format!("no {things} in {}\n", named(dirs)),
     }
@@ -260,7 +260,7 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
         let blind = !overview.unseen.is_empty() || !overview.silent.is_empty();
         let mut text = if rows.len() == 1 { none_of("arrays", &[], blind) } else { table(&rows) };
         for drive in &overview.unseen {
-            text += &format!("not looked at: {} {}\n", drive.drive, drive.error);
+            text += &format!("not examined: {} {}\n", drive.drive, drive.error);
         }
         text
     })?;

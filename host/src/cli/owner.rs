@@ -34,15 +34,18 @@ pub fn rename(output: Output, name: &ArrayName, new: &str) -> Result<u8> {
     }
     if let Some(client) = find_running(name)? {
         let old = quoted(&client.about.name);
-        bail!("'{}' runs, and its block device is called so: zoneraid stop {old} first", client.about.name);
+        bail!(
+            "'{}' runs, and its block device has this name: stop it first with zoneraid stop {old}",
+            client.about.name
+        );
     }
     let taken = names()?;
     let found = Found::by_name(name)?;
     let old = found.label.name.clone();
-    ensure!(old != new, "'{old}' is called so already");
+    ensure!(old != new, "'{old}' has this name already");
     let own = uuid(&found.label.uuid);
     if let Some((other, _)) = taken.iter().find(|(other, name)| name == new && *other != own) {
-        bail!("another array on this machine is called '{new}' already ({other})");
+        bail!("the name '{new}' is used by another array on this machine ({other})");
     }
     let owned = change(&found, &Change::Name(new.into()))?;
     output.print(&owned, |owned| format!("'{old}' is called '{}' now\n", owned.array))?;
@@ -63,7 +66,7 @@ pub fn adopt(output: Output, name: &ArrayName) -> Result<u8> {
     let host = machine::id().context(machine::NO_IDENTITY)?;
     let owned = set(output, name, &Request::Adopt, &Change::Host(host))?;
     output.print(&owned, |owned| {
-        let starts = if owned.autostart { "starts by itself" } else { "is started by hand" };
+        let starts = if owned.autostart { "is started automatically" } else { "is started manually" };
         format!("'{}' belongs to this host now, and {starts} here\n", owned.array)
     })?;
     Ok(HEALTHY)
@@ -72,10 +75,10 @@ pub fn adopt(output: Output, name: &ArrayName) -> Result<u8> {
 pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
     let owned = set(output, name, &Request::Autostart { yes }, &Change::Autostart(yes))?;
     output.print(&owned, |owned| match (owned.autostart, owned.host) {
-        (false, _) => format!("'{}' is started by hand from now on\n", owned.array),
-        (true, machine::Owner::This) => format!("'{}' starts by itself from now on\n", owned.array),
+        (false, _) => format!("'{}' will be started manually only\n", owned.array),
+        (true, machine::Owner::This) => format!("'{}' will be started automatically\n", owned.array),
         (true, _) => format!(
-            "'{}' starts by itself on the host that it belongs to, which is not this one: zoneraid adopt {}\n",
+            "'{}' will be started automatically on its host, which is not this one: zoneraid adopt {}\n",
             owned.array,
             quoted(&name.to_string())
         ),
@@ -133,11 +136,10 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
     }
     let found = Found::by_name(name)?;
     found.refuse_if_waited_for()?;
-    ensure!(yes || found.label.stage == Stage::Making, "{}; --yes does it", at_stake(&found));
+    ensure!(yes || found.label.stage == Stage::Making, "{}: confirm with --yes", at_stake(&found));
     for (path, error) in &found.damaged {
         let (path, word) = (path.display(), quoted(&path.to_string_lossy()));
-        output
-            .note(&format!("{path}: {error}; if it was a member, make it blank with: zoneraid wipe {word}"));
+        output.note(&format!("{path}: {error}; if it was a member, wipe it with: zoneraid wipe {word}"));
     }
     let erasing = Erasing::new(output, &found.drives);
     let drives: Vec<Drive> = found.drives.iter().map(|drive| erasing.drive(drive)).collect();
@@ -148,9 +150,7 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
     };
     let again = quoted(&name.to_string());
     interrupt::explain(move || {
-        format!(
-            "the array is there as before, or half destroyed and good for nothing else: zoneraid destroy --yes {again}"
-        )
+        format!("the array is unchanged or partly destroyed: continue with zoneraid destroy --yes {again}")
     });
     let gone = found.reactor.wait(Array::destroy(found.reactor.runtime(), drives))?;
     interrupt::forget();
@@ -230,8 +230,8 @@ fn refuse_if_run(path: &Path) -> Result<()> {
         if client.about.drives.iter().any(|drive| same_file(drive, &real)) {
             let name = &client.about.name;
             bail!(
-                "{} is a member of '{name}', which runs: put another drive in its place first (zoneraid replace \
-                 {} {} NEW), or stop that",
+                "{} is a member of '{name}', which runs: replace it first (zoneraid replace {} {} NEW), \
+                 or stop the array",
                 path.display(),
                 quoted(name),
                 quoted(&path.to_string_lossy())
@@ -258,7 +258,7 @@ fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
             .members
             .iter()
             .any(|member| member.role == label.role && ["out", "missing"].contains(&&*member.state));
-        return Ok(is_vacant.then(|| format!("{introduced}: {what}, which runs without it")));
+        return Ok(is_vacant.then(|| format!("{introduced}: {what}; the array runs without it")));
     }
     let found = Found::to_look(&ArrayName::from(drive.path.clone()))?;
     let misses = match found.inspect() {
@@ -270,7 +270,7 @@ fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
             }
             let others = array.status.members.iter().filter(|m| m.state == MemberState::Active).count();
             match others as u32 + label.parities > label.members {
-                true => "which would have to do without it",
+                true => "which would be degraded without it",
                 false => "which would be lost with it",
             }
         }

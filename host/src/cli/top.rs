@@ -229,7 +229,7 @@ impl Top {
             // The columns of the namespace scheduler are left out.
             rows.iter_mut().for_each(|row| row.truncate(head.len() - 4));
         }
-        let of_each = |bytes| format!("drives write {bytes:.2} bytes for each that they are given\n");
+        let of_each = |bytes| format!("write amplification, including parity: {bytes:.2}\n");
         let written = self.written_per_byte.map(of_each).unwrap_or_default();
         let turns = match (self.longest_turn_us, self.p99_turn_us) {
             (Some(longest), Some(most)) => {
@@ -330,7 +330,7 @@ mod tests {
             "3 MiB/s",
             "latency out of reach",
             "member 2: ng0n1",
-            "drives write 1.25 bytes",
+            "write amplification, including parity: 1.25",
             "longest turn 319 us",
         ];
         assert!(told.iter().all(|words| text.contains(words)), "{text}");

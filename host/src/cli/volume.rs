@@ -59,22 +59,23 @@ fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
     let mut text = String::new();
     if change.compression.is_some() || change.unit_bytes.is_some() {
         text += &match compression.0 {
-            None => format!("the volume on '{array}' compresses nothing from now on\n"),
+            None => format!("new data of the volume on '{array}' is not compressed\n"),
             Some(_) => {
                 let how = compression.does(*unit_bytes);
-                format!("the volume on '{array}' compresses {how} what is written from now on\n")
+                format!("new data of the volume on '{array}' is compressed {how}\n")
             }
         };
     }
     if change.lent_blocks.is_some() {
         let lent = show(*lent_bytes);
-        text +=
-            &format!("new blocks may take {lent} of the reserve of the volume on '{array}' until it stops\n");
+        text += &format!(
+            "{lent} of the reserve of the volume on '{array}' are lent to new blocks until it stops\n"
+        );
     }
     if change.when_full.is_some() {
         text += &match when_full.0 {
-            0 => format!("a write that finds no room on '{array}' fails at once\n"),
-            seconds => format!("a write that finds no room on '{array}' waits for up to {seconds} seconds\n"),
+            0 => format!("writes without free space on '{array}' fail at once\n"),
+            seconds => format!("writes without free space on '{array}' wait for up to {seconds} seconds\n"),
         };
     }
     text
@@ -95,7 +96,7 @@ fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<VolumeS
     };
     ensure!(
         change.lent_blocks.is_none(),
-        "'{called}' does not run, and the reserve is lent until it stops: start or serve it first"
+        "the reserve can be lent only while '{called}' runs: start or serve it first"
     );
     let runtime = session.reactor.runtime();
     session.wait(async {
@@ -115,12 +116,10 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
     let (session, below) = namespace::session(name)?;
     let array: Rc<dyn ZonedDevice> = session.device.clone();
     let called = namespace::name_of(&session, below.as_ref());
-    let problem = || format!("'{called}' gets no volume");
+    let problem = || format!("no volume can be created on '{called}'");
     let again = quoted(&name.to_string());
     interrupt::explain(move || {
-        format!(
-            "a volume that was not made to its end is made by the same command: zoneraid volume create {again}"
-        )
+        format!("an incomplete volume is completed by the same command: zoneraid volume create {again}")
     });
     let created = session.wait(Volume::create(array.clone(), options))?;
     if let Err(VolumeError::Hidden { zones }) = created {
@@ -129,8 +128,8 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
     if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), Some(below)) = (&created, &below)
     {
         bail!(
-            "'{below}' gets no volume: that needs {least} active zones, and the namespace has {active}; remove it and make \
-             it again with --active {least}"
+            "no volume can be created on '{below}': a volume needs {least} active zones, and the namespace has \
+             {active}; remove it and create it again with --active {least}"
         );
     }
     if let Err(VolumeError::Design(NoVolume::FewActive { .. })) = &created {
@@ -192,16 +191,16 @@ pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&Names
     let volume = session.wait(Volume::is_on(session.device.clone()))??;
     let is_on = is_there(volume, "a volume", &called, &session.array.status())?;
     let (how, end) = match below {
-        Some(_) => ("removes the namespace", "zoneraid namespace remove --yes"),
-        None => ("makes the drives blank", "zoneraid destroy"),
+        Some(_) => ("remove the namespace", "zoneraid namespace remove --yes"),
+        None => ("destroy the array", "zoneraid destroy"),
     };
     let mend = match session.array.status().offline.is_empty() {
         true => "",
-        false => "to give up what it has lost, start or serve the array with --give-up; ",
+        false => "to give up its lost data, start or serve the array with --give-up; ",
     };
     ensure!(
         !is_on,
-        "'{called}' carries a volume, whose zones are its own; {mend}whoever does not want it any more {how}: {end} {}",
+        "'{called}' carries a volume, which manages its zones itself; {mend}to remove the volume, {how}: {end} {}",
         quoted(&name.to_string())
     );
     Ok(())

@@ -66,7 +66,7 @@ pub fn run(output: Output, verb: Zone) -> Result<u8> {
 fn zone_info(session: &Session, zone: u32) -> Result<ZoneInfo> {
     check_zone(zone, session.device.geometry().zones)?;
     let done = session.run(Command::Report { first: ZoneIndex(zone), count: 1 })?;
-    done.zones.into_iter().next().with_context(|| format!("the array says nothing about zone {zone}"))
+    done.zones.into_iter().next().with_context(|| format!("the zone report of the array lacks zone {zone}"))
 }
 
 /// The zones of an array, or one of them: as its daemon reports, or else as found on the drives.
@@ -82,13 +82,13 @@ pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<
     let looked = Found::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
     let found = looked.inspected.map_err(Error::msg)?;
     if !looked.users.is_empty() {
-        let how = if looked.changing { ", who changes it all the time" } else { "" };
+        let how = if looked.changing { ", and keeps changing" } else { "" };
         output.note(&format!("'{array}' is in use by {}{how}", listed(&looked.users)));
     }
     let doubtful = |info: &&ZoneInfo| info.state == ZoneState::Offline && looked.changing;
     if let Some(info) = found.zones.iter().find(doubtful) {
         let users = listed(&looked.users);
-        bail!("zone {} is being changed by {users}: nobody else can tell how it is", info.zone.0);
+        bail!("zone {} is being changed by {users}: its state cannot be determined", info.zone.0);
     }
     Zones::of(&found.status.name, &found.geometry, &found.zones, zone)
 }
@@ -194,7 +194,7 @@ fn manage(
     let called = quoted(&array.to_string());
     interrupt::explain(move || {
         format!(
-            "zone {zone} is as it was before, {before}, or as it was to be: zoneraid zone report {called} {zone}"
+            "zone {zone} is {before}, as before, or has been changed: check with zoneraid zone report {called} {zone}"
         )
     });
     session
@@ -211,9 +211,8 @@ fn manage(
     if info.state.is_open() {
         // Zones stay open only while the array runs, which ends with this command.
         let after = if info.wp_blocks == 0 { "empty" } else { "closed" };
-        output.note(&format!(
-            "nobody runs the array: with the end of this command zone {zone} is {after} again"
-        ));
+        output
+            .note(&format!("no daemon runs the array: when this command ends zone {zone} is {after} again"));
     }
     Ok(())
 }
@@ -233,7 +232,7 @@ struct Source {
 
 impl Source {
     fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
-        let only = |zones: Zones| zones.zones.into_iter().next().context("the array does not know the zone");
+        let only = |zones: Zones| zones.zones.into_iter().next().context("the array has no such zone");
         let of_session = |session: Session, found, others: Vec<ZoneInfo>| {
             let geometry = session.device.geometry().clone();
             let info = zone_info(&session, zone)?;
@@ -258,7 +257,7 @@ impl Source {
         let name = &status.name;
         ensure!(
             status.volume.is_none(),
-            "'{name}' runs and carries a volume, so that its zones cannot be read; zoneraid stop {} first",
+            "'{name}' runs and carries a volume, so that its zones cannot be read: stop it first with zoneraid stop {}",
             quoted(name)
         );
         let zone = only(ask(output, &mut client, &Request::Zones { zone: Some(zone) })?)?;
@@ -307,8 +306,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
     let mut stdout = std::io::stdout().lock();
     ensure!(
         !stdout.is_terminal(),
-        "standard output is a terminal, which would obey what the zone holds; give it to a file or a program, \
-         with | less, say"
+        "zone read does not write raw data to a terminal: redirect standard output to a file or a program"
     );
     let source = Source::open(output, array, zone)?;
     let report::Zone { condition, start_bytes, wp_bytes, capacity_bytes, .. } = &source.zone;
@@ -321,7 +319,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
     let read_so_far = told.clone();
     interrupt::explain(move || {
         let at = read_so_far.load(Ordering::Relaxed);
-        format!("zone {zone} was read up to byte {at}; --offset {at} goes on from there")
+        format!("zone {zone} was read up to byte {at}: continue with --offset {at}")
     });
     let mut at = offset;
     while at < end {
@@ -361,7 +359,11 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     let info = zone_info(&session, zone)?;
     ensure!(has_wp(info.state), "zone {zone} is {} and takes no writes", condition(info.state));
     let most = session.device.geometry().max_transfer_blocks as u64;
-    ensure!(options.block_size <= most, "--block-size can be {} at most on this array", show(bytes(most)));
+    ensure!(
+        options.block_size <= most,
+        "--block-size is too large for this array: {} at most",
+        show(bytes(most))
+    );
     let log = options.ack_log.as_ref().map(|path| {
         let file = File::options().append(true).create(true).open(path);
         file.with_context(|| format!("{} cannot be opened", path.display()))
@@ -383,14 +385,14 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     };
     let mut input = Input { stdin: std::io::stdin().lock(), taken: 0, padded: 0, ended: false };
     if input.stdin.is_terminal() {
-        output.note("standard input is a terminal: what is typed is written, until Ctrl-D ends it");
+        output.note("standard input is a terminal: typed text is written until Ctrl-D");
     }
     let (told, start, called) = (writer.told.clone(), writer.start, quoted(&options.array.to_string()));
     interrupt::explain(move || {
         let durable = told.load(Ordering::Relaxed);
         format!(
-            "{} bytes of the input are stored safely in zone {zone}, up to byte {durable}; its wp, where the next write \
-             goes, may be further on: zoneraid zone report {called} {zone}",
+            "{} bytes of the input are durable in zone {zone}, up to byte {durable}; its write pointer may be \
+             further on: zoneraid zone report {called} {zone}",
             durable - start
         )
     });
@@ -408,7 +410,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     if let Err(error) = result {
         let stored = (durable - start).min(input.taken);
         let error = session.explain(error);
-        return Err(error.context(format!("{stored} bytes of the input are stored safely in zone {zone}")));
+        return Err(error.context(format!("{stored} bytes of the input are durable in zone {zone}")));
     }
     let written = Written {
         array: namespace::name_of(&session, below.as_ref()),
@@ -496,7 +498,7 @@ impl Writer<'_> {
             if room == 0 {
                 self.settle()?;
                 if !input.ended && input.has_more()? {
-                    bail!("the zone is full at {capacity} bytes and the input goes on");
+                    bail!("the zone is full at {capacity} bytes, and the input is longer");
                 }
                 return Ok(());
             }

@@ -55,7 +55,10 @@ impl Daemon {
                     ring.ready(self.control.listener.clone(), libc::POLLIN).await;
                 }
                 Err(error) => {
-                    log(&format!("{}: no connection can be taken: {error}", self.control.path.display()));
+                    log(&format!(
+                        "{}: a connection cannot be accepted: {error}",
+                        self.control.path.display()
+                    ));
                     ring.sleep(PAUSE).await;
                 }
             }
@@ -144,7 +147,11 @@ impl Daemon {
     async fn set_volume(&self, change: VolumeChange) -> Result<VolumeSet> {
         let status = self.array.status();
         let volume = self.volume.borrow().clone().with_context(|| no_volume(&status.name))?;
-        ensure!(!status.read_only, "'{}' is started only to be read", status.name);
+        ensure!(
+            !status.read_only,
+            "'{}' is read-only: stop it and start it without --read-only",
+            status.name
+        );
         change.carry_out(&volume).await?;
         Ok(VolumeSet::of(status.name, &volume.status()))
     }

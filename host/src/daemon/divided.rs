@@ -53,7 +53,7 @@ impl Daemon {
         let list = namespaces.list();
         ensure!(
             !list.is_empty(),
-            "'{}' has no namespaces yet; zoneraid namespace create makes one",
+            "'{}' has no namespaces: create one with zoneraid namespace create",
             status.name
         );
         runtime.spawn(drive(namespaces.clone(), self.reactor.ring()?.clone()));
@@ -73,7 +73,7 @@ impl Daemon {
         let left = if waits { Left::read(&path, &array.uuid)? } else { None };
         ensure!(
             !waits || left.is_some(),
-            "the block device of '{}/{}' is there, but not {}, which says what it had answered: reboot",
+            "the block device of '{}/{}' exists, but its acknowledgement log {} is missing: reboot",
             array.name,
             namespace.name(),
             path.display()
@@ -127,8 +127,8 @@ impl Daemon {
         if let Err(error) = self.show_namespace(namespace).await {
             let called = format!("{}/{}", tenants.array, wanted.name);
             let what = match tenants.remove(&wanted.name).await {
-                Ok(()) => "is not made, since it gets no block device",
-                Err(_) => "is there, and gets a block device at the next start",
+                Ok(()) => "is not created, since its block device failed",
+                Err(_) => "is created, and gets its block device at the next start",
             };
             return Err(error.context(format!("'{called}' {what}")));
         }
@@ -173,13 +173,15 @@ impl Daemon {
     /// The namespaces, for a change.
     fn tenants(&self) -> Result<Tenants> {
         let array = self.array.status();
-        ensure!(!array.read_only, "'{}' is started only to be read", array.name);
+        ensure!(!array.read_only, "'{}' is read-only: stop it and start it without --read-only", array.name);
         ensure!(self.phase.get() == Phase::Running, "'{}' is being stopped", array.name);
         let namespaces = self.divided.borrow().clone();
         let name = array.name;
         let without = || {
             let stop = format!("zoneraid stop {}", quoted(&name));
-            format!("'{name}' runs without namespaces; stop it before it gets the first one: {stop}")
+            format!(
+                "'{name}' has no namespaces, and the first one can be created only while it does not run: {stop}"
+            )
         };
         Ok(Tenants { namespaces: namespaces.with_context(without)?, array: name.clone() })
     }

@@ -48,8 +48,8 @@ impl Daemon {
         let beside = self.reactor.offload(move || lies_beside(&file, &members)).await?;
         ensure!(
             beside.unwrap_or(Ok(true)).with_context(|| format!("{} cannot be opened", path.display()))?,
-            "{} might lie on the array itself; an image has to lie in memory, on disks of this machine, or in a file \
-             system that holds another one",
+            "{} may lie on the array itself, which would deadlock: use an image in memory, on local disks, or \
+             in a file system that holds another member",
             path.display()
         );
         let held = self.held(path);

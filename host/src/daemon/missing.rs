@@ -105,14 +105,15 @@ impl Daemon {
         // block it.
         let file = path.to_path_buf();
         let look = move || anyhow::Ok(OpenDrive::look(&Reactor::default(), &file)?.content);
-        let looked = self.reactor.offload(look).await?.context("whoever looked at it failed")?;
+        let looked =
+            self.reactor.offload(look).await?.context("the thread that examined the drive failed")?;
         if !is_member(looked?)? {
             return Ok(());
         }
         let drive = OpenDrive::open_beside(&self.reactor, path, status.read_only).await?;
         if is_member(drive.content.clone())? {
             self.array.complete(drive.drive()).await?;
-            log(&format!("'{}': {} is there, and has missed nothing", status.name, path.display()));
+            log(&format!("'{}': {} is present again, without missed writes", status.name, path.display()));
             self.drives.borrow_mut().push(drive);
             self.tell();
         }

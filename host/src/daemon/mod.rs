@@ -215,7 +215,7 @@ impl Daemon {
         while self.array.check_fence().await.is_ok() {
             ring.sleep(FENCE_CHECK).await;
         }
-        log("another host has started the array: nothing more is written here; end this daemon");
+        log("another host has started the array, so that it is fenced here: stop this daemon");
     }
 
     /// Logs changes of members, and starts a rebuild when the array begins to write, and later when zones wear out, as

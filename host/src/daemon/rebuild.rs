@@ -134,7 +134,7 @@ impl Daemon {
             );
         }
         let busy = self.rebuilder.replacing.replace(true);
-        ensure!(!busy, "another drive is being put in its place; try again when that is done");
+        ensure!(!busy, "a replacement is running: try again when it has ended");
         let replacement = Replacement(self.clone());
         let role = self.role(member)?;
         let drive = self.take_new(path).await?;
@@ -192,7 +192,7 @@ impl Daemon {
         let name = self.array.status().name;
         let not_continued = |why: &str| {
             log(&format!(
-                "'{name}': the copy of member {role} to {} does not continue: {why}",
+                "'{name}': the copy of member {role} to {} cannot be continued: {why}",
                 path.display()
             ));
         };
@@ -267,8 +267,7 @@ impl Daemon {
         if let Some(Copied { role, drive }) = &*self.rebuilder.copied.borrow() {
             let array = self.array.status().name;
             log(&format!(
-                "'{array}': the copy of member {role} to {drive} is interrupted, and continues when the array is started \
-                 again"
+                "'{array}': the copy of member {role} to {drive} is interrupted, and continues at the next start"
             ));
         }
     }

@@ -45,12 +45,12 @@ impl Daemon {
     /// Serves the volume on the array to NBD clients at `place`. `left` is the tails file of a dead server.
     pub fn share(self: &Rc<Self>, place: &nbd::Place, left: Option<Left>) -> Result<()> {
         let status = self.array.status();
-        let problem = || format!("nobody can tell what '{}' carries", status.name);
+        let problem = || format!("it is unknown whether '{}' carries a volume or namespaces", status.name);
         let shared = async {
             let divided = Namespaces::are_on(Rc::new(self.array.clone())).await.with_context(problem)?;
             ensure!(
                 !is_there(divided, "namespaces", &status.name, &status)?,
-                "'{}' is divided among namespaces, which have block devices; zoneraid start shows these",
+                "'{}' is divided into namespaces, which cannot be served to NBD clients: use zoneraid start",
                 status.name
             );
             let tails = self.note_tails(&status, left.as_ref(), false).await?;
@@ -96,7 +96,7 @@ impl Daemon {
         match self.packers() {
             Ok(Some(packers)) => volume.employ(packers),
             Ok(None) => {}
-            Err(error) => log(&format!("{called} is compressed without the help of threads: {error:#}")),
+            Err(error) => log(&format!("{called} is compressed on the engine's thread only: {error:#}")),
         }
         if let Some(loss) = given_up(called, volume.given_up()) {
             self.losses.borrow_mut().push(loss);
@@ -243,7 +243,7 @@ impl Daemon {
         let fronts = self.fronts(status, tails).await?;
         let is_known = |orphan: &&Orphan| fronts.iter().any(|front| front.number() == orphan.front);
         if let Some(Orphan { id, .. }) = found.iter().find(|orphan| !is_known(orphan)) {
-            bail!("/dev/ublkb{id} was made for something that '{}' does not have any more", status.name);
+            bail!("/dev/ublkb{id} belongs to a namespace or volume that '{}' has no longer", status.name);
         }
         for front in fronts {
             let number = front.number();
@@ -349,7 +349,7 @@ impl Daemon {
     /// Handles the removal of a block device by another process: ends the daemon if it was the last one.
     async fn lose(&self, gone: &Rc<Block>) {
         let name = self.array.status().name;
-        log(&format!("'{name}': {} has been removed by somebody else", gone.path.display()));
+        log(&format!("'{name}': {} has been removed by another process", gone.path.display()));
         gone.unlink();
         // Wakes a task that was about to take it down.
         *gone.stopped.borrow_mut() = Some(Ok(()));
@@ -385,7 +385,7 @@ impl Daemon {
         for block in &blocks {
             let used = self.use_of(block).await?;
             if let Some(used) = used.as_ref().filter(|_| leave) {
-                log(&format!("{used}; it stays for the next start"));
+                log(&format!("{used}; the block device stays for the next start"));
                 return Ok(());
             }
             refuse_if_used(used)?;
@@ -404,7 +404,7 @@ impl Daemon {
         let path = block.path.clone();
         // On another thread: opening the device may wait for this one.
         let users = self.reactor.offload(move || lasting_users(&path)).await?;
-        let users = users.context("whoever looked for users of the block device failed")??;
+        let users = users.context("the thread that looked for users of the block device failed")??;
         let used =
             || format!("{} is {}", block.link.as_ref().unwrap_or(&block.path).display(), users.join(", "));
         Ok((!users.is_empty()).then(used))
@@ -419,7 +419,7 @@ impl Daemon {
         let array = self.array.status().name;
         ensure!(
             block.volume.is_none(),
-            "the volume on '{array}/{}' is at work while '{array}' runs; zoneraid stop {} first",
+            "the volume on '{array}/{}' is in use while '{array}' runs: stop it first with zoneraid stop {}",
             namespace.name(),
             quoted(&array)
         );
@@ -448,7 +448,7 @@ impl Daemon {
         if let Some(server) = &shared {
             let clients = server.clients();
             let called = self.array.status().name;
-            ensure!(leave || clients == 0, "'{called}' has {clients} NBD clients; end these first");
+            ensure!(leave || clients == 0, "'{called}' has {clients} NBD clients: disconnect them first");
             self.set_phase(Phase::Ending);
             server.close().await;
         }
@@ -462,8 +462,8 @@ impl Daemon {
             self.end_namespaces().await;
             let name = &array.name;
             return hidden.and(Err(anyhow!(
-                "'{name}' has ended with too many members out; start it again when they are back: what was written is \
-                 there then"
+                "'{name}' has stopped, since too many members are out: start it again when they are back; \
+                 acknowledged data is available then"
             )));
         }
         let stopped = self.end_volumes().await;
@@ -555,7 +555,7 @@ async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
 }
 
 fn refuse_if_used(used: Option<String>) -> Result<()> {
-    used.map_or(Ok(()), |used| bail!("{used}; end that first"))
+    used.map_or(Ok(()), |used| bail!("{used}: end that first"))
 }
 
 /// Takes a served block device down, and waits for that.
@@ -752,7 +752,7 @@ mod tests {
             refused.map(|error| error.unwrap().to_string())
         };
         for refused in daemon.reactor.wait(asked).unwrap() {
-            assert!(refused.starts_with("there are no namespaces of"), "{refused}");
+            assert!(refused.starts_with("a namespace of") && refused.ends_with("is too large"), "{refused}");
         }
         daemon.give_up();
     }

@@ -31,7 +31,7 @@ pub struct Control {
 impl Control {
     /// Listens at `path`, and replaces the socket of a dead daemon. Only its own user may connect.
     pub fn listen(path: &Path) -> Result<Control> {
-        let problem = || format!("{} cannot be made", path.display());
+        let problem = || format!("{} cannot be created", path.display());
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(problem),
             _ => {}
@@ -84,7 +84,7 @@ impl Connection {
                 while self.read_more().await? > 0 {
                     self.pending.clear();
                 }
-                bail!("too long a request");
+                bail!("the request is too long");
             }
             if self.read_more().await? == 0 {
                 return Ok(None);
@@ -138,11 +138,11 @@ pub fn request(line: &[u8]) -> Result<Request> {
     struct Version {
         protocol: u32,
     }
-    let version: Version = serde_json::from_slice(line).context("this is no request")?;
+    let version: Version = serde_json::from_slice(line).context("the request is invalid")?;
     if version.protocol != PROTOCOL {
         let advice = if version.protocol > PROTOCOL { "restart it" } else { "use a newer zoneraid" };
-        bail!("this daemon speaks version {PROTOCOL} of the protocol and not {}: {advice}", version.protocol);
+        bail!("this daemon has protocol version {PROTOCOL}, not {}: {advice}", version.protocol);
     }
-    let line: Line<Request> = serde_json::from_slice(line).context("this is no request")?;
+    let line: Line<Request> = serde_json::from_slice(line).context("the request is invalid")?;
     Ok(line.content)
 }

@@ -38,7 +38,7 @@ pub(super) fn log(line: &str) {
 /// Notifies the service manager, if there is one.
 pub(super) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        log(&format!("the service manager cannot be told: {error}"));
+        log(&format!("the service manager cannot be notified: {error}"));
     }
 }
 
@@ -124,7 +124,7 @@ impl Daemon {
             if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
                 let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
-                let does = if member.awaited { "waits for" } else { "does without" };
+                let does = if member.awaited { "waits for" } else { "runs without" };
                 let plate = Plate::kept(&member.plate).words();
                 log(&format!("'{}' {does} member {role}{drive}{plate}{why}", array.name));
             }
@@ -178,10 +178,10 @@ impl Daemon {
             // The zones of a volume are not reset by users, so there is other advice.
             status.action = Some(match volume.failed {
                 Some(_) => format!(
-                    "stop it and start it again, and the volume goes on in other zones: zoneraid stop {}",
+                    "stop it and start it again, so that the volume uses other zones: zoneraid stop {}",
                     quoted(&status.name)
                 ),
-                None => "nothing has to be done: the volume moves what is there to other zones".into(),
+                None => "none needed; the volume moves its data to other zones".into(),
             });
         }
         if let Some((what, action)) = status.volume.as_ref().and_then(VolumeReport::shortage) {

@@ -97,7 +97,7 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
     };
     let again =
         path.as_deref().map(|path| format!(" {}", quoted(&path.to_string_lossy()))).unwrap_or_default();
-    interrupt::explain(|| "nothing of the demo is left: its drives were files without names".into());
+    interrupt::explain(|| "nothing is left behind: the drives were unlinked files".into());
     let told = pack(output, path).and_then(|source| {
         let mut story = Story::new(output, source, seed, Behaviour::default())?;
         story.tell()?;
@@ -116,8 +116,7 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
     report.seconds = started.elapsed().as_secs_f64();
     if !report.was_cut() {
         output.note(&format!(
-            "the input is too small: nothing was on its way when the power went, or nothing was promised yet; \
-             {} or more would show something",
+            "the input is too small: no write was in flight or none was acknowledged at the power cut; use {} or more",
             show(ENOUGH_BYTES)
         ));
     }
@@ -133,7 +132,7 @@ fn pack(output: Output, path: Option<PathBuf>) -> Result<Source> {
             let own = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
             ensure!(
                 own.is_dir(),
-                "{} is not there any more; name a directory: zoneraid demo PATH",
+                "{} does not exist any more: name a directory with zoneraid demo PATH",
                 own.display()
             );
             let built = |path: &Path| path.ends_with("target") || path.ends_with(".git");
@@ -266,7 +265,7 @@ impl Story {
         let (done, on_the_way) = (show(acknowledged), show(submitted - acknowledged));
         self.say(
             "power cut",
-            &format!("{done} acknowledged, {on_the_way} on the way in {in_flight} drive commands"),
+            &format!("{done} acknowledged, {on_the_way} in flight in {in_flight} drive commands"),
         )?;
         Ok(acknowledged)
     }

@@ -366,7 +366,7 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
         let mut number: u32 = 0;
         // SAFETY: the call writes one number.
         let result = check(unsafe { libc::ioctl(file.as_raw_fd(), call, &raw mut number) });
-        result.map(|()| number).map_err(|error| format!("does not tell {what}: {error}"))
+        result.map(|()| number).map_err(|error| format!("does not report {what}: {error}"))
     };
     let zone_sectors = number(ZONE_SECTORS, "the size of its zones")? as u64;
     let mut zones = number(ZONE_COUNT, "the number of its zones")?;
@@ -396,8 +396,8 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
             }
             if zone[24] != SEQUENTIAL_ONLY {
                 return Err(format!(
-                    "has zones that need not be written in order (as zone {next}) elsewhere than at its start, \
-                     which is not supported"
+                    "has conventional or sequential-preferred zones (such as zone {next}) behind its first \
+                     zones, which is not supported"
                 ));
             }
             let worn = [ZoneState::ReadOnly, ZoneState::Offline].map(|state| state as u8);
@@ -408,7 +408,7 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
         }
     }
     if capacity == 0 || passed_over == zones {
-        return Err("has no zones that are written in order and have capacity".into());
+        return Err("has no usable sequential zones".into());
     }
     let geometry = Geometry {
         zones: zones - passed_over,
@@ -435,8 +435,8 @@ fn check_blocks(logical: u32, physical: u32) -> Result<(), String> {
     match logical.max(physical) as usize >= BLOCK {
         true => Ok(()),
         false => Err(format!(
-            "has blocks of {logical} bytes and does not promise to write {BLOCK} bytes whole or not at all when \
-             the power fails: format it with blocks of {BLOCK} bytes"
+            "has blocks of {logical} bytes, and does not guarantee atomic writes of {BLOCK} bytes at a power \
+             cut: format it with blocks of {BLOCK} bytes"
         )),
     }
 }
@@ -552,7 +552,11 @@ mod tests {
             assert_eq!(check_blocks(logical, physical), Ok(()));
         }
         for (logical, physical) in [(512, 512), (512, 2048), (2048, 2048)] {
-            assert!(check_blocks(logical, physical).unwrap_err().contains("whole or not at all"));
+            assert!(
+                check_blocks(logical, physical)
+                    .unwrap_err()
+                    .contains("does not guarantee atomic writes of 4096 bytes")
+            );
         }
         assert!(check_blocks(8192, 8192).unwrap_err().contains("larger"));
     }

@@ -100,11 +100,12 @@ fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
 pub fn taken(path: &Path, file: &File) -> OpenError {
     match file.metadata().ok().and_then(|file| locker(&file)) {
         Some(User { pid, command: None }) => {
-            let problem = format!("still works on the last commands of process {pid}, which is gone");
+            let problem =
+                format!("is still executing commands of process {pid}, which has ended: try again later");
             OpenError::in_use(path, problem, PATIENCE_WITH_THE_DEAD)
         }
         Some(user) => {
-            let problem = format!("is in use by {user}; stop that first");
+            let problem = format!("is in use by {user}: stop that first");
             OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
         }
         None => {
@@ -141,7 +142,7 @@ impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.command {
             Some(command) => write!(f, "`{command}` (process {})", self.pid),
-            None => write!(f, "the last commands of process {}, which is gone", self.pid),
+            None => write!(f, "the last commands of process {}, which has ended", self.pid),
         }
     }
 }

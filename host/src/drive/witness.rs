@@ -144,7 +144,7 @@ mod tests {
         assert!(run(witness.agrees_with(&drive)));
         do_it(&drive, Command::Open { zones: Zones::One(ZoneIndex(3)), zrwa: true });
         do_it(&drive, write(3 * 1024));
-        assert!(run(witness.agrees_with(&drive)), "nobody has read there");
+        assert!(run(witness.agrees_with(&drive)), "nothing was read there");
         witness.dismiss();
         do_it(&witness, Command::read(Lba(3 * 1024), Buf::zeroed(BLOCK)));
         do_it(&drive, write(3 * 1024));

@@ -58,9 +58,9 @@ impl Step {
         match self {
             Step::MakeDirectory(path) => fs::create_dir(path),
             Step::Write(path, value) => fs::write(path, value),
-            Step::WriteSecret(path, _) if !path.exists() => {
-                Err(io::Error::other("this kernel's NVMe target knows no secrets (CONFIG_NVME_TARGET_AUTH)"))
-            }
+            Step::WriteSecret(path, _) if !path.exists() => Err(io::Error::other(
+                "this kernel's NVMe target does not support authentication (CONFIG_NVME_TARGET_AUTH)",
+            )),
             Step::WriteSecret(path, secret) => fs::write(path, &secret.text),
             Step::Link { at, to } => symlink(to, at),
             Step::RemoveLink(path) => fs::remove_file(path),
@@ -135,7 +135,7 @@ impl Secret {
             text.starts_with("DHHC-1:") && text.ends_with(':') && text.chars().all(|c| c.is_ascii_graphic());
         ensure!(
             is_one && text.len() as u64 <= SECRET_BYTES,
-            "{} holds no secret as `nvme gen-dhchap-key` prints it",
+            "{} contains no secret in the format of `nvme gen-dhchap-key`",
             file.display()
         );
         Ok(Secret { file: file.to_path_buf(), text: text.to_string() })
@@ -181,14 +181,14 @@ impl Export<'_> {
                 let before = fs::read_to_string(&key).unwrap_or_default();
                 ensure!(
                     ["", &secret.text].contains(&before.trim()),
-                    "{host} has another secret, which may give it rights elsewhere: {}",
+                    "{host} has another secret, which other exports may use: {}",
                     key.display()
                 );
                 // A secret would be required of the host there too, even if this export fails.
                 ensure!(
                     !before.trim().is_empty()
                         || !is_let_in(&entries(&root.join("subsystems")), host.as_ref()),
-                    "another export lets {host} in without a secret; end that one first, or do without --key"
+                    "another export allows {host} without a secret: remove that export first, or omit --key"
                 );
                 steps.push(Step::WriteSecret(key, secret.clone()));
             }
@@ -442,7 +442,10 @@ mod tests {
         assert!(export.steps(root.path()).is_ok(), "with the same secret");
         fs::write(&key, "\n").unwrap();
         let refused = export.steps(root.path()).unwrap_err().to_string();
-        assert!(refused.contains("lets nqn.2014-08.org.example:one in without a secret"), "{refused}");
+        assert!(
+            refused.contains("another export allows nqn.2014-08.org.example:one without a secret"),
+            "{refused}"
+        );
         fs::write(&key, "DHHC-1:00:other:").unwrap();
         assert!(export.steps(root.path()).unwrap_err().to_string().contains("another secret"));
         for wrong in

@@ -114,7 +114,7 @@ impl Found {
             };
             let scan = Scan::of(reactor, &directory_of(path), patience)?;
             let found = Found::pick(reactor, &scan, |label| label.uuid == uuid)
-                .with_context(|| format!("{name} changed while it was looked at; try again"))?;
+                .with_context(|| format!("{name} changed during the search: try again"))?;
             return found.unless_ambiguous(name);
         }
         if path.is_dir() {
@@ -255,7 +255,7 @@ impl Found {
                     self.label = label.clone();
                 }
             }
-            _ => bail!("{} changed while it was looked at; try again", drive.path.display()),
+            _ => bail!("{} changed during the search: try again", drive.path.display()),
         }
         self.drives.push(drive);
         Ok(())
@@ -336,7 +336,7 @@ impl Found {
             let inspect = Array::inspect_with(self.reactor.runtime(), drives, &filled, tails.as_ref());
             let inspected = match self.reactor.wait_for(patience, inspect)? {
                 Some(inspected) => inspected.map_err(|error| error.to_string()),
-                None => Err(format!("its drives do not answer within {} seconds", patience.as_secs())),
+                None => Err(format!("its drives did not respond within {} seconds", patience.as_secs())),
             };
             let still = self.is_still(&witnesses, patience)?;
             if still || begun.elapsed() >= PATIENCE_WITH_CHANGES.min(patience) {
@@ -427,16 +427,15 @@ impl Found {
         }
         if let Some(place) = self.served_at() {
             bail!(
-                "the NBD server of '{}' was killed, and its clients wait for the next one; go on with: zoneraid serve {} \
-                 --nbd {}",
+                "the NBD server of '{}' was killed, and its clients wait for the next one: zoneraid serve {} --nbd {}",
                 self.label.name,
                 quoted(&self.called),
                 quoted(&place)
             );
         }
         bail!(
-            "the daemon of '{0}' has ended while what it shows was in use; go on with: zoneraid start {1}, or as before \
-             with zoneraid serve {1} --nbd SOCKET if it served NBD clients",
+            "the daemon of '{0}' has ended while the array was in use: start it again with zoneraid start {1}, \
+             or, if it served NBD clients, with zoneraid serve {1} --nbd SOCKET",
             self.label.name,
             quoted(&self.called)
         );
@@ -542,7 +541,7 @@ pub fn assembled(name: &ArrayName) -> Result<Session> {
         match (&about.block_device, about.namespaces.first()) {
             (Some(device), _) => bail!("'{}' runs; use its block device {}", about.name, device.display()),
             (None, Some(_)) => bail!(
-                "'{}' runs, and so do its namespaces; use their block devices, or stop it first: zoneraid stop {}",
+                "'{}' runs with its namespaces: use their block devices, or stop it first with zoneraid stop {}",
                 about.name,
                 quoted(&about.name)
             ),
@@ -568,5 +567,5 @@ pub struct Terms {
 /// Users in a sentence.
 pub fn listed(users: &[User]) -> String {
     let users: Vec<String> = users.iter().map(User::to_string).collect();
-    if users.is_empty() { "somebody".into() } else { users.join(" and ") }
+    if users.is_empty() { "an unknown process".into() } else { users.join(" and ") }
 }

@@ -112,10 +112,7 @@ impl OpenDrive {
     pub fn try_out(reactor: &Reactor, path: &Path) -> Result<OpenDrive> {
         let used = used(path);
         if let Some(user) = drive::user(&used) {
-            note(&format!(
-                "{} is in use by {user}; nothing can be made of it before that ends",
-                used.display()
-            ));
+            note(&format!("{} is in use by {user}: end that before it is used for an array", used.display()));
         }
         OpenDrive::look(reactor, &used)
     }
@@ -194,12 +191,13 @@ impl OpenDrive {
         let path = quoted(&self.path.to_string_lossy());
         let (waits, go_on) = match tails::served_at(&tails) {
             Some(place) => ("NBD clients wait", format!("zoneraid serve {path} --nbd {}", quoted(&place))),
-            None => ("block device waits", format!("zoneraid start {path}")),
+            None => ("a block device waits", format!("zoneraid start {path}")),
         };
         ensure!(
             run::left_by_owner(&self.path, &label.uuid).is_none()
                 && (Left::of(&label.uuid)?.is_none() || runner(&label.uuid).is_some()),
-            "{} is member {} of '{}', whose {waits} for its daemon; end that first: {go_on} and zoneraid stop {path}",
+            "{} is member {} of '{}', and {waits} for the daemon of that array: end that first with {go_on} \
+             and zoneraid stop {path}",
             self.path.display(),
             label.role,
             label.name
@@ -256,7 +254,7 @@ fn used(path: &Path) -> PathBuf {
     let used = drive::resolve(path);
     if used != path {
         let (path, used) = (path.display(), used.display());
-        note(&format!("{path} is a block device, which knows no ZRWA: {used} is used instead"));
+        note(&format!("{path} is a block device, which has no ZRWA support: {used} is used instead"));
     }
     used
 }

@@ -40,8 +40,8 @@ pub fn refuse_scattered<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result
     for path in paths {
         ensure!(
             same_file(&place, &directory_of(path)),
-            "{} and {} lie in different directories, and nobody would find an array of both again: put them, or \
-             links to them, into one",
+            "{} and {} are in different directories, but members are looked for in one: put the drives, or \
+             links to them, into one directory",
             first.display(),
             path.display()
         );
@@ -97,7 +97,7 @@ impl Scan {
                 Ok(false) => {}
                 // Smaller files, and files that have disappeared, are no drives.
                 Err(error) if path.metadata().is_ok_and(|file| file.len() >= BLOCK as u64) => {
-                    scan.damaged.push((path, format!("cannot be looked at: {}", cause(&error))));
+                    scan.damaged.push((path, format!("cannot be examined: {}", cause(&error))));
                 }
                 Err(_) => {}
             }
@@ -132,8 +132,8 @@ impl Scan {
         let more = if unseen.len() > MOST_NAMED { ", and others" } else { "" };
         match unseen.len() {
             0 => String::new(),
-            1 => format!("; this one could not be looked at: {}", named.join("")),
-            count => format!("; {count} could not be looked at: {}{more}", named.join(", ")),
+            1 => format!("; this one could not be examined: {}", named.join("")),
+            count => format!("; {count} could not be examined: {}{more}", named.join(", ")),
         }
     }
 

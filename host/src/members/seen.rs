@@ -51,8 +51,10 @@ impl Status {
             // States of different moments may contradict each other although each is right.
             status.state = State::Changing;
             let who = listed(&users);
-            status.status =
-                format!("it is being changed by {who}, so that this may not be so: {}", status.status);
+            status.status = format!(
+                "it is being changed by {who}, so that this status may be inconsistent: {}",
+                status.status
+            );
         }
         if found.is_waited_for().unwrap_or(false) {
             status.waits_for_daemon = true;
@@ -63,7 +65,7 @@ impl Status {
                     format!("zoneraid serve {called} --nbd {}", quoted(&place)),
                 ),
                 None => (
-                    "its block device waits for a daemon, and so does whoever uses it",
+                    "its daemon has ended, and requests to its block device wait for the next one",
                     format!("zoneraid start {called}"),
                 ),
             };
@@ -107,8 +109,8 @@ impl Status {
             let of_role = found.drives.iter().filter(|drive| drive.label().is_some_and(|l| l.role == role));
             let drive = of_role.max_by_key(|drive| drive.label().map(|label| label.event));
             let (state, note) = match drive {
-                _ if label.active & (1 << role) == 0 => ("out", "done without before"),
-                None => ("missing", "not there"),
+                _ if label.active & (1 << role) == 0 => ("out", "was out already"),
+                None => ("missing", "no drive found"),
                 Some(_) => ("active", ""),
             };
             StatusMember {
@@ -138,11 +140,11 @@ impl Status {
             _ if label.stage == Stage::Ending => Some(format!("zoneraid destroy {called}")),
             0 => None,
             count if count <= label.parities as usize => {
-                Some(format!("bring {} back", members_named(&missing)))
+                Some(format!("connect {} again", members_named(&missing)))
             }
             _ => Some(format!(
-                "bring all but {} of the {} back; or, if these are the rest of an array that has been \
-                 destroyed, make them blank: zoneraid wipe DRIVE",
+                "connect all but {} of the {}; or, if the array has been destroyed, wipe these drives: \
+                 zoneraid wipe DRIVE",
                 number(label.parities as usize),
                 members_named(&missing)
             )),

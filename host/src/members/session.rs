@@ -32,7 +32,7 @@ const NO_ROOM: &str = "I/O error 28";
 /// Replaces `error` by its cause, if all of the drives at `paths` may have failed because their file system is full.
 pub fn explain(error: anyhow::Error, paths: impl IntoIterator<Item = PathBuf>) -> anyhow::Error {
     match full(paths).filter(|_| format!("{error:#}").contains(NO_ROOM)) {
-        Some(full) => anyhow!("{full}, and nothing can be changed there before it has room"),
+        Some(full) => anyhow!("{full}: free space there first"),
         None => error,
     }
 }
@@ -84,7 +84,8 @@ mod tests {
         };
         let said = explain(failed(libc::ENOSPC), [made_up.clone()]).to_string();
         assert!(
-            said.starts_with("the file system of /proc/version is full, and") && !said.contains("member"),
+            said.starts_with("the file system of /proc/version is full: free space there")
+                && !said.contains("member"),
             "{said}"
         );
         assert!(explain(failed(libc::EIO), [made_up]).to_string().contains("member 4: failed"));

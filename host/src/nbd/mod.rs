@@ -247,7 +247,7 @@ impl Server {
         let _ = set_tcp_user_timeout(&socket, VANISHED.as_millis() as u32);
         let refused = self.clients() >= MAX_CLIENTS;
         if refused && !self.told.replace(true) {
-            note(&format!("an NBD client is refused: {MAX_CLIENTS} are connected, which is the most"));
+            note(&format!("an NBD client was refused: {MAX_CLIENTS} are connected, which is the limit"));
         }
         let ended = Rc::downgrade(&self);
         let number = self.taken.replace(self.taken.get() + 1) + 1;

@@ -57,11 +57,12 @@ pub fn parse_place(text: &str) -> Result<Place, String> {
     }
     if text.contains(':') && !text.contains('/') {
         return Err(
-            "an address is one by number, like 127.0.0.1:10809; a path with a ':' has a '/', too".into()
+            "an address is numeric, for example 127.0.0.1:10809; a socket path that contains ':' needs a '/'"
+                .into(),
         );
     }
     if text.contains('.') && text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()) {
-        return Err(format!("it is no address; a socket of that name is ./{text}"));
+        return Err(format!("not an address: for a socket of that name use ./{text}"));
     }
     match std::path::absolute(text) {
         Ok(path) => Ok(Place::Socket(path)),
@@ -86,7 +87,7 @@ impl Place {
                 Ok((listener.into(), self.clone()))
             }
             Place::Address(address) => {
-                let problem = || format!("nobody can listen at {address}");
+                let problem = || format!("cannot listen at {address}");
                 let listener = TcpListener::bind(address).with_context(problem)?;
                 listener.set_nonblocking(true).with_context(problem)?;
                 // The actual port, if any port was requested.
@@ -107,13 +108,13 @@ impl Place {
 
 /// Listens at `path`, and replaces the socket of a dead server, but no other file.
 fn listen_at(path: &Path) -> Result<UnixListener> {
-    let problem = || format!("{} cannot be made", path.display());
+    let problem = || format!("{} cannot be created", path.display());
     match path.symlink_metadata() {
         Ok(there) => {
-            ensure!(there.file_type().is_socket(), "{} is there, and no socket", path.display());
+            ensure!(there.file_type().is_socket(), "{} exists and is not a socket", path.display());
             let nobody =
                 UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-            ensure!(nobody, "{} is somebody else's socket, who listens", path.display());
+            ensure!(nobody, "{} is the socket of another process, which listens on it", path.display());
             std::fs::remove_file(path).with_context(problem)?;
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -140,7 +141,7 @@ mod tests {
         assert!(parse_place("localhost:5").is_err() && parse_place("").is_err());
         // A mistyped address does not become a socket.
         for text in ["999.1.1.1", "127.0.0", "1.2"] {
-            assert!(parse_place(text).unwrap_err().ends_with(&format!("is ./{text}")), "{text}");
+            assert!(parse_place(text).unwrap_err().ends_with(&format!("use ./{text}")), "{text}");
         }
         assert!(said("./999.1.1.1").ends_with("/999.1.1.1") && said("10809").ends_with("/10809"));
     }
@@ -151,13 +152,13 @@ mod tests {
         let path = dir.path().join("nbd");
         let place = Place::Socket(path.clone());
         let (first, _) = place.listen().unwrap();
-        assert!(place.listen().unwrap_err().to_string().contains("who listens"));
+        assert!(place.listen().unwrap_err().to_string().contains("which listens on it"));
         drop(first);
         let (second, _) = place.listen().unwrap();
         drop(second);
         place.close();
         std::fs::write(&path, "precious").unwrap();
-        assert!(place.listen().unwrap_err().to_string().contains("no socket"));
+        assert!(place.listen().unwrap_err().to_string().contains("exists and is not a socket"));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 }

@@ -41,7 +41,7 @@ const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// Error message for a client too many.
-const TOO_MANY: &[u8] = b"zoneraid serves as many clients as it can; end one of them first";
+const TOO_MANY: &[u8] = b"too many clients are connected to zoneraid: disconnect one first";
 
 /// Option numbers.
 mod option {

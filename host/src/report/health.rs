@@ -12,7 +12,7 @@ use engine::{
 };
 
 /// Advice for offline zones, before the name of the array.
-pub(super) const GIVE_UP_ZONE: &str = "give up what was there: zoneraid zone reset";
+pub(super) const GIVE_UP_ZONE: &str = "give up its data: zoneraid zone reset";
 
 /// Advice for zones that lack more parts than there are parities, before the name of the array.
 pub(super) const RESET_FAILED: &str = "copy what can be read there, then: zoneraid zone reset";
@@ -59,14 +59,17 @@ fn waiting(array: &ArrayStatus, health: &Health) -> String {
     let gone = missing.iter().map(|role| format!("member {role}{} is missing", drive_of(array, *role)));
     let outs = out.iter().map(|role| is_out(array, *role));
     let what = in_a_row(&gone.chain(outs).collect::<Vec<_>>());
-    let why = array.problem.as_ref().map(|why| format!(", and nothing can be ({why})")).unwrap_or_default();
+    let why = array.problem.as_ref().map(|why| format!(", and writes fail ({why})")).unwrap_or_default();
     let it = if missing.len() == 1 { "it" } else { "them" };
     let more = match *may_be_lost {
         0 => String::new(),
         count => format!("; {} may be lost", more_members(count)),
     };
     let readable = readable(health);
-    format!("{what}; {readable}, and nothing has been written without {it} so far{why}{more}")
+    format!(
+        "{what}; {readable}, and the array is in deferred-write mode: nothing has been written without \
+         {it}{why}{more}"
+    )
 }
 
 /// The condition of an array in one sentence.
@@ -86,10 +89,10 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
                 count => {
                     let lack = if count == 1 { "lacks" } else { "lack" };
                     let failed = zones_named(&array.failed_zones);
-                    format!("{failed} {lack} more parts than parity makes up for, and cannot be written")
+                    format!("{failed} {lack} more parts than there are parities, and cannot be written")
                 }
             };
-            format!("{zones} {are} offline: nobody can tell where the data there ends; {others}")
+            format!("{zones} {are} offline: the end of the data there cannot be determined; {others}")
         }
         Some(Cause::ZonesFailed) => {
             let count = array.failed_zones.len();
@@ -105,20 +108,20 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
                     zones_named(&array.unreadable_zones)
                 ),
             };
-            format!("{which} {lack} more parts than parity makes up for ({}): {what}; {work}", members())
+            format!("{which} {lack} more parts than there are parities ({}): {what}; {work}", members())
         }
         Some(Cause::MembersMissing) => waiting(array, health),
         Some(Cause::NotBegun) => {
             let why = array.problem.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-            format!("every member is there, but nothing can be written{why}")
+            format!("every member is present, but the array cannot be written{why}")
         }
         Some(Cause::MembersLack) => format!("{}; {}{}", members(), readable(health), stake()),
         Some(Cause::LogsConfined) => {
             let count = health.confined.len();
             let (have, they_are) = if count == 1 { ("has", "it is") } else { ("have", "they are") };
             format!(
-                "{} {have} a metadata zone that is worn, and no spare zone in its place: when the other one is full \
-                 too, {they_are} out",
+                "{} {have} a worn metadata zone and no spare zone left: when the other metadata zone is full, \
+                 {they_are} out",
                 members_named(&health.confined)
             )
         }
@@ -132,7 +135,7 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
         }
         Some(Cause::BlocksLost) => {
             let lost = show(bytes(array.lost_blocks));
-            format!("every member is in sync, but {lost} could not be rebuilt: reads of it may fail")
+            format!("every member is in sync, but {lost} could not be rebuilt, and may be unreadable")
         }
         None => format!("every member is in sync; any {} of them may be lost", number(array.parities)),
     }
@@ -173,20 +176,24 @@ fn zones_named(zones: &[ZoneIndex]) -> String {
 pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remedy) -> String {
     match remedy {
         Remedy::AssembleAgain(_) if health.cause == Some(Cause::NotBegun) => {
-            "mend that, and start the array again".into()
+            "remove the cause, and start the array again".into()
         }
         Remedy::AssembleAgain(members) => {
             let members = match members[..] {
                 [] => "the missing members".into(),
                 _ => members_named(members),
             };
-            format!("bring {members} back, then stop it and start it again: zoneraid stop {}", quoted(called))
+            format!(
+                "connect the drives of {members} again, then stop the array and start it again: zoneraid stop \
+                 {}",
+                quoted(called)
+            )
         }
         Remedy::AssembleWith(waited) => {
             // Zones that wait for members are not given up: they may show whether there is a volume.
             if !waited.is_empty() {
                 return format!(
-                    "start it with {} again, and do not replace what may hold the zones' data",
+                    "start it with {} again; do not replace drives that may hold the data of these zones",
                     members_named(waited)
                 );
             }
@@ -196,7 +203,7 @@ pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remed
         }
         Remedy::BringBack(missing) => {
             let (its, drives) = if missing.len() == 1 { ("its", "drive") } else { ("their", "drives") };
-            format!("bring {its} {drives} back before the first write, or {}", replacements(called, missing))
+            format!("connect {its} {drives} before the first write, or {}", replacements(called, missing))
         }
         Remedy::Replace(members) => replacements(called, members),
         Remedy::Rebuild => format!("zoneraid rebuild {}", quoted(called)),

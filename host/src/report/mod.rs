@@ -239,18 +239,18 @@ impl Life {
     /// Condition of an incomplete array and the action against it; `None` for a complete one.
     pub fn trouble(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Life::Unfinished => Some(("its creation was not finished", "create it again")),
+            Life::Unfinished => Some(("its creation was interrupted", "create it again")),
             Life::Whole => None,
-            Life::HalfDestroyed => Some(("it is half destroyed", "destroy it again")),
+            Life::HalfDestroyed => Some(("its destruction was interrupted", "destroy it again")),
         }
     }
 
     /// The stage, coloured for terminals; `None` for a complete array.
     pub fn shaded(self) -> Option<String> {
         match self {
-            Life::Unfinished => Some(shaded("not finished", Shade::Bad)),
+            Life::Unfinished => Some(shaded("creation interrupted", Shade::Bad)),
             Life::Whole => None,
-            Life::HalfDestroyed => Some(shaded("half destroyed", Shade::Bad)),
+            Life::HalfDestroyed => Some(shaded("destruction interrupted", Shade::Bad)),
         }
     }
 }
@@ -426,22 +426,22 @@ impl Status {
             action.truncate(at);
             *action += match carried {
                 Carried::Volume => {
-                    "give up what the volume has lost there: start or serve the array with --give-up"
+                    "give up the lost data of the volume: start or serve the array with --give-up"
                 }
                 Carried::Namespaces => {
-                    "give up what there was: zoneraid zone reset ARRAY/NAME ZONE, or start the array with --give-up \
-                     where the namespace carries a volume"
+                    "give up its data: zoneraid zone reset ARRAY/NAME ZONE, or, if the namespace carries a \
+                     volume, start the array with --give-up"
                 }
                 Carried::Unknown => {
-                    "find the drives that held these zones; nothing else tells whether they are those of a volume or \
-                     of namespaces, which are not reset"
+                    "connect the drives that hold these zones again: without them it is unknown whether the \
+                     zones belong to a volume or to namespaces, and they must not be reset"
                 }
             };
         }
         if action.starts_with(health::RESET_FAILED) {
             *action = match carried {
                 Carried::Volume | Carried::Unknown => {
-                    "start or serve the array: a volume moves what is there to other zones".into()
+                    "start or serve the array: a volume then moves its data to other zones".into()
                 }
                 Carried::Namespaces => {
                     "copy what can be read there, then reset zones of the namespaces: zoneraid \
@@ -613,11 +613,7 @@ impl Rebuilt {
             let total = total(self.lost.iter().map(|lost| lost.bytes));
             let zones: BTreeSet<u32> = self.lost.iter().map(|lost| lost.zone).collect();
             let zones: Vec<String> = zones.iter().map(u32::to_string).collect();
-            text += &format!(
-                "{} cannot be read any more (zones: {}); --json tells which\n",
-                show(total),
-                zones.join(", ")
-            );
+            text += &format!("{} are lost (zones: {}); --json lists them\n", show(total), zones.join(", "));
         }
         text
     }

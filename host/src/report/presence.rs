@@ -29,7 +29,7 @@ pub fn hidden(zones: &[u32], what: &str, called: &str, array: &ArrayStatus) -> E
     waits.sort_unstable();
     waits.dedup();
     let action = match waits.is_empty() {
-        true => "nothing is written there before they can be read".to_string(),
+        true => "no data is written there until they can be read".to_string(),
         false => format!("start it with {} again", members_named(&waits)),
     };
     let mut named: Vec<String> = zones.iter().take(MOST_NAMED).map(u32::to_string).collect();
@@ -38,5 +38,7 @@ pub fn hidden(zones: &[u32], what: &str, called: &str, array: &ArrayStatus) -> E
     }
     let word = if zones.len() == 1 { "zone" } else { "zones" };
     let (named, are) = (in_a_row(&named), is_or_are(zones.len()));
-    anyhow!("'{called}' may carry {what}: {word} {named} {are} offline or cannot be read; {action}")
+    anyhow!(
+        "it is unknown whether '{called}' carries {what}: {word} {named} {are} offline or unreadable; {action}"
+    )
 }

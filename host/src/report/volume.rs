@@ -81,7 +81,7 @@ impl FromStr for Compression {
             "zstd" => Some(ZSTD_LEVEL),
             _ => text.strip_prefix("zstd:"),
         };
-        let level = level.ok_or("it is off, lz4, zstd or zstd:LEVEL")?;
+        let level = level.ok_or("compression is off, lz4, zstd or zstd:LEVEL")?;
         let level = level.parse().ok().and_then(Level::new).ok_or("levels of zstd are 1 to 19")?;
         Ok(Compression(Some(Codec::Zstd(level))))
     }
@@ -143,7 +143,7 @@ impl FromStr for WhenFull {
             "queue" => return Ok(WhenFull(QUEUE_SECONDS)),
             _ => {}
         }
-        let seconds = text.strip_prefix("queue:").ok_or("it is fail, queue or queue:SECONDS")?;
+        let seconds = text.strip_prefix("queue:").ok_or("the value is fail, queue or queue:SECONDS")?;
         let seconds = seconds.parse().ok().filter(|seconds| *seconds > 0);
         seconds.map(WhenFull).ok_or("writes wait for 1 to 255 seconds".into())
     }
@@ -216,20 +216,20 @@ impl VolumeReport {
                     seconds => format!("; other writes wait for up to {seconds} seconds"),
                 };
                 format!(
-                    "the volume is full: only what is written already can be overwritten, with {} kept for that{others}",
+                    "the volume is full: only written blocks can be overwritten, from a reserve of {}{others}",
                     show(self.reserve_bytes - self.lent_bytes.min(self.reserve_bytes))
                 )
             }
-            _ => format!("the volume uses {used} % of its room, and {} are free", show(self.free_bytes)),
+            _ => format!("the volume uses {used} % of its space, and {} are free", show(self.free_bytes)),
         };
-        let action = "delete what is not needed and have the file system discard it (fstrim)";
+        let action = "delete files and discard the free space of the file system (fstrim)";
         Some((what, action.into()))
     }
 }
 
 /// The error for an array without a volume.
 pub fn no_volume(array: &str) -> String {
-    format!("'{array}' carries no volume; zoneraid volume create makes one")
+    format!("'{array}' carries no volume: create one with zoneraid volume create")
 }
 
 /// The error of a failed start, with advice.
@@ -238,10 +238,10 @@ pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
         VolumeError::ZoneOffline { .. }
         | VolumeError::GroupUnreadable { .. }
         | VolumeError::PageUnreadable { .. } => {
-            "; start or serve the array with all its members, or with --give-up, to give up what is lost"
+            "; start or serve the array with all its members, or give up the lost data with --give-up"
         }
         // The volume is incomplete.
-        VolumeError::NotThere => "; if its creation was cut off, do it again with zoneraid volume create",
+        VolumeError::NotThere => "; if its creation was interrupted, run zoneraid volume create again",
         _ => "",
     };
     anyhow!("the volume on '{called}' cannot be started: {error}{advice}")
@@ -252,9 +252,9 @@ pub fn given_up(called: &str, why: &[VolumeError]) -> Option<String> {
     let (first, others) = why.split_first()?;
     let others = match others.len() {
         0 => String::new(),
-        others => format!(", and so in {others} more cases"),
+        others => format!(", and {others} more"),
     };
-    Some(format!("the volume on '{called}' goes on without what it lost: {first}{others}"))
+    Some(format!("the volume on '{called}' was started without its lost data: {first}{others}"))
 }
 
 /// Result of `volume set`.

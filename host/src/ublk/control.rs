@@ -58,7 +58,7 @@ impl Controls {
         let features = controls.features().await?;
         ensure!(
             features & needed == needed,
-            "the ublk driver of this kernel cannot do what is needed for this block device: Linux 6.6 or newer can"
+            "the ublk driver of this kernel lacks features that this block device needs: use Linux 6.6 or newer"
         );
         Ok(controls)
     }
@@ -80,7 +80,7 @@ impl Controls {
             // An old driver without this command.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => Ok(0),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => bail!("block devices need root"),
-            Err(error) => Err(error).context("the ublk driver cannot be asked what it can do"),
+            Err(error) => Err(error).context("the features of the ublk driver cannot be read"),
             Ok(()) => {
                 let mut bytes = [0; 8];
                 bytes.copy_from_slice(&content(&features));
@@ -102,14 +102,14 @@ impl Controls {
         };
         let info = buffer(&info.to_bytes());
         let added = self.run(Control::AddDev, u32::MAX, &info, 0).await;
-        added.context("the ublk driver makes no block device")?;
+        added.context("the ublk driver cannot create a block device")?;
         Ok(Info::from_bytes(&content(&info)))
     }
 
     pub(super) async fn set_params(&self, id: u32, params: &[u8]) -> Result<()> {
         let params = buffer(params);
         let set = self.run(Control::SetParams, id, &params, 0).await;
-        set.context("the ublk driver does not take the parameters of the block device")
+        set.context("the ublk driver refuses the parameters of the block device")
     }
 
     /// Creates `/dev/ublkbN`. The kernel reads its zones and first blocks meanwhile, so all queues have to be served.

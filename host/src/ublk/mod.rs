@@ -170,7 +170,10 @@ impl BlockDevice {
         let features = face.features();
         let controls = Controls::open(reactor, features).await?;
         let info = controls.info(id).await.with_context(problem)?;
-        ensure!(info.flags & abi::ZONED == features & abi::ZONED, "/dev/ublkb{id} shows something else");
+        ensure!(
+            info.flags & abi::ZONED == features & abi::ZONED,
+            "/dev/ublkb{id} is a device of another type (zoned or not)"
+        );
         let replay = match &face {
             Face::Zoned(device) => Replay::after(&**device, left).await.with_context(problem)?,
             Face::Volume(_) => Replay::default(),

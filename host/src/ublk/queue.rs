@@ -122,7 +122,7 @@ impl Queues {
     pub(super) fn check(&self) -> Result<()> {
         match self.failure.get() {
             Some(errno) => Err(std::io::Error::from_raw_os_error(errno))
-                .context("the kernel does not let this process serve the block device"),
+                .context("the kernel refuses this process as the server of the block device"),
             None => Ok(()),
         }
     }

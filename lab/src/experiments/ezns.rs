@@ -21,7 +21,7 @@ pub const EZNS: Experiment =
     Experiment { name: "ezns", title: "eZNS Fig. 26 to 29, 40: wide, lent and fair zones", run: ezns };
 
 const METHOD: &str = "One PM1731a as it is calibrated for eZNS §3, v-zones of 16 zones, everything else as in the \
-layer. It has one window of reads for all v-zones, and none for who is alone, where the paper has one for each \
+layer. It has one window of reads for all v-zones, and none for a lone v-zone, where the paper has one for each \
 group: that was chosen by Fig. 29 (a) and 40. The drive allows as many active zones as the paper gives to \
 namespaces, and those that the layer keeps for itself. Fig. 26: one namespace with 32 essential and 32 spare zones; \
 a static zone is one whose four zones are all essential. Fig. 27, 28: four namespaces of which three stop from 30 \
@@ -29,7 +29,8 @@ to 80 s of 100. Fig. 29 (b) is measured with write admission control and without
 reads cannot be switched off, so that of (a) and (c) only what it reaches is compared; for (a) the drive has eight dies, so that all zones lie on the same. Fig. \
 40: one zone of 16, beside the same 16 zones without the layer.";
 
-const ALIKE: &str = "whoever reads may have as much on its way as the others, as long as one of them is late";
+const ALIKE: &str =
+    "a reader may have as many requests in flight as the others, as long as one of them is late";
 const CACHE: &str =
     "what a writer gains from the others' rate goes with the share of the write cache that they held";
 const NOT_SWITCHED: &str = "placement of dies is not forced here: zones of both lie on dies in turn";

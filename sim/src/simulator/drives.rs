@@ -302,7 +302,7 @@ impl World<'_> {
                 Err(error) => return Err(Failure(format!("block {at} of its metadata log: {error:?}"))),
             };
             if origin.member as usize != member {
-                return Err(Failure(format!("it says it is member {} of {member}", origin.member)));
+                return Err(Failure(format!("its record has role {}, not {member}", origin.member)));
             }
             at += blocks;
             match (record, &mut log) {

@@ -94,7 +94,7 @@ impl World<'_> {
                 self.books.may = after;
                 Ok(())
             }
-            Err(Why::Array(ArrayError::HoldsBack)) => {
+            Err(Why::Array(ArrayError::HoldsBack | ArrayError::ReadOnly)) => {
                 self.books.may = before;
                 Ok(())
             }

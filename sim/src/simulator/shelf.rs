@@ -210,7 +210,7 @@ impl World<'_> {
             )));
         }
         match assembled_from.iter().find(|bay| shelf.find(**bay) == Some(Holds::Another)) {
-            Some(bay) => Err(Failure(format!("drive{bay} is of another array, but was not refused"))),
+            Some(bay) => Err(Failure(format!("drive{bay} belongs to another array, but was not refused"))),
             None => Ok(()),
         }
     }

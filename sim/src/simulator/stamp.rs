@@ -66,7 +66,7 @@ pub fn describe(bytes: &[u8]) -> String {
     }
     match stamp_of(bytes) {
         Some(stamp) => format!("zone {} block {} of write {}", stamp.zone, stamp.block, stamp.write),
-        None => "bytes nobody wrote".into(),
+        None => "bytes of no known write".into(),
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
         for at in [0, 9, BLOCK - 1] {
             block[at] ^= 1;
             assert!(!stamp.matches(&block));
-            assert_eq!(describe(&block), "bytes nobody wrote");
+            assert_eq!(describe(&block), "bytes of no known write");
             block[at] ^= 1;
         }
     }

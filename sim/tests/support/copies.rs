@@ -638,7 +638,8 @@ impl Copies {
                         break;
                     }
                 }
-                let info = *report.get(at as usize).ok_or("nobody says what there is to be filled")?;
+                let info =
+                    *report.get(at as usize).ok_or("the report of the zone to be filled is missing")?;
                 let full = self.geometry.zone_capacity_blocks;
                 let end = if info.state == ZoneState::Full { full } else { info.wp_blocks };
                 let filled = match copy.reset(at).await {

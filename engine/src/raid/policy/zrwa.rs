@@ -251,9 +251,11 @@ pub struct Evidence {
 #[expect(missing_docs, reason = "the sentences say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("{present} of {members} members can be relied on, {needed} are needed")]
+    #[error("{present} of {members} members have a usable part of the zone, {needed} are needed")]
     TooFew { present: usize, members: usize, needed: usize },
-    #[error("the write pointer of member {member} is at block {wp_blocks}, where zoneraid never leaves one")]
+    #[error(
+        "the write pointer of member {member} is at block {wp_blocks}, a position that zoneraid never sets"
+    )]
     Position { member: usize, wp_blocks: u64 },
     #[error(
         "the write pointer of member {member} is at block {wp_blocks}, too far behind a tail of {tail_blocks} blocks"
@@ -262,11 +264,12 @@ pub enum Refusal {
     #[error("data and parity of its first rows contradict each other")]
     Contradiction,
     #[error(
-        "member {member} has lost or cannot read what it should hold, and no other one can be done without"
+        "member {member} has lost or cannot read data of the zone, and the other members cannot restore it"
     )]
     Lacking { member: usize },
     #[error(
-        "where its tail may be logged member {member} has unreadable or damaged blocks, and no other one can be asked"
+        "log blocks of member {member} that may hold the tail are unreadable or damaged, and no other present \
+         member has a copy"
     )]
     Log { member: usize },
     #[error(
@@ -274,16 +277,16 @@ pub enum Refusal {
     )]
     Ahead { member: usize, wp_blocks: u64, tail_blocks: u64 },
     #[error(
-        "writes up to block {told_blocks} had been answered, but only those up to {tail_blocks} are there"
+        "writes up to block {told_blocks} had been acknowledged, but the data ends at block {tail_blocks}"
     )]
     Short { told_blocks: u64, tail_blocks: u64 },
-    #[error("the tail is said to be at block {0}, which is beyond the end of the zone")]
+    #[error("the recorded tail is block {0}, beyond the end of the zone")]
     Beyond(u64),
-    #[error("there is data in it, but no record of its beginning")]
+    #[error("the zone holds data, but there is no record of its first write")]
     Unrecorded,
     #[error(
-        "it has lost data: writes up to block {promised_blocks} had been made safe, and nothing of them is there: \
-         the drives have lost their ZRWAs; reset the zone to use it again"
+        "it has lost data: durable writes up to block {promised_blocks} are missing, since the drives have \
+         lost their ZRWAs; reset the zone to use it again"
     )]
     PromiseLost { promised_blocks: u64 },
 }

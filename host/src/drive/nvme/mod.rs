@@ -437,7 +437,7 @@ fn plain(command: Result<Passthrough, Status>) -> Prepared {
 
 /// Identifies a namespace.
 fn identify(file: &File, name: &str) -> Result<(Format, Geometry), String> {
-    let nsid = namespace_id(file).map_err(|e| format!("cannot be asked for its namespace: {e}"))?;
+    let nsid = namespace_id(file).map_err(|e| format!("does not report its namespace ID: {e}"))?;
     let page = |page: Identify| -> Result<[u8; PAGE], String> {
         let mut bytes = [0; PAGE];
         run(file, ADMIN_COMMAND, Passthrough::identify(page, nsid), &mut bytes)
@@ -474,7 +474,7 @@ fn zone_capacity(file: &File, format: &Format, geometry: &Geometry) -> Result<u6
         run(file, IO_COMMAND, command, &mut page).map_err(|e| format!("gives no zone report: {e}"))?;
         let zones = wire::parse_report(&page, format, geometry).unwrap_or_default();
         let Some(last) = zones.last().filter(|last| last.zone >= next) else {
-            return Err("gives a zone report that makes no sense".into());
+            return Err("returns an invalid zone report".into());
         };
         next = ZoneIndex(last.zone.0.saturating_add(1));
         // Worn zones may have no capacity left.
@@ -569,7 +569,7 @@ mod tests {
         let refusal = Outcome { result: -libc::EINVAL, extra: 0, more: false };
         namespace.complete(0, refusal);
         namespace.complete(1, refusal);
-        assert!(namespace.registered.get(), "nobody knows yet whether that was why");
+        assert!(namespace.registered.get(), "the cause of the failure is not known yet");
         let runtime = Runtime::new();
         for completion in [first, second] {
             let done = runtime.block_on(completion, || ring.wait().unwrap()).unwrap();

@@ -196,7 +196,7 @@ impl Pages {
             }
             zoc if zoc & 2 != 0 => {
                 return Err(
-                    "it finishes zones on its own (ZOC: zone active excursions), which is not supported"
+                    "the controller may finish zones by itself (ZOC: zone active excursions), which is not supported"
                         .into(),
                 );
             }
@@ -211,8 +211,8 @@ impl Pages {
                 None => "nvme format".into(),
             };
             return Err(format!(
-                "it has blocks of {lba_bytes} bytes and does not promise to write {BLOCK} bytes whole or not at \
-                 all when the power fails; format it with blocks of {BLOCK} bytes ({advice})"
+                "it has blocks of {lba_bytes} bytes, and does not guarantee atomic writes of {BLOCK} bytes at \
+                 a power cut: format it with blocks of {BLOCK} bytes ({advice})"
             ));
         };
         let blocks = |lbas: u64, what: &str| {
@@ -227,7 +227,7 @@ impl Pages {
         };
         let zone_size = blocks(u64_at(zoned_namespace, 2816 + 16 * index), "its zones")?;
         if zone_size == 0 {
-            return Err("it says that its zones have no size".into());
+            return Err("it reports a zone size of 0".into());
         }
         // Flushes of whole blocks of ours are flushes of whole granules, if the granule divides a block.
         let granule = u16_at(zoned_namespace, 48).max(1) as u64;
@@ -235,7 +235,7 @@ impl Pages {
         let capabilities = (u16_at(zoned_namespace, 2) & 2 != 0, zoned_namespace[52] & 1 != 0);
         let zrwa = match capabilities {
             (false, _) => None,
-            (true, false) => return Err("its ZRWA knows no explicit flush".into()),
+            (true, false) => return Err("its ZRWA does not support explicit flushes".into()),
             (true, true) => Some(Zrwa {
                 size_blocks: blocks(u16_at(zoned_namespace, 50) as u64, "its ZRWAs")?,
                 granularity_blocks: blocks(granule, "its ZRWA flush granules")?,
@@ -243,7 +243,7 @@ impl Pages {
             }),
         };
         if zrwa.is_some_and(|zrwa| zrwa.size_blocks < zrwa.granularity_blocks) {
-            return Err("it says that its ZRWAs are smaller than what they are flushed by".into());
+            return Err("it reports a ZRWA smaller than its flush granularity".into());
         }
         let oob_bytes = metadata * lbas_per_block as u32;
         if oob_bytes as usize > BLOCK {
@@ -261,7 +261,7 @@ impl Pages {
         let zones = size / zone_size;
         if size > MOST_BLOCKS || zones > MOST_ZONES as u64 {
             return Err(format!(
-                "it says that it has {zones} zones of {zone_size} blocks, which is too much"
+                "it reports {zones} zones of {zone_size} blocks, which is more than supported"
             ));
         }
         let geometry = Geometry {
@@ -277,7 +277,7 @@ impl Pages {
             volatile_cache: controller[525] & 1 != 0,
         };
         if geometry.zones == 0 || most == 0 {
-            return Err("it has no zones that can be written".into());
+            return Err("it reports no usable zones".into());
         }
         Ok((Format { nsid, lbas_per_block, metadata_bytes: metadata }, geometry))
     }
@@ -448,7 +448,8 @@ mod tests {
         };
         let refused = decode(|_| ()).unwrap_err();
         assert!(
-            refused.contains("blocks of 512 bytes") && refused.contains("whole or not at all"),
+            refused.contains("blocks of 512 bytes")
+                && refused.contains("does not guarantee atomic writes of 4096 bytes"),
             "{refused}"
         );
         assert!(refused.contains("nvme format --lbaf=2"), "{refused}");
@@ -489,8 +490,11 @@ mod tests {
             change(&mut pages);
             pages.decode(1, 1 << 20).unwrap_err()
         };
-        assert!(refused(|p| p.namespace[..8].fill(0xff)).contains("too much"));
-        assert!(refused(|p| put(&mut p.namespace, 0, &(1u64 << 34).to_le_bytes())).contains("too much"));
+        assert!(refused(|p| p.namespace[..8].fill(0xff)).contains("more than supported"));
+        assert!(
+            refused(|p| put(&mut p.namespace, 0, &(1u64 << 34).to_le_bytes()))
+                .contains("more than supported")
+        );
         let small = refused(|p| {
             (p.namespace[130], p.controller[528]) = (9, 7);
             p.zoned_namespace[2816..2824].fill(0xff);
@@ -552,7 +556,7 @@ mod tests {
         assert!(refused(|p| (p.namespace[128], p.namespace[26]) = (8, 0x10)).contains("inside the data"));
         assert!(refused(|p| p.namespace[29] = 1).contains("protection information"));
         assert!(refused(|p| p.zoned_namespace[52] = 0).contains("explicit flush"));
-        assert!(refused(|p| p.namespace[..8].fill(0)).contains("no zones"));
+        assert!(refused(|p| p.namespace[..8].fill(0)).contains("no usable zones"));
     }
 
     #[test]

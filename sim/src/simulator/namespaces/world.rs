@@ -348,7 +348,7 @@ impl World {
         }
         // A refusal means that a command broke the rules of the allocation, unless commands of the drive fail.
         if namespaces.refusals() > 0 && !self.failing {
-            return Err(Failure("the device has refused to write or reset a zone that nobody has".into()));
+            return Err(Failure("the device has refused to write or reset a zone of no namespace".into()));
         }
         namespaces.audit().map_err(Failure)
     }
@@ -482,7 +482,7 @@ impl World {
             self.has(tenant, found);
         }
         if namespaces.list().len() != list.iter().flatten().count() {
-            return Err(Failure("there are namespaces that nobody has asked for".into()));
+            return Err(Failure("there are namespaces that were never created".into()));
         }
         for (tenant, namespace) in list.into_iter().enumerate() {
             let Some(namespace) = namespace else { continue };
