@@ -27,6 +27,7 @@ mod owner;
 mod power_loss;
 mod probe;
 mod raid6;
+mod read_only_zones;
 mod regressions;
 mod regressions_log;
 mod revived;

@@ -218,15 +218,20 @@ impl Look {
             }
         }
         let (root, zone) = newest.ok_or(VolumeError::NotThere)?;
-        Ok((root.clone(), (zone, self.written(zone))))
+        // A read-only zone takes no more roots: the other zone is begun.
+        let next = match self.is_lost(zone) {
+            true => self.device.geometry().zone_capacity_blocks as u32,
+            false => self.written(zone),
+        };
+        Ok((root.clone(), (zone, next)))
     }
 
     /// Whether all of a zone of the head is older than `root` in `zone`: the other zone is begun when that has no room
-    /// for another root, and not before.
+    /// for another root or can only be read, and not before.
     fn is_older(&self, head: &Head, root: &Root, zone: u32) -> bool {
         let capacity = self.device.geometry().zone_capacity_blocks;
         let blocks = root.encode().len().div_ceil(PAYLOAD) as u64 + 1;
-        let has_room = self.written(zone) as u64 + blocks <= capacity;
+        let has_room = !self.is_lost(zone) && self.written(zone) as u64 + blocks <= capacity;
         head.zone != zone && head.generation.map_or(has_room, |generation| generation < root.generation)
     }
 
