@@ -166,6 +166,32 @@ fn power_marks_name_drive_and_settled_epoch() {
     assert_eq!(blind.array.power_marks(), []);
 }
 
+/// A part is rebuilt after the first promise of its zone: with it, enough parts have their write pointers at the start
+/// to make the zone look empty after all ZRWAs are lost.
+#[test]
+fn common_zrwa_loss_after_rebuild_takes_promised_zone_offline() {
+    for (policy, parities) in WITH_ZRWA {
+        let members = 3 + parities;
+        for (blocks, replaced) in (1..16).flat_map(|blocks| (0..members).map(move |member| (blocks, member)))
+        {
+            let mut scene = scene_of(policy, parities, &geometry(8, 240, 8));
+            run(&scene.runtime, scene.array.fail(replaced)).unwrap();
+            write(&scene.runtime, &scene.array, 0, 0, blocks, true);
+            scene.replace(replaced);
+            rebuild(&scene);
+            scene.rig.cut_power(&mut Rng::new(1), |_| ZRWA_LOST);
+            for missing in [None].into_iter().chain((0..members).map(Some)) {
+                let what = format!("{policy:?} {parities} {blocks}, {replaced} rebuilt, {missing:?} missing");
+                if assemble(&mut scene, missing, None).is_err() {
+                    continue;
+                }
+                let (state, end) = wp(&scene.runtime, &scene.array, 0);
+                assert!(state == ZoneState::Offline || end >= blocks, "{what}: {state:?} {end}");
+            }
+        }
+    }
+}
+
 /// All ZRWAs are lost while a zone without a promise is being finished: the zone is never full of zeros.
 #[test]
 fn finish_cut_with_zrwa_loss_never_yields_zeros() {

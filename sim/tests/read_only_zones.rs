@@ -2,13 +2,13 @@
 //! up.
 
 use crate::support::array::run;
+use emu::ssd::{EmulatedDrive, Fault};
 use engine::{
     buf::{BLOCK, Buf},
     device::ZonedDevice,
     runtime::Runtime,
     zone::ZoneIndex,
 };
-use sim::ssd::{EmulatedDrive, Fault};
 use std::rc::Rc;
 
 /// The zone of a volume's newest root can only be read: the volume starts, and goes on in the other one.

@@ -768,6 +768,9 @@ impl Raid {
             let last = self.members.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;
             self.on_member(member, Command::FlushZrwa { last: Lba(last) }).await?;
         }
+        if zrwa && position == 0 && tail > 0 {
+            self.record_promise_with(zone, tail, member).await;
+        }
         self.check_stop(member)?;
         self.rebuilt(zone.index, member, work).await?;
         let mut flow = zone.flow.borrow_mut();

@@ -80,14 +80,30 @@ impl Raid {
         }
         let live = self.live(zone.index);
         let unmoved = each(live).filter(|m| zone.flow.borrow().positions[*m] == 0);
-        // A part with a write pointer that has moved is not empty after the loss of its ZRWA; without enough others the
-        // zone is offline anyway.
-        if !self.members.are_enough(unmoved.fold(0, |mask, m| mask | 1 << m)) {
+        self.log_promise(zone, tail_blocks, live, unmoved.fold(0, |mask, m| mask | 1 << m)).await;
+    }
+
+    /// As [`Raid::record_promise`], for a promise that was made before `member` gets its part with the write pointer at
+    /// the start: there may be enough such parts only now.
+    pub async fn record_promise_with(&self, zone: &Zone, tail_blocks: u64, member: usize) {
+        if !zone.promised.get() || self.behaviour.consistency != Consistency::WpLog {
             return;
         }
-        let record = self.layout.policy.promise_record(self, zone, tail_blocks);
-        let sequence = self.membership.next_sequence();
-        self.append_to(live, Record::Tail(record), sequence).await;
+        let live = self.live(zone.index);
+        let unmoved = each(live).filter(|m| zone.flow.borrow().positions[*m] == 0);
+        let unmoved = unmoved.fold(1 << member, |mask, m| mask | 1 << m);
+        self.log_promise(zone, tail_blocks, live | 1 << member, unmoved).await;
+    }
+
+    /// Logs a promise on the members `parts`, unless too few of them (bits `unmoved`) have their write pointers at the
+    /// start: a part with a write pointer that has moved is not empty after the loss of its ZRWA, and without enough
+    /// others the zone is offline anyway.
+    async fn log_promise(&self, zone: &Zone, tail_blocks: u64, parts: u32, unmoved: u32) {
+        if self.members.are_enough(unmoved) {
+            let record = self.layout.policy.promise_record(self, zone, tail_blocks);
+            let sequence = self.membership.next_sequence();
+            self.append_to(parts, Record::Tail(record), sequence).await;
+        }
     }
 
     /// Writes the evidence of all complete data before a zone is finished, as before its first promise, unless
