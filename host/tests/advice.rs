@@ -373,7 +373,7 @@ fn status_overview_shows_nbd_address_and_volume_usage() {
     assert!(all.contains("nbd+unix:///?socket=") && all.contains("0 B of 64 MiB"), "{all}");
     let text = place.run(&["status", "drives"]).ok().text();
     let written = text.split_once("written: ").unwrap().1;
-    assert!(written.starts_with("nothing for users yet\n"), "{text}");
+    assert!(written.starts_with("no user data yet\n"), "{text}");
     assert!(
         text.lines()
             .filter(|line| line.starts_with("written:") || line.starts_with("         "))

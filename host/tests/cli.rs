@@ -227,7 +227,7 @@ fn raid6_stale_members_with_one_current_are_refused() {
         let others: Vec<usize> = (0..3).filter(|member| *member != knows).collect();
         carry(&place, "away", "drives", &[3, 4]);
         carry(&place, "drives", "away", &others);
-        place.run(&["zone", "read", "drives", "0"]).fails_with(&["only 1 of 5 members can be used"]);
+        place.run(&["zone", "read", "drives", "0"]).fails_with(&["only 1 of 5 members are usable"]);
         place.run_with(&["zone", "write", "drives", "1"], &data).fails_with(&["only 1 of 5 members"]);
         carry(&place, "away", "drives", &others);
         carry(&place, "drives", "away", &[3, 4]);
@@ -839,7 +839,7 @@ fn emulate_fault_refuses_impossible_faults() {
     assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 1, "nothing was written");
     // A model with gaps: zones with a capacity below their size.
     place.run(&["emulate", "create", "gaps", "--count", "1", "--zones", "4", "--zone-capacity", "12K"]).ok();
-    refused(&[&drive("gaps", 0), "flip", "3"], &["block 3", "behind the capacity of zone 0"]);
+    refused(&[&drive("gaps", 0), "flip", "3"], &["block 3", "beyond the capacity of zone 0"]);
 }
 
 #[test]
@@ -876,7 +876,7 @@ fn zone_commands_manage_zones_and_explain_limits() {
         assert!(place.read_zone("drives", zone.parse().unwrap()).is_empty());
     }
     let open = place.run(&["zone", "open", "drives", "3"]).ok();
-    assert!(open.stderr.contains("with the end of this command zone 3 is empty again"), "{}", open.stderr);
+    assert!(open.stderr.contains("when this command ends zone 3 is empty again"), "{}", open.stderr);
     assert_eq!(place.json(&["zone", "report", "drives", "3"])["zones"][0]["condition"], "empty");
     let report = place.run(&["zone", "report", "drives"]).ok().text();
     assert!(report.lines().last().unwrap().starts_with("14 zones: 14 empty; 0 B of"), "{report}");

@@ -79,7 +79,7 @@ fn nbd_client_beyond_limit_is_refused_with_message() {
     assert_eq!(refused.socket.read(&mut [0]).unwrap(), 0);
     let mut log = String::new();
     BufReader::new(server.process.stderr.as_mut().unwrap()).read_line(&mut log).unwrap();
-    assert!(log.contains("an NBD client is refused: 32 are connected"), "{log}");
+    assert!(log.contains("an NBD client was refused: 32 are connected, which is the limit"), "{log}");
     assert!(clients.iter_mut().all(|client| client.read(0, 4096).is_ok()));
     clients.pop();
     // The receiving thread notices the end of its connection.

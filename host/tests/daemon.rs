@@ -130,7 +130,7 @@ fn running_array_allows_adopt_autostart_refuses_rename_destroy() {
     // A replaced drive belongs to no array; one that was only taken out may come back.
     place.run(&["wipe", &drive("drives", 4)]).ok();
     place.run(&["fail", "tank", "3"]).ok();
-    place.run(&["wipe", &drive("drives", 3)]).fails_with(&["the array runs without it"]);
+    place.run(&["wipe", &drive("drives", 3)]).fails_with(&["which runs"]);
     place.run(&["replace", "tank", "3", &drive("drives", 4)]).ok();
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
@@ -334,7 +334,11 @@ fn replace_refuses_member_of_array_awaiting_its_daemon() {
     let before = std::fs::read(&new).unwrap();
     let daemon = place.daemon_of(place.path(&drive("drives", 0)), Terms::default());
     let replace = ["replace", "--yes", "tank", "3", "drives/other.img"];
-    place.run(&replace).fails_with(&["member 0 of 'pool'", "waits for its daemon", "zoneraid start "]);
+    place.run(&replace).fails_with(&[
+        "member 0 of 'pool'",
+        "waits for the daemon of that array",
+        "zoneraid start ",
+    ]);
     assert!(std::fs::read(&new).unwrap() == before);
     std::fs::remove_file(&tails).unwrap();
     place.run(&replace).ok();
@@ -366,7 +370,7 @@ fn raid6_daemon_readmits_two_missing_members_in_turn() {
     assert_eq!((seen(&place, 2), seen(&place, 4)), (waits.clone(), waits.clone()));
     let text = place.run(&["status", "drives"]).text();
     assert!(text.contains("nothing has been written without them"), "{text}");
-    assert!(text.contains("bring their drives back before the first write"), "{text}");
+    assert!(text.contains("connect their drives before the first write"), "{text}");
     move_back(0);
     until(|| seen(&place, 2) == back);
     assert_eq!(seen(&place, 4), waits);

@@ -134,7 +134,9 @@ fn waiting_write_fails_at_timeout_or_daemon_end() {
 #[test]
 fn lent_reserve_takes_new_blocks_until_reclaimed() {
     let place = over_committed();
-    place.run(&["volume", "set", "drives", "--lend", "1M"]).fails_with(&["does not run", "start or serve"]);
+    place
+        .run(&["volume", "set", "drives", "--lend", "1M"])
+        .fails_with(&["can be lent only while 'tank' runs", "start or serve"]);
     let usage = place.run(&["volume", "set", "drives"]);
     assert!(usage.stderr.contains("--lend"), "{}", usage.stderr);
     let server = Server::of(&place, &[]);

@@ -99,7 +99,10 @@ fn failed_array_advises_stop_and_recovers_with_members() {
     assert_ne!(client.write(1 << 20, &data, true), 0);
     let (state, may_be_lost, said, action) = status(&place);
     assert_eq!((state.as_str(), may_be_lost), ("unusable", 0), "{said}");
-    assert!(action.contains("bring members") && action.contains("zoneraid stop"), "{action}");
+    assert!(
+        action.contains("connect the drives of members 0, 1 and 2 again") && action.contains("zoneraid stop"),
+        "{action}"
+    );
     (0..3).for_each(|number| fault(&place, number, &["clear"]));
     assert_eq!(status(&place).3, action);
     drop(client);

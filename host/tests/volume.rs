@@ -268,7 +268,7 @@ fn copy_of_running_array_is_refused() {
     BufReader::new(copy.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "", "the copy runs as well");
     let uuid = place.json(&["status", "drives"])["uuid"].as_str().unwrap().to_string();
-    let words = ["a copy of 'tank' runs", &server.pid(), &format!("zoneraid stop {uuid}")];
+    let words = ["runs a copy of 'tank'", &server.pid(), &format!("zoneraid stop {uuid}")];
     Ran::new(copy.wait_with_output().unwrap()).fails_with(&words);
     assert_eq!(place.json(&["status", "drives"])["pid"], server.process.id());
     assert_eq!(server.end(rustix::process::Signal::KILL), None);
@@ -358,7 +358,7 @@ fn unprivileged_serve_uses_own_run_directory() {
     std::fs::remove_dir_all(runtime).unwrap();
     served.fails_with(&["another user", "/run/user/65534/zoneraid/"]);
     destroyed.fails_with(&["the daemon of 'tank' has ended"]);
-    wiped.fails_with(&["waits for its daemon"]);
+    wiped.fails_with(&["waits for the daemon of that array"]);
     let mut nowhere = place.command(&["serve", "drives", "--nbd", "nbd.sock"]);
     let nowhere = Ran::new(nowhere.env("ZONERAID_RUN_DIR", "/proc/none").output().unwrap());
     nowhere.fails_with(&["/proc/none cannot be created", "$ZONERAID_RUN_DIR"]);
@@ -482,10 +482,10 @@ fn volume_compression_follows_settings_and_reports_ratio() {
     let in_units =
         |unit: &str| place.run(&["volume", "set", "drives", "--compression", "lz4", "--unit", unit]);
     in_units("128K").fails_with(&["4K, 8K, 16K, 32K or 64K"]);
-    assert!(set("lz4").ok().text().contains("compresses with LZ4 what"));
-    assert!(in_units("16K").ok().text().contains("compresses with LZ4, in units of 16 KiB what"));
+    assert!(set("lz4").ok().text().contains("is compressed with LZ4\n"));
+    assert!(in_units("16K").ok().text().contains("is compressed with LZ4, in units of 16 KiB\n"));
     let text = set("zstd").ok().text();
-    assert!(text.contains("compresses with Zstandard, level 1, in units of 16 KiB what"), "{text}");
+    assert!(text.contains("is compressed with Zstandard, level 1, in units of 16 KiB\n"), "{text}");
     let server = Server::of(&place, &[]);
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(8 << 20, &data, false), 0);

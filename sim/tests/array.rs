@@ -468,7 +468,7 @@ fn take_over_rejects_impossible_tails() {
         run(&runtime, Array::take_over(&runtime, all.clone(), tails))
     };
     let refused = take_over(&Tails { blocks: vec![0; 7], ..sound.clone() });
-    assert!(refused.err().unwrap().to_string().contains("the ends of 7"));
+    assert!(refused.err().unwrap().to_string().contains("the previous daemon has 7 zones"));
     // No stripe so far ahead can have been begun, and no zone is so large. The zone is usable again with a tails file
     // that does not claim this.
     let mut assembly = sound.assembly;

@@ -50,7 +50,7 @@ pub fn cause(error: &io::Error) -> String {
 pub(super) fn open_file(options: &mut OpenOptions, path: &Path, links: bool) -> io::Result<File> {
     let is_file = |found: Metadata| match () {
         () if found.is_file() => Ok(()),
-        () if found.is_dir() => Err(io::Error::other("it is no file but a directory")),
+        () if found.is_dir() => Err(io::Error::other("it is not a regular file but a directory")),
         () => Err(io::Error::other("it is not a regular file")),
     };
     match if links { path.metadata() } else { path.symlink_metadata() } {

@@ -15,7 +15,7 @@ const LIMITS_CHANGE_US: u64 = 100_000;
 
 /// An admitted request: the time of its admission, if requests are counted.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "an answer is to be told"]
+#[must_use = "the answer must be delivered"]
 pub struct Passed(Option<u64>);
 
 impl Core {

@@ -124,7 +124,7 @@ struct Served {
 /// Runs the benchmark, prints the results, and fails if a limit is exceeded.
 pub fn run(output: Output, rounds: usize) -> Result<u8> {
     begin(output, rounds)?;
-    let dir = tempfile::tempdir().context("there is no room for sockets")?;
+    let dir = tempfile::tempdir().context("no directory for sockets can be created")?;
     let (ready, wait) = mpsc::channel();
     let (stop, longest) = (AtomicBool::new(false), AtomicU64::new(0));
     let rows = std::thread::scope(|scope| {

@@ -381,7 +381,7 @@ pub enum Fault {
         /// Number of the block of 4 KiB, from 0
         lba: u64,
     },
-    /// Flip a bit of a written block without an error (silent corruption), until it is written again
+    /// Flip a bit of a written block (silent corruption), until it is written again
     Flip {
         /// Number of the block of 4 KiB, from 0
         lba: u64,

@@ -225,7 +225,7 @@ fn create(output: Output, options: &CreateNamespace) -> Result<()> {
         Some(client) => Changed::asked(output, client, name, &Request::CreateNamespace(wanted))?,
         None => add(array, &wanted)?,
     };
-    changed.print(array, "is there", output)
+    changed.print(array, "is created", output)
 }
 
 /// Adds a namespace to an array that does not run.
@@ -371,7 +371,7 @@ fn resize(output: Output, wanted: &NamespaceName, blocks: u64) -> Result<()> {
             Changed::of(&divided, &namespace)
         }
     };
-    changed.print(array, "has another size", output)
+    changed.print(array, "has been resized", output)
 }
 
 /// Converts the options of the command line.

@@ -230,8 +230,8 @@ fn refuse_if_run(path: &Path) -> Result<()> {
         if client.about.drives.iter().any(|drive| same_file(drive, &real)) {
             let name = &client.about.name;
             bail!(
-                "{} is a member of '{name}', which runs: put another drive in its place first (zoneraid replace \
-                 {} {} NEW), or stop that",
+                "{} is a member of '{name}', which runs: replace it first (zoneraid replace {} {} NEW), \
+                 or stop the array",
                 path.display(),
                 quoted(name),
                 quoted(&path.to_string_lossy())

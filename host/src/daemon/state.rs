@@ -122,7 +122,7 @@ impl Daemon {
             if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
                 let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
-                let does = if member.awaited { "waits for" } else { "does without" };
+                let does = if member.awaited { "waits for" } else { "runs without" };
                 let plate = Plate::kept(&member.plate).words();
                 log(&format!("'{}' {does} member {role}{drive}{plate}{why}", array.name));
             }

@@ -442,7 +442,10 @@ mod tests {
         assert!(export.steps(root.path()).is_ok(), "with the same secret");
         fs::write(&key, "\n").unwrap();
         let refused = export.steps(root.path()).unwrap_err().to_string();
-        assert!(refused.contains("lets nqn.2014-08.org.example:one in without a secret"), "{refused}");
+        assert!(
+            refused.contains("another export allows nqn.2014-08.org.example:one without a secret"),
+            "{refused}"
+        );
         fs::write(&key, "DHHC-1:00:other:").unwrap();
         assert!(export.steps(root.path()).unwrap_err().to_string().contains("another secret"));
         for wrong in

@@ -84,7 +84,8 @@ mod tests {
         };
         let said = explain(failed(libc::ENOSPC), [made_up.clone()]).to_string();
         assert!(
-            said.starts_with("the file system of /proc/version is full, and") && !said.contains("member"),
+            said.starts_with("the file system of /proc/version is full: free space there")
+                && !said.contains("member"),
             "{said}"
         );
         assert!(explain(failed(libc::EIO), [made_up]).to_string().contains("member 4: failed"));
