@@ -468,13 +468,8 @@ fn take_over_rejects_impossible_tails() {
         run(&runtime, Array::take_over(&runtime, all.clone(), tails))
     };
     let refused = take_over(&Tails { blocks: vec![0; 7], ..sound.clone() });
-    assert!(
-        refused
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("the acknowledgement log of the previous daemon has 7 zones")
-    );
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("the acknowledgement log of the previous daemon has 7 zones"), "{error}");
     // No stripe so far ahead can have been begun, and no zone is so large. The zone is usable again with a tails file
     // that does not claim this.
     let mut assembly = sound.assembly;
