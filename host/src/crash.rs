@@ -29,7 +29,9 @@ pub fn explain() {
 }
 
 fn message(info: &PanicHookInfo<'_>) -> String {
-    let violated = info.payload_as_str().unwrap_or("no message");
+    let payload = info.payload();
+    let formatted = payload.downcast_ref::<String>().map(String::as_str);
+    let violated = formatted.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
     let place = info.location().map(|at| format!(" ({}, line {})", at.file(), at.line())).unwrap_or_default();
     in_one_line(&format!(
         "zoneraid: internal error: an invariant does not hold: {violated}{place}: this process ends as if it had been \
