@@ -135,6 +135,7 @@ impl Tokens {
 
     /// Takes the tokens of a write of `blocks` blocks.
     pub fn submitted(&mut self, blocks: u64) {
+        assert!(self.admits(), "a write is submitted while {} tokens are owed", -self.blocks());
         self.count = self.count.saturating_sub(blocks as i64 * ONE);
         self.written = true;
     }

@@ -85,6 +85,7 @@ impl Arbiter {
 
     /// Adds a zone that recovery has found to be given, free, dirty or worn.
     pub fn found(&mut self, zone: u32, owner: Owner, active: bool) {
+        assert_eq!(self.owner(zone), Some(Owner::Head), "owner of zone {zone}, which is added as {owner:?}");
         self.zones[zone as usize] = Physical { owner, active, readers: 0, failures: 0 };
         self.active += active as u32;
         match owner {
@@ -112,7 +113,7 @@ impl Arbiter {
             return None;
         }
         let zone = self.free.pop_front()?;
-        self.set(zone, Owner::Reserving);
+        self.set(zone, &[Owner::Free], Owner::Reserving);
         self.zones[zone as usize].active = true;
         self.active += 1;
         self.serial += 1;
@@ -121,14 +122,14 @@ impl Arbiter {
 
     /// The reservation has been written.
     pub fn reserved(&mut self, zone: u32) {
-        self.set(zone, Owner::Ready);
+        self.set(zone, &[Owner::Reserving], Owner::Ready);
         self.ready.push_back(zone);
     }
 
     /// The reservation cannot be written for now: the zone stays free.
     pub fn unreserved(&mut self, zone: u32) {
         self.retire(zone);
-        self.set(zone, Owner::Free);
+        self.set(zone, &[Owner::Reserving], Owner::Free);
         self.free.push_front(zone);
     }
 
@@ -141,9 +142,9 @@ impl Arbiter {
         let failures = &mut self.zones[zone as usize].failures;
         *failures += 1;
         if out || *failures >= MOST_FAILURES {
-            self.set(zone, Owner::Worn);
+            self.set(zone, &[Owner::Reserving, Owner::Resetting], Owner::Worn);
         } else {
-            self.set(zone, Owner::Dirty);
+            self.set(zone, &[Owner::Reserving, Owner::Resetting], Owner::Dirty);
             self.dirty.push_back(zone);
         }
     }
@@ -171,9 +172,12 @@ impl Arbiter {
     /// Takes the next `width` zones, which have to be ready.
     pub fn take(&mut self, width: u32) -> Vec<u32> {
         self.wanted = 0;
-        let taken: Vec<u32> = self.ready.drain(..(width as usize).min(self.ready.len())).collect();
-        taken.iter().for_each(|zone| self.set(*zone, Owner::Given));
-        self.grouped += taken.len() as u32;
+        let (ready, most) = (self.ready.len(), self.group_limit());
+        assert!(width as usize <= ready, "{width} zones are taken for a group, and {ready} are ready");
+        let taken: Vec<u32> = self.ready.drain(..width as usize).collect();
+        taken.iter().for_each(|zone| self.set(*zone, &[Owner::Ready], Owner::Given));
+        self.grouped += width;
+        assert!(self.grouped <= most, "{} zones of groups are active, and {most} may be", self.grouped);
         taken
     }
 
@@ -183,6 +187,8 @@ impl Arbiter {
         if std::mem::take(&mut physical.active) {
             self.active -= 1;
             self.grouped -= (physical.owner == Owner::Given) as u32;
+            let (grouped, active) = (self.grouped, self.active);
+            assert!(grouped <= active, "{grouped} active zones are of groups, and {active} are active");
         }
     }
 
@@ -199,7 +205,7 @@ impl Arbiter {
     pub fn give_up(&mut self, zone: u32) {
         let physical = &self.zones[zone as usize];
         self.grouped -= (physical.active && physical.owner == Owner::Given) as u32;
-        self.set(zone, Owner::Dirty);
+        self.set(zone, &[Owner::Given], Owner::Dirty);
         self.dirty.push_back(zone);
     }
 
@@ -207,25 +213,30 @@ impl Arbiter {
     pub fn clean(&mut self) -> Option<u32> {
         let at = self.dirty.iter().position(|zone| self.zones[*zone as usize].readers == 0)?;
         let zone = self.dirty.remove(at)?;
-        self.set(zone, Owner::Resetting);
+        self.set(zone, &[Owner::Dirty], Owner::Resetting);
         Some(zone)
     }
 
     /// The reset has completed.
     pub fn cleaned(&mut self, zone: u32) {
+        let readers = self.zones[zone as usize].readers;
+        assert_eq!(readers, 0, "reads in flight from zone {zone}, which was reset");
         self.retire(zone);
-        self.set(zone, Owner::Free);
+        self.set(zone, &[Owner::Resetting], Owner::Free);
         self.free.push_back(zone);
     }
 
     /// A read from a zone begins.
     pub fn pin(&mut self, zone: u32) {
-        self.zones[zone as usize].readers += 1;
+        let physical = &mut self.zones[zone as usize];
+        assert_eq!(physical.owner, Owner::Given, "owner of zone {zone}, which is read");
+        physical.readers += 1;
     }
 
     /// The read has ended; `true` if the zone can be reset now.
     pub fn unpin(&mut self, zone: u32) -> bool {
         let physical = &mut self.zones[zone as usize];
+        assert!(physical.readers > 0, "more reads of zone {zone} have ended than had begun");
         physical.readers -= 1;
         physical.readers == 0 && physical.owner == Owner::Dirty
     }
@@ -285,8 +296,13 @@ impl Arbiter {
         Ok(())
     }
 
-    fn set(&mut self, zone: u32, owner: Owner) {
-        self.zones[zone as usize].owner = owner;
+    /// Gives a zone, which is owned as one of `from` says, another owner.
+    fn set(&mut self, zone: u32, from: &[Owner], owner: Owner) {
+        let before = std::mem::replace(&mut self.zones[zone as usize].owner, owner);
+        assert!(
+            from.contains(&before),
+            "zone {zone} becomes {owner:?}, and was {before:?} instead of {from:?}"
+        );
     }
 }
 

@@ -56,6 +56,8 @@ pub fn shares(spares: u32, accounts: &[Account], shares: &mut Vec<u32>) {
         false if active == 0 => own(account),
         false => own(account).min(account.used),
     }));
+    let given: u32 = shares.iter().sum();
+    assert!(given <= spares, "namespaces have shares of {given} spares, of {spares}");
 }
 
 /// Width of a new group: its essential zones, and the spares for one v-zone; a power of two, `most` at most.

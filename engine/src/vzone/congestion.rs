@@ -53,7 +53,9 @@ impl Reads {
 
     /// Removes a read that failed.
     pub fn cancelled(&mut self, blocks: u64) {
-        self.blocks = self.blocks.saturating_sub(blocks);
+        let outstanding = self.blocks;
+        assert!(blocks <= outstanding, "a read of {blocks} blocks ends, and {outstanding} were outstanding");
+        self.blocks = outstanding - blocks;
     }
 
     /// Activity since the last call; `None` without reads.

@@ -218,6 +218,33 @@ impl Vzone {
         self.tickets - 1
     }
 
+    /// Counts an operation as submitted, in its turn.
+    pub fn submit(&mut self) {
+        self.submitted += 1;
+        let Vzone { tickets, submitted, .. } = *self;
+        assert!(
+            submitted <= tickets,
+            "{submitted} operations of a v-zone are submitted, of {tickets} tickets"
+        );
+    }
+
+    /// Counts an operation as completed, in its turn.
+    pub fn settle(&mut self) {
+        self.settled += 1;
+        let Vzone { submitted, settled, .. } = *self;
+        assert!(
+            settled <= submitted,
+            "{settled} operations of a v-zone have completed, of {submitted} submitted"
+        );
+    }
+
+    /// Counts a read as submitted, in its turn.
+    pub fn pass_read(&mut self) {
+        self.reads_gone += 1;
+        let Vzone { reads_asked, reads_gone, .. } = *self;
+        assert!(reads_gone <= reads_asked, "{reads_gone} reads of a v-zone are submitted, of {reads_asked}");
+    }
+
     /// The next ticket for a read.
     pub fn turn(&mut self) -> u64 {
         self.reads_asked += 1;
@@ -564,6 +591,7 @@ impl Core {
                 return Err(Status::CapacityExceeded.into());
             }
         }
+        assert!(width.is_power_of_two(), "a group of {width} zones, which the next start would refuse");
         let spares = width.saturating_sub(least);
         let zones = arbiter.take(width);
         let mut state = tenant.state.borrow_mut();
@@ -641,6 +669,16 @@ impl Core {
         zones.iter().for_each(|zone| arbiter.give_up(*zone));
         drop(arbiter);
         self.work.open();
+    }
+
+    /// The physical zones of all v-zones, and those that are to be given to one.
+    pub fn claims(&self) -> Vec<u32> {
+        let mut claims = self.in_hand.borrow().clone();
+        for tenant in self.tenants() {
+            let state = tenant.state.borrow();
+            claims.extend(state.vzones.iter().flat_map(|vzone| vzone.groups.zones().to_vec()));
+        }
+        claims
     }
 
     /// The entries of a checkpoint.
@@ -746,8 +784,8 @@ impl Tenant {
         {
             let mut state = self.state.borrow_mut();
             let vzone = &mut state.vzones[zone];
-            vzone.submitted += 1;
-            vzone.settled += 1;
+            vzone.submit();
+            vzone.settle();
         }
         self.gates[zone].open();
     }

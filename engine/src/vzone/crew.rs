@@ -20,7 +20,8 @@ impl Core {
             self.runtime.spawn(serve(self.clone(), worker.clone()));
             worker
         });
-        *worker.job.borrow_mut() = Some((tenant.clone(), job, completer));
+        let before = worker.job.replace(Some((tenant.clone(), job, completer)));
+        assert!(before.is_none(), "a worker gets a command while it has one");
         worker.begun.open();
         completion
     }
@@ -68,6 +69,7 @@ async fn serve(core: Rc<Core>, worker: Rc<Worker>) {
         };
         let is_command = job.is_command();
         let done = core.carry_out(&tenant, job, &mut flights).await;
+        assert!(flights.is_empty(), "a command ends with {} of its parts in flight", flights.len());
         tenant.commands.set(tenant.commands.get() - is_command as u32);
         // First, so that a submitter woken by the completion finds an idle worker.
         core.idle.borrow_mut().push(worker.clone());

@@ -217,6 +217,7 @@ impl Filler {
     pub fn add(&mut self, entry: &Entry) {
         let mut bytes = Encoder::default();
         encode(entry, &mut bytes);
+        assert!(bytes.0.len() <= BLOCK - HEADER, "a journal entry of {} bytes", bytes.0.len());
         let room = self.blocks.last().is_some_and(|(_, b)| b.len() + bytes.0.len() <= BLOCK - HEADER);
         if !room {
             self.blocks.push((0, Vec::new()));
@@ -239,8 +240,8 @@ impl Filler {
 
     /// Writes block `index` with its header.
     pub fn seal(&self, index: usize, head: Head, block: &mut [u8]) {
-        let none = (0, Vec::new());
-        let (count, entries) = self.blocks.get(index).unwrap_or(&none);
+        assert!(index < self.len(), "block {index} of a record or a checkpoint of {} blocks", self.len());
+        let (count, entries) = &self.blocks[index];
         let mut bytes = Encoder::default();
         bytes.u32(JOURNAL).u32(0).u64(head.mark).u64(head.generation).u64(head.serial);
         bytes.u32(head.offset).u16(VERSION).u16(*count).u8(head.kind).bytes(&[0; 7]);

@@ -56,6 +56,9 @@ impl Core {
         let _binding = self.binding.take().await;
         let old = self.journal.place.get().0;
         let zone = 1 - old;
+        // A journal in which a zone has two owners would be refused at the next start.
+        let consistent = self.arbiter.borrow().audit(self.claims().into_iter());
+        assert_eq!(consistent, Ok(()), "owners of physical zones at a checkpoint of the journal");
         self.reset_head(zone).await?;
         let mut filler = Filler::default();
         self.entries().iter().for_each(|entry| filler.add(entry));
@@ -89,6 +92,11 @@ impl Core {
         kind: u8,
         (zone, offset): (u32, u32),
     ) -> Result<(), DeviceError> {
+        let capacity = self.identity.zone_capacity_blocks;
+        assert!(
+            zone < 2 && (offset as u64) < capacity,
+            "journal block {offset} of zone {zone}, of 2 zones of {capacity} blocks"
+        );
         let head = Head {
             mark: self.identity.mark(),
             generation: self.journal.generation.get(),

@@ -62,6 +62,8 @@ impl Core {
             return Ok(());
         }
         self.flush_vzone(tenant, zone).await?;
+        let usable = self.usable(&vzone.groups);
+        assert!(vzone.tail <= usable, "a v-zone is finished at block {}, of {usable}", vzone.tail);
         let end = End::Finished(vzone.tail);
         let owner = tenant.clone();
         let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
@@ -255,6 +257,10 @@ impl Core {
         if self.losses.get() != losses {
             return Err(Status::WriteFault.into());
         }
+        let both = old.iter().find(|zone| groups.zones().contains(zone));
+        assert_eq!(both, None, "a zone that is the source and the target of a relocation");
+        let end = self.usable(&groups);
+        assert!(vzone.tail <= end, "{} blocks were relocated to zones for {end}", vzone.tail);
         let apply = move || {
             core.copying.borrow_mut().clear();
             core.handed(groups.zones());
@@ -287,6 +293,13 @@ impl Core {
     async fn seal(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         self.flush_vzone(tenant, zone).await?;
         let vzone = tenant.state.borrow().vzones[zone];
+        let kept = self.allocated(&vzone.groups.first(vzone.groups.len().saturating_sub(1)));
+        let usable = self.usable(&vzone.groups);
+        assert!(
+            !vzone.groups.is_empty() && (kept..=usable).contains(&vzone.tail),
+            "the last group of a v-zone, blocks {kept} to {usable}, is sealed at block {}",
+            vzone.tail
+        );
         let end = End::Sealed(vzone.tail);
         let owner = tenant.clone();
         let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
@@ -335,7 +348,8 @@ impl Core {
             let filled = ((length - at) / shape.zone_blocks) as u32;
             let most = floor_power(filled.min(shape.width)).max(width);
             let taken = self.allocate(tenant, Want::Moved { least: width, most }).await?;
-            groups.push(&taken.zones, taken.unit_blocks);
+            let fits = groups.push(&taken.zones, taken.unit_blocks);
+            assert!(fits, "a group of {:?}, with units of {} blocks", taken.zones, taken.unit_blocks);
             self.copying.borrow_mut().extend(&taken.zones);
             let new = self.shape(taken.zones.len() as u32, taken.unit_blocks);
             let blocks = new.blocks().min(length - at);

@@ -360,7 +360,6 @@ impl Namespaces {
     /// or more than there are; tokens for more time than has passed.
     pub fn audit(&self) -> Result<(), String> {
         let core = &self.core;
-        let mut claims = core.in_hand.borrow().clone();
         let (mut spares, mut busy) = (0, false);
         for tenant in core.tenants() {
             let state = tenant.state.borrow();
@@ -377,7 +376,6 @@ impl Namespaces {
                 return Err(format!("{} has {active} active zones, and may have {most}", tenant.spec.name));
             }
             spares += held;
-            claims.extend(state.vzones.iter().flat_map(|vzone| vzone.groups.zones().to_vec()));
             if let Some(zone) = state.vzones.iter().position(|vzone| !vzone.tokens.is_fair(core.now_us())) {
                 return Err(format!(
                     "zone {zone} of {} was given tokens for more time than there was",
@@ -391,7 +389,7 @@ impl Namespaces {
         if spares > core.spares() {
             return Err(format!("{spares} spares are in use, of {}", core.spares()));
         }
-        core.arbiter.borrow().audit(claims.into_iter())
+        core.arbiter.borrow().audit(core.claims().into_iter())
     }
 }
 

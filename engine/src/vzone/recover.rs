@@ -41,6 +41,9 @@ const LEAST_CAPACITY: u64 = 3;
 /// Data begin at the optimal write size of the device, if that is at most this fraction (1/n) of a zone.
 const LEAD_IS_AT_MOST: u64 = 8;
 
+/// Most blocks in front of the data: a unit of this size can be recorded in the journal.
+const MOST_LEAD: u64 = u16::MAX as u64;
+
 /// Numbers of checkpoints and reservations are smaller in a valid journal.
 const MOST_COUNTED: u64 = 1 << 63;
 
@@ -65,7 +68,8 @@ impl Budget {
 
 /// Blocks in front of the data of each zone, at most.
 fn lead_most(geometry: &Geometry) -> u64 {
-    (geometry.zone_capacity_blocks / LEAD_IS_AT_MOST).min(geometry.max_transfer_blocks as u64).max(1)
+    let most = (geometry.max_transfer_blocks as u64).min(MOST_LEAD);
+    (geometry.zone_capacity_blocks / LEAD_IS_AT_MOST).min(most).max(1)
 }
 
 /// Blocks in front of the data of each zone of a device that is to have namespaces.

@@ -61,7 +61,7 @@ impl Core {
                         bytes[blocks as usize * BLOCK..].fill(0);
                     }
                     vzone.reads.submitted(blocks);
-                    vzone.reads_gone += 1;
+                    vzone.pass_read();
                     let (groups, others) = (vzone.groups, vzone.reads_asked > vzone.reads_gone);
                     drop(state);
                     if others {
@@ -134,7 +134,7 @@ impl Core {
         let turn = (zone, ticket, begins);
         let begun_us = Cell::new(self.admit(tenant, zone, data.blocks()).await);
         let submitted = self.submit_write(tenant, turn, from, (&data, through), &begun_us, flights).await;
-        tenant.state.borrow_mut().vzones[zone].submitted += 1;
+        tenant.state.borrow_mut().vzones[zone].submit();
         tenant.gates[zone].open();
         let landed = self.end_write(flights).await;
         let now_us = self.now_us();
@@ -143,7 +143,13 @@ impl Core {
         let mut result = failed.and(submitted).and(landed);
         let to = from + data.blocks();
         if result.is_ok() {
-            tenant.state.borrow_mut().vzones[zone].tail = to;
+            {
+                let vzone = &mut tenant.state.borrow_mut().vzones[zone];
+                let (tail, end) = (vzone.tail, self.allocated(&vzone.groups));
+                assert!((from..=to).contains(&tail), "blocks {from} to {to} are behind a tail of {tail}");
+                assert!(to <= end, "a tail of {to} blocks, of {end} in the groups of the v-zone");
+                vzone.tail = to;
+            }
             if to == tenant.geometry.zone_capacity_blocks {
                 result = self.filled(tenant, zone).await;
             }
@@ -155,7 +161,7 @@ impl Core {
         self.note_write(tenant, zone, data.blocks(), (begun_us.get(), now_us));
         let others_begin = {
             let mut state = tenant.state.borrow_mut();
-            state.vzones[zone].settled += 1;
+            state.vzones[zone].settle();
             !state.beginning.is_empty()
         };
         tenant.gates[zone].open();
@@ -278,8 +284,14 @@ impl Core {
     async fn open_group(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let mut groups = tenant.state.borrow().vzones[zone].groups;
         let most = self.identity.vzone_zones - groups.zones().len() as u32;
+        assert!(
+            most > 0,
+            "a v-zone that is written at its end has all of its {} zones",
+            groups.zones().len()
+        );
         let taken = self.allocate(tenant, Want::Group { most }).await?;
-        groups.push(&taken.zones, taken.unit_blocks);
+        let fits = groups.push(&taken.zones, taken.unit_blocks);
+        assert!(fits, "a group of {:?}, with units of {} blocks", taken.zones, taken.unit_blocks);
         let (core, owner) = (self.clone(), tenant.clone());
         let apply = move || {
             core.handed(&taken.zones);

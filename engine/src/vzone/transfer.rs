@@ -61,7 +61,9 @@ impl Core {
     /// Submits a read. The zones are not reset before it has ended. `data` is taken if the request is a single command.
     pub fn begin_read(&self, stretch: &Stretch<'_>, data: &mut Buf, flights: &mut Vec<Flight>) {
         let blocks = stretch.range.end - stretch.range.start;
+        let mut submitted = 0;
         for (part, zone, piece) in stretch.parts() {
+            submitted += piece.end - piece.start;
             let whole = piece.end - piece.start == blocks && data.blocks() == blocks;
             let buf = match whole {
                 true => std::mem::take(data),
@@ -71,6 +73,7 @@ impl Core {
             self.arbiter.borrow_mut().pin(zone);
             flights.push(Flight { completion, part, zone, whole, ..stretch.flight() });
         }
+        assert_eq!(submitted, blocks, "blocks that zones of a group are asked for, and blocks to be read");
     }
 
     /// Waits for reads, and copies their data into `data`.
@@ -102,8 +105,10 @@ impl Core {
 
     /// Submits a write of a part of `data`.
     pub fn begin_write(&self, stretch: &Stretch<'_>, data: &Buf, fua: bool, flights: &mut Vec<Flight>) {
+        let mut submitted = 0;
         for (part, zone, piece) in stretch.parts() {
             let blocks = piece.end - piece.start;
+            submitted += blocks;
             let mut places = places(stretch.shape, &stretch.range, stretch.at, part);
             let first = places.next().unwrap_or_default();
             let whole = first.len() == blocks as usize * BLOCK;
@@ -114,6 +119,8 @@ impl Core {
             let completion = self.device.submit(Command::write(self.lba(zone, piece.start), buf, fua));
             flights.push(Flight { completion, part, zone, whole, ..stretch.flight() });
         }
+        let blocks = stretch.range.end - stretch.range.start;
+        assert_eq!(submitted, blocks, "blocks that zones of a group are given, and blocks to be written");
     }
 
     fn gather(&self, blocks: u64, data: &Buf, places: impl Iterator<Item = Range<usize>>) -> BufMut {
