@@ -306,7 +306,15 @@ impl Inner {
 
     /// The pieces of a transfer: their addresses on the drive, and their blocks in the buffer.
     fn pieces(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> impl Iterator<Item = (Lba, Range<u64>)> {
-        self.shape.pieces(offset, blocks).map(move |piece| {
+        let (shape, capacity) = (self.shape, self.device.geometry().zone_capacity_blocks);
+        shape.pieces(offset, blocks).map(move |piece| {
+            let Piece { part, offset: at, blocks, .. } = piece;
+            assert!(
+                part < shape.factor && at + blocks <= capacity,
+                "blocks {at} to {} of part {part}, of {} parts of {capacity} blocks",
+                at + blocks,
+                shape.factor
+            );
             (Lba(self.start(zone, piece.part).0 + piece.offset), piece.at..piece.at + piece.blocks)
         })
     }
@@ -377,6 +385,8 @@ impl Inner {
         self.change(zone, |known| known.wp_blocks = to);
         let shape = self.shape;
         let leader = offset / shape.unit_blocks % shape.factor;
+        let last = shape.position(leader, shape.share(leader, to) - 1);
+        assert_eq!(last, offset, "the last block below {to} of part {leader}, which moves first");
         let first = self.flush_part(zone, leader, to);
         let moves = move |part: &u64| *part != leader && shape.share(*part, to) > shape.share(*part, from);
         if !(0..shape.factor).any(|part| moves(&part)) {
@@ -424,7 +434,12 @@ impl Inner {
 
     /// Moves the write pointer of a part to its place for the write pointer `to` of the aggregate.
     fn flush_part(&self, zone: ZoneIndex, part: u64, to: u64) -> Completion {
-        let last = Lba(self.start(zone, part).0 + self.shape.share(part, to) - 1);
+        let share = self.shape.share(part, to);
+        assert!(
+            share > 0,
+            "part {part} has none of the blocks below {to}, to which its write pointer is moved"
+        );
+        let last = Lba(self.start(zone, part).0 + share - 1);
         self.device.submit(Command::FlushZrwa { last })
     }
 

@@ -62,6 +62,14 @@ impl Mirror {
 
     /// Sends all changes of `zone` to the second drive as well from now on.
     pub fn follow(&self, zone: ZoneIndex) {
+        let (a, b) = (self.first.geometry(), self.second.geometry());
+        assert_eq!(
+            a.start(zone),
+            b.start(zone),
+            "first blocks of zone {} on both halves of a mirror",
+            zone.0
+        );
+        assert!(zone.0 < a.zones.min(b.zones), "zone {} is mirrored, of {} and {}", zone.0, a.zones, b.zones);
         self.followed.borrow_mut().insert(zone.0);
     }
 
@@ -136,7 +144,9 @@ impl ZonedDevice for Rc<Mirror> {
             if let Err(error) = second.await.result {
                 mirror.let_go(error);
             }
-            mirror.in_flight.set(mirror.in_flight.get() - 1);
+            let in_flight = mirror.in_flight.get();
+            assert!(in_flight > 0, "more commands to both halves of a mirror have ended than had begun");
+            mirror.in_flight.set(in_flight - 1);
             mirror.idle.open();
             completer.complete(done);
         });

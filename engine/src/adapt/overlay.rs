@@ -104,6 +104,7 @@ enum Part {
 }
 
 async fn put_together(parts: Vec<Part>, data: Buf, oob: Buf) -> Done {
+    assert_eq!(parts.len() as u64, data.blocks(), "blocks that were found, and blocks to be read");
     let oob_bytes = oob.len() / parts.len().max(1);
     let (mut result, mut data, mut oob) = (Ok(()), data.into_mut(), oob.into_mut());
     for (block, part) in parts.into_iter().enumerate() {

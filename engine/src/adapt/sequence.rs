@@ -119,6 +119,7 @@ impl Inner {
         let mut waiting = lane.waiting.borrow_mut();
         let Some((first, completer)) = waiting.pop_front() else { return lane.zone.set(None) };
         let mut owners = lane.owners.borrow_mut();
+        assert!(owners.is_empty(), "a zone gets a command while one of {} owners is in flight", owners.len());
         owners.push(Owner { completer, data: Buf::default(), oob: Buf::default() });
         let more = followers(&first, &waiting, self.device.geometry().max_transfer_blocks as u64);
         let command = match first {
@@ -130,13 +131,19 @@ impl Inner {
                     fua |= also;
                     owners.push(Owner { completer, data, oob });
                 }
+                assert_eq!(
+                    owners.len(),
+                    1 + more,
+                    "owners of a merged write, and writes that it consists of"
+                );
                 let data = self.gather(&owners, |owner| &owner.data);
                 let oob = self.gather(&owners, |owner| &owner.oob);
                 Command::Write { lba, data, oob, fua }
             }
             single => single,
         };
-        lane.flight.set(Some(self.device.submit(command)));
+        let before = lane.flight.replace(Some(self.device.submit(command)));
+        assert!(before.is_none(), "a zone has two commands in flight");
     }
 
     /// A copy of the owners' buffers, one behind the other.

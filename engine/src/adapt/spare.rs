@@ -131,12 +131,24 @@ impl Spared {
 
     /// Moves `zone` to the spare zone `to`. No command for it may be outstanding.
     pub fn place(&self, zone: ZoneIndex, to: u32) {
+        let (shown, spares) = (self.geometry.zones, self.spares());
+        assert!(
+            zone.0 < shown && spares.contains(&to),
+            "zone {} of {shown} is moved to zone {to}, and the spare ones are {spares:?}",
+            zone.0
+        );
+        let other =
+            self.places.borrow().iter().map(|(from, to)| (*from, *to)).find(|(_, taken)| *taken == to);
+        let other = other.filter(|(from, _)| *from != zone.0);
+        assert_eq!(other, None, "the zone that is in spare zone {to}, to which zone {} is moved", zone.0);
         self.places.borrow_mut().insert(zone.0, to);
         self.has_moved.set(true);
     }
 
     /// Submits a command for a presented zone to the spare zone `to`, wherever the zone itself is.
     pub fn submit_to(&self, to: u32, mut command: Command) -> Completion {
+        let spares = self.spares();
+        assert!(spares.contains(&to), "zone {to} gets a command for a spare zone, and these are {spares:?}");
         match &mut command {
             Command::Write { lba, .. } => {
                 lba.0 = self.geometry.start(ZoneIndex(to)).0 + self.geometry.locate(*lba).1;

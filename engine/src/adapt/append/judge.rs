@@ -93,6 +93,8 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
         end += 1;
     }
     places.split_off(&end);
+    let (blocks, marks) = (places.len(), seen.len());
+    assert!(blocks <= marks, "{blocks} blocks of a zone were found in {marks} places");
     Found { end, places, doubtful, is_sure }
 }
 

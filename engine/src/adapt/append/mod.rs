@@ -377,6 +377,11 @@ impl Inner {
             }
             lane.blocks.set(lane.blocks.get() + count);
         }
+        let (next, capacity) = (session.next, self.geometry.zone_capacity_blocks);
+        assert!(
+            next == at + blocks && next <= capacity,
+            "{blocks} blocks at {at} end at {next}, of {capacity}"
+        );
         if let Some(Flight { what: What::Blocks { owner, .. }, .. }) = lane.flights.borrow_mut().back_mut() {
             *owner = Some((completer, data));
         }
@@ -428,6 +433,7 @@ impl Inner {
 
     /// Handles the completion of a command of a zone.
     fn landed(&self, lane: &Lane, zone: ZoneIndex, what: What, done: Done) {
+        assert!(lane.count.get() > 0, "more commands of zone {} have ended than had begun", zone.0);
         lane.count.set(lane.count.get() - 1);
         match what {
             What::Zone(completer) => {
@@ -479,7 +485,14 @@ impl Inner {
             result => result,
         };
         match result {
-            Ok(()) => session.landed = from + count,
+            Ok(()) => {
+                let (landed, next) = (session.landed, session.next);
+                assert!(
+                    from == landed && from + count <= next,
+                    "{count} blocks from {from} on have landed, behind {landed}, and {next} were submitted"
+                );
+                session.landed = from + count;
+            }
             Err(_) => session.failed = true,
         }
         if let Some(group) = &mut session.group {
@@ -792,6 +805,8 @@ impl Groups {
             self.bytes -= before.bytes();
             self.used.remove(&used);
         }
+        let (held, used) = (self.held.len(), self.used.len());
+        assert_eq!(held, used, "groups in the cache, and times of their last use");
         while self.bytes > self.most_bytes && self.held.len() > 1 {
             let Some((_, key)) = self.used.pop_first() else { return };
             self.bytes -= self.held.remove(&key).map_or(0, |(_, group)| group.bytes());

@@ -73,6 +73,8 @@ impl Group {
 
     /// Marks blocks below `end` as doubtful that had landed and were not found.
     pub fn lose(&mut self, end: u64) {
+        let most = self.first + self.ranks.len;
+        assert!(end <= most, "blocks below {end} have landed in a group that ends at {most}");
         self.doubtful.extend(self.end..end);
         self.end = self.end.max(end);
     }
@@ -125,6 +127,8 @@ impl Bits {
     }
 
     fn set(&mut self, at: u64, number: u64) {
+        let len = self.len;
+        assert!(at < len && number < len, "block {at} of a group of {len} has rank {number}");
         for bit in 0..self.width {
             let at = at * self.width as u64 + bit as u64;
             let (word, mask) = (&mut self.words[at as usize / 64], 1 << (at % 64));
@@ -133,6 +137,7 @@ impl Bits {
     }
 
     fn get(&self, at: u64) -> u64 {
+        assert!(at < self.len, "block {at} of a group of {}", self.len);
         let at = at * self.width as u64;
         let bits = (0..self.width as u64).map(|bit| {
             let at = at + bit;
