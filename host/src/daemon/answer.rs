@@ -45,7 +45,9 @@ impl Daemon {
                             let _ = served.attend(connection).await;
                         }
                         let control = &served.control;
-                        control.connections.set(control.connections.get() - 1);
+                        let connections = control.connections.get();
+                        assert!(connections > 0, "more connections of clients have ended than had begun");
+                        control.connections.set(connections - 1);
                         control.ended.open();
                     });
                 }

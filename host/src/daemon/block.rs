@@ -50,6 +50,11 @@ impl Block {
         Block { path, link, namespace, volume, tails, traffic, stop, stopped, changed }
     }
 
+    /// Number of the served device among those of the array; 0 for the array itself.
+    pub(super) fn front(&self) -> u16 {
+        front_number(self.namespace.as_ref())
+    }
+
     pub(super) async fn ordered(&self) {
         while !self.stop.get() {
             self.changed.wait().await;
@@ -67,6 +72,13 @@ impl Block {
             let _ = fs::remove_dir(directory);
         }
     }
+}
+
+/// Number of a namespace among the devices of the array; 0 for the array itself.
+pub(super) fn front_number(namespace: Option<&Namespace>) -> u16 {
+    let Some(number) = namespace.map(Namespace::number) else { return 0 };
+    assert!(number < u16::MAX as u32, "namespace {number} of an array is served");
+    number as u16 + 1
 }
 
 /// The users of the block device at `path`, except those that release it soon, as udev does after probing it.

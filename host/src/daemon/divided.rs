@@ -41,6 +41,11 @@ impl Daemon {
         if !is_there(divided, "namespaces", &status.name, status)? {
             return Ok(None);
         }
+        assert!(
+            self.divided.borrow().is_none(),
+            "the namespaces of '{}' are opened a second time",
+            status.name
+        );
         let runtime = self.reactor.runtime();
         let device = self.noting(status, tails).await;
         let namespaces =
@@ -76,6 +81,8 @@ impl Daemon {
         let report = Command::Report { first: ZoneIndex(0), count: namespace.geometry().zones };
         let done = namespace.submit(report).await;
         done.result?;
+        let (shown, zones) = (done.zones.len(), namespace.geometry().zones);
+        assert_eq!(shown, zones as usize, "zones in a report of a namespace, and zones of the namespace");
         let complete: Vec<u64> = done.zones.iter().map(|zone| zone.wp_blocks).collect();
         let appends = left.as_ref().map_or(&[][..], |left| &left.appends);
         let tails = TailFile::create(&path, &array.uuid, self.array.assembly(), &complete, appends, &[])?;

@@ -63,10 +63,7 @@ impl Daemon {
             let rebuilder = &daemon.rebuilder;
             let result = daemon
                 .array
-                .rebuild(&|progress| {
-                    rebuilder.running.set(Some((started, progress)));
-                    rebuilder.changed.open();
-                })
+                .rebuild(&|progress| rebuilder.advance(started, progress))
                 .await
                 .map_err(|error| error.to_string());
             let name = daemon.array.status().name;
@@ -207,6 +204,13 @@ impl Daemon {
         placing: &Placing,
     ) -> Result<u64> {
         let (rebuilder, path) = (&self.rebuilder, drive.path.clone());
+        let members = self.array.status().members.len();
+        assert!(role < members, "member {role} is replaced, of {members} members");
+        let copied = rebuilder.copied.borrow().clone();
+        assert!(
+            rebuilder.replacing.get() && copied.is_none(),
+            "member {role} is replaced beside another replacement: {copied:?}"
+        );
         let old = self.array.status().members.get(role).map(|member| PathBuf::from(&member.drive));
         let started = Instant::now();
         // Held from now on and listed among the drives, so that writes to it are counted.
@@ -217,8 +221,7 @@ impl Daemon {
         let progress = |progress: Progress| {
             let drive = path.display().to_string();
             *rebuilder.copied.borrow_mut() = Some(Copied { role: role as u32, drive });
-            rebuilder.running.set(Some((started, progress)));
-            rebuilder.changed.open();
+            rebuilder.advance(started, progress);
         };
         let note = |note: &str| placing.notes.borrow_mut().push(note.to_string());
         let result = repair::replace(&self.array, role, drive.drive(), now, &progress, &note).await;

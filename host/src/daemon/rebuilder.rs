@@ -27,6 +27,14 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
+    /// Records the progress of the rebuild or the copy that has begun at `started`.
+    pub(super) fn advance(&self, started: Instant, progress: Progress) {
+        let Progress { done_bytes, total_bytes } = progress;
+        assert!(done_bytes <= total_bytes, "a rebuild has written {done_bytes} bytes, of {total_bytes}");
+        self.running.set(Some((started, progress)));
+        self.changed.open();
+    }
+
     /// Adds the bytes of a completed rebuild or copy.
     pub(super) fn count(&self, bytes: u64) {
         self.written.set(self.written.get() + bytes);
@@ -45,7 +53,7 @@ impl Rebuilder {
         let seconds = started.elapsed().as_secs_f64();
         let Progress { done_bytes, total_bytes } = progress;
         let bytes_per_second = if seconds > 0.0 { (done_bytes as f64 / seconds) as u64 } else { 0 };
-        let left = total_bytes.saturating_sub(done_bytes);
+        let left = total_bytes - done_bytes;
         Some(Rebuild {
             copied: self.copied.borrow().clone(),
             done_bytes,

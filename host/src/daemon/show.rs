@@ -5,7 +5,7 @@
 //! array has no metadata about them, nor they about arrays.
 
 use super::{
-    block::{Block, LINKS, lasting_users, link},
+    block::{Block, LINKS, front_number, lasting_users, link},
     has_bit, own_status,
     state::{Daemon, Phase, holds_back, log},
 };
@@ -78,6 +78,7 @@ impl Daemon {
 
     /// Opens the volume on the array, if there is one. Its acknowledged ends are stored in `tails`.
     async fn open_volume(&self, status: &ArrayStatus, tails: &Rc<TailFile>) -> Result<Option<Volume>> {
+        assert!(self.volume.borrow().is_none(), "the volume on '{}' is opened a second time", status.name);
         let volume = self.volume_on(self.noting(status, tails).await, &status.name).await?;
         self.volume.borrow_mut().clone_from(&volume);
         Ok(volume)
@@ -136,6 +137,9 @@ impl Daemon {
     /// Serves block devices in the background from now on.
     fn look_after(self: &Rc<Self>, served: Vec<(Rc<Block>, BlockDevice)>) {
         for (block, device) in served {
+            let other = self.blocks.borrow().iter().find(|other| other.front() == block.front()).cloned();
+            let other = other.map(|other| other.path.clone());
+            assert_eq!(other, None, "the block device that serves the same as {}", block.path.display());
             self.blocks.borrow_mut().push(block.clone());
             announce(&block.path);
             self.reactor.runtime().spawn(self.clone().keep(block, device));
@@ -183,6 +187,8 @@ impl Daemon {
         let report = Command::Report { first: ZoneIndex(0), count: self.array.geometry().zones };
         let done = self.array.submit(report).await;
         done.result?;
+        let (shown, zones) = (done.zones.len(), self.array.geometry().zones);
+        assert_eq!(shown, zones as usize, "zones in a report of the array, and zones of the array");
         let complete: Vec<u64> = match holds_back(status) {
             // An array that is written to continues where the assembly has found the ends.
             false => done.zones.iter().map(|zone| zone.wp_blocks).collect(),
@@ -302,6 +308,10 @@ impl Daemon {
 
     /// A namespace, or the volume on it.
     async fn front(&self, status: &ArrayStatus, namespace: Namespace) -> Result<Front> {
+        let number = front_number(Some(&namespace));
+        let other = self.blocks.borrow().iter().find(|other| other.front() == number).cloned();
+        let other = other.map(|other| other.path.clone());
+        assert_eq!(other, None, "the block device that serves namespace '{}' already", namespace.name());
         let device: Rc<dyn ZonedDevice> = Rc::new(namespace.clone());
         let volume = self.volume_on(device.clone(), &format!("{}/{}", status.name, namespace.name())).await?;
         Ok(Front { device, namespace: Some(namespace), volume })
@@ -443,6 +453,9 @@ impl Daemon {
             server.close().await;
         }
         self.set_phase(Phase::Ending);
+        let left =
+            self.blocks.borrow().iter().find(|block| !block.stop.get()).map(|block| block.path.clone());
+        assert!(leave || hidden.is_err() || left.is_none(), "the array is stopped with {left:?}");
         let array = self.array.status();
         if array.failed {
             // Nothing can be made durable any more, so the tails stay for the next process.
@@ -571,7 +584,7 @@ struct Front {
 impl Front {
     /// Its number among the devices of the array: 0 for the array itself.
     fn number(&self) -> u16 {
-        self.namespace.as_ref().map_or(0, |namespace| namespace.number() as u16 + 1)
+        front_number(self.namespace.as_ref())
     }
 
     fn face(&self) -> Face {
@@ -585,7 +598,9 @@ impl Front {
 /// Properties of the block devices of an array.
 fn options(status: &ArrayStatus) -> Options {
     let chunk_bytes = bytes(status.chunk_blocks);
-    let stripe_bytes = chunk_bytes * (status.members.len() - status.parities) as u64;
+    let (members, parities) = (status.members.len(), status.parities);
+    assert!(parities < members, "an array of {members} members has {parities} parities");
+    let stripe_bytes = chunk_bytes * (members - parities) as u64;
     Options {
         tag: ublk::tag(&status.uuid, 0),
         chunk_bytes: chunk_bytes as u32,

@@ -118,6 +118,8 @@ impl Daemon {
         let array = self.array.status();
         let members = array.members.iter();
         let before = self.told.replace(members.map(|member| member.state).collect());
+        let (was, is) = (before.len(), array.members.len());
+        assert!(was == 0 || was == is, "an array of {was} members has {is}");
         for (role, member) in array.members.iter().enumerate() {
             if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
