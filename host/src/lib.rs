@@ -12,6 +12,7 @@ mod bytes;
 pub mod cli;
 pub mod client;
 mod clock;
+mod crash;
 pub mod daemon;
 pub mod demo;
 pub mod drive;

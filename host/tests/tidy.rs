@@ -164,6 +164,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "clock",
             "output",
             "users",
+            "crash",
             "machine",
             "run",
             "ring",

@@ -18,13 +18,17 @@ mod top;
 mod volume;
 mod zone;
 
-use crate::output::{FAILED, HEALTHY, Output};
+use crate::{
+    crash,
+    output::{FAILED, HEALTHY, Output},
+};
 use args::{Benched, Cli, Emulate, Export, Transport, Verb, YesNo};
 use clap::{FromArgMatches, error::ErrorKind};
 use std::{ffi::OsString, process::ExitCode};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    crash::explain();
     if complete::answer() {
         return ExitCode::SUCCESS;
     }
