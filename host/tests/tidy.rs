@@ -410,6 +410,39 @@ fn code_has_no_panics_todos_or_ignored_tests() {
     }
 }
 
+/// Least numbers of assertions in 1,000 lines that are no tests.
+const ASSERTED: [(&str, f64); 5] = [
+    ("engine/src/raid", 0.2),
+    ("engine/src/volume", 5.0),
+    ("engine/src/vzone", 5.0),
+    ("engine/src/adapt", 5.0),
+    ("host/src/daemon", 5.0),
+];
+
+/// Invariants are checked in production. Assertions at compile time, and those of debug builds, do not count.
+#[test]
+fn assertions_per_thousand_lines() {
+    let all = sources(&["engine", "host"]);
+    for (folder, least) in ASSERTED {
+        let (mut lines, mut asserted) = (0, 0);
+        for path in all.iter().filter(|path| path.starts_with(root().join(folder))) {
+            let text = fs::read_to_string(path).unwrap();
+            lines += text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count();
+            let is_one = |line: &str| {
+                ["assert!(", "assert_eq!(", "assert_ne!("]
+                    .iter()
+                    .any(|word| line.trim_start().starts_with(word))
+            };
+            asserted += code_lines(path).iter().filter(|(_, line)| is_one(line)).count();
+        }
+        let density = asserted as f64 * 1000.0 / lines as f64;
+        assert!(
+            density >= least,
+            "{folder}: {asserted} assertions in {lines} lines; at least {least} in 1,000"
+        );
+    }
+}
+
 /// Words of all comments of a crate, its tests included, in lower case; without code in backticks.
 fn comment_words(name: &str) -> Vec<String> {
     let mut words = Vec::new();
