@@ -618,6 +618,17 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "zone 2 is reset while ZoneRecord { live: 64, state: ClosedData")]
+    fn space_ends_process_before_reset_of_live_zone() {
+        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
+        let zone = space.begin(Who::Writer).unwrap();
+        space.moved((0, 0), (space.place(zone, 1), 1));
+        space.close(zone);
+        space.check_counts();
+        space.check_dead(zone);
+    }
+
+    #[test]
     fn space_counts_room_in_grains_zero_always_fits() {
         let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
         let zone = space.begin(Who::Writer).unwrap();

@@ -365,6 +365,19 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "zone 2 becomes Dirty, and was Dirty instead of [Given]")]
+    fn arbiter_ends_process_if_zone_is_released_twice() {
+        let mut arbiter = arbiter();
+        reserve_all(&mut arbiter);
+        assert!(arbiter.want(2));
+        arbiter.take(2);
+        // No audit is asked for, and the zone is not active.
+        arbiter.retire(2);
+        arbiter.give_up(2);
+        arbiter.give_up(2);
+    }
+
+    #[test]
     fn arbiter_audit_rejects_double_and_missing_owner() {
         let mut arbiter = arbiter();
         reserve_all(&mut arbiter);
