@@ -34,7 +34,7 @@ pub fn model() -> Model {
 
 /// A step of a row, by zone and offset.
 #[derive(Clone, Copy, Debug)]
-pub enum Do {
+pub enum Action {
     Write(u64, u64, u64),
     Append(u32, u64),
     Read(u64, u64, u64),
@@ -55,10 +55,10 @@ pub enum Do {
     Offline(u32),
 }
 
-use Do::*;
+use Action::*;
 
 /// The command of a step. State changes by the drive itself have none: a flush takes their place.
-pub fn command(step: Do) -> Command {
+pub fn command(step: Action) -> Command {
     let data = |blocks: u64| Buf::copy_of(&vec![7; blocks as usize * BLOCK]);
     let one = |zone| Zones::One(ZoneIndex(zone));
     let zones = Zones::All;
@@ -84,12 +84,12 @@ pub fn command(step: Do) -> Command {
 
 /// Name, steps before (all of which succeed), the tested step, its result, and then number, state, write pointer and
 /// ZRWA of a zone.
-pub type Row = (&'static str, &'static [Do], Do, Result<(), Status>, u32, ZoneState, u64, bool);
+pub type Row = (&'static str, &'static [Action], Action, Result<(), Status>, u32, ZoneState, u64, bool);
 
 use ZoneState::{Closed, Empty, ExplicitlyOpen as Explicit, Full, ImplicitlyOpen as Implicit};
 
-const LIMIT_OPEN: &[Do] = &[Open(0), Open(1), Open(2)];
-const LIMIT_ACTIVE: &[Do] = &[Write(0, 0, 1), Write(1, 0, 1), Write(2, 0, 1), Close(0), Write(3, 0, 1)];
+const LIMIT_OPEN: &[Action] = &[Open(0), Open(1), Open(2)];
+const LIMIT_ACTIVE: &[Action] = &[Write(0, 0, 1), Write(1, 0, 1), Write(2, 0, 1), Close(0), Write(3, 0, 1)];
 
 #[rustfmt::skip]
 pub const ROWS: &[Row] = &[

@@ -2,7 +2,7 @@
 
 use emu::{
     conformance::{
-        Do::{self, *},
+        Action::{self, *},
         ROWS, command, model,
     },
     ssd::{
@@ -19,7 +19,7 @@ use engine::{
 };
 use std::rc::Rc;
 
-fn perform(ssd: &mut Ssd, step: Do) -> Result<(), DeviceError> {
+fn perform(ssd: &mut Ssd, step: Action) -> Result<(), DeviceError> {
     match step {
         ReadOnly(zone) => ssd.faults().after(0, Fault::ReadOnly(ZoneIndex(zone))),
         Offline(zone) => ssd.faults().after(0, Fault::Offline(ZoneIndex(zone))),
@@ -70,7 +70,7 @@ fn zone_rules_hold_on_overlay() {
     for below in [true, false] {
         for &(name, before, step, result, zone, state, wp, zrwa) in ROWS {
             // Zone faults can be injected into the drive only, not into the overlay.
-            let befalls = |step: &Do| matches!(step, ReadOnly(_) | Offline(_));
+            let befalls = |step: &Action| matches!(step, ReadOnly(_) | Offline(_));
             if befalls(&step) || !below && before.iter().any(befalls) {
                 continue;
             }

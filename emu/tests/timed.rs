@@ -3,7 +3,7 @@
 
 use emu::{
     clock::Clock,
-    conformance::{Do, ROWS, command, model},
+    conformance::{Action, ROWS, command, model},
     rng::Rng,
     ssd::{
         Cause, Fault, Model, Ssd, TimedDrive,
@@ -60,12 +60,12 @@ fn timed_drive_keeps_zone_rules() {
     for timing in presets() {
         for &(name, before, step, result, zone, state, wp, zrwa) in ROWS {
             let (drive, clock) = drive(&timing, Some(7));
-            let perform = |step: Do| {
+            let perform = |step: Action| {
                 match step {
-                    Do::ReadOnly(zone) => {
+                    Action::ReadOnly(zone) => {
                         drive.ssd().borrow_mut().faults().after(0, Fault::ReadOnly(ZoneIndex(zone)))
                     }
-                    Do::Offline(zone) => {
+                    Action::Offline(zone) => {
                         drive.ssd().borrow_mut().faults().after(0, Fault::Offline(ZoneIndex(zone)))
                     }
                     _ => (),
@@ -418,12 +418,12 @@ fn timed_compressing_drive_keeps_zone_rules() {
         let scheme = Scheme::Braid(Choice::BySizes);
         let ssd = Ssd::new(geometry.clone(), Box::new(CompressedMedia::new(&geometry, scheme)));
         let drive = TimedDrive::new(Rc::new(RefCell::new(ssd)), &Timing::zn540(), &clock, Some(7));
-        let perform = |step: Do| {
+        let perform = |step: Action| {
             match step {
-                Do::ReadOnly(zone) => {
+                Action::ReadOnly(zone) => {
                     drive.ssd().borrow_mut().faults().after(0, Fault::ReadOnly(ZoneIndex(zone)))
                 }
-                Do::Offline(zone) => {
+                Action::Offline(zone) => {
                     drive.ssd().borrow_mut().faults().after(0, Fault::Offline(ZoneIndex(zone)))
                 }
                 _ => (),

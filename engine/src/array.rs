@@ -6,15 +6,15 @@
 //! [`Array::take_over`], and repaired with [`Array::attach`] and [`Array::rebuild`].
 
 use crate::{
-    buf::{BufPool, Source},
+    buf::{BufPool, BufSource},
+    deferred::ArrayHandle,
     device::{Command, Completion, Geometry, ZonedDevice},
     format::Uuid,
-    provisional::Handle,
     raid::{
         create,
         error::NoReplacement,
         geometry::Layout,
-        recover::assemble::{Told, assemble, look},
+        recover::assemble::{KnownEnds, assemble, look},
     },
     runtime::Runtime,
     zone::Lba,
@@ -22,22 +22,22 @@ use crate::{
 use std::rc::Rc;
 
 pub use crate::raid::{
-    Behaviour, Drive, PowerMark, Tails,
+    ArrayOptions, Drive, PowerMark, Tails,
     create::{CreateOptions, Design},
     error::ArrayError,
-    events::{Event, Noted},
+    events::{Event, EventList},
     health::{Cause, Condition, Health, Remedy},
     recover::scan::examine,
     status::{
-        ArrayStatus, Examined, Inspected, LeftOut, LostBlocks, MemberState, MemberStatus, OfflineZone,
-        Progress, Rebuilt, Replaced, UnfinishedCopy,
+        ArrayInspection, ArrayStatus, DriveExamination, LostBlocks, MemberState, MemberStatus, OfflineZone,
+        Progress, RebuildOutcome, ReplaceOutcome, SkippedPart, UnfinishedCopy,
     },
 };
 
 /// N zoned devices as one. Clones are the same array. Its tasks belong to the runtime: the array runs, and keeps its
 /// drives open, until it is closed ([`Array::close`]), or its tasks are dropped by [`Runtime::clear`].
 #[derive(Clone)]
-pub struct Array(pub(crate) Rc<Handle>);
+pub struct Array(pub(crate) Rc<ArrayHandle>);
 
 impl Array {
     /// Creates an array of `drives`, in the order of their roles. Every zone of them is reset.
@@ -51,7 +51,7 @@ impl Array {
         options: CreateOptions,
         drives: Vec<Drive>,
     ) -> Result<Array, ArrayError> {
-        Array::create_with(runtime, options, drives, Behaviour::default()).await
+        Array::create_with(runtime, options, drives, ArrayOptions::default()).await
     }
 
     /// The array that [`Array::create`] would make of `drives` with options from [`Array::spares_for`]; writes nothing.
@@ -73,7 +73,7 @@ impl Array {
         options: &CreateOptions,
         drives: &[Drive],
     ) -> Result<CreateOptions, ArrayError> {
-        create::with_spares(runtime, options, drives, Behaviour::default()).await
+        create::with_spares(runtime, options, drives, ArrayOptions::default()).await
     }
 
     /// Zones of a drive that are read-only or offline.
@@ -86,16 +86,16 @@ impl Array {
         runtime: &Runtime,
         options: CreateOptions,
         drives: Vec<Drive>,
-        behaviour: Behaviour,
+        behaviour: ArrayOptions,
     ) -> Result<Array, ArrayError> {
         let raid = create::create(runtime, &options, drives, behaviour).await?;
-        Ok(Array(Handle::new(raid)))
+        Ok(Array(ArrayHandle::new(raid)))
     }
 
     /// Assembles the array that `drives`, in any order, are members of, and recovers it from a crash. As many members
     /// may be missing as there are parities.
     pub async fn assemble(runtime: &Runtime, drives: Vec<Drive>) -> Result<Array, ArrayError> {
-        Array::assemble_with(runtime, drives, None, Behaviour::default()).await
+        Array::assemble_with(runtime, drives, None, ArrayOptions::default()).await
     }
 
     /// As [`Array::assemble`], after a process that ran the array has died while the drives kept power: everything that
@@ -106,7 +106,7 @@ impl Array {
         drives: Vec<Drive>,
         tails: &Tails,
     ) -> Result<Array, ArrayError> {
-        Array::assemble_with(runtime, drives, Some(tails), Behaviour::default()).await
+        Array::assemble_with(runtime, drives, Some(tails), ArrayOptions::default()).await
     }
 
     /// As [`Array::assemble`], or [`Array::take_over`] if there are `tails`, for experiments.
@@ -114,20 +114,20 @@ impl Array {
         runtime: &Runtime,
         drives: Vec<Drive>,
         tails: Option<&Tails>,
-        behaviour: Behaviour,
+        behaviour: ArrayOptions,
     ) -> Result<Array, ArrayError> {
-        Ok(Array(Handle::new(assemble(runtime, drives, tails, behaviour).await?)))
+        Ok(Array(ArrayHandle::new(assemble(runtime, drives, tails, behaviour).await?)))
     }
 
     /// As [`Array::assemble_with`], but if members are missing that are not out yet, the array is in deferred-write
     /// mode: nothing is written before the first command that changes something, or [`Array::begin`].
-    pub async fn assemble_provisionally(
+    pub async fn assemble_deferred(
         runtime: &Runtime,
         drives: Vec<Drive>,
         tails: Option<&Tails>,
-        behaviour: Behaviour,
+        behaviour: ArrayOptions,
     ) -> Result<Array, ArrayError> {
-        Ok(Array(Handle::assemble_provisionally(runtime, drives, tails, behaviour).await?))
+        Ok(Array(ArrayHandle::assemble_deferred(runtime, drives, tails, behaviour).await?))
     }
 
     /// As [`Array::assemble_with`], but the array can only be read, and nothing is written on the drives.
@@ -135,14 +135,14 @@ impl Array {
         runtime: &Runtime,
         drives: Vec<Drive>,
         tails: Option<&Tails>,
-        behaviour: Behaviour,
+        behaviour: ArrayOptions,
     ) -> Result<Array, ArrayError> {
-        Ok(Array(Handle::assemble_read_only(runtime, drives, tails, behaviour).await?))
+        Ok(Array(ArrayHandle::assemble_read_only(runtime, drives, tails, behaviour).await?))
     }
 
     /// Whether the array is in deferred-write mode: nothing has been written on the drives, since members are missing.
-    pub fn is_provisional(&self) -> bool {
-        self.0.is_provisional()
+    pub fn is_deferred(&self) -> bool {
+        self.0.is_deferred()
     }
 
     /// Whether the array can only be read.
@@ -203,7 +203,7 @@ impl Array {
         runtime: &Runtime,
         drives: Vec<Drive>,
         tails: Option<&Tails>,
-    ) -> Result<Inspected, ArrayError> {
+    ) -> Result<ArrayInspection, ArrayError> {
         Array::inspect_with(runtime, drives, &[], tails).await
     }
 
@@ -213,9 +213,9 @@ impl Array {
         drives: Vec<Drive>,
         filled: &[Drive],
         tails: Option<&Tails>,
-    ) -> Result<Inspected, ArrayError> {
-        let told = Told { tails, ..Told::default() };
-        look(runtime, drives, told, Behaviour::default()).await?.inspected(filled).await
+    ) -> Result<ArrayInspection, ArrayError> {
+        let told = KnownEnds { tails, ..KnownEnds::default() };
+        look(runtime, drives, told, ArrayOptions::default()).await?.inspected(filled).await
     }
 
     /// The unfinished copy of a member to `drive` that [`Array::replace`] would continue; `None` if there is none.
@@ -265,7 +265,7 @@ impl Array {
         member: usize,
         drive: Drive,
         progress: &dyn Fn(Progress),
-    ) -> Result<Replaced, ArrayError> {
+    ) -> Result<ReplaceOutcome, ArrayError> {
         self.begin().await?;
         let raid = &self.0.raid();
         raid.members.check(member)?;
@@ -274,10 +274,10 @@ impl Array {
         }
         raid.members.check_unused(&drive)?;
         match raid.replace(member, &drive, progress).await? {
-            Some(bytes) => Ok(Replaced::Copied { bytes }),
+            Some(bytes) => Ok(ReplaceOutcome::Copied { bytes }),
             None => {
                 self.attach(member, drive).await?;
-                Ok(Replaced::Attached)
+                Ok(ReplaceOutcome::Attached)
             }
         }
     }
@@ -288,7 +288,7 @@ impl Array {
     ///
     /// # Errors
     /// The drive under repair or too many others failed, or a rebuild is under way already.
-    pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<Rebuilt, ArrayError> {
+    pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<RebuildOutcome, ArrayError> {
         self.begin().await?;
         self.0.raid().rebuild(progress).await
     }
@@ -317,7 +317,7 @@ impl Array {
     }
 
     /// Takes new buffers from `source` from now on, as long as it has any.
-    pub fn feed(&self, source: Source) {
+    pub fn feed(&self, source: BufSource) {
         *self.0.raid().pool.borrow_mut() = BufPool::fed_by(source);
     }
 
@@ -332,7 +332,7 @@ impl Array {
     }
 
     /// Events of the array from number `since` on, as far as they are still kept.
-    pub fn events(&self, since: u64) -> Noted {
+    pub fn events(&self, since: u64) -> EventList {
         self.0.raid().events.since(since)
     }
 
@@ -343,7 +343,7 @@ impl Array {
     /// # Errors
     /// [`ArrayError::Fenced`].
     pub async fn check_fence(&self) -> Result<(), ArrayError> {
-        match self.is_provisional() || self.is_read_only() {
+        match self.is_deferred() || self.is_read_only() {
             true => Ok(()),
             false => self.0.raid().check_fence().await,
         }

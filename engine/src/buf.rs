@@ -220,17 +220,17 @@ impl std::ops::DerefMut for BufMut {
 #[derive(Default)]
 pub struct BufPool {
     classes: [Vec<Buf>; 16],
-    source: Option<Source>,
+    source: Option<BufSource>,
 }
 
 /// Lends a buffer of that many bytes, a power of two of blocks; `None` if it has none left.
-pub type Source = Rc<dyn Fn(usize) -> Option<Buf>>;
+pub type BufSource = Rc<dyn Fn(usize) -> Option<Buf>>;
 
 impl BufPool {
     const KEPT_PER_CLASS: usize = 256;
 
     /// A pool that asks `source` for new buffers first.
-    pub fn fed_by(source: Source) -> BufPool {
+    pub fn fed_by(source: BufSource) -> BufPool {
         BufPool { source: Some(source), ..BufPool::default() }
     }
 

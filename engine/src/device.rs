@@ -46,8 +46,8 @@ pub trait ZonedDevice {
     }
 
     /// Model, serial number and size of the device, as far as it reports them.
-    fn plate(&self) -> Plate {
-        Plate { size_bytes: self.geometry().size_bytes(), ..Plate::default() }
+    fn drive_id(&self) -> DriveId {
+        DriveId { size_bytes: self.geometry().size_bytes(), ..DriveId::default() }
     }
 }
 
@@ -56,7 +56,7 @@ pub const LASTING_EPOCH: u64 = (1 << 48) - 1;
 
 /// Model, serial number and size, as on the drive's label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plate {
+pub struct DriveId {
     /// Empty if the drive does not report it.
     pub model: String,
     /// Empty if the drive does not report it.
@@ -368,9 +368,9 @@ impl std::fmt::Display for Status {
 
 /// The future result of a command. Resolves to [`Done`].
 #[must_use = "a dropped completion is orphaned: its errors are lost"]
-pub struct Completion(State);
+pub struct Completion(CompletionState);
 
-enum State {
+enum CompletionState {
     Ready(Done),
     Pending(SlotRef),
     Taken,
@@ -381,20 +381,20 @@ pub struct Completer(SlotRef);
 
 /// Holds the result of a command until its future takes it.
 #[derive(Default)]
-struct Slot {
+struct CompletionSlot {
     done: RefCell<Option<Done>>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// One of the two references to a slot; dropping the last one returns the slot to the pool.
 struct SlotRef {
-    slot: Option<Rc<Slot>>,
+    slot: Option<Rc<CompletionSlot>>,
     slots: Rc<Slots>,
 }
 
 /// Pool of reusable slots, so that a command does not allocate once warm.
 #[derive(Default)]
-pub struct Slots(RefCell<Vec<Rc<Slot>>>);
+pub struct Slots(RefCell<Vec<Rc<CompletionSlot>>>);
 
 impl Slots {
     /// A connected sender and future.
@@ -402,12 +402,12 @@ impl Slots {
         let slot = self.0.borrow_mut().pop().unwrap_or_default();
         let other = SlotRef { slot: Some(slot.clone()), slots: self.clone() };
         let this = SlotRef { slot: Some(slot), slots: self.clone() };
-        (Completer(this), Completion(State::Pending(other)))
+        (Completer(this), Completion(CompletionState::Pending(other)))
     }
 }
 
 impl SlotRef {
-    fn get(&self) -> Option<&Slot> {
+    fn get(&self) -> Option<&CompletionSlot> {
         self.slot.as_deref()
     }
 }
@@ -455,7 +455,7 @@ impl Drop for Completer {
 impl Completion {
     /// A completion that has its result already.
     pub fn ready(done: Done) -> Completion {
-        Completion(State::Ready(done))
+        Completion(CompletionState::Ready(done))
     }
 
     /// A completion that has failed already.
@@ -466,13 +466,13 @@ impl Completion {
     /// Takes the result, if it is there and was not taken before.
     pub fn take(&mut self) -> Option<Done> {
         let done = match &self.0 {
-            State::Pending(slot) => slot.get()?.done.borrow_mut().take()?,
-            _ => match std::mem::replace(&mut self.0, State::Taken) {
-                State::Ready(done) => return Some(done),
+            CompletionState::Pending(slot) => slot.get()?.done.borrow_mut().take()?,
+            _ => match std::mem::replace(&mut self.0, CompletionState::Taken) {
+                CompletionState::Ready(done) => return Some(done),
                 _ => return None,
             },
         };
-        self.0 = State::Taken;
+        self.0 = CompletionState::Taken;
         Some(done)
     }
 }
@@ -484,7 +484,7 @@ impl Future for Completion {
         if let Some(done) = self.take() {
             return Poll::Ready(done);
         }
-        if let State::Pending(slot) = &self.0
+        if let CompletionState::Pending(slot) = &self.0
             && let Some(slot) = slot.get()
         {
             let mut waker = slot.waker.borrow_mut();

@@ -26,20 +26,20 @@ use crate::{
         superblock::{AGGREGATES, Order, Stage, Superblock},
     },
     raid::{
-        Behaviour, Drive,
-        catalog::Catalog,
+        ArrayOptions, Drive,
+        bad_blocks::BadBlockMap,
         create::array_geometry,
         erase::{reset_each, wipe, wipe_filled},
         error::{ArrayError, BadDrive, DriveFault, NoArray},
         geometry::META_ZONES,
-        holes::HoleMap,
-        journal::{label::read_label, logged::Live, read::NoLog},
+        journal::{label::read_label, logged::LiveRecords, read::NoLog},
         parts::Raid,
         recover::{
-            assemble::{Told, look},
+            assemble::{KnownEnds, look},
             membership::effective,
             scan::{Candidate, find_log, prepare},
         },
+        zone_records::ZoneRecords,
     },
     runtime::Runtime,
     zone::{ZoneIndex, ZoneState},
@@ -55,7 +55,7 @@ impl Array {
     /// # Errors
     /// The array could not be assembled; or a member could not be written, and then some may have been updated.
     pub async fn change(runtime: &Runtime, drives: Vec<Drive>, change: &Change) -> Result<(), ArrayError> {
-        look(runtime, drives, Told::default(), Behaviour::default()).await?.relabel(change).await
+        look(runtime, drives, KnownEnds::default(), ArrayOptions::default()).await?.relabel(change).await
     }
 
     /// Changes a property of this array, while it runs.
@@ -63,7 +63,7 @@ impl Array {
     /// # Errors
     /// The array is in deferred-write mode or read-only: a write would make a missing member stale. Or it has failed.
     pub async fn change_running(&self, change: &Change) -> Result<(), ArrayError> {
-        if self.is_provisional() {
+        if self.is_deferred() {
             return Err(ArrayError::HoldsBack);
         }
         if self.is_read_only() {
@@ -149,11 +149,16 @@ async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Resul
     let superblock = Superblock { stage: Stage::Ending, event, ..candidate.superblock().clone() };
     let (role, zones) = (log.origin.member as usize, vec![ZoneRecord::default(); superblock.zones as usize]);
     let geometry = array_geometry(&superblock, device.geometry().volatile_cache);
-    let catalog = Catalog::new(zones, Vec::new(), HoleMap::default());
-    let raid = Raid::new(runtime, superblock, geometry, catalog, event, Behaviour::default());
+    let zone_records = ZoneRecords::new(zones, Vec::new(), BadBlockMap::default());
+    let raid = Raid::new(runtime, superblock, geometry, zone_records, event, ArrayOptions::default());
     let (drive, device) = (drive.device.clone(), device.clone());
-    let log =
-        raid.new_log(role, drive, (device, log.moved.clone()), (log.zone, log.generation), Live::default());
+    let log = raid.new_log(
+        role,
+        drive,
+        (device, log.moved.clone()),
+        (log.zone, log.generation),
+        LiveRecords::default(),
+    );
     log.resume_at(candidate.log.wp_blocks, candidate.log.place);
     raid.members.put(role, candidate.drive.name.clone(), log.clone());
     log.checkpoint(&*raid, true).await?;

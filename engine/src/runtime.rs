@@ -74,9 +74,9 @@ pub async fn give_way() {
 
 /// Runs tasks on the calling thread. Clones share the same tasks.
 #[derive(Clone)]
-pub struct Runtime(Rc<Inner>);
+pub struct Runtime(Rc<RuntimeInner>);
 
-struct Inner {
+struct RuntimeInner {
     /// By number; `None` while a task is polled, and when it has ended.
     tasks: RefCell<Vec<Option<Task>>>,
     /// Numbers of tasks that have ended, for reuse, with their wakers.
@@ -202,7 +202,7 @@ impl Runtime {
     }
 
     fn with_order(random: Option<Cell<u64>>) -> Runtime {
-        Runtime(Rc::new(Inner {
+        Runtime(Rc::new(RuntimeInner {
             tasks: RefCell::default(),
             free: RefCell::default(),
             ready: Arc::default(),
@@ -233,7 +233,7 @@ impl Runtime {
 
     /// Draws an id of 128 bits that no runtime draws again.
     pub fn draw_id(&self) -> [u8; 16] {
-        let Inner { entropy, ids, .. } = &*self.0;
+        let RuntimeInner { entropy, ids, .. } = &*self.0;
         ids.set(ids.get() + 1);
         let half = |entropy: u64| {
             let drawn = split_mix(&Cell::new(entropy));
@@ -388,17 +388,17 @@ pub struct Exclusive {
 }
 
 /// The lock, or a place in its queue; given up when dropped.
-pub struct Held<'e> {
+pub struct ExclusiveGuard<'e> {
     of: &'e Exclusive,
     ticket: u64,
 }
 
 impl Exclusive {
     /// Waits for the lock.
-    pub async fn take(&self) -> Held<'_> {
+    pub async fn take(&self) -> ExclusiveGuard<'_> {
         let ticket = self.tickets.replace(self.tickets.get() + 1);
         self.queue.borrow_mut().push_back(ticket);
-        let held = Held { of: self, ticket };
+        let held = ExclusiveGuard { of: self, ticket };
         while self.queue.borrow().front() != Some(&ticket) {
             self.next.wait().await;
         }
@@ -406,7 +406,7 @@ impl Exclusive {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for ExclusiveGuard<'_> {
     fn drop(&mut self) {
         self.of.queue.borrow_mut().retain(|ticket| *ticket != self.ticket);
         self.of.next.open();
@@ -415,14 +415,14 @@ impl Drop for Held<'_> {
 
 /// An operation of which one run serves all callers that came before it began.
 #[derive(Default)]
-pub struct Combined {
+pub struct CombinedOperation {
     turn: Exclusive,
     begun: Cell<u64>,
     /// The last successful run.
     good: Cell<u64>,
 }
 
-impl Combined {
+impl CombinedOperation {
     /// Runs the operation, unless a run has begun after this call and succeeded.
     pub async fn run<F, E>(&self, work: impl FnOnce() -> F) -> Result<(), E>
     where
@@ -551,7 +551,7 @@ mod tests {
     fn combined_runs_once_for_requests_before_its_start() {
         let (runtime, begun, results) =
             (Runtime::new(), Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
-        let (combined, gate) = (Rc::new(Combined::default()), Rc::new(Gate::default()));
+        let (combined, gate) = (Rc::new(CombinedOperation::default()), Rc::new(Gate::default()));
         // The second run fails: a caller that waited for it begins another one.
         let ask = || {
             let (combined, gate, begun, results) =

@@ -46,7 +46,7 @@ pub struct WriteEffect {
 }
 
 #[derive(Clone, Copy)]
-struct Zone {
+struct TableZone {
     wp: u64,
     state: ZoneState,
     zrwa: bool,
@@ -66,7 +66,7 @@ pub struct ZoneTable {
     max_open: u32,
     max_active: u32,
     zrwa: Option<Zrwa>,
-    zones: Vec<Zone>,
+    zones: Vec<TableZone>,
     open: u32,
     active: u32,
     /// Active zones that are not in this table and count against the limit as well.
@@ -91,7 +91,7 @@ impl ZoneTable {
             let granularity = zrwa.granularity_blocks;
             assert!(granularity > 0 && granularity <= zrwa.size_blocks, "ZRWA granularity {granularity}");
         }
-        let empty = Zone { wp: 0, state: ZoneState::Empty, zrwa: false, previous: NONE, next: NONE };
+        let empty = TableZone { wp: 0, state: ZoneState::Empty, zrwa: false, previous: NONE, next: NONE };
         ZoneTable {
             zone_size: size,
             capacity,
@@ -463,7 +463,7 @@ impl ZoneTable {
 
     /// The effect of moving a write pointer, if the zone is open or can be opened.
     fn advance(&self, zone: u32, offset_blocks: u64, wp_blocks: u64) -> Result<WriteEffect, Status> {
-        let Zone { wp: wp_before_blocks, state, .. } = self.zones[zone as usize];
+        let TableZone { wp: wp_before_blocks, state, .. } = self.zones[zone as usize];
         self.check_resources(state)?;
         let filled = wp_blocks == self.capacity;
         Ok(WriteEffect { zone: ZoneIndex(zone), offset_blocks, wp_before_blocks, wp_blocks, filled })
@@ -521,7 +521,7 @@ impl ZoneTable {
     }
 
     fn unlink(&mut self, zone: u32) {
-        let Zone { previous, next, .. } = self.zones[zone as usize];
+        let TableZone { previous, next, .. } = self.zones[zone as usize];
         match self.zones.get_mut(previous as usize) {
             Some(z) => z.next = next,
             None => self.first_implicit = next,

@@ -54,7 +54,7 @@ pub struct Verify {
 
 /// A zone of the device, in blocks, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq)]
-struct Reported {
+struct ReportedZone {
     start: u64,
     capacity: u64,
     /// Blocks below the write pointer; the capacity if the zone is full.
@@ -64,7 +64,7 @@ struct Reported {
 
 /// State of a zone according to the log.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Known {
+struct ExpectedZone {
     generation: u64,
     acknowledged: u64,
     /// A reset was begun, and may be done.
@@ -112,7 +112,7 @@ impl Event {
     }
 }
 
-impl Known {
+impl ExpectedZone {
     fn learn(&mut self, event: Event) {
         match event {
             Event::Resetting(_) => self.resetting = true,
@@ -133,13 +133,13 @@ impl Known {
 }
 
 /// The state of each zone in the log. Only the last line may be torn.
-fn replay(log: &str) -> Result<Vec<Known>> {
-    let mut zones: Vec<Known> = Vec::new();
+fn replay(log: &str) -> Result<Vec<ExpectedZone>> {
+    let mut zones: Vec<ExpectedZone> = Vec::new();
     let whole = log.rfind('\n').map_or("", |end| &log[..end]);
     for line in whole.lines() {
         let (zone, event) = Event::parse(line).with_context(|| format!("the log says '{line}'"))?;
         if zones.len() <= zone {
-            zones.resize(zone + 1, Known::default());
+            zones.resize(zone + 1, ExpectedZone::default());
         }
         zones[zone].learn(event);
     }
@@ -174,12 +174,12 @@ fn fill(block: &mut [u8], seed: u64, zone: usize, generation: u64, place: u64) {
 }
 
 /// Memory that is aligned for direct I/O.
-struct Aligned {
+struct AlignedBuffer {
     memory: Vec<u8>,
     offset: usize,
 }
 
-impl Aligned {
+impl AlignedBuffer {
     fn new(length: usize) -> Self {
         let memory = vec![0; length + BLOCK];
         let offset = memory.as_ptr().align_offset(BLOCK);
@@ -207,13 +207,13 @@ fn blkzone(device: &Path, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn report(device: &Path) -> Result<Vec<Reported>> {
+fn report(device: &Path) -> Result<Vec<ReportedZone>> {
     let text = blkzone(device, &["report"])?;
     text.lines().map(|line| parse_report(line).with_context(|| format!("blkzone reports '{line}'"))).collect()
 }
 
 /// Parses a line of `blkzone report`, which has hexadecimal numbers of sectors of 512 bytes.
-fn parse_report(line: &str) -> Option<Reported> {
+fn parse_report(line: &str) -> Option<ReportedZone> {
     let sectors = |key: &str| {
         let rest = line.split_once(key)?.1.trim_start_matches([' ', ':']).strip_prefix("0x")?;
         let digits = rest.split(|c: char| !c.is_ascii_hexdigit()).next()?;
@@ -222,12 +222,12 @@ fn parse_report(line: &str) -> Option<Reported> {
     let full = line.contains("(fu)");
     let capacity = sectors("cap")?;
     let written = if full { capacity } else { sectors("wptr")? };
-    Some(Reported { start: sectors("start")?, capacity, written, full })
+    Some(ReportedZone { start: sectors("start")?, capacity, written, full })
 }
 
-struct Log(Mutex<fs::File>);
+struct RequestLog(Mutex<fs::File>);
 
-impl Log {
+impl RequestLog {
     fn open(path: &Path) -> Result<Self> {
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
         Ok(Self(Mutex::new(file.with_context(|| format!("cannot open {}", path.display()))?)))
@@ -242,7 +242,7 @@ impl Log {
 impl Load {
     pub fn run(&self) -> Result<()> {
         let target = &self.target;
-        let log = Log::open(&target.log)?;
+        let log = RequestLog::open(&target.log)?;
         let known = replay(&fs::read_to_string(&target.log)?)?;
         let zones = report(&target.device)?;
         ensure!(zones.len() >= self.zones, "{} has only {} zones", target.device.display(), zones.len());
@@ -271,19 +271,25 @@ impl Load {
 /// Writes to one zone.
 struct Writer<'a> {
     target: &'a Target,
-    log: &'a Log,
+    log: &'a RequestLog,
     number: usize,
-    zone: Reported,
+    zone: ReportedZone,
     generation: u64,
     numbers: Numbers,
     /// Handles for writes that complete in the drive's cache, and for durable writes.
     cached: fs::File,
     durable: fs::File,
-    buffer: Aligned,
+    buffer: AlignedBuffer,
 }
 
 impl<'a> Writer<'a> {
-    fn new(target: &'a Target, log: &'a Log, number: usize, zone: &Reported, known: &Known) -> Result<Self> {
+    fn new(
+        target: &'a Target,
+        log: &'a RequestLog,
+        number: usize,
+        zone: &ReportedZone,
+        known: &ExpectedZone,
+    ) -> Result<Self> {
         ensure!(!known.changing(), "the log of zone {number} has to be verified first");
         Ok(Self {
             target,
@@ -294,7 +300,7 @@ impl<'a> Writer<'a> {
             numbers: Numbers(target.seed ^ number as u64 ^ (zone.written << 20)),
             cached: open(&target.device, rustix::fs::OFlags::empty())?,
             durable: open(&target.device, rustix::fs::OFlags::DSYNC)?,
-            buffer: Aligned::new(LONGEST * BLOCK),
+            buffer: AlignedBuffer::new(LONGEST * BLOCK),
         })
     }
 
@@ -369,7 +375,7 @@ impl Verify {
     pub fn run(&self) -> Result<ExitCode> {
         let target = &self.target;
         let known = replay(&fs::read_to_string(&target.log).unwrap_or_default())?;
-        let log = Log::open(&target.log)?;
+        let log = RequestLog::open(&target.log)?;
         let file = open(&target.device, rustix::fs::OFlags::empty())?;
         let mut wrong = 0;
         let mut total = [0, 0];
@@ -399,13 +405,19 @@ impl Verify {
 }
 
 /// Checks a zone against the log. Returns the state that was seen, which is certain from now on.
-fn check(seed: u64, number: usize, known: &Known, zone: &Reported, file: &fs::File) -> Result<Vec<Event>> {
+fn check(
+    seed: u64,
+    number: usize,
+    known: &ExpectedZone,
+    zone: &ReportedZone,
+    file: &fs::File,
+) -> Result<Vec<Event>> {
     if known.resetting && zone.written == 0 {
         return Ok(vec![Event::Reset(known.generation + 1)]);
     }
     ensure!(!known.finished || zone.full, "a finished zone is not full any more");
     ensure!(zone.written >= known.acknowledged, "acknowledged blocks are above the write pointer");
-    let mut buffer = Aligned::new(LONGEST * BLOCK);
+    let mut buffer = AlignedBuffer::new(LONGEST * BLOCK);
     let mut expected = vec![0; BLOCK];
     // A zone that was finished early reads as zeros behind its data.
     let may_end_early = zone.full && (known.finishing || known.finished);
@@ -463,11 +475,11 @@ mod tests {
         file
     }
 
-    fn zone(written: u64) -> Reported {
-        Reported { start: 0, capacity: 100, written, full: written == 100 }
+    fn zone(written: u64) -> ReportedZone {
+        ReportedZone { start: 0, capacity: 100, written, full: written == 100 }
     }
 
-    fn known(log: &str) -> Known {
+    fn known(log: &str) -> ExpectedZone {
         replay(log).unwrap().remove(0)
     }
 
@@ -475,7 +487,7 @@ mod tests {
     fn zone_report_is_parsed_in_blocks() {
         let line = "  start: 0x000010000, len 0x010000, cap 0x00c000, wptr 0x000008 reset:0 non-seq:0, \
                     zcond: 2(oi) [type: 2(SEQ_WRITE_REQUIRED)]";
-        let expected = Reported { start: 0x2000, capacity: 0x1800, written: 1, full: false };
+        let expected = ReportedZone { start: 0x2000, capacity: 0x1800, written: 1, full: false };
         assert_eq!(parse_report(line), Some(expected));
         let full = parse_report(&line.replace("2(oi)", "14(fu)")).unwrap();
         assert_eq!(full.written, full.capacity);

@@ -129,7 +129,7 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
     let initramfs = room.path().join("initramfs");
     initramfs::write(&kernel, &initramfs)?;
     let qemu = machine.start(&kernel, &initramfs, &out, room.path())?;
-    let end = watch(qemu, machine, &notes, &room.path().join("qmp"), &mut Log::new(&out, sink)?)?;
+    let end = watch(qemu, machine, &notes, &room.path().join("qmp"), &mut OutputLog::new(&out, sink)?)?;
     // It is missing if QEMU has refused its arguments.
     let serial = room.path().join("serial");
     if serial.exists() {
@@ -142,7 +142,13 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
     })
 }
 
-fn watch(mut qemu: Child, machine: &Machine, notes: &Notes, socket: &Path, log: &mut Log) -> Result<End> {
+fn watch(
+    mut qemu: Child,
+    machine: &Machine,
+    notes: &Notes,
+    socket: &Path,
+    log: &mut OutputLog,
+) -> Result<End> {
     let limit = Instant::now() + Duration::from_secs(machine.time_limit);
     let mut reset_at: Option<Instant> = None;
     let signalled = Arc::new(AtomicBool::new(false));
@@ -248,12 +254,12 @@ impl Ask {
 }
 
 /// The output of the command, read from the shared directory.
-struct Log<'a> {
+struct OutputLog<'a> {
     file: fs::File,
     sink: &'a mut dyn Write,
 }
 
-impl<'a> Log<'a> {
+impl<'a> OutputLog<'a> {
     fn new(out: &Path, sink: &'a mut dyn Write) -> Result<Self> {
         let path = out.join("log");
         fs::write(&path, "")?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: host::alloc::Counting = host::alloc::Counting;
+static ALLOCATOR: host::alloc::CountingAllocator = host::alloc::CountingAllocator;
 
 fn main() -> ExitCode {
     let output = host::output::Output { json: std::env::args().any(|arg| arg == "--json") };

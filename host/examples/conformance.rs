@@ -8,7 +8,7 @@
 //! block layer are known to.
 #![allow(clippy::unwrap_used)]
 
-use emu::conformance::{Do, ROWS, Row, command, model};
+use emu::conformance::{Action, ROWS, Row, command, model};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Geometry, Status, ZonedDevice, Zones},
@@ -61,12 +61,12 @@ impl Bench {
     }
 
     /// Whether a drive of this kind can be asked for `step`.
-    fn knows(&self, step: Do) -> bool {
+    fn knows(&self, step: Action) -> bool {
         let geometry = self.geometry();
         match step {
-            Do::ReadOnly(_) | Do::Offline(_) => false,
-            Do::OpenZrwa(_) | Do::OpenAllZrwa | Do::Flush(..) => geometry.zrwa.is_some(),
-            Do::Append(..) => geometry.max_append_blocks > 0,
+            Action::ReadOnly(_) | Action::Offline(_) => false,
+            Action::OpenZrwa(_) | Action::OpenAllZrwa | Action::Flush(..) => geometry.zrwa.is_some(),
+            Action::Append(..) => geometry.max_append_blocks > 0,
             _ => true,
         }
     }
@@ -181,7 +181,7 @@ impl Bench {
 
 fn main() -> ExitCode {
     let path = std::env::args().nth(1).unwrap();
-    let qemu = drive::plate(Path::new(&path)).model.is_some_and(|model| model.starts_with("QEMU"));
+    let qemu = drive::drive_id(Path::new(&path)).model.is_some_and(|model| model.starts_with("QEMU"));
     let reactor = Reactor::default();
     let drive = match drive::open(&reactor, Path::new(&path)) {
         Ok(drive) => drive,

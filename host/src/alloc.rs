@@ -11,15 +11,15 @@ use std::{
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator, with a counter.
-pub struct Counting;
+pub struct CountingAllocator;
 
-/// Allocations and re-allocations of this process so far; 0 if [`Counting`] is not its allocator.
+/// Allocations and re-allocations of this process so far; 0 if [`CountingAllocator`] is not its allocator.
 pub fn allocations() -> u64 {
     ALLOCATIONS.load(Relaxed)
 }
 
 // SAFETY: the contract is that of `System`, to which every call is passed unchanged.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
         // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.

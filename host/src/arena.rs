@@ -25,7 +25,7 @@ pub struct Arena {
 }
 
 /// The part of an arena that a buffer borrows.
-struct Lent {
+struct LentBuffer {
     arena: Rc<Arena>,
     offset: usize,
     class: usize,
@@ -64,7 +64,7 @@ impl Arena {
             let room = SIZE - offset >= BLOCK << class;
             room.then(|| self.fresh.replace(offset + (BLOCK << class)))
         })?;
-        Some(Buf::lent(Box::new(Lent { arena: self.clone(), offset, class })))
+        Some(Buf::lent(Box::new(LentBuffer { arena: self.clone(), offset, class })))
     }
 }
 
@@ -76,7 +76,7 @@ impl Drop for Arena {
     }
 }
 
-impl Memory for Lent {
+impl Memory for LentBuffer {
     fn bytes(&self) -> &[u8] {
         // SAFETY: inside of the mapping, which lives as long as `self.arena`; it was zeroed by the kernel. No other
         // buffer has this part: it is returned only when `self` is dropped.
@@ -91,7 +91,7 @@ impl Memory for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBuffer {
     fn drop(&mut self) {
         if let Some(free) = self.arena.free.borrow_mut().get_mut(self.class) {
             free.push(self.offset);

@@ -69,7 +69,7 @@ fn options_with(parities: usize) -> CreateOptions {
 }
 
 #[derive(Serialize)]
-struct Costs {
+struct EngineCosts {
     level: String,
     members: usize,
     /// A sequential stream of 4 KiB writes, queue depth 64.
@@ -123,7 +123,7 @@ pub fn run(output: Output, rounds: usize, parities: usize) -> Result<u8> {
     let (pq_gb_s, pq_4k_gb_s) = (pq(rounds, pq_chunks, CHUNK_BYTES)?, pq(rounds, pq_chunks, BLOCK)?);
     let decode_gb_s = decode(rounds, pq_chunks)?;
     bar.finish_and_clear();
-    let costs = Costs {
+    let costs = EngineCosts {
         level: level(parities),
         members,
         write_4k_ns,
@@ -145,7 +145,7 @@ pub fn run(output: Output, rounds: usize, parities: usize) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-fn costs_text(costs: &Costs, level: &str) -> String {
+fn costs_text(costs: &EngineCosts, level: &str) -> String {
     let chunks = costs.pq_chunks;
     let mut rows = vec![
         ("4 KiB write, sequential, queue depth 64".to_string(), format!("{:.0} ns", costs.write_4k_ns)),

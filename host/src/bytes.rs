@@ -1,7 +1,7 @@
 //! Byte access to a volume, for NBD clients and block devices with small sectors: partly covered blocks are read,
 //! modified and written.
 //!
-//! Requests that change data hold a [`Claim`] on their blocks, so that overlapping ones are executed one after the
+//! Requests that change data hold a [`RangeClaim`] on their blocks, so that overlapping ones are executed one after the
 //! other. This keeps all parts of a block that are written at the same time; and the holder of a claim can check once,
 //! right before the first block changes, whether the request is still valid (`nbd/mod.rs`).
 //!
@@ -10,7 +10,7 @@
 
 use crate::ring::Ring;
 use engine::{
-    buf::{BLOCK, Buf, BufMut, BufPool, Source},
+    buf::{BLOCK, Buf, BufMut, BufPool, BufSource},
     device::{DeviceError, Status},
     runtime::Gate,
     volume::{SectorSize, Volume},
@@ -48,9 +48,9 @@ pub struct Bytes {
 }
 
 /// Exclusive access to the blocks of a request that changes them.
-pub struct Claim<'b>(Option<&'b Bytes>, Range<u64>);
+pub struct RangeClaim<'b>(Option<&'b Bytes>, Range<u64>);
 
-impl Drop for Claim<'_> {
+impl Drop for RangeClaim<'_> {
     fn drop(&mut self) {
         let Some(bytes) = self.0 else { return };
         bytes.claimed.borrow_mut().retain(|blocks| *blocks != self.1);
@@ -65,7 +65,7 @@ fn covering(at: u64, bytes: u64) -> Range<u64> {
 
 impl Bytes {
     /// Requests without free space wait with the timers of `ring`, if the volume is configured so; without it they fail.
-    pub fn of(volume: Volume, buffers: Source, ring: Option<Ring>) -> Bytes {
+    pub fn of(volume: Volume, buffers: BufSource, ring: Option<Ring>) -> Bytes {
         Bytes {
             volume,
             ring,
@@ -78,7 +78,7 @@ impl Bytes {
     }
 
     /// Access in whole sectors of the volume. If these are blocks, requests do not claim anything.
-    pub fn of_sectors(volume: Volume, buffers: Source, ring: Ring) -> Bytes {
+    pub fn of_sectors(volume: Volume, buffers: BufSource, ring: Ring) -> Bytes {
         Bytes { whole: volume.sector() == SectorSize::B4096, ..Bytes::of(volume, buffers, Some(ring)) }
     }
 
@@ -132,23 +132,23 @@ impl Bytes {
     }
 
     /// Waits until no other request holds a claim on a block of this range, which is not empty, and claims it.
-    pub async fn claim(&self, at: u64, bytes: u64) -> Claim<'_> {
+    pub async fn claim(&self, at: u64, bytes: u64) -> RangeClaim<'_> {
         let blocks = covering(at, bytes);
         if self.whole {
-            return Claim(None, blocks);
+            return RangeClaim(None, blocks);
         }
         let overlaps = |other: &Range<u64>| other.start < blocks.end && blocks.start < other.end;
         while self.claimed.borrow().iter().any(overlaps) {
             self.released.wait().await;
         }
         self.claimed.borrow_mut().push(blocks.clone());
-        Claim(Some(self), blocks)
+        RangeClaim(Some(self), blocks)
     }
 
     /// Writes the claimed range `at` from `data`, a [`Bytes::buffer`], which remains valid if the write fails.
     pub async fn write(
         &self,
-        claim: &Claim<'_>,
+        claim: &RangeClaim<'_>,
         (at, bytes): (u64, u64),
         data: &mut BufMut,
         fua: bool,
@@ -176,7 +176,11 @@ impl Bytes {
 
     /// Zeros a claimed range without deallocating it. On an overcommitted volume the zeros are written, so that blocks
     /// that are zeroed in advance, such as a journal, can be overwritten when the volume is full.
-    pub async fn zero_in_place(&self, claim: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
+    pub async fn zero_in_place(
+        &self,
+        claim: &RangeClaim<'_>,
+        (at, bytes): (u64, u64),
+    ) -> Result<(), DeviceError> {
         if !self.volume.is_over_committed() {
             return self.zero(claim, (at, bytes)).await;
         }
@@ -197,7 +201,7 @@ impl Bytes {
     }
 
     /// Zeros a claimed range; whole blocks are deallocated.
-    pub async fn zero(&self, claim: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
+    pub async fn zero(&self, claim: &RangeClaim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
         let end = at + bytes;
         let first = at.next_multiple_of(BLOCK_BYTES).min(end);
         let last = (end / BLOCK_BYTES * BLOCK_BYTES).max(first);
@@ -214,7 +218,7 @@ impl Bytes {
     }
 
     /// Deallocates the blocks that lie entirely in this claimed range.
-    pub async fn trim(&self, _: &Claim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
+    pub async fn trim(&self, _: &RangeClaim<'_>, (at, bytes): (u64, u64)) -> Result<(), DeviceError> {
         let end = (at + bytes) / BLOCK_BYTES * BLOCK_BYTES;
         self.discard(at.next_multiple_of(BLOCK_BYTES)..end).await
     }
@@ -248,7 +252,7 @@ mod tests {
     };
     use engine::{
         runtime::Runtime,
-        volume::{Behaviour, CreateOptions},
+        volume::{VolumeCreateOptions, VolumeOptions},
     };
     use std::rc::Rc;
 
@@ -256,10 +260,10 @@ mod tests {
         let drive = Rc::new(EmulatedDrive::in_memory(&Model::zn540().scaled(24, 1024).geometry));
         let made = Volume::create(
             drive.clone(),
-            CreateOptions { uuid: [1; 16], blocks: Some(500), ..CreateOptions::default() },
+            VolumeCreateOptions { uuid: [1; 16], blocks: Some(500), ..VolumeCreateOptions::default() },
         );
         runtime.block_on(made, || false).unwrap().unwrap();
-        let volume = Volume::open(runtime, drive, Behaviour::default());
+        let volume = Volume::open(runtime, drive, VolumeOptions::default());
         let volume = runtime.block_on(volume, || false).unwrap().unwrap();
         Bytes::of(volume, Rc::new(|_| None), None)
     }

@@ -28,19 +28,19 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_WITH_DRIVES: Duration = Duration::from_secs(30);
 
 /// Sockets that did not answer, with the reason: a process tries each once.
-static SILENT: Mutex<BTreeMap<PathBuf, Silence>> = Mutex::new(BTreeMap::new());
+static SILENT: Mutex<BTreeMap<PathBuf, NoAnswer>> = Mutex::new(BTreeMap::new());
 
 /// Why a socket did not answer.
 #[derive(Clone)]
-pub struct Silence {
+pub struct NoAnswer {
     pub why: String,
     /// This user has no permission to connect.
     pub is_denied: bool,
 }
 
-impl From<String> for Silence {
-    fn from(why: String) -> Silence {
-        Silence { why, is_denied: false }
+impl From<String> for NoAnswer {
+    fn from(why: String) -> NoAnswer {
+        NoAnswer { why, is_denied: false }
     }
 }
 
@@ -53,17 +53,17 @@ struct NoConnection(io::Error);
 pub struct Client {
     /// Socket of the daemon.
     pub socket: PathBuf,
-    stream: BufReader<Timed>,
+    stream: BufReader<TimedSocket>,
     pub about: About,
 }
 
 /// A socket with a deadline for reads.
-struct Timed {
+struct TimedSocket {
     socket: UnixStream,
     deadline: Option<Instant>,
 }
 
-impl Read for Timed {
+impl Read for TimedSocket {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -117,7 +117,7 @@ pub fn running() -> Result<Vec<Client>> {
                 let no_connection = error.downcast_ref::<NoConnection>();
                 let is_denied = no_connection
                     .is_some_and(|NoConnection(error)| error.kind() == ErrorKind::PermissionDenied);
-                fall_silent(&sockets[number], Silence { why: format!("{error:#}"), is_denied });
+                fall_silent(&sockets[number], NoAnswer { why: format!("{error:#}"), is_denied });
             }
         }
     }
@@ -128,13 +128,13 @@ pub fn running() -> Result<Vec<Client>> {
 }
 
 /// Sockets that did not answer this process, with the reason.
-pub fn silent() -> BTreeMap<PathBuf, Silence> {
+pub fn silent() -> BTreeMap<PathBuf, NoAnswer> {
     SILENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Socket of the daemon of the array with this UUID, and the reason why it did not answer this process; `None` if it
 /// did.
-pub fn silence_of(uuid: &str) -> Option<(PathBuf, Silence)> {
+pub fn silence_of(uuid: &str) -> Option<(PathBuf, NoAnswer)> {
     let of_it = |socket: &Path| socket.file_stem().is_some_and(|stem| stem.to_string_lossy() == uuid);
     silent().into_iter().find(|(socket, _)| of_it(socket))
 }
@@ -144,7 +144,7 @@ fn no_answer(patience: Duration) -> String {
 }
 
 /// Records that a socket does not answer, and reports the reason once.
-pub fn fall_silent(socket: &Path, silence: Silence) {
+pub fn fall_silent(socket: &Path, silence: NoAnswer) {
     let text = format!("{}: {}", socket.display(), silence.why);
     if SILENT.lock().unwrap_or_else(PoisonError::into_inner).insert(socket.to_path_buf(), silence).is_none() {
         note(&text);
@@ -201,7 +201,7 @@ impl Client {
         };
         socket.set_write_timeout(Some(PATIENCE)).context("the socket cannot be set up")?;
         let pid = socket_peercred(&socket).map(|who| who.pid.as_raw_nonzero());
-        let stream = BufReader::new(Timed { socket, deadline: None });
+        let stream = BufReader::new(TimedSocket { socket, deadline: None });
         let mut client = Client { socket: path.to_path_buf(), stream, about: About::default() };
         let who = |error: anyhow::Error| match pid {
             Ok(pid) => anyhow!("process {pid}: {error:#}"),
@@ -289,11 +289,11 @@ fn is_gone(error: &io::Error) -> bool {
 /// Parses an answer; the error tells another version of the protocol from invalid data.
 pub fn answer(line: &[u8]) -> Result<Answer> {
     #[derive(serde::Deserialize)]
-    struct Version {
+    struct DaemonVersion {
         protocol: u32,
     }
     let nonsense = "the daemon sent an invalid message";
-    let version: Version = serde_json::from_slice(line).context(nonsense)?;
+    let version: DaemonVersion = serde_json::from_slice(line).context(nonsense)?;
     let advice = if version.protocol > PROTOCOL { "use a newer zoneraid" } else { "restart the daemon" };
     ensure!(
         version.protocol == PROTOCOL,

@@ -2,7 +2,7 @@
 
 use engine::{
     array::{ArrayError, Drive, examine},
-    device::{Command, Plate},
+    device::{Command, DriveId},
     format::superblock::{Stage, SuperblockMember},
     raid::error::DriveFault,
     runtime::Runtime,
@@ -37,7 +37,7 @@ pub struct Label {
     pub autostart: bool,
     pub stage: Stage,
     /// Models, serial numbers and sizes of the members' drives, by role.
-    pub plates: Vec<Plate>,
+    pub drive_ids: Vec<DriveId>,
 }
 
 /// The member that a drive is being filled with a copy of.
@@ -87,7 +87,7 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             host: found.superblock.host.0,
             autostart: found.superblock.autostart,
             stage: found.superblock.stage,
-            plates: found.superblock.members.into_iter().map(|member| member.plate).collect(),
+            drive_ids: found.superblock.members.into_iter().map(|member| member.drive_id).collect(),
         }),
         // The caller names the drive already.
         Err(ArrayError::Drive(bad)) => match bad.fault {

@@ -5,6 +5,7 @@
 //! cost of the engine. Permitted imports between modules are listed in `tests/tidy.rs`.
 #![deny(unsafe_code)]
 
+pub mod ack_log;
 pub mod alloc;
 mod arena;
 pub mod bench;
@@ -25,7 +26,6 @@ pub mod members;
 pub mod name;
 pub mod nbd;
 pub mod output;
-pub mod packers;
 pub mod protocol;
 pub mod reactor;
 pub mod repair;
@@ -33,8 +33,8 @@ pub mod report;
 pub mod ring;
 pub mod run;
 pub mod size;
-pub mod tails;
 pub mod tenants;
 pub mod traffic;
 pub mod ublk;
 pub mod users;
+pub mod workers;

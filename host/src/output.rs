@@ -132,7 +132,7 @@ pub struct Output {
 }
 
 #[derive(Serialize)]
-struct Versioned<'a, T> {
+struct VersionedOutput<'a, T> {
     output_version: u32,
     #[serde(flatten)]
     content: &'a T,
@@ -157,7 +157,8 @@ impl Output {
     /// Prints `content`: as JSON, or through `text` for people.
     pub fn print<T: Serialize>(self, content: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
         if self.json {
-            let json = serde_json::to_string_pretty(&Versioned { output_version: OUTPUT_VERSION, content })?;
+            let json =
+                serde_json::to_string_pretty(&VersionedOutput { output_version: OUTPUT_VERSION, content })?;
             self.raw(&(escaped(&json) + "\n"))
         } else {
             self.raw(&paint(&visible(&text(content)), has_colours()))
@@ -209,11 +210,11 @@ impl Output {
 
     /// The progress of a copy to or from a zone, shown once it has taken longer than `PATIENCE`. The total of a pipe is
     /// not known.
-    pub fn transfer(self, what: &str, total_bytes: Option<u64>) -> Transfer {
+    pub fn transfer(self, what: &str, total_bytes: Option<u64>) -> CopyProgress {
         let hidden = ProgressDrawTarget::hidden();
         let bar = ProgressBar::with_draw_target(total_bytes, hidden);
         let template = if total_bytes.is_some() { BYTES_OF } else { BYTES };
-        Transfer { bar: dress(bar, what, template), pending: Cell::new(self.is_watched()) }
+        CopyProgress { bar: dress(bar, what, template), pending: Cell::new(self.is_watched()) }
     }
 
     /// Whether standard error is a terminal, and the output not JSON.
@@ -247,13 +248,13 @@ fn dress(bar: ProgressBar, what: &str, template: &str) -> ProgressBar {
 }
 
 /// Progress bar of a copy; removed from the screen when dropped.
-pub struct Transfer {
+pub struct CopyProgress {
     bar: ProgressBar,
     /// Whether the bar is still to be shown.
     pending: Cell<bool>,
 }
 
-impl Transfer {
+impl CopyProgress {
     /// Sets the bytes done.
     pub fn set_position(&self, bytes: u64) {
         if self.pending.get() && self.bar.elapsed() > PATIENCE {
@@ -264,7 +265,7 @@ impl Transfer {
     }
 }
 
-impl Drop for Transfer {
+impl Drop for CopyProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
@@ -334,7 +335,7 @@ pub fn new_uuid() -> Result<[u8; 16]> {
 pub fn undescribed<T: Serialize>(content: &T, schema: &str) -> Vec<String> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas").join(schema);
     let schema: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let printed = serde_json::to_value(Versioned { output_version: OUTPUT_VERSION, content }).unwrap();
+    let printed = serde_json::to_value(VersionedOutput { output_version: OUTPUT_VERSION, content }).unwrap();
     let fields = |value: &serde_json::Value| -> std::collections::BTreeSet<String> {
         value.as_object().unwrap().keys().cloned().collect()
     };

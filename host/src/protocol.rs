@@ -5,8 +5,8 @@ use crate::{
     drive::same_file,
     name::MemberName,
     report::{Compression, Rebuild, WhenFull},
-    tenants::{Wanted, WantedQos},
-    traffic::{Counted, Counts},
+    tenants::{NewNamespace, NewQos},
+    traffic::{Counts, TrafficCounts},
 };
 use anyhow::{Context, Result, ensure};
 use engine::volume::{Unit, Volume};
@@ -41,36 +41,36 @@ pub enum Request {
     About,
     /// A [`crate::report::Status`].
     Status,
-    /// Counters of block devices and drives: [`Asked`].
+    /// Counters of block devices and drives: [`TrafficReport`].
     Traffic,
     /// [`crate::report::Zones`] for all zones, or one.
     Zones { zone: Option<u32> },
-    /// Takes a member out: [`crate::report::Failed`].
+    /// Takes a member out: [`crate::report::FailReport`].
     Fail { member: MemberName },
-    /// Replaces a member. It is copied, or rebuilt if it is out or if `now` is set: [`crate::report::Rebuilt`].
+    /// Replaces a member. It is copied, or rebuilt if it is out or if `now` is set: [`crate::report::RebuildReport`].
     Replace { member: MemberName, drive: PathBuf, now: bool, yes: bool },
-    /// Cancels the running copy, that of the member or to the drive if one is named: [`crate::report::Failed`], or
+    /// Cancels the running copy, that of the member or to the drive if one is named: [`crate::report::FailReport`], or
     /// nothing if there is no such copy.
     CancelCopy { member: Option<MemberName> },
-    /// Continues an interrupted rebuild, or follows the running one: [`crate::report::Rebuilt`].
+    /// Continues an interrupted rebuild, or follows the running one: [`crate::report::RebuildReport`].
     Rebuild,
-    /// Describes the drive of a member: [`crate::report::Examined`].
+    /// Describes the drive of a member: [`crate::report::ExamineReport`].
     Examine { drive: PathBuf },
-    /// Makes this host the owner of the array: [`crate::report::Owned`].
+    /// Makes this host the owner of the array: [`crate::report::OwnerReport`].
     Adopt,
-    /// Sets whether the array starts automatically on its host: [`crate::report::Owned`].
+    /// Sets whether the array starts automatically on its host: [`crate::report::OwnerReport`].
     Autostart { yes: bool },
     /// Changes the volume: [`crate::report::VolumeSet`].
     SetVolume(VolumeChange),
     /// Adds a namespace with its block device: [`crate::report::Division`].
-    CreateNamespace(Wanted),
+    CreateNamespace(NewNamespace),
     /// Changes the size of a namespace to at least this many blocks: [`crate::report::Division`].
     ResizeNamespace { namespace: String, blocks: u64 },
     /// Sets limits, floors and latency of a namespace: [`crate::report::Division`].
-    Qos { namespace: String, qos: WantedQos },
+    Qos { namespace: String, qos: NewQos },
     /// Removes a namespace with its data: [`crate::report::Division`].
     RemoveNamespace { namespace: String, yes: bool },
-    /// Takes the block device down and ends the daemon: [`Stopped`].
+    /// Takes the block device down and ends the daemon: [`StopReport`].
     Stop,
 }
 
@@ -150,31 +150,31 @@ pub struct About {
 
 /// Counters of block devices and drives since the start of the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Asked {
-    pub devices: Vec<AskedDevice>,
-    pub drives: Vec<AskedDrive>,
+pub struct TrafficReport {
+    pub devices: Vec<TrafficDevice>,
+    pub drives: Vec<TrafficDrive>,
     /// Turns of the daemon's event loop, with their durations.
     pub turns: Counts,
 }
 
 /// Counters of a block device or an NBD client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct AskedDevice {
+pub struct TrafficDevice {
     /// Name of the namespace; `None` for the array itself.
     pub namespace: Option<String>,
     /// Number of an NBD client; its requests are also counted for the volume.
     pub client: Option<u64>,
-    pub counted: Counted,
+    pub counted: TrafficCounts,
 }
 
 /// Counters of a drive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct AskedDrive {
+pub struct TrafficDrive {
     /// Absolute path.
     pub drive: PathBuf,
     /// Role as a member; `None` while the drive is no member.
     pub role: Option<u32>,
-    pub counted: Counted,
+    pub counted: TrafficCounts,
 }
 
 /// A namespace with a block device.
@@ -204,7 +204,7 @@ impl About {
 
 /// Result of `stop`.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Stopped {
+pub struct StopReport {
     pub array: String,
     pub uuid: String,
 }

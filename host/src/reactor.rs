@@ -3,7 +3,7 @@
 use crate::{machine, output::note, ring::Ring, traffic::Counter};
 use anyhow::{Context, Result, bail};
 use engine::{
-    buf::Source,
+    buf::BufSource,
     runtime::{Host, Pause, Runtime},
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -21,9 +21,9 @@ use std::{
 
 /// Single-threaded executor with its ring. Clones refer to the same one.
 #[derive(Clone)]
-pub struct Reactor(Rc<Inner>);
+pub struct Reactor(Rc<ReactorInner>);
 
-struct Inner {
+struct ReactorInner {
     runtime: Runtime,
     /// Created on first use: emulated drives do not need it.
     ring: OnceCell<Ring>,
@@ -37,7 +37,7 @@ impl Default for Reactor {
     fn default() -> Reactor {
         let runtime = Runtime::new();
         runtime.set_entropy(entropy());
-        let inner = Rc::new(Inner {
+        let inner = Rc::new(ReactorInner {
             runtime,
             ring: OnceCell::new(),
             turns: Counter::default(),
@@ -51,7 +51,7 @@ impl Default for Reactor {
 }
 
 /// Pauses a start, so that another host that may still run the array notices that it is being started here.
-async fn pause(inner: Weak<Inner>) {
+async fn pause(inner: Weak<ReactorInner>) {
     note(&format!(
         "the array was not stopped on the host that ran it last: waiting for {} seconds, so that a daemon \
          there can notice and fence itself",
@@ -117,7 +117,7 @@ impl Reactor {
 
     /// Source of buffers for I/O: memory registered with the kernel, if there is a ring and the kernel has accepted
     /// some.
-    pub fn buffers(&self) -> Source {
+    pub fn buffers(&self) -> BufSource {
         let arena = self.0.ring.get().and_then(Ring::arena).cloned();
         Rc::new(move |length| arena.as_ref()?.lend(length))
     }

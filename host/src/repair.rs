@@ -2,12 +2,12 @@
 
 use crate::{
     name::MemberName,
-    report::{Failed, is_or_are, members_named},
+    report::{FailReport, is_or_are, members_named},
 };
 use anyhow::{Result, anyhow, bail, ensure};
 use engine::{
-    array::{Array, ArrayError, ArrayStatus, Drive, MemberState, MemberStatus, Progress, Replaced},
-    raid::error::{NoReplacement, NotTaken},
+    array::{Array, ArrayError, ArrayStatus, Drive, MemberState, MemberStatus, Progress, ReplaceOutcome},
+    raid::error::{NoReplacement, ReplaceFailure},
 };
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,7 @@ pub fn in_use(path: &Path, array: &str) -> String {
 }
 
 /// Takes the member in `role` out of `array`.
-pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
+pub async fn fail(array: &Array, role: usize) -> Result<FailReport> {
     let before = array.status();
     let lacking =
         |(other, member): &(usize, &MemberStatus)| *other != role && member.state != MemberState::Active;
@@ -77,7 +77,7 @@ pub async fn fail(array: &Array, role: usize) -> Result<Failed> {
         false => array.fail(role).await?,
     }
     let drive = before.members.get(role).map(|member| member.drive.clone()).unwrap_or_default();
-    Ok(Failed { array: before.name, role: role as u32, drive, called_off: false })
+    Ok(FailReport { array: before.name, role: role as u32, drive, called_off: false })
 }
 
 /// Refuses a rebuild without a target: members are out, and no drives have been attached in their places.
@@ -100,7 +100,7 @@ pub async fn replace(
     now: bool,
     progress: &dyn Fn(Progress),
     note: &dyn Fn(&str),
-) -> Result<Replaced> {
+) -> Result<ReplaceOutcome> {
     array.accepts(&drive)?;
     let (status, new) = (array.status(), drive.name.clone());
     let works = status.members.get(role).is_some_and(|member| member.state != MemberState::Out);
@@ -108,7 +108,7 @@ pub async fn replace(
         let advice = |error| anyhow!("{error}; --now takes the old drive out first and rebuilds it");
         array.can_copy(role, &drive).map_err(advice)?;
         let replaced = array.replace(role, drive, progress).await.map_err(advise)?;
-        if replaced == Replaced::Attached {
+        if replaced == ReplaceOutcome::Attached {
             note(&format!("member {role} went out during the copy: {new} is rebuilt from the other members"));
         }
         return Ok(replaced);
@@ -121,16 +121,16 @@ pub async fn replace(
         false => note(&format!("member {role} is out: {new} is rebuilt from the other members")),
     }
     array.attach(role, drive).await?;
-    Ok(Replaced::Attached)
+    Ok(ReplaceOutcome::Attached)
 }
 
 /// Adds to an error of a copy what can be done.
 fn advise(error: ArrayError) -> anyhow::Error {
     let advice = match &error {
-        ArrayError::Replace(NoReplacement::Failed { why: NotTaken::NewFailed(_), .. }) => {
+        ArrayError::Replace(NoReplacement::Failed { why: ReplaceFailure::NewFailed(_), .. }) => {
             "give another drive, or remove the cause and repeat the command, which continues the copy"
         }
-        ArrayError::Replace(NoReplacement::Failed { why: NotTaken::LeftOut { .. }, .. }) => {
+        ArrayError::Replace(NoReplacement::Failed { why: ReplaceFailure::LeftOut { .. }, .. }) => {
             "rebuild that drive first (zoneraid rebuild), and repeat the command, which continues the copy"
         }
         _ => return error.into(),
@@ -139,9 +139,9 @@ fn advise(error: ArrayError) -> anyhow::Error {
 }
 
 /// Bytes that were copied.
-pub fn copied_bytes(replaced: Replaced) -> u64 {
+pub fn copied_bytes(replaced: ReplaceOutcome) -> u64 {
     match replaced {
-        Replaced::Copied { bytes } => bytes,
-        Replaced::Attached => 0,
+        ReplaceOutcome::Copied { bytes } => bytes,
+        ReplaceOutcome::Attached => 0,
     }
 }

@@ -42,11 +42,11 @@ pub trait Target {
 
 /// An io_uring that its creating thread submits to and waits on. Clones are the same ring.
 #[derive(Clone)]
-pub struct Ring(Rc<Inner>);
+pub struct Ring(Rc<RingInner>);
 
-struct Inner {
+struct RingInner {
     ring: RefCell<IoUring<squeue::Entry128, cqueue::Entry32>>,
-    targets: RefCell<Vec<Option<Held>>>,
+    targets: RefCell<Vec<Option<TargetSlot>>>,
     in_flight: Cell<u64>,
     /// Operations for which the submission queue has had no room, in order.
     backlog: RefCell<VecDeque<squeue::Entry128>>,
@@ -58,15 +58,15 @@ struct Inner {
 }
 
 /// A target, which is kept until none of its operations is in flight, even if it is removed before.
-struct Held {
+struct TargetSlot {
     target: Rc<dyn Target>,
     in_flight: u64,
     removed: bool,
 }
 
-impl Held {
-    fn new(target: Rc<dyn Target>) -> Held {
-        Held { target, in_flight: 0, removed: false }
+impl TargetSlot {
+    fn new(target: Rc<dyn Target>) -> TargetSlot {
+        TargetSlot { target, in_flight: 0, removed: false }
     }
 }
 
@@ -88,9 +88,9 @@ impl Ring {
             .setup_cqsize(4 * ENTRIES)
             .build(ENTRIES)?;
         let ops = Rc::new(Ops::default());
-        Ok(Ring(Rc::new(Inner {
+        Ok(Ring(Rc::new(RingInner {
             ring: RefCell::new(ring),
-            targets: RefCell::new(vec![Some(Held::new(ops.clone()))]),
+            targets: RefCell::new(vec![Some(TargetSlot::new(ops.clone()))]),
             in_flight: Cell::new(0),
             backlog: RefCell::default(),
             reaped: RefCell::default(),
@@ -125,7 +125,7 @@ impl Ring {
             targets.push(None);
             targets.len() - 1
         });
-        targets[place] = Some(Held::new(target));
+        targets[place] = Some(TargetSlot::new(target));
         TargetId(place as u32)
     }
 
@@ -231,7 +231,7 @@ impl Ring {
 
     /// Counts a completed operation of the target in `place`; returns the target if it is removed and this was the last
     /// one.
-    fn landed(&self, place: usize) -> Option<Held> {
+    fn landed(&self, place: usize) -> Option<TargetSlot> {
         let mut targets = self.0.targets.borrow_mut();
         if let Some(held) = &mut targets[place] {
             held.in_flight -= 1;
@@ -282,7 +282,7 @@ fn enter(ring: &mut IoUring<squeue::Entry128, cqueue::Entry32>, backlog: &mut Ve
     }
 }
 
-impl Drop for Inner {
+impl Drop for RingInner {
     fn drop(&mut self) {
         // The kernel may still write to memory that operations in flight point to.
         if self.in_flight.get() > 0 {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use engine::{
     evidence::Presence,
     volume::Volume,
-    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
+    vzone::{Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
 };
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
@@ -14,13 +14,13 @@ use std::rc::Rc;
 const ACTIVE: u32 = 4;
 
 /// Options of the namespaces that this process runs.
-pub fn behaviour() -> Behaviour {
-    Behaviour { clock: clock(), patience_us: PATIENCE_US, admission: true }
+pub fn behaviour() -> NamespaceOptions {
+    NamespaceOptions { clock: clock(), patience_us: PATIENCE_US, admission: true }
 }
 
 /// Parameters of a new namespace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct NewNamespace {
     pub name: String,
     /// Least capacity, in blocks.
     pub blocks: u64,
@@ -29,29 +29,29 @@ pub struct Wanted {
     /// Zones of the array guaranteed to each active zone.
     pub width: u32,
     pub weight: u32,
-    pub qos: WantedQos,
+    pub qos: NewQos,
 }
 
 /// QoS of a namespace: upper limits and guaranteed floors as requests and blocks per second, and the latency of its
 /// class in microseconds; 0 for none.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct WantedQos {
+pub struct NewQos {
     pub limits: [u32; 2],
     pub floors: [u32; 2],
     pub latency_us: u32,
 }
 
-impl From<WantedQos> for Qos {
-    fn from(WantedQos { limits, floors, latency_us }: WantedQos) -> Qos {
+impl From<NewQos> for Qos {
+    fn from(NewQos { limits, floors, latency_us }: NewQos) -> Qos {
         let rates = |[requests, blocks]: [u32; 2]| Rates { requests, blocks };
         Qos { limits: rates(limits), floors: rates(floors), latency_us }
     }
 }
 
-impl From<Qos> for WantedQos {
-    fn from(Qos { limits, floors, latency_us }: Qos) -> WantedQos {
+impl From<Qos> for NewQos {
+    fn from(Qos { limits, floors, latency_us }: Qos) -> NewQos {
         let pair = |Rates { requests, blocks }| [requests, blocks];
-        WantedQos { limits: pair(limits), floors: pair(floors), latency_us }
+        NewQos { limits: pair(limits), floors: pair(floors), latency_us }
     }
 }
 
@@ -63,8 +63,8 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    pub async fn add(&self, wanted: &Wanted) -> Result<Namespace> {
-        let Wanted { width, weight, .. } = *wanted;
+    pub async fn add(&self, wanted: &NewNamespace) -> Result<Namespace> {
+        let NewNamespace { width, weight, .. } = *wanted;
         let zones = self.zones_for(wanted.blocks)?;
         let active = wanted.active.unwrap_or(ACTIVE.min(zones));
         ensure!(active <= zones, "--active {active} is more than the {zones} zones of the namespace");

@@ -96,9 +96,9 @@ impl Traffic {
     }
 
     /// Reads the counters, and enables the measurement of latencies for a while.
-    pub fn counted(&self) -> Counted {
+    pub fn counted(&self) -> TrafficCounts {
         self.measured.set(MEASURED);
-        Counted { reads: self.reads.counts(), writes: self.writes.counts() }
+        TrafficCounts { reads: self.reads.counts(), writes: self.writes.counts() }
     }
 }
 
@@ -113,16 +113,16 @@ pub struct Counts {
 
 /// Readings of a [`Traffic`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct TrafficCounts {
     pub reads: Counts,
     pub writes: Counts,
 }
 
-impl Counted {
+impl TrafficCounts {
     /// The difference to the earlier readings `before`; all of it if there are none.
-    pub fn since(&self, before: Option<&Counted>) -> Counted {
+    pub fn since(&self, before: Option<&TrafficCounts>) -> TrafficCounts {
         let Some(before) = before else { return self.clone() };
-        Counted { reads: self.reads.since(&before.reads), writes: self.writes.since(&before.writes) }
+        TrafficCounts { reads: self.reads.since(&before.reads), writes: self.writes.since(&before.writes) }
     }
 }
 

@@ -16,7 +16,7 @@ const NVMET: &str = "/sys/kernel/config/nvmet/subsystems";
 pub fn of(path: &Path) -> Result<Vec<String>> {
     let metadata = path.metadata().with_context(|| format!("{} cannot be examined", path.display()))?;
     let (whole, mountinfo, list) =
-        (Device(metadata.rdev()), read("/proc/self/mountinfo"), read("/proc/swaps"));
+        (DeviceNumber(metadata.rdev()), read("/proc/self/mountinfo"), read("/proc/swaps"));
     let mut users = Vec::new();
     for device in [vec![whole], partitions(&whole.directory())].concat() {
         users.extend(mounts(&mountinfo, device));
@@ -32,16 +32,16 @@ pub fn of(path: &Path) -> Result<Vec<String>> {
 }
 
 /// The partitions of the block device with the /sys directory `directory`.
-fn partitions(directory: &Path) -> Vec<Device> {
+fn partitions(directory: &Path) -> Vec<DeviceNumber> {
     let parts = entries(directory).into_iter().filter(|part| part.join("partition").exists());
-    parts.filter_map(|part| Device::in_directory(&part)).collect()
+    parts.filter_map(|part| DeviceNumber::in_directory(&part)).collect()
 }
 
 /// The holders of a device (as of the device mapper), and where they are mounted.
 fn holders(directory: &Path, mountinfo: &str) -> Vec<String> {
     let describe = |holder: &PathBuf| {
         let mounted =
-            Device::in_directory(holder).map(|device| mounts(mountinfo, device)).unwrap_or_default();
+            DeviceNumber::in_directory(holder).map(|device| mounts(mountinfo, device)).unwrap_or_default();
         let mounted: String = mounted.iter().map(|place| format!(", {place}")).collect();
         format!("held by {}{mounted}", name(holder))
     };
@@ -50,18 +50,18 @@ fn holders(directory: &Path, mountinfo: &str) -> Vec<String> {
 
 /// A device number: a device may have several names, and a name may mean another device by now.
 #[derive(Clone, Copy)]
-struct Device(u64);
+struct DeviceNumber(u64);
 
-impl Device {
+impl DeviceNumber {
     fn number(self) -> String {
         format!("{}:{}", rustix::fs::major(self.0), rustix::fs::minor(self.0))
     }
 
     /// The device with the /sys directory `directory`.
-    fn in_directory(directory: &Path) -> Option<Device> {
+    fn in_directory(directory: &Path) -> Option<DeviceNumber> {
         let text = fs::read_to_string(directory.join("dev")).ok()?;
         let (major, minor) = text.trim().split_once(':')?;
-        Some(Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)))
+        Some(DeviceNumber(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)))
     }
 
     /// Its /sys directory.
@@ -80,7 +80,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-fn mounts(mountinfo: &str, device: Device) -> Vec<String> {
+fn mounts(mountinfo: &str, device: DeviceNumber) -> Vec<String> {
     let number = device.number();
     let of_device = |line: &&str| {
         let fields: Vec<&str> = line.split(' ').collect();
@@ -101,7 +101,7 @@ fn unescape(text: &str) -> String {
         .fold(text.to_string(), |text, (escape, plain)| text.replace(escape, plain))
 }
 
-fn swaps(swaps: &str, device: Device) -> Vec<String> {
+fn swaps(swaps: &str, device: DeviceNumber) -> Vec<String> {
     let of_device =
         |line: &&str| line.split_whitespace().next().is_some_and(|path| device.is_at(Path::new(path)));
     swaps.lines().filter(of_device).map(|_| "swap".into()).collect()
@@ -119,7 +119,7 @@ fn name(path: &Path) -> String {
 }
 
 /// Subsystems of the kernel's NVMe target that export the device.
-fn targets(subsystems: &Path, device: Device) -> Vec<String> {
+fn targets(subsystems: &Path, device: DeviceNumber) -> Vec<String> {
     let exports = |namespace: &PathBuf| {
         let text = |file| fs::read_to_string(namespace.join(file)).unwrap_or_default();
         device.is_at(Path::new(text("device_path").trim())) && text("enable").trim() == "1"
@@ -130,7 +130,7 @@ fn targets(subsystems: &Path, device: Device) -> Vec<String> {
 }
 
 /// Processes that have the device open.
-fn openers(processes: &Path, device: Device) -> Vec<String> {
+fn openers(processes: &Path, device: DeviceNumber) -> Vec<String> {
     let own = std::process::id().to_string();
     let is_other = |path: &&PathBuf| {
         let name = name(path);
@@ -160,8 +160,8 @@ fn is_held(device: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn device(path: &str) -> Device {
-        Device(Path::new(path).metadata().unwrap().rdev())
+    fn device(path: &str) -> DeviceNumber {
+        DeviceNumber(Path::new(path).metadata().unwrap().rdev())
     }
 
     #[test]

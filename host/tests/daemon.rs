@@ -3,7 +3,7 @@
 use crate::support::{Place, Ran, Random, drive};
 use emu::ssd::EmulatedDrive;
 use host::{
-    members::{Found, OpenDrive, Terms},
+    members::{FoundArray, OpenDrive, StartTerms},
     name::ArrayName,
     output::uuid,
     protocol::PROTOCOL,
@@ -149,7 +149,7 @@ fn interrupted_rebuild_continues_in_daemon() {
     place.run_with(&["zone", "write", "drives", "1"], &data).ok();
     {
         // As if a replacement had been cut off before it rebuilt anything.
-        let found = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap();
+        let found = FoundArray::by_name(&ArrayName::from(place.path("drives"))).unwrap();
         let new = OpenDrive::open(&found.reactor, &place.path(&drive("blank", 0))).unwrap().drive();
         let session = found.assemble().unwrap();
         let replaced = repair::replace(&session.array, 0, new, true, &|_| {}, &|_| {});
@@ -248,7 +248,7 @@ fn images(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
-/// State of a member, state of the array, and whether it is provisional, according to `status`.
+/// State of a member, state of the array, and whether it is in deferred-write mode, according to `status`.
 fn seen(place: &Place, member: usize) -> (Value, Value, Value) {
     let status = place.run(&["status", "drives", "--json"]).json();
     (status["members"][member]["state"].clone(), status["state"].clone(), status["provisional"].clone())
@@ -332,7 +332,7 @@ fn replace_refuses_member_of_array_awaiting_its_daemon() {
     let (theirs, new) = (place.path(&drive("others", 0)), place.path("drives/other.img"));
     std::fs::rename(&theirs, &new).unwrap();
     let before = std::fs::read(&new).unwrap();
-    let daemon = place.daemon_of(place.path(&drive("drives", 0)), Terms::default());
+    let daemon = place.daemon_of(place.path(&drive("drives", 0)), StartTerms::default());
     let replace = ["replace", "--yes", "tank", "3", "drives/other.img"];
     place.run(&replace).fails_with(&[
         "member 0 of 'pool'",
@@ -504,7 +504,7 @@ fn forced_read_only_assembly_offlines_possibly_changed_zones() {
     away(4);
     assert_eq!(place.run(&["status", "drives"]).code, 2);
     let before = images(&place);
-    let daemon = place.daemon_on(Terms { read_only: true, force: true, ..Terms::default() });
+    let daemon = place.daemon_on(StartTerms { read_only: true, force: true, ..StartTerms::default() });
     let status = place.run(&["status", "drives", "--json"]).json();
     assert_eq!((&status["state"], &status["read_only"]), (&"degraded".into(), &true.into()));
     let offline: Vec<_> = status["offline_zones"].as_array().unwrap().iter().map(|z| &z["zone"]).collect();
@@ -538,7 +538,7 @@ fn raid6_force_uses_fewest_newest_stale_members() {
     away(5);
     let status = place.run(&["status", "drives", "--json"]);
     assert_eq!((status.code, &status.json()["may_be_lost"]), (2, &0.into()));
-    let daemon = place.daemon_on(Terms { read_only: true, force: true, ..Terms::default() });
+    let daemon = place.daemon_on(StartTerms { read_only: true, force: true, ..StartTerms::default() });
     let status = place.run(&["status", "drives", "--json"]).json();
     let state = |role: usize| status["members"][role]["state"].as_str().unwrap().to_string();
     assert_eq!((state(3), state(5)), ("out".into(), "out".into()));

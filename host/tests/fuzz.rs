@@ -17,13 +17,13 @@ use emu::{
     ssd::{Ailment, AilmentFile, EmulatedDrive, ImageMedia, Media, Model, Ssd},
 };
 use engine::{
-    array::{Array, Behaviour, CreateOptions, Drive, examine},
+    array::{Array, ArrayOptions, CreateOptions, Drive, examine},
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     format::{
         Origin,
         record::{
-            Burned, Checkpoint, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED, Record, TailRecord,
+            BurnedRange, Checkpoint, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED, Record, TailRecord,
             ZoneRecord,
         },
         superblock::Superblock,
@@ -33,16 +33,18 @@ use engine::{
     zone::{Lba, ZoneIndex},
 };
 use host::{
+    ack_log::{AckLog, AckLogContents, Extent},
     client, daemon,
     name::MemberName,
     nbd::{
         self,
-        wire::{Export, Negotiation, Next, Work},
+        wire::{NbdExport, NbdOperation, Negotiation, Next},
     },
-    protocol::{About, Answer, Asked, AskedDevice, AskedDrive, Line, PROTOCOL, Request, Stopped},
-    report::{Examined, Failed, Rebuilt, Status, Zones as ZoneReport},
-    tails::{Extent, Left, TailFile},
-    traffic::{Counted, Traffic},
+    protocol::{
+        About, Answer, Line, PROTOCOL, Request, StopReport, TrafficDevice, TrafficDrive, TrafficReport,
+    },
+    report::{ExamineReport, FailReport, RebuildReport, Status, Zones as ZoneReport},
+    traffic::{Traffic, TrafficCounts},
 };
 use serde_json::{Value, json};
 use std::{
@@ -446,7 +448,7 @@ impl Array4 {
         }
         let _ = run(&runtime, Array::inspect(&runtime, drives.clone(), tails));
         if let Ok(array) =
-            run(&runtime, Array::assemble_read_only(&runtime, drives, tails, Behaviour::default()))
+            run(&runtime, Array::assemble_read_only(&runtime, drives, tails, ArrayOptions::default()))
         {
             array.status();
             for zone in 0..array.geometry().zones.min(16) {
@@ -543,7 +545,7 @@ fn all_records(of: &Superblock) -> Vec<Record> {
     let data = Buf::copy_of(&[5; 2 * BLOCK]);
     let parity = |index| ParityRecord { zone, epoch, stripe: 0, index, from: 0, data: data.clone() };
     let tail = TailRecord { zone, generation: 0, epoch, tail_blocks: 11 };
-    let burned = Burned { zone, member, epoch, from: 2, to: 4 };
+    let burned = BurnedRange { zone, member, epoch, from: 2, to: 4 };
     let hole = Hole { zone, member, epoch, from: 4, to: 6 };
     let zones =
         vec![ZoneRecord { epoch, lost: 2, finished: Some(7), ..Default::default() }; of.zones as usize];
@@ -722,7 +724,7 @@ fn tails_files() {
     let append = Some(Extent { zone: ZoneIndex(1), at: 64, blocks: 8 });
     let mut complete = vec![0; found.zones as usize];
     (complete[0], complete[1]) = (11, 64);
-    drop(TailFile::create(&path, &uuid, found.assembly, &complete, &[append], &[]).unwrap());
+    drop(AckLog::create(&path, &uuid, found.assembly, &complete, &[append], &[]).unwrap());
     let seed = fs::read(&path).unwrap();
     Target {
         name: "tails",
@@ -732,7 +734,7 @@ fn tails_files() {
         most_bytes: 64 * MIB,
         run: &|input| {
             fs::write(&path, input).unwrap();
-            if let Ok(Some(left)) = Left::read(&path, &uuid) {
+            if let Ok(Some(left)) = AckLogContents::read(&path, &uuid) {
                 array.again().read(Some(&left.into_tails()));
             }
         },
@@ -741,7 +743,7 @@ fn tails_files() {
     // A file that is not ours may have any size; the last input may have been of another boot.
     fs::write(&path, seed).unwrap();
     largest(&path);
-    let (refused, took) = measured(|| Left::read(&path, &uuid).is_err());
+    let (refused, took) = measured(|| AckLogContents::read(&path, &uuid).is_err());
     assert!(refused && took < 64 * MIB, "refused: {refused}, {took} bytes");
 }
 
@@ -824,7 +826,7 @@ fn listen(mut input: &[u8]) {
         *input = rest;
         taken.try_into().ok()
     }
-    let export = Export { name: "tank".into(), size_bytes: 1 << 30, read_only: false };
+    let export = NbdExport { name: "tank".into(), size_bytes: 1 << 30, read_only: false };
     let mut negotiate = || {
         let mut negotiation = Negotiation::new(&export, take(&mut input)?)?;
         loop {
@@ -842,13 +844,14 @@ fn listen(mut input: &[u8]) {
         }
     };
     let Some(terms) = negotiate() else { return };
-    while let Some(request) = take(&mut input).and_then(|header| nbd::wire::Request::read(&header, &terms)) {
+    while let Some(request) = take(&mut input).and_then(|header| nbd::wire::NbdRequest::read(&header, &terms))
+    {
         input = input.get(request.payload_bytes as usize..).unwrap_or_default();
         let (at, bytes) = match request.work {
-            Ok(Work::Read { at, bytes, .. } | Work::Write { at, bytes, .. }) => (at, bytes),
-            Ok(Work::Zero { at, bytes, .. } | Work::Trim { at, bytes, .. }) => (at, bytes),
-            Ok(Work::Status { at, bytes, .. }) => (at, bytes),
-            Ok(Work::Flush | Work::Disconnect) | Err(_) => continue,
+            Ok(NbdOperation::Read { at, bytes, .. } | NbdOperation::Write { at, bytes, .. }) => (at, bytes),
+            Ok(NbdOperation::Zero { at, bytes, .. } | NbdOperation::Trim { at, bytes, .. }) => (at, bytes),
+            Ok(NbdOperation::Status { at, bytes, .. }) => (at, bytes),
+            Ok(NbdOperation::Flush | NbdOperation::Disconnect) | Err(_) => continue,
         };
         assert!(bytes > 0 && at + bytes as u64 <= export.size_bytes, "{request:?}");
     }
@@ -907,8 +910,8 @@ fn answers() -> Vec<Vec<u8>> {
     traffic.begin();
     traffic.counted();
     traffic.reads.count(4096, traffic.begin().map(|_| Duration::from_millis(1)));
-    let device = AskedDevice { namespace: None, client: Some(1), counted: traffic.counted() };
-    let drive = AskedDrive { drive: "x".into(), role: Some(1), counted: traffic.counted() };
+    let device = TrafficDevice { namespace: None, client: Some(1), counted: traffic.counted() };
+    let drive = TrafficDrive { drive: "x".into(), role: Some(1), counted: traffic.counted() };
     let mut status = place.json(&["status", "drives"]);
     status["rebuild"] = progress.clone();
     status["offline_zones"] = json!([{"zone": 1, "reason": "why", "waits_for": [2]}]);
@@ -920,7 +923,7 @@ fn answers() -> Vec<Vec<u8>> {
         rebuilt,
         json!({"array": "tank", "role": 1, "drive": "x"}),
         json!({"array": "tank", "uuid": uuid}),
-        serde_json::to_value(Asked {
+        serde_json::to_value(TrafficReport {
             devices: vec![device],
             drives: vec![drive],
             turns: traffic.reads.counts(),
@@ -947,12 +950,12 @@ fn daemon_answers() {
             if let Ok(status) = serde_json::from_value::<Status>(value.clone()) {
                 let _ = (status.size_bytes(), status.active());
             }
-            if let Ok(rebuilt) = serde_json::from_value::<Rebuilt>(value.clone()) {
+            if let Ok(rebuilt) = serde_json::from_value::<RebuildReport>(value.clone()) {
                 let _ = (rebuilt.is_whole(), rebuilt.losses());
             }
-            if let Ok(asked) = serde_json::from_value::<Asked>(value.clone()) {
+            if let Ok(asked) = serde_json::from_value::<TrafficReport>(value.clone()) {
                 let counted = asked.devices.iter().map(|asked| &asked.counted);
-                for Counted { reads, writes } in
+                for TrafficCounts { reads, writes } in
                     counted.chain(asked.drives.iter().map(|asked| &asked.counted))
                 {
                     let _ = (reads.all_but_one_in_us(100), writes.all_but_one_in_us(2));
@@ -960,9 +963,9 @@ fn daemon_answers() {
             }
             let _ = serde_json::from_value::<About>(value.clone());
             let _ = serde_json::from_value::<ZoneReport>(value.clone());
-            let _ = serde_json::from_value::<Examined>(value.clone());
-            let _ = serde_json::from_value::<Failed>(value.clone());
-            let _ = serde_json::from_value::<Stopped>(value);
+            let _ = serde_json::from_value::<ExamineReport>(value.clone());
+            let _ = serde_json::from_value::<FailReport>(value.clone());
+            let _ = serde_json::from_value::<StopReport>(value);
         },
     }
     .test();

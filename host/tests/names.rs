@@ -1,7 +1,7 @@
 //! Names of arrays and drives: chosen by their owners, by attackers, and by two arrays at once.
 
 use crate::support::{Place, Ran, drive, fingerprint};
-use host::members::Terms;
+use host::members::StartTerms;
 use std::fs;
 
 #[test]
@@ -87,7 +87,7 @@ fn directory_of_running_and_idle_array_is_ambiguous() {
     place
         .run(&[&["create", "idle"][..], &drives.iter().map(String::as_str).collect::<Vec<_>>()].concat())
         .ok();
-    let daemon = place.daemon_of(place.path(&drive("drives", 0)), Terms::default());
+    let daemon = place.daemon_of(place.path(&drive("drives", 0)), StartTerms::default());
     place.run(&["fail", "tank", "1"]).ok();
     place.remove(&drives[4]);
     let said = ["drives holds members of 2 arrays", "'tank'", "'idle'", "name one of their members"];

@@ -2,7 +2,7 @@
 
 use crate::support::{Place, Ran, Random, drive, fingerprint};
 use engine::{device::ZonedDevice, vzone::Namespaces};
-use host::{members::Found, name::ArrayName};
+use host::{members::FoundArray, name::ArrayName};
 use std::rc::Rc;
 
 fn create(place: &Place, name: &str, more: &[&str]) -> Ran {
@@ -59,7 +59,7 @@ fn namespace_zone_inspection_writes_nothing() {
     assert!(fingerprint(&place.path("drives")) == before, "the drives were written");
     assert_eq!(place.json(&["status", "drives"])["state"], "healthy");
     // Reading neither blocks a process that uses the drives, nor is it blocked by one.
-    let held = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap();
+    let held = FoundArray::by_name(&ArrayName::from(place.path("drives"))).unwrap();
     assert_eq!(place.read_zone("drives/mail", 1), mail);
     drop(held);
     place.run(&["zone", "report", "drives/logs"]).fails_with(&["no namespace 'logs'", "mail"]);
@@ -70,7 +70,8 @@ fn namespace_zone_inspection_writes_nothing() {
 fn namespace_remove_clears_division_without_namespaces() {
     let place = Place::with_array(5);
     {
-        let session = Found::by_name(&ArrayName::from(place.path("drives"))).unwrap().assemble().unwrap();
+        let session =
+            FoundArray::by_name(&ArrayName::from(place.path("drives"))).unwrap().assemble().unwrap();
         let device = Rc::new(session.array.clone());
         let zones = Namespaces::fitting(device.geometry());
         session.wait(Namespaces::create(device, host::output::new_uuid().unwrap(), zones)).unwrap().unwrap();

@@ -92,7 +92,7 @@ fn crates_depend_in_one_direction_only() {
 
 /// Layers of crates, from the lowest up: a layer may import from itself and from those before it. It is a module with
 /// its submodules, except for those that are layers themselves.
-const ROOMS: [(&str, &[&str]); 2] = [
+const LAYERS: [(&str, &[&str]); 2] = [
     (
         "engine",
         &[
@@ -124,13 +124,13 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::members",
             "raid::membership",
             "raid::unreadable",
-            "raid::holes",
-            "raid::catalog",
+            "raid::bad_blocks",
+            "raid::zone_records",
             "raid::zone::flow",
             "raid::zone::reader",
             "raid::zone::set",
-            "raid::zone::stillness",
-            "raid::patrol::duty",
+            "raid::zone::drain",
+            "raid::maintain::background",
             "raid::parts",
             // Operations on them.
             "raid::status",
@@ -142,10 +142,10 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "raid::recover::scan",
             "raid::erase",
             "raid::create",
-            "raid::patrol",
+            "raid::maintain",
             "raid::recover",
             // Public interface.
-            "provisional",
+            "deferred",
             "array",
             "owner",
             // Namespaces on any device.
@@ -171,9 +171,9 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "reactor",
             // Formats on drives and in files, and interfaces of the kernel.
             "label",
-            "tails",
+            "ack_log",
             "bytes",
-            "packers",
+            "workers",
             "export",
             "ublk",
             "nbd",
@@ -313,26 +313,27 @@ fn imports_are_found_in_all_spellings() {
 }
 
 /// Index of a module's layer.
-fn room_of(rooms: &[&str], module: &[String]) -> Option<usize> {
+fn layer_of(layers: &[&str], module: &[String]) -> Option<usize> {
     let module = module.join("::");
-    let is_in =
-        |room: &str| module.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
-    (0..rooms.len()).filter(|room| is_in(rooms[*room])).max_by_key(|room| rooms[*room].len())
+    let is_in = |layer: &str| {
+        module.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    (0..layers.len()).filter(|layer| is_in(layers[*layer])).max_by_key(|layer| layers[*layer].len())
 }
 
 #[test]
-fn rooms_import_in_one_direction_only() {
-    for (name, rooms) in ROOMS {
+fn layers_import_in_one_direction_only() {
+    for (name, layers) in LAYERS {
         let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
         for (module, others) in imports(name).iter().filter(|(module, _)| !module.is_empty()) {
-            let room = room_of(rooms, module);
-            assert!(room.is_some(), "{name}: {} is in no room", module.join("::"));
-            used.extend(room);
-            let above = others.iter().filter(|other| room_of(rooms, other) > room);
+            let layer = layer_of(layers, module);
+            assert!(layer.is_some(), "{name}: {} is in no layer", module.join("::"));
+            used.extend(layer);
+            let above = others.iter().filter(|other| layer_of(layers, other) > layer);
             wrong.extend(above.map(|other| format!("{} imports {}", module.join("::"), other.join("::"))));
         }
         assert!(wrong.is_empty(), "{name} looks up:\n{}", wrong.join("\n"));
-        assert_eq!(used.len(), rooms.len(), "{name}: there is nothing in some of the rooms");
+        assert_eq!(used.len(), layers.len(), "{name}: some layers have no modules");
     }
 }
 
@@ -721,4 +722,54 @@ fn cargo_commands_in_documents_use_locked() {
         }
     }
     assert!(loose.is_empty(), "without --locked:\n{}", loose.join("\n"));
+}
+
+/// Names of the types that a source file defines, except those of tests: associated types are not definitions.
+fn defined_types(text: &str) -> Vec<String> {
+    let (mut found, mut lines) = (Vec::new(), text.lines());
+    while let Some(line) = lines.next() {
+        let rest = line.trim_start();
+        let indent = &line[..line.len() - rest.len()];
+        if rest == "#[cfg(test)]" {
+            // An item ends with a closing brace or a semicolon at its own indentation.
+            let ends = |line: &str| {
+                let inner = line.strip_prefix(indent).filter(|inner| !inner.starts_with(' '));
+                inner.is_some_and(|inner| inner.starts_with('}') || inner.ends_with(';'))
+            };
+            _ = lines.by_ref().find(|line| ends(line));
+            continue;
+        }
+        let item = match rest.strip_prefix("pub") {
+            Some(rest) => {
+                rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |(_, rest)| rest)
+            }
+            None => rest,
+        };
+        let Some((keyword, rest)) = item.trim_start().split_once(' ') else { continue };
+        let is_type = ["struct", "enum", "trait", "union"].contains(&keyword);
+        if is_type || keyword == "type" && indent.is_empty() {
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            found.push(rest[..end].to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn type_names_are_unique_per_crate() {
+    let text = "pub(in a::b) struct A;\n#[cfg(test)]\nmod tests {\n    struct B;\n}\n\
+                    enum C<T> {\ntype D = A;\n    type E = A;\n";
+    assert_eq!(defined_types(text), ["A", "C", "D"]);
+    let mut twice = Vec::new();
+    for name in CRATES {
+        let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for path in sources(&[name]) {
+            for defined in defined_types(&fs::read_to_string(&path).unwrap()) {
+                places.entry(defined).or_default().push(path.display().to_string());
+            }
+        }
+        let several = places.into_iter().filter(|(_, paths)| paths.len() > 1);
+        twice.extend(several.map(|(defined, paths)| format!("{defined}: {}", paths.join(", "))));
+    }
+    assert!(twice.is_empty(), "types that are defined more than once in a crate:\n{}", twice.join("\n"));
 }

@@ -32,7 +32,7 @@ pub struct Row {
     pub p95_us: f64,
     pub p99_us: f64,
     /// Blocks that the array wrote to its members, by cause.
-    pub written: Written,
+    pub written: WrittenBlocks,
     /// Commands to members per MiB of the host: writes and appends, and explicit ZRWA flushes.
     pub writes_per_mib: f64,
     pub explicit_flushes_per_mib: f64,
@@ -66,13 +66,13 @@ pub struct Row {
     pub tenancy: Option<Tenancy>,
     /// Results of a tenant with a promise.
     #[serde(flatten)]
-    pub promise: Option<Promised>,
+    pub promise: Option<PromiseResult>,
 }
 
 /// Effects of a promise to one of four tenants, the others of which write as much as they can: in MB/s for a floor, in
 /// µs for a latency target.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Promised {
+pub struct PromiseResult {
     pub promised: f64,
     /// Its value without the promise, and with it.
     pub without: f64,
@@ -139,7 +139,7 @@ impl Row {
 
 /// Blocks written to the members, per block of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Written {
+pub struct WrittenBlocks {
     pub data: f64,
     pub full_parity: f64,
     /// Partial parity that is overwritten in the ZRWA: it never stays on flash.
@@ -152,7 +152,7 @@ pub struct Written {
     pub metadata: f64,
 }
 
-impl Written {
+impl WrittenBlocks {
     /// The causes, with their names.
     pub fn causes(&self) -> [(&'static str, f64); 6] {
         [
@@ -182,7 +182,7 @@ pub struct Claim {
     pub free: Option<f64>,
     /// `ours` over `paper`, less one.
     pub error: f64,
-    pub kind: Kind,
+    pub kind: ClaimKind,
     pub verdict: Verdict,
     /// The best explanation of a difference, and its sensitivity to guesses.
     pub why: String,
@@ -191,7 +191,7 @@ pub struct Claim {
 /// The evidential value of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ClaimKind {
     /// The result was in no way used for calibration.
     Prediction,
     /// It follows from the number of blocks that an array writes, or from the calibration of a drive.
@@ -202,14 +202,14 @@ pub enum Kind {
     Goal,
 }
 
-impl Kind {
+impl ClaimKind {
     /// Its name in the report.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Prediction => "prediction",
-            Kind::Construction => "by construction",
-            Kind::Guess => "rests on a guess",
-            Kind::Goal => "a goal of ours",
+            ClaimKind::Prediction => "prediction",
+            ClaimKind::Construction => "by construction",
+            ClaimKind::Guess => "rests on a guess",
+            ClaimKind::Goal => "a goal of ours",
         }
     }
 }
@@ -239,7 +239,7 @@ impl Verdict {
 impl Claim {
     fn new(what: String, paper: f64, ours: f64, verdict: Verdict, why: String) -> Claim {
         let error = ours / paper - 1.0;
-        Claim { what, paper, ours, free: None, error, kind: Kind::Prediction, verdict, why }
+        Claim { what, paper, ours, free: None, error, kind: ClaimKind::Prediction, verdict, why }
     }
 
     /// Compares `ours` with `paper`, both factors. `why` explains the remaining difference.
@@ -291,7 +291,7 @@ impl Claim {
     }
 
     /// The same claim, of another kind than a prediction.
-    pub fn is(self, kind: Kind) -> Claim {
+    pub fn is(self, kind: ClaimKind) -> Claim {
         Claim { kind, ..self }
     }
 

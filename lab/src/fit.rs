@@ -215,17 +215,17 @@ fn nearest(parameters: &[Parameter]) -> &'static str {
 mod tests {
     use super::*;
     use crate::calibrate;
-    use crate::load::{Kind, Window};
+    use crate::load::{RequestKind, Window};
 
     /// fio's output for a drive.
     fn measured(name: &str) -> Value {
-        let job = |kind: Kind, zones: u32, kib: u64, depth: u32| {
+        let job = |kind: RequestKind, zones: u32, kib: u64, depth: u32| {
             let measured = calibrate::measure(name, kind, zones, kib, depth, Window::ms(50, 150)).unwrap();
             let figures = json!({
                 "iops": measured.latencies_ns.len() as f64 / 0.1,
                 "lat_ns": { "mean": measured.mean_us() * 1e3 },
             });
-            let direction = if kind == Kind::Read { "read" } else { "write" };
+            let direction = if kind == RequestKind::Read { "read" } else { "write" };
             json!({
                 "jobname": format!("{direction} {zones} {kib} {depth}"),
                 "job options": {
@@ -234,10 +234,10 @@ mod tests {
                 direction: figures,
             })
         };
-        let mut jobs = vec![job(Kind::Write, 8, 4, 1), job(Kind::Write, 8, 64, 1)];
-        jobs.extend([4, 8, 16].map(|kib| job(Kind::Write, 1, kib, 1)));
-        jobs.extend([4, 8, 16].map(|kib| job(Kind::Read, 1, kib, 1)));
-        jobs.extend([job(Kind::Read, 1, 4, 256), job(Kind::Read, 1, 16, 256)]);
+        let mut jobs = vec![job(RequestKind::Write, 8, 4, 1), job(RequestKind::Write, 8, 64, 1)];
+        jobs.extend([4, 8, 16].map(|kib| job(RequestKind::Write, 1, kib, 1)));
+        jobs.extend([4, 8, 16].map(|kib| job(RequestKind::Read, 1, kib, 1)));
+        jobs.extend([job(RequestKind::Read, 1, 4, 256), job(RequestKind::Read, 1, 16, 256)]);
         json!({ "jobs": jobs })
     }
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use emu::clock::Clock;
 use engine::{
     buf::BLOCK,
-    device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice, Zones},
+    device::{Command, Completion, DriveId, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
     zone::ZoneIndex,
 };
@@ -170,13 +170,13 @@ fn ns(us: f64) -> u64 {
 }
 
 /// Continuation of work when its time has passed.
-type Work = Box<dyn FnOnce()>;
+type Continuation = Box<dyn FnOnce()>;
 
 /// The threads of a host. Clones are the same threads.
 #[derive(Clone)]
-pub struct Threads(Rc<Inner>);
+pub struct Threads(Rc<HostInner>);
 
-struct Inner {
+struct HostInner {
     host: Host,
     clock: Clock,
     runtime: Runtime,
@@ -187,7 +187,7 @@ struct Inner {
 #[derive(Default)]
 struct Thread {
     busy: Cell<bool>,
-    waiting: RefCell<VecDeque<(u64, Work)>>,
+    waiting: RefCell<VecDeque<(u64, Continuation)>>,
 }
 
 impl Threads {
@@ -195,7 +195,7 @@ impl Threads {
     pub fn new(host: &Host, clock: &Clock, runtime: &Runtime, trace: Option<Trace>) -> Threads {
         let threads = (0..host.threads).map(|_| Thread::default()).collect();
         let (host, clock, runtime) = (host.clone(), clock.clone(), runtime.clone());
-        Threads(Rc::new(Inner { host, clock, runtime, threads, trace }))
+        Threads(Rc::new(HostInner { host, clock, runtime, threads, trace }))
     }
 
     /// Wraps `device` for jobs: requests pass the job's own thread and one of the driver or daemon.
@@ -203,7 +203,12 @@ impl Threads {
         if self.0.host.is_free() {
             return device;
         }
-        Rc::new(Requests { device, threads: self.clone(), slots: Rc::default(), free_ns: RefCell::default() })
+        Rc::new(ArrayRequests {
+            device,
+            threads: self.clone(),
+            slots: Rc::default(),
+            free_ns: RefCell::default(),
+        })
     }
 
     /// Wraps `drive` for the array: commands pass a thread, and if writes are `sequenced` the lock of a zone is held,
@@ -238,9 +243,9 @@ impl Threads {
     }
 
     fn turn(&self, number: usize) {
-        let Inner { host, clock, trace, .. } = &*self.0;
+        let HostInner { host, clock, trace, .. } = &*self.0;
         let thread = &self.0.threads[number];
-        let taken: Vec<(u64, Work)> = {
+        let taken: Vec<(u64, Continuation)> = {
             let mut waiting = thread.waiting.borrow_mut();
             let count = waiting.len().min(host.batch);
             waiting.drain(..count).collect()
@@ -277,7 +282,7 @@ fn zone_of(command: &Command, geometry: &Geometry) -> ZoneIndex {
 }
 
 /// An array as seen by jobs.
-struct Requests {
+struct ArrayRequests {
     device: Rc<dyn ZonedDevice>,
     threads: Threads,
     slots: Rc<Slots>,
@@ -285,7 +290,7 @@ struct Requests {
     free_ns: RefCell<Vec<u64>>,
 }
 
-impl Requests {
+impl ArrayRequests {
     /// When the job's thread has submitted one more.
     fn submitted_ns(&self, zone: ZoneIndex) -> u64 {
         let mut free = self.free_ns.borrow_mut();
@@ -293,13 +298,13 @@ impl Requests {
         if free.len() <= place {
             free.resize(place + 1, 0);
         }
-        let Inner { host, clock, .. } = &*self.threads.0;
+        let HostInner { host, clock, .. } = &*self.threads.0;
         free[place] = free[place].max(clock.now_ns()) + ns(host.submit_us);
         free[place]
     }
 }
 
-impl ZonedDevice for Requests {
+impl ZonedDevice for ArrayRequests {
     fn geometry(&self) -> &Geometry {
         self.device.geometry()
     }
@@ -344,8 +349,8 @@ impl ZonedDevice for Commands {
         self.drive.geometry()
     }
 
-    fn plate(&self) -> Plate {
-        self.drive.plate()
+    fn drive_id(&self) -> DriveId {
+        self.drive.drive_id()
     }
 
     fn submit(&self, command: Command) -> Completion {

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod apps;
-pub mod bed;
 pub mod calibrate;
 pub mod classify;
 pub mod datasets;
@@ -11,15 +10,16 @@ pub mod figure;
 pub mod fit;
 pub mod host;
 pub mod load;
+pub mod log_window;
 pub mod plot;
 pub mod report;
-pub mod serial;
+pub mod rotation;
+pub mod serial_section;
 pub mod static_zones;
 pub mod stream;
 pub mod system;
 pub mod tenants;
+pub mod test_bed;
 pub mod trace;
-pub mod turned;
 pub mod volume;
-pub mod window;
 pub mod work;

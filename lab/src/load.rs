@@ -16,7 +16,7 @@ use std::{
 
 /// The kind of a job's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Sequential writes.
     Write,
     /// Zone appends.
@@ -34,7 +34,7 @@ pub enum Kind {
 /// A job on a zone, or reads from several.
 #[derive(Clone, Debug)]
 pub struct Job {
-    pub kind: Kind,
+    pub kind: RequestKind,
     pub zone: ZoneIndex,
     /// Reads go to any of these zones as well, and resets to all.
     pub further: Vec<ZoneIndex>,
@@ -51,7 +51,7 @@ pub struct Job {
 
 impl Job {
     /// A job without pauses or a period.
-    pub fn new(kind: Kind, zone: u32, kib: u64, depth: u32) -> Job {
+    pub fn new(kind: RequestKind, zone: u32, kib: u64, depth: u32) -> Job {
         Job {
             kind,
             zone: ZoneIndex(zone),
@@ -67,7 +67,7 @@ impl Job {
 
 /// Requests of a job that completed in the window.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+pub struct Measurement {
     pub bytes: u64,
     /// The part of it that completed in the second half of the window.
     pub second_half_bytes: u64,
@@ -76,7 +76,7 @@ pub struct Measured {
     pub latencies_ns: Vec<u64>,
 }
 
-impl Measured {
+impl Measurement {
     /// 10⁶ bytes a second.
     pub fn mb_s(&self) -> f64 {
         self.bytes as f64 * 1e3 / self.window_ns as f64
@@ -107,10 +107,10 @@ impl Measured {
     }
 
     /// The sum of several jobs.
-    pub fn sum(parts: &[Measured]) -> Measured {
+    pub fn sum(parts: &[Measurement]) -> Measurement {
         let mut latencies_ns: Vec<u64> = parts.iter().flat_map(|part| &part.latencies_ns).copied().collect();
         latencies_ns.sort_unstable();
-        Measured {
+        Measurement {
             bytes: parts.iter().map(|part| part.bytes).sum(),
             second_half_bytes: parts.iter().map(|part| part.second_half_bytes).sum(),
             window_ns: parts.first().map_or(0, |part| part.window_ns),
@@ -154,7 +154,7 @@ impl Window {
 const SLICE_NS: u64 = 500_000;
 
 /// State shared by the requests of one job.
-struct Running {
+struct RunningJob {
     job: Job,
     device: Rc<dyn ZonedDevice>,
     clock: Clock,
@@ -178,7 +178,7 @@ pub fn run(
     clock: &Clock,
     jobs: &[Job],
     window: Window,
-) -> Result<Vec<Measured>> {
+) -> Result<Vec<Measurement>> {
     run_at_pace(runtime, device, clock, jobs, window, &|| clock.advance())
 }
 
@@ -193,12 +193,12 @@ pub fn run_at_pace(
     jobs: &[Job],
     window: Window,
     pass: &dyn Fn() -> bool,
-) -> Result<Vec<Measured>> {
+) -> Result<Vec<Measurement>> {
     let begin = clock.now_ns();
     let failed = Rc::default();
     let mut running = Vec::new();
     for (number, job) in jobs.iter().enumerate() {
-        let shared = Rc::new(Running {
+        let shared = Rc::new(RunningJob {
             job: job.clone(),
             device: device.clone(),
             clock: clock.clone(),
@@ -209,7 +209,7 @@ pub fn run_at_pace(
             latencies_ns: RefCell::default(),
             failed: Rc::clone(&failed),
         });
-        if job.kind == Kind::Overwrite {
+        if job.kind == RequestKind::Overwrite {
             let open = device.submit(Command::Open { zones: Zones::One(job.zone), zrwa: true });
             let done = runtime.block_on(open, pass).context("a drive does not answer")?;
             done.result.with_context(|| format!("zone {}", job.zone.0))?;
@@ -220,7 +220,8 @@ pub fn run_at_pace(
         // The contents do not matter, so writes share a buffer.
         let data = Buf::zeroed(shared.job.blocks as usize * BLOCK);
         for _ in 0..shared.job.depth {
-            let data = if shared.job.kind == Kind::Read { Buf::zeroed(data.len()) } else { data.clone() };
+            let data =
+                if shared.job.kind == RequestKind::Read { Buf::zeroed(data.len()) } else { data.clone() };
             let shared = shared.clone();
             runtime.spawn(async move { shared.requests(data).await });
         }
@@ -228,9 +229,9 @@ pub fn run_at_pace(
     let mut window = window;
     let measured = loop {
         runtime.block_on(clock.sleep((begin + window.to_ns).saturating_sub(clock.now_ns())), pass);
-        let measured: Vec<Measured> = running.iter().map(|shared| shared.measured(window)).collect();
+        let measured: Vec<Measurement> = running.iter().map(|shared| shared.measured(window)).collect();
         match window.longer() {
-            Some(longer) if Measured::sum(&measured).drift().abs() > STEADY => window = longer,
+            Some(longer) if Measurement::sum(&measured).drift().abs() > STEADY => window = longer,
             _ => break measured,
         }
     };
@@ -241,12 +242,12 @@ pub fn run_at_pace(
     let finished = measured.into_iter().zip(&running).map(|(measured, shared)| {
         let mut latencies_ns = shared.latencies_ns.take();
         latencies_ns.sort_unstable();
-        Measured { latencies_ns, ..measured }
+        Measurement { latencies_ns, ..measured }
     });
     Ok(finished.collect())
 }
 
-impl Running {
+impl RunningJob {
     async fn requests(&self, mut data: Buf) {
         // Jobs with a period do not all start at once.
         let phase = self.rng.borrow_mut().below(self.job.period_ns);
@@ -283,28 +284,28 @@ impl Running {
         let start = geometry.start(zone).0;
         let written = self.written.get();
         self.written.set(written + blocks);
-        let sequential = matches!(kind, Kind::Write | Kind::Append);
+        let sequential = matches!(kind, RequestKind::Write | RequestKind::Append);
         if sequential && written + blocks > geometry.zone_capacity_blocks {
             self.fail(&"it is full before the measurement ends; measure for a shorter time");
             return None;
         }
         Some(match kind {
-            Kind::Write => Command::write(Lba(start + written), data, false),
-            Kind::Append => Command::append(zone, data, false),
-            Kind::Overwrite => {
+            RequestKind::Write => Command::write(Lba(start + written), data, false),
+            RequestKind::Append => Command::append(zone, data, false),
+            RequestKind::Overwrite => {
                 let size = geometry.zrwa.map_or(blocks, |zrwa| zrwa.size_blocks);
                 Command::write(Lba(start + written % size), data, false)
             }
-            Kind::Scatter => {
+            RequestKind::Scatter => {
                 let place = self.rng.borrow_mut().below(geometry.zone_capacity_blocks / blocks);
                 Command::write(Lba(start + place * blocks), data, false)
             }
-            Kind::Reset => {
+            RequestKind::Reset => {
                 let turn = (written / blocks) as usize % (1 + further.len());
                 let zone = if turn == 0 { zone } else { further[turn - 1] };
                 Command::Reset { zones: Zones::One(zone) }
             }
-            Kind::Read => {
+            RequestKind::Read => {
                 let mut rng = self.rng.borrow_mut();
                 let zone = match rng.below(1 + further.len() as u64) {
                     0 => zone,
@@ -317,13 +318,13 @@ impl Running {
     }
 
     /// Bytes that completed in the window, without latencies.
-    fn measured(&self, window: Window) -> Measured {
+    fn measured(&self, window: Window) -> Measurement {
         let window_ns = window.to_ns - window.from_ns;
         let slices = self.slices.borrow();
         let bytes_from =
             |slice: usize| slices.iter().take((window_ns / SLICE_NS) as usize).skip(slice).sum::<u64>();
         let second_half_bytes = bytes_from((window_ns / 2 / SLICE_NS) as usize);
-        Measured { bytes: bytes_from(0), second_half_bytes, window_ns, ..Measured::default() }
+        Measurement { bytes: bytes_from(0), second_half_bytes, window_ns, ..Measurement::default() }
     }
 
     fn fail(&self, problem: &dyn std::fmt::Display) {

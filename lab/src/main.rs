@@ -3,12 +3,12 @@
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use lab::{
-    bed::{Bed, Load, Setup, point},
     experiments::{EXPERIMENTS, Effort, Experiment},
     host::Host,
     load::Window,
     report,
     system::System,
+    test_bed::{Load, Setup, TestBed, point},
     trace::Trace,
     work,
 };
@@ -31,15 +31,15 @@ enum Command {
     /// List the experiments
     List,
     /// Run one experiment
-    Run(Run),
+    Run(RunArguments),
     /// Run all experiments and write a page with their figures
     Report(Report),
     /// Measure a single point of sequential writes on ZN540
-    Point(Point),
+    Point(PointArguments),
 }
 
 #[derive(clap::Args)]
-struct Run {
+struct RunArguments {
     /// Name of the experiment, see `lab list`
     #[arg(value_parser = experiment)]
     figure: &'static Experiment,
@@ -61,7 +61,7 @@ struct Report {
 }
 
 #[derive(clap::Args)]
-struct Point {
+struct PointArguments {
     /// RAIZN, RAIZN+, ZRAID, zoneraid
     #[arg(long, value_parser = system)]
     system: System,
@@ -81,7 +81,7 @@ struct Point {
     #[arg(long, default_value_t = 5)]
     drives: usize,
     /// Service time of a sub-request in RAIZN's queue, in µs: an unpublished parameter, guessed
-    #[arg(long, default_value_t = lab::bed::RAIZN_QUEUE_US)]
+    #[arg(long, default_value_t = lab::test_bed::RAIZN_QUEUE_US)]
     queue_us: f64,
     /// Mean of random pauses after each request, in µs
     #[arg(long, default_value_t = 0)]
@@ -111,7 +111,7 @@ fn system(name: &str) -> Result<System, String> {
     System::by_name(name).ok_or_else(|| format!("there is no such system; there are {}", names()))
 }
 
-impl Run {
+impl RunArguments {
     fn run(&self) -> anyhow::Result<bool> {
         let figure = self.figure.figure_of(effort(self.quick))?;
         match self.json {
@@ -142,7 +142,7 @@ impl Report {
     }
 }
 
-impl Point {
+impl PointArguments {
     fn run(&self) -> anyhow::Result<bool> {
         let load =
             Load { depth: self.depth, pause_us: self.pause_us, ..Load::fio(self.zones, self.request_kib) };
@@ -154,7 +154,7 @@ impl Point {
         if let Some(path) = &self.trace {
             let trace = Trace::default();
             let short = Load { window: Window::ms(6, 8), ..load };
-            Bed::traced(&Setup { request_kib: self.request_kib, ..setup.clone() }, Some(trace.clone()))?
+            TestBed::traced(&Setup { request_kib: self.request_kib, ..setup.clone() }, Some(trace.clone()))?
                 .write_zones(&short)?;
             let written = fs::write(path, serde_json::to_vec(&trace.json(TRACED_NS))?);
             written.with_context(|| format!("{} cannot be written", path.display()))?;

@@ -1,7 +1,7 @@
 //! All figures as one self-contained HTML page.
 
 use crate::{
-    figure::{Claim, Figure, Kind, Row, Table, Verdict, Written},
+    figure::{Claim, ClaimKind, Figure, Row, Table, Verdict, WrittenBlocks},
     plot::{self, escape},
 };
 use std::fmt::Write;
@@ -63,7 +63,7 @@ pub fn html(figures: &[Figure]) -> anyhow::Result<String> {
 /// All claims in one table, and the number of each kind that hold.
 fn summary(out: &mut String, figures: &[Figure]) {
     out.push_str("<h2 id=\"summary\">Every claim</h2>\n");
-    for kind in [Kind::Prediction, Kind::Guess, Kind::Construction, Kind::Goal] {
+    for kind in [ClaimKind::Prediction, ClaimKind::Guess, ClaimKind::Construction, ClaimKind::Goal] {
         let of = |verdict: Option<Verdict>| {
             let claims = figures.iter().flat_map(|figure| &figure.claims);
             claims
@@ -259,7 +259,7 @@ pub fn unsteady(rows: &[Row]) -> Option<Table> {
 
 /// Blocks written, by cause, for measured rows.
 pub fn written(rows: &[Row]) -> Table {
-    let causes = Written::default().causes();
+    let causes = WrittenBlocks::default().causes();
     let mut header = vec!["blocks for each of the host's", "KiB", "zones"];
     header.extend(causes.iter().map(|cause| cause.0));
     let mut table = Table::new("", &header);

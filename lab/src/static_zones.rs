@@ -5,7 +5,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completer, Completion, Done, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
-    vzone::shape::Shape,
+    vzone::shape::GroupShape,
     zone::{Lba, ZoneIndex},
 };
 use std::rc::Rc;
@@ -61,7 +61,7 @@ impl StaticZones {
     fn pieces(&self, offset: u64, blocks: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let zone_blocks = self.drive.geometry().zone_capacity_blocks;
         let StaticZones { width, unit_blocks, .. } = *self;
-        let shape = Shape { width, unit_blocks, zone_blocks };
+        let shape = GroupShape { width, unit_blocks, zone_blocks };
         let (group_blocks, end) = (shape.blocks(), offset + blocks);
         let groups = offset / group_blocks..end.div_ceil(group_blocks);
         groups.flat_map(move |group| (0..width).map(move |part| (group, part))).filter_map(

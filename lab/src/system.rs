@@ -1,7 +1,7 @@
 //! The compared systems: designs of the papers, run by zoneraid's engine.
 
 use engine::{
-    array::Behaviour,
+    array::ArrayOptions,
     raid::{LogStep, policy::Policy},
 };
 
@@ -71,7 +71,7 @@ impl System {
         matches!(self, System::Raizn | System::RaiznPlus | System::Z)
     }
 
-    pub fn behaviour(self) -> Behaviour {
+    pub fn behaviour(self) -> ArrayOptions {
         let log_step = match self {
             System::Z => LogStep::Zrwa,
             System::ZS => LogStep::Unsequenced,
@@ -79,6 +79,6 @@ impl System {
             _ => LogStep::None,
         };
         let logs_at_parity = self.policy() == Policy::Log;
-        Behaviour { join: self == System::Zoneraid, log_step, logs_at_parity, ..Behaviour::default() }
+        ArrayOptions { join: self == System::Zoneraid, log_step, logs_at_parity, ..ArrayOptions::default() }
     }
 }

@@ -13,7 +13,7 @@ use engine::{
     device::{Command, Completion, Done, Geometry, ZonedDevice, Zones},
     raid::policy::Policy,
     runtime::Runtime,
-    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Spec},
+    vzone::{Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Spec},
     zone::{Lba, ZoneIndex},
 };
 use std::{
@@ -24,7 +24,7 @@ use std::{
 
 /// The device below the namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Below {
+pub enum DeviceBelow {
     /// One PM1731a.
     Drive,
     /// RAID-5 of five PM1731a, policy `zrwa`.
@@ -33,13 +33,13 @@ pub enum Below {
     Degraded,
 }
 
-impl Below {
+impl DeviceBelow {
     /// Its name in rows.
     pub fn name(self) -> &'static str {
         match self {
-            Below::Drive => "drive",
-            Below::Array => "array",
-            Below::Degraded => "array-degraded",
+            DeviceBelow::Drive => "drive",
+            DeviceBelow::Array => "array",
+            DeviceBelow::Degraded => "array-degraded",
         }
     }
 }
@@ -52,19 +52,19 @@ const MEMBERS: usize = 5;
 const TICK_NS: u64 = 1_000_000;
 
 /// A device that stores its first two zones, which are the journal of namespaces: the drives store nothing.
-struct Remembering {
+struct JournalDevice {
     inner: Rc<dyn ZonedDevice>,
     kept: RefCell<HashMap<u64, Vec<u8>>>,
 }
 
-impl Remembering {
+impl JournalDevice {
     /// Whether a block is in the stored zones.
     fn keeps(&self, lba: Lba) -> bool {
         lba.0 < self.inner.geometry().start(ZoneIndex(2)).0
     }
 }
 
-impl ZonedDevice for Remembering {
+impl ZonedDevice for JournalDevice {
     fn geometry(&self) -> &Geometry {
         self.inner.geometry()
     }
@@ -155,7 +155,7 @@ impl Tenants {
     ///
     /// # Errors
     /// Such namespaces are not possible.
-    pub fn new(below: Below, max_active: u32, specs: &[Spec]) -> anyhow::Result<Tenants> {
+    pub fn new(below: DeviceBelow, max_active: u32, specs: &[Spec]) -> anyhow::Result<Tenants> {
         Tenants::regulated(below, max_active, specs, true)
     }
 
@@ -164,16 +164,16 @@ impl Tenants {
     /// # Errors
     /// As there.
     pub fn regulated(
-        below: Below,
+        below: DeviceBelow,
         max_active: u32,
         specs: &[Spec],
         admission: bool,
     ) -> anyhow::Result<Tenants> {
         let (clock, runtime) = (Clock::new(), Runtime::new());
         let inner: Rc<dyn ZonedDevice> = match below {
-            Below::Drive => Rc::new(drive(&clock, 1, max_active)),
+            DeviceBelow::Drive => Rc::new(drive(&clock, 1, max_active)),
             _ => {
-                let made = array(&runtime, &clock, max_active, below == Below::Degraded);
+                let made = array(&runtime, &clock, max_active, below == DeviceBelow::Degraded);
                 Rc::new(runtime.block_on(made, || clock.advance()).context("making an array never ends")??)
             }
         };
@@ -201,12 +201,12 @@ impl Tenants {
     ) -> anyhow::Result<Tenants> {
         let (time, tasks, specs) = (clock.clone(), runtime.clone(), specs.to_vec());
         let made = async move {
-            let device = Rc::new(Remembering { inner, kept: RefCell::default() });
+            let device = Rc::new(JournalDevice { inner, kept: RefCell::default() });
             let vzone_zones = Namespaces::fitting(device.geometry());
             Namespaces::create(device.clone(), [7; 16], vzone_zones).await?;
             let clock = time.clone();
             let clock = Rc::new(move || clock.now_ns() / 1000);
-            let behaviour = Behaviour { clock, patience_us: PATIENCE_US, admission };
+            let behaviour = NamespaceOptions { clock, patience_us: PATIENCE_US, admission };
             let namespaces = Namespaces::open(&tasks, device, behaviour).await?;
             for spec in specs {
                 namespaces.add(spec).await?;
@@ -229,11 +229,11 @@ impl Tenants {
     ///
     /// # Errors
     /// A command fails.
-    pub fn run(&self, workers: &[Worker], ms: u64) -> anyhow::Result<Vec<Work>> {
+    pub fn run(&self, workers: &[Worker], ms: u64) -> anyhow::Result<Vec<WorkerResult>> {
         let (stop, begin) = (Rc::new(Cell::new(false)), self.clock.now_ns());
         let mut running = Vec::new();
         for (number, worker) in workers.iter().enumerate() {
-            let shared = Rc::new(Running {
+            let shared = Rc::new(RunningWorker {
                 worker: worker.clone(),
                 device: self.list[worker.tenant].clone(),
                 clock: self.clock.clone(),
@@ -316,7 +316,7 @@ pub fn fill(
 
 /// The requests of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Does {
+pub enum WorkerRequests {
     /// Writes its zones one after the other, repeatedly.
     Write,
     /// Reads randomly from the first MiB of its zones, this many in each.
@@ -330,7 +330,7 @@ pub enum Does {
 pub struct Worker {
     pub tenant: usize,
     pub zones: Vec<u32>,
-    pub does: Does,
+    pub does: WorkerRequests,
     pub kib: u64,
     /// Requests in flight.
     pub depth: u32,
@@ -342,20 +342,20 @@ pub struct Worker {
 
 impl Worker {
     /// A worker without a period or an idle time.
-    pub fn new(tenant: usize, zones: Vec<u32>, does: Does, kib: u64, depth: u32) -> Worker {
+    pub fn new(tenant: usize, zones: Vec<u32>, does: WorkerRequests, kib: u64, depth: u32) -> Worker {
         Worker { tenant, zones, does, kib, depth, period_us: 0, idle_ms: (0, 0) }
     }
 }
 
 /// Results of a worker: completion times in ns from the beginning, and latencies.
 #[derive(Clone, Debug, Default)]
-pub struct Work {
+pub struct WorkerResult {
     pub completed: Vec<(u64, u64)>,
     pub bytes_each: u64,
     failed: Option<String>,
 }
 
-impl Work {
+impl WorkerResult {
     /// 10⁶ bytes a second between two milliseconds.
     pub fn mb_s(&self, from_ms: u64, to_ms: u64) -> f64 {
         let window = from_ms * 1_000_000..to_ms * 1_000_000;
@@ -375,13 +375,13 @@ impl Work {
 
 /// Throughput of all of `work` between two milliseconds in 10⁶ bytes a second, and its relative increase from the first
 /// to the second half of that time.
-pub fn in_all(work: &[Work], from_ms: u64, to_ms: u64) -> (f64, f64) {
+pub fn in_all(work: &[WorkerResult], from_ms: u64, to_ms: u64) -> (f64, f64) {
     let between = |from, to| work.iter().map(|work| work.mb_s(from, to)).sum::<f64>();
     let middle = from_ms.midpoint(to_ms);
     (between(from_ms, to_ms), between(middle, to_ms) / between(from_ms, middle) - 1.0)
 }
 
-struct Running {
+struct RunningWorker {
     worker: Worker,
     device: Namespace,
     clock: Clock,
@@ -391,11 +391,11 @@ struct Running {
     at: Cell<(usize, u64)>,
     rounds: Cell<u64>,
     rng: RefCell<Rng>,
-    work: RefCell<Work>,
+    work: RefCell<WorkerResult>,
     left: Cell<u32>,
 }
 
-impl Running {
+impl RunningWorker {
     async fn requests(&self) {
         let mut data = Buf::zeroed((self.worker.kib << 10) as usize);
         while !self.stop.get() && self.work.borrow().failed.is_none() {
@@ -443,18 +443,18 @@ impl Running {
         let (blocks, geometry) = (data.blocks(), self.device.geometry());
         let start = |index: usize| geometry.start(ZoneIndex(self.worker.zones[index])).0;
         match self.worker.does {
-            Does::Read(mib) => {
+            WorkerRequests::Read(mib) => {
                 let mut rng = self.rng.borrow_mut();
                 let zone = rng.below(self.worker.zones.len() as u64) as usize;
                 let place = rng.below((mib << 20) / BLOCK as u64 / blocks);
                 (Command::read(Lba(start(zone) + place * blocks), data), None)
             }
-            Does::ReadInOrder(mib) => {
+            WorkerRequests::ReadInOrder(mib) => {
                 let at = self.at.get().1;
                 self.at.set((0, (at + blocks) % ((mib << 20) / BLOCK as u64)));
                 (Command::read(Lba(start(0) + at), data), None)
             }
-            Does::Write => {
+            WorkerRequests::Write => {
                 let (mut index, mut at) = self.at.get();
                 let mut reset = None;
                 if at + blocks > geometry.zone_capacity_blocks {
@@ -474,7 +474,7 @@ impl Running {
         }
     }
 
-    fn finished(&self) -> anyhow::Result<Work> {
+    fn finished(&self) -> anyhow::Result<WorkerResult> {
         let mut work = self.work.take();
         work.bytes_each = self.worker.kib << 10;
         match work.failed.take() {

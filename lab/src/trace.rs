@@ -3,7 +3,7 @@
 
 use emu::clock::Clock;
 use engine::{
-    device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice},
+    device::{Command, Completion, DriveId, Geometry, Slots, ZonedDevice},
     runtime::Runtime,
 };
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ impl Trace {
         runtime: &Runtime,
     ) -> Rc<dyn ZonedDevice> {
         let (trace, clock, runtime) = (self.clone(), clock.clone(), runtime.clone());
-        Rc::new(Traced { process, device, trace, clock, runtime, slots: Rc::default() })
+        Rc::new(TracedDevice { process, device, trace, clock, runtime, slots: Rc::default() })
     }
 
     /// The events that ended in the last `last_ns`, in the format of Chrome's traces; times in µs.
@@ -87,7 +87,7 @@ impl Trace {
 }
 
 /// A device with traced commands.
-struct Traced {
+struct TracedDevice {
     process: String,
     device: Rc<dyn ZonedDevice>,
     trace: Trace,
@@ -96,7 +96,7 @@ struct Traced {
     slots: Rc<Slots>,
 }
 
-impl Traced {
+impl TracedDevice {
     /// The name of a command, and its track.
     fn describe(&self, command: &Command) -> (String, String) {
         let zone = |lba| format!("zone {}", self.geometry().locate(lba).0.0);
@@ -109,13 +109,13 @@ impl Traced {
     }
 }
 
-impl ZonedDevice for Traced {
+impl ZonedDevice for TracedDevice {
     fn geometry(&self) -> &Geometry {
         self.device.geometry()
     }
 
-    fn plate(&self) -> Plate {
-        self.device.plate()
+    fn drive_id(&self) -> DriveId {
+        self.device.drive_id()
     }
 
     fn submit(&self, command: Command) -> Completion {

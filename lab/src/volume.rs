@@ -5,11 +5,11 @@ use emu::clock::Clock;
 use engine::{
     device::{Command, Completion, Done, Geometry, Slots, Status, ZonedDevice},
     runtime::Runtime,
-    volume::{Behaviour, CreateOptions, Volume},
+    volume::{Volume, VolumeCreateOptions, VolumeOptions},
 };
 use std::rc::Rc;
 
-struct Face {
+struct VolumeDevice {
     volume: Volume,
     runtime: Runtime,
     slots: Rc<Slots>,
@@ -28,10 +28,10 @@ pub fn over(
 ) -> Result<Rc<dyn ZonedDevice>> {
     let made = Volume::create(
         device.clone(),
-        CreateOptions { uuid: [1; 16], blocks: Some(blocks), ..CreateOptions::default() },
+        VolumeCreateOptions { uuid: [1; 16], blocks: Some(blocks), ..VolumeCreateOptions::default() },
     );
     runtime.block_on(made, || clock.advance()).context("creating the volume never ends")??;
-    let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
+    let behaviour = VolumeOptions { map_pages: Some(usize::MAX / 2), ..VolumeOptions::default() };
     let volume = Volume::open(runtime, device.clone(), behaviour);
     let volume = runtime.block_on(volume, || clock.advance()).context("opening the volume never ends")??;
     let blocks = volume.blocks();
@@ -43,10 +43,10 @@ pub fn over(
         max_active: 0,
         ..device.geometry().clone()
     };
-    Ok(Rc::new(Face { volume, runtime: runtime.clone(), slots: Rc::default(), geometry }))
+    Ok(Rc::new(VolumeDevice { volume, runtime: runtime.clone(), slots: Rc::default(), geometry }))
 }
 
-impl ZonedDevice for Face {
+impl ZonedDevice for VolumeDevice {
     fn geometry(&self) -> &Geometry {
         &self.geometry
     }

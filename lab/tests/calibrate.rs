@@ -1,11 +1,11 @@
 //! The predictions of the emulated drives stay within the bounds of their rows.
 
-use lab::calibrate::{Row, TOLERANCE_PERCENT, rows};
+use lab::calibrate::{CalibrationRow, TOLERANCE_PERCENT, rows};
 
 #[test]
 fn calibration_errors_stay_within_bounds_of_rows() {
     let rows = rows().unwrap();
-    let off: Vec<&Row> = rows.iter().filter(|row| !row.holds()).collect();
+    let off: Vec<&CalibrationRow> = rows.iter().filter(|row| !row.holds()).collect();
     assert!(off.is_empty(), "{off:#?}");
     for row in &rows {
         let wider = row.bound_percent > TOLERANCE_PERCENT;

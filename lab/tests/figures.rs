@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use lab::{
-    bed::{Bed, Load, Setup, point},
     experiments::{Effort, Experiment},
     figure::Row,
     host::Host,
     load::Window,
     report,
     system::System,
+    test_bed::{Load, Setup, TestBed, point},
     trace::Trace,
 };
 
@@ -118,7 +118,7 @@ fn trace_has_track_for_each_component() {
     let trace = Trace::default();
     let setup = Setup::zn540(System::Zraid).on(&Host::one_thread(1.0));
     let load = Load { window: Window::ms(6, 7), ..Load::fio(2, 64) };
-    Bed::traced(&setup, Some(trace.clone())).unwrap().write_zones(&load).unwrap();
+    TestBed::traced(&setup, Some(trace.clone())).unwrap().write_zones(&load).unwrap();
     let trace = serde_json::to_string(&trace.json(1_000_000)).unwrap();
     for part in
         ["\"host\"", "thread 0", "jobs", "member 4", "zone 2", "dies of member 0", "program", "write 64 KiB"]

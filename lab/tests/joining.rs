@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use lab::{
-    bed::{Load, Setup, point},
     figure::Row,
     system::System,
+    test_bed::{Load, Setup, point},
 };
 
 fn row(system: System, zones: u32, request_kib: u64, depth: u32) -> Row {

@@ -9,7 +9,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Geometry},
     runtime::Runtime,
-    volume::{Behaviour, Choice, CreateOptions, Volume, VolumeError, Written},
+    volume::{Choice, Volume, VolumeCreateOptions, VolumeError, VolumeOptions, WrittenBlocks},
 };
 use std::{cell::Cell, rc::Rc};
 
@@ -54,14 +54,14 @@ fn write_all(runtime: &Runtime, volume: &Volume, places: Vec<u64>) {
 }
 
 /// Write amplification, and the number of blocks that garbage collection moved for each block written by users.
-fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64), VolumeError> {
+fn measure(behaviour: VolumeOptions, percent: u64, skewed: bool) -> Result<(f64, f64), VolumeError> {
     let (runtime, drive) = (Runtime::new(), EmulatedDrive::in_memory(&geometry()));
     let nothing = || VolumeError::Device(DeviceError::Timeout);
     let usable = engine::volume::Plan::of(&geometry(), None)?.usable;
     let blocks = usable * percent / 100;
     let made = Volume::create(
         Rc::new(drive.clone()),
-        CreateOptions { uuid: [1; 16], blocks: Some(blocks), ..CreateOptions::default() },
+        VolumeCreateOptions { uuid: [1; 16], blocks: Some(blocks), ..VolumeCreateOptions::default() },
     );
     runtime.block_on(made, || false).ok_or_else(nothing)??;
     let volume = Volume::open(&runtime, Rc::new(drive), behaviour);
@@ -73,9 +73,9 @@ fn measure(behaviour: Behaviour, percent: u64, skewed: bool) -> Result<(f64, f64
     write_all(&runtime, &volume, (0..4 * blocks).map(|_| draw(&mut rng, blocks, skewed)).collect());
     let now = volume.status().written;
     runtime.clear();
-    let part = |what: fn(&Written) -> u64| (what(&now) - what(&before)) as f64;
+    let part = |what: fn(&WrittenBlocks) -> u64| (what(&now) - what(&before)) as f64;
     let user = part(|written| written.user);
-    Ok((part(Written::blocks) / user, part(|written| written.moved) / user))
+    Ok((part(WrittenBlocks::blocks) / user, part(|written| written.moved) / user))
 }
 
 fn main() -> Result<(), VolumeError> {
@@ -83,7 +83,8 @@ fn main() -> Result<(), VolumeError> {
     for choice in [Choice::Greedy, Choice::CostBenefit] {
         for apart in [false, true] {
             for (skewed, percent) in [(false, 80), (false, 100), (true, 80), (true, 100)] {
-                let behaviour = Behaviour { choice, apart, map_pages: Some(1 << 10), ..Behaviour::default() };
+                let behaviour =
+                    VolumeOptions { choice, apart, map_pages: Some(1 << 10), ..VolumeOptions::default() };
                 let (written, moved) = measure(behaviour, percent, skewed)?;
                 let (choice, load) = (format!("{choice:?}"), if skewed { "90/10" } else { "even" });
                 let streams = if apart { "apart" } else { "mixed" };

@@ -7,7 +7,7 @@ use emu::{
     ssd::{Cut, EmulatedDrive, Fault, Model, Ssd},
 };
 use engine::{
-    adapt::aggregate::Aggregated,
+    adapt::aggregate::AggregateDevice,
     array::{Array, CreateOptions, Drive, MemberState, examine},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Geometry, Status, ZonedDevice, Zones, Zrwa},
@@ -15,7 +15,7 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use sim::simulator::wire::{Bay, Wire};
+use sim::simulator::command_queue::{Bay, CommandQueue};
 use std::{cell::Cell, rc::Rc};
 
 const FACTOR: u32 = 4;
@@ -39,29 +39,29 @@ fn small() -> Geometry {
 /// A drive with a command queue under the control of the test, and its aggregated zones.
 struct Rig {
     runtime: Runtime,
-    wire: Rc<Wire>,
+    command_queue: Rc<CommandQueue>,
     bay: Bay,
-    device: Aggregated,
+    device: AggregateDevice,
 }
 
 impl Rig {
     fn new() -> Rig {
-        let wire = Rc::new(Wire::default());
-        let bay = wire.insert(Ssd::in_memory(&small()));
-        Rig::of(wire, bay)
+        let command_queue = Rc::new(CommandQueue::default());
+        let bay = command_queue.insert(Ssd::in_memory(&small()));
+        Rig::of(command_queue, bay)
     }
 
-    fn of(wire: Rc<Wire>, bay: Bay) -> Rig {
+    fn of(command_queue: Rc<CommandQueue>, bay: Bay) -> Rig {
         let runtime = Runtime::new();
-        let device = Aggregated::new(&runtime, Rc::new(wire.drive(bay)), FACTOR).unwrap();
-        Rig { runtime, wire, bay, device }
+        let device = AggregateDevice::new(&runtime, Rc::new(command_queue.drive(bay)), FACTOR).unwrap();
+        Rig { runtime, command_queue, bay, device }
     }
 
     fn submit(&self, command: Command) -> engine::device::Done {
-        let wire = self.wire.clone();
+        let command_queue = self.command_queue.clone();
         let idle = || {
-            let waits = wire.queued() + wire.executed() > 0;
-            wire.run_all();
+            let waits = command_queue.queued() + command_queue.executed() > 0;
+            command_queue.run_all();
             waits
         };
         self.runtime.block_on(self.device.submit(command), idle).unwrap()
@@ -132,22 +132,22 @@ fn aggregate_reads_across_parts_and_divides_limits() {
 fn advance(rig: &Rig, commands: usize) {
     for _ in 0..commands {
         rig.runtime.run();
-        if rig.wire.queued() > 0 {
-            rig.wire.execute_now(0, false);
-            rig.wire.deliver(0);
+        if rig.command_queue.queued() > 0 {
+            rig.command_queue.execute_now(0, false);
+            rig.command_queue.deliver(0);
         }
     }
 }
 
 /// Drops the queued commands, and cuts the power or shuts the drive down in an orderly way.
 fn end(rig: Rig, shutdown: bool, cut: Cut) -> Rig {
-    let (Rig { wire, bay, .. }, rng) = (rig, &mut Rng::new(1));
-    wire.drop_queued();
+    let (Rig { command_queue, bay, .. }, rng) = (rig, &mut Rng::new(1));
+    command_queue.drop_queued();
     match shutdown {
-        true => wire.shut_down(rng).unwrap(),
-        false => wire.power_cut(rng, |_| cut).unwrap(),
+        true => command_queue.shut_down(rng).unwrap(),
+        false => command_queue.power_cut(rng, |_| cut).unwrap(),
     }
-    Rig::of(wire, bay)
+    Rig::of(command_queue, bay)
 }
 
 /// Cuts the power, or shuts the drive down, after `executed` commands of a flush, and again during its repair.
@@ -224,7 +224,7 @@ fn aggregate_unreadable_part_gets_no_new_zrwa() {
     drop(flushing);
     let rig = end(rig, true, Cut::default());
     // The write pointer of the second part has not moved.
-    rig.wire.ssd(rig.bay).faults().after(0, Fault::Unreadable(Lba(32)));
+    rig.command_queue.ssd(rig.bay).faults().after(0, Fault::Unreadable(Lba(32)));
     let result = rig.submit(blocks(12, 4)).result;
     assert_eq!(result, Err(Status::UnrecoveredReadError.into()));
 }
@@ -319,14 +319,16 @@ fn larger() -> Geometry {
 /// with ZRWAs again. The power is cut once `opened` parts of it are open, and the member loses the contents of its
 /// ZRWAs: in this cut if `at_once`, otherwise in a second one. Returns `false` if the member's zone is not reopened.
 fn zrwa_lost_while_reopened(member: usize, opened: usize, tail: u64, at_once: bool) -> bool {
-    let wire = Rc::new(Wire::default());
-    let bays: Vec<Bay> = (0..4).map(|_| wire.insert(Ssd::in_memory(&larger()))).collect();
+    let command_queue = Rc::new(CommandQueue::default());
+    let bays: Vec<Bay> = (0..4).map(|_| command_queue.insert(Ssd::in_memory(&larger()))).collect();
     let drives = || -> Vec<Drive> {
-        bays.iter().map(|b| Drive { name: format!("drive{b}"), device: Rc::new(wire.drive(*b)) }).collect()
+        bays.iter()
+            .map(|b| Drive { name: format!("drive{b}"), device: Rc::new(command_queue.drive(*b)) })
+            .collect()
     };
     let idle = || {
-        let waits = wire.queued() + wire.executed() > 0;
-        wire.run_all();
+        let waits = command_queue.queued() + command_queue.executed() > 0;
+        command_queue.run_all();
         waits
     };
     let options = CreateOptions { policy: Some(Policy::Zrwa), ..options(4) };
@@ -337,7 +339,7 @@ fn zrwa_lost_while_reopened(member: usize, opened: usize, tail: u64, at_once: bo
     assert_eq!(runtime.block_on(written, idle).unwrap().result, Ok(()));
     drop(array);
     runtime.clear();
-    wire.shut_down(rng).unwrap();
+    command_queue.shut_down(rng).unwrap();
 
     let runtime = Runtime::new();
     let (executor, offered) = (runtime.clone(), drives());
@@ -345,25 +347,25 @@ fn zrwa_lost_while_reopened(member: usize, opened: usize, tail: u64, at_once: bo
     let mut left = opened;
     while left > 0 {
         runtime.run();
-        if wire.queued() == 0 {
+        if command_queue.queued() == 0 {
             runtime.clear();
             return false;
         }
-        while left > 0 && wire.queued() > 0 {
-            let event = wire.execute_now(0, true);
+        while left > 0 && command_queue.queued() > 0 {
+            let event = command_queue.execute_now(0, true);
             left -= (event.bay == bays[member] && event.what.starts_with("open")) as usize;
         }
-        while wire.executed() > 0 {
-            wire.deliver(0);
+        while command_queue.executed() > 0 {
+            command_queue.deliver(0);
         }
     }
     runtime.clear();
-    wire.drop_queued();
+    command_queue.drop_queued();
     let lost = |bay| Cut { cache_lost: false, zrwa_lost: bay == bays[member] };
     if !at_once {
-        wire.power_cut(rng, |_| Cut::default()).unwrap();
+        command_queue.power_cut(rng, |_| Cut::default()).unwrap();
     }
-    wire.power_cut(rng, lost).unwrap();
+    command_queue.power_cut(rng, lost).unwrap();
 
     let runtime = Runtime::new();
     let array = runtime.block_on(Array::assemble(&runtime, drives()), idle).unwrap().unwrap();

@@ -6,13 +6,13 @@ use emu::{
     ssd::{Cut, Fault as MediaFault, Ssd},
 };
 use engine::{
-    adapt::append::{Appended, GROUPS_BYTES, Usage},
+    adapt::append::{AppendDevice, GROUPS_BYTES, Usage},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneState},
 };
-use sim::simulator::wire::{Bay, Fault, Wire};
+use sim::simulator::command_queue::{Bay, CommandQueue, Fault};
 use std::rc::Rc;
 
 /// Usable blocks of a zone, and distance between the starts of zones.
@@ -25,10 +25,10 @@ const MEMBER: [u8; 16] = [7; 16];
 
 struct Rig {
     runtime: Runtime,
-    wire: Rc<Wire>,
+    command_queue: Rc<CommandQueue>,
     bay: Bay,
     usage: Usage,
-    device: Appended,
+    device: AppendDevice,
 }
 
 fn drive() -> Geometry {
@@ -43,28 +43,28 @@ fn drive() -> Geometry {
 }
 
 fn rig(seed: u64, group_blocks: u64) -> Rig {
-    let (runtime, wire) = (Runtime::seeded(seed), Rc::new(Wire::default()));
+    let (runtime, command_queue) = (Runtime::seeded(seed), Rc::new(CommandQueue::default()));
     let capacity = if group_blocks == 1 { SHOWN } else { SHOWN + 8 };
-    let bay = wire.insert(Ssd::in_memory(&Geometry { zone_capacity_blocks: capacity, ..drive() }));
+    let bay = command_queue.insert(Ssd::in_memory(&Geometry { zone_capacity_blocks: capacity, ..drive() }));
     // Recommended memory for groups that are not being written, or memory for a single one.
     let groups_bytes = if seed.is_multiple_of(2) { GROUPS_BYTES } else { 0 };
     let usage = Usage { group_blocks, plain_zones: 2, member: MEMBER, groups_bytes };
-    let device = Appended::new(&runtime, Rc::new(wire.drive(bay)), usage).unwrap();
+    let device = AppendDevice::new(&runtime, Rc::new(command_queue.drive(bay)), usage).unwrap();
     assert_eq!(device.geometry().zone_capacity_blocks, SHOWN);
-    Rig { runtime, wire, bay, usage, device }
+    Rig { runtime, command_queue, bay, usage, device }
 }
 
 impl Rig {
     /// Executes or delivers one command of the drive; `false` if there is none.
     fn step(&self, rng: &mut Rng) -> bool {
         self.runtime.run();
-        let (queued, executed) = (self.wire.queued() as u64, self.wire.executed() as u64);
+        let (queued, executed) = (self.command_queue.queued() as u64, self.command_queue.executed() as u64);
         if queued + executed == 0 {
             return false;
         }
         match rng.below(queued + executed) {
-            draw if draw < queued => _ = self.wire.execute_now(draw as usize, false),
-            draw => _ = self.wire.deliver((draw - queued) as usize),
+            draw if draw < queued => _ = self.command_queue.execute_now(draw as usize, false),
+            draw => _ = self.command_queue.deliver((draw - queued) as usize),
         }
         true
     }
@@ -78,8 +78,8 @@ impl Rig {
     /// A new process, after a power cut or a kill.
     fn begin_anew(&mut self, rng: &mut Rng, cut: bool) {
         match cut {
-            true => self.wire.power_cut(rng, |_| Cut::default()).unwrap(),
-            false => self.wire.kill(rng),
+            true => self.command_queue.power_cut(rng, |_| Cut::default()).unwrap(),
+            false => self.command_queue.kill(rng),
         }
         self.runtime.clear();
         self.runtime = Runtime::seeded(rng.below(1 << 32));
@@ -88,8 +88,8 @@ impl Rig {
 
     /// Opens the device anew, without any state in memory.
     fn open(&mut self) {
-        let drive = Rc::new(self.wire.drive(self.bay));
-        self.device = Appended::new(&self.runtime, drive, self.usage).unwrap();
+        let drive = Rc::new(self.command_queue.drive(self.bay));
+        self.device = AppendDevice::new(&self.runtime, drive, self.usage).unwrap();
     }
 
     fn end(&self, rng: &mut Rng) -> u64 {
@@ -103,7 +103,7 @@ impl Rig {
     fn look_badly(&mut self, rng: &mut Rng, (complete, written): (u64, &[u8])) -> bool {
         let bad = ZONE * SIZE + rng.below(complete + 8);
         for lba in bad..bad + 1 + rng.below(5) {
-            self.wire.ssd(self.bay).faults().after(0, MediaFault::Unreadable(Lba(lba)));
+            self.command_queue.ssd(self.bay).faults().after(0, MediaFault::Unreadable(Lba(lba)));
         }
         let told = self.end(rng);
         let sure = if told == UNKNOWN_WP { complete } else { told };
@@ -125,7 +125,7 @@ impl Rig {
                 );
             }
         }
-        self.wire.ssd(self.bay).faults().mend();
+        self.command_queue.ssd(self.bay).faults().mend();
         self.begin_anew(rng, true);
         if told != UNKNOWN_WP {
             assert_eq!(self.end(rng), told);
@@ -185,7 +185,7 @@ fn life(seed: u64, group_blocks: u64) -> Seen {
             } else {
                 rig.step(&mut rng);
             }
-            seen.most = seen.most.max(rig.wire.queued());
+            seen.most = seen.most.max(rig.command_queue.queued());
             let mut gap = false;
             for (end, completion) in &mut pending {
                 match completion.take() {
@@ -254,17 +254,17 @@ fn late_append_of_previous_user_never_becomes_data() {
             assert_eq!(rig.finished(&mut rng, write(0, &vec![99; old as usize])).result, Ok(()));
         }
         let mut pending = rig.device.submit(write(old, &[99]));
-        rig.wire.set_fault(rig.bay, Fault::Tardy { events: 0 });
-        rig.wire.execute_now(0, false);
-        rig.wire.deliver(0);
+        rig.command_queue.set_fault(rig.bay, Fault::Tardy { events: 0 });
+        rig.command_queue.execute_now(0, false);
+        rig.command_queue.deliver(0);
         rig.runtime.run();
         assert!(pending.take().unwrap().result.is_err());
-        assert_eq!(rig.wire.queued(), 1);
+        assert_eq!(rig.command_queue.queued(), 1);
         rig.usage.member = [8; 16];
         rig.open();
         let mut reset = rig.device.submit(Command::Reset { zones: Zones::One(ZoneIndex(ZONE as u32)) });
-        rig.wire.execute_now(1, false);
-        rig.wire.deliver(0);
+        rig.command_queue.execute_now(1, false);
+        rig.command_queue.deliver(0);
         rig.runtime.run();
         assert_eq!(reset.take().unwrap().result, Ok(()));
         // From here on the late append may land at any time.
@@ -337,11 +337,11 @@ fn append_report_marks_only_failed_zone_unknown() {
     let zone = ZoneIndex(ZONE as u32);
     let mut report = rig.device.submit(Command::Report { first: ZoneIndex(0), count: 100 });
     rig.runtime.run();
-    rig.wire.execute_now(0, false);
-    rig.wire.deliver(0);
+    rig.command_queue.execute_now(0, false);
+    rig.command_queue.deliver(0);
     rig.runtime.run();
     // After the drive has reported the write pointer, and before any block of the zone is read.
-    rig.wire.ssd(rig.bay).faults().after(0, MediaFault::Offline(zone));
+    rig.command_queue.ssd(rig.bay).faults().after(0, MediaFault::Offline(zone));
     while rig.step(&mut rng) {}
     let done = report.take().unwrap();
     assert_eq!(done.result, Ok(()));
@@ -355,7 +355,7 @@ fn appends_run_in_parallel_only_within_group() {
     let (rig, mut rng) = (rig(1, 4), Rng::new(1));
     assert_eq!(rig.end(&mut rng), 0);
     let mut pending: Vec<_> = (0..6).map(|at| rig.device.submit(write(at, &[at as u8]))).collect();
-    assert_eq!(rig.wire.queued(), 4);
+    assert_eq!(rig.command_queue.queued(), 4);
     while rig.step(&mut rng) {}
     assert!(pending.iter_mut().all(|completion| completion.take().unwrap().result == Ok(())));
     assert_eq!(rig.content(&mut rng, 6), [0, 1, 2, 3, 4, 5]);
@@ -366,8 +366,8 @@ fn append_failed_write_fails_successors_until_reset() {
     let (rig, mut rng) = (rig(2, 16), Rng::new(2));
     assert_eq!(rig.end(&mut rng), 0);
     let mut pending: Vec<_> = (0..4).map(|at| rig.device.submit(write(at, &[at as u8]))).collect();
-    rig.wire.execute_now(0, false);
-    rig.wire.set_fault(rig.bay, Fault::Write);
+    rig.command_queue.execute_now(0, false);
+    rig.command_queue.set_fault(rig.bay, Fault::Write);
     while rig.step(&mut rng) {}
     let results: Vec<_> = pending.iter_mut().map(|completion| completion.take().unwrap().result).collect();
     let first_bad = results.iter().position(|result| result.is_err()).unwrap();
@@ -391,7 +391,7 @@ fn append_unreadable_block_makes_end_unknown_until_reset() {
         while rig.step(&mut rng) {}
         assert!(pending.iter_mut().all(|completion| completion.take().unwrap().result == Ok(())));
         let bad = Lba(ZONE * SIZE + rng.below(12));
-        rig.wire.ssd(rig.bay).faults().after(0, MediaFault::Unreadable(bad));
+        rig.command_queue.ssd(rig.bay).faults().after(0, MediaFault::Unreadable(bad));
         rig.begin_anew(&mut rng, true);
         assert_eq!(rig.end(&mut rng), UNKNOWN_WP);
         let mut unreadable = 0;
@@ -442,10 +442,10 @@ fn append_reports_zone_states_and_refuses_unfit_drives() {
     let info = report[ZONE as usize];
     assert_eq!((info.state, info.wp_blocks, info.capacity_blocks), (ZoneState::ImplicitlyOpen, 3, SHOWN));
     assert!(report.iter().all(|info| info.zone.0 == ZONE as u32 || info.state == ZoneState::Empty));
-    let bare: Rc<dyn ZonedDevice> = Rc::new(rig.wire.drive(rig.bay));
+    let bare: Rc<dyn ZonedDevice> = Rc::new(rig.command_queue.drive(rig.bay));
     for lacking in [Geometry { oob_bytes: 8, ..drive() }, Geometry { max_append_blocks: 0, ..drive() }] {
-        assert_eq!(Appended::geometry_of(&lacking, 16), None);
-        assert!(Appended::geometry_of(&lacking, 1).is_some());
+        assert_eq!(AppendDevice::geometry_of(&lacking, 16), None);
+        assert!(AppendDevice::geometry_of(&lacking, 1).is_some());
     }
-    assert!(Appended::new(&rig.runtime, bare, Usage { group_blocks: 3, ..rig.usage }).is_none());
+    assert!(AppendDevice::new(&rig.runtime, bare, Usage { group_blocks: 3, ..rig.usage }).is_none());
 }

@@ -10,7 +10,7 @@ use emu::{
     ssd::{Cut, EmulatedDrive, Fault, Ssd},
 };
 use engine::{
-    array::{Array, Behaviour, CreateOptions, Drive, Examined, MemberState, Tails, examine},
+    array::{Array, ArrayOptions, CreateOptions, Drive, DriveExamination, MemberState, Tails, examine},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
     format::{
@@ -177,7 +177,7 @@ fn assemble_names_foreign_blank_and_stale_drives() {
 
 /// Starts the metadata zone that does not hold the log that was `found`, with a checkpoint whose superblock is changed
 /// by `change`.
-fn rewrite(drive: &Drive, found: &Examined, change: impl FnOnce(&mut Superblock)) {
+fn rewrite(drive: &Drive, found: &DriveExamination, change: impl FnOnce(&mut Superblock)) {
     let runtime = Runtime::new();
     let mut superblock = found.superblock.clone();
     change(&mut superblock);
@@ -579,7 +579,7 @@ fn read_only_assembly_keeps_previous_assembly_id() {
     drop(array);
     runtime.clear();
     for there in [&all[..], &all[1..]] {
-        let reads = Array::assemble_read_only(&runtime, there.to_vec(), None, Behaviour::default());
+        let reads = Array::assemble_read_only(&runtime, there.to_vec(), None, ArrayOptions::default());
         let array = run(&runtime, reads).unwrap();
         assert_eq!(array.assembly(), assembly);
         check(&runtime, &array, 0, 3);

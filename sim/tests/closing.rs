@@ -6,7 +6,7 @@ use crate::support::{
     scene::{Scene, finish},
 };
 use engine::{
-    array::{Array, ArrayStatus, Behaviour},
+    array::{Array, ArrayOptions, ArrayStatus},
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, ZonedDevice},
     raid::policy::Policy,
@@ -74,19 +74,19 @@ fn close_completes_or_refuses_pending_commands() {
     assert_eq!(run(&scene.runtime, flush).result, Err(DeviceError::Gone));
 }
 
-/// A provisional array without member 1, which has the second chunk of zone 0: reads of that chunk take the parity in
-/// memory.
+/// A deferred-write array without member 1, which has the second chunk of zone 0: reads of that chunk take the parity
+/// in memory.
 fn held_back() -> (Scene, Runtime, Array) {
     let scene = Scene::new(Policy::Zrwa);
     scene.write(0, 0, 7);
     scene.stop();
     let (runtime, there) = (scene.runtime.clone(), scene.without(Some(1)));
-    let array = Array::assemble_provisionally(&runtime, there, None, Behaviour::default());
+    let array = Array::assemble_deferred(&runtime, there, None, ArrayOptions::default());
     let array = run(&runtime, array).unwrap();
     (scene, runtime, array)
 }
 
-/// Closing a provisional array writes nothing.
+/// Closing a deferred-write array writes nothing.
 #[test]
 fn close_of_provisional_array_writes_nothing() {
     let (mut scene, runtime, held_back) = held_back();
@@ -122,7 +122,7 @@ fn close_of_provisional_array_refuses_returning_member() {
     assert!(said.contains("has left deferred-write mode without it"), "{said}");
 }
 
-/// Reads of a provisional array that are in flight complete with the data known before, though the array commits
+/// Reads of a deferred-write array that are in flight complete with the data known before, though the array commits
 /// meanwhile.
 #[test]
 fn provisional_read_completes_while_array_commits() {
@@ -132,7 +132,7 @@ fn provisional_read_completes_while_array_commits() {
     runtime.run();
     scene.rig.rule(|_, _| Act::Pass);
     write(&runtime, &array, 0, 7, 1, true);
-    assert!(!array.is_provisional());
+    assert!(!array.is_deferred());
     scene.release();
     let done = run(&runtime, read);
     assert_eq!(done.result, Ok(()));

@@ -10,15 +10,15 @@ use crate::support::{
 };
 use emu::rng::Rng;
 use engine::{
-    array::{Array, CreateOptions, Drive, Examined, MemberState, examine},
+    array::{Array, CreateOptions, Drive, DriveExamination, MemberState, examine},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zones},
     format::{
         Origin, Uuid, VERSION,
         oob::{Content, Mark, OOB_BYTES},
         record::{
-            Burned, Checkpoint, HEADER_BYTES, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED, Record,
-            TailRecord, ZoneRecord,
+            BurnedRange, Checkpoint, HEADER_BYTES, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED,
+            Record, TailRecord, ZoneRecord,
         },
         superblock::Superblock,
     },
@@ -42,7 +42,7 @@ struct Bed {
     rig: Rc<Rig>,
     drives: Vec<Drive>,
     /// The member's metadata before it is forged.
-    found: Examined,
+    found: DriveExamination,
     /// Number of blocks read.
     read_blocks: Rc<Cell<u64>>,
 }
@@ -217,12 +217,12 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("stage", Number(SUPERBLOCK_AT + 196, 0)),
         ("stage", Number(SUPERBLOCK_AT + 196, 4)),
         ("stage", Number(SUPERBLOCK_AT + 196, u32::MAX)),
-        ("size", InSuperblock(|s| s.members[3].plate.size_bytes = (1 << 63) + 1)),
-        ("size", InSuperblock(|s| s.members[0].plate.size_bytes = u64::MAX)),
-        ("model", InSuperblock(|s| s.members[3].plate.model = "ZN\u{1b}[2J".into())),
-        ("model", InSuperblock(|s| s.members[0].plate.model = " ".into())),
-        ("serial", InSuperblock(|s| s.members[3].plate.serial = "1\n2".into())),
-        ("serial", InSuperblock(|s| s.members[0].plate.serial = "\u{202e}1".into())),
+        ("size", InSuperblock(|s| s.members[3].drive_id.size_bytes = (1 << 63) + 1)),
+        ("size", InSuperblock(|s| s.members[0].drive_id.size_bytes = u64::MAX)),
+        ("model", InSuperblock(|s| s.members[3].drive_id.model = "ZN\u{1b}[2J".into())),
+        ("model", InSuperblock(|s| s.members[0].drive_id.model = " ".into())),
+        ("serial", InSuperblock(|s| s.members[3].drive_id.serial = "1\n2".into())),
+        ("serial", InSuperblock(|s| s.members[0].drive_id.serial = "\u{202e}1".into())),
         // Not UTF-8, in the last member.
         ("model", Number(SUPERBLOCK_AT + MEMBERS_AT + 112 * (MEMBERS - 1) + 48, 0xffff_ff74)),
         ("serial", Number(SUPERBLOCK_AT + MEMBERS_AT + 112 * (MEMBERS - 1) + 88, 0xffff_ff74)),
@@ -292,8 +292,8 @@ fn lies() -> Vec<(&'static str, Lie)> {
     ]
 }
 
-fn burned(zone: u32, member: u32, from: u64, to: u64) -> Burned {
-    Burned { zone, member, epoch: 0, from, to }
+fn burned(zone: u32, member: u32, from: u64, to: u64) -> BurnedRange {
+    BurnedRange { zone, member, epoch: 0, from, to }
 }
 
 fn hole(zone: u32, member: u32, from: u64, to: u64) -> Hole {

@@ -15,7 +15,7 @@ use engine::{
     evidence::Presence,
     raid::policy::Policy,
     runtime::Runtime,
-    volume::{self, Behaviour, Volume, VolumeError},
+    volume::{self, Volume, VolumeError, VolumeOptions},
     vzone::{self, Namespaces, PATIENCE_US, Qos, Spec, VzoneError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -108,11 +108,11 @@ async fn read_all(volume: &Volume, blocks: u64) -> Vec<u8> {
 fn with_volume(members: &Members) -> Vec<u8> {
     let runtime = Runtime::new();
     let array = members.assembled(&runtime, &[]);
-    let made = volume::CreateOptions { uuid: [7; 16], blocks: Some(900), ..Default::default() };
+    let made = volume::VolumeCreateOptions { uuid: [7; 16], blocks: Some(900), ..Default::default() };
     run(&runtime, Volume::create(array.clone(), made)).unwrap();
     let mut all = Vec::new();
     run(&runtime, async {
-        let volume = Volume::open(&runtime, array.clone(), Behaviour::default()).await.unwrap();
+        let volume = Volume::open(&runtime, array.clone(), VolumeOptions::default()).await.unwrap();
         for round in 0..3 {
             for at in 0..40 {
                 let bytes = Buf::copy_of(&noise(round * 1000 + at));
@@ -144,7 +144,7 @@ fn check_any_flipped_bit(members: usize, policy: Policy, parities: usize) {
         run(&runtime, async {
             let presence = Volume::is_on(device.clone()).await.unwrap();
             assert_eq!(presence, Presence::Yes, "{policy:?}, {parities}: bit {bit} of {at:?}");
-            let volume = Volume::open(&runtime, device, Behaviour::default()).await;
+            let volume = Volume::open(&runtime, device, VolumeOptions::default()).await;
             let volume =
                 volume.unwrap_or_else(|e| panic!("{policy:?}, {parities}: bit {bit} of {at:?}: {e}"));
             assert!(read_all(&volume, 900).await == all, "{policy:?}, {parities}: bit {bit} of {at:?}");
@@ -188,7 +188,7 @@ fn raid6_volume_survives_flipped_bits_on_two_members() {
         let runtime = Runtime::new();
         let device = members.looked_at(&runtime);
         run(&runtime, async {
-            let volume = Volume::open(&runtime, device, Behaviour::default()).await;
+            let volume = Volume::open(&runtime, device, VolumeOptions::default()).await;
             let volume = volume.unwrap_or_else(|error| panic!("{member}, {lba:?}, {other:?}: {error}"));
             let read = read_all(&volume, 900).await;
             // User data of the volume has no checksum.
@@ -204,7 +204,7 @@ fn raid6_volume_survives_flipped_bits_on_two_members() {
 /// A volume on a single drive, without redundancy.
 fn single() -> (EmulatedDrive, Runtime, Volume) {
     let drive = EmulatedDrive::in_memory(&crate::support::volume::geometry());
-    let options = volume::CreateOptions { uuid: [7; 16], blocks: Some(600), ..Default::default() };
+    let options = volume::VolumeCreateOptions { uuid: [7; 16], blocks: Some(600), ..Default::default() };
     run(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
     let (runtime, volume) = open(&drive, false).unwrap();
     (drive, runtime, volume)
@@ -212,7 +212,7 @@ fn single() -> (EmulatedDrive, Runtime, Volume) {
 
 fn open(drive: &EmulatedDrive, give_up: bool) -> Result<(Runtime, Volume), VolumeError> {
     let runtime = Runtime::new();
-    let behaviour = Behaviour { give_up, ..Behaviour::default() };
+    let behaviour = VolumeOptions { give_up, ..VolumeOptions::default() };
     let volume = run(&runtime, Volume::open(&runtime, Rc::new(drive.clone()), behaviour))?;
     Ok((runtime, volume))
 }
@@ -275,7 +275,7 @@ fn volume_open_names_damaged_newest_root_only() {
     }
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     assert_eq!(run(&Runtime::new(), Volume::is_on(device.clone())), Ok(Presence::Yes));
-    let again = Volume::create(device, volume::CreateOptions::default());
+    let again = Volume::create(device, volume::VolumeCreateOptions::default());
     assert_eq!(run(&Runtime::new(), again).err(), Some(VolumeError::RootDamaged { zone: 0, block: 0 }));
     strike(&drive, Fault::Corrupt { lba, bit: 77 });
     let (runtime, volume) = open(&drive, false).unwrap();
@@ -311,8 +311,8 @@ fn spec(name: &str) -> Spec {
     }
 }
 
-fn quick() -> vzone::Behaviour {
-    vzone::Behaviour { clock: Rc::new(|| 0), patience_us: PATIENCE_US, admission: true }
+fn quick() -> vzone::NamespaceOptions {
+    vzone::NamespaceOptions { clock: Rc::new(|| 0), patience_us: PATIENCE_US, admission: true }
 }
 
 /// Prepares a device for namespaces, and adds two, one with three blocks of data.

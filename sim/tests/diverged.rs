@@ -11,7 +11,7 @@ use engine::{
     device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice, Zones},
     raid::{
         error::{NoArray, Note},
-        geometry::{Layout, META_ZONES, Place},
+        geometry::{Layout, META_ZONES, ParityPlace},
         policy::Policy,
     },
     runtime::{Host, Pause, Runtime},
@@ -294,13 +294,13 @@ fn contradicted(
             let chunks = (covered - block).div_ceil(layout.chunk_blocks);
             let index = layout.index(member, stripe);
             let place = match index < chunks {
-                true => Some((Place::Row(stripe), Some(first + index * layout.chunk_blocks + block))),
+                true => Some((ParityPlace::Row(stripe), Some(first + index * layout.chunk_blocks + block))),
                 false => layout.slot_of(member, stripe, chunks - 1).map(|which| {
                     let (_, place) = layout.slot(stripe, chunks - 1, which);
                     (place, None)
                 }),
             };
-            if let Some((Place::Row(row), data)) = place {
+            if let Some((ParityPlace::Row(row), data)) = place {
                 let at = row * layout.chunk_blocks + block;
                 if read(drive, at)[..] != read(copy, at)[..] {
                     found.push((stripe, block, data));

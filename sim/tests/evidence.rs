@@ -8,12 +8,12 @@ use crate::support::{
 };
 use emu::ssd::Fault;
 use engine::{
-    array::{Array, Behaviour, MemberState},
+    array::{Array, ArrayOptions, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     format::{
         Origin,
-        codec::Unreadable,
+        codec::RecordError,
         record::{HEADER_BYTES, Header, Record, TailRecord},
     },
     owner::Change,
@@ -334,7 +334,7 @@ fn log_payload_resembling_damaged_record_is_ignored() {
     let mut data = zeros.to_vec();
     data[BLOCK - HEADER_BYTES - payload..][..BLOCK].copy_from_slice(&damaged);
     let (mut scene, lba, record) = begin(&Buf::copy_of(&data));
-    assert_eq!(Record::read(&record[BLOCK..], origin).err(), Some(Unreadable::Damaged));
+    assert_eq!(Record::read(&record[BLOCK..], origin).err(), Some(RecordError::Damaged));
     let torn = Command::write(lba, record.slice_blocks(0..2), true);
     assert_eq!(run(&scene.runtime, scene.drives[1].device.submit(torn)).result, Ok(()));
     scene.assemble(Some(0));
@@ -348,13 +348,13 @@ fn flush_commits_provisional_array() {
         let mut scene = Scene::new(policy);
         scene.write(0, 0, 5);
         scene.cut(|_| false);
-        let (there, behaviour) = (scene.without(Some(1)), Behaviour::default());
-        let assembled = Array::assemble_provisionally(&scene.runtime, there, None, behaviour);
+        let (there, behaviour) = (scene.without(Some(1)), ArrayOptions::default());
+        let assembled = Array::assemble_deferred(&scene.runtime, there, None, behaviour);
         scene.array = run(&scene.runtime, assembled).unwrap();
         scene.check(0, 5);
-        assert!(scene.array.is_provisional(), "{policy:?}");
+        assert!(scene.array.is_deferred(), "{policy:?}");
         scene.submit(Command::Flush);
-        assert!(!scene.array.is_provisional(), "{policy:?}");
+        assert!(!scene.array.is_deferred(), "{policy:?}");
         scene.cut(|_| false);
         scene.assemble(None);
         assert_eq!(scene.states()[1].0, MemberState::Out, "{policy:?}");
@@ -437,7 +437,7 @@ fn returning_member_counts_as_absent_until_superblock_written() {
 /// Assembles without `missing`, and by force with a stale member.
 fn force(scene: &mut Scene, missing: usize) {
     let (there, behaviour) =
-        (scene.without(Some(missing)), Behaviour { force: true, ..Behaviour::default() });
+        (scene.without(Some(missing)), ArrayOptions { force: true, ..ArrayOptions::default() });
     scene.array = run(&scene.runtime, Array::assemble_with(&scene.runtime, there, None, behaviour)).unwrap();
 }
 

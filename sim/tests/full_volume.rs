@@ -6,7 +6,7 @@ use engine::{
     buf::Buf,
     device::{DeviceError, Status, ZonedDevice},
     runtime::Runtime,
-    volume::{Behaviour, CreateOptions, Volume},
+    volume::{Volume, VolumeCreateOptions, VolumeOptions},
 };
 use std::{future::Future, rc::Rc};
 
@@ -19,13 +19,13 @@ fn wait<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
 fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
     let runtime = Runtime::new();
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
-    let volume = wait(&runtime, Volume::open(&runtime, device, Behaviour::default())).unwrap();
+    let volume = wait(&runtime, Volume::open(&runtime, device, VolumeOptions::default())).unwrap();
     (runtime, volume)
 }
 
 fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
     let drive = EmulatedDrive::in_memory(&geometry());
-    let options = CreateOptions { uuid: [1; 16], blocks, ..CreateOptions::default() };
+    let options = VolumeCreateOptions { uuid: [1; 16], blocks, ..VolumeCreateOptions::default() };
     wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
     let (runtime, volume) = open(&drive);
     (drive, runtime, volume)

@@ -10,7 +10,7 @@ use emu::ssd::EmulatedDrive;
 use engine::{
     array::{self, Array, Drive, MemberState},
     buf::{BLOCK, Buf},
-    device::{Command, Done, Geometry, Plate, ZonedDevice, Zones},
+    device::{Command, Done, DriveId, Geometry, ZonedDevice, Zones},
     format::{
         OLDEST_VERSION, VERSION,
         record::{Header, Record},
@@ -139,7 +139,7 @@ fn read_whoever_is_missing(golden: &Golden) {
                 let serial = format!("{:02x}", [0, 0x11, 2, 3, 4][role]).repeat(4);
                 let Geometry { zones, zone_capacity_blocks, .. } = golden.model().geometry;
                 let size_bytes = zones as u64 * zone_capacity_blocks * BLOCK as u64;
-                assert_eq!(member.plate, Plate { model: golden::NAME.into(), serial, size_bytes });
+                assert_eq!(member.drive_id, DriveId { model: golden::NAME.into(), serial, size_bytes });
             }
             check_zones(&runtime, &array);
             if again {

@@ -6,7 +6,7 @@ use crate::support::{
     rig::{Act, Rig},
 };
 use engine::{
-    array::{Array, Behaviour},
+    array::{Array, ArrayOptions},
     device::{Command, Completion, ZonedDevice},
     runtime::Runtime,
 };
@@ -35,7 +35,7 @@ impl Scene {
     fn new(join: bool) -> Scene {
         let (runtime, rig) = (Runtime::new(), Rig::new());
         let all = (0..4).map(|_| rig.drive(&geometry(6, 128, 5))).collect();
-        let behaviour = Behaviour { join, ..Behaviour::default() };
+        let behaviour = ArrayOptions { join, ..ArrayOptions::default() };
         let array = run(&runtime, Array::create_with(&runtime, options(CHUNK), all, behaviour)).unwrap();
         let writes: Rc<RefCell<Vec<_>>> = Rc::default();
         let noted = writes.clone();

@@ -12,7 +12,7 @@ use emu::{
     ssd::{Cut, Fault},
 };
 use engine::{
-    array::{Array, ArrayError, CreateOptions, Drive, MemberState, Progress, Replaced, UnfinishedCopy},
+    array::{Array, ArrayError, CreateOptions, Drive, MemberState, Progress, ReplaceOutcome, UnfinishedCopy},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Geometry, ZonedDevice, Zones},
     format::record::Record,
@@ -50,7 +50,7 @@ fn shape() -> Geometry {
     geometry(TAILS.len() as u32 + META, 500, 8)
 }
 
-type Outcome = Rc<RefCell<Option<Result<Replaced, ArrayError>>>>;
+type Outcome = Rc<RefCell<Option<Result<ReplaceOutcome, ArrayError>>>>;
 
 struct Scene {
     runtime: Runtime,
@@ -111,7 +111,7 @@ impl Scene {
         outcome
     }
 
-    fn replace(&self) -> Result<Replaced, ArrayError> {
+    fn replace(&self) -> Result<ReplaceOutcome, ArrayError> {
         let outcome = self.start();
         self.runtime.run();
         outcome.take().expect("it ends")
@@ -322,7 +322,7 @@ fn replacement_rebuilds_when_old_drive_fails() {
             let result = scene.replace().unwrap_or_else(|error| panic!("{policy:?} {fail_at}: {error}"));
             scene.rig.rule(|_, _| Act::Pass);
             ended = !struck.get();
-            assert_eq!(result == Replaced::Attached, !ended, "{policy:?} {fail_at}: {result:?}");
+            assert_eq!(result == ReplaceOutcome::Attached, !ended, "{policy:?} {fail_at}: {result:?}");
             run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
             scene.check_active();
             scene.check(&TAILS);
@@ -345,7 +345,7 @@ fn replacement_decodes_unreadable_blocks_of_old_drive() {
         for (drive, block) in [(OLD, 1), (OLD, 18), (0, 2), (3, 25)] {
             scene.rig.damage(drive, Fault::Unreadable(Lba(start + block)));
         }
-        assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })));
+        assert!(matches!(scene.replace(), Ok(ReplaceOutcome::Copied { .. })));
         let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
         assert_eq!((rebuilt.bytes, &rebuilt.lost[..]), (0, &[][..]), "{policy:?}");
         scene.check_active();
@@ -378,7 +378,7 @@ fn replacement_leaves_uncopyable_zone_to_rebuild() {
                 assert_eq!(scene.name(), format!("drive{OLD}"));
                 continue;
             }
-            assert!(matches!(result, Ok(Replaced::Copied { .. })), "{result:?}");
+            assert!(matches!(result, Ok(ReplaceOutcome::Copied { .. })), "{result:?}");
             assert_eq!(scene.array.status().members[OLD].zones_to_rebuild, 1, "{policy:?}");
             let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
             assert_eq!((&rebuilt.left_out[..], &rebuilt.lost[..]), (&[][..], &[][..]));
@@ -416,7 +416,7 @@ fn replacement_mirrors_concurrent_writes_and_resets() {
             }
             assert_eq!(run(&scene.runtime, reset).result, Ok(()));
             scene.runtime.run();
-            assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?} {held}");
+            assert!(matches!(outcome.take(), Some(Ok(ReplaceOutcome::Copied { .. }))), "{policy:?} {held}");
             scene.check_active();
             scene.check(&tails);
             scene.cut_power(false);
@@ -511,7 +511,7 @@ fn replacement_takes_over_only_after_pending_commands() {
             assert!(!seated.get(), "{policy:?}: a drive takes over while a {what} is on its way");
             scene.release();
             assert_eq!(run(&scene.runtime, pending).result, Ok(()));
-            assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?}, {what}");
+            assert!(matches!(outcome.take(), Some(Ok(ReplaceOutcome::Copied { .. }))), "{policy:?}, {what}");
             scene.cut_power(false);
             scene.copy_without(&[0]).check(&tails);
         }
@@ -612,7 +612,7 @@ fn replacement_follows_zone_reset_at_last_moment() {
         assert!(scene.rig.held() > 0 && outcome.borrow().is_none());
         scene.release();
         assert_eq!(run(&scene.runtime, pending).result, Ok(()));
-        assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?}");
+        assert!(matches!(outcome.take(), Some(Ok(ReplaceOutcome::Copied { .. }))), "{policy:?}");
         let lacking: Vec<u32> = scene.array.status().members.iter().map(|m| m.zones_to_rebuild).collect();
         assert_eq!(lacking, [0; MEMBERS], "{policy:?}");
         write(&scene.runtime, &scene.array, 3, 0, 30, true);
@@ -656,7 +656,7 @@ fn replacement_finishes_zones_filled_meanwhile_on_larger_drive() {
             );
         }
         scene.release();
-        assert!(matches!(outcome.take(), Some(Ok(Replaced::Copied { .. }))), "{policy:?}");
+        assert!(matches!(outcome.take(), Some(Ok(ReplaceOutcome::Copied { .. }))), "{policy:?}");
         assert_eq!(physical(&scene, NEW, 5).0, ZoneState::Full, "{policy:?}");
     }
 }
@@ -799,7 +799,7 @@ fn replacement_cancelled_leaves_new_drive_blank() {
         assert!(scene.array.cancel_replacement().is_err());
         // The old drive is still the member, and another replacement can be started.
         scene.check_active();
-        assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?}");
+        assert!(matches!(scene.replace(), Ok(ReplaceOutcome::Copied { .. })), "{policy:?}");
         check_with_new(&mut scene, &tails);
     }
 }
@@ -865,7 +865,7 @@ fn cancellation_may_be_cut_at_any_reset() {
             assert!(!ended || used.is_empty());
             scene.check_active();
             if cut % 3 == 0 || ended {
-                assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?} {cut}");
+                assert!(matches!(scene.replace(), Ok(ReplaceOutcome::Copied { .. })), "{policy:?} {cut}");
                 check_with_new(&mut scene, &TAILS);
             }
             if ended {
@@ -903,7 +903,7 @@ fn copy_of_former_member_does_not_continue() {
         assert!(matches!(run(&scene.runtime, scene.array.replace(OLD, other.clone(), &|_| ())), Ok(_)));
         assert_eq!(run(&scene.runtime, scene.array.copy_to(&scene.drives[NEW])), None, "{policy:?}");
         let written = written_zones(&scene);
-        assert!(matches!(scene.replace(), Ok(Replaced::Copied { .. })), "{policy:?}");
+        assert!(matches!(scene.replace(), Ok(ReplaceOutcome::Copied { .. })), "{policy:?}");
         assert!(written.borrow().contains(&part(0).0));
         check_with_new(&mut scene, &TAILS);
     }
@@ -933,7 +933,7 @@ fn replacement_resumes_with_copied_zones_after_interruption() {
             let progress = move |progress: Progress| told.borrow_mut().push(progress);
             let replaced = run(&scene.runtime, array.replace(OLD, new, &progress));
             drop(array);
-            assert!(matches!(replaced, Ok(Replaced::Copied { .. })), "{policy:?}");
+            assert!(matches!(replaced, Ok(ReplaceOutcome::Copied { .. })), "{policy:?}");
             let zones = written.take();
             assert!(!zones.contains(&part(0).0), "{policy:?} {volatile} {power}: {zones:?}");
             assert!(zones.contains(&part(FINISHED).0), "{policy:?}");

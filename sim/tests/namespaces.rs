@@ -2,7 +2,7 @@
 
 use emu::{
     conformance::{
-        Do::{self, *},
+        Action::{self, *},
         ROWS, command, model,
     },
     rng::Rng,
@@ -18,14 +18,14 @@ use engine::{
     raid::policy::Policy,
     runtime::Runtime,
     vzone::{
-        Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError,
-        format::{self, End, Entry, Filler, Groups, Head},
+        Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError,
+        format::{self, BlockFiller, End, JournalEntry, JournalHeader, StripeGroups},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::simulator::{
-    namespaces::{self, Over},
-    wire::Wire,
+    command_queue::CommandQueue,
+    namespaces::{self, DeviceBelow},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -170,7 +170,7 @@ fn open(runtime: &Runtime, drive: &Rc<Frail>, clock: &Rc<Cell<u64>>) -> Namespac
 fn try_open(runtime: &Runtime, drive: &Rc<Frail>, clock: &Rc<Cell<u64>>) -> Result<Namespaces, VzoneError> {
     let clock = clock.clone();
     let behaviour =
-        Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, admission: true };
+        NamespaceOptions { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, admission: true };
     runtime.block_on(Namespaces::open(runtime, drive.clone(), behaviour), || false).unwrap()
 }
 
@@ -196,9 +196,9 @@ fn spec(name: &str, zones: u32, max_active: u32) -> Spec {
 
 #[test]
 fn namespace_follows_zone_rules_without_zrwa() {
-    let zrwa = |step: &Do| matches!(step, OpenZrwa(_) | Flush(..) | OpenAllZrwa);
+    let zrwa = |step: &Action| matches!(step, OpenZrwa(_) | Flush(..) | OpenAllZrwa);
     // Zone faults can be injected into drives only.
-    let befalls = |step: &Do| matches!(step, ReadOnly(_) | Offline(_));
+    let befalls = |step: &Action| matches!(step, ReadOnly(_) | Offline(_));
     for parts in [1, 3, 5, 9, 15] {
         let mut drive = drive_for_rows(parts);
         drive.zones += 32;
@@ -1004,8 +1004,8 @@ fn vzone_data_aligns_to_optimal_write_size() {
         let rig = Rig::on(Rc::new(drive), 4);
         let one = rig.add(spec("one", 4, 2)).unwrap();
         rig.write(&one, 0, 7, 30).unwrap();
-        let found = |entries: &[Entry]| match (&entries[0], entries.last()) {
-            (Entry::Identity(identity), Some(Entry::Vzone(.., groups, _))) => {
+        let found = |entries: &[JournalEntry]| match (&entries[0], entries.last()) {
+            (JournalEntry::Identity(identity), Some(JournalEntry::Vzone(.., groups, _))) => {
                 (identity.lead_blocks, groups.group(0).unwrap().1)
             }
             _ => panic!("{entries:?}"),
@@ -1024,7 +1024,7 @@ fn vzone_data_aligns_to_optimal_write_size() {
 }
 
 /// The entries of the journal on a drive, and the head of its last block.
-fn journal_of(rig: &Rig) -> (Head, Vec<Entry>) {
+fn journal_of(rig: &Rig) -> (JournalHeader, Vec<JournalEntry>) {
     let run = |command| rig.runtime.block_on(rig.drive.submit(command), || false).unwrap();
     let zones = run(Command::Report { first: ZoneIndex(0), count: 2 }).zones;
     let info = zones.iter().find(|info| info.wp_blocks > 0).unwrap();
@@ -1035,17 +1035,17 @@ fn journal_of(rig: &Rig) -> (Head, Vec<Entry>) {
 }
 
 /// A copy of the drive with a forged journal; its blocks have this head except for offset and kind.
-fn forged(rig: &Rig, head: Head, entries: &[Entry]) -> Rc<Frail> {
+fn forged(rig: &Rig, head: JournalHeader, entries: &[JournalEntry]) -> Rc<Frail> {
     let ssd = rig.drive.ssd().borrow().copy().unwrap();
     let drive = Frail::new(rig.drive.geometry.clone(), EmulatedDrive::new(Rc::new(RefCell::new(ssd))));
     let run = |command| rig.runtime.block_on(drive.submit(command), || false).unwrap().result.unwrap();
     (0..2).for_each(|zone| run(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }));
-    let mut filler = Filler::default();
+    let mut filler = BlockFiller::default();
     entries.iter().for_each(|entry| filler.add(entry));
     for index in 0..filler.len().min(5) {
         let kind = 1 + (index + 1 == filler.len()) as u8;
         let mut block = vec![0; BLOCK];
-        filler.seal(index, Head { offset: index as u32, kind, ..head }, &mut block);
+        filler.seal(index, JournalHeader { offset: index as u32, kind, ..head }, &mut block);
         run(Command::write(Lba(index as u64), Buf::copy_of(&block), true));
     }
     Rc::new(drive)
@@ -1065,8 +1065,8 @@ fn namespace_journal_with_invalid_content_is_refused() {
     let sealed = (2..4).find(|zone| rig.write(&one, 64 * zone + 20, 7, 10).is_err()).unwrap();
     rig.runtime.run();
     let (head, entries) = journal_of(&rig);
-    let owner = |entry: &Entry| match entry {
-        Entry::Vzone(_, zone, groups, end) => Some((*zone, *groups, *end)),
+    let owner = |entry: &JournalEntry| match entry {
+        JournalEntry::Vzone(_, zone, groups, end) => Some((*zone, *groups, *end)),
         _ => None,
     };
     // Entries are after-images: the last one counts.
@@ -1074,7 +1074,7 @@ fn namespace_journal_with_invalid_content_is_refused() {
     let (two_groups, one_group) = (last(0).1, last(sealed as u32).1);
     assert_eq!((two_groups.len(), two_groups.zones().len(), one_group.len()), (2, 3, 1));
     assert!(matches!(last(sealed as u32).2, End::Sealed(20)) && last(1).2 == End::Finished(20));
-    let opened = |head: Head, more: &[Entry]| {
+    let opened = |head: JournalHeader, more: &[JournalEntry]| {
         let runtime = Runtime::new();
         let drive = forged(&rig, head, &[&entries, more].concat());
         let looked = runtime.block_on(Namespaces::look(drive.clone()), || false).unwrap();
@@ -1083,8 +1083,8 @@ fn namespace_journal_with_invalid_content_is_refused() {
         assert_eq!(looked.map(|_| ()), opened);
         opened
     };
-    let vzone = |zone, groups, end| vec![Entry::Vzone(0, zone, groups, end)];
-    let mut uneven = Groups::default();
+    let vzone = |zone, groups, end| vec![JournalEntry::Vzone(0, zone, groups, end)];
+    let mut uneven = StripeGroups::default();
     assert!(uneven.push(&[50, 51, 52], 8));
     let absurd = Err(VzoneError::Absurd);
     for (more, result) in [
@@ -1097,19 +1097,22 @@ fn namespace_journal_with_invalid_content_is_refused() {
         (vzone(0, two_groups, End::Finished(46)), absurd),
         (vzone(2, one_group, End::Sealed(31)), absurd),
         (vzone(2, one_group, End::Sealed(u64::MAX)), absurd),
-        (vzone(2, Groups::default(), End::Sealed(0)), absurd),
-        (vzone(2, Groups::default(), End::Finished(0)), Ok(())),
+        (vzone(2, StripeGroups::default(), End::Sealed(0)), absurd),
+        (vzone(2, StripeGroups::default(), End::Finished(0)), Ok(())),
         (vzone(4, uneven, End::Open), absurd),
         (vzone(4, two_groups, End::Open), absurd),
     ] {
         assert_eq!(opened(head, &more), result, "{more:?}");
     }
     for most in [u64::MAX, 1 << 63] {
-        assert_eq!(opened(Head { generation: most, ..head }, &[]), absurd);
-        assert_eq!(opened(Head { serial: most, ..head }, &[]), absurd);
+        assert_eq!(opened(JournalHeader { generation: most, ..head }, &[]), absurd);
+        assert_eq!(opened(JournalHeader { serial: most, ..head }, &[]), absurd);
     }
-    assert_eq!(opened(Head { generation: (1 << 63) - 1, serial: (1 << 63) - 1, ..head }, &[]), Ok(()));
-    assert_eq!(opened(Head { mark: !head.mark, ..head }, &[]), absurd);
+    assert_eq!(
+        opened(JournalHeader { generation: (1 << 63) - 1, serial: (1 << 63) - 1, ..head }, &[]),
+        Ok(())
+    );
+    assert_eq!(opened(JournalHeader { mark: !head.mark, ..head }, &[]), absurd);
     let mut rng = Rng::new(1);
     let mut refused = 0;
     for _ in 0..3000 {
@@ -1122,7 +1125,7 @@ fn namespace_journal_with_invalid_content_is_refused() {
 }
 
 /// Changes a random value in a journal.
-fn distort(rng: &mut Rng, head: &mut Head, entries: &mut Vec<Entry>) {
+fn distort(rng: &mut Rng, head: &mut JournalHeader, entries: &mut Vec<JournalEntry>) {
     let at = rng.below(entries.len() as u64) as usize;
     let number = |rng: &mut Rng| match rng.below(4) {
         0 => [0, 1, u64::MAX, 1 << 63, u32::MAX as u64][rng.below(5) as usize],
@@ -1133,14 +1136,14 @@ fn distort(rng: &mut Rng, head: &mut Head, entries: &mut Vec<Entry>) {
         1 => head.serial = number(rng),
         2 => _ = entries.remove(at.max(1).min(entries.len() - 1)),
         3 => entries.push(entries[at].clone()),
-        4 => entries.push(Entry::Removed(number(rng) as u32)),
+        4 => entries.push(JournalEntry::Removed(number(rng) as u32)),
         _ => match &mut entries[at] {
-            Entry::Identity(identity) => match rng.below(3) {
+            JournalEntry::Identity(identity) => match rng.below(3) {
                 0 => identity.zones = number(rng) as u32,
                 1 => identity.zone_capacity_blocks = number(rng),
                 _ => identity.vzone_zones = number(rng) as u32,
             },
-            Entry::Namespace(id, spec) => match rng.below(8) {
+            JournalEntry::Namespace(id, spec) => match rng.below(8) {
                 0 => *id = number(rng) as u32,
                 1 => spec.zones = number(rng) as u32,
                 2 => spec.max_active = number(rng) as u32,
@@ -1150,8 +1153,8 @@ fn distort(rng: &mut Rng, head: &mut Head, entries: &mut Vec<Entry>) {
                 6 => spec.qos.floors.requests = number(rng) as u32,
                 _ => spec.name.clear(),
             },
-            Entry::Removed(id) => *id = number(rng) as u32,
-            Entry::Vzone(id, zone, groups, end) => match rng.below(6) {
+            JournalEntry::Removed(id) => *id = number(rng) as u32,
+            JournalEntry::Vzone(id, zone, groups, end) => match rng.below(6) {
                 0 => *id = number(rng) as u32,
                 1 => *zone = number(rng) as u32,
                 2 => *end = End::Sealed(number(rng)),
@@ -1222,31 +1225,34 @@ fn namespace_journal_alternates_between_its_zones() {
 /// Namespaces on a drive that executes commands under control of the test.
 struct Small {
     runtime: Runtime,
-    wire: Rc<Wire>,
+    command_queue: Rc<CommandQueue>,
     clock: Rc<Cell<u64>>,
 }
 
 impl Small {
-    fn over(wire: Wire) -> Small {
-        Small { runtime: Runtime::new(), wire: Rc::new(wire), clock: Rc::default() }
+    fn over(command_queue: CommandQueue) -> Small {
+        Small { runtime: Runtime::new(), command_queue: Rc::new(command_queue), clock: Rc::default() }
     }
 
     fn device(&self) -> Rc<dyn ZonedDevice> {
-        Rc::new(Sequencer::new(&self.runtime, Rc::new(self.wire.drive(0))))
+        Rc::new(Sequencer::new(&self.runtime, Rc::new(self.command_queue.drive(0))))
     }
 
     fn open(&self) -> impl Future<Output = Result<Namespaces, VzoneError>> + 'static {
         let (runtime, device, clock) = (self.runtime.clone(), self.device(), self.clock.clone());
-        let behaviour =
-            Behaviour { clock: Rc::new(move || clock.get()), patience_us: PATIENCE_US, admission: true };
+        let behaviour = NamespaceOptions {
+            clock: Rc::new(move || clock.get()),
+            patience_us: PATIENCE_US,
+            admission: true,
+        };
         async move { Namespaces::open(&runtime, device, behaviour).await }
     }
 
     /// Executes and completes all commands in order until the future is done.
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
         let idle = || {
-            let busy = self.wire.queued() + self.wire.executed() > 0;
-            self.wire.run_all();
+            let busy = self.command_queue.queued() + self.command_queue.executed() > 0;
+            self.command_queue.run_all();
             busy
         };
         self.runtime.block_on(future, idle).unwrap()
@@ -1255,10 +1261,10 @@ impl Small {
     /// Executes or completes one command; `false` if there is none.
     fn step(&self) -> bool {
         self.runtime.run();
-        match (self.wire.executed(), self.wire.queued()) {
+        match (self.command_queue.executed(), self.command_queue.queued()) {
             (0, 0) => return false,
-            (0, _) => _ = self.wire.execute_now(0, false),
-            _ => _ = self.wire.deliver(0),
+            (0, _) => _ = self.command_queue.execute_now(0, false),
+            _ => _ = self.command_queue.deliver(0),
         }
         self.runtime.run();
         true
@@ -1266,7 +1272,7 @@ impl Small {
 
     /// A copy of the drive after a power cut at this moment.
     fn cut(&self, cache_lost: bool, seed: u64) -> Small {
-        let copy = self.wire.copy().unwrap();
+        let copy = self.command_queue.copy().unwrap();
         copy.power_cut(&mut Rng::new(seed), |_| Cut { cache_lost, zrwa_lost: false }).unwrap();
         Small::over(copy)
     }
@@ -1297,9 +1303,9 @@ impl Small {
 /// v-zones of it may be active.
 fn forgotten(max_active: u32, volatile_cache: bool) -> (Small, Namespaces, Namespace) {
     let drive = Geometry { zones: 60, max_active: 20, max_open: 20, volatile_cache, ..drive_for_rows(15) };
-    let wire = Wire::default();
-    wire.insert(Ssd::in_memory(&drive));
-    let small = Small::over(wire);
+    let command_queue = CommandQueue::default();
+    command_queue.insert(Ssd::in_memory(&drive));
+    let small = Small::over(command_queue);
     small.run(Namespaces::create(small.device(), [3; 16], 15)).unwrap();
     let namespaces = small.run(small.open()).unwrap();
     let wide = small.run(namespaces.add(Spec { essential: 2, ..spec("wide", 2, max_active) })).unwrap();
@@ -1474,12 +1480,12 @@ fn vzone_move_survives_executed_write_reported_as_failed() {
             small.runtime.spawn(async move { _ = write.await });
             (0..moment).for_each(|_| _ = small.step());
             let fault = Fault::Fail { kind: Kind::Write, late: true };
-            small.wire.ssd(0).faults().after(0, fault);
+            small.command_queue.ssd(0).faults().after(0, fault);
             while small.step() {}
             failed += small.run(namespaces.add(spec("next", 1, 1))).is_err() as u32;
             small.runtime.clear();
             let cut = small.cut(false, 1);
-            cut.wire.ssd(0).faults().calm();
+            cut.command_queue.ssd(0).faults().calm();
             let again = cut.run(cut.open()).unwrap();
             let when = format!("written after {begun}, failed at {moment}");
             assert_eq!(again.audit(), Ok(()), "{when}");
@@ -1496,22 +1502,22 @@ fn vzone_move_survives_executed_write_reported_as_failed() {
     assert!(failed > 10, "{failed}");
 }
 
-fn play(over: Option<Over>, seeds: std::ops::Range<u64>) -> namespaces::Summary {
+fn play(over: Option<DeviceBelow>, seeds: std::ops::Range<u64>) -> namespaces::NamespaceSummary {
     namespaces::run_seeds(over, seeds, 2, &|| ())
 }
 
 #[test]
 fn namespaces_simulation_passes_on_drive_and_arrays() {
-    let array = |policy| Over::Array { policy, parities: 1, group_blocks: 0 };
-    let appended = Over::Array { policy: Policy::Log, parities: 1, group_blocks: 16 };
-    let overs = [Over::Drive, appended].into_iter().chain(Policy::ALL.map(array));
+    let array = |policy| DeviceBelow::Array { policy, parities: 1, group_blocks: 0 };
+    let appended = DeviceBelow::Array { policy: Policy::Log, parities: 1, group_blocks: 16 };
+    let overs = [DeviceBelow::Drive, appended].into_iter().chain(Policy::ALL.map(array));
     for over in overs {
-        let count = if over == Over::Drive { 60 } else { 6 };
+        let count = if over == DeviceBelow::Drive { 60 } else { 6 };
         let summary = play(Some(over), 0..count);
         let failures: Vec<_> = summary.failures.iter().map(|f| (f.seed, f.failure.as_deref())).collect();
         assert!(failures.is_empty(), "{over:?}: {failures:?}");
         assert!(summary.counts.judgements > count && summary.counts.operations > 10 * count);
-        assert!(over != Over::Drive || summary.counts.moved_groups > 0);
+        assert!(over != DeviceBelow::Drive || summary.counts.moved_groups > 0);
     }
 }
 
@@ -1529,9 +1535,9 @@ fn vzone_smaller_than_zones_is_full_after_cut() {
             volatile_cache: volatile,
             ..drive_for_rows(3)
         };
-        let wire = Wire::default();
-        wire.insert(Ssd::in_memory(&drive));
-        let small = Small::over(wire);
+        let command_queue = CommandQueue::default();
+        command_queue.insert(Ssd::in_memory(&drive));
+        let small = Small::over(command_queue);
         small.run(Namespaces::create(small.device(), [3; 16], 3)).unwrap();
         let namespaces = small.run(small.open()).unwrap();
         let one = small.run(namespaces.add(Spec { essential: 2, ..spec("one", 2, 1) })).unwrap();

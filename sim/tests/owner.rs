@@ -11,7 +11,7 @@ use crate::support::{
 };
 use emu::{rng::Rng, ssd::Cut};
 use engine::{
-    array::{Array, ArrayError, CreateOptions, Drive, Inspected, MemberState, examine},
+    array::{Array, ArrayError, ArrayInspection, CreateOptions, Drive, MemberState, examine},
     buf::Buf,
     device::{Command, Geometry, Zones},
     format::superblock::Stage,
@@ -72,7 +72,7 @@ fn check_old(rig: &Rc<Rig>, drives: &[Drive], missing: Option<usize>, what: &str
 }
 
 /// Inspects the drives with a label of array `uuid`; `None` without any.
-fn of_array(drives: &[Drive], uuid: [u8; 16]) -> Option<Result<Inspected, ArrayError>> {
+fn of_array(drives: &[Drive], uuid: [u8; 16]) -> Option<Result<ArrayInspection, ArrayError>> {
     let runtime = Runtime::new();
     let labelled: Vec<Drive> = labelled(drives, uuid).into_iter().map(|(drive, _)| drive).collect();
     if labelled.is_empty() {

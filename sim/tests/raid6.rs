@@ -10,7 +10,7 @@ use emu::{
     ssd::{Cut, Fault},
 };
 use engine::{
-    array::{Array, Behaviour, CreateOptions, Drive, LostBlocks, MemberState, Replaced, Tails},
+    array::{Array, ArrayOptions, CreateOptions, Drive, LostBlocks, MemberState, ReplaceOutcome, Tails},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones, Zrwa},
     format::record::Record,
@@ -558,7 +558,7 @@ fn raid6_replacement_works_while_another_member_is_out() {
         scene.write_on(5);
         let new = scene.rig.drive(&scene.shape);
         let replaced = run(&scene.runtime, scene.array.replace(1, new.clone(), &|_| ())).unwrap();
-        assert!(matches!(replaced, Replaced::Copied { .. }), "{policy:?}: {replaced:?}");
+        assert!(matches!(replaced, ReplaceOutcome::Copied { .. }), "{policy:?}: {replaced:?}");
         scene.drives[1] = new;
         assert_eq!(scene.rebuild(), []);
         scene.write_on(5);
@@ -570,7 +570,7 @@ fn raid6_replacement_works_while_another_member_is_out() {
                 .filter(|member| *member != other)
                 .map(|member| scene.drives[member].clone())
                 .collect();
-            let looked = Array::assemble_read_only(&scene.runtime, copies, None, Behaviour::default());
+            let looked = Array::assemble_read_only(&scene.runtime, copies, None, ArrayOptions::default());
             let array = std::mem::replace(&mut scene.array, run(&scene.runtime, looked).unwrap());
             scene.check(&format!("{policy:?}, replaced, then without {other}"));
             scene.array = array;
@@ -780,7 +780,7 @@ fn raid6_create_refuses_impossible_arrays() {
     assert!(why.contains("its ZRWA has 32 KiB, 48 KiB are needed"), "{why}");
 }
 
-/// A provisional assembly makes no member stale; the drives return one after the other.
+/// A deferred-write assembly makes no member stale; the drives return one after the other.
 #[test]
 fn raid6_provisional_array_commits_when_complete_or_written() {
     for policy in Policy::ALL {
@@ -789,9 +789,9 @@ fn raid6_provisional_array_commits_when_complete_or_written() {
             scene.cut_power();
             let missing = [1, 4];
             let there = scene.without(&missing);
-            let held = Array::assemble_provisionally(&scene.runtime, there, None, Behaviour::default());
+            let held = Array::assemble_deferred(&scene.runtime, there, None, ArrayOptions::default());
             scene.array = run(&scene.runtime, held).unwrap();
-            assert!(scene.array.is_provisional());
+            assert!(scene.array.is_deferred());
             scene.assert_out(&missing);
             scene.check("held back");
             for member in &missing[..back] {
@@ -799,9 +799,9 @@ fn raid6_provisional_array_commits_when_complete_or_written() {
                 run(&scene.runtime, scene.array.complete(drive)).unwrap();
                 scene.check("one is back");
             }
-            assert_eq!(scene.array.is_provisional(), back < 2, "{policy:?}");
+            assert_eq!(scene.array.is_deferred(), back < 2, "{policy:?}");
             scene.write_on(5);
-            assert!(!scene.array.is_provisional());
+            assert!(!scene.array.is_deferred());
             scene.assert_out(&missing[back..]);
             scene.check("begun");
             // Members that did not return are stale.

@@ -21,7 +21,7 @@ use engine::{
         geometry::Layout,
         policy::{
             Policy,
-            log::{Evidence, IN_FLIGHT_STRIPES, Part, decide},
+            log::{IN_FLIGHT_STRIPES, LogEvidence, LogPart, decide},
             zrwa::Refusal,
         },
     },
@@ -230,10 +230,10 @@ fn member_with_unreadable_relocated_blocks_is_rebuilt() {
 /// the zone was begun.
 #[test]
 fn too_few_empty_parts_decide_no_tail() {
-    let parts = vec![None, None, Some(Part::default()), Some(Part::default())];
+    let parts = vec![None, None, Some(LogPart::default()), Some(LogPart::default())];
     // With or without a tail: the missing parts may hold all that was written.
     for told_blocks in [0, 5] {
-        let evidence = Evidence { parts: parts.clone(), told_blocks, ..Evidence::default() };
+        let evidence = LogEvidence { parts: parts.clone(), told_blocks, ..LogEvidence::default() };
         assert_eq!(decide(&layout(), &evidence), Err(Refusal::TooFew { present: 2, members: 4, needed: 3 }));
     }
 }

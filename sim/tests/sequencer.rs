@@ -2,7 +2,7 @@
 
 use emu::{
     conformance::{
-        Do::{Offline, ReadOnly},
+        Action::{Offline, ReadOnly},
         ROWS, command, model,
     },
     rng::Rng,
@@ -15,7 +15,7 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
-use sim::simulator::wire::{Bay, Fault, Wire};
+use sim::simulator::command_queue::{Bay, CommandQueue, Fault};
 use std::rc::Rc;
 
 /// Blocks of a zone, all of them writable.
@@ -24,7 +24,7 @@ const SIZE: u64 = 64;
 /// A drive that executes queued commands in any order, behind a sequencer.
 struct Rig {
     runtime: Runtime,
-    wire: Rc<Wire>,
+    command_queue: Rc<CommandQueue>,
     bay: Bay,
     bare: Rc<dyn ZonedDevice>,
     sequencer: Sequencer,
@@ -32,11 +32,11 @@ struct Rig {
 
 fn rig(seed: u64) -> Rig {
     let geometry = Geometry { zone_capacity_blocks: SIZE, max_transfer_blocks: 8, ..model().geometry };
-    let (runtime, wire) = (Runtime::seeded(seed), Rc::new(Wire::default()));
-    let bay = wire.insert(Ssd::in_memory(&geometry));
-    let bare: Rc<dyn ZonedDevice> = Rc::new(wire.drive(bay));
+    let (runtime, command_queue) = (Runtime::seeded(seed), Rc::new(CommandQueue::default()));
+    let bay = command_queue.insert(Ssd::in_memory(&geometry));
+    let bare: Rc<dyn ZonedDevice> = Rc::new(command_queue.drive(bay));
     let sequencer = Sequencer::new(&runtime, bare.clone());
-    Rig { runtime, wire, bay, bare, sequencer }
+    Rig { runtime, command_queue, bay, bare, sequencer }
 }
 
 impl Rig {
@@ -44,13 +44,14 @@ impl Rig {
     fn settle(&self, rng: &mut Rng) {
         loop {
             self.runtime.run();
-            let (queued, executed) = (self.wire.queued() as u64, self.wire.executed() as u64);
+            let (queued, executed) =
+                (self.command_queue.queued() as u64, self.command_queue.executed() as u64);
             if queued + executed == 0 {
                 return;
             }
             match rng.below(queued + executed) {
-                draw if draw < queued => _ = self.wire.execute_now(draw as usize, false),
-                draw => _ = self.wire.deliver((draw - queued) as usize),
+                draw if draw < queued => _ = self.command_queue.execute_now(draw as usize, false),
+                draw => _ = self.command_queue.deliver((draw - queued) as usize),
             }
         }
     }
@@ -134,10 +135,10 @@ fn sequencer_merges_queued_consecutive_writes() {
         (0..20).map(|at| rig.sequencer.submit(write(0, at, 1, 7, at == 5))).collect();
     let other = write(1, 0, 1, 7, false);
     completions.push(rig.sequencer.submit(other));
-    assert_eq!(rig.wire.queued(), 2, "one of each zone is in flight");
+    assert_eq!(rig.command_queue.queued(), 2, "one of each zone is in flight");
     rig.settle(&mut rng);
     // The first write, 19 blocks in commands of 8, and the write of the other zone.
-    assert_eq!(rig.wire.commands(), 5);
+    assert_eq!(rig.command_queue.commands(), 5);
     for (at, completion) in completions.iter_mut().enumerate().take(20) {
         let done = take(completion);
         assert_eq!((done.result, done.data[0], done.oob[0]), (Ok(()), 7 ^ at as u8, 7 ^ at as u8 ^ 0x55));
@@ -156,21 +157,21 @@ fn sequencer_never_merges_nonconsecutive_writes() {
 #[test]
 fn sequencer_merged_write_keeps_fua_of_any_part() {
     let geometry = Geometry { volatile_cache: true, ..model().geometry };
-    let (runtime, wire, mut rng) = (Runtime::new(), Rc::new(Wire::default()), Rng::new(5));
-    let bay = wire.insert(Ssd::in_memory(&geometry));
-    let sequencer = Sequencer::new(&runtime, Rc::new(wire.drive(bay)));
+    let (runtime, command_queue, mut rng) = (Runtime::new(), Rc::new(CommandQueue::default()), Rng::new(5));
+    let bay = command_queue.insert(Ssd::in_memory(&geometry));
+    let sequencer = Sequencer::new(&runtime, Rc::new(command_queue.drive(bay)));
     let mut completions = [0, 1, 2].map(|at| sequencer.submit(write(0, at, 1, 7, at == 2)));
     runtime.run();
-    while wire.queued() + wire.executed() > 0 {
-        wire.run_all();
+    while command_queue.queued() + command_queue.executed() > 0 {
+        command_queue.run_all();
         runtime.run();
     }
     completions.iter_mut().for_each(|completion| assert_eq!(take(completion).result, Ok(())));
-    assert_eq!(wire.commands(), 2);
-    wire.power_cut(&mut rng, |_| Cut { cache_lost: true, zrwa_lost: false }).unwrap();
+    assert_eq!(command_queue.commands(), 2);
+    command_queue.power_cut(&mut rng, |_| Cut { cache_lost: true, zrwa_lost: false }).unwrap();
     let read = Command::Read { lba: Lba(2), data: Buf::zeroed(BLOCK), oob: Buf::zeroed(64) };
-    let mut found = wire.drive(bay).submit(read);
-    wire.run_all();
+    let mut found = command_queue.drive(bay).submit(read);
+    command_queue.run_all();
     assert_eq!(take(&mut found).data[0], 7 ^ 2);
 }
 
@@ -189,8 +190,8 @@ fn sequencer_passes_single_write_unchanged() {
 fn sequencer_error_fails_merged_and_following_writes() {
     let (rig, mut rng) = (rig(2), Rng::new(2));
     let mut completions: Vec<_> = (0..12).map(|at| rig.sequencer.submit(write(0, at, 1, 7, false))).collect();
-    rig.wire.execute_now(0, false);
-    rig.wire.set_fault(rig.bay, Fault::Write);
+    rig.command_queue.execute_now(0, false);
+    rig.command_queue.set_fault(rig.bay, Fault::Write);
     rig.settle(&mut rng);
     let results: Vec<_> = completions.iter_mut().map(|completion| take(completion).result).collect();
     let fault = Err(Status::WriteFault.into());
@@ -205,7 +206,7 @@ fn sequencer_dropped_never_sends_queued_writes() {
     rig.sequencer = Sequencer::new(&rig.runtime, rig.bare.clone());
     rig.settle(&mut rng);
     assert!(completions.iter_mut().skip(1).all(|c| take(c).result == Err(DeviceError::Gone)));
-    assert_eq!(rig.wire.commands(), 1);
+    assert_eq!(rig.command_queue.commands(), 1);
 }
 
 #[test]

@@ -10,11 +10,11 @@ use sim::simulator::{
     exhaustive::{self, Case, Step},
     scenario::{Misfortune, Scenario},
     subject::ArrayMaker,
-    world::{Counts, Failure, Tracing, World},
+    world::{Counts, Failure, TraceMode, World},
 };
 
 /// A run with a scenario that a single drive without ZRWA can satisfy.
-fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts, Vec<String>) {
+fn play(flaw: Flaw, seed: u64, tracing: TraceMode) -> (Result<(), Failure>, Counts, Vec<String>) {
     let maker = SingleMaker(flaw);
     let mut rng = Rng::new(seed);
     let mut scenario = Scenario::draw(&mut rng, Some(Policy::Zrwa), Some(1));
@@ -36,12 +36,12 @@ fn play(flaw: Flaw, seed: u64, tracing: Tracing) -> (Result<(), Failure>, Counts
 fn simulator_passes_sound_device_deterministically() {
     let mut total = Counts::default();
     for seed in 0..150 {
-        let (result, counts, trace) = play(Flaw::None, seed, Tracing::Tail(60));
+        let (result, counts, trace) = play(Flaw::None, seed, TraceMode::Tail(60));
         assert!(result.is_ok(), "seed {seed}: {result:?}\n{}", trace.join("\n"));
         total.add(&counts);
         if seed % 16 == 0 {
-            assert_eq!(play(Flaw::None, seed, Tracing::Off).1, counts);
-            assert_eq!(play(Flaw::None, seed, Tracing::All).2, play(Flaw::None, seed, Tracing::All).2);
+            assert_eq!(play(Flaw::None, seed, TraceMode::Off).1, counts);
+            assert_eq!(play(Flaw::None, seed, TraceMode::All).2, play(Flaw::None, seed, TraceMode::All).2);
         }
     }
     assert!(total.power_cuts > 500 && total.operations > 5_000, "{total:?}");
@@ -57,7 +57,7 @@ fn simulator_finds_every_flaw() {
         (Flaw::NeverFinishes, "never completed"),
         (Flaw::MixesBlocks, "should hold the data of write"),
     ] {
-        let found = (0..400).filter_map(|seed| play(flaw, seed, Tracing::Off).0.err());
+        let found = (0..400).filter_map(|seed| play(flaw, seed, TraceMode::Off).0.err());
         let first = found.into_iter().find(|failure| failure.0.contains(text));
         assert!(first.is_some(), "{flaw:?} was not found");
     }
@@ -86,7 +86,7 @@ fn live_copies(
     let m = &mut scenario.misfortune;
     (m.zrwa_lost_percent, m.hold_back_percent, m.dead_block, m.dead_zone) = (0, 0, 0, 0);
     (m.copies_percent, m.strangers_percent, m.used_spare_percent) = (0, 0, 0);
-    let mut world = World::new(maker, scenario, rng, Tracing::Tail(80));
+    let mut world = World::new(maker, scenario, rng, TraceMode::Tail(80));
     let result = world.run();
     (result, world.counts(), world.trace_lines())
 }
@@ -135,7 +135,7 @@ fn live(policy: Policy, seed: u64, forks: bool) -> (Result<(), Failure>, Counts)
     if !forks {
         scenario.forks = 0;
     }
-    let mut world = World::new(&maker, scenario, rng, Tracing::Off);
+    let mut world = World::new(&maker, scenario, rng, TraceMode::Off);
     let result = world.run();
     (result, world.counts())
 }
@@ -225,7 +225,7 @@ fn live_torn(policy: Policy, parities: usize, seed: u64) -> Result<(), Failure> 
     let mut rng = Rng::new(seed);
     let mut scenario = Scenario::draw(&mut rng, Some(policy), Some(parities));
     scenario.sectors_tear = true;
-    World::new(&maker, scenario, rng, Tracing::Off).run()
+    World::new(&maker, scenario, rng, TraceMode::Off).run()
 }
 
 /// There is no guarantee on such drives. The policy `inplace`, which relies on a block and its metadata being written

@@ -10,10 +10,10 @@ use engine::{
     evidence::Presence,
     raid::policy::Policy,
     runtime::{COPY, MOST_WORK, Runtime, SLICE},
-    volume::{Behaviour, Codec, CreateOptions, Unit, Volume, VolumeError},
+    volume::{Codec, Unit, Volume, VolumeCreateOptions, VolumeError, VolumeOptions},
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use sim::simulator::volume::{Over, Summary, run_seeds};
+use sim::simulator::volume::{DeviceBelow, VolumeSummary, run_seeds};
 use std::{
     cell::{Cell, RefCell},
     future::Future,
@@ -21,11 +21,11 @@ use std::{
     task::Poll,
 };
 
-fn play(over: Option<Over>, from: u64, to: u64) -> Summary {
+fn play(over: Option<DeviceBelow>, from: u64, to: u64) -> VolumeSummary {
     run_seeds(over, from..to, 2, &|| ())
 }
 
-fn sound(over: Over, seeds: u64) -> Summary {
+fn sound(over: DeviceBelow, seeds: u64) -> VolumeSummary {
     let summary = play(Some(over), 0, seeds);
     let failures: Vec<_> = summary.failures.iter().map(|f| (f.seed, f.failure.clone())).collect();
     assert!(failures.is_empty(), "over {}: {failures:?}", over.name());
@@ -34,7 +34,7 @@ fn sound(over: Over, seeds: u64) -> Summary {
 
 #[test]
 fn volume_on_drive_keeps_promises_through_every_end() {
-    let counts = sound(Over::Drive, 60).counts;
+    let counts = sound(DeviceBelow::Drive, 60).counts;
     assert!(counts.judgements > 500 && counts.kills > 20 && counts.interrupted_recoveries > 20, "{counts:?}");
     assert!(counts.collected_zones > 50 && counts.discarded > 1000 && counts.refusals > 0, "{counts:?}");
 }
@@ -42,11 +42,11 @@ fn volume_on_drive_keeps_promises_through_every_end() {
 #[test]
 fn volume_on_arrays_survives_cut_with_member_loss() {
     for policy in Policy::ALL {
-        let counts = sound(Over::Array { policy, parities: 1, group_blocks: 0 }, 6).counts;
+        let counts = sound(DeviceBelow::Array { policy, parities: 1, group_blocks: 0 }, 6).counts;
         assert!(counts.judgements > 20 && counts.member_losses > 10, "{counts:?}");
     }
     for (policy, parities, group_blocks) in [(Policy::Zrwa, 2, 0), (Policy::Log, 1, 16)] {
-        let counts = sound(Over::Array { policy, parities, group_blocks }, 3).counts;
+        let counts = sound(DeviceBelow::Array { policy, parities, group_blocks }, 3).counts;
         assert!(counts.judgements > 5, "{counts:?}");
     }
 }
@@ -64,7 +64,7 @@ fn wait<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
     runtime.block_on(work, || false).expect("it hangs")
 }
 
-fn try_open(drive: &EmulatedDrive, behaviour: Behaviour) -> (Runtime, Result<Volume, String>) {
+fn try_open(drive: &EmulatedDrive, behaviour: VolumeOptions) -> (Runtime, Result<Volume, String>) {
     let runtime = Runtime::new();
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     let volume = wait(&runtime, Volume::open(&runtime, device, behaviour)).map_err(|error| error.to_string());
@@ -72,7 +72,7 @@ fn try_open(drive: &EmulatedDrive, behaviour: Behaviour) -> (Runtime, Result<Vol
 }
 
 fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
-    let (runtime, volume) = try_open(drive, Behaviour::default());
+    let (runtime, volume) = try_open(drive, VolumeOptions::default());
     (runtime, volume.unwrap())
 }
 
@@ -86,7 +86,7 @@ fn made_on(geometry: &Geometry, blocks: Option<u64>) -> (EmulatedDrive, Runtime,
         &Runtime::new(),
         Volume::create(
             Rc::new(drive.clone()),
-            CreateOptions { uuid: *b"sixteen bytes...", blocks, ..CreateOptions::default() },
+            VolumeCreateOptions { uuid: *b"sixteen bytes...", blocks, ..VolumeCreateOptions::default() },
         ),
     )
     .unwrap();
@@ -109,14 +109,14 @@ fn volume_presence_follows_its_head_zones() {
             &runtime,
             Volume::create(
                 device.clone(),
-                CreateOptions { uuid: [1; 16], blocks, ..CreateOptions::default() },
+                VolumeCreateOptions { uuid: [1; 16], blocks, ..VolumeCreateOptions::default() },
             ),
         )
         .err()
     };
     assert!(!is_on());
     assert_eq!(
-        wait(&runtime, Volume::open(&runtime, device.clone(), Behaviour::default())).err(),
+        wait(&runtime, Volume::open(&runtime, device.clone(), VolumeOptions::default())).err(),
         Some(VolumeError::NotThere)
     );
     // Foreign data.
@@ -128,7 +128,7 @@ fn volume_presence_follows_its_head_zones() {
     assert_eq!((create(None), is_on()), (None, true));
     assert_eq!(create(Some(100)), Some(VolumeError::IsThere));
     // Each root has several blocks: an unreadable first block hides nothing.
-    let volume = wait(&runtime, Volume::open(&runtime, device.clone(), Behaviour::default())).unwrap();
+    let volume = wait(&runtime, Volume::open(&runtime, device.clone(), VolumeOptions::default())).unwrap();
     wait(&runtime, volume.stop()).unwrap();
     strike(&drive, Fault::Unreadable(start));
     assert!(is_on());
@@ -259,7 +259,7 @@ fn volume_full_refuses_writes_until_discard() {
     runtime.clear();
 }
 
-/// The volume may be a read-only one, or on a provisional array without a member.
+/// The volume may be a read-only one, or on a deferred-write array without a member.
 #[test]
 fn volume_without_writes_writes_nothing_after_start() {
     let (drive, mut runtime, mut volume) = made(Some(5000));
@@ -318,13 +318,16 @@ fn volume_open_refuses_blank_and_create_refuses_volume() {
     let runtime = Runtime::new();
     let open = |drive: &EmulatedDrive| {
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
-        wait(&runtime, Volume::open(&runtime, device, Behaviour::default())).err()
+        wait(&runtime, Volume::open(&runtime, device, VolumeOptions::default())).err()
     };
     assert_eq!(open(&blank), Some(VolumeError::NotThere));
     let (used, ..) = made(None);
     let again = wait(
         &runtime,
-        Volume::create(Rc::new(used), CreateOptions { uuid: [1; 16], ..CreateOptions::default() }),
+        Volume::create(
+            Rc::new(used),
+            VolumeCreateOptions { uuid: [1; 16], ..VolumeCreateOptions::default() },
+        ),
     )
     .err();
     assert_eq!(again, Some(VolumeError::IsThere));
@@ -366,12 +369,12 @@ fn volume_gives_up_damaged_page_only_on_request() {
     runtime.clear();
     strike(&drive, Fault::Corrupt { lba, bit: 999 });
     for _ in 0..2 {
-        let (runtime, volume) = try_open(&drive, Behaviour::default());
+        let (runtime, volume) = try_open(&drive, VolumeOptions::default());
         let said = volume.err().unwrap();
         assert!(said.contains("the map page for blocks 672 and following cannot be read"), "{said}");
         runtime.clear();
     }
-    let (runtime, volume) = try_open(&drive, Behaviour { give_up: true, ..Behaviour::default() });
+    let (runtime, volume) = try_open(&drive, VolumeOptions { give_up: true, ..VolumeOptions::default() });
     let volume = volume.unwrap();
     assert_eq!(volume.given_up(), [VolumeError::PageUnreadable { page: 1, error: LOST }]);
     runtime.clear();
@@ -387,13 +390,13 @@ fn volume_gives_up_damaged_page_only_on_request() {
     runtime.clear();
 }
 
-/// A change would commit a provisional array without its missing member.
+/// A change would commit a deferred-write array without its missing member.
 #[test]
 fn volume_failed_start_changes_nothing() {
     let (drive, lba) = with_pages();
     let device = Rc::new(Holding::of(&drive));
     let runtime = Runtime::new();
-    let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
+    let opened = Volume::open(&runtime, device.clone(), VolumeOptions::default());
     let volume = wait(&runtime, opened).unwrap();
     // Zones are dead according to a durable root, and are not reset yet.
     for round in 0..150 {
@@ -410,7 +413,7 @@ fn volume_failed_start_changes_nothing() {
     let state = |zone| drive.ssd().borrow().zones().info(ZoneIndex(zone));
     let states = || (0..geometry().zones).map(state).collect::<Vec<_>>();
     let before = states();
-    assert!(try_open(&drive, Behaviour::default()).1.is_err());
+    assert!(try_open(&drive, VolumeOptions::default()).1.is_err());
     assert_eq!(states(), before);
 }
 
@@ -436,7 +439,8 @@ fn volume_discards_cause_checkpoints_like_writes() {
 fn volume_create_repeats_interrupted_creation() {
     let large = Geometry { zones: 1000, ..geometry() };
     let create = |drive: &EmulatedDrive| {
-        let options = CreateOptions { uuid: [1; 16], blocks: Some(3000), ..CreateOptions::default() };
+        let options =
+            VolumeCreateOptions { uuid: [1; 16], blocks: Some(3000), ..VolumeCreateOptions::default() };
         wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options))
     };
     let whole = EmulatedDrive::in_memory(&large);
@@ -448,7 +452,10 @@ fn volume_create_repeats_interrupted_creation() {
     };
     let drive = EmulatedDrive::in_memory(&large);
     put(&drive, Lba(0), &root(0));
-    assert_eq!(try_open(&drive, Behaviour::default()).1.err().unwrap(), VolumeError::NotThere.to_string());
+    assert_eq!(
+        try_open(&drive, VolumeOptions::default()).1.err().unwrap(),
+        VolumeError::NotThere.to_string()
+    );
     // With other data on the device it is not an interrupted creation.
     let zone = ZoneIndex(9);
     put(&drive, drive.geometry().start(zone), &[7; BLOCK]);
@@ -478,7 +485,7 @@ fn overwrite(runtime: &Runtime, volume: &Volume, blocks: u64) -> bool {
 fn volume_write_without_reclaimable_room_is_refused() {
     let device = Rc::new(Holding::of(&made(Some(5000)).0));
     let runtime = Runtime::new();
-    let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
+    let opened = Volume::open(&runtime, device.clone(), VolumeOptions::default());
     let volume = wait(&runtime, opened).unwrap();
     let usable = volume.status().usable;
     for at in 0..usable {
@@ -599,12 +606,12 @@ fn volume_open_refuses_offline_zone_unless_given_up() {
     let (drive, zone) = with_promises();
     strike(&drive, Fault::Offline(zone));
     for _ in 0..2 {
-        let (runtime, volume) = try_open(&drive, Behaviour::default());
+        let (runtime, volume) = try_open(&drive, VolumeOptions::default());
         let said = volume.err().unwrap();
         assert!(said.contains(&format!("zone {} of the device is offline", zone.0)), "{said}");
         runtime.clear();
     }
-    let (runtime, volume) = try_open(&drive, Behaviour { give_up: true, ..Behaviour::default() });
+    let (runtime, volume) = try_open(&drive, VolumeOptions { give_up: true, ..VolumeOptions::default() });
     let volume = volume.unwrap();
     assert_eq!(read(&runtime, &volume, 0), 0);
     wait(&runtime, volume.write(0, &block(9), true)).unwrap();
@@ -668,11 +675,11 @@ fn volume_unreadable_group_needs_give_up_to_open() {
         let (drive, zone) = with_promises();
         let lba = groups_in(&drive, zone)[first];
         strike(&drive, if rot { Fault::Corrupt { lba, bit: 99 } } else { Fault::Unreadable(lba) });
-        let (_, volume) = try_open(&drive, Behaviour::default());
+        let (_, volume) = try_open(&drive, VolumeOptions::default());
         let said = volume.err().unwrap();
         let at = lba.0 - drive.geometry().start(zone).0;
         assert!(said.contains(&format!("block {at} of zone {} of the device", zone.0)), "{said}");
-        let (runtime, volume) = try_open(&drive, Behaviour { give_up: true, ..Behaviour::default() });
+        let (runtime, volume) = try_open(&drive, VolumeOptions { give_up: true, ..VolumeOptions::default() });
         let volume = volume.unwrap();
         assert_eq!(volume.given_up(), [VolumeError::GroupUnreadable { zone: zone.0, block: at as u32 }]);
         let expected = |at: u64| if (at as usize) < first { at as u8 + 1 } else { 0 };
@@ -703,7 +710,7 @@ fn volume_open_refuses_externally_reset_zone() {
         let zone = zones_of(&drive, b"zvg1")[0];
         drive.ssd().borrow_mut().execute(Command::Reset { zones: Zones::One(zone) }).result.unwrap();
         for give_up in [false, true] {
-            let (_, volume) = try_open(&drive, Behaviour { give_up, ..Behaviour::default() });
+            let (_, volume) = try_open(&drive, VolumeOptions { give_up, ..VolumeOptions::default() });
             let said = volume.err().unwrap();
             assert!(said.contains(&format!("lost blocks of zone {}", zone.0)), "{said}");
         }
@@ -722,7 +729,7 @@ fn volume_never_starts_from_root_older_than_unreadable() {
         let last = Lba(drive.geometry().start(newest).0 + written(newest) - 1);
         strike(&drive, if is_offline { Fault::Offline(newest) } else { Fault::Unreadable(last) });
         for give_up in [false, true] {
-            let behaviour = Behaviour { give_up, ..Behaviour::default() };
+            let behaviour = VolumeOptions { give_up, ..VolumeOptions::default() };
             let (_, volume) = try_open(&drive, behaviour);
             let said = volume.err().unwrap();
             assert!(said.contains(&format!("zone {} of the device", newest.0)), "{said}");
@@ -807,11 +814,11 @@ fn volume_partly_overwritten_units_keep_remaining_blocks() {
     let (zone_size_blocks, zone_capacity_blocks) = (320, 300);
     let large = Geometry { zones: 30, max_transfer_blocks: 128, ..geometry() };
     let drive = EmulatedDrive::in_memory(&Geometry { zone_size_blocks, zone_capacity_blocks, ..large });
-    let options = CreateOptions {
+    let options = VolumeCreateOptions {
         uuid: [1; 16],
         codec: Some(Codec::Lz4),
         unit: Unit::MOST,
-        ..CreateOptions::default()
+        ..VolumeCreateOptions::default()
     };
     wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
     let (mut runtime, mut volume) = open(&drive);
@@ -887,7 +894,8 @@ fn volume_worn_zone_stops_writes_until_restart() {
     }
     wait(&runtime, volume.stop()).unwrap();
     runtime.clear();
-    let (runtime, volume) = try_open(&drive, Behaviour { map_pages: Some(2), ..Behaviour::default() });
+    let (runtime, volume) =
+        try_open(&drive, VolumeOptions { map_pages: Some(2), ..VolumeOptions::default() });
     let volume = volume.unwrap();
     wait(&runtime, volume.write(0, &block(6), true)).unwrap();
     strike(&drive, Fault::ReadOnly(*zones_of(&drive, b"zvg1").last().unwrap()));
@@ -947,7 +955,7 @@ fn volume_open_refuses_invalid_group_despite_checksum() {
         let runtime = Runtime::new();
         let written = drive.submit(Command::write(Lba(start.0 + wp), data, true));
         wait(&runtime, written).result.unwrap();
-        let (runtime, volume) = try_open(&drive, Behaviour::default());
+        let (runtime, volume) = try_open(&drive, VolumeOptions::default());
         assert!(volume.is_err(), "{value} at {at}");
         runtime.clear();
     }
@@ -966,7 +974,7 @@ fn volume_group_with_last_segment_number_is_foreign() {
     wait(&Runtime::new(), drive.submit(Command::write(other, data, true))).result.unwrap();
     let try_open = |give_up| {
         let runtime = Runtime::new();
-        let behaviour = Behaviour { give_up, ..Behaviour::default() };
+        let behaviour = VolumeOptions { give_up, ..VolumeOptions::default() };
         let opened = wait(&runtime, Volume::open(&runtime, Rc::new(drive.clone()), behaviour));
         opened.map(|volume| (runtime, volume))
     };
@@ -1034,11 +1042,11 @@ fn volume_concurrent_flushes_all_fail_after_loss() {
         &runtime,
         Volume::create(
             device.clone(),
-            CreateOptions { uuid: *b"sixteen bytes...", ..CreateOptions::default() },
+            VolumeCreateOptions { uuid: *b"sixteen bytes...", ..VolumeCreateOptions::default() },
         ),
     )
     .unwrap();
-    let opened = Volume::open(&runtime, device.clone(), Behaviour::default());
+    let opened = Volume::open(&runtime, device.clone(), VolumeOptions::default());
     let volume = wait(&runtime, opened).unwrap();
     wait(&runtime, volume.write(3, &block(7), false)).unwrap();
     device.holds.set(|command| matches!(command, Command::Flush));

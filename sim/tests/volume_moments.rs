@@ -13,7 +13,8 @@ use engine::{
     device::{Command, Completion, DeviceError, Geometry, ZonedDevice, Zones},
     runtime::{Gate, Runtime},
     volume::{
-        Behaviour, Codec, CreateOptions, Crew, Packer, Packing, Plan, Taken, Unit, Volume, VolumeError,
+        Codec, CompressionJob, CompressionWorkers, PendingJob, PieceEncoder, Plan, Unit, Volume,
+        VolumeCreateOptions, VolumeError, VolumeOptions,
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -58,19 +59,19 @@ impl Scene {
         let runtime = Runtime::new();
         let created = Volume::create(
             drive.device.clone(),
-            CreateOptions { uuid: [3; 16], blocks: Some(blocks), ..CreateOptions::default() },
+            VolumeCreateOptions { uuid: [3; 16], blocks: Some(blocks), ..VolumeCreateOptions::default() },
         );
         run(&runtime, created).unwrap();
-        let volume = open(&runtime, drive.device.clone(), Behaviour::default()).unwrap();
+        let volume = open(&runtime, drive.device.clone(), VolumeOptions::default()).unwrap();
         Scene { rig, drive, runtime, volume }
     }
 
     /// Ends the process and starts the next one.
     fn restart(&mut self) -> Result<(), VolumeError> {
-        self.restart_as(Behaviour::default())
+        self.restart_as(VolumeOptions::default())
     }
 
-    fn restart_as(&mut self, behaviour: Behaviour) -> Result<(), VolumeError> {
+    fn restart_as(&mut self, behaviour: VolumeOptions) -> Result<(), VolumeError> {
         self.runtime.clear();
         self.rig.drop_held();
         self.rig.rule(|_, _| Act::Pass);
@@ -131,7 +132,11 @@ impl Scene {
     }
 }
 
-fn open(runtime: &Runtime, device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<Volume, VolumeError> {
+fn open(
+    runtime: &Runtime,
+    device: Rc<dyn ZonedDevice>,
+    behaviour: VolumeOptions,
+) -> Result<Volume, VolumeError> {
     run(runtime, Volume::open(runtime, device, behaviour))
 }
 
@@ -304,7 +309,7 @@ fn volume_collection_moves_newer_piece_of_shared_block() {
         scene.runtime.run();
     }
     scene.stop();
-    scene.restart_as(Behaviour { map_pages: Some(2), ..Behaviour::default() }).unwrap();
+    scene.restart_as(VolumeOptions { map_pages: Some(2), ..VolumeOptions::default() }).unwrap();
     let (usable, collected) =
         (scene.volume.status().usable, |scene: &Scene| scene.volume.status().collected_zones);
     let mut round = 0;
@@ -342,7 +347,7 @@ fn volume_collection_ignores_stale_read_of_reused_place() {
     rest.iter().for_each(|at| discard(&scene, *at, FIRST));
     scene.stop();
     let page = Lba(geometry().start(scene.zones_of(b"zvs1")[0]).0 + 1);
-    scene.restart_as(Behaviour { map_pages: Some(4), ..Behaviour::default() }).unwrap();
+    scene.restart_as(VolumeOptions { map_pages: Some(4), ..VolumeOptions::default() }).unwrap();
     scene
         .rig
         .rule(move |_, command| Act::hold_if(matches!(command, Command::Read { lba, .. } if *lba == page)));
@@ -415,7 +420,7 @@ fn volume_cold_map_pages_never_pin_map_zones() {
     const COLD: u64 = 30;
     let blocks = (HOT + COLD) * PAGE;
     let mut scene = Scene::of(blocks);
-    scene.restart_as(Behaviour { map_pages: Some(200), ..Behaviour::default() }).unwrap();
+    scene.restart_as(VolumeOptions { map_pages: Some(200), ..VolumeOptions::default() }).unwrap();
     let share = Plan::of(&geometry(), Some(blocks)).unwrap().map_share as usize;
     for cold in HOT..HOT + COLD {
         (0..HOT).chain([cold]).for_each(|page| scene.write(page * PAGE, 1));
@@ -476,10 +481,10 @@ fn volume_zone_begins_after_predecessor_is_durable() {
     let pages = CAPACITY + 10;
     let created = Volume::create(
         witness.clone(),
-        CreateOptions { uuid: [3; 16], blocks: Some(pages * PAGE), ..CreateOptions::default() },
+        VolumeCreateOptions { uuid: [3; 16], blocks: Some(pages * PAGE), ..VolumeCreateOptions::default() },
     );
     run(&runtime, created).unwrap();
-    let behaviour = Behaviour { map_pages: Some(2 * pages as usize), ..Behaviour::default() };
+    let behaviour = VolumeOptions { map_pages: Some(2 * pages as usize), ..VolumeOptions::default() };
     let volume = open(&runtime, witness.clone(), behaviour).unwrap();
     let write = |volume: &Volume, at: u64, blocks: usize| {
         run(&runtime, volume.write(at, &Buf::copy_of(&vec![1; blocks * BLOCK]), false)).unwrap();
@@ -510,15 +515,15 @@ struct Others {
     is_over: Rc<(Cell<bool>, Gate)>,
 }
 
-impl Crew for Others {
-    fn take(&self, mut packing: Packing) -> Result<Taken, Packing> {
+impl CompressionWorkers for Others {
+    fn take(&self, mut packing: CompressionJob) -> Result<PendingJob, CompressionJob> {
         self.taken.set(self.taken.get() + 1);
         let is_over = self.is_over.clone();
         Ok(Box::pin(async move {
             while !is_over.0.get() {
                 is_over.1.wait().await;
             }
-            packing.run(&mut Packer::default());
+            packing.run(&mut PieceEncoder::default());
             Some(packing)
         }))
     }

@@ -59,14 +59,14 @@ impl Loss<'_> {
 /// The unflushed writes of a drive.
 #[derive(Clone, Default)]
 pub(super) struct Cache {
-    zones: BTreeMap<u32, Unflushed>,
+    zones: BTreeMap<u32, UnflushedZone>,
     /// A write with FUA makes only its own blocks durable.
     pub fua_stands_alone: bool,
 }
 
 /// The unflushed writes of a zone. All positions are blocks from its start.
 #[derive(Clone)]
-struct Unflushed {
+struct UnflushedZone {
     /// The durable write pointer.
     durable_wp: u64,
     /// The write pointer that writes with FUA require, if they make only their own blocks durable.
@@ -95,7 +95,7 @@ impl Cache {
         effect: &WriteEffect,
         blocks: u64,
     ) -> io::Result<()> {
-        let record = self.zones.entry(zone.zone.0).or_insert_with(|| Unflushed {
+        let record = self.zones.entry(zone.zone.0).or_insert_with(|| UnflushedZone {
             durable_wp: zone.wp_blocks,
             forced_wp: 0,
             alone: BTreeSet::new(),
@@ -176,7 +176,7 @@ impl Cache {
     /// may be kept; in one with a ZRWA each prefix of its blocks, with the durable write pointer, or each position of
     /// the write pointer and no block above.
     pub fn ways(&self, table: &ZoneTable) -> Vec<(ZoneIndex, usize)> {
-        let ways = |(zone, record): (&u32, &Unflushed)| {
+        let ways = |(zone, record): (&u32, &UnflushedZone)| {
             let zone = ZoneIndex(*zone);
             let newest_wp = record.finished_at.unwrap_or(table.info(zone).wp_blocks);
             let ways = match record.zrwa {
@@ -226,7 +226,7 @@ impl Cache {
     }
 }
 
-impl Unflushed {
+impl UnflushedZone {
     /// Possible positions of the write pointer above the durable one.
     fn stops(&self) -> Vec<u64> {
         self.stops.iter().copied().filter(|stop| *stop > self.durable_wp).collect()

@@ -1,7 +1,7 @@
 //! Drives without latency: the emulated SSD, and a null drive.
 
 use super::{AilmentFile, ImageError, ImageMedia, Model, Ssd};
-use engine::device::{Command, Completion, Done, Geometry, Plate, Status, ZonedDevice};
+use engine::device::{Command, Completion, Done, DriveId, Geometry, Status, ZonedDevice};
 use std::{cell::RefCell, path::Path, rc::Rc};
 
 /// An emulated SSD that executes every command when it is submitted. Clones are the same drive.
@@ -9,15 +9,15 @@ use std::{cell::RefCell, path::Path, rc::Rc};
 pub struct EmulatedDrive {
     geometry: Geometry,
     ssd: Rc<RefCell<Ssd>>,
-    plate: Plate,
+    drive_id: DriveId,
 }
 
 impl EmulatedDrive {
     /// A drive around `ssd`, which may be shared, for example to cut its power.
     pub fn new(ssd: Rc<RefCell<Ssd>>) -> EmulatedDrive {
         let geometry = ssd.borrow().geometry().clone();
-        let plate = Plate { size_bytes: geometry.size_bytes(), ..Plate::default() };
-        EmulatedDrive { geometry, ssd, plate }
+        let drive_id = DriveId { size_bytes: geometry.size_bytes(), ..DriveId::default() };
+        EmulatedDrive { geometry, ssd, drive_id }
     }
 
     /// A blank drive in memory.
@@ -74,7 +74,7 @@ impl EmulatedDrive {
         let geometry = image.model().geometry.clone();
         let (model, serial) = (image.model().name.clone(), serial_of(image.uuid()));
         let mut drive = EmulatedDrive::new(Rc::new(RefCell::new(Ssd::new(geometry, Box::new(image)))));
-        drive.plate = Plate { model, serial, ..drive.plate };
+        drive.drive_id = DriveId { model, serial, ..drive.drive_id };
         drive
     }
 
@@ -98,8 +98,8 @@ impl ZonedDevice for EmulatedDrive {
         self.ssd.borrow().power_epoch()
     }
 
-    fn plate(&self) -> Plate {
-        self.plate.clone()
+    fn drive_id(&self) -> DriveId {
+        self.drive_id.clone()
     }
 
     fn submit(&self, command: Command) -> Completion {

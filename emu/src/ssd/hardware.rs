@@ -37,7 +37,7 @@ struct Places {
 pub type DieWatch = Box<dyn Fn(usize, &'static str, u64, u64)>;
 
 /// Continuation of a command.
-type Next = Box<dyn FnOnce(&Rc<Hardware>)>;
+type Continuation = Box<dyn FnOnce(&Rc<Hardware>)>;
 
 struct Stations {
     /// Random service times; without it every service takes its mean.
@@ -66,7 +66,7 @@ struct Die {
     /// The current operation and its start.
     work: (&'static str, u64),
     /// Reads, each with the bytes to transfer.
-    reads: VecDeque<(u64, Next)>,
+    reads: VecDeque<(u64, Continuation)>,
     programs: u32,
     erases: u32,
 }
@@ -75,7 +75,7 @@ struct Die {
 struct Buffer {
     /// Below 0 after an entry that is larger than the buffer.
     free: i64,
-    waiting: VecDeque<(u64, Next)>,
+    waiting: VecDeque<(u64, Continuation)>,
     /// Fill level in blocks of each open program unit: one for each die, or one in all.
     filling: Vec<u64>,
     /// Units that are being moved to a die.
@@ -390,7 +390,7 @@ impl Buffer {
     }
 
     /// The entry that has waited longest, if there is room now.
-    fn next_admitted(&mut self) -> Option<(u64, Next)> {
+    fn next_admitted(&mut self) -> Option<(u64, Continuation)> {
         let blocks = self.waiting.front()?.0;
         if self.has_room(blocks) { self.waiting.pop_front() } else { None }
     }

@@ -12,7 +12,7 @@
 //! ([`ImageMedia::look`]) neither locks nor writes it: interrupted changes are completed in memory. Another process may
 //! run the drive meanwhile, so that the contents may change from one read to the next.
 
-use super::{Media, Model, layout, layout::Layout};
+use super::{Media, Model, layout, layout::ImageLayout};
 use engine::{
     buf::BLOCK,
     device::Geometry,
@@ -78,7 +78,7 @@ pub struct ImageMedia {
     file: File,
     model: Model,
     uuid: [u8; 16],
-    layout: Layout,
+    layout: ImageLayout,
     zones: Vec<ZoneInfo>,
     /// The written bits of the zones that have been used since the image was opened.
     written: Vec<Option<Vec<u8>>>,
@@ -97,7 +97,7 @@ struct Pending {
 
 /// Purpose of opening an image.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum For {
+enum OpenPurpose {
     Use,
     /// Read-only, with the lock.
     Read,
@@ -118,7 +118,7 @@ impl ImageMedia {
     /// A file of this name exists, or it cannot be created.
     pub fn create(path: &Path, model: &Model, uuid: [u8; 16]) -> Result<ImageMedia, ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
-        let layout = Layout::new(&model.geometry).ok_or_else(|| {
+        let layout = ImageLayout::new(&model.geometry).ok_or_else(|| {
             failed("there can be no such drive in a file; take fewer or smaller zones".into())
         })?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(|e| {
@@ -135,13 +135,13 @@ impl ImageMedia {
     }
 
     /// Turns a new file into an image.
-    fn fill(file: File, model: &Model, uuid: [u8; 16], layout: Layout) -> Result<ImageMedia, String> {
+    fn fill(file: File, model: &Model, uuid: [u8; 16], layout: ImageLayout) -> Result<ImageMedia, String> {
         lock(&file)?;
         // The header comes last: without it this is not an image.
         file.set_len(layout.end)
             .and_then(|()| file.write_all_at(&layout::encode_header(model, &uuid), 0))
             .map_err(|e| format!("cannot be written: {}", cause(&e)))?;
-        ImageMedia::load(file, model.clone(), uuid, layout, For::Use)
+        ImageMedia::load(file, model.clone(), uuid, layout, OpenPurpose::Use)
     }
 
     /// Opens an image and completes changes that an earlier process left incomplete.
@@ -149,7 +149,7 @@ impl ImageMedia {
     /// # Errors
     /// The image does not exist, is damaged, of another version, or in use.
     pub fn open(path: &Path) -> Result<ImageMedia, ImageError> {
-        ImageMedia::open_for(path, For::Use)
+        ImageMedia::open_for(path, OpenPurpose::Use)
     }
 
     /// Opens an image read-only, even while another process runs the drive. Calls that would change it fail.
@@ -157,7 +157,7 @@ impl ImageMedia {
     /// # Errors
     /// The image does not exist, is damaged, or of another version.
     pub fn look(path: &Path) -> Result<ImageMedia, ImageError> {
-        ImageMedia::open_for(path, For::Look)
+        ImageMedia::open_for(path, OpenPurpose::Look)
     }
 
     /// As [`ImageMedia::look`], but locks the image against use; the file system may be read-only.
@@ -165,7 +165,7 @@ impl ImageMedia {
     /// # Errors
     /// The image does not exist, is damaged, of another version, or in use.
     pub fn open_to_read(path: &Path) -> Result<ImageMedia, ImageError> {
-        ImageMedia::open_for(path, For::Read)
+        ImageMedia::open_for(path, OpenPurpose::Read)
     }
 
     /// A duplicate of the file descriptor, to watch the file.
@@ -173,15 +173,15 @@ impl ImageMedia {
         self.file.try_clone()
     }
 
-    fn open_for(path: &Path, purpose: For) -> Result<ImageMedia, ImageError> {
+    fn open_for(path: &Path, purpose: OpenPurpose) -> Result<ImageMedia, ImageError> {
         let failed = |problem: String| ImageError { path: path.display().to_string(), problem };
-        let file = open_file(OpenOptions::new().read(true).write(purpose == For::Use), path, true);
+        let file = open_file(OpenOptions::new().read(true).write(purpose == OpenPurpose::Use), path, true);
         let file = file.map_err(|e| failed(format!("cannot be opened: {}", cause(&e))))?;
-        if purpose != For::Look {
+        if purpose != OpenPurpose::Look {
             lock(&file).map_err(failed)?;
         }
         let (model, uuid) = read_header(&file).map_err(failed)?;
-        let layout = Layout::new(&model.geometry);
+        let layout = ImageLayout::new(&model.geometry);
         let layout =
             layout.ok_or_else(|| failed("the header of the image is damaged; make a new image".into()))?;
         let size = file.metadata().map_err(|e| failed(format!("cannot be read: {e}")))?.len();
@@ -228,16 +228,18 @@ impl ImageMedia {
         file: File,
         model: Model,
         uuid: [u8; 16],
-        layout: Layout,
-        purpose: For,
+        layout: ImageLayout,
+        purpose: OpenPurpose,
     ) -> Result<ImageMedia, String> {
         let count = model.geometry.zones as usize;
         let (zones, resetting) = read_table(&file, &layout, &model.geometry)?;
         let (written, redo) = (vec![None; count], Vec::new());
         let mut media = ImageMedia { file, model, uuid, layout, zones, written, redo, pending: None };
         let finished = match purpose {
-            For::Use => media.finish(resetting).map_err(|e| format!("cannot be repaired: {}", cause(&e))),
-            For::Read | For::Look => {
+            OpenPurpose::Use => {
+                media.finish(resetting).map_err(|e| format!("cannot be repaired: {}", cause(&e)))
+            }
+            OpenPurpose::Read | OpenPurpose::Look => {
                 media.foresee(resetting).map_err(|e| format!("cannot be read: {}", cause(&e)))
             }
         };
@@ -377,7 +379,7 @@ impl ImageMedia {
 /// writing it.
 fn read_table(
     file: &File,
-    layout: &Layout,
+    layout: &ImageLayout,
     geometry: &Geometry,
 ) -> Result<(Vec<ZoneInfo>, Vec<ZoneIndex>), String> {
     let read_failed = |e: io::Error| format!("cannot be read: {e}");

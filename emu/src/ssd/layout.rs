@@ -47,7 +47,7 @@ const MOST_ZONE_BLOCKS: u64 = 1 << 26;
 
 /// Offsets in bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Layout {
+pub(super) struct ImageLayout {
     pub redo: u64,
     pub table: u64,
     bitmap: u64,
@@ -59,10 +59,10 @@ pub(super) struct Layout {
     pub end: u64,
 }
 
-impl Layout {
+impl ImageLayout {
     /// `None` if the image would be larger than a file can be, or the geometry is impossible: a valid checksum does not
     /// make a header plausible.
-    pub fn new(g: &Geometry) -> Option<Layout> {
+    pub fn new(g: &Geometry) -> Option<ImageLayout> {
         let zrwa_can_be = g.zrwa.is_none_or(|zrwa| {
             (1..=MOST_ZONE_BLOCKS).contains(&zrwa.size_blocks)
                 && (1..=zrwa.size_blocks).contains(&zrwa.granularity_blocks)
@@ -88,7 +88,8 @@ impl Layout {
         let oob = bitmap.checked_add(zones.checked_mul(bitmap_stride)?)?;
         let data = oob.checked_add(zones.checked_mul(oob_stride)?)?;
         let end = data.checked_add(zones.checked_mul(data_stride)?)?;
-        let layout = Layout { redo, table, bitmap, bitmap_stride, oob, oob_stride, data, data_stride, end };
+        let layout =
+            ImageLayout { redo, table, bitmap, bitmap_stride, oob, oob_stride, data, data_stride, end };
         (end <= i64::MAX as u64).then_some(layout)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Drives with small zones have small ZRWAs. `M` consecutive zones, interleaved by units as large as the ZRWA, make a
 //! zone with a ZRWA `M` times as large: unit `u` of it lies in zone `u mod M`, at unit `u / M` there. Then the ZRWA of
-//! the aggregate consists of exactly the ZRWAs of its parts, wherever its write pointer is (`Shape`). Only explicit
-//! flushes move it: an implicit flush, by a write that ends beyond the ZRWA, would move one part alone.
+//! the aggregate consists of exactly the ZRWAs of its parts, wherever its write pointer is (`AggregateShape`). Only
+//! explicit flushes move it: an implicit flush, by a write that ends beyond the ZRWA, would move one part alone.
 //!
 //! No command to `M` zones is atomic. After a crash the write pointers of the parts show how far it got:
 //!
@@ -39,14 +39,14 @@ const UNIT_BLOCKS: u64 = 16;
 
 /// Layout of the blocks of an aggregated zone.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct AggregateShape {
     /// M: zones of the drive in an aggregate.
     factor: u64,
     unit_blocks: u64,
 }
 
 /// A piece of a range of an aggregated zone that lies in one part.
-struct Piece {
+struct PartRange {
     part: u64,
     /// Its place in the part, its place in the range, and its length, in blocks.
     offset: u64,
@@ -54,7 +54,7 @@ struct Piece {
     blocks: u64,
 }
 
-impl Shape {
+impl AggregateShape {
     /// Blocks of `part` among the first `blocks` of the whole.
     fn share(self, part: u64, blocks: u64) -> u64 {
         let row = self.factor * self.unit_blocks;
@@ -68,11 +68,11 @@ impl Shape {
     }
 
     /// The pieces of `blocks` blocks from `offset` on, in their order.
-    fn pieces(self, offset: u64, blocks: u64) -> impl Iterator<Item = Piece> {
+    fn pieces(self, offset: u64, blocks: u64) -> impl Iterator<Item = PartRange> {
         let mut at = 0;
         std::iter::from_fn(move || {
             let (unit, within) = ((offset + at) / self.unit_blocks, (offset + at) % self.unit_blocks);
-            let piece = Piece {
+            let piece = PartRange {
                 part: unit % self.factor,
                 offset: unit / self.factor * self.unit_blocks + within,
                 at,
@@ -113,38 +113,38 @@ impl Shape {
 }
 
 /// A drive whose zones are aggregated.
-pub struct Aggregated(Rc<Inner>);
+pub struct AggregateDevice(Rc<AggregateInner>);
 
-struct Inner {
+struct AggregateInner {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
     slots: Rc<Slots>,
     geometry: Geometry,
-    shape: Shape,
+    shape: AggregateShape,
     /// By zone; `None` before its repair.
-    known: RefCell<Vec<Option<Known>>>,
+    known: RefCell<Vec<Option<AggregateZoneState>>>,
     /// Commands that wait for that, by zone.
     waiting: RefCell<BTreeMap<u32, Vec<(Command, Completer)>>>,
 }
 
 /// State of a zone that its changes depend on.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct AggregateZoneState {
     zrwa: bool,
     /// The write pointer, if there is a ZRWA.
     wp_blocks: u64,
 }
 
-impl Aggregated {
+impl AggregateDevice {
     /// `device` with every `factor` zones as one, at least 2. `None` if its zones cannot be aggregated so.
-    pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, factor: u32) -> Option<Aggregated> {
-        let geometry = Aggregated::geometry_of(device.geometry(), factor)?;
+    pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, factor: u32) -> Option<AggregateDevice> {
+        let geometry = AggregateDevice::geometry_of(device.geometry(), factor)?;
         let unit_blocks = device.geometry().zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
-        Some(Aggregated(Rc::new(Inner {
+        Some(AggregateDevice(Rc::new(AggregateInner {
             device,
             runtime: runtime.clone(),
             slots: Rc::default(),
-            shape: Shape { factor: factor as u64, unit_blocks },
+            shape: AggregateShape { factor: factor as u64, unit_blocks },
             known: RefCell::new(vec![None; geometry.zones as usize]),
             waiting: RefCell::default(),
             geometry,
@@ -180,7 +180,7 @@ impl Aggregated {
     }
 }
 
-impl ZonedDevice for Aggregated {
+impl ZonedDevice for AggregateDevice {
     fn geometry(&self) -> &Geometry {
         &self.0.geometry
     }
@@ -194,7 +194,7 @@ impl ZonedDevice for Aggregated {
     }
 }
 
-impl Inner {
+impl AggregateInner {
     fn submit(self: &Rc<Self>, command: Command) -> Completion {
         let (zone, resets) = match &command {
             Command::Write { lba, .. } | Command::FlushZrwa { last: lba } => {
@@ -257,11 +257,11 @@ impl Inner {
             }
             Command::Finish { zones: Zones::One(zone) } => Ok(self.finish(zone)),
             Command::Reset { zones: Zones::One(zone) } => {
-                self.change(zone, |known| *known = Known::default());
+                self.change(zone, |known| *known = AggregateZoneState::default());
                 Ok(self.on_parts(zone, |zones| Command::Reset { zones }))
             }
             Command::Reset { zones: Zones::All } => {
-                self.known.borrow_mut().fill(Some(Known::default()));
+                self.known.borrow_mut().fill(Some(AggregateZoneState::default()));
                 Ok(self.device.submit(command))
             }
             Command::Report { first, count } => {
@@ -308,7 +308,7 @@ impl Inner {
     fn pieces(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> impl Iterator<Item = (Lba, Range<u64>)> {
         let (shape, capacity) = (self.shape, self.device.geometry().zone_capacity_blocks);
         shape.pieces(offset, blocks).map(move |piece| {
-            let Piece { part, offset: at, blocks, .. } = piece;
+            let PartRange { part, offset: at, blocks, .. } = piece;
             assert!(
                 part < shape.factor && at + blocks <= capacity,
                 "blocks {at} to {} of part {part}, of {} parts of {capacity} blocks",
@@ -368,11 +368,11 @@ impl Inner {
         completion
     }
 
-    fn known(&self, zone: ZoneIndex) -> Known {
+    fn known(&self, zone: ZoneIndex) -> AggregateZoneState {
         self.known.borrow()[zone.0 as usize].unwrap_or_default()
     }
 
-    fn change(&self, zone: ZoneIndex, change: impl FnOnce(&mut Known)) {
+    fn change(&self, zone: ZoneIndex, change: impl FnOnce(&mut AggregateZoneState)) {
         change(self.known.borrow_mut()[zone.0 as usize].get_or_insert_default());
     }
 
@@ -476,10 +476,10 @@ impl Inner {
     }
 
     /// Brings a zone into the state that is reported (see the head of this file).
-    async fn repair(&self, zone: ZoneIndex) -> Result<Known, DeviceError> {
+    async fn repair(&self, zone: ZoneIndex) -> Result<AggregateZoneState, DeviceError> {
         let parts = self.parts(zone, 1).await?;
         let whole = self.shape.describe(zone, &parts);
-        let known = Known { zrwa: whole.zrwa, wp_blocks: whole.wp_blocks };
+        let known = AggregateZoneState { zrwa: whole.zrwa, wp_blocks: whole.wp_blocks };
         let zrwa_blocks = self.shape.unit_blocks;
         let lags = |(part, info): (u64, &ZoneInfo)| {
             info.state != ZoneState::Full
@@ -542,8 +542,8 @@ async fn all(completions: Vec<Completion>) -> Result<(), DeviceError> {
 mod tests {
     use super::*;
 
-    fn shapes() -> impl Iterator<Item = Shape> {
-        (2..=5).flat_map(|factor| (1..=4).map(move |unit_blocks| Shape { factor, unit_blocks }))
+    fn shapes() -> impl Iterator<Item = AggregateShape> {
+        (2..=5).flat_map(|factor| (1..=4).map(move |unit_blocks| AggregateShape { factor, unit_blocks }))
     }
 
     /// The parts of a zone with a ZRWA and write pointers at `wps`.
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn aggregate_zrwa_is_lost_with_zrwa_of_part() {
-        let shape = Shape { factor: 3, unit_blocks: 2 };
+        let shape = AggregateShape { factor: 3, unit_blocks: 2 };
         let mut parts = parts(&[2, 2, 1]);
         assert!(shape.describe(ZoneIndex(0), &parts).zrwa);
         parts[2].zrwa = false;
@@ -646,7 +646,7 @@ mod tests {
 
     #[test]
     fn aggregate_without_zrwa_ends_at_first_missing_block() {
-        let shape = Shape { factor: 3, unit_blocks: 2 };
+        let shape = AggregateShape { factor: 3, unit_blocks: 2 };
         let mut torn = parts(&[2, 1, 2]);
         torn.iter_mut().for_each(|part| part.zrwa = false);
         let whole = shape.describe(ZoneIndex(7), &torn);

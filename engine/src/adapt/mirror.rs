@@ -1,9 +1,9 @@
 //! Mirror of a drive on its replacement, zone by zone.
 //!
-//! A replacement drive is filled while the drive that it replaces is in use (`raid/patrol/replace.rs`). The copy has to
-//! stay equal: from the moment a zone is *followed*, every command that changes it goes to both drives, and is complete
-//! when both have answered. So a completed command is complete on both. The caller of [`Mirror::follow`] makes sure
-//! that the zone is equal on both drives, and that no command for it is outstanding.
+//! A replacement drive is filled while the drive that it replaces is in use (`raid/maintain/replace.rs`). The copy has
+//! to stay equal: from the moment a zone is *followed*, every command that changes it goes to both drives, and is
+//! complete when both have answered. So a completed command is complete on both. The caller of [`Mirror::follow`] makes
+//! sure that the zone is equal on both drives, and that no command for it is outstanding.
 //!
 //! The first drive decides: reads, reports and flushes go to it alone, and only its errors are returned. The second
 //! drive is not a member yet. At its first error it is dropped, before the command that met the error is completed, and

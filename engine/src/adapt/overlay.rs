@@ -25,11 +25,11 @@ pub struct Overlay {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
     slots: Rc<Slots>,
-    written: RefCell<Written>,
+    written: RefCell<OverlayState>,
 }
 
 /// The state of the drive if it had carried out all commands.
-struct Written {
+struct OverlayState {
     /// The zones, or the error of their report: then no write is possible.
     table: Result<ZoneTable, DeviceError>,
     /// Blocks with their metadata.
@@ -60,7 +60,7 @@ impl Overlay {
             }
             table
         });
-        let written = Written { table, blocks: BTreeMap::new(), reset: BTreeSet::new() };
+        let written = OverlayState { table, blocks: BTreeMap::new(), reset: BTreeSet::new() };
         Overlay { device, runtime: runtime.clone(), slots: Rc::default(), written: written.into() }
     }
 
@@ -86,11 +86,11 @@ impl Overlay {
         };
         // By block: overwritten blocks of the drive need not be readable.
         let parts = (lba.0..end.0).map(Lba).map(|lba| match written.blocks.get(&lba) {
-            Some(bytes) => Part::Here(bytes.clone()),
-            None if reset => Part::Here(vec![0; BLOCK + oob_bytes].into()),
-            None => Part::Below(below(lba)),
+            Some(bytes) => BlockSource::Here(bytes.clone()),
+            None if reset => BlockSource::Here(vec![0; BLOCK + oob_bytes].into()),
+            None => BlockSource::Below(below(lba)),
         });
-        let parts: Vec<Part> = parts.collect();
+        let parts: Vec<BlockSource> = parts.collect();
         let (completer, completion) = self.slots.pair();
         self.runtime.spawn(async move { completer.complete(put_together(parts, data, oob).await) });
         completion
@@ -98,19 +98,19 @@ impl Overlay {
 }
 
 /// Source of a block that is read.
-enum Part {
+enum BlockSource {
     Here(Box<[u8]>),
     Below(Completion),
 }
 
-async fn put_together(parts: Vec<Part>, data: Buf, oob: Buf) -> Done {
+async fn put_together(parts: Vec<BlockSource>, data: Buf, oob: Buf) -> Done {
     assert_eq!(parts.len() as u64, data.blocks(), "blocks that were found, and blocks to be read");
     let oob_bytes = oob.len() / parts.len().max(1);
     let (mut result, mut data, mut oob) = (Ok(()), data.into_mut(), oob.into_mut());
     for (block, part) in parts.into_iter().enumerate() {
         let read = match part {
-            Part::Here(bytes) => bytes,
-            Part::Below(completion) => {
+            BlockSource::Here(bytes) => bytes,
+            BlockSource::Below(completion) => {
                 let done = completion.await;
                 result = result.and(done.result);
                 [&*done.data, &*done.oob].concat().into()
@@ -124,7 +124,7 @@ async fn put_together(parts: Vec<Part>, data: Buf, oob: Buf) -> Done {
     Done { result, data: data.freeze(), oob: oob.freeze(), ..Done::ok() }
 }
 
-impl Written {
+impl OverlayState {
     fn table(&mut self) -> Result<&mut ZoneTable, DeviceError> {
         self.table.as_mut().map_err(|error| *error)
     }

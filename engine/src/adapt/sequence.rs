@@ -22,31 +22,31 @@ use std::{
 
 /// A drive whose zones are written one command at a time. Commands that wait when the last reference is dropped are
 /// never submitted.
-pub struct Sequencer(Rc<Inner>);
+pub struct Sequencer(Rc<SequencerInner>);
 
-struct Inner {
+struct SequencerInner {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
     slots: Rc<Slots>,
     /// One for each zone with a command in flight, reused.
-    lanes: RefCell<Vec<Rc<Lane>>>,
+    lanes: RefCell<Vec<Rc<SequencerLane>>>,
     pool: RefCell<BufPool>,
 }
 
 /// The commands of a zone that has one in flight.
 #[derive(Default)]
-struct Lane {
+struct SequencerLane {
     /// `None` if nothing is in flight or waits.
     zone: Cell<Option<ZoneIndex>>,
     flight: Cell<Option<Completion>>,
     /// Owners of the command in flight; several if it is a merged one.
-    owners: RefCell<Vec<Owner>>,
+    owners: RefCell<Vec<CommandOwner>>,
     waiting: RefCell<VecDeque<(Command, Completer)>>,
     begun: Gate,
 }
 
 /// Completer of a command, and its buffers, which a merged command does not give back.
-struct Owner {
+struct CommandOwner {
     completer: Completer,
     data: Buf,
     oob: Buf,
@@ -55,7 +55,7 @@ struct Owner {
 impl Sequencer {
     /// Wraps `device`. A task of `runtime` belongs to every zone that is in use at the same time.
     pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> Sequencer {
-        Sequencer(Rc::new(Inner {
+        Sequencer(Rc::new(SequencerInner {
             device,
             runtime: runtime.clone(),
             slots: Rc::default(),
@@ -100,27 +100,27 @@ impl ZonedDevice for Sequencer {
     }
 }
 
-impl Inner {
+impl SequencerInner {
     /// The lane of `zone`, or one that is idle.
-    fn lane(self: &Rc<Self>, zone: ZoneIndex) -> Rc<Lane> {
+    fn lane(self: &Rc<Self>, zone: ZoneIndex) -> Rc<SequencerLane> {
         let mut lanes = self.lanes.borrow_mut();
         let find = |wanted| lanes.iter().find(|lane| lane.zone.get() == wanted);
         if let Some(lane) = find(Some(zone)).or_else(|| find(None)) {
             return lane.clone();
         }
-        let lane = Rc::new(Lane::default());
+        let lane = Rc::new(SequencerLane::default());
         lanes.push(lane.clone());
         self.runtime.spawn(serve(lane.clone(), Rc::downgrade(self)));
         lane
     }
 
     /// Submits the oldest waiting command, merged with the writes that continue it; without any the lane becomes idle.
-    fn launch(&self, lane: &Lane) {
+    fn launch(&self, lane: &SequencerLane) {
         let mut waiting = lane.waiting.borrow_mut();
         let Some((first, completer)) = waiting.pop_front() else { return lane.zone.set(None) };
         let mut owners = lane.owners.borrow_mut();
         assert!(owners.is_empty(), "a zone gets a command while one of {} owners is in flight", owners.len());
-        owners.push(Owner { completer, data: Buf::default(), oob: Buf::default() });
+        owners.push(CommandOwner { completer, data: Buf::default(), oob: Buf::default() });
         let more = followers(&first, &waiting, self.device.geometry().max_transfer_blocks as u64);
         let command = match first {
             Command::Write { lba, data, oob, mut fua } if more > 0 => {
@@ -129,7 +129,7 @@ impl Inner {
                 for (command, completer) in waiting.drain(..more) {
                     let Command::Write { data, oob, fua: also, .. } = command else { continue };
                     fua |= also;
-                    owners.push(Owner { completer, data, oob });
+                    owners.push(CommandOwner { completer, data, oob });
                 }
                 assert_eq!(
                     owners.len(),
@@ -147,7 +147,7 @@ impl Inner {
     }
 
     /// A copy of the owners' buffers, one behind the other.
-    fn gather(&self, owners: &[Owner], part: fn(&Owner) -> &Buf) -> Buf {
+    fn gather(&self, owners: &[CommandOwner], part: fn(&CommandOwner) -> &Buf) -> Buf {
         let len = owners.iter().map(|owner| part(owner).len()).sum::<usize>();
         if len == 0 {
             return Buf::default();
@@ -163,7 +163,7 @@ impl Inner {
     }
 
     /// Completes the command for all its owners.
-    fn answer(&self, lane: &Lane, done: Done) {
+    fn answer(&self, lane: &SequencerLane, done: Done) {
         let mut owners = lane.owners.borrow_mut();
         if owners.len() == 1 {
             if let Some(owner) = owners.pop() {
@@ -171,7 +171,7 @@ impl Inner {
             }
             return;
         }
-        for Owner { completer, data, oob } in owners.drain(..) {
+        for CommandOwner { completer, data, oob } in owners.drain(..) {
             completer.complete(Done { result: done.result, data, oob, ..Done::ok() });
         }
         let mut pool = self.pool.borrow_mut();
@@ -200,7 +200,7 @@ fn followers(first: &Command, waiting: &VecDeque<(Command, Completer)>, most: u6
 }
 
 /// Task of a lane: waits for its command in flight, and submits the next one.
-async fn serve(lane: Rc<Lane>, sequencer: Weak<Inner>) {
+async fn serve(lane: Rc<SequencerLane>, sequencer: Weak<SequencerInner>) {
     loop {
         let Some(flight) = lane.flight.take() else {
             lane.begun.wait().await;

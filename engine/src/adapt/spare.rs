@@ -1,11 +1,12 @@
 //! A drive with spare zones, which are used in the place of worn ones.
 //!
-//! [`Spared`] presents the first zones of a drive, under the same numbers. The zones behind them are the *spare zones*.
-//! A zone that has been moved ([`Spared::place`]) is stored in one of these from then on, for all users of this device:
-//! same number, same addresses, another place. The caller has to record the places durably, and to copy the data.
+//! [`SpareZoneDevice`] presents the first zones of a drive, under the same numbers. The zones behind them are the
+//! *spare zones*. A zone that has been moved ([`SpareZoneDevice::place`]) is stored in one of these from then on, for
+//! all users of this device: same number, same addresses, another place. The caller has to record the places durably,
+//! and to copy the data.
 
 use crate::{
-    device::{Command, Completion, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones},
+    device::{Command, Completion, Done, DriveId, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
@@ -17,7 +18,7 @@ use std::{
 };
 
 /// A drive of which some zones are spare.
-pub struct Spared {
+pub struct SpareZoneDevice {
     runtime: Runtime,
     slots: Rc<Slots>,
     device: Rc<dyn ZonedDevice>,
@@ -40,20 +41,20 @@ pub fn reserves(zones: u32) -> Range<u32> {
 /// Few enough to be read whenever metadata logs are searched.
 const RESERVES: u32 = 4;
 
-impl Spared {
+impl SpareZoneDevice {
     /// Presents `zones` zones of a drive that has at least as many, with moved zones in their `places`.
     pub fn new(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
         zones: u32,
         places: BTreeMap<u32, u32>,
-    ) -> Spared {
+    ) -> SpareZoneDevice {
         // No appends: the address in a completion would have to be translated.
         let geometry = Geometry { zones, max_append_blocks: 0, ..device.geometry().clone() };
         let has_moved = Cell::new(!places.is_empty());
         let (runtime, slots, kept, worn) =
             (runtime.clone(), Rc::default(), places.clone().into(), RefCell::default());
-        Spared { runtime, slots, device, geometry, places: places.into(), has_moved, kept, worn }
+        SpareZoneDevice { runtime, slots, device, geometry, places: places.into(), has_moved, kept, worn }
     }
 
     /// Places of moved zones.
@@ -102,7 +103,7 @@ impl Spared {
         self.free().find(|spare| sound.iter().any(|info| info.zone.0 == *spare))
     }
 
-    /// As [`Spared::find_free`], but one of the last zones of the drive, where metadata logs are searched.
+    /// As [`SpareZoneDevice::find_free`], but one of the last zones of the drive, where metadata logs are searched.
     pub async fn find_reserve(&self) -> Option<u32> {
         let sound = self.look_at_spares().await;
         let last = reserves(self.device.geometry().zones);
@@ -209,7 +210,7 @@ impl Spared {
     }
 }
 
-impl ZonedDevice for Spared {
+impl ZonedDevice for SpareZoneDevice {
     fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -218,8 +219,8 @@ impl ZonedDevice for Spared {
         self.device.power_epoch()
     }
 
-    fn plate(&self) -> Plate {
-        self.device.plate()
+    fn drive_id(&self) -> DriveId {
+        self.device.drive_id()
     }
 
     fn submit(&self, mut command: Command) -> Completion {

@@ -83,7 +83,7 @@ const fn first(count: usize) -> u32 {
 
 /// A part of a [`Recipe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Source {
+pub struct RecipeTerm {
     /// The stored symbol: its place in the list.
     pub stored: u8,
     /// How many times; never 0.
@@ -93,7 +93,7 @@ pub struct Source {
 /// Stored symbols that add up to the wanted sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
-    sources: [Source; MAX_SOURCES],
+    sources: [RecipeTerm; MAX_SOURCES],
     count: usize,
 }
 
@@ -101,10 +101,11 @@ pub struct Recipe {
 const MAX_SOURCES: usize = MAX_DATA + 1;
 
 impl Recipe {
-    const EMPTY: Recipe = Recipe { sources: [Source { stored: 0, coefficient: 0 }; MAX_SOURCES], count: 0 };
+    const EMPTY: Recipe =
+        Recipe { sources: [RecipeTerm { stored: 0, coefficient: 0 }; MAX_SOURCES], count: 0 };
 
     /// The sources, in the order of the list that was given to [`solve`].
-    pub fn sources(&self) -> &[Source] {
+    pub fn sources(&self) -> &[RecipeTerm] {
         &self.sources[..self.count]
     }
 
@@ -138,7 +139,7 @@ impl Recipe {
         let behind = self.sources().iter().filter(|source| source.stored > stored).count();
         let at = self.count - behind;
         self.sources.copy_within(at..self.count, at + 1);
-        self.sources[at] = Source { stored, coefficient };
+        self.sources[at] = RecipeTerm { stored, coefficient };
         self.count += 1;
     }
 
@@ -151,7 +152,7 @@ impl Recipe {
 /// Finds how `wanted` is computed from the symbols of `stored` that are `present`, a bit each; `None` if they do not
 /// determine it. Allocates nothing.
 pub fn solve(present: u128, stored: &[Sum], wanted: Sum) -> Option<Recipe> {
-    let column = Column::new(present, stored, wanted);
+    let column = SymbolColumn::new(present, stored, wanted);
     column.few_parities().or_else(|| column.many_parities())
 }
 
@@ -171,7 +172,7 @@ pub fn checks(present: u128, stored: &[Sum]) -> impl Iterator<Item = Recipe> {
 }
 
 /// The present symbols, and the wanted sum.
-struct Column {
+struct SymbolColumn {
     wanted: Sum,
     /// A bit for each data symbol that is present, and where in the list.
     known: u32,
@@ -188,11 +189,11 @@ struct Parity {
     place: u8,
 }
 
-impl Column {
-    fn new(present: u128, stored: &[Sum], wanted: Sum) -> Column {
+impl SymbolColumn {
+    fn new(present: u128, stored: &[Sum], wanted: Sum) -> SymbolColumn {
         let none = Parity { sum: Sum { symbols: 0, power: 0 }, place: 0 };
         let mut column =
-            Column { wanted, known: 0, places: [0; MAX_DATA], parities: [none; MAX_STORED], count: 0 };
+            SymbolColumn { wanted, known: 0, places: [0; MAX_DATA], parities: [none; MAX_STORED], count: 0 };
         for (place, sum) in stored.iter().enumerate().take(MAX_STORED) {
             match sum.only() {
                 _ if present >> place & 1 == 0 => {}

@@ -65,16 +65,16 @@ const LOGARITHMS: [u8; 256] = {
 /// The products of one byte with the 16 lower halves and the 16 upper halves of bytes. A product by any
 /// byte is the sum of one of each.
 #[derive(Clone, Copy)]
-pub struct Halves {
+pub struct ProductTables {
     /// Products of the values of the low half of a byte.
     pub low: [u8; 16],
     /// Products of the values of the high half.
     pub high: [u8; 16],
 }
 
-/// The [`Halves`] of every byte.
-pub static HALVES: [Halves; 256] = {
-    let mut halves = [Halves { low: [0; 16], high: [0; 16] }; 256];
+/// The [`ProductTables`] of every byte.
+pub static HALVES: [ProductTables; 256] = {
+    let mut halves = [ProductTables { low: [0; 16], high: [0; 16] }; 256];
     let mut c = 0;
     while c < halves.len() {
         let mut half = 0;
@@ -111,7 +111,7 @@ pub mod tests {
     fn gf256_products_of_all_pairs_agree_with_oracle() {
         for (a, b) in pairs() {
             assert_eq!(mul(a, b), slow_mul(a, b), "{a} {b}");
-            let Halves { low, high } = HALVES[a as usize];
+            let ProductTables { low, high } = HALVES[a as usize];
             assert_eq!(low[b as usize & 15] ^ high[b as usize >> 4], slow_mul(a, b), "{a} {b}");
         }
         for a in 0..=255 {

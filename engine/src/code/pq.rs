@@ -3,14 +3,14 @@
 //!
 //! Whole stripes need no multiplication: Q is `s0 + 2 (s1 + 2 (s2 + ...))`, so one pass from the last source
 //! down doubles a sum that stays in registers. Where a source comes alone, or a coefficient is any byte, a
-//! product is the sum of two entries of a table of 16 each ([`Halves`]), which AVX2 looks up for 32 bytes at
+//! product is the sum of two entries of a table of 16 each ([`ProductTables`]), which AVX2 looks up for 32 bytes at
 //! a time. Other processors add up the products of the bits, in plain loops: slower, and the same.
 //!
 //! As in [`super::xor`], all slices of a call must have the same length, a multiple of 256 bytes.
 
 use super::{
     ARCH,
-    gf256::{HALVES, Halves, double, pow2},
+    gf256::{HALVES, ProductTables, double, pow2},
     xor,
 };
 use pulp::{Arch, NullaryFnOnce};
@@ -34,21 +34,21 @@ pub fn pq_all(p: &mut [u8], q: &mut [u8], sources: &[impl Deref<Target = [u8]>])
         p.fill(0);
         return q.fill(0);
     };
-    ARCH.dispatch(SumUp { p, q, last, others });
+    ARCH.dispatch(PqSum { p, q, last, others });
 }
 
 /// Bytes of both sums that stay in registers while all sources are added.
 const SUM: usize = 128;
 
 /// A structure, since a closure of this size would be compiled but once, for no vectors.
-struct SumUp<'a> {
+struct PqSum<'a> {
     p: &'a mut [u8],
     q: &'a mut [u8],
     last: &'a [[u8; SUM]],
     others: &'a [&'a [[u8; SUM]]],
 }
 
-impl NullaryFnOnce for SumUp<'_> {
+impl NullaryFnOnce for PqSum<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -146,15 +146,15 @@ pub fn mul_add_and_copy(running: &mut [u8], c: u8, a: &[u8], copy: &mut [u8]) {
 
 /// Bytes that are multiplied at a time: a register of AVX2.
 const PIECE: usize = 32;
-type Piece = [u8; PIECE];
+type PqLane = [u8; PIECE];
 
-fn pieces_mut(bytes: &mut [u8]) -> impl Iterator<Item = &mut Piece> {
+fn pieces_mut(bytes: &mut [u8]) -> impl Iterator<Item = &mut PqLane> {
     bytes.as_chunks_mut().0.iter_mut()
 }
 
 /// Calls `store` for every piece of `source`, with its target and its product by `c`.
 #[inline(always)]
-fn products<T>(c: u8, source: &[u8], targets: impl Iterator<Item = T>, store: impl FnMut(T, &Piece)) {
+fn products<T>(c: u8, source: &[u8], targets: impl Iterator<Item = T>, store: impl FnMut(T, &PqLane)) {
     let halves = &HALVES[c as usize];
     let source = source.as_chunks().0.iter();
     match *ARCH {
@@ -167,14 +167,14 @@ fn products<T>(c: u8, source: &[u8], targets: impl Iterator<Item = T>, store: im
 #[cfg(target_arch = "x86_64")]
 struct ByTable<'a, I, F> {
     simd: V3,
-    halves: &'a Halves,
-    source: Iter<'a, Piece>,
+    halves: &'a ProductTables,
+    source: Iter<'a, PqLane>,
     targets: I,
     store: F,
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<I: Iterator, F: FnMut(I::Item, &Piece)> NullaryFnOnce for ByTable<'_, I, F> {
+impl<I: Iterator, F: FnMut(I::Item, &PqLane)> NullaryFnOnce for ByTable<'_, I, F> {
     type Output = ();
 
     #[inline(always)]
@@ -195,10 +195,10 @@ impl<I: Iterator, F: FnMut(I::Item, &Piece)> NullaryFnOnce for ByTable<'_, I, F>
 
 fn by_bits<T>(
     arch: Arch,
-    Halves { low, high }: &Halves,
-    source: Iter<'_, Piece>,
+    ProductTables { low, high }: &ProductTables,
+    source: Iter<'_, PqLane>,
     targets: impl Iterator<Item = T>,
-    mut store: impl FnMut(T, &Piece),
+    mut store: impl FnMut(T, &PqLane),
 ) {
     // Of 2^7 down to 2^0.
     let bits = [high[8], high[4], high[2], high[1], low[8], low[4], low[2], low[1]];

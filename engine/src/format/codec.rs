@@ -105,7 +105,7 @@ pub fn expect(sane: bool, field: &'static str, value: impl Into<u64>) -> Result<
 
 /// Why bytes cannot be decoded as a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum RecordError {
     /// The bytes are something else.
     NoRecord,
     /// A record of another format version.
@@ -120,14 +120,14 @@ pub enum Unreadable {
     Absurd(Absurd),
 }
 
-impl From<TooShort> for Unreadable {
-    fn from(_: TooShort) -> Unreadable {
-        Unreadable::Damaged
+impl From<TooShort> for RecordError {
+    fn from(_: TooShort) -> RecordError {
+        RecordError::Damaged
     }
 }
 
-impl From<Absurd> for Unreadable {
-    fn from(absurd: Absurd) -> Unreadable {
-        Unreadable::Absurd(absurd)
+impl From<Absurd> for RecordError {
+    fn from(absurd: Absurd) -> RecordError {
+        RecordError::Absurd(absurd)
     }
 }

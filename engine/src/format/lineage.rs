@@ -7,7 +7,7 @@ use crate::{
     buf::BLOCK,
     format::{
         Uuid,
-        codec::{Absurd, Decoder, Encoder, HEADER_BYTES, Unreadable, expect},
+        codec::{Absurd, Decoder, Encoder, HEADER_BYTES, RecordError, expect},
     },
 };
 
@@ -101,11 +101,11 @@ impl Lineage {
     ///
     /// # Errors
     /// The field that is truncated or out of range.
-    pub fn decode(from: &mut Decoder<'_>, assemblies: u32, attempts: u32) -> Result<Lineage, Unreadable> {
+    pub fn decode(from: &mut Decoder<'_>, assemblies: u32, attempts: u32) -> Result<Lineage, RecordError> {
         let assemblies =
-            (0..assemblies).map(|_| Ok(Uuid(from.array()?))).collect::<Result<_, Unreadable>>()?;
+            (0..assemblies).map(|_| Ok(Uuid(from.array()?))).collect::<Result<_, RecordError>>()?;
         let attempt = |_| Ok(Attempt { event: from.u64()?, id: Uuid(from.array()?) });
-        let attempts = (0..attempts).map(attempt).collect::<Result<_, Unreadable>>()?;
+        let attempts = (0..attempts).map(attempt).collect::<Result<_, RecordError>>()?;
         Ok(Lineage { assemblies, attempts })
     }
 

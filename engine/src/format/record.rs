@@ -8,7 +8,7 @@ use crate::{
     buf::{BLOCK, Buf},
     format::{
         OLDEST_VERSION, Origin, Uuid, VERSION,
-        codec::{Absurd, Decoder, Encoder, MOST_NUMBER, TooShort, Unreadable, expect},
+        codec::{Absurd, Decoder, Encoder, MOST_NUMBER, RecordError, TooShort, expect},
         superblock::Superblock,
     },
     raid::geometry::META_ZONES,
@@ -76,7 +76,7 @@ pub const RELOCATED: u32 = u32::MAX;
 /// Blocks of a member's part of a zone that were written before a power cut and hold no valid data, although the write
 /// pointer, which cannot go back, has passed them. Their content goes to the metadata log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Burned {
+pub struct BurnedRange {
     /// Zone of the array.
     pub zone: u32,
     /// Role of the member.
@@ -155,7 +155,7 @@ pub struct Checkpoint {
     /// Records of all zones, in their order.
     pub zones: Vec<ZoneRecord>,
     /// Burned blocks of all members.
-    pub burned: Vec<Burned>,
+    pub burned: Vec<BurnedRange>,
     /// Holes of all members.
     pub holes: Vec<Hole>,
     /// Partial parity and relocated blocks in this member's log that are still needed.
@@ -289,7 +289,7 @@ impl Record {
         }
     }
 
-    fn decode(header: &Header, from: &mut Decoder<'_>) -> Result<Record, Unreadable> {
+    fn decode(header: &Header, from: &mut Decoder<'_>) -> Result<Record, RecordError> {
         Ok(match header.kind {
             1 => Record::Checkpoint(Box::new(Checkpoint::decode(from, header.version)?)),
             2 => Record::Superblock(Box::new(Superblock::decode(from, header.version)?)),
@@ -312,7 +312,7 @@ impl Record {
                 Record::Decided { zone, epoch: from.u64()? }
             }
             CLAIM => Record::Claim { host: Uuid(from.array()?), id: Uuid(from.array()?) },
-            _ => return Err(Unreadable::Damaged),
+            _ => return Err(RecordError::Damaged),
         })
     }
 
@@ -382,28 +382,28 @@ impl Record {
 
     /// Decodes the record at the start of `bytes`, which were read at `origin.lba`; with its sequence number and its
     /// length in blocks.
-    pub fn read(bytes: &[u8], origin: Origin) -> Result<(Record, u64, u64), Unreadable> {
-        let header = Header::read(bytes).ok_or(Unreadable::NoRecord)?;
+    pub fn read(bytes: &[u8], origin: Origin) -> Result<(Record, u64, u64), RecordError> {
+        let header = Header::read(bytes).ok_or(RecordError::NoRecord)?;
         if header.origin.lba != origin.lba {
-            return Err(Unreadable::NoRecord);
+            return Err(RecordError::NoRecord);
         }
         let len = HEADER_BYTES + header.payload_bytes as usize;
-        let covered = bytes.get(..len).ok_or(Unreadable::Damaged)?;
+        let covered = bytes.get(..len).ok_or(RecordError::Damaged)?;
         if checksum(covered) != header.crc {
-            return Err(Unreadable::Damaged);
+            return Err(RecordError::Damaged);
         }
         // The header has this layout in every version, and the checksum covers the same bytes.
         if !(OLDEST_VERSION..=VERSION).contains(&header.version) {
-            return Err(Unreadable::Version(header.version));
+            return Err(RecordError::Version(header.version));
         }
         if header.origin != origin {
-            return Err(Unreadable::Foreign(header.origin));
+            return Err(RecordError::Foreign(header.origin));
         }
         let mut payload = Decoder(&covered[HEADER_BYTES..]);
         let record = Record::decode(&header, &mut payload)?;
         // A payload of another length has another layout.
         if !payload.0.is_empty() {
-            return Err(Unreadable::Damaged);
+            return Err(RecordError::Damaged);
         }
         Ok((record, header.sequence, len.div_ceil(BLOCK) as u64))
     }
@@ -490,7 +490,7 @@ impl Checkpoint {
         }
     }
 
-    fn decode(from: &mut Decoder<'_>, version: u16) -> Result<Checkpoint, Unreadable> {
+    fn decode(from: &mut Decoder<'_>, version: u16) -> Result<Checkpoint, RecordError> {
         let generation = from.u64()?;
         let superblock = Superblock::decode(from, version)?;
         let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
@@ -526,9 +526,9 @@ impl Checkpoint {
             })
             .collect::<Result<_, TooShort>>()?;
         let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Result<_, TooShort>>()?;
-        let burned = (0..burned).map(|_| Burned::decode(from)).collect::<Result<_, TooShort>>()?;
+        let burned = (0..burned).map(|_| BurnedRange::decode(from)).collect::<Result<_, TooShort>>()?;
         let holes = (0..holes).map(|_| Hole::decode(from)).collect::<Result<_, TooShort>>()?;
-        let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Result<_, Unreadable>>()?;
+        let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Result<_, RecordError>>()?;
         Ok(Checkpoint { generation, incomplete, moved, superblock, zones, burned, holes, parity, tails })
     }
 
@@ -553,14 +553,14 @@ impl Checkpoint {
     }
 }
 
-impl Burned {
+impl BurnedRange {
     fn encode(&self, out: &mut Encoder) {
         out.u32(self.zone).u32(self.member).u64(self.epoch).u64(self.from).u64(self.to);
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Result<Burned, TooShort> {
+    fn decode(from: &mut Decoder<'_>) -> Result<BurnedRange, TooShort> {
         let (zone, member, epoch) = (from.u32()?, from.u32()?, from.u64()?);
-        Ok(Burned { zone, member, epoch, from: from.u64()?, to: from.u64()? })
+        Ok(BurnedRange { zone, member, epoch, from: from.u64()?, to: from.u64()? })
     }
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {
@@ -619,11 +619,11 @@ impl ParityRecord {
         out.u32(self.from).u32(self.data.len() as u32).bytes(&self.data);
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Result<ParityRecord, Unreadable> {
+    fn decode(from: &mut Decoder<'_>) -> Result<ParityRecord, RecordError> {
         let (zone, index, epoch, stripe) = (from.u32()?, from.u32()?, from.u64()?, from.u64()?);
         let (first, len) = (from.u32()?, from.u32()?);
         if !(len as usize).is_multiple_of(BLOCK) {
-            return Err(Unreadable::Damaged);
+            return Err(RecordError::Damaged);
         }
         Ok(ParityRecord {
             zone,
@@ -700,15 +700,15 @@ mod tests {
             change(&mut other);
             Record::read(&bytes, other).map(|_| ()).unwrap_err()
         };
-        assert_eq!(at(|o| o.lba = 43), Unreadable::NoRecord);
-        assert_eq!(at(|o| o.member = 4), Unreadable::Foreign(origin()));
-        assert_eq!(at(|o| o.array = Uuid([8; 16])), Unreadable::Foreign(origin()));
+        assert_eq!(at(|o| o.lba = 43), RecordError::NoRecord);
+        assert_eq!(at(|o| o.member = 4), RecordError::Foreign(origin()));
+        assert_eq!(at(|o| o.array = Uuid([8; 16])), RecordError::Foreign(origin()));
         let mut newer = bytes.to_vec();
         newer[8] = VERSION as u8 + 1;
         newer[CRC_AT..CRC_AT + 4].fill(0);
         let crc = crc32c::crc32c(&newer[..HEADER_BYTES + 8]);
         newer[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Record::read(&newer, origin()).map(|_| ()), Err(Unreadable::Version(VERSION + 1)));
-        assert_eq!(Record::read(&[0; BLOCK], origin()).map(|_| ()), Err(Unreadable::NoRecord));
+        assert_eq!(Record::read(&newer, origin()).map(|_| ()), Err(RecordError::Version(VERSION + 1)));
+        assert_eq!(Record::read(&[0; BLOCK], origin()).map(|_| ()), Err(RecordError::NoRecord));
     }
 }

@@ -6,10 +6,10 @@
 
 use crate::{
     buf::BLOCK,
-    device::Plate,
+    device::DriveId,
     format::{
         Uuid,
-        codec::{Absurd, Decoder, Encoder, MOST_NUMBER, Unreadable, expect},
+        codec::{Absurd, Decoder, Encoder, MOST_NUMBER, RecordError, expect},
         lineage::Lineage,
     },
     raid::{
@@ -195,33 +195,33 @@ pub struct SuperblockMember {
     /// drive cannot be used, the old one is the member.
     pub taking_over: Option<u64>,
     /// Label of the drive, to identify it when it is missing.
-    pub plate: Plate,
+    pub drive_id: DriveId,
 }
 
 impl SuperblockMember {
     /// An active member.
-    pub fn new(uuid: Uuid, since: u64, plate: Plate) -> SuperblockMember {
-        SuperblockMember { uuid, since, active: true, taking_over: None, plate }
+    pub fn new(uuid: Uuid, since: u64, drive_id: DriveId) -> SuperblockMember {
+        SuperblockMember { uuid, since, active: true, taking_over: None, drive_id }
     }
 
     fn encode(&self, out: &mut Encoder) {
-        let SuperblockMember { uuid, since, active, taking_over, plate } = self;
+        let SuperblockMember { uuid, since, active, taking_over, drive_id } = self;
         let flags = *active as u64 | (taking_over.is_some() as u64) << 1;
         out.bytes(&uuid.0).u64(flags).u64(*since).u64(taking_over.unwrap_or(0));
-        out.u64(plate.size_bytes);
-        out.bytes(&padded::<MODEL_BYTES>(&plate.model)).bytes(&padded::<SERIAL_BYTES>(&plate.serial));
+        out.u64(drive_id.size_bytes);
+        out.bytes(&padded::<MODEL_BYTES>(&drive_id.model)).bytes(&padded::<SERIAL_BYTES>(&drive_id.serial));
         out.u32(0);
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Result<SuperblockMember, Unreadable> {
+    fn decode(from: &mut Decoder<'_>) -> Result<SuperblockMember, RecordError> {
         let (uuid, flags, since) = (Uuid(from.array()?), from.u64()?, from.u64()?);
         let (before, size_bytes) = (from.u64()?, from.u64()?);
         let model = text(from.bytes(MODEL_BYTES)?, "model")?;
         let serial = text(from.bytes(SERIAL_BYTES)?, "serial")?;
         from.u32()?;
-        let plate = Plate { model, serial, size_bytes };
+        let drive_id = DriveId { model, serial, size_bytes };
         let taking_over = (flags & 2 != 0).then_some(before);
-        Ok(SuperblockMember { uuid, since, active: flags & 1 != 0, taking_over, plate })
+        Ok(SuperblockMember { uuid, since, active: flags & 1 != 0, taking_over, drive_id })
     }
 }
 
@@ -292,12 +292,12 @@ impl Superblock {
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub fn decode(from: &mut Decoder<'_>, version: u16) -> Result<Superblock, Unreadable> {
+    pub fn decode(from: &mut Decoder<'_>, version: u16) -> Result<Superblock, RecordError> {
         let (compatible, read_only_compatible, incompatible) = (from.u64()?, from.u64()?, from.u64()?);
         let unknown =
             (incompatible & !KNOWN_INCOMPATIBLE) | (read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE);
         if unknown != 0 {
-            return Err(Unreadable::Features(unknown));
+            return Err(RecordError::Features(unknown));
         }
         let array = Uuid(from.array()?);
         let name = text(from.bytes(NAME_BYTES)?, "name")?;
@@ -318,7 +318,7 @@ impl Superblock {
         let runner = if version > 8 { Uuid(from.array()?) } else { Uuid::default() };
         expect(count as usize <= MAX_MEMBERS, "members", count)?;
         let members =
-            (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, Unreadable>>()?;
+            (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, RecordError>>()?;
         let lineage = Lineage::decode(from, assemblies, attempts)?;
         let superblock = Superblock {
             compatible,
@@ -382,7 +382,7 @@ impl Superblock {
             let another = self.members[..role].iter().any(|other| other.uuid == member.uuid);
             expect(!another, "member with the uuid of another", role as u64)?;
             expect(member.since <= self.event, "since", member.since)?;
-            let Plate { model, serial, size_bytes } = &member.plate;
+            let DriveId { model, serial, size_bytes } = &member.drive_id;
             expect(kept_of(model, MODEL_BYTES) == *model, "model", role as u64)?;
             expect(kept_of(serial, SERIAL_BYTES) == *serial, "serial", role as u64)?;
             expect(*size_bytes <= MOST_BYTES, "size", *size_bytes)?;

@@ -7,9 +7,9 @@
 use crate::{
     adapt::append,
     buf::{BLOCK, Buf},
-    device::{Geometry, Plate},
+    device::{DriveId, Geometry},
     format::{
-        codec::{Absurd, Unreadable},
+        codec::{Absurd, RecordError},
         lineage::{Attempt, Lineage},
         oob::{Content, Mark, OOB_BYTES},
         record::*,
@@ -17,7 +17,7 @@ use crate::{
         *,
     },
     raid::{
-        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, META_ZONES, Place, Role},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, META_ZONES, ParityPlace, Role},
         journal::log::log_blocks,
         policy::{Policy, zrwa},
     },
@@ -163,9 +163,9 @@ fn superblock() -> Superblock {
 /// The member with role `i`: all of its fields differ from those of others.
 fn member(uuid: Uuid, i: usize) -> SuperblockMember {
     let (model, serial) = (format!("model {i}"), format!("serial {i}"));
-    let plate = Plate { model, serial, size_bytes: u64_of(24 + i as u8) >> 1 };
+    let drive_id = DriveId { model, serial, size_bytes: u64_of(24 + i as u8) >> 1 };
     let taking_over = (i == 2).then_some(1);
-    SuperblockMember { uuid, since: i as u64, active: i != 1, taking_over, plate }
+    SuperblockMember { uuid, since: i as u64, active: i != 1, taking_over, drive_id }
 }
 
 /// A valid superblock, of an array on drives of 100 zones, with all features known.
@@ -286,8 +286,8 @@ fn tail(number: u8) -> TailRecord {
     }
 }
 
-fn burned(number: u8) -> Burned {
-    Burned {
+fn burned(number: u8) -> BurnedRange {
+    BurnedRange {
         zone: u32_of(number),
         member: u32_of(number + 1),
         epoch: u64_of(number + 2),
@@ -317,7 +317,7 @@ fn holes(number: u8) -> Holes {
     }
 }
 
-fn take_holes(bytes: &mut &[u8], number: u8) {
+fn take_bad_blocks(bytes: &mut &[u8], number: u8) {
     let expected: [(&str, &[u8]); 4] = [
         ("zone", &u32_of(number).to_le_bytes()),
         ("member", &u32_of(number + 1).to_le_bytes()),
@@ -332,7 +332,7 @@ fn take_holes(bytes: &mut &[u8], number: u8) {
 }
 
 fn hole(number: u8) -> Hole {
-    let Burned { zone, member, epoch, from, to } = burned(number);
+    let BurnedRange { zone, member, epoch, from, to } = burned(number);
     Hole { zone, member, epoch, from, to }
 }
 
@@ -410,11 +410,11 @@ fn superblock_enforces_minimum_members_per_raid_level() {
     for (parities, fewest) in [(1, 3), (2, 4)] {
         assert_eq!(reads(parities, fewest), Ok(()));
         assert_eq!(reads(parities, MAX_MEMBERS), Ok(()));
-        let absurd = Unreadable::Absurd(Absurd { field: "members", value: fewest as u64 - 1 });
+        let absurd = RecordError::Absurd(Absurd { field: "members", value: fewest as u64 - 1 });
         assert_eq!(reads(parities, fewest - 1), Err(absurd));
     }
     for parities in [0, 3, u32::MAX] {
-        let absurd = Unreadable::Absurd(Absurd { field: "parities", value: parities.into() });
+        let absurd = RecordError::Absurd(Absurd { field: "parities", value: parities.into() });
         assert_eq!(reads(parities, 5), Err(absurd));
     }
     let bounds: BTreeMap<&str, &str> =
@@ -453,7 +453,7 @@ fn record_kinds_match_document_and_others_are_rejected() {
             bytes[10..12].copy_from_slice(&kind.to_le_bytes());
             seal(&mut bytes);
             let read = Record::read(&bytes, origin());
-            assert_eq!(read.map(|_| ()).unwrap_err(), Unreadable::Damaged, "kind {kind}");
+            assert_eq!(read.map(|_| ()).unwrap_err(), RecordError::Damaged, "kind {kind}");
         }
     }
 }
@@ -494,7 +494,7 @@ fn record_fields_match_document() {
     check_payload(&record, 9, "Lacks", &[("zone", &a), ("members", &b), ("epoch", &c)]);
     let bytes = payload(&Record::Holes(holes(6)), 10);
     let mut rest = &bytes[..];
-    take_holes(&mut rest, 6);
+    take_bad_blocks(&mut rest, 6);
     assert!(rest.is_empty());
     let record = Record::Decided { zone: u32_of(1), epoch: u64_of(3) };
     check_payload(&record, 11, "Decided", &[("zone", &a), ("epoch", &c)]);
@@ -604,14 +604,14 @@ fn check_example(
     layout: Layout,
     title: &str,
     slot: impl Fn(&str, u64, u64) -> String,
-    others: impl Fn(&Layout, u64) -> Vec<(usize, Place, String)>,
+    others: impl Fn(&Layout, u64) -> Vec<(usize, ParityPlace, String)>,
 ) {
     let members = layout.members;
     let mut expected: BTreeMap<String, Vec<Vec<String>>> = BTreeMap::new();
-    let mut put = |place: &Place, member: usize, what: String| {
+    let mut put = |place: &ParityPlace, member: usize, what: String| {
         let row = match place {
-            Place::Row(row) => row.to_string(),
-            Place::MetaLog => "metadata log".into(),
+            ParityPlace::Row(row) => row.to_string(),
+            ParityPlace::MetaLog => "metadata log".into(),
         };
         expected.entry(row).or_insert_with(|| vec![Vec::new(); members])[member].push(what);
     };
@@ -627,7 +627,7 @@ fn check_example(
                 Role::Data(index) => format!("D{stripe}.{index}"),
                 Role::Parity(which) => format!("{}{stripe}", ["P", "Q"][which]),
             };
-            put(&Place::Row(stripe), member, what);
+            put(&ParityPlace::Row(stripe), member, what);
         }
     }
     let rows = table(title, &["row", "member 0"]);
@@ -646,8 +646,8 @@ fn check_example(
 
 #[test]
 fn append_mark_fields_match_document() {
-    let mark = append::mark::Mark { block: u32_of(1), from: u32_of(2), void: u32_of(3) };
-    let owner = append::mark::Owner { member: uuid_of(5).0, zone: u32_of(4) };
+    let mark = append::mark::AppendMark { block: u32_of(1), from: u32_of(2), void: u32_of(3) };
+    let owner = append::mark::MarkOwner { member: uuid_of(5).0, zone: u32_of(4) };
     let bytes = mark.encode(&owner);
     let covered = [&owner.member[..], &owner.zone.to_le_bytes(), &bytes[4..]].concat();
     let crc = crc32c::crc32c(&covered).to_le_bytes();

@@ -1,8 +1,8 @@
 //! Creating an array: its design for given drives, and the reasons to refuse.
 
 use crate::{
-    adapt::{aggregate::Aggregated, append::mark::MARK_BYTES},
-    device::{Command, Geometry, Plate, ZonedDevice},
+    adapt::{aggregate::AggregateDevice, append::mark::MARK_BYTES},
+    device::{Command, DriveId, Geometry, ZonedDevice},
     format::{
         Uuid,
         lineage::Lineage,
@@ -14,19 +14,19 @@ use crate::{
         },
     },
     raid::{
-        Behaviour, Drive, LogStep,
-        catalog::Catalog,
-        erase::{kept_plate, member_uuid, wipe_for_member},
-        error::{ArrayError, BadDrive, DriveFault, Lack, NoDesign, Room},
+        ArrayOptions, Drive, LogStep,
+        bad_blocks::BadBlockMap,
+        erase::{kept_drive_id, member_uuid, wipe_for_member},
+        error::{ArrayError, BadDrive, Disqualification, DriveFault, NoDesign, Room},
         geometry::{MAX_PARITIES, META_ZONES},
-        holes::HoleMap,
         journal::{
             log::{checkpoint_blocks, log_blocks},
-            logged::Live,
+            logged::LiveRecords,
         },
         parts::Raid,
         policy::{Policy, log},
         recover::scan::{find_log, prepare},
+        zone_records::ZoneRecords,
     },
     runtime::Runtime,
     zone::{ZoneIndex, is_worn},
@@ -89,7 +89,7 @@ pub struct Design {
 
 /// As [`crate::array::Array::design`].
 pub fn design(runtime: &Runtime, options: &CreateOptions, drives: &[Drive]) -> Result<Design, ArrayError> {
-    let Draft { superblock, geometry, members } = draft(runtime, options, drives, Behaviour::default())?;
+    let Draft { superblock, geometry, members } = draft(runtime, options, drives, ArrayOptions::default())?;
     let capacities = members.iter().map(|member| member.device.geometry().zone_capacity_blocks);
     let zones = members.iter().map(|member| member.device.geometry().zones).min().unwrap_or(0);
     let spare = zones - META_ZONES - geometry.zones;
@@ -112,23 +112,24 @@ pub async fn create(
     runtime: &Runtime,
     options: &CreateOptions,
     drives: Vec<Drive>,
-    behaviour: Behaviour,
+    behaviour: ArrayOptions,
 ) -> Result<Rc<Raid>, ArrayError> {
     let options = &with_spares(runtime, options, &drives, behaviour).await?;
     let Draft { mut superblock, geometry, members } = draft(runtime, options, &drives, behaviour)?;
     superblock.runner = Uuid(runtime.host().id);
     let records = without_worn(&superblock, &members).await?;
-    let catalog = Catalog::new(records, Vec::new(), HoleMap::default());
-    let raid = Raid::new(runtime, superblock, geometry, catalog, 1, behaviour);
+    let zone_records = ZoneRecords::new(records, Vec::new(), BadBlockMap::default());
+    let raid = Raid::new(runtime, superblock, geometry, zone_records, 1, behaviour);
     for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
         let wiped = wipe_for_member(&*drive.device, &*device).await;
         wiped.map_err(|error| BadDrive::new(&name, DriveFault::Reset(error)))?;
         check_forgotten(runtime, &drive).await?;
         // The first checkpoint goes to the other zone, which is zone 0.
-        let log = raid.new_log(member, drive.device, (device, BTreeMap::new()), (1, 0), Live::default());
+        let log =
+            raid.new_log(member, drive.device, (device, BTreeMap::new()), (1, 0), LiveRecords::default());
         raid.members.put(member, name.clone(), log.clone());
         for zone in worn_zones(&*log.device).await.into_iter().filter(|zone| *zone >= META_ZONES) {
-            if raid.catalog.lost(ZoneIndex(zone - META_ZONES)) & (1 << member) == 0
+            if raid.zone_records.lost(ZoneIndex(zone - META_ZONES)) & (1 << member) == 0
                 && let Some(place) = log.device.find_free().await
             {
                 log.device.place(ZoneIndex(zone), place);
@@ -157,7 +158,7 @@ pub async fn with_spares(
     runtime: &Runtime,
     options: &CreateOptions,
     drives: &[Drive],
-    behaviour: Behaviour,
+    behaviour: ArrayOptions,
 ) -> Result<CreateOptions, ArrayError> {
     let mut options = options.clone();
     if options.spare_zones.is_none() {
@@ -218,7 +219,7 @@ fn draft(
     runtime: &Runtime,
     options: &CreateOptions,
     drives: &[Drive],
-    behaviour: Behaviour,
+    behaviour: ArrayOptions,
 ) -> Result<Draft, ArrayError> {
     let geometries = || drives.iter().map(|drive| drive.device.geometry());
     let policy = match options.group_blocks {
@@ -242,7 +243,7 @@ fn draft(
     let mut superblock = plan(options, policy, aggregate, &members)?;
     // The labels are those of the drives themselves.
     for (member, drive) in superblock.members.iter_mut().zip(drives) {
-        member.plate = kept_plate(&*drive.device);
+        member.drive_id = kept_drive_id(&*drive.device);
     }
     let geometry = array_geometry(&superblock, geometries().any(|geometry| geometry.volatile_cache));
     Ok(Draft { superblock, geometry, members })
@@ -322,7 +323,7 @@ fn plan(
         stage: Stage::Making,
         runner: Uuid::default(),
         members: (0..drives.len())
-            .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, Plate::default()))
+            .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, DriveId::default()))
             .collect(),
         // The array's UUID is as random as any id.
         lineage: Lineage::new(array),
@@ -379,7 +380,7 @@ fn aggregate_for<'a>(
 ) -> u32 {
     let holds = |chunks: u64, aggregate: u32| {
         drives.clone().all(|drive| {
-            let zrwa = Aggregated::geometry_of(drive, aggregate).and_then(|geometry| geometry.zrwa);
+            let zrwa = AggregateDevice::geometry_of(drive, aggregate).and_then(|geometry| geometry.zrwa);
             zrwa.is_some_and(|zrwa| zrwa.size_blocks >= chunks * chunk_blocks)
         })
     };
@@ -413,9 +414,9 @@ pub fn check_appends(drive: &Drive, group_blocks: u64) -> Result<(), BadDrive> {
     let geometry = drive.device.geometry();
     let lack = match group_blocks {
         0 | 1 => return Ok(()),
-        _ if geometry.max_append_blocks == 0 => Lack::Append,
+        _ if geometry.max_append_blocks == 0 => Disqualification::Append,
         _ if (geometry.oob_bytes as usize) < MARK_BYTES => {
-            Lack::OobBytes { have: geometry.oob_bytes, need: MARK_BYTES as u32, policy: "append" }
+            Disqualification::OobBytes { have: geometry.oob_bytes, need: MARK_BYTES as u32, policy: "append" }
         }
         _ => return Ok(()),
     };
@@ -427,7 +428,7 @@ pub fn check_drive(name: &str, device: &dyn ZonedDevice, superblock: &Superblock
     check_geometry(device.geometry(), superblock).map_err(|lack| BadDrive::new(name, lack))
 }
 
-fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), Lack> {
+fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), Disqualification> {
     let layout = superblock.layout();
     let (log, transfer) = (log_blocks(geometry, superblock.policy), geometry.max_transfer_blocks as u64);
     let sizes = [
@@ -437,35 +438,35 @@ fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), La
     ];
     for (what, have, need) in sizes {
         if have < need {
-            return Err(Lack::Blocks { what, have, need });
+            return Err(Disqualification::Blocks { what, have, need });
         }
     }
     if layout.policy.uses_zrwa() {
         let Some(zrwa) = geometry.zrwa else {
-            return Err(Lack::Zrwa);
+            return Err(Disqualification::Zrwa);
         };
         let (have, need) = (zrwa.size_blocks, layout.window_blocks());
         if have < need {
-            return Err(Lack::ZrwaBlocks { have, need });
+            return Err(Disqualification::ZrwaBlocks { have, need });
         }
         // Write pointers stop inside chunks where they have to show how much is complete.
         let (step_blocks, step) = layout.policy.flush_step(&layout);
         let (chunk_blocks, granularity_blocks) = (layout.chunk_blocks, zrwa.granularity_blocks);
         if !step_blocks.is_multiple_of(granularity_blocks) {
-            return Err(Lack::Granularity { step, chunk_blocks, granularity_blocks });
+            return Err(Disqualification::Granularity { step, chunk_blocks, granularity_blocks });
         }
     }
     if layout.policy.uses_marks() && (geometry.oob_bytes as usize) < OOB_BYTES {
         let (have, need) = (geometry.oob_bytes, OOB_BYTES as u32);
-        return Err(Lack::OobBytes { have, need, policy: layout.policy.name() });
+        return Err(Disqualification::OobBytes { have, need, policy: layout.policy.name() });
     }
     if geometry.zones < superblock.zones + META_ZONES {
-        return Err(Lack::Zones { have: geometry.zones, need: superblock.zones + META_ZONES });
+        return Err(Disqualification::Zones { have: geometry.zones, need: superblock.zones + META_ZONES });
     }
     let need = superblock.max_active.saturating_add(2);
     let have = active_zones(geometry, superblock.policy);
     if have < need {
-        return Err(Lack::ActiveZones { have, need });
+        return Err(Disqualification::ActiveZones { have, need });
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Emptying drives, and the identity of members.
 
 use crate::{
-    device::{Command, DeviceError, Plate, Status, ZonedDevice, Zones},
+    device::{Command, DeviceError, DriveId, Status, ZonedDevice, Zones},
     format::{
         Uuid,
         superblock::{AGGREGATES, MODEL_BYTES, SERIAL_BYTES, kept_of},
@@ -68,9 +68,9 @@ pub async fn reset_each(
 }
 
 /// Model, serial number and size of a drive, as far as a superblock can keep them.
-pub fn kept_plate(device: &dyn ZonedDevice) -> Plate {
-    let Plate { model, serial, size_bytes } = device.plate();
-    Plate { model: kept_of(&model, MODEL_BYTES), serial: kept_of(&serial, SERIAL_BYTES), size_bytes }
+pub fn kept_drive_id(device: &dyn ZonedDevice) -> DriveId {
+    let DriveId { model, serial, size_bytes } = device.drive_id();
+    DriveId { model: kept_of(&model, MODEL_BYTES), serial: kept_of(&serial, SERIAL_BYTES), size_bytes }
 }
 
 /// UUID of a member, unique by the array, the role and the event.

@@ -43,7 +43,7 @@ pub enum ArrayError {
     #[error("an array cannot have this name: {0}")]
     Name(&'static str),
     /// More members are out than parity covers; with the remarks on all members.
-    #[error("too many drives have failed{}", Because(": ", .0))]
+    #[error("too many drives have failed{}", RemarkList(": ", .0))]
     Failed(Notes),
     #[error(
         "another host has assembled this array, so that nothing more is written here: stop it on one of the hosts, \
@@ -142,7 +142,7 @@ pub enum DriveFault {
     OfAnotherArray,
     /// The drive is too small for its part, or lacks a capability.
     #[error(transparent)]
-    Lacks(#[from] Lack),
+    Lacks(#[from] Disqualification),
     /// The drive qualifies as a member, but not as a copy of the present one.
     #[error("{0}: it can be rebuilt, but not copied to")]
     NoCopy(#[from] NoCopy),
@@ -184,7 +184,7 @@ impl DriveFault {
 
 /// Why a drive does not qualify for an array.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Lack {
+pub enum Disqualification {
     #[error(
         "{of} {} KiB, {} KiB are needed: use a drive with {advice}", kib(*.have), kib(*.need),
         of = .what.sentence().0, advice = .what.sentence().1
@@ -388,12 +388,12 @@ pub enum NoReplacement {
     )]
     TakesOver,
     #[error("member {member} was not replaced by {drive}: {why}")]
-    Failed { drive: String, member: usize, why: NotTaken },
+    Failed { drive: String, member: usize, why: ReplaceFailure },
 }
 
 /// Why a replacement has ended without the new drive becoming the member.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NotTaken {
+pub enum ReplaceFailure {
     #[error("the copy was cancelled; the new drive is blank")]
     Cancelled,
     #[error(
@@ -521,9 +521,9 @@ impl Display for Notes {
 }
 
 /// Remarks after a prefix; nothing if there are none.
-struct Because<'a>(&'static str, &'a Notes);
+struct RemarkList<'a>(&'static str, &'a Notes);
 
-impl Display for Because<'_> {
+impl Display for RemarkList<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.1.0.is_empty() {
             true => Ok(()),

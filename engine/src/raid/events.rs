@@ -121,7 +121,7 @@ impl Event {
 
 /// Events from some number on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Noted {
+pub struct EventList {
     /// How many of the requested events have been dropped.
     pub dropped: u64,
     /// Number of the first one of `events`.
@@ -129,7 +129,7 @@ pub struct Noted {
     pub events: Vec<Event>,
 }
 
-impl Noted {
+impl EventList {
     /// The number of the next event.
     pub fn next(&self) -> u64 {
         self.first + self.events.len() as u64
@@ -164,10 +164,10 @@ impl Events {
     }
 
     /// Events from number `since` on.
-    pub fn since(&self, since: u64) -> Noted {
+    pub fn since(&self, since: u64) -> EventList {
         let ring = self.0.borrow();
         let skipped = since.saturating_sub(ring.first).min(ring.kept.len() as u64);
-        Noted {
+        EventList {
             dropped: ring.first.saturating_sub(since),
             first: ring.first + skipped,
             events: ring.kept.iter().skip(skipped as usize).cloned().collect(),
@@ -188,7 +188,7 @@ impl Events {
 mod tests {
     use super::*;
 
-    fn zones(noted: &Noted) -> Vec<u32> {
+    fn zones(noted: &EventList) -> Vec<u32> {
         let zone = |event: &Event| match event {
             Event::ZoneFailed { zone } => *zone,
             other => unreachable!("{other}"),
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn events_since_reports_all_and_counts_dropped() {
         let events = Events::default();
-        assert_eq!(events.since(0), Noted { dropped: 0, first: 0, events: Vec::new() });
+        assert_eq!(events.since(0), EventList { dropped: 0, first: 0, events: Vec::new() });
         (0..3).for_each(|zone| events.note(Event::ZoneFailed { zone }));
         let noted = events.since(1);
         assert_eq!((noted.dropped, noted.first, noted.next(), zones(&noted)), (0, 1, 3, vec![1, 2]));

@@ -72,7 +72,7 @@ pub struct Layout {
 
 /// Place of a slot or a log block on its member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ParityPlace {
     /// In this row of the data zone.
     Row(u64),
     /// In the member's metadata log: the row would lie beyond the zone.
@@ -90,7 +90,7 @@ pub enum Role {
 
 /// Blocks `from..to` of chunk `index` of `stripe`.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct ChunkRange {
     /// Stripe of the zone.
     pub stripe: u64,
     /// Chunk of the stripe.
@@ -184,7 +184,7 @@ impl Layout {
     }
 
     /// Where parity number `which` of chunks `0..=index` of `stripe` is kept.
-    pub fn slot(&self, stripe: u64, index: u64, which: usize) -> (usize, Place) {
+    pub fn slot(&self, stripe: u64, index: u64, which: usize) -> (usize, ParityPlace) {
         assert!(stripe < self.rows && which < self.parities, "parity {which} of stripe {stripe}");
         let (holder, distances) = self.policy.slot(self.data_chunks() - 1, index, which);
         (self.member(stripe, holder), self.ahead(stripe, distances * self.distance))
@@ -196,7 +196,7 @@ impl Layout {
     }
 
     /// The members that hold the write-pointer log of a tail in `stripe`, and where.
-    pub fn log(&self, stripe: u64) -> (impl Iterator<Item = usize> + Clone + use<>, Place) {
+    pub fn log(&self, stripe: u64) -> (impl Iterator<Item = usize> + Clone + use<>, ParityPlace) {
         let (layout, last) = (*self, self.members as u64 - 1);
         let members = (0..self.parities as u64).chain([last]).map(move |index| layout.member(stripe, index));
         (members, self.ahead(stripe, self.parities as u64 * self.distance))
@@ -207,7 +207,7 @@ impl Layout {
     pub fn log_blocks_of(&self, member: usize, tail_blocks: u64) -> Option<Range<u64>> {
         let (mut members, place) = self.log(tail_blocks.checked_sub(1)? / self.stripe_blocks());
         match place {
-            Place::Row(row) if members.any(|holder| holder == member) => {
+            ParityPlace::Row(row) if members.any(|holder| holder == member) => {
                 Some(row * self.chunk_blocks..row * self.chunk_blocks + 2)
             }
             _ => None,
@@ -215,15 +215,19 @@ impl Layout {
     }
 
     /// The place that many rows ahead of a stripe: its own row, a later row of the zone, or the metadata log.
-    fn ahead(&self, stripe: u64, rows: u64) -> Place {
+    fn ahead(&self, stripe: u64, rows: u64) -> ParityPlace {
         let row = stripe + rows;
-        if rows == 0 || self.policy.uses_zrwa() && row < self.rows { Place::Row(row) } else { Place::MetaLog }
+        if rows == 0 || self.policy.uses_zrwa() && row < self.rows {
+            ParityPlace::Row(row)
+        } else {
+            ParityPlace::MetaLog
+        }
     }
 
     /// Whether slots of `stripe` are in the metadata logs.
     pub fn logs_parity_of(&self, stripe: u64) -> bool {
         let furthest = (self.policy.rows_in_zrwa(self.parities) - 1) * self.distance;
-        self.ahead(stripe, furthest) == Place::MetaLog
+        self.ahead(stripe, furthest) == ParityPlace::MetaLog
     }
 
     /// Whether the first chunk of a stripe has a second witness in the previous stripe: the write
@@ -292,11 +296,13 @@ pub(crate) mod tests {
                         slots.clone().map(|(member, _)| member).chain(chunks).collect();
                     assert_eq!(members.len(), index as usize + 1 + layout.parities);
                     match index + 1 < layout.data_chunks() {
-                        true => used.extend(slots.filter(|(_, place)| *place != Place::MetaLog)),
-                        false => assert!(slots.into_iter().all(|(_, place)| place == Place::Row(stripe))),
+                        true => used.extend(slots.filter(|(_, place)| *place != ParityPlace::MetaLog)),
+                        false => {
+                            assert!(slots.into_iter().all(|(_, place)| place == ParityPlace::Row(stripe)))
+                        }
                     }
                 }
-                used.retain(|(_, place)| *place != Place::MetaLog);
+                used.retain(|(_, place)| *place != ParityPlace::MetaLog);
                 used.sort_by_key(|(member, place)| (*member, format!("{place:?}")));
                 assert!(used.windows(2).all(|w| w[0] != w[1]), "{layout:?} {stripe}: {used:?}");
             }
@@ -309,7 +315,7 @@ pub(crate) mod tests {
             Layout { policy: Policy::Zrwa, members: 4, parities: 1, chunk_blocks: 4, rows: 9, distance: 2 };
         for (tail, row) in [(1, 2), (12, 2), (13, 3), (84, 8)] {
             let (members, place) = layout.log((tail - 1) / layout.stripe_blocks());
-            assert_eq!(place, Place::Row(row));
+            assert_eq!(place, ParityPlace::Row(row));
             for member in 0..layout.members {
                 let own = members.clone().any(|m| m == member).then_some(4 * row..4 * row + 2);
                 assert_eq!(layout.log_blocks_of(member, tail), own, "{tail} {member}");
@@ -330,8 +336,8 @@ pub(crate) mod tests {
             rows: 100,
             distance: 4,
         };
-        assert_eq!(layout.slot(0, 1, 0), (2, Place::Row(4)));
+        assert_eq!(layout.slot(0, 1, 0), (2, ParityPlace::Row(4)));
         assert_eq!((layout.parity_member(0, 0), layout.parity_member(1, 0)), (3, 0));
-        assert_eq!(layout.slot(2, 0, 0), (3, Place::Row(6)));
+        assert_eq!(layout.slot(2, 0, 0), (3, ParityPlace::Row(6)));
     }
 }

@@ -46,7 +46,7 @@ struct Member {
 
 /// Properties of the drive in a place, for the status.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct MemberDetails {
     pub name: String,
     pub note: Note,
     pub read_errors: u64,
@@ -325,9 +325,9 @@ impl Members {
         self.places[member].name.borrow().clone()
     }
 
-    pub fn about(&self, member: usize) -> About {
+    pub fn about(&self, member: usize) -> MemberDetails {
         let place = &self.places[member];
-        About {
+        MemberDetails {
             name: place.name.borrow().clone(),
             note: place.note.borrow().clone(),
             read_errors: place.read_errors.get(),

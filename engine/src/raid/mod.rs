@@ -9,19 +9,19 @@ pub mod health;
 pub mod policy;
 pub mod status;
 
-pub(crate) mod catalog;
+pub(crate) mod bad_blocks;
 pub(crate) mod erase;
-pub(crate) mod holes;
 pub(crate) mod journal;
+pub(crate) mod maintain;
 pub(crate) mod members;
 pub(crate) mod membership;
 pub(crate) mod parts;
-pub(crate) mod patrol;
 pub(crate) mod power;
 pub(crate) mod recover;
 pub(crate) mod seat;
 pub(crate) mod unreadable;
 pub(crate) mod zone;
+pub(crate) mod zone_records;
 
 use crate::{device::ZonedDevice, format::Uuid};
 use std::rc::Rc;
@@ -69,7 +69,7 @@ impl PowerMark {
 /// How an array is assembled and behaves: the default except for experiments, tests, and where an operator has no other
 /// choice.
 #[derive(Clone, Copy, Debug)]
-pub struct Behaviour {
+pub struct ArrayOptions {
     /// How much of a partial stripe survives a crash.
     pub consistency: Consistency,
     /// Whether writes that are queued behind each other in a zone share a plan.
@@ -83,10 +83,10 @@ pub struct Behaviour {
     pub force: bool,
 }
 
-impl Default for Behaviour {
-    fn default() -> Behaviour {
+impl Default for ArrayOptions {
+    fn default() -> ArrayOptions {
         let (consistency, log_step) = (Consistency::default(), LogStep::None);
-        Behaviour { consistency, join: true, log_step, logs_at_parity: false, force: false }
+        ArrayOptions { consistency, join: true, log_step, logs_at_parity: false, force: false }
     }
 }
 

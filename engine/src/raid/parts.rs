@@ -1,12 +1,12 @@
 //! The running array: its components, and the operations that take several of them.
 //!
 //! Each component owns its state: `members` the drives and the access to them, `membership` the superblock and its
-//! pending changes, `catalog` the persistent state of the zones, `zones` the running zones. The operations are in the
-//! modules beside this file: reads and writes in `zone`, rebuild and replacement in `patrol`, crash recovery in
+//! pending changes, `zone_records` the persistent state of the zones, `zones` the running zones. The operations are in
+//! the modules beside this file: reads and writes in `zone`, rebuild and replacement in `maintain`, crash recovery in
 //! `recover`, and the parts of these that depend on the policy in `policy::run`.
 
 use crate::{
-    adapt::spare::Spared,
+    adapt::spare::SpareZoneDevice,
     buf::{Buf, BufPool},
     device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     format::{
@@ -15,20 +15,20 @@ use crate::{
         superblock::Superblock,
     },
     raid::{
-        Behaviour,
-        catalog::Catalog,
+        ArrayOptions,
         error::{ArrayError, BadMember, Note},
         events::{Event, Events},
         geometry::{Layout, each, physical},
         journal::{
-            log::{Keeper, Kit, MetaLog},
-            logged::Live,
+            log::{LogContext, LogOwner, MetaLog},
+            logged::LiveRecords,
         },
+        maintain::background::BackgroundJob,
         members::{Members, is_of_zone},
         membership::Membership,
-        patrol::duty::Duty,
         seat::Seat,
-        zone::{flow::Zone, reader::Readers, set::ZoneSet, stillness::Stillness},
+        zone::{drain::Drain, flow::Zone, reader::Readers, set::ZoneSet},
+        zone_records::ZoneRecords,
     },
     runtime::Runtime,
     zone::{ZoneIndex, ZoneInfo, is_worn},
@@ -49,16 +49,16 @@ pub struct Raid {
     pub layout: Layout,
     /// Geometry of the array.
     pub geometry: Geometry,
-    pub behaviour: Behaviour,
+    pub behaviour: ArrayOptions,
     /// Whether the array advertises a volatile write cache: a power cut may then lose completed writes.
     may_lose: Cell<bool>,
     pub members: Members,
     pub membership: Membership,
-    pub catalog: Catalog,
+    pub zone_records: ZoneRecords,
     pub zones: ZoneSet,
     pub readers: Readers,
-    pub stillness: Stillness,
-    pub duty: Duty,
+    pub drain: Drain,
+    pub background: BackgroundJob,
     pub events: Events,
 }
 
@@ -66,7 +66,7 @@ pub struct Raid {
 /// of its zones if that is more.
 const MOST_PARTS_LOST: u32 = 16;
 
-impl Keeper for Raid {
+impl LogOwner for Raid {
     fn seat(&self, member: usize) -> Seat {
         self.members.seat(member)
     }
@@ -83,8 +83,8 @@ impl Keeper for Raid {
         self.fence();
     }
 
-    fn contents(&self, generation: u64, live: &Live) -> (Checkpoint, u64) {
-        let records = self.catalog.records();
+    fn contents(&self, generation: u64, live: &LiveRecords) -> (Checkpoint, u64) {
+        let records = self.zone_records.records();
         // Zones in doubt. Every other zone has been judged already, so records that are missing in a log do not matter
         // for it.
         let in_doubt = (0..).zip(records.iter()).filter(|(zone, record)| {
@@ -99,8 +99,8 @@ impl Keeper for Raid {
             moved: BTreeMap::new(),
             superblock: self.membership.superblock().clone(),
             zones: records.clone(),
-            burned: self.catalog.burned().clone(),
-            holes: self.catalog.holes().all(),
+            burned: self.zone_records.burned().clone(),
+            holes: self.zone_records.bad_blocks().all(),
             parity: parity.collect(),
             tails: live.tails.values().copied().collect(),
         };
@@ -113,12 +113,12 @@ impl Raid {
         runtime: &Runtime,
         superblock: Superblock,
         geometry: Geometry,
-        catalog: Catalog,
+        zone_records: ZoneRecords,
         sequence: u64,
-        behaviour: Behaviour,
+        behaviour: ArrayOptions,
     ) -> Rc<Raid> {
         let layout = superblock.layout();
-        let zones = catalog.records().len();
+        let zones = zone_records.records().len();
         assert!(zones == geometry.zones as usize, "records of {zones} zones, an array of {}", geometry.zones);
         Rc::new(Raid {
             runtime: runtime.clone(),
@@ -130,11 +130,11 @@ impl Raid {
             behaviour,
             members: Members::new(layout.members, layout.fewest_members()),
             membership: Membership::new(superblock, sequence),
-            catalog,
+            zone_records,
             zones: ZoneSet::new(&geometry),
             readers: Readers::default(),
-            stillness: Stillness::default(),
-            duty: Duty::default(),
+            drain: Drain::default(),
+            background: BackgroundJob::default(),
             events: Events::default(),
             geometry,
         })
@@ -160,14 +160,14 @@ impl Raid {
         drive: Rc<dyn ZonedDevice>,
         (device, moved): (Rc<dyn ZonedDevice>, BTreeMap<u32, u32>),
         read: (u32, u64),
-        live: Live,
+        live: LiveRecords,
     ) -> Rc<MetaLog> {
         let places = moved.into_iter().map(|(zone, place)| (physical(ZoneIndex(zone)).0, place)).collect();
         let shown = physical(ZoneIndex(self.geometry.zones)).0;
-        let device = Rc::new(Spared::new(&self.runtime, device, shown, places));
+        let device = Rc::new(SpareZoneDevice::new(&self.runtime, device, shown, places));
         assert!(member < self.layout.members, "a log of member {member} of {}", self.layout.members);
         let (array, layout, log_step) = (self.array, self.layout, self.behaviour.log_step);
-        let kit = Kit { array, layout, log_step, slots: self.slots.clone(), pool: self.pool.clone() };
+        let kit = LogContext { array, layout, log_step, slots: self.slots.clone(), pool: self.pool.clone() };
         let this: Weak<Raid> = Rc::downgrade(self);
         MetaLog::new(this, kit, member, (drive, device), read, live)
     }
@@ -193,7 +193,7 @@ impl Raid {
 
     /// Waits until no flush, reset or finish is in progress, or the array has failed.
     pub async fn underway_ended(&self) {
-        while !self.stillness.is_quiet() && !self.membership.has_failed() {
+        while !self.drain.is_quiet() && !self.membership.has_failed() {
             self.zones.changed.wait().await;
         }
     }
@@ -222,7 +222,7 @@ impl Raid {
 
     /// Members (bits) that hold their part of `zone`.
     pub fn live(&self, zone: ZoneIndex) -> u32 {
-        self.members.active() & !self.catalog.lost(zone)
+        self.members.active() & !self.zone_records.lost(zone)
     }
 
     /// Whether `zone` cannot be written any more, since it lacks more parts than parity covers or a member that cannot
@@ -376,7 +376,7 @@ impl Raid {
     /// Marks a member's part of a zone as lost after an error, and has that logged.
     pub fn part_lost(&self, zone: ZoneIndex, member: usize, error: DeviceError, what: &'static str) {
         self.events.note(Event::PartLost { member, zone: zone.0, what, error });
-        let epoch = self.catalog.change(zone, |record| record.lost |= 1 << member);
+        let epoch = self.zone_records.change(zone, |record| record.lost |= 1 << member);
         self.members.note_loss();
         self.membership.announce_lack(Lacks { zone: zone.0, epoch, members: 1 << member });
         self.zones.wake_one(zone);
@@ -385,7 +385,7 @@ impl Raid {
     /// Counts parts of zones that a member has regained.
     pub fn parts_back(&self, member: usize, parts: u32) {
         self.members.count_parts_back(member, parts);
-        if !self.catalog.records().iter().any(|zone| zone.lost & (1 << member) != 0) {
+        if !self.zone_records.records().iter().any(|zone| zone.lost & (1 << member) != 0) {
             self.members.say(member, Note::Nothing);
         }
     }
@@ -395,13 +395,13 @@ impl Raid {
     pub fn can_spare(&self, member: usize) -> bool {
         let others = self.members.active() & !(1 << member);
         self.members.are_enough(others)
-            && self.catalog.records().iter().all(|zone| self.members.are_enough(others & !zone.lost))
+            && self.zone_records.records().iter().all(|zone| self.members.are_enough(others & !zone.lost))
     }
 
     /// Whether all other members are active and lack no part of any zone.
     fn others_are_whole(&self, member: usize) -> bool {
         let others = self.members.active() & !(1 << member);
-        let lacking = self.catalog.records().iter().any(|zone| zone.lost & others != 0);
+        let lacking = self.zone_records.records().iter().any(|zone| zone.lost & others != 0);
         others.count_ones() as usize + 1 == self.members.count() && !lacking
     }
 
@@ -449,10 +449,10 @@ impl Raid {
     /// Takes a member out, and has that logged.
     pub fn take_out(&self, member: usize) {
         self.members.take_out(member);
-        self.catalog.unreadable.remove_parts(member, None);
+        self.zone_records.unreadable.remove_parts(member, None);
         self.wait_for(member);
         // While a drive is taking over, its predecessor can become the member again.
-        if self.stillness.handing_over() != Some(member) {
+        if self.drain.handing_over() != Some(member) {
             self.fail_without_enough();
         }
         self.membership.announce();
@@ -527,7 +527,7 @@ impl Raid {
         if !self.members.are_enough(others) {
             return;
         }
-        self.catalog.change_all(|zone, record| {
+        self.zone_records.change_all(|zone, record| {
             let enough = self.members.are_enough(others & !record.lost);
             if enough || record.lost & bit != 0 || record.resetting || self.zones.is_empty(zone) {
                 return;

@@ -56,7 +56,8 @@ impl Raid {
     /// Whether a member's part of an open zone has no ZRWA any more.
     fn lacks_zrwa(&self, zone: ZoneIndex, member: usize, info: &ZoneInfo) -> bool {
         let is_held = self.live(zone) & (1 << member) != 0 && self.zones.is_uncut(zone, member, u64::MAX);
-        let running = self.zones.running(zone).filter(|_| is_held && !self.catalog.record(zone).resetting);
+        let running =
+            self.zones.running(zone).filter(|_| is_held && !self.zone_records.record(zone).resetting);
         let is_open = |zone: &Zone| !zone.flow.borrow().is_unwritten() && !zone.flow.borrow().is_over();
         running.is_some_and(|zone| is_open(&zone)) && !info.zrwa && info.state != ZoneState::Full
     }
@@ -156,7 +157,7 @@ impl Raid {
 
     /// Whether a member has lost blocks of its part of a zone, for which its drive reports `info` after a power loss.
     fn lacks_part(&self, zone: ZoneIndex, member: usize, info: &ZoneInfo) -> bool {
-        if self.live(zone) & (1 << member) == 0 || self.catalog.record(zone).resetting {
+        if self.live(zone) & (1 << member) == 0 || self.zone_records.record(zone).resetting {
             return false;
         }
         let Some(running) = self.zones.running(zone) else {

@@ -1,7 +1,7 @@
 //! What can be said of an array.
 
 use crate::{
-    device::{Geometry, Plate},
+    device::{DriveId, Geometry},
     format::superblock::Superblock,
     raid::{
         error::{ArrayError, NoPart, Note},
@@ -56,7 +56,7 @@ pub struct MemberStatus {
     /// The log of the drive can only be written as long as there is room in one zone, since the other one is worn.
     pub log_confined: bool,
     /// What was written on the drive when it became the member, whether it is there or not.
-    pub plate: Plate,
+    pub drive_id: DriveId,
 }
 
 impl MemberStatus {
@@ -135,7 +135,7 @@ pub struct OfflineZone {
 
 /// What [`crate::array::Array::inspect`] finds.
 #[derive(Clone, Debug)]
-pub struct Inspected {
+pub struct ArrayInspection {
     /// How it would be.
     pub status: ArrayStatus,
     /// What it is like.
@@ -179,7 +179,7 @@ pub struct UnfinishedCopy {
 
 /// What has become of a drive that was to replace another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replaced {
+pub enum ReplaceOutcome {
     /// It holds what the old one did, but for what is to be rebuilt.
     Copied {
         /// That have been copied.
@@ -191,11 +191,11 @@ pub enum Replaced {
 
 /// What a rebuild has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rebuilt {
+pub struct RebuildOutcome {
     /// Bytes written to the members under repair.
     pub bytes: u64,
     /// Zones that could not be rebuilt; all others have been.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<SkippedPart>,
     /// Blocks of the array that nobody can read any more: the drives under repair lacked something of
     /// them, and another one could not read what it had. In order.
     pub lost: Vec<LostBlocks>,
@@ -214,7 +214,7 @@ pub struct LostBlocks {
 
 /// A member's part of a zone that could not be rebuilt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct SkippedPart {
     /// Zone of the array.
     pub zone: u32,
     /// Role of the member.
@@ -225,7 +225,7 @@ pub struct LeftOut {
 
 /// What [`crate::array::examine`] finds on a drive.
 #[derive(Clone, Debug)]
-pub struct Examined {
+pub struct DriveExamination {
     /// What the drive says of its array.
     pub superblock: Superblock,
     /// Role of the drive.
@@ -242,8 +242,8 @@ impl Raid {
     /// How the array is, as far as what runs it knows.
     pub fn status(&self) -> ArrayStatus {
         let superblock = self.membership.superblock();
-        let zones = self.catalog.records();
-        let unreadable = self.catalog.unreadable.count(self.members.count());
+        let zones = self.zone_records.records();
+        let unreadable = self.zone_records.unreadable.count(self.members.count());
         // Most zones lack nothing and are at rest, and are passed over at once.
         let mut concerned: BTreeSet<u32> =
             (0..).zip(zones.iter()).filter(|(_, record)| record.lost != 0).map(|(zone, _)| zone).collect();
@@ -275,7 +275,7 @@ impl Raid {
                 spare_zones: self.members.log(m).map_or(0, |log| log.device.free().count() as u32),
                 worn_log: self.members.log(m).map(|log| log.worn().collect()).unwrap_or_default(),
                 log_confined: active && self.members.log(m).is_some_and(|log| log.is_confined()),
-                plate: superblock.members[m].plate.clone(),
+                drive_id: superblock.members[m].drive_id.clone(),
             }
         });
         let offline = |zone: u32, refusal: &Refusal| OfflineZone {
@@ -285,14 +285,14 @@ impl Raid {
         };
         // Zones in doubt lack what they lack until they are decided.
         let missing =
-            |zone: u32| self.members.out() | self.catalog.lost(ZoneIndex(zone)) & self.members.active();
+            |zone: u32| self.members.out() | self.zone_records.lost(ZoneIndex(zone)) & self.members.active();
         let all_zones = concerned.iter().map(|zone| ZoneIndex(*zone));
         let decided = || all_zones.clone().filter(|zone| !self.zones.is_offline(*zone));
         let is_any_decided = self.zones.offline().len() < self.geometry.zones as usize;
         let out = if is_any_decided { self.members.out().count_ones() as usize } else { 0 };
         let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).fold(out, usize::max);
-        let mut gaps: Vec<Gap> = self.catalog.unreadable.gaps();
-        gaps.extend(self.catalog.holes().all().into_iter().map(|hole| Gap {
+        let mut gaps: Vec<Gap> = self.zone_records.unreadable.gaps();
+        gaps.extend(self.zone_records.bad_blocks().all().into_iter().map(|hole| Gap {
             zone: hole.zone,
             member: hole.member as usize,
             from: hole.from,
@@ -328,7 +328,7 @@ impl Raid {
             host: superblock.host.0,
             autostart: superblock.autostart,
             members: members.collect(),
-            lost_blocks: self.catalog.holes().blocks(),
+            lost_blocks: self.zone_records.bad_blocks().blocks(),
             failed: self.membership.has_failed(),
             provisional: false,
             read_only: false,
@@ -339,7 +339,7 @@ impl Raid {
 
     /// Progress of the rebuild: bytes of the members that lack zones, and how many of these are in place.
     pub fn rebuild_progress(&self) -> Progress {
-        let (records, active) = (self.catalog.records(), self.members.active());
+        let (records, active) = (self.zone_records.records(), self.members.active());
         let lacking = records.iter().fold(0, |all, record| all | record.lost) & active;
         let (mut left_bytes, mut total_bytes) = (0, 0);
         for (zone, record) in (0..).map(ZoneIndex).zip(records.iter()) {

@@ -16,14 +16,14 @@ const MOST: usize = 1 << 16;
 
 /// Unreadable blocks of the parts of all zones.
 #[derive(Default)]
-pub struct Unreadable {
+pub struct UnreadableBlocks {
     /// Members (bits) by zone and block of their parts.
     blocks: RefCell<BTreeMap<(u32, u64), u32>>,
     /// Whether there are any: checked with every read.
     any: Cell<bool>,
 }
 
-impl Unreadable {
+impl UnreadableBlocks {
     fn change(&self, change: impl FnOnce(&mut BTreeMap<(u32, u64), u32>)) {
         let mut blocks = self.blocks.borrow_mut();
         change(&mut blocks);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn unreadable_blocks_stay_until_read_rebuilt_or_reset() {
-        let unreadable = Unreadable::default();
+        let unreadable = UnreadableBlocks::default();
         unreadable.add(1, 2, 4..6);
         unreadable.add(1, 0, 5..6);
         unreadable.add(3, 2, 0..1);

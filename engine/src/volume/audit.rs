@@ -3,13 +3,13 @@
 use crate::{
     runtime::give_way,
     volume::{
-        core::{Core, Need},
+        address::{GRAINS, share, unit},
+        core::{Need, VolumeCore},
         format::{FANOUT, ZoneUse},
-        place::{GRAINS, share, unit},
     },
 };
 
-impl Core {
+impl VolumeCore {
     /// Compares the number of live grains of each zone with the places in the map and its directory. No request may be
     /// in flight.
     ///

@@ -8,11 +8,11 @@ use crate::{
     device::{Command, Completion, DeviceError, Status, Zones},
     runtime::{COPY, give_way, work},
     volume::{
-        core::{Core, MOST_LOADS, Need, State, leave},
+        address::{self, Address},
+        core::{MOST_LOADS, Need, VolumeCore, VolumeState, leave},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
-        place::{self, Place},
         recover::are_sane,
-        space::{HEAD_ZONES, Who},
+        space::{HEAD_ZONES, ZonePurpose},
         stream::{MAP, Ticket},
     },
     zone::ZoneIndex,
@@ -29,8 +29,8 @@ const SLOTS_LAID: usize = 1024;
 const MOST_WRITES: usize = 4;
 
 /// A page, or a block of the directory, and its new place.
-struct Laid {
-    place: Place,
+struct PlacedPage {
+    place: Address,
     kind: Kind,
     index: u32,
 }
@@ -38,13 +38,13 @@ struct Laid {
 /// The state of the volume at one moment, and the writes that have to complete before it is valid.
 struct Cut {
     root: Root,
-    laid: Vec<Laid>,
+    laid: Vec<PlacedPage>,
     tickets: [Ticket; 3],
     /// Zones to free once the root is durable.
     dead: Vec<u32>,
 }
 
-impl Core {
+impl VolumeCore {
     /// Writes a checkpoint. One at a time: the task [`keep`] does it, and recovery before that task exists.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Core {
         let begun = {
             let mut state = self.state.borrow_mut();
             state.begun += 1;
-            let State { begun, done, .. } = *state;
+            let VolumeState { begun, done, .. } = *state;
             assert_eq!(begun, done + 1, "checkpoint {begun} begins, and {done} have ended");
             state.thaws = true;
             begun
@@ -92,7 +92,7 @@ impl Core {
             return Ok(());
         }
         let lies_there =
-            |state: &State, place: Place| place != 0 && zones.contains(&state.space.locate(place).0);
+            |state: &VolumeState, place: Address| place != 0 && zones.contains(&state.space.locate(place).0);
         let all = self.state.borrow().map.directory().len();
         let mut pages: Vec<u32> = Vec::new();
         for from in (0..all).step_by(PAGES_LOOKED_AT) {
@@ -126,7 +126,7 @@ impl Core {
 
     /// Gives changed pages places in slices, before the cut: the cut is one stretch, and has only those pages left that
     /// change meanwhile. A changed page stays in memory until the cut has frozen it, so it is not read at its new place.
-    async fn lay_ahead(&self) -> Result<Vec<Laid>, DeviceError> {
+    async fn lay_ahead(&self) -> Result<Vec<PlacedPage>, DeviceError> {
         let (mut laid, mut from) = (Vec::new(), 0);
         loop {
             let mut state = self.state.borrow_mut();
@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// Takes the cut, in one synchronous stretch. Some pages have been `laid` before.
-    fn cut(&self, mut laid: Vec<Laid>) -> Result<Cut, DeviceError> {
+    fn cut(&self, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError> {
         let tickets = self.close_all();
         let mut state = self.state.borrow_mut();
         state.generation += 1;
@@ -202,7 +202,7 @@ impl Core {
     async fn write_map(&self, cut: &Cut) -> Result<(), DeviceError> {
         let most = self.device.geometry().max_transfer_blocks as usize;
         let mut flights: VecDeque<Completion> = VecDeque::new();
-        let zone_of = |laid: &Laid| place::block(laid.place) / self.capacity();
+        let zone_of = |laid: &PlacedPage| address::block(laid.place) / self.capacity();
         let mut rest = &cut.laid[..];
         let mut zone = rest.first().map(zone_of);
         while let Some(first) = rest.first() {
@@ -237,9 +237,9 @@ impl Core {
     }
 
     /// Submits a write of pages and directory blocks as of the cut, while other tasks go on changing the map.
-    async fn write_pages(&self, laid: &[Laid], generation: u64) -> Completion {
+    async fn write_pages(&self, laid: &[PlacedPage], generation: u64) -> Completion {
         let mut bytes = self.state.borrow_mut().pool.take(laid.len() as u64);
-        for (at, Laid { kind, index, .. }) in (0..).zip(laid) {
+        for (at, PlacedPage { kind, index, .. }) in (0..).zip(laid) {
             work(FANOUT as u32 / 16 + COPY);
             give_way().await;
             let state = self.state.borrow();
@@ -331,38 +331,38 @@ impl Core {
     }
 }
 
-impl State {
+impl VolumeState {
     /// Gives every changed page without a place, and then every changed block of the directory, a place in map zones.
     /// `None` if no zone is left, which the map's share prevents.
-    fn lay_map(&mut self, laid: &mut Vec<Laid>) -> Option<()> {
+    fn lay_map(&mut self, laid: &mut Vec<PlacedPage>) -> Option<()> {
         let pages = self.map.freeze();
         self.lay_pages(pages, laid)?;
         for index in std::mem::take(&mut self.directory_changed) {
             let place = self.map_place()?;
             let before = std::mem::replace(&mut self.directory[index as usize], place);
             self.space.map_moved(before, place);
-            laid.push(Laid { place, kind: Kind::Directory, index });
+            laid.push(PlacedPage { place, kind: Kind::Directory, index });
         }
         Some(())
     }
 
     /// Gives changed pages places in map zones. `None` if there are no zones left.
-    fn lay_pages(&mut self, pages: Vec<u32>, laid: &mut Vec<Laid>) -> Option<()> {
+    fn lay_pages(&mut self, pages: Vec<u32>, laid: &mut Vec<PlacedPage>) -> Option<()> {
         for page in pages {
             let place = self.map_place()?;
             let before = self.map.lay(page, place);
             self.space.map_moved(before, place);
             self.directory_changed.insert(page / FANOUT as u32);
-            laid.push(Laid { place, kind: Kind::Page, index: page });
+            laid.push(PlacedPage { place, kind: Kind::Page, index: page });
         }
         Some(())
     }
 
     /// Takes the next place in map zones.
-    fn map_place(&mut self) -> Option<Place> {
+    fn map_place(&mut self) -> Option<Address> {
         let (zone, offset) = match self.map_open {
             Some(open) => open,
-            None => (self.space.begin(Who::Map)?, 0),
+            None => (self.space.begin(ZonePurpose::Map)?, 0),
         };
         let next = offset + 1;
         self.map_open = (next < self.space.plan().capacity).then_some((zone, next));
@@ -374,7 +374,7 @@ impl State {
 }
 
 /// Writes the requested checkpoints, until the device fails.
-pub async fn keep(core: Rc<Core>) {
+pub async fn keep(core: Rc<VolumeCore>) {
     loop {
         let wanted = {
             let state = core.state.borrow();

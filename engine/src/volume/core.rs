@@ -1,22 +1,22 @@
 //! State of a running volume, shared by its requests and background tasks.
 //!
-//! All state is in one [`State`], which changes in synchronous stretches only; after every wait it has to be read
+//! All state is in one [`VolumeState`], which changes in synchronous stretches only; after every wait it has to be read
 //! again. A task waits at a [`Gate`], which is opened when the condition may have become true.
 
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
     evidence::reread_verified,
-    runtime::{COPY, Combined, Gate, give_way, work},
+    runtime::{COPY, CombinedOperation, Gate, give_way, work},
     volume::{
-        behaviour::Behaviour,
+        address::{self, Address, GRAIN, GRAINS, Unit},
         error::VolumeError,
-        format::{Entry, FANOUT, Identity, Kind, What, ZoneUse, addresses, unseal},
-        map::Paged,
-        pack::{Codec, Crew, Packer, Patience, Unpacker},
-        place::{self, GRAIN, GRAINS, Place, Unit},
-        space::{Space, Who, bytes_in},
-        status::{VolumeStatus, Written},
+        format::{EntryKind, FANOUT, GroupEntry, Kind, VolumeIdentity, ZoneUse, addresses, unseal},
+        map::PagedMap,
+        options::VolumeOptions,
+        piece::{Codec, CompressionWorkers, Patience, PieceDecoder, PieceEncoder},
+        space::{Space, ZonePurpose, bytes_in},
+        status::{VolumeStatus, WrittenBlocks},
         stream::{COLD, Common, HOT, MOVED, Stream, Ticket},
         victim::Lifespan,
     },
@@ -34,18 +34,18 @@ pub const MOST_LOADS: usize = 64;
 /// Zones' worth of blocks that may be written between two checkpoints: limits what a start has to read.
 const MOST_BEHIND_CUT: u64 = 4;
 
-pub struct Core {
+pub struct VolumeCore {
     pub device: Rc<dyn ZonedDevice>,
-    pub identity: Identity,
-    /// [`Identity::mark`], part of every group header and sealed block.
+    pub identity: VolumeIdentity,
+    /// [`VolumeIdentity::mark`], part of every group header and sealed block.
     pub mark: u64,
-    pub behaviour: Behaviour,
-    /// Losses that were accepted at the start ([`Behaviour::give_up`]).
+    pub options: VolumeOptions,
+    /// Losses that were accepted at the start ([`VolumeOptions::give_up`]).
     pub given_up: Vec<VolumeError>,
-    pub state: RefCell<State>,
+    pub state: RefCell<VolumeState>,
     /// Compression workers; without them each write is compressed in its own task.
-    pub crew: RefCell<Option<Rc<dyn Crew>>>,
-    pub unpacker: RefCell<Unpacker>,
+    pub workers: RefCell<Option<Rc<dyn CompressionWorkers>>>,
+    pub decoder: RefCell<PieceDecoder>,
     /// Blocks that failed their checksum and were right when the device read them in another way.
     pub reread: Cell<u64>,
     /// Writes in progress.
@@ -62,7 +62,7 @@ pub struct Core {
     /// Opened when a checkpoint is requested, and when one has ended.
     pub wanted: Gate,
     pub ended: Gate,
-    flushing: Combined,
+    flushing: CombinedOperation,
     /// Opened when there may be room for refused writes; and the number of writes that wait for it.
     pub freed: Gate,
     pub waiting: Cell<u64>,
@@ -72,14 +72,14 @@ pub struct Core {
     pub unread: Gate,
 }
 
-pub struct State {
-    pub map: Paged,
+pub struct VolumeState {
+    pub map: PagedMap,
     pub space: Space,
     pub streams: [Stream; 3],
     /// Zone and offset of the next map page.
     pub map_open: Option<(u32, u32)>,
     /// Places of the blocks of the directory, and those that the next checkpoint has to write.
-    pub directory: Vec<Place>,
+    pub directory: Vec<Address>,
     pub directory_changed: BTreeSet<u32>,
     /// Zone of the newest root, and offset of the next one.
     pub head: (u32, u32),
@@ -91,7 +91,7 @@ pub struct State {
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
-    pub packer: Option<Packer>,
+    pub encoder: Option<PieceEncoder>,
     pub patience: Patience,
     pub pool: BufPool,
     /// `next_number` when garbage collection had no zone to move blocks to, nor one that a checkpoint would free: a
@@ -114,7 +114,7 @@ pub struct State {
     pub credit: Option<u64>,
     /// Garbage collection is emptying or freeing zones.
     pub collects: bool,
-    pub written: Written,
+    pub written: WrittenBlocks,
     pub collected_zones: u64,
     pub discarded: u64,
     pub pages_read: u64,
@@ -132,9 +132,9 @@ pub enum Need {
 
 /// State with which a running volume begins, from its root.
 pub struct Start {
-    pub map: Paged,
+    pub map: PagedMap,
     pub space: Space,
-    pub directory: Vec<Place>,
+    pub directory: Vec<Address>,
     pub head: (u32, u32),
     pub generation: u64,
     pub next_number: u64,
@@ -164,13 +164,13 @@ impl<'p> Piece<'p> {
     }
 }
 
-impl State {
+impl VolumeState {
     /// Makes an entry that maps blocks of the unit beginning at `block` to `piece`, and changes the map accordingly;
     /// returns the ticket of its group. `None`, and no entry was made, if there is no room at present. The page of the
     /// blocks has to be known.
     pub fn place(
         &mut self,
-        core: &Core,
+        core: &VolumeCore,
         block: u64,
         piece: Piece<'_>,
         (stream, fua): (usize, bool),
@@ -181,10 +181,10 @@ impl State {
             "a piece of {grains} grains, of a unit of {most}, for the blocks {:#x} from {block} on",
             piece.there
         );
-        let who = if stream == MOVED { Who::Collection } else { Who::Writer };
+        let who = if stream == MOVED { ZonePurpose::Collection } else { ZonePurpose::Writer };
         let index = self.space.plan().index_of(stream);
         let number = self.next_number;
-        let State { streams, space, pool, written, .. } = self;
+        let VolumeState { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let stream = &mut streams[index];
         let begun = stream.begun();
@@ -192,8 +192,8 @@ impl State {
             return None;
         }
         let headers = stream.begun() - begun;
-        let what = What::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
-        let entry = Entry { number, block: block as u32, what };
+        let what = EntryKind::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
+        let entry = GroupEntry { number, block: block as u32, what };
         let (place, blocks) = stream.put(entry, piece.bytes, fua, space)?;
         work(piece.grains().div_ceil(GRAINS) * COPY);
         self.apply(block, what, place);
@@ -201,7 +201,7 @@ impl State {
         self.behind_cut += piece.grains().div_ceil(GRAINS) as u64 + headers;
         let logical = piece.there.count_ones() as u64;
         match who {
-            Who::Collection => self.written.moved += logical,
+            ZonePurpose::Collection => self.written.moved += logical,
             _ => {
                 self.written.user += logical;
                 self.spend(blocks as u64 + headers);
@@ -212,7 +212,12 @@ impl State {
 
     /// Makes an entry that discards blocks of one page, which has to be known, and unmaps them; `who` decides whether
     /// another zone may be begun for it. `None`, and no entry was made, if there is no room at present.
-    pub fn discard(&mut self, core: &Core, (block, blocks): (u64, u32), who: Who) -> Option<Ticket> {
+    pub fn discard(
+        &mut self,
+        core: &VolumeCore,
+        (block, blocks): (u64, u32),
+        who: ZonePurpose,
+    ) -> Option<Ticket> {
         let last = block + blocks as u64 - 1;
         assert_eq!(
             block / FANOUT,
@@ -220,8 +225,8 @@ impl State {
             "pages of the blocks {block} to {last}, which an entry discards"
         );
         let number = self.next_number;
-        let index = self.discards(core.behaviour.apart);
-        let State { streams, space, pool, written, .. } = self;
+        let index = self.discards(core.options.apart);
+        let VolumeState { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let begun = streams[index].begun();
         if !streams[index].prepare(index, (who, 0), space, number, &mut common) {
@@ -230,24 +235,24 @@ impl State {
         streams[index].put_discard(block as u32, blocks, number);
         self.behind_cut += streams[index].begun() - begun;
         self.next_number += 1;
-        self.apply(block, What::Discard(blocks), 0);
+        self.apply(block, EntryKind::Discard(blocks), 0);
         self.discarded += blocks as u64;
         Some((index, self.streams[index].begun()))
     }
 
     /// Applies an entry to the map. The page of its blocks has to be known.
-    pub fn apply(&mut self, block: u64, what: What, place: Place) {
+    pub fn apply(&mut self, block: u64, what: EntryKind, place: Address) {
         for index in 0..what.blocks() {
             match what {
-                What::Discard(_) => self.set(block + index, 0),
-                What::Data { there, .. } if there >> index & 1 == 1 => self.set(block + index, place),
-                What::Data { .. } => {}
+                EntryKind::Discard(_) => self.set(block + index, 0),
+                EntryKind::Data { there, .. } if there >> index & 1 == 1 => self.set(block + index, place),
+                EntryKind::Data { .. } => {}
             }
         }
     }
 
     /// Sets the place of a block in the map, and adjusts the live counts of the zones.
-    fn set(&mut self, block: u64, place: Place) {
+    fn set(&mut self, block: u64, place: Address) {
         let before = self.map.get(block).unwrap_or(0);
         if before == place {
             return;
@@ -259,14 +264,14 @@ impl State {
     }
 
     /// Number of blocks of a unit that are at `place`, the place of `block`. The page has to be known.
-    fn live(&mut self, block: u64, place: Place) -> u32 {
-        if place::unit(place) == Unit::BLOCK { 1 } else { self.there(block, place).count_ones() }
+    fn live(&mut self, block: u64, place: Address) -> u32 {
+        if address::unit(place) == Unit::BLOCK { 1 } else { self.there(block, place).count_ones() }
     }
 
     /// A bit for each block of a unit that is at `place`, the present or a former place of `block`. The page has to be
     /// known.
-    pub fn there(&mut self, block: u64, place: Place) -> u16 {
-        let unit = place::unit(place);
+    pub fn there(&mut self, block: u64, place: Address) -> u16 {
+        let unit = address::unit(place);
         let first = unit.first(block);
         let at_place = |index: &u32| self.map.get(first + *index as u64) == Some(place);
         (0..unit.blocks()).filter(at_place).fold(0, |there, index| there | 1 << index)
@@ -275,7 +280,7 @@ impl State {
     /// Whether there is room to store all blocks of a unit as a piece of `grains` grains, or this takes no additional
     /// room. The page has to be known.
     pub fn has_room(&mut self, block: u64, (unit, grains): (Unit, u32)) -> bool {
-        let more = place::charge(grains, unit.blocks());
+        let more = address::charge(grains, unit.blocks());
         if self.space.has_room_for_new(more) {
             return true;
         }
@@ -290,7 +295,7 @@ impl State {
 
     /// Grains that are no longer counted when all blocks of a unit are stored elsewhere.
     fn freed(&mut self, block: u64, unit: Unit) -> u32 {
-        let mut gone: [(Place, u32); 16] = [(0, 0); 16];
+        let mut gone: [(Address, u32); 16] = [(0, 0); 16];
         let mut freed = 0;
         for block in block..block + unit.blocks() as u64 {
             let place = self.map.get(block).filter(|place| *place != 0);
@@ -298,7 +303,7 @@ impl State {
                 && let Some((of, gone)) = gone.iter_mut().find(|(of, _)| [0, place].contains(of))
             {
                 let live = self.live(block, place);
-                freed += place::share(place, live.saturating_sub(*gone));
+                freed += address::share(place, live.saturating_sub(*gone));
                 (*of, *gone) = (place, *gone + 1);
             }
         }
@@ -311,7 +316,7 @@ impl State {
     }
 
     /// The stream for a block with its last version at `before`.
-    pub fn stream_of(&self, before: Place, apart: bool) -> usize {
+    pub fn stream_of(&self, before: Address, apart: bool) -> usize {
         if before == 0 || !apart {
             return COLD;
         }
@@ -333,12 +338,12 @@ impl State {
     }
 
     /// The piece at `place`, if it may not be on the device yet.
-    pub fn in_memory(&self, place: Place) -> Option<&[u8]> {
+    pub fn in_memory(&self, place: Address) -> Option<&[u8]> {
         let (zone, offset) = self.space.locate(place);
         self.streams.iter().find_map(|stream| stream.piece(zone, offset, place))
     }
 
-    pub fn lba(&self, device: &dyn ZonedDevice, place: Place) -> Lba {
+    pub fn lba(&self, device: &dyn ZonedDevice, place: Address) -> Lba {
         let (zone, offset) = self.space.locate(place);
         Lba(device.geometry().start(ZoneIndex(zone)).0 + offset as u64)
     }
@@ -350,13 +355,13 @@ impl State {
 }
 
 /// A read of a page in progress. If it is dropped before it has completed, another task may read the page.
-struct Loading<'c> {
-    core: &'c Core,
+struct PageRead<'c> {
+    core: &'c VolumeCore,
     page: u32,
-    place: Place,
+    place: Address,
 }
 
-impl Drop for Loading<'_> {
+impl Drop for PageRead<'_> {
     fn drop(&mut self) {
         self.core.state.borrow_mut().loading.remove(&self.page);
         self.core.pages.open();
@@ -387,8 +392,13 @@ pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
     }
 }
 
-impl Core {
-    pub fn new(device: Rc<dyn ZonedDevice>, identity: Identity, behaviour: Behaviour, start: Start) -> Core {
+impl VolumeCore {
+    pub fn new(
+        device: Rc<dyn ZonedDevice>,
+        identity: VolumeIdentity,
+        options: VolumeOptions,
+        start: Start,
+    ) -> VolumeCore {
         let Start {
             map,
             mut space,
@@ -403,7 +413,7 @@ impl Core {
         } = start;
         let unit = unit.min(space.plan().unit);
         space.lend_reserve();
-        let state = State {
+        let state = VolumeState {
             map,
             space,
             streams: Default::default(),
@@ -417,7 +427,7 @@ impl Core {
             codec,
             unit,
             queue_seconds,
-            packer: None,
+            encoder: None,
             patience: Patience::default(),
             pool: BufPool::default(),
             stalled_at: None,
@@ -431,21 +441,21 @@ impl Core {
             thaws: false,
             credit: None,
             collects: false,
-            written: Written::default(),
+            written: WrittenBlocks::default(),
             collected_zones: 0,
             discarded: 0,
             pages_read: 0,
             failed: None,
         };
-        Core {
+        VolumeCore {
             device,
             mark: identity.mark(),
             identity,
-            behaviour,
+            options,
             given_up: Vec::new(),
             state: RefCell::new(state),
-            crew: RefCell::default(),
-            unpacker: RefCell::default(),
+            workers: RefCell::default(),
+            decoder: RefCell::default(),
             reread: Cell::new(0),
             writers: Cell::new(0),
             is_used: Cell::new(false),
@@ -455,7 +465,7 @@ impl Core {
             pages: Gate::default(),
             wanted: Gate::default(),
             ended: Gate::default(),
-            flushing: Combined::default(),
+            flushing: CombinedOperation::default(),
             freed: Gate::default(),
             waiting: Cell::new(0),
             few: Gate::default(),
@@ -505,7 +515,7 @@ impl Core {
 
     pub fn with_stream<T>(&self, index: usize, act: impl FnOnce(&mut Stream, &mut Common<'_>) -> T) -> T {
         let mut state = self.state.borrow_mut();
-        let State { streams, pool, written, .. } = &mut *state;
+        let VolumeState { streams, pool, written, .. } = &mut *state;
         let mut common = Common { device: &*self.device, volume: self.mark, pool, written };
         act(&mut streams[index], &mut common)
     }
@@ -619,8 +629,8 @@ impl Core {
         }
     }
 
-    /// Reads pages ahead that the caller will [`Core::hold`] one by one, [`MOST_LOADS`] at a time. Pages that cannot be
-    /// read are left to that call, as are pages for which there is no room, unless the need is `Pressing`.
+    /// Reads pages ahead that the caller will [`VolumeCore::hold`] one by one, [`MOST_LOADS`] at a time. Pages that
+    /// cannot be read are left to that call, as are pages for which there is no room, unless the need is `Pressing`.
     pub async fn fetch(&self, pages: impl Iterator<Item = u32>, need: Need) {
         let mut reads = Vec::new();
         let mut pages = pages.peekable();
@@ -635,7 +645,7 @@ impl Core {
     }
 
     /// Begins to read a page if it is on the device, not in memory, and not being read.
-    fn begin_load(&self, page: u32, need: Need) -> Option<(Loading<'_>, Completion)> {
+    fn begin_load(&self, page: u32, need: Need) -> Option<(PageRead<'_>, Completion)> {
         let mut state = self.state.borrow_mut();
         let place = state.map.place(page);
         let has_room = need == Need::Pressing || state.map.has_room_for(state.loading.len() + 1);
@@ -646,13 +656,13 @@ impl Core {
         Some(self.read_page(page, place))
     }
 
-    fn read_page(&self, page: u32, place: Place) -> (Loading<'_>, Completion) {
+    fn read_page(&self, page: u32, place: Address) -> (PageRead<'_>, Completion) {
         let lba = self.state.borrow().lba(&*self.device, place);
-        (Loading { core: self, page, place }, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
+        (PageRead { core: self, page, place }, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
     }
 
     /// Verifies a page that was read, reads it in other ways if necessary, and puts it into the map.
-    async fn take_page(&self, loading: Loading<'_>, done: Done) -> Result<(), DeviceError> {
+    async fn take_page(&self, loading: PageRead<'_>, done: Done) -> Result<(), DeviceError> {
         let page = loading.page;
         let verify = |block: &[u8]| self.page_of(page, block);
         let mut found = done.result.is_ok().then(|| verify(&done.data)).flatten();
@@ -674,7 +684,7 @@ impl Core {
     }
 
     /// The addresses of a page of the map; `None` if `block` is not that page, or an address is not valid.
-    fn page_of(&self, page: u32, block: &[u8]) -> Option<Vec<Place>> {
+    fn page_of(&self, page: u32, block: &[u8]) -> Option<Vec<Address>> {
         let right = unseal(block)
             .is_ok_and(|(seal, _)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));
         if !right {

@@ -8,8 +8,8 @@ use crate::{
     evidence::is_nearly,
     format::codec::{Decoder, Encoder},
     volume::{
-        pack::Codec,
-        place::{GRAINS, Place, Unit},
+        address::{Address, GRAINS, Unit},
+        piece::Codec,
     },
 };
 
@@ -49,7 +49,7 @@ const SUM: std::ops::Range<usize> = 4..8;
 
 /// The change of the map that an entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EntryKind {
     /// The next piece of the group, of `grains` grains, is of the unit that begins with the entry's block. `there` has
     /// a bit for each block that the entry maps: all of them for a write, the blocks that were left for a move.
     Data { unit: Unit, grains: u32, there: u16 },
@@ -57,33 +57,33 @@ pub enum What {
     Discard(u32),
 }
 
-impl What {
+impl EntryKind {
     /// Grains of its piece; 0 if it has none.
     pub fn grains(self) -> u32 {
-        if let What::Data { grains, .. } = self { grains } else { 0 }
+        if let EntryKind::Data { grains, .. } = self { grains } else { 0 }
     }
 
     /// The unit of its piece.
     pub fn unit(self) -> Unit {
-        if let What::Data { unit, .. } = self { unit } else { Unit::BLOCK }
+        if let EntryKind::Data { unit, .. } = self { unit } else { Unit::BLOCK }
     }
 
     /// Number of logical blocks from the entry's block on that include all blocks concerned.
     pub fn blocks(self) -> u64 {
         match self {
-            What::Data { there, .. } => 16 - there.leading_zeros() as u64,
-            What::Discard(blocks) => blocks as u64,
+            EntryKind::Data { there, .. } => 16 - there.leading_zeros() as u64,
+            EntryKind::Discard(blocks) => blocks as u64,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct GroupEntry {
     /// Its number in the order of all entries of the volume.
     pub number: u64,
     /// The first logical block.
     pub block: u32,
-    pub what: What,
+    pub what: EntryKind,
 }
 
 /// The location of a group.
@@ -102,7 +102,7 @@ pub struct GroupHeader {
     pub place: GroupPlace,
     /// Blocks of the group, with its header and padding.
     pub blocks: u32,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<GroupEntry>,
 }
 
 impl GroupHeader {
@@ -119,10 +119,10 @@ impl GroupHeader {
 /// An entry has four fields of 4 bytes: its number less `first`; the logical block; the number of discarded blocks, or
 /// a bit for each mapped block of the unit (16 bits) and the number of the unit; and the grains of its piece, 0 if it
 /// has none.
-pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: Entry) {
+pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: GroupEntry) {
     let (blocks, grains) = match entry.what {
-        What::Data { unit, grains, there } => (there as u32 | (unit.number() as u32) << 16, grains),
-        What::Discard(blocks) => (blocks, 0),
+        EntryKind::Data { unit, grains, there } => (there as u32 | (unit.number() as u32) << 16, grains),
+        EntryKind::Discard(blocks) => (blocks, 0),
     };
     let number = entry.number;
     assert!((index as u64) < MOST_ENTRIES, "entry {index} of a group, which may have {MOST_ENTRIES}");
@@ -175,17 +175,17 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
         let (delta, logical) = (from.u32().ok()?, from.u32().ok()?);
         let (blocks, grains) = (from.u32().ok()?, from.u32().ok()?);
         let what = match (blocks, grains) {
-            (1.., 0) => What::Discard(blocks),
+            (1.., 0) => EntryKind::Discard(blocks),
             _ => {
                 let (unit, there) = (Unit::of_number(u8::try_from(blocks >> 16).ok()?)?, blocks as u16);
                 let speaks = there != 0
                     && there & unit.mask() == there
                     && unit.first(logical.into()) == logical as u64;
-                let what = What::Data { unit, grains, there };
+                let what = EntryKind::Data { unit, grains, there };
                 (speaks && unit.is_sane(grains)).then_some(what)?
             }
         };
-        entries.push(Entry { number: first.checked_add(delta as u64)?, block: logical, what });
+        entries.push(GroupEntry { number: first.checked_add(delta as u64)?, block: logical, what });
         if entries.last().is_some_and(|entry| entry.number + 1 >= MOST_NUMBER) {
             return None;
         }
@@ -239,7 +239,7 @@ pub fn seal(block: &mut [u8], seal: Seal) {
 
 /// Why a block is not a valid sealed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsealed {
+pub enum SealError {
     /// It has other contents, or is torn or damaged.
     Other,
     /// It is of another format version.
@@ -250,18 +250,18 @@ pub enum Unsealed {
 ///
 /// # Errors
 /// When the block is not a valid one.
-pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), Unsealed> {
+pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), SealError> {
     let number = |at: usize| block[at..].iter().take(8).rev().fold(0, |sum, byte| sum << 8 | *byte as u64);
     let word = |at: usize| number(at) as u32;
     if block.len() != BLOCK || word(0) != SEALED || word(SUM.start) != crc32c::crc32c(&block[SUM.end..]) {
-        return Err(Unsealed::Other);
+        return Err(SealError::Other);
     }
     let version = word(24) as u16;
     if version != VERSION {
-        return Err(Unsealed::Version(version));
+        return Err(SealError::Version(version));
     }
     let kind = [Kind::Page, Kind::Directory, Kind::Root].into_iter().find(|kind| *kind as u8 == block[26]);
-    let kind = kind.ok_or(Unsealed::Other)?;
+    let kind = kind.ok_or(SealError::Other)?;
     let seal =
         Seal { volume: number(8), generation: number(16), kind, last: block[27] == 1, index: word(28) };
     Ok((seal, &block[SEAL..]))
@@ -275,15 +275,15 @@ pub fn looks_sealed(block: &[u8]) -> bool {
 }
 
 /// The addresses in a page or a block of the directory.
-pub fn addresses(block: &[u8]) -> impl Iterator<Item = Place> {
+pub fn addresses(block: &[u8]) -> impl Iterator<Item = Address> {
     let places = block[SEAL..].as_chunks::<ADDRESS>().0.iter();
     places
         .take(FANOUT as usize)
-        .map(|[a, b, c, d, e, f]| Place::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
+        .map(|[a, b, c, d, e, f]| Address::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
 }
 
 /// Writes addresses into a page or a block of the directory, as many as fit, and zeros after them.
-pub fn put_addresses(block: &mut [u8], addresses: impl Iterator<Item = Place>) {
+pub fn put_addresses(block: &mut [u8], addresses: impl Iterator<Item = Address>) {
     let all = addresses.take(FANOUT as usize).chain(std::iter::repeat(0));
     for (bytes, address) in block[SEAL..].as_chunks_mut::<ADDRESS>().0.iter_mut().zip(all) {
         bytes.copy_from_slice(&address.to_le_bytes()[..ADDRESS]);
@@ -297,7 +297,7 @@ pub fn payload_mut(block: &mut [u8]) -> &mut [u8] {
 
 /// The state of a zone in a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ZoneRecord {
+pub struct RootZone {
     /// Live grains.
     pub live: u32,
     pub state: ZoneUse,
@@ -305,7 +305,7 @@ pub struct ZoneRecord {
     pub segment: u64,
 }
 
-impl ZoneRecord {
+impl RootZone {
     /// Whether nothing more is written to the zone, and it has contents.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, ZoneUse::ClosedData | ZoneUse::ClosedMap)
@@ -364,7 +364,7 @@ impl SectorSize {
 
 /// The identity of a volume, which never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct VolumeIdentity {
     pub uuid: [u8; 16],
     /// Number of logical blocks.
     pub blocks: u64,
@@ -374,7 +374,7 @@ pub struct Identity {
     pub sector: SectorSize,
 }
 
-impl Identity {
+impl VolumeIdentity {
     /// The mark of the volume, which all its group headers and sealed blocks have.
     pub fn mark(&self) -> u64 {
         let mark = crc32c::crc32c(&self.uuid);
@@ -385,7 +385,7 @@ impl Identity {
 /// The state of a volume at a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    pub identity: Identity,
+    pub identity: VolumeIdentity,
     pub generation: u64,
     pub next_number: u64,
     pub next_segment: u64,
@@ -400,15 +400,15 @@ pub struct Root {
     pub queue_seconds: u8,
     pub cuts: Vec<CutRecord>,
     /// Places of the blocks of the directory.
-    pub directory: Vec<Place>,
+    pub directory: Vec<Address>,
     /// One record for each zone of the device.
-    pub zones: Vec<ZoneRecord>,
+    pub zones: Vec<RootZone>,
 }
 
 impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::default();
-        let Identity { uuid, blocks, zone_capacity_blocks, zones, sector } = &self.identity;
+        let VolumeIdentity { uuid, blocks, zone_capacity_blocks, zones, sector } = &self.identity;
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
@@ -429,7 +429,7 @@ impl Root {
     /// Reads a root; `None` if it is not valid.
     pub fn decode(bytes: &[u8]) -> Option<Root> {
         let mut from = Decoder(bytes);
-        let identity = Identity {
+        let identity = VolumeIdentity {
             uuid: from.array().ok()?,
             blocks: from.u64().ok()?,
             zone_capacity_blocks: from.u64().ok()?,
@@ -472,7 +472,7 @@ impl Root {
             root.cuts.push(CutRecord { stream, zone, offset, written });
         }
         for _ in 0..directory {
-            root.directory.push(from.u32().ok()? as Place);
+            root.directory.push(from.u32().ok()? as Address);
         }
         for _ in 0..root.identity.zones {
             let (live, packed) = (from.u32().ok()?, from.u64().ok()?);
@@ -483,7 +483,7 @@ impl Root {
             {
                 return None;
             }
-            root.zones.push(ZoneRecord { live, state, segment });
+            root.zones.push(RootZone { live, state, segment });
         }
         Some(root)
     }
@@ -497,15 +497,15 @@ mod tests {
         GroupPlace { volume: 7, segment: 9, offset: 33, stream: 2 }
     }
 
-    fn data(number: u64, block: u32, (unit, grains, there): (Unit, u32, u16)) -> Entry {
-        Entry { number, block, what: What::Data { unit, grains, there } }
+    fn data(number: u64, block: u32, (unit, grains, there): (Unit, u32, u16)) -> GroupEntry {
+        GroupEntry { number, block, what: EntryKind::Data { unit, grains, there } }
     }
 
     #[test]
     fn group_header_reads_back_and_rejects_changed_bits() {
         let entries = [
             data(100, 5, (Unit::BLOCK, GRAINS, 1)),
-            Entry { number: 103, block: 77, what: What::Discard(1000) },
+            GroupEntry { number: 103, block: 77, what: EntryKind::Discard(1000) },
             data(104, u32::MAX, (Unit::BLOCK, 1, 1)),
             data(105, 48, (Unit::MOST, 64, 0x8001)),
         ];
@@ -528,7 +528,7 @@ mod tests {
 
     #[test]
     fn group_entry_rejects_misaligned_block_and_overlong_piece() {
-        let is_read = |entry: Entry| {
+        let is_read = |entry: GroupEntry| {
             let mut block = vec![0; BLOCK];
             put_entry(&mut block, 0, entry.number, entry);
             seal_group(&mut block, place(), 20, entry.number, 1);
@@ -566,18 +566,18 @@ mod tests {
         let header = Seal { volume: 1 << 63, generation: 8, kind: Kind::Directory, last: true, index: 6 };
         seal(&mut block, header);
         assert_eq!(unseal(&block).unwrap().0, header);
-        let addresses: Vec<Place> = addresses(&block).collect();
+        let addresses: Vec<Address> = addresses(&block).collect();
         assert_eq!((addresses.len() as u64, &addresses[..3]), (FANOUT, &[7, (1 << 48) - 12345, 0][..]));
         for at in (0..BLOCK).step_by(7) {
             block[at] ^= 1;
-            assert_eq!(unseal(&block), Err(Unsealed::Other), "byte {at}");
+            assert_eq!(unseal(&block), Err(SealError::Other), "byte {at}");
             block[at] ^= 1;
         }
     }
 
     #[test]
     fn volume_root_reads_back_and_rejects_truncation() {
-        let identity = Identity {
+        let identity = VolumeIdentity {
             uuid: *b"sixteen bytes...",
             blocks: 1 << 32,
             zone_capacity_blocks: 50,
@@ -597,8 +597,8 @@ mod tests {
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],
             zones: vec![
-                ZoneRecord { live: 4, state: ZoneUse::ClosedData, segment: 1 << 40 },
-                ZoneRecord::default(),
+                RootZone { live: 4, state: ZoneUse::ClosedData, segment: 1 << 40 },
+                RootZone::default(),
             ],
         };
         let bytes = root.encode();

@@ -1,8 +1,8 @@
 //! The L2P map: the place of each logical block.
 //!
-//! A logical block is at a [`Place`]. Place 0 is in the head, so 0 means unmapped. [`Paged`] keeps a limited number of
-//! pages in memory; a page is read in before it is looked up or changed. It is never the only copy of a change: entries
-//! of groups have it too, until a checkpoint has written the page.
+//! A logical block is at an [`Address`]. Place 0 is in the head, so 0 means unmapped. [`PagedMap`] keeps a limited
+//! number of pages in memory; a page is read in before it is looked up or changed. It is never the only copy of a
+//! change: entries of groups have it too, until a checkpoint has written the page.
 //!
 //! A lookup of a random block costs a miss of the processor's caches, or two, so pages take as little memory as
 //! possible: 4 bytes per block, and 2 more where there are pieces that are not whole blocks.
@@ -10,14 +10,14 @@
 use crate::{
     runtime::work,
     volume::{
+        address::{self, Address},
         format::FANOUT,
-        place::{self, Place},
     },
 };
 use std::{collections::BTreeMap, ops::Range};
 
-/// A page in memory. Its entries are in [`Paged::tables`].
-struct Slot {
+/// A page in memory. Its entries are in [`PagedMap::tables`].
+struct PageSlot {
     page: u32,
     /// It has entries of pieces that are not whole blocks, or had some.
     shaped: bool,
@@ -50,16 +50,16 @@ const SKIPPED_PER_UNIT: u32 = 16;
 const SHARE: usize = 16;
 
 /// A map in pages.
-pub struct Paged {
+pub struct PagedMap {
     /// The places of the pages on the device.
-    directory: Vec<Place>,
+    directory: Vec<Address>,
     /// The slot of each page, from 1; 0 if it is not in memory.
     slots_by_page: Vec<u32>,
-    slots: Vec<Slot>,
+    slots: Vec<PageSlot>,
     /// The entries of the pages, slot by slot.
     tables: Vec<Tables>,
     /// The entries at the cut of frozen pages that were changed since.
-    at_cut: BTreeMap<u32, Box<[Place]>>,
+    at_cut: BTreeMap<u32, Box<[Address]>>,
     /// Most slots, unless all are changed.
     most: usize,
     /// Most changed pages.
@@ -78,13 +78,13 @@ fn first_of(slot: usize) -> usize {
     slot % PAGES * FANOUT as usize
 }
 
-impl Paged {
+impl PagedMap {
     /// A map of `blocks` blocks with its pages at the places in `directory`. At most `most` pages may be in memory, and
     /// `most_changed` of them should be changed.
-    pub fn new(blocks: u64, directory: Vec<Place>, (most, most_changed): (usize, usize)) -> Paged {
+    pub fn new(blocks: u64, directory: Vec<Address>, (most, most_changed): (usize, usize)) -> PagedMap {
         let pages = blocks.div_ceil(FANOUT) as usize;
         assert_eq!(directory.len(), pages, "places of pages, and pages of {blocks} blocks");
-        Paged {
+        PagedMap {
             directory,
             slots_by_page: vec![0; pages],
             slots: Vec::new(),
@@ -106,11 +106,11 @@ impl Paged {
 
     /// Blocks of the directory of such a map.
     pub fn directory_blocks(blocks: u64) -> u64 {
-        Paged::pages(blocks).div_ceil(FANOUT)
+        PagedMap::pages(blocks).div_ceil(FANOUT)
     }
 
     /// The place of `block`; `None` if its page has to be read from the device first.
-    pub fn get(&mut self, block: u64) -> Option<Place> {
+    pub fn get(&mut self, block: u64) -> Option<Address> {
         work(1);
         let (page, index) = (block / FANOUT, block % FANOUT);
         if let Some(slot) = self.slot(page as u32) {
@@ -122,7 +122,7 @@ impl Paged {
 
     /// Sets the place of `block`; returns the one before. `None` if its page has to be read from the device first: then
     /// nothing has changed.
-    pub fn set(&mut self, block: u64, place: Place) -> Option<Place> {
+    pub fn set(&mut self, block: u64, place: Address) -> Option<Address> {
         work(1);
         let (page, index) = (block / FANOUT, block % FANOUT);
         if !self.is_here(page as u32) {
@@ -157,17 +157,17 @@ impl Paged {
         Some(slot)
     }
 
-    fn entry(&self, slot: usize, index: usize) -> Place {
+    fn entry(&self, slot: usize, index: usize) -> Address {
         let (tables, at) = (&self.tables[slot / PAGES], first_of(slot) + index);
         let shape = if self.slots[slot].shaped { tables.shapes[at] } else { 0 };
-        place::shaped(tables.blocks[at], shape)
+        address::shaped(tables.blocks[at], shape)
     }
 
-    fn put(&mut self, slot: usize, index: usize, place: Place) {
+    fn put(&mut self, slot: usize, index: usize, place: Address) {
         let (tables, at) = (&mut self.tables[slot / PAGES], first_of(slot) + index);
-        tables.blocks[at] = place::block(place);
+        tables.blocks[at] = address::block(place);
         let shaped = &mut self.slots[slot].shaped;
-        if !*shaped && !place::is_whole(place) {
+        if !*shaped && !address::is_whole(place) {
             if tables.shapes.is_empty() {
                 tables.shapes = vec![0; PAGES * FANOUT as usize].into();
             }
@@ -175,7 +175,7 @@ impl Paged {
             *shaped = true;
         }
         if *shaped {
-            tables.shapes[at] = place::shape(place);
+            tables.shapes[at] = address::shape(place);
         }
     }
 
@@ -199,7 +199,7 @@ impl Paged {
     }
 
     /// The place of the page on the device; 0 if it was never written.
-    pub fn place(&self, page: u32) -> Place {
+    pub fn place(&self, page: u32) -> Address {
         self.directory[page as usize]
     }
 
@@ -219,7 +219,7 @@ impl Paged {
     }
 
     /// The places of the pages.
-    pub fn directory(&self) -> &[Place] {
+    pub fn directory(&self) -> &[Address] {
         &self.directory
     }
 
@@ -237,10 +237,10 @@ impl Paged {
 
     /// Puts a page with the entries `table` into memory, in place of one that can be evicted; beyond the budget if
     /// there is none.
-    pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Place>) {
+    pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Address>) {
         assert!(!self.is_here(page), "page {page} of the map is read while it is in memory");
         work(FANOUT as u32 / 4);
-        let slot = Slot { page, shaped: false, changed: false, frozen: false, laid: false, used: true };
+        let slot = PageSlot { page, shaped: false, changed: false, frozen: false, laid: false, used: true };
         self.last = (u32::MAX, 0);
         let at = match self.victim() {
             Some(at) => {
@@ -306,7 +306,7 @@ impl Paged {
     }
 
     /// Freezes the changed pages for a checkpoint, and returns those that have no place in it yet. Their present entries
-    /// are kept until [`Paged::thaw`], and so are the pages; from now on they count as unchanged.
+    /// are kept until [`PagedMap::thaw`], and so are the pages; from now on they count as unchanged.
     pub fn freeze(&mut self) -> Vec<u32> {
         let (frozen, copies) = (self.only_frozen, self.at_cut.len());
         assert!(
@@ -326,7 +326,7 @@ impl Paged {
     }
 
     /// The entries of a frozen page at the cut.
-    pub fn frozen(&self, page: u32) -> impl Iterator<Item = Place> {
+    pub fn frozen(&self, page: u32) -> impl Iterator<Item = Address> {
         assert!(self.is_here(page), "page {page} of the map is to be written, and is not in memory");
         let (at_cut, slot) = (self.at_cut.get(&page), self.slots_by_page[page as usize] as usize - 1);
         assert!(self.slots[slot].frozen, "page {page} of the map is written as of a cut that it is not in");
@@ -337,7 +337,7 @@ impl Paged {
     }
 
     /// Sets the place of a page; returns the one before.
-    pub fn lay(&mut self, page: u32, place: Place) -> Place {
+    pub fn lay(&mut self, page: u32, place: Address) -> Address {
         work(1);
         std::mem::replace(&mut self.directory[page as usize], place)
     }
@@ -362,33 +362,33 @@ mod tests {
 
     /// Pages on the device, as the last checkpoint has left them, and pages that have places in the next one.
     #[derive(Default)]
-    struct Device(BTreeMap<Place, Vec<Place>>, Vec<u32>);
+    struct Device(BTreeMap<Address, Vec<Address>>, Vec<u32>);
 
     impl Device {
         /// The pages of a checkpoint get their places; their entries are written by [`Device::write`].
-        fn cut(&mut self, map: &mut Paged) -> Vec<u32> {
+        fn cut(&mut self, map: &mut PagedMap) -> Vec<u32> {
             let pages = map.freeze();
             self.lay(map, pages);
             std::mem::take(&mut self.1)
         }
 
-        fn lay(&mut self, map: &mut Paged, pages: Vec<u32>) {
+        fn lay(&mut self, map: &mut PagedMap, pages: Vec<u32>) {
             for page in &pages {
-                let place = self.0.len() as Place + 1;
+                let place = self.0.len() as Address + 1;
                 self.0.insert(place, Vec::new());
                 map.lay(*page, place);
             }
             self.1.extend(pages);
         }
 
-        fn write(&mut self, map: &mut Paged, pages: &[u32]) {
+        fn write(&mut self, map: &mut PagedMap, pages: &[u32]) {
             for page in pages {
                 self.0.insert(map.place(*page), map.frozen(*page).collect());
             }
             map.thaw();
         }
 
-        fn hold(&mut self, map: &mut Paged, block: u64) {
+        fn hold(&mut self, map: &mut PagedMap, block: u64) {
             let page = (block / FANOUT) as u32;
             if !map.is_here(page) && !map.has_room_for(1) {
                 let pages = self.cut(map);
@@ -401,9 +401,9 @@ mod tests {
     }
 
     /// Places of whole blocks, and of others.
-    fn places() -> impl Strategy<Value = Place> {
+    fn places() -> impl Strategy<Value = Address> {
         let shapes = prop_oneof![3 => Just(0), 1 => any::<u16>()];
-        (0..1u32 << 20, shapes).prop_map(|(block, shape)| place::shaped(block, shape))
+        (0..1u32 << 20, shapes).prop_map(|(block, shape)| address::shaped(block, shape))
     }
 
     proptest! {
@@ -414,7 +414,7 @@ mod tests {
             steps in prop::collection::vec((0..BLOCKS, places(), 0..12u8), 1..300)
         ) {
             let mut flat = vec![0; BLOCKS as usize];
-            let mut paged = Paged::new(BLOCKS, vec![0; 10], (3, 3));
+            let mut paged = PagedMap::new(BLOCKS, vec![0; 10], (3, 3));
             let mut device = Device::default();
             for (block, place, kind) in steps {
                 match kind {

@@ -2,23 +2,23 @@
 //!
 //! docs/VOLUME.md is the design: the on-disk layout, why recovery is exact, and the requirements on the device. In
 //! reading order: `format`, `map`, `space` and `victim` make decisions and never wait; `stream` and `core` hold the
-//! state of a running volume; `request`, `checkpoint`, `collect` and `recover` are its operations.
+//! state of a running volume; `request`, `checkpoint`, `gc` and `recover` are its operations.
 
+mod address;
 mod audit;
-mod behaviour;
 mod checkpoint;
-mod collect;
+mod commit;
+mod compress;
 mod core;
 mod error;
 mod format;
-mod landing;
-mod look;
+mod gc;
 mod map;
-mod pack;
-mod packing;
-mod place;
+mod options;
+mod piece;
 mod recover;
 mod request;
+mod scan;
 mod space;
 mod status;
 mod stream;
@@ -26,17 +26,17 @@ mod victim;
 mod waiting;
 
 pub use self::{
-    behaviour::{Behaviour, CreateOptions},
+    address::Unit,
     error::{NoVolume, VolumeError},
     format::SectorSize,
-    pack::{Codec, Crew, Level, Packer, Packing, Taken},
-    place::Unit,
+    options::{VolumeCreateOptions, VolumeOptions},
+    piece::{Codec, CompressionJob, CompressionWorkers, Level, PendingJob, PieceEncoder},
     space::{Plan, pages_in},
-    status::{VolumeStatus, Written},
+    status::{VolumeStatus, WrittenBlocks},
     victim::Choice,
 };
 
-use self::core::Core;
+use self::core::VolumeCore;
 use crate::{
     buf::Buf,
     device::{DeviceError, ZonedDevice},
@@ -48,14 +48,17 @@ use std::rc::Rc;
 /// A block device on a zoned device. Clones are the same volume. Its tasks belong to the runtime: they run, and keep
 /// the device, until [`Runtime::clear`].
 #[derive(Clone)]
-pub struct Volume(Rc<Core>);
+pub struct Volume(Rc<VolumeCore>);
 
 impl Volume {
     /// Makes a volume on an empty device.
     ///
     /// # Errors
     /// When there cannot be such a volume, or the device is not empty.
-    pub async fn create(device: Rc<dyn ZonedDevice>, options: CreateOptions) -> Result<(), VolumeError> {
+    pub async fn create(
+        device: Rc<dyn ZonedDevice>,
+        options: VolumeCreateOptions,
+    ) -> Result<(), VolumeError> {
         recover::create(device, options).await
     }
 
@@ -75,18 +78,18 @@ impl Volume {
     pub async fn open(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
-        behaviour: Behaviour,
+        options: VolumeOptions,
     ) -> Result<Volume, VolumeError> {
-        let core = Rc::new(recover::open(device, behaviour).await?);
+        let core = Rc::new(recover::open(device, options).await?);
         for index in 0..3 {
-            runtime.spawn(landing::serve(core.clone(), index));
+            runtime.spawn(commit::serve(core.clone(), index));
         }
         runtime.spawn(checkpoint::keep(core.clone()));
-        runtime.spawn(collect::collect(core.clone()));
+        runtime.spawn(gc::collect(core.clone()));
         Ok(Volume(core))
     }
 
-    /// Promised data that may have been lost: given up at the start, as requested by [`Behaviour::give_up`].
+    /// Promised data that may have been lost: given up at the start, as requested by [`VolumeOptions::give_up`].
     pub fn given_up(&self) -> &[VolumeError] {
         &self.0.given_up
     }
@@ -189,9 +192,9 @@ impl Volume {
         self.0.freed.open();
     }
 
-    /// Offers data that is to be compressed to `crew` from now on.
-    pub fn employ(&self, crew: Rc<dyn Crew>) {
-        *self.0.crew.borrow_mut() = Some(crew);
+    /// Offers data that is to be compressed to `workers` from now on.
+    pub fn employ(&self, workers: Rc<dyn CompressionWorkers>) {
+        *self.0.workers.borrow_mut() = Some(workers);
     }
 
     /// Writes a checkpoint, so that a start has nothing to recover. No request may be in flight.

@@ -9,15 +9,15 @@ use crate::{
     evidence::Presence,
     runtime::give_way,
     volume::{
-        behaviour::{Behaviour, CreateOptions},
-        core::{Core, Need, Start, leave},
+        address::{Address, GRAINS},
+        core::{Need, Start, VolumeCore, leave},
         error::VolumeError,
-        format::{CutRecord, FANOUT, Identity, Root, What, ZoneUse},
-        look::{Found, Look, Newest, Seen, Walked},
-        map::Paged,
-        place::{GRAINS, Place},
+        format::{CutRecord, EntryKind, FANOUT, Root, VolumeIdentity, ZoneUse},
+        map::PagedMap,
+        options::{VolumeCreateOptions, VolumeOptions},
+        scan::{DeviceScan, FoundEntry, Newest, WalkResult, ZoneWalk},
         space::{HEAD_ZONES, Plan, Space},
-        stream::{MAP, Open},
+        stream::{MAP, OpenZone},
         victim::Lifespan,
     },
     zone::{Lba, ZoneIndex, ZoneState},
@@ -35,7 +35,7 @@ const MOST_CHANGED: usize = 350_000;
 /// # Errors
 /// When the device does not report its zones, or is gone.
 pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError> {
-    Look::at(device).await?.has_volume().await
+    DeviceScan::at(device).await?.has_volume().await
 }
 
 /// Writes the first root of a volume.
@@ -44,10 +44,10 @@ pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError>
 /// When there cannot be such a volume, or the device is not empty.
 pub async fn create(
     device: Rc<dyn ZonedDevice>,
-    CreateOptions { uuid, blocks, sector, codec, unit }: CreateOptions,
+    VolumeCreateOptions { uuid, blocks, sector, codec, unit }: VolumeCreateOptions,
 ) -> Result<(), VolumeError> {
     let plan = Plan::of(device.geometry(), blocks)?;
-    let look = Look::at(device.clone()).await?;
+    let look = DeviceScan::at(device.clone()).await?;
     if let Some(info) = look.zones.iter().find(|info| info.state != ZoneState::Empty) {
         let zone = info.zone.0;
         match look.has_volume().await? {
@@ -62,7 +62,7 @@ pub async fn create(
             device.submit(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }).await.result?;
         }
     }
-    let identity = Identity {
+    let identity = VolumeIdentity {
         uuid,
         blocks: plan.blocks,
         zone_capacity_blocks: device.geometry().zone_capacity_blocks,
@@ -79,30 +79,30 @@ pub async fn create(
         unit: unit.min(plan.unit),
         queue_seconds: 0,
         cuts: Vec::new(),
-        directory: vec![0; Paged::directory_blocks(identity.blocks) as usize],
+        directory: vec![0; PagedMap::directory_blocks(identity.blocks) as usize],
         zones: vec![Default::default(); identity.zones as usize],
         identity: identity.clone(),
     };
-    let core = core_of(device, identity, &root, (0, 0), Behaviour::default(), Vec::new())?;
+    let core = core_of(device, identity, &root, (0, 0), VolumeOptions::default(), Vec::new())?;
     core.write_root(&root).await?;
     Ok(core.flush_device().await?)
 }
 
 fn core_of(
     device: Rc<dyn ZonedDevice>,
-    identity: Identity,
+    identity: VolumeIdentity,
     root: &Root,
     head: (u32, u32),
-    behaviour: Behaviour,
-    directory: Vec<Place>,
-) -> Result<Core, VolumeError> {
+    options: VolumeOptions,
+    directory: Vec<Address>,
+) -> Result<VolumeCore, VolumeError> {
     let plan = Plan::of(device.geometry(), Some(identity.blocks))?;
     let mut directory = directory;
-    directory.resize(Paged::pages(identity.blocks) as usize, 0);
-    let most = behaviour.map_pages.unwrap_or_else(|| plan.default_pages());
-    let budget = (most, behaviour.changed_pages.unwrap_or(MOST_CHANGED));
+    directory.resize(PagedMap::pages(identity.blocks) as usize, 0);
+    let most = options.map_pages.unwrap_or_else(|| plan.default_pages());
+    let budget = (most, options.changed_pages.unwrap_or(MOST_CHANGED));
     let start = Start {
-        map: Paged::new(identity.blocks, directory, budget),
+        map: PagedMap::new(identity.blocks, directory, budget),
         space: Space::new(plan, &root.zones, root.mapped, root.next_segment),
         directory: root.directory.clone(),
         head,
@@ -113,7 +113,7 @@ fn core_of(
         unit: root.unit,
         queue_seconds: root.queue_seconds,
     };
-    Ok(Core::new(device, identity, behaviour, start))
+    Ok(VolumeCore::new(device, identity, options, start))
 }
 
 /// Opens the volume on a device, and recovers it after a power cut or the end of its process.
@@ -121,8 +121,8 @@ fn core_of(
 /// # Errors
 /// When there is no volume, or it cannot be started: then nothing has been changed, since everything that a start needs
 /// is read first.
-pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<Core, VolumeError> {
-    let mut look = Look::at(device.clone()).await?;
+pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result<VolumeCore, VolumeError> {
+    let mut look = DeviceScan::at(device.clone()).await?;
     let (mut root, head) = look.newest().await?;
     let identity = root.identity.clone();
     let geometry = device.geometry();
@@ -131,14 +131,14 @@ pub async fn open(device: Rc<dyn ZonedDevice>, behaviour: Behaviour) -> Result<C
         return Err(VolumeError::OfAnotherDevice { zones, capacity_blocks: capacity });
     }
     let plan = Plan::of(geometry, Some(identity.blocks))?;
-    if root.directory.len() as u64 != Paged::directory_blocks(identity.blocks) || !are_sane(&root) {
+    if root.directory.len() as u64 != PagedMap::directory_blocks(identity.blocks) || !are_sane(&root) {
         return Err(VolumeError::Absurd);
     }
     let space = Space::new(plan, &root.zones, root.mapped, root.next_segment);
     let directory = look.directory(&root, &space).await?;
-    let mut seen = Seen { gives_up: behaviour.give_up, ..Seen::default() };
+    let mut seen = WalkResult { gives_up: options.give_up, ..WalkResult::default() };
     walk_all(&mut look, &mut root, &mut seen).await?;
-    let mut core = core_of(device.clone(), identity, &root, head, behaviour, directory)?;
+    let mut core = core_of(device.clone(), identity, &root, head, options, directory)?;
     for (zone, end) in &seen.ends {
         core.state.borrow_mut().space.zone_mut(*zone).ends_at = Some(*end);
     }
@@ -195,7 +195,7 @@ pub fn are_sane(root: &Root) -> bool {
 }
 
 /// Walks all zones. Afterwards the zone records of `root` describe their present contents.
-async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(), VolumeError> {
+async fn walk_all(look: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
     let (segment, number) = (root.next_segment, root.next_number);
     let new = Newest { identity: &identity, segment, number };
@@ -278,9 +278,9 @@ async fn walk_all(look: &mut Look, root: &mut Root, seen: &mut Seen) -> Result<(
 }
 
 /// Lets streams continue where they ended; returns the torn ranges: zone, from and to.
-fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32, u32, u32)> {
+fn resume(core: &VolumeCore, look: &DeviceScan, root: &Root, walked: &[ZoneWalk]) -> Vec<(u32, u32, u32)> {
     let mut state = core.state.borrow_mut();
-    let mut ends: Vec<Walked> = Vec::new();
+    let mut ends: Vec<ZoneWalk> = Vec::new();
     for CutRecord { stream, zone, offset, .. } in root.cuts.iter().copied() {
         let written = look.written(zone);
         if look.is_lost(zone) {
@@ -299,19 +299,19 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
         }
         let segment = root.zones[zone as usize].segment;
         let torn_at = (written < offset).then_some(written);
-        ends.push(Walked { stream, open: Open { zone, segment, next: offset, torn_at } });
+        ends.push(ZoneWalk { stream, open: OpenZone { zone, segment, next: offset, torn_at } });
     }
-    for Walked { stream, open } in walked {
+    for ZoneWalk { stream, open } in walked {
         ends.retain(|end| end.open.zone != open.zone);
-        ends.push(Walked { stream: *stream, open: *open });
+        ends.push(ZoneWalk { stream: *stream, open: *open });
     }
     // A stream continues in its newest zone.
     ends.sort_unstable_by_key(|end| end.open.segment);
     let capacity = core.capacity();
     let streams = state.space.plan().streams;
     let mut torn = Vec::new();
-    let mut newest: [Option<Open>; 3] = [None; 3];
-    for Walked { stream, open } in ends {
+    let mut newest: [Option<OpenZone>; 3] = [None; 3];
+    for ZoneWalk { stream, open } in ends {
         let index = (stream as usize).min(streams - 1);
         state.space.close(open.zone);
         if look.is_lost(open.zone) {
@@ -340,16 +340,16 @@ fn resume(core: &Core, look: &Look, root: &Root, walked: &[Walked]) -> Vec<(u32,
 ///
 /// # Errors
 /// When a page cannot be read, unless lost data is given up: then the page stays as it is, with all of its blocks.
-async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
+async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeError> {
     let (blocks, mut lost) = (core.identity.blocks, BTreeSet::<u32>::new());
     let found = std::mem::take(&mut seen.found);
-    for (index, Found { block, what, place, .. }) in found.iter().enumerate() {
+    for (index, FoundEntry { block, what, place, .. }) in found.iter().enumerate() {
         // The volume may be in a namespace, and others are served meanwhile.
         give_way().await;
         if index % AT_ONCE == 0 {
             let ahead: BTreeSet<u32> =
                 found[index..].iter().take(AT_ONCE).map(|e| e.block / FANOUT as u32).collect();
-            let pages = Paged::pages(blocks) as u32;
+            let pages = PagedMap::pages(blocks) as u32;
             core.fetch(ahead.into_iter().filter(|page| *page < pages), Need::Pressing).await;
         }
         let (mut from, end) = (*block as u64, *block as u64 + what.blocks());
@@ -359,8 +359,8 @@ async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
         while from < end {
             let (page, page_end) = ((from / FANOUT) as u32, end.min((from / FANOUT + 1) * FANOUT));
             let what = match what {
-                What::Data { .. } => *what,
-                What::Discard(_) => What::Discard((page_end - from) as u32),
+                EntryKind::Data { .. } => *what,
+                EntryKind::Discard(_) => EntryKind::Discard((page_end - from) as u32),
             };
             // Newer entries of a page must not be applied where older ones are missing.
             if !lost.contains(&page) {
@@ -380,7 +380,7 @@ async fn apply(core: &Core, seen: &mut Seen) -> Result<(), VolumeError> {
 }
 
 /// Fills up a torn range with zeros.
-async fn mend(core: &Core, zone: u32, from: u32, to: u32) -> Result<(), DeviceError> {
+async fn mend(core: &VolumeCore, zone: u32, from: u32, to: u32) -> Result<(), DeviceError> {
     let most = core.device.geometry().max_transfer_blocks;
     let start = core.device.geometry().start(ZoneIndex(zone)).0;
     for at in (from..to).step_by(most as usize) {
@@ -397,12 +397,12 @@ async fn mend(core: &Core, zone: u32, from: u32, to: u32) -> Result<(), DeviceEr
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::volume::{format::ZoneRecord, place::Unit};
+    use crate::volume::{address::Unit, format::RootZone};
 
     #[test]
     fn recover_rejects_root_with_misplaced_cuts() {
-        let of = |state| ZoneRecord { state, ..ZoneRecord::default() };
-        let identity = Identity {
+        let of = |state| RootZone { state, ..RootZone::default() };
+        let identity = VolumeIdentity {
             uuid: [0; 16],
             blocks: 1,
             zone_capacity_blocks: 9,

@@ -5,12 +5,12 @@ use crate::{
     device::{Command, Completion, DeviceError, Done, Status},
     runtime::{COPY, SLICE, give_way, is_spent, work},
     volume::{
-        core::{Core, Need, Piece, State},
+        address::{self, Address, GRAIN, GRAINS, Unit},
+        compress::{WriteCount, WriteParts, part_end},
+        core::{Need, Piece, VolumeCore, VolumeState},
         format::FANOUT,
-        pack::Packed,
-        packing::{Parts, Writing, part_end},
-        place::{self, GRAIN, GRAINS, Place, Unit},
-        space::Who,
+        piece::PackedPieces,
+        space::ZonePurpose,
         stream::Ticket,
     },
 };
@@ -19,21 +19,21 @@ use crate::{
 const PAGES_AHEAD: u64 = 15;
 
 /// A read in flight from a zone, which is not reset meanwhile.
-struct Reader<'c> {
-    core: &'c Core,
+struct ZoneReader<'c> {
+    core: &'c VolumeCore,
     zone: u32,
 }
 
-impl<'c> Reader<'c> {
-    fn new(core: &'c Core, place: Place) -> Reader<'c> {
+impl<'c> ZoneReader<'c> {
+    fn new(core: &'c VolumeCore, place: Address) -> ZoneReader<'c> {
         let mut state = core.state.borrow_mut();
         let (zone, _) = state.space.locate(place);
         state.space.zone_mut(zone).readers += 1;
-        Reader { core, zone }
+        ZoneReader { core, zone }
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for ZoneReader<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.borrow_mut();
         let readers = &mut state.space.zone_mut(self.zone).readers;
@@ -52,38 +52,38 @@ struct Run<'c> {
     /// Offset of the first piece in the data read from the device, in grains; and the pieces, none if all are whole
     /// blocks.
     first_grain: u32,
-    pieces: Vec<Wanted>,
+    pieces: Vec<PieceRead>,
     completion: Completion,
-    _reader: Reader<'c>,
+    _reader: ZoneReader<'c>,
 }
 
 /// A piece that is read: `blocks` blocks of its unit are wanted, from the one with this index on.
-struct Wanted {
+struct PieceRead {
     grains: u32,
     unit: Unit,
     index: usize,
     blocks: usize,
 }
 
-impl Wanted {
+impl PieceRead {
     /// The piece at `place`, of which `blocks` blocks from `block` on are wanted.
-    fn of(place: Place, block: u64, blocks: u64) -> Wanted {
-        let (grains, unit) = (place::grains(place), place::unit(place));
-        Wanted { grains, unit, index: (block - unit.first(block)) as usize, blocks: blocks as usize }
+    fn of(place: Address, block: u64, blocks: u64) -> PieceRead {
+        let (grains, unit) = (address::grains(place), address::unit(place));
+        PieceRead { grains, unit, index: (block - unit.first(block)) as usize, blocks: blocks as usize }
     }
 }
 
 /// The groups that have to land before a request completes, by stream.
 #[derive(Default)]
-struct Landings([u64; 3]);
+struct RequestGroups([u64; 3]);
 
-impl Landings {
+impl RequestGroups {
     fn add(&mut self, (index, groups): Ticket) {
         self.0[index] = self.0[index].max(groups);
     }
 
     /// Closes groups that need not wait, and wakes the tasks of the streams.
-    fn launch(&self, core: &Core) {
+    fn launch(&self, core: &VolumeCore) {
         for index in (0..3).filter(|index| self.0[*index] > 0) {
             core.launch(index, false);
             core.tell(index);
@@ -91,7 +91,7 @@ impl Landings {
         core.note_writes();
     }
 
-    async fn wait(&self, core: &Core) -> Result<(), DeviceError> {
+    async fn wait(&self, core: &VolumeCore) -> Result<(), DeviceError> {
         for index in (0..3).filter(|index| self.0[*index] > 0) {
             core.wait_landed((index, self.0[index])).await?;
         }
@@ -99,7 +99,7 @@ impl Landings {
     }
 }
 
-impl Core {
+impl VolumeCore {
     /// Whether blocks lie in the volume.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Core {
     pub async fn read(&self, at: u64, mut data: Buf) -> Result<Buf, DeviceError> {
         let blocks = self.check_data(at, &data)?;
         if let Some(place) = self.one_run(at, blocks) {
-            let _reader = Reader::new(self, place);
+            let _reader = ZoneReader::new(self, place);
             let lba = self.state.borrow().lba(&*self.device, place);
             let done = self.device.submit(Command::read(lba, data)).await;
             return done.result.map(|()| done.data);
@@ -160,11 +160,11 @@ impl Core {
             }
             let mut at = first_grain as usize * GRAIN;
             let mut rest = target;
-            for Wanted { grains, unit, index, blocks } in pieces {
+            for PieceRead { grains, unit, index, blocks } in pieces {
                 let (some, others) = rest.split_at_mut(blocks * BLOCK);
                 let length = grains as usize * GRAIN;
                 read.get(at..at + length)
-                    .and_then(|piece| self.unpacker.borrow_mut().unpack_some(piece, (unit, index), some))
+                    .and_then(|piece| self.decoder.borrow_mut().unpack_some(piece, (unit, index), some))
                     .ok_or(Status::UnrecoveredReadError)?;
                 (at, rest) = (at + length, others);
             }
@@ -174,9 +174,9 @@ impl Core {
     }
 
     /// The place of the first block, if all blocks are known to be on the device, one after the other and uncompressed.
-    fn one_run(&self, at: u64, blocks: u64) -> Option<Place> {
+    fn one_run(&self, at: u64, blocks: u64) -> Option<Address> {
         let mut state = self.state.borrow_mut();
-        let first = state.map.get(at).filter(|first| *first != 0 && place::is_whole(*first))?;
+        let first = state.map.get(at).filter(|first| *first != 0 && address::is_whole(*first))?;
         let (_, offset) = state.space.locate(first);
         // Neighbours are in the same group, and land together.
         let fits = offset as u64 + blocks <= self.capacity() as u64
@@ -205,30 +205,30 @@ impl Core {
         }
         let of_first = state.run_of(at + from, blocks - from, first);
         if let Some(source) = state.in_memory(first) {
-            let Wanted { unit, index, blocks, .. } = Wanted::of(first, at + from, of_first);
+            let PieceRead { unit, index, blocks, .. } = PieceRead::of(first, at + from, of_first);
             let some = &mut target[..blocks * BLOCK];
             work(blocks as u32 * COPY);
-            let made = self.unpacker.borrow_mut().unpack_some(source, (unit, index), some);
+            let made = self.decoder.borrow_mut().unpack_some(source, (unit, index), some);
             return made.map(|()| of_first).ok_or(Status::UnrecoveredReadError.into());
         }
         let (zone, offset) = state.space.locate(first);
         let most = self.device.geometry().max_transfer_blocks.min(self.capacity() - offset);
         // Where the next piece has to begin, in grains from the start of the block in which the first one begins.
-        let mut end = place::from(first) + place::grains(first);
+        let mut end = address::from(first) + address::grains(first);
         let (mut count, mut pieces) = (of_first, Vec::new());
-        if !place::is_whole(first) {
-            pieces.push(Wanted::of(first, at + from, of_first));
+        if !address::is_whole(first) {
+            pieces.push(PieceRead::of(first, at + from, of_first));
         }
         while from + count < blocks
             && let Some(next) = state.map.get(at + from + count).filter(|next| *next != 0)
-            && next == state.space.piece(zone, offset, end, (place::unit(next), place::grains(next)))
-            && (end + place::grains(next)).div_ceil(GRAINS) <= most
-            && place::is_whole(next) == pieces.is_empty()
+            && next == state.space.piece(zone, offset, end, (address::unit(next), address::grains(next)))
+            && (end + address::grains(next)).div_ceil(GRAINS) <= most
+            && address::is_whole(next) == pieces.is_empty()
         {
             let of_next = state.run_of(at + from + count, blocks - from - count, next);
-            end += place::grains(next);
+            end += address::grains(next);
             if !pieces.is_empty() {
-                pieces.push(Wanted::of(next, at + from + count, of_next));
+                pieces.push(PieceRead::of(next, at + from + count, of_next));
             }
             count += of_next;
         }
@@ -236,8 +236,8 @@ impl Core {
         let data = state.pool.take(end.div_ceil(GRAINS) as u64).freeze();
         drop(state);
         let completion = self.device.submit(Command::read(lba, data));
-        let first_grain = place::from(first);
-        runs.push(Run { from, first_grain, pieces, completion, _reader: Reader::new(self, first) });
+        let first_grain = address::from(first);
+        runs.push(Run { from, first_grain, pieces, completion, _reader: ZoneReader::new(self, first) });
         Ok(count)
     }
 
@@ -249,14 +249,14 @@ impl Core {
         let blocks = self.check_data(at, data)?;
         self.check()?;
         self.note_use();
-        let (mut landings, mut from, mut result) = (Landings::default(), 0, Ok(()));
-        let flushes = fua && self.behaviour.fua_stands_alone && self.device.geometry().volatile_cache;
-        let _writing = Writing::new(self);
+        let (mut request_groups, mut from, mut result) = (RequestGroups::default(), 0, Ok(()));
+        let flushes = fua && self.options.fua_stands_alone && self.device.geometry().volatile_cache;
+        let _writing = WriteCount::new(self);
         let how = {
             let state = self.state.borrow();
             state.codec.map(|codec| (codec, state.unit))
         };
-        let mut parts = Parts::default();
+        let mut parts = WriteParts::default();
         while from < blocks && result.is_ok() {
             let (first, mut end, mut packed) = (from, blocks, None);
             if let Some(how) = how {
@@ -272,17 +272,22 @@ impl Core {
                 give_way().await;
                 self.hold(((at + from) / FANOUT) as u32, Need::Write).await?;
                 let before = from;
-                result =
-                    self.place_blocks(at, data, (&mut from, end, fua && !flushes), pieces, &mut landings);
+                result = self.place_blocks(
+                    at,
+                    data,
+                    (&mut from, end, fua && !flushes),
+                    pieces,
+                    &mut request_groups,
+                );
                 if from == before && result.is_ok() {
-                    landings.launch(self);
+                    request_groups.launch(self);
                     self.few.open();
                     result = self.wait_for_room().await;
                 }
             }
         }
-        landings.launch(self);
-        landings.wait(self).await?;
+        request_groups.launch(self);
+        request_groups.wait(self).await?;
         if flushes {
             self.flush_device().await?;
         }
@@ -331,8 +336,8 @@ impl Core {
         at: u64,
         data: &Buf,
         (from, end, fua): (&mut u64, u64, bool),
-        (first, packed): (u64, Option<&Packed>),
-        landings: &mut Landings,
+        (first, packed): (u64, Option<&PackedPieces>),
+        request_groups: &mut RequestGroups,
     ) -> Result<(), DeviceError> {
         let mut state = self.state.borrow_mut();
         let page_end = (at + *from) / FANOUT * FANOUT + FANOUT;
@@ -346,9 +351,9 @@ impl Core {
                 drop(state);
                 return Err(self.refuse());
             }
-            let stream = state.stream_of(before, self.behaviour.apart);
+            let stream = state.stream_of(before, self.options.apart);
             let Some(ticket) = state.place(self, block, piece, (stream, fua)) else { break };
-            landings.add(ticket);
+            request_groups.add(ticket);
             *from += piece.unit.blocks() as u64;
             if is_spent() {
                 break;
@@ -362,8 +367,8 @@ impl Core {
         self.check_range(at, blocks)?;
         self.check()?;
         self.note_use();
-        let (mut landings, mut block, end) = (Landings::default(), at, at + blocks);
-        let mut who = Who::Writer;
+        let (mut request_groups, mut block, end) = (RequestGroups::default(), at, at + blocks);
+        let mut who = ZonePurpose::Writer;
         while block < end {
             give_way().await;
             let next = self.next_page(block, end);
@@ -374,13 +379,13 @@ impl Core {
             let page = block / FANOUT;
             let part_end = end.min((page + 1) * FANOUT);
             self.hold(page as u32, Need::Write).await?;
-            if !self.discard_part((block, part_end), who, &mut landings) {
-                landings.launch(self);
+            if !self.discard_part((block, part_end), who, &mut request_groups) {
+                request_groups.launch(self);
                 self.few.open();
                 match self.wait_for_room().await {
                     // Where nothing else makes room, a discard does: it may take one more zone.
-                    Err(DeviceError::Status(Status::CapacityExceeded)) if who == Who::Writer => {
-                        who = Who::Discard;
+                    Err(DeviceError::Status(Status::CapacityExceeded)) if who == ZonePurpose::Writer => {
+                        who = ZonePurpose::Discard;
                     }
                     result => result?,
                 }
@@ -388,8 +393,8 @@ impl Core {
             }
             block = part_end;
         }
-        landings.launch(self);
-        landings.wait(self).await?;
+        request_groups.launch(self);
+        request_groups.wait(self).await?;
         // Zones that are dead now may be what garbage collection needs.
         self.few.open();
         self.freed.open();
@@ -398,17 +403,22 @@ impl Core {
 
     /// Discards blocks of one page, which has to be known. `false` if there is no room for an entry at present, in a
     /// zone that `who` may begin.
-    fn discard_part(&self, (block, end): (u64, u64), who: Who, landings: &mut Landings) -> bool {
+    fn discard_part(
+        &self,
+        (block, end): (u64, u64),
+        who: ZonePurpose,
+        request_groups: &mut RequestGroups,
+    ) -> bool {
         let mut state = self.state.borrow_mut();
         if (block..end).all(|block| state.map.get(block) == Some(0)) {
             // The entry that has unmapped the blocks may still be in flight.
-            let index = state.discards(self.behaviour.apart);
-            landings.add((index, state.streams[index].begun()));
+            let index = state.discards(self.options.apart);
+            request_groups.add((index, state.streams[index].begun()));
             return true;
         }
         let ticket = state.discard(self, (block, (end - block) as u32), who);
         ticket.is_some_and(|ticket| {
-            landings.add(ticket);
+            request_groups.add(ticket);
             true
         })
     }
@@ -463,11 +473,11 @@ impl Core {
     }
 }
 
-impl State {
+impl VolumeState {
     /// Number of blocks from `block` on, `most` at most, that are of the same unit and are at `place`, the place of
     /// `block`. The page has to be known.
-    fn run_of(&mut self, block: u64, most: u64, place: Place) -> u64 {
-        let unit = place::unit(place);
+    fn run_of(&mut self, block: u64, most: u64, place: Address) -> u64 {
+        let unit = address::unit(place);
         let most = most.min(unit.first(block) + unit.blocks() as u64 - block);
         (1..most).find(|next| self.map.get(block + next) != Some(place)).unwrap_or(most)
     }

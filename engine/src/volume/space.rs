@@ -9,10 +9,10 @@ use crate::{
     device::Geometry,
     runtime::work,
     volume::{
+        address::{self, Address, GRAINS, Unit},
         error::NoVolume,
-        format::{FANOUT, MOST_ENTRIES, ZoneRecord, ZoneUse},
-        map::Paged,
-        place::{self, GRAINS, Place, Unit},
+        format::{FANOUT, MOST_ENTRIES, RootZone, ZoneUse},
+        map::PagedMap,
     },
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -112,7 +112,7 @@ impl Plan {
         }
         // A header, data, and a block that fills up a zone.
         let group_most = MOST_ENTRIES.min((transfer as u64).saturating_sub(2)).min(capacity / 4);
-        let pages = Paged::pages(most) + Paged::pages(most).div_ceil(FANOUT);
+        let pages = PagedMap::pages(most) + PagedMap::pages(most).div_ceil(FANOUT);
         let map_kept = pages.div_ceil(capacity.max(1)) as u32;
         let map_share = map_kept.saturating_mul(3).saturating_add(3);
         let data = zones.saturating_sub(HEAD_ZONES).saturating_sub(map_share);
@@ -148,8 +148,8 @@ impl Plan {
     }
 
     /// Most blocks of data in a group that is written for `who`.
-    pub fn most_of(&self, who: Who) -> u64 {
-        if who == Who::Collection { self.group_most.min(MOST_MOVED) } else { self.group_most }
+    pub fn most_of(&self, who: ZonePurpose) -> u64 {
+        if who == ZonePurpose::Collection { self.group_most.min(MOST_MOVED) } else { self.group_most }
     }
 
     /// Blocks of data in a zone of full groups of moved blocks.
@@ -188,7 +188,7 @@ fn in_full_zone(capacity: u64, group_most: u64, unit: Unit) -> u64 {
 
 /// The purpose for which a zone is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum ZonePurpose {
     Writer,
     Collection,
     /// A discard when there is no room for anything else.
@@ -197,8 +197,8 @@ pub enum Who {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Zone {
-    pub record: ZoneRecord,
+pub struct VolumeZone {
+    pub record: RootZone,
     /// Its blocks counted as short-lived when they were written.
     pub hot: bool,
     /// Reads in flight.
@@ -209,7 +209,7 @@ pub struct Zone {
 
 pub struct Space {
     plan: Plan,
-    zones: Vec<Zone>,
+    zones: Vec<VolumeZone>,
     free: VecDeque<u32>,
     /// Zones of the map.
     map_zones: u32,
@@ -227,11 +227,14 @@ pub struct Space {
 
 impl Space {
     /// The space with the zone records of a root, those of the head included, and `mapped` mapped logical blocks.
-    pub fn new(plan: Plan, records: &[ZoneRecord], mapped: u64, next_segment: u64) -> Space {
+    pub fn new(plan: Plan, records: &[RootZone], mapped: u64, next_segment: u64) -> Space {
         assert_eq!(records.len(), plan.zones as usize, "zone records of a root, and zones of the device");
         let mut space = Space {
             plan,
-            zones: records.iter().map(|record| Zone { record: *record, ..Zone::default() }).collect(),
+            zones: records
+                .iter()
+                .map(|record| VolumeZone { record: *record, ..VolumeZone::default() })
+                .collect(),
             free: VecDeque::new(),
             map_zones: 0,
             lost: 0,
@@ -256,20 +259,20 @@ impl Space {
         &self.plan
     }
 
-    pub fn zone(&self, zone: u32) -> &Zone {
+    pub fn zone(&self, zone: u32) -> &VolumeZone {
         &self.zones[zone as usize]
     }
 
-    pub fn zone_mut(&mut self, zone: u32) -> &mut Zone {
+    pub fn zone_mut(&mut self, zone: u32) -> &mut VolumeZone {
         &mut self.zones[zone as usize]
     }
 
     /// All zones but those of the head.
-    pub fn zones(&self) -> impl Iterator<Item = (u32, &ZoneRecord)> {
+    pub fn zones(&self) -> impl Iterator<Item = (u32, &RootZone)> {
         (0..).zip(self.zones.iter().map(|zone| &zone.record)).skip(HEAD_ZONES as usize)
     }
 
-    pub fn records(&self) -> impl Iterator<Item = ZoneRecord> {
+    pub fn records(&self) -> impl Iterator<Item = RootZone> {
         self.zones.iter().map(|zone| zone.record)
     }
 
@@ -348,36 +351,36 @@ impl Space {
     }
 
     /// Whether an address from the device can be valid: 0, or a piece within a zone in which something is live.
-    pub fn may_be_live(&self, place: Place) -> bool {
+    pub fn may_be_live(&self, place: Address) -> bool {
         if place == 0 {
             return true;
         }
         let (zone, offset) = self.locate(place);
         let record = self.zones.get(zone as usize).map(|zone| zone.record);
-        let fits = place::is_sane(place) && offset + place::blocks(place) <= self.plan.capacity;
+        let fits = address::is_sane(place) && offset + address::blocks(place) <= self.plan.capacity;
         zone >= HEAD_ZONES && fits && record.is_some_and(|record| record.live > 0)
     }
 
     /// The zone of a place, and the offset in it of the block in which the piece begins.
-    pub fn locate(&self, place: Place) -> (u32, u32) {
-        let block = place::block(place);
+    pub fn locate(&self, place: Address) -> (u32, u32) {
+        let block = address::block(place);
         (block / self.plan.capacity, block % self.plan.capacity)
     }
 
     /// The place of a whole block.
-    pub fn place(&self, zone: u32, offset: u32) -> Place {
+    pub fn place(&self, zone: u32, offset: u32) -> Address {
         let (zones, capacity) = (self.plan.zones, self.plan.capacity);
         assert!(
             (HEAD_ZONES..zones).contains(&zone) && offset < capacity,
             "block {offset} of zone {zone}, of {zones} zones of {capacity} blocks"
         );
-        (zone * self.plan.capacity + offset) as Place
+        (zone * self.plan.capacity + offset) as Address
     }
 
     /// The place of a piece that begins `from` grains after the start of the block at `offset` of a zone.
-    pub fn piece(&self, zone: u32, offset: u32, from: u32, piece: (Unit, u32)) -> Place {
+    pub fn piece(&self, zone: u32, offset: u32, from: u32, piece: (Unit, u32)) -> Address {
         let block = zone * self.plan.capacity + offset + from / GRAINS;
-        place::place(block, from % GRAINS, piece)
+        address::place(block, from % GRAINS, piece)
     }
 
     /// Free zones that writers may begin.
@@ -389,41 +392,41 @@ impl Space {
         self.free_zones().saturating_sub(self.plan.map_share.saturating_sub(self.map_zones))
     }
 
-    pub fn may_begin(&self, who: Who) -> bool {
+    pub fn may_begin(&self, who: ZonePurpose) -> bool {
         match who {
-            Who::Writer => self.available() > 0,
-            Who::Collection => self.beside_map() > 0,
+            ZonePurpose::Writer => self.available() > 0,
+            ZonePurpose::Collection => self.beside_map() > 0,
             // The share of the map is one zone larger than the map needs.
-            Who::Discard => {
+            ZonePurpose::Discard => {
                 self.free_zones() + self.map_zones >= self.plan.map_share && !self.free.is_empty()
             }
-            Who::Map => !self.free.is_empty(),
+            ZonePurpose::Map => !self.free.is_empty(),
         }
     }
 
     /// Zones that are being written.
     pub fn writing(&self) -> impl Iterator<Item = u32> {
-        let is_written = |record: &ZoneRecord| matches!(record.state, ZoneUse::Data | ZoneUse::Map);
+        let is_written = |record: &RootZone| matches!(record.state, ZoneUse::Data | ZoneUse::Map);
         self.zones().filter(move |(_, record)| is_written(record)).map(|(zone, _)| zone)
     }
 
     /// Takes the zone that has been free for longest, to be written.
-    pub fn begin(&mut self, who: Who) -> Option<u32> {
+    pub fn begin(&mut self, who: ZonePurpose) -> Option<u32> {
         if !self.may_begin(who) {
             return None;
         }
         let zone = self.free.pop_front()?;
-        let Zone { record, hot, ends_at, .. } = &mut self.zones[zone as usize];
+        let VolumeZone { record, hot, ends_at, .. } = &mut self.zones[zone as usize];
         assert!(record.state == ZoneUse::Free && record.live == 0, "zone {zone} is begun while {record:?}");
         (*hot, *ends_at) = (false, None);
         *record = match who {
-            Who::Map => {
+            ZonePurpose::Map => {
                 self.map_zones += 1;
-                ZoneRecord { state: ZoneUse::Map, ..ZoneRecord::default() }
+                RootZone { state: ZoneUse::Map, ..RootZone::default() }
             }
             _ => {
                 self.next_segment += 1;
-                ZoneRecord { live: 0, state: ZoneUse::Data, segment: self.next_segment - 1 }
+                RootZone { live: 0, state: ZoneUse::Data, segment: self.next_segment - 1 }
             }
         };
         Some(zone)
@@ -448,7 +451,7 @@ impl Space {
 
     /// Checks that nothing in a zone is needed any more, before it is reset.
     pub fn check_dead(&self, zone: u32) {
-        let Zone { record, readers, .. } = self.zone(zone);
+        let VolumeZone { record, readers, .. } = self.zone(zone);
         assert!(
             zone >= HEAD_ZONES && record.is_closed() && record.live == 0 && *readers == 0,
             "zone {zone} is reset while {record:?}, with {readers} reads in flight"
@@ -472,7 +475,7 @@ impl Space {
         let record = &mut self.zones[zone as usize].record;
         assert!(record.is_closed() && record.live == 0, "zone {zone} becomes free while {record:?}");
         self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
-        *record = ZoneRecord::default();
+        *record = RootZone::default();
         self.unreadable.remove(&zone);
         self.free.push_back(zone);
     }
@@ -483,14 +486,14 @@ impl Space {
         let record = &mut self.zones[zone as usize].record;
         assert_eq!(record.live, 0, "live grains of zone {zone}, which is given up as {:?}", record.state);
         self.map_zones -= (record.state == ZoneUse::ClosedMap) as u32;
-        *record = ZoneRecord { state: ZoneUse::Lost, ..ZoneRecord::default() };
+        *record = RootZone { state: ZoneUse::Lost, ..RootZone::default() };
         self.unreadable.remove(&zone);
         self.lost += 1;
     }
 
     /// Adjusts the live counts when a logical block is mapped to `now` instead of `before` (0: unmapped). `were` is the
     /// number of blocks of its unit that were at `before`, and `are` the number that are at `now`.
-    pub fn moved(&mut self, (before, were): (Place, u32), (now, are): (Place, u32)) {
+    pub fn moved(&mut self, (before, were): (Address, u32), (now, are): (Address, u32)) {
         if before != 0 {
             let counted = self.left(before, were);
             self.mapped = self.mapped.saturating_sub(1);
@@ -503,25 +506,25 @@ impl Space {
     }
 
     /// Adjusts the live counts when a block of the map or its directory moves from `before` to `now`.
-    pub fn map_moved(&mut self, before: Place, now: Place) {
+    pub fn map_moved(&mut self, before: Address, now: Address) {
         if before != 0 {
             self.left(before, 1);
         }
         self.taken(now, 1);
     }
 
-    fn left(&mut self, place: Place, were: u32) -> u32 {
+    fn left(&mut self, place: Address, were: u32) -> u32 {
         let (zone, _) = self.locate(place);
-        let charge = place::share(place, were);
+        let charge = address::share(place, were);
         // A live count below that of the map is damage, which the audit reports.
         let live = &mut self.zones[zone as usize].record.live;
         *live = live.saturating_sub(charge);
         charge
     }
 
-    fn taken(&mut self, place: Place, are: u32) -> u32 {
+    fn taken(&mut self, place: Address, are: u32) -> u32 {
         let (zone, _) = self.locate(place);
-        let charge = place::share(place, are);
+        let charge = address::share(place, are);
         self.zones[zone as usize].record.live += charge;
         charge
     }
@@ -544,7 +547,7 @@ impl Space {
 
     /// Map zones to sweep, those with the fewest live blocks first, so that no more than [`Plan::map_kept`] are closed.
     pub fn to_sweep(&self) -> Vec<u32> {
-        let closed = |record: &ZoneRecord| record.state == ZoneUse::ClosedMap && record.live > 0;
+        let closed = |record: &RootZone| record.state == ZoneUse::ClosedMap && record.live > 0;
         let mut zones: Vec<(u32, u32)> =
             self.zones().filter(|(_, r)| closed(r)).map(|(zone, r)| (r.live, zone)).collect();
         zones.sort_unstable();
@@ -600,8 +603,8 @@ mod tests {
     #[test]
     fn space_reserves_zones_for_collection_and_map() {
         let plan = Plan::of(&geometry(), None).unwrap();
-        let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 0, 1);
-        let mut taken = [Who::Writer, Who::Collection, Who::Map].map(|who| {
+        let mut space = Space::new(plan, &[RootZone::default(); 30], 0, 1);
+        let mut taken = [ZonePurpose::Writer, ZonePurpose::Collection, ZonePurpose::Map].map(|who| {
             let zones: Vec<u32> = std::iter::from_fn(|| space.begin(who)).collect();
             zones
         });
@@ -614,14 +617,14 @@ mod tests {
         space.close(zone);
         assert_eq!((space.dead(), space.free_zones()), (1, 0));
         space.release(zone);
-        assert!(!space.may_begin(Who::Collection) && space.may_begin(Who::Map));
+        assert!(!space.may_begin(ZonePurpose::Collection) && space.may_begin(ZonePurpose::Map));
     }
 
     #[test]
     #[should_panic(expected = "zone 2 is reset while ZoneRecord { live: 64, state: ClosedData")]
     fn space_ends_process_before_reset_of_live_zone() {
-        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
-        let zone = space.begin(Who::Writer).unwrap();
+        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
+        let zone = space.begin(ZonePurpose::Writer).unwrap();
         space.moved((0, 0), (space.place(zone, 1), 1));
         space.close(zone);
         space.check_counts();
@@ -630,8 +633,8 @@ mod tests {
 
     #[test]
     fn space_counts_room_in_grains_zero_always_fits() {
-        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
-        let zone = space.begin(Who::Writer).unwrap();
+        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
+        let zone = space.begin(ZonePurpose::Writer).unwrap();
         let short = space.piece(zone, 1, 0, (Unit::BLOCK, 9));
         space.moved((0, 0), (short, 1));
         assert_eq!(space.held, 10);
@@ -643,8 +646,8 @@ mod tests {
 
     #[test]
     fn space_charges_unit_lesser_of_piece_and_blocks() {
-        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[ZoneRecord::default(); 30], 0, 1);
-        let zone = space.begin(Who::Writer).unwrap();
+        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
+        let zone = space.begin(ZonePurpose::Writer).unwrap();
         let piece = space.piece(zone, 1, 0, (Unit::MOST, 160));
         let mut held = Vec::new();
         (1..=4).for_each(|are| {
@@ -662,8 +665,8 @@ mod tests {
     #[test]
     fn space_counts_live_blocks_in_their_zones() {
         let plan = Plan::of(&geometry(), None).unwrap();
-        let mut space = Space::new(plan, &[ZoneRecord::default(); 30], 0, 1);
-        let [a, b] = [space.begin(Who::Writer).unwrap(), space.begin(Who::Writer).unwrap()];
+        let mut space = Space::new(plan, &[RootZone::default(); 30], 0, 1);
+        let [a, b] = [space.begin(ZonePurpose::Writer).unwrap(), space.begin(ZonePurpose::Writer).unwrap()];
         let (first, second) = (space.place(a, 1), space.place(b, 99));
         assert_eq!(space.locate(second), (b, 99));
         space.moved((0, 0), (first, 1));

@@ -2,12 +2,12 @@
 
 use crate::{
     device::DeviceError,
-    volume::{format::SectorSize, pack::Codec, place::Unit},
+    volume::{address::Unit, format::SectorSize, piece::Codec},
 };
 
 /// Blocks written to the device since the start, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenBlocks {
     /// Logical blocks written by users.
     pub user: u64,
     /// Logical blocks moved by garbage collection.
@@ -24,10 +24,10 @@ pub struct Written {
     pub padding: u64,
 }
 
-impl Written {
+impl WrittenBlocks {
     /// All blocks written to the device.
     pub fn blocks(&self) -> u64 {
-        let Written { data, headers, map, roots, padding, .. } = self;
+        let WrittenBlocks { data, headers, map, roots, padding, .. } = self;
         data + headers + map + roots + padding
     }
 
@@ -89,7 +89,7 @@ pub struct VolumeStatus {
     /// Pages of the map that were read because they were not in memory.
     pub pages_read: u64,
     /// Blocks written since the start.
-    pub written: Written,
+    pub written: WrittenBlocks,
     /// The error after which nothing can be written any more.
     pub failed: Option<DeviceError>,
 }

@@ -1,6 +1,6 @@
 //! Streams: groups are filled, written, and land.
 //!
-//! Everything in here is synchronous; [`super::landing`] waits for the device. A block gets its place in the group that
+//! Everything in here is synchronous; [`super::commit`] waits for the device. A block gets its place in the group that
 //! is being filled; the group is closed when it is full, when nothing of its stream is in flight, when it is as large
 //! as the data in flight (so two writes are in flight, and their size follows the load), or when a request waits for
 //! all of it. Groups land in the order in which they were closed.
@@ -12,9 +12,9 @@ use crate::{
     buf::{BLOCK, Buf, BufMut, BufPool},
     device::{Command, Completion, Done, ZonedDevice},
     volume::{
-        format::{Entry, GroupPlace, MOST_ENTRIES, What, put_entry, seal_group},
-        place::{self, GRAIN, GRAINS, Place},
-        space::{Space, Who},
+        address::{self, Address, GRAIN, GRAINS},
+        format::{EntryKind, GroupEntry, GroupPlace, MOST_ENTRIES, put_entry, seal_group},
+        space::{Space, ZonePurpose},
     },
     zone::{Lba, ZoneIndex},
 };
@@ -34,7 +34,7 @@ const MOST_FLIGHTS: usize = 8;
 
 /// The zone that a stream writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenZone {
     pub zone: u32,
     pub segment: u64,
     /// Where the next group begins.
@@ -45,7 +45,7 @@ pub struct Open {
 
 /// A group that is being filled, or is closed.
 struct Group {
-    open: Open,
+    open: OpenZone,
     /// The header, then data.
     bytes: BufMut,
     /// Number of the first entry.
@@ -74,7 +74,7 @@ impl Group {
 }
 
 /// A closed group: its blocks do not change any more.
-struct Closed {
+struct ClosedGroup {
     zone: u32,
     start: u32,
     blocks: u32,
@@ -83,26 +83,26 @@ struct Closed {
     completion: Option<Completion>,
 }
 
-impl Closed {
+impl ClosedGroup {
     /// The piece at `place`, which begins at `offset` of `zone`, if it is in here.
-    fn piece(&self, zone: u32, offset: u32, place: Place) -> Option<&[u8]> {
+    fn piece(&self, zone: u32, offset: u32, place: Address) -> Option<&[u8]> {
         let inside = zone == self.zone && (self.start..self.start + self.blocks).contains(&offset);
         inside.then(|| piece_of(&self.bytes, offset - self.start, place)).flatten()
     }
 }
 
 /// The piece at `place` in bytes in which the block that it begins in is at `index`.
-pub fn piece_of(bytes: &[u8], index: u32, place: Place) -> Option<&[u8]> {
-    let at = index as usize * BLOCK + place::from(place) as usize * GRAIN;
-    bytes.get(at..at + place::grains(place) as usize * GRAIN)
+pub fn piece_of(bytes: &[u8], index: u32, place: Address) -> Option<&[u8]> {
+    let at = index as usize * BLOCK + address::from(place) as usize * GRAIN;
+    bytes.get(at..at + address::grains(place) as usize * GRAIN)
 }
 
 #[derive(Default)]
 pub struct Stream {
-    open: Option<Open>,
+    open: Option<OpenZone>,
     filling: Option<Group>,
-    ready: VecDeque<Closed>,
-    flights: VecDeque<Closed>,
+    ready: VecDeque<ClosedGroup>,
+    flights: VecDeque<ClosedGroup>,
     /// The zone that groups may be written to.
     writing: Option<u32>,
     /// Groups closed so far, and landed so far.
@@ -118,12 +118,12 @@ pub struct Common<'a> {
     pub device: &'a dyn ZonedDevice,
     pub volume: u64,
     pub pool: &'a mut BufPool,
-    pub written: &'a mut super::status::Written,
+    pub written: &'a mut super::status::WrittenBlocks,
 }
 
 impl Stream {
     /// Continues in a zone.
-    pub fn resume(&mut self, open: Open) {
+    pub fn resume(&mut self, open: OpenZone) {
         assert!(self.open.is_none() && self.begun() == 0, "a stream that has begun goes on with {open:?}");
         self.open = Some(open);
         self.writing = Some(open.zone);
@@ -136,7 +136,7 @@ impl Stream {
     }
 
     /// The zone that is being written, and where its next group begins.
-    pub fn open(&self) -> Option<Open> {
+    pub fn open(&self) -> Option<OpenZone> {
         self.open
     }
 
@@ -159,7 +159,7 @@ impl Stream {
     pub fn prepare(
         &mut self,
         index: usize,
-        (who, grains): (Who, u32),
+        (who, grains): (ZonePurpose, u32),
         space: &mut Space,
         number: u64,
         common: &mut Common<'_>,
@@ -188,7 +188,7 @@ impl Stream {
                 Some(zone) => {
                     let segment = space.zone(zone).record.segment;
                     space.zone_mut(zone).hot = index == HOT;
-                    *self.open.insert(Open { zone, segment, next: 0, torn_at: None })
+                    *self.open.insert(OpenZone { zone, segment, next: 0, torn_at: None })
                 }
                 None => return false,
             },
@@ -199,7 +199,13 @@ impl Stream {
 
     /// Puts a piece into the group that is being filled; returns its place, and how many blocks were begun for it.
     /// [`Stream::prepare`] has returned true.
-    pub fn put(&mut self, entry: Entry, piece: &[u8], fua: bool, space: &Space) -> Option<(Place, u32)> {
+    pub fn put(
+        &mut self,
+        entry: GroupEntry,
+        piece: &[u8],
+        fua: bool,
+        space: &Space,
+    ) -> Option<(Address, u32)> {
         let group = self.filling.as_mut()?;
         let (from, grains) = (group.grains, entry.what.grains());
         group.bytes[BLOCK + from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
@@ -217,7 +223,7 @@ impl Stream {
     /// Puts a discard into the group that is being filled. [`Stream::prepare`] has returned true.
     pub fn put_discard(&mut self, block: u32, blocks: u32, number: u64) {
         if let Some(group) = &mut self.filling {
-            let entry = Entry { number, block, what: What::Discard(blocks) };
+            let entry = GroupEntry { number, block, what: EntryKind::Discard(blocks) };
             put_entry(&mut group.bytes, group.entries, group.first, entry);
             group.entries += 1;
         }
@@ -228,7 +234,7 @@ impl Stream {
         let Some(group) = self.filling.take() else { return };
         let data = group.blocks();
         let Group { open, mut bytes, first, entries, grains, fua } = group;
-        let Open { zone, segment, next: offset, .. } = open;
+        let OpenZone { zone, segment, next: offset, .. } = open;
         bytes[BLOCK + grains as usize * GRAIN..(1 + data) as usize * BLOCK].fill(0);
         let mut blocks = 1 + data;
         // No group fits into a single block.
@@ -244,9 +250,9 @@ impl Stream {
         common.written.padding += (blocks - 1 - data) as u64;
         let end = offset + blocks;
         assert!(end <= capacity, "a group ends at block {end} of zone {zone}, which has {capacity}");
-        self.open = (end < capacity).then_some(Open { next: end, ..open });
+        self.open = (end < capacity).then_some(OpenZone { next: end, ..open });
         let bytes = bytes.freeze();
-        self.ready.push_back(Closed { zone, start: offset, blocks, bytes, fua, completion: None });
+        self.ready.push_back(ClosedGroup { zone, start: offset, blocks, bytes, fua, completion: None });
         self.closed += 1;
         self.submit(common);
     }
@@ -314,14 +320,14 @@ impl Stream {
             self.closed
         );
         drop(done);
-        let Closed { zone, start, blocks, bytes, .. } = group;
+        let ClosedGroup { zone, start, blocks, bytes, .. } = group;
         common.pool.give(bytes);
         self.submit(common);
         (start + blocks == capacity).then_some(zone)
     }
 
     /// The piece at `place`, which begins at `offset` of `zone`, if it may not be on the device yet.
-    pub fn piece(&self, zone: u32, offset: u32, place: Place) -> Option<&[u8]> {
+    pub fn piece(&self, zone: u32, offset: u32, place: Address) -> Option<&[u8]> {
         if let Some(group) = &self.filling
             && group.open.zone == zone
             && (1..=group.blocks()).contains(&(offset.wrapping_sub(group.open.next)))

@@ -1,6 +1,6 @@
 //! Selection of victims, and of hot blocks: decisions without effects.
 
-use crate::volume::format::{ZoneRecord, ZoneUse};
+use crate::volume::format::{RootZone, ZoneUse};
 
 /// How a victim is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,14 +16,14 @@ pub enum Choice {
 /// The next zone to collect; `None` if none is worth it. `most` is the largest number of live grains of a zone that is
 /// worth it, and `capacity` that of a whole zone. `now` is the next segment.
 pub fn choose<'z>(
-    zones: impl Iterator<Item = (u32, &'z ZoneRecord)>,
+    zones: impl Iterator<Item = (u32, &'z RootZone)>,
     choice: Choice,
     (capacity, most): (u32, u32),
     now: u64,
 ) -> Option<u32> {
     let closed = zones.filter(|(_, z)| z.state == ZoneUse::ClosedData && (1..=most).contains(&z.live));
     // Fractions that are compared without a division: this runs for every zone.
-    let score = |zone: &ZoneRecord| {
+    let score = |zone: &RootZone| {
         let yields = capacity.saturating_sub(zone.live) as u128;
         match choice {
             Choice::Greedy => (yields, 1),
@@ -69,9 +69,8 @@ mod tests {
 
     #[test]
     fn greedy_victim_is_emptiest_cost_benefit_victim_older() {
-        let zone = |live, segment| ZoneRecord { live, state: ZoneUse::ClosedData, segment };
-        let zones =
-            [zone(10, 99), zone(20, 1), zone(0, 1), ZoneRecord { state: ZoneUse::Data, ..zone(1, 0) }];
+        let zone = |live, segment| RootZone { live, state: ZoneUse::ClosedData, segment };
+        let zones = [zone(10, 99), zone(20, 1), zone(0, 1), RootZone { state: ZoneUse::Data, ..zone(1, 0) }];
         let chosen = |choice, most| choose((0..).zip(&zones), choice, (100, most), 100);
         assert_eq!(chosen(Choice::Greedy, 99), Some(0));
         assert_eq!(chosen(Choice::CostBenefit, 99), Some(1));
@@ -81,7 +80,7 @@ mod tests {
     /// The largest possible numbers: ages below 2^56, and zones of 127 GiB in grains.
     #[test]
     fn victim_scores_of_extreme_zones_compare_without_overflow() {
-        let zone = |live, segment| ZoneRecord { live, state: ZoneUse::ClosedData, segment };
+        let zone = |live, segment| RootZone { live, state: ZoneUse::ClosedData, segment };
         let zones = [zone(1, 1), zone(1, 0), zone(1, 0)];
         let chosen = choose((0..).zip(&zones), Choice::CostBenefit, (u32::MAX / 2, u32::MAX), (1 << 56) - 1);
         assert_eq!(chosen, Some(1));

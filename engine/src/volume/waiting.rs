@@ -1,28 +1,28 @@
 //! Refused writes that wait for room. They hold nothing meanwhile: the server of the volume submits them again.
 
-use crate::volume::core::Core;
+use crate::volume::core::VolumeCore;
 
 /// Counts a write that waits for room.
-struct Waiting<'c>(&'c Core);
+struct WaitingWrite<'c>(&'c VolumeCore);
 
-impl<'c> Waiting<'c> {
-    fn new(core: &'c Core) -> Waiting<'c> {
+impl<'c> WaitingWrite<'c> {
+    fn new(core: &'c VolumeCore) -> WaitingWrite<'c> {
         core.waiting.set(core.waiting.get() + 1);
-        Waiting(core)
+        WaitingWrite(core)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingWrite<'_> {
     fn drop(&mut self) {
         self.0.waiting.set(self.0.waiting.get() - 1);
     }
 }
 
-impl Core {
+impl VolumeCore {
     /// Waits until there may be room for refused writes: something was discarded, the reserve was lent, or a retry was
     /// requested.
     pub async fn room_made(&self) {
-        let _waiting = Waiting::new(self);
+        let _waiting = WaitingWrite::new(self);
         self.freed.wait().await;
     }
 }

@@ -54,7 +54,7 @@ pub struct Pace {
 
 /// Writers since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Writers {
+pub struct WriterCounts {
     /// Namespaces.
     pub namespaces: u32,
     /// Physical zones of their groups.
@@ -76,7 +76,7 @@ impl Pace {
     }
 
     /// Updates the pace, if it is time to, from the writers since the last look.
-    pub fn look(&mut self, now_us: u64, writers: Writers) {
+    pub fn look(&mut self, now_us: u64, writers: WriterCounts) {
         let Some(since_us) = self.is_due(now_us) else { return };
         if let Some(mean_ns) = self.sum_ns.checked_div(self.writes) {
             self.before_ns = if self.last_ns == 0 { mean_ns } else { self.last_ns };
@@ -161,8 +161,8 @@ mod tests {
     use super::*;
 
     /// Two namespaces have written, each to `each` physical zones.
-    fn two(each: u64) -> Writers {
-        Writers { namespaces: 2, physical_zones: 2 * each }
+    fn two(each: u64) -> WriterCounts {
+        WriterCounts { namespaces: 2, physical_zones: 2 * each }
     }
 
     /// The pace while two namespaces write, and a block of a physical zone takes `block_us`.
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn single_writing_namespace_never_waits() {
         let (mut tokens, mut pace) = (Tokens::default(), pace(1000));
-        pace.look(9 * LOOK_EVERY_US, Writers { namespaces: 1, physical_zones: 16 });
+        pace.look(9 * LOOK_EVERY_US, WriterCounts { namespaces: 1, physical_zones: 16 });
         for now_us in 0..9 {
             tokens.refill(now_us, &pace, 1);
             assert!(tokens.admits());

@@ -4,13 +4,13 @@
 //! other, by writing one block each, and given to groups in that order: consecutive zones lie on different dies, as
 //! long as there are as many. A few are kept reserved, so that a group need not wait.
 //!
-//! Invariant: every zone has exactly one [`Owner`]; owners change only by calls in here, and `audit` checks them.
+//! Invariant: every zone has exactly one [`ZoneOwner`]; owners change only by calls in here, and `audit` checks them.
 
 use std::collections::VecDeque;
 
 /// Owner of a physical zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum ZoneOwner {
     /// The journal's.
     Head,
     /// No owner, and empty.
@@ -32,7 +32,7 @@ pub enum Owner {
 /// State of a physical zone.
 #[derive(Clone, Copy, Debug)]
 pub struct Physical {
-    owner: Owner,
+    owner: ZoneOwner,
     /// Whether it counts against the limit of active zones.
     active: bool,
     /// Outstanding reads: it is not reset before they have ended.
@@ -68,7 +68,7 @@ impl Arbiter {
     /// An allocator for `zones` zones, of which the first two are the journal's. The others have to be added by
     /// [`Arbiter::found`].
     pub fn new(zones: u32, limit: u32, kept: u32, serial: u64) -> Arbiter {
-        let head = Physical { owner: Owner::Head, active: false, readers: 0, failures: 0 };
+        let head = Physical { owner: ZoneOwner::Head, active: false, readers: 0, failures: 0 };
         Arbiter {
             zones: vec![head; zones as usize],
             free: VecDeque::with_capacity(zones as usize),
@@ -84,14 +84,18 @@ impl Arbiter {
     }
 
     /// Adds a zone that recovery has found to be given, free, dirty or worn.
-    pub fn found(&mut self, zone: u32, owner: Owner, active: bool) {
-        assert_eq!(self.owner(zone), Some(Owner::Head), "owner of zone {zone}, which is added as {owner:?}");
+    pub fn found(&mut self, zone: u32, owner: ZoneOwner, active: bool) {
+        assert_eq!(
+            self.owner(zone),
+            Some(ZoneOwner::Head),
+            "owner of zone {zone}, which is added as {owner:?}"
+        );
         self.zones[zone as usize] = Physical { owner, active, readers: 0, failures: 0 };
         self.active += active as u32;
         match owner {
-            Owner::Given => self.grouped += active as u32,
-            Owner::Free => self.free.push_back(zone),
-            Owner::Dirty => self.dirty.push_back(zone),
+            ZoneOwner::Given => self.grouped += active as u32,
+            ZoneOwner::Free => self.free.push_back(zone),
+            ZoneOwner::Dirty => self.dirty.push_back(zone),
             _ => (),
         }
     }
@@ -113,7 +117,7 @@ impl Arbiter {
             return None;
         }
         let zone = self.free.pop_front()?;
-        self.set(zone, &[Owner::Free], Owner::Reserving);
+        self.set(zone, &[ZoneOwner::Free], ZoneOwner::Reserving);
         self.zones[zone as usize].active = true;
         self.active += 1;
         self.serial += 1;
@@ -122,14 +126,14 @@ impl Arbiter {
 
     /// The reservation has been written.
     pub fn reserved(&mut self, zone: u32) {
-        self.set(zone, &[Owner::Reserving], Owner::Ready);
+        self.set(zone, &[ZoneOwner::Reserving], ZoneOwner::Ready);
         self.ready.push_back(zone);
     }
 
     /// The reservation cannot be written for now: the zone stays free.
     pub fn unreserved(&mut self, zone: u32) {
         self.retire(zone);
-        self.set(zone, &[Owner::Reserving], Owner::Free);
+        self.set(zone, &[ZoneOwner::Reserving], ZoneOwner::Free);
         self.free.push_front(zone);
     }
 
@@ -142,9 +146,9 @@ impl Arbiter {
         let failures = &mut self.zones[zone as usize].failures;
         *failures += 1;
         if out || *failures >= MOST_FAILURES {
-            self.set(zone, &[Owner::Reserving, Owner::Resetting], Owner::Worn);
+            self.set(zone, &[ZoneOwner::Reserving, ZoneOwner::Resetting], ZoneOwner::Worn);
         } else {
-            self.set(zone, &[Owner::Reserving, Owner::Resetting], Owner::Dirty);
+            self.set(zone, &[ZoneOwner::Reserving, ZoneOwner::Resetting], ZoneOwner::Dirty);
             self.dirty.push_back(zone);
         }
     }
@@ -163,7 +167,7 @@ impl Arbiter {
     /// Whether there will never be `width` zones for a group.
     pub fn is_exhausted(&self, width: u32) -> bool {
         let coming = |physical: &&Physical| {
-            use Owner::*;
+            use ZoneOwner::*;
             matches!(physical.owner, Free | Reserving | Ready | Dirty | Resetting)
         };
         (self.zones.iter().filter(coming).count() as u32) < width
@@ -175,7 +179,7 @@ impl Arbiter {
         let (ready, most) = (self.ready.len(), self.group_limit());
         assert!(width as usize <= ready, "{width} zones are taken for a group, and {ready} are ready");
         let taken: Vec<u32> = self.ready.drain(..width as usize).collect();
-        taken.iter().for_each(|zone| self.set(*zone, &[Owner::Ready], Owner::Given));
+        taken.iter().for_each(|zone| self.set(*zone, &[ZoneOwner::Ready], ZoneOwner::Given));
         self.grouped += width;
         assert!(self.grouped <= most, "{} zones of groups are active, and {most} may be", self.grouped);
         taken
@@ -186,7 +190,7 @@ impl Arbiter {
         let physical = &mut self.zones[zone as usize];
         if std::mem::take(&mut physical.active) {
             self.active -= 1;
-            self.grouped -= (physical.owner == Owner::Given) as u32;
+            self.grouped -= (physical.owner == ZoneOwner::Given) as u32;
             let (grouped, active) = (self.grouped, self.active);
             assert!(grouped <= active, "{grouped} active zones are of groups, and {active} are active");
         }
@@ -197,15 +201,15 @@ impl Arbiter {
         let physical = &mut self.zones[zone as usize];
         if !std::mem::replace(&mut physical.active, true) {
             self.active += 1;
-            self.grouped += (physical.owner == Owner::Given) as u32;
+            self.grouped += (physical.owner == ZoneOwner::Given) as u32;
         }
     }
 
     /// Releases a zone that was given.
     pub fn give_up(&mut self, zone: u32) {
         let physical = &self.zones[zone as usize];
-        self.grouped -= (physical.active && physical.owner == Owner::Given) as u32;
-        self.set(zone, &[Owner::Given], Owner::Dirty);
+        self.grouped -= (physical.active && physical.owner == ZoneOwner::Given) as u32;
+        self.set(zone, &[ZoneOwner::Given], ZoneOwner::Dirty);
         self.dirty.push_back(zone);
     }
 
@@ -213,7 +217,7 @@ impl Arbiter {
     pub fn clean(&mut self) -> Option<u32> {
         let at = self.dirty.iter().position(|zone| self.zones[*zone as usize].readers == 0)?;
         let zone = self.dirty.remove(at)?;
-        self.set(zone, &[Owner::Dirty], Owner::Resetting);
+        self.set(zone, &[ZoneOwner::Dirty], ZoneOwner::Resetting);
         Some(zone)
     }
 
@@ -222,14 +226,14 @@ impl Arbiter {
         let readers = self.zones[zone as usize].readers;
         assert_eq!(readers, 0, "reads in flight from zone {zone}, which was reset");
         self.retire(zone);
-        self.set(zone, &[Owner::Resetting], Owner::Free);
+        self.set(zone, &[ZoneOwner::Resetting], ZoneOwner::Free);
         self.free.push_back(zone);
     }
 
     /// A read from a zone begins.
     pub fn pin(&mut self, zone: u32) {
         let physical = &mut self.zones[zone as usize];
-        assert_eq!(physical.owner, Owner::Given, "owner of zone {zone}, which is read");
+        assert_eq!(physical.owner, ZoneOwner::Given, "owner of zone {zone}, which is read");
         physical.readers += 1;
     }
 
@@ -238,11 +242,11 @@ impl Arbiter {
         let physical = &mut self.zones[zone as usize];
         assert!(physical.readers > 0, "more reads of zone {zone} have ended than had begun");
         physical.readers -= 1;
-        physical.readers == 0 && physical.owner == Owner::Dirty
+        physical.readers == 0 && physical.owner == ZoneOwner::Dirty
     }
 
     /// Owner of a zone.
-    pub fn owner(&self, zone: u32) -> Option<Owner> {
+    pub fn owner(&self, zone: u32) -> Option<ZoneOwner> {
         self.zones.get(zone as usize).map(|physical| physical.owner)
     }
 
@@ -263,7 +267,7 @@ impl Arbiter {
 
     /// Whether a zone is being reserved or reset.
     pub fn is_at_work(&self) -> bool {
-        self.zones.iter().any(|zone| matches!(zone.owner, Owner::Reserving | Owner::Resetting))
+        self.zones.iter().any(|zone| matches!(zone.owner, ZoneOwner::Reserving | ZoneOwner::Resetting))
     }
 
     /// Checks the consistency of owners, lists and counts, and of owners with `claims`, the zones of all groups.
@@ -277,18 +281,19 @@ impl Arbiter {
             *count += 1;
         }
         for (zone, (physical, claims)) in self.zones.iter().zip(&claimed).enumerate() {
-            let expected = (physical.owner == Owner::Given) as u32;
+            let expected = (physical.owner == ZoneOwner::Given) as u32;
             if *claims != expected {
                 return Err(format!("zone {zone} is {:?} and claimed {claims} times", physical.owner));
             }
         }
         let count = |owner| self.zones.iter().filter(|zone| zone.owner == owner).count();
-        let lists = [(Owner::Free, self.free.len()), (Owner::Ready, self.ready.len())];
+        let lists = [(ZoneOwner::Free, self.free.len()), (ZoneOwner::Ready, self.ready.len())];
         if let Some((owner, listed)) = lists.into_iter().find(|(owner, listed)| count(*owner) != *listed) {
             return Err(format!("{} zones are {owner:?}, {listed} are listed", count(owner)));
         }
-        let active =
-            |given: bool| self.zones.iter().filter(move |z| z.active && (!given || z.owner == Owner::Given));
+        let active = |given: bool| {
+            self.zones.iter().filter(move |z| z.active && (!given || z.owner == ZoneOwner::Given))
+        };
         let counts = (active(false).count() as u32, active(true).count() as u32);
         if counts != (self.active, self.grouped) {
             return Err(format!("{counts:?} zones are active, not {:?}", (self.active, self.grouped)));
@@ -297,7 +302,7 @@ impl Arbiter {
     }
 
     /// Gives a zone, which is owned as one of `from` says, another owner.
-    fn set(&mut self, zone: u32, from: &[Owner], owner: Owner) {
+    fn set(&mut self, zone: u32, from: &[ZoneOwner], owner: ZoneOwner) {
         let before = std::mem::replace(&mut self.zones[zone as usize].owner, owner);
         assert!(
             from.contains(&before),
@@ -313,7 +318,7 @@ mod tests {
 
     fn arbiter() -> Arbiter {
         let mut arbiter = Arbiter::new(12, 6, 2, 0);
-        (2..12).for_each(|zone| arbiter.found(zone, Owner::Free, false));
+        (2..12).for_each(|zone| arbiter.found(zone, ZoneOwner::Free, false));
         arbiter
     }
 
@@ -392,8 +397,8 @@ mod tests {
     #[test]
     fn arbiter_is_exhausted_only_without_zones_to_clean() {
         let mut arbiter = Arbiter::new(4, 6, 0, 0);
-        arbiter.found(2, Owner::Dirty, true);
-        arbiter.found(3, Owner::Free, false);
+        arbiter.found(2, ZoneOwner::Dirty, true);
+        arbiter.found(3, ZoneOwner::Free, false);
         assert!(!arbiter.is_exhausted(2));
         assert_eq!(arbiter.clean(), Some(2));
         arbiter.fail(2, true);

@@ -25,7 +25,7 @@ const LEAST_BLOCKS: u64 = 32;
 
 /// Outstanding reads of a v-zone, and their mean latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads {
+pub struct ReadControl {
     blocks: u64,
     /// Their maximum since the last look.
     most_blocks: u64,
@@ -33,7 +33,7 @@ pub struct Reads {
     usual_us: u64,
 }
 
-impl Reads {
+impl ReadControl {
     /// Outstanding blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
@@ -59,15 +59,15 @@ impl Reads {
     }
 
     /// Activity since the last call; `None` without reads.
-    pub fn seen(&mut self) -> Option<Seen> {
+    pub fn seen(&mut self) -> Option<ReadSample> {
         let blocks = std::mem::replace(&mut self.most_blocks, self.blocks);
-        (blocks > 0).then_some(Seen { blocks, slow: self.usual_us > SLOW_US })
+        (blocks > 0).then_some(ReadSample { blocks, slow: self.usual_us > SLOW_US })
     }
 }
 
 /// Reads of a v-zone since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ReadSample {
     /// The most blocks that were outstanding at once.
     pub blocks: u64,
     /// Whether reads are slow on average.
@@ -94,9 +94,9 @@ impl Window {
 
     /// Updates the window. `shared` is whether several namespaces use the device, `readers` are the v-zones that were
     /// read.
-    pub fn look(&mut self, now_us: u64, shared: bool, readers: &[Seen]) {
+    pub fn look(&mut self, now_us: u64, shared: bool, readers: &[ReadSample]) {
         let (count, blocks) = (readers.len() as u64, readers.iter().map(|reader| reader.blocks).sum::<u64>());
-        let is_late = |reader: &Seen| reader.slow && reader.blocks * count < blocks;
+        let is_late = |reader: &ReadSample| reader.slow && reader.blocks * count < blocks;
         let now = self.blocks.unwrap_or(u64::MAX);
         let next = match readers.iter().any(is_late) {
             true => now.min(blocks / count).max(LEAST_BLOCKS),
@@ -106,7 +106,7 @@ impl Window {
     }
 
     /// Whether a read of `blocks` blocks of a v-zone may be submitted.
-    pub fn admits(&self, reads: &Reads, blocks: u64) -> bool {
+    pub fn admits(&self, reads: &ReadControl, blocks: u64) -> bool {
         let waits = reads.blocks > 0 && reads.usual_us >= SLOW_US / 2;
         !waits || self.blocks.is_none_or(|most| reads.blocks + blocks <= most)
     }
@@ -121,8 +121,8 @@ mod tests {
     }
 
     /// The reads of a v-zone: `blocks` are outstanding, and each takes `latency_us`.
-    fn reads(latency_us: u64, blocks: u64) -> Reads {
-        let mut reads = Reads::default();
+    fn reads(latency_us: u64, blocks: u64) -> ReadControl {
+        let mut reads = ReadControl::default();
         for _ in 0..100 {
             reads.submitted(1);
             reads.completed(1, latency_us);
@@ -136,7 +136,7 @@ mod tests {
     fn congestion_window_shrinks_while_small_reader_is_slow() {
         let mut window = Window::default();
         let mut look = |wide: u64, slow| {
-            let seen = |blocks| Seen { blocks, slow: slow && blocks <= 32 };
+            let seen = |blocks| ReadSample { blocks, slow: slow && blocks <= 32 };
             window.look(0, true, &[wide, 32, 32, 32, 32].map(seen));
             window.blocks.unwrap_or(0)
         };
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn congestion_window_grows_if_only_largest_is_slow() {
         let mut now = window(1000);
-        let seen = |blocks, slow| Seen { blocks, slow };
+        let seen = |blocks, slow| ReadSample { blocks, slow };
         now.look(0, true, &[seen(512, true), seen(8, false)]);
         assert_eq!(now.blocks(), Some(1125));
         // A v-zone that is like all others, or the only one that is read, does not shrink the window either.
@@ -170,10 +170,10 @@ mod tests {
     fn congestion_window_is_unlimited_for_single_namespace() {
         let mut now = window(32);
         assert!(!now.admits(&reads(900, 64), 1));
-        now.look(0, false, &[Seen { blocks: 64, slow: true }]);
+        now.look(0, false, &[ReadSample { blocks: 64, slow: true }]);
         assert!(now.admits(&reads(900, 64), 1));
         // The window begins unlimited when a second namespace comes.
-        now.look(0, true, &[Seen { blocks: 64, slow: false }]);
+        now.look(0, true, &[ReadSample { blocks: 64, slow: false }]);
         assert_eq!(now.blocks(), Some(u64::MAX));
     }
 
@@ -189,16 +189,16 @@ mod tests {
     fn congestion_sample_reports_peak_blocks_and_mean_latency() {
         let mut one = reads(SLOW_US, 64);
         one.cancelled(60);
-        assert_eq!(one.seen(), Some(Seen { blocks: 64, slow: false }));
-        assert_eq!(one.seen(), Some(Seen { blocks: 4, slow: false }));
+        assert_eq!(one.seen(), Some(ReadSample { blocks: 64, slow: false }));
+        assert_eq!(one.seen(), Some(ReadSample { blocks: 4, slow: false }));
         one.completed(4, 4 * SLOW_US);
-        assert_eq!([one.seen(), one.seen()], [Some(Seen { blocks: 4, slow: true }), None]);
+        assert_eq!([one.seen(), one.seen()], [Some(ReadSample { blocks: 4, slow: true }), None]);
         // Dies that are being programmed make two of five reads late, which is no congestion.
-        let mut one = Reads::default();
+        let mut one = ReadControl::default();
         for latency_us in [70, 780, 70, 780, 70].repeat(20) {
             one.submitted(1);
             one.completed(1, latency_us);
-            assert_eq!(one.seen(), Some(Seen { blocks: 1, slow: false }));
+            assert_eq!(one.seen(), Some(ReadSample { blocks: 1, slow: false }));
         }
     }
 }

@@ -6,19 +6,19 @@
 use crate::{
     buf::{Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
-    runtime::{Combined, Exclusive, Gate, Runtime},
+    runtime::{CombinedOperation, Exclusive, Gate, Runtime},
     table::ZoneTable,
     vzone::{
         admission::{Pace, Tokens},
         arbiter::Arbiter,
-        asked::Asked,
         balloon::{self, Account, History},
-        behaviour::{Behaviour, Clock},
-        congestion::{Reads, Window},
+        congestion::{ReadControl, Window},
         error::VzoneError,
-        format::{End, Entry, Groups, Identity, Spec},
-        restraint::Restraint,
-        shape::Shape,
+        format::{DeviceIdentity, End, JournalEntry, Spec, StripeGroups},
+        options::{Clock, NamespaceOptions},
+        qos_state::QosState,
+        shape::GroupShape,
+        throttle::Throttle,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, is_worn},
 };
@@ -28,11 +28,11 @@ use std::{
     rc::Rc,
 };
 
-pub(super) struct Core {
+pub(super) struct NamespaceCore {
     pub device: Rc<dyn ZonedDevice>,
     pub runtime: Runtime,
     pub clock: Clock,
-    pub identity: Identity,
+    pub identity: DeviceIdentity,
     pub arbiter: RefCell<Arbiter>,
     pub journal: Journal,
     /// By number.
@@ -46,7 +46,7 @@ pub(super) struct Core {
     pub window: Cell<Window>,
     /// Whether a namespace has a guarantee for which others may be throttled, and the state of that throttling.
     pub promised: Cell<bool>,
-    pub restraint: Cell<Restraint>,
+    pub throttle: Cell<Throttle>,
     /// Order of the throttled requests of all namespaces.
     pub turn: Exclusive,
     /// Allocated zones that belong to no v-zone yet.
@@ -60,7 +60,7 @@ pub(super) struct Core {
     /// Locks for opening a group and for relocating one, taken in order of arrival.
     pub allocation: Exclusive,
     pub moving: Exclusive,
-    pub flushing: Combined,
+    pub flushing: CombinedOperation,
     /// Held while a zone is reserved, and while the journal switches to its other zone: no reservation takes the active
     /// zone that the switch frees for a moment.
     pub binding: Exclusive,
@@ -85,7 +85,7 @@ pub(super) struct Tenant {
     pub id: u32,
     /// Its specification, apart from the quality of service, which may change while it runs.
     pub spec: Spec,
-    pub asked: Asked,
+    pub qos_state: QosState,
     pub geometry: Geometry,
     pub state: RefCell<TenantState>,
     /// Outstanding commands, without relocations.
@@ -149,7 +149,7 @@ impl TenantState {
 /// their tickets, and completed in that order.
 #[derive(Clone, Copy)]
 pub(super) struct Vzone {
-    pub groups: Groups,
+    pub groups: StripeGroups,
     pub end: End,
     /// Blocks from the start with completed writes.
     pub tail: u64,
@@ -161,7 +161,7 @@ pub(super) struct Vzone {
     pub flushed: u64,
     /// Counts resets.
     pub epoch: u32,
-    pub reads: Reads,
+    pub reads: ReadControl,
     /// Reads submitted so far, and those passed to the device, in order: so large ones are not starved.
     pub reads_asked: u64,
     pub reads_gone: u64,
@@ -182,7 +182,7 @@ pub(super) struct Vzone {
 const _: () = assert!(size_of::<Vzone>() + size_of::<Gate>() < 1024);
 
 impl Vzone {
-    pub fn new(groups: Groups, end: End, tail: u64) -> Vzone {
+    pub fn new(groups: StripeGroups, end: End, tail: u64) -> Vzone {
         Vzone {
             groups,
             end,
@@ -193,7 +193,7 @@ impl Vzone {
             plain_end: 0,
             flushed: 0,
             epoch: 0,
-            reads: Reads::default(),
+            reads: ReadControl::default(),
             reads_asked: 0,
             reads_gone: 0,
             tokens: Tokens::default(),
@@ -280,7 +280,7 @@ impl Journal {
 }
 
 /// Job of a worker task.
-pub(super) enum Job {
+pub(super) enum WorkerJob {
     /// Blocks of a v-zone, from an offset on.
     Read {
         zone: usize,
@@ -288,7 +288,7 @@ pub(super) enum Job {
         from: u64,
         data: Buf,
     },
-    /// As [`Job::Read`], in its turn. `begins` is the number of a write that opens the first group of its v-zone.
+    /// As [`WorkerJob::Read`], in its turn. `begins` is the number of a write that opens the first group of its v-zone.
     Write {
         zone: usize,
         ticket: u64,
@@ -308,23 +308,23 @@ pub(super) enum Job {
     },
 }
 
-impl Job {
+impl WorkerJob {
     /// Whether it is a command of the tenant.
     pub fn is_command(&self) -> bool {
-        !matches!(self, Job::Move { .. })
+        !matches!(self, WorkerJob::Move { .. })
     }
 }
 
 /// A task that waits for a job, or carries one out.
 #[derive(Default)]
 pub(super) struct Worker {
-    pub job: RefCell<Option<(Rc<Tenant>, Job, Completer)>>,
+    pub job: RefCell<Option<(Rc<Tenant>, WorkerJob, Completer)>>,
     pub begun: Gate,
 }
 
 /// Purpose of an allocation.
 #[derive(Clone, Copy)]
-pub(super) enum Want {
+pub(super) enum AllocationPurpose {
     /// A new group of at most `most` zones, which makes its namespace count as active.
     Group { most: u32 },
     /// Target of a relocation: at least `least` zones, and more as long as spares are free.
@@ -332,24 +332,24 @@ pub(super) enum Want {
 }
 
 /// Zones allocated for a group.
-pub(super) struct Taken {
+pub(super) struct GroupAllocation {
     pub zones: Vec<u32>,
     pub unit_blocks: u32,
     pub spares: u32,
 }
 
-impl Core {
+impl NamespaceCore {
     /// State for a device that has not been read yet.
     pub fn new(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
-        behaviour: Behaviour,
-        identity: Identity,
-    ) -> Core {
-        Core {
+        options: NamespaceOptions,
+        identity: DeviceIdentity,
+    ) -> NamespaceCore {
+        NamespaceCore {
             device,
             runtime: runtime.clone(),
-            clock: behaviour.clock,
+            clock: options.clock,
             identity,
             arbiter: RefCell::new(Arbiter::new(0, 0, 0, 0)),
             journal: Journal::default(),
@@ -358,10 +358,10 @@ impl Core {
             pool: RefCell::default(),
             idle: RefCell::default(),
             pace: Cell::default(),
-            admission: behaviour.admission,
+            admission: options.admission,
             window: Cell::default(),
             promised: Cell::default(),
-            restraint: Cell::default(),
+            throttle: Cell::default(),
             turn: Exclusive::default(),
             in_hand: RefCell::default(),
             copying: RefCell::default(),
@@ -369,7 +369,7 @@ impl Core {
             work: Gate::default(),
             allocation: Exclusive::default(),
             moving: Exclusive::default(),
-            flushing: Combined::default(),
+            flushing: CombinedOperation::default(),
             binding: Exclusive::default(),
             administration: Exclusive::default(),
             refused: Cell::default(),
@@ -382,8 +382,8 @@ impl Core {
         }
     }
 
-    pub fn shape(&self, width: u32, unit_blocks: u32) -> Shape {
-        Shape { width, unit_blocks, zone_blocks: self.identity.data_blocks() }
+    pub fn shape(&self, width: u32, unit_blocks: u32) -> GroupShape {
+        GroupShape { width, unit_blocks, zone_blocks: self.identity.data_blocks() }
     }
 
     /// Address of block `offset` of the data of a physical zone.
@@ -392,12 +392,12 @@ impl Core {
     }
 
     /// Blocks of all groups that a v-zone may hold.
-    pub fn usable(&self, groups: &Groups) -> u64 {
+    pub fn usable(&self, groups: &StripeGroups) -> u64 {
         self.allocated(groups).min(self.identity.vzone_blocks())
     }
 
     /// Blocks of all groups.
-    pub fn allocated(&self, groups: &Groups) -> u64 {
+    pub fn allocated(&self, groups: &StripeGroups) -> u64 {
         groups.zones().len() as u64 * self.identity.data_blocks()
     }
 
@@ -555,9 +555,13 @@ impl Core {
     ///
     /// # Errors
     /// Capacity Exceeded if too many zones are worn.
-    pub async fn allocate(&self, tenant: &Tenant, want: Want) -> Result<Taken, DeviceError> {
+    pub async fn allocate(
+        &self,
+        tenant: &Tenant,
+        want: AllocationPurpose,
+    ) -> Result<GroupAllocation, DeviceError> {
         let _turn = self.allocation.take().await;
-        if let Want::Group { .. } = want {
+        if let AllocationPurpose::Group { .. } = want {
             let mut state = tenant.state.borrow_mut();
             state.history = state.history.with(state.table.active_zones());
         }
@@ -570,11 +574,15 @@ impl Core {
         }
     }
 
-    /// As [`Core::allocate`], but `None` if it has to wait.
-    fn take_now(&self, tenant: &Tenant, want: Want) -> Result<Option<Taken>, DeviceError> {
+    /// As [`NamespaceCore::allocate`], but `None` if it has to wait.
+    fn take_now(
+        &self,
+        tenant: &Tenant,
+        want: AllocationPurpose,
+    ) -> Result<Option<GroupAllocation>, DeviceError> {
         let (mut width, least) = match want {
-            Want::Group { most } => (self.decide(tenant, most), tenant.spec.essential.min(most)),
-            Want::Moved { least, most } => {
+            AllocationPurpose::Group { most } => (self.decide(tenant, most), tenant.spec.essential.min(most)),
+            AllocationPurpose::Moved { least, most } => {
                 let all = least.saturating_add(self.free_spares());
                 (balloon::floor_power(all.min(most)).max(least), least)
             }
@@ -595,7 +603,7 @@ impl Core {
         let spares = width.saturating_sub(least);
         let zones = arbiter.take(width);
         let mut state = tenant.state.borrow_mut();
-        if let Want::Group { .. } = want {
+        if let AllocationPurpose::Group { .. } = want {
             state.opened = arbiter.serial();
         }
         state.spares += spares;
@@ -605,7 +613,7 @@ impl Core {
             // A unit is a whole stripe of the array, on all drives.
             stripe_blocks => stripe_blocks,
         };
-        Ok(Some(Taken { zones, unit_blocks, spares }))
+        Ok(Some(GroupAllocation { zones, unit_blocks, spares }))
     }
 
     /// Spares that no group holds.
@@ -658,7 +666,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`Core::flush_device`], if there is anything to be flushed.
+    /// As [`NamespaceCore::flush_device`], if there is anything to be flushed.
     pub async fn flush_cache(&self) -> Result<(), DeviceError> {
         if self.device.geometry().volatile_cache { self.flush_device().await } else { Ok(()) }
     }
@@ -682,13 +690,13 @@ impl Core {
     }
 
     /// The entries of a checkpoint.
-    pub fn entries(&self) -> Vec<Entry> {
-        let mut entries = vec![Entry::Identity(self.identity)];
+    pub fn entries(&self) -> Vec<JournalEntry> {
+        let mut entries = vec![JournalEntry::Identity(self.identity)];
         for tenant in self.tenants.borrow().iter().flatten() {
-            entries.push(Entry::Namespace(tenant.id, tenant.spec()));
+            entries.push(JournalEntry::Namespace(tenant.id, tenant.spec()));
             for (zone, vzone) in (0..).zip(&tenant.state.borrow().vzones) {
                 if !vzone.groups.is_empty() || vzone.end != End::Open {
-                    entries.push(Entry::Vzone(tenant.id, zone, vzone.groups, vzone.end));
+                    entries.push(JournalEntry::Vzone(tenant.id, zone, vzone.groups, vzone.end));
                 }
             }
         }
@@ -727,13 +735,13 @@ impl Tenant {
             doubled: false,
             stops: 0,
         };
-        let asked = Asked::new(spec.qos);
-        Tenant { id, spec, asked, geometry, state: RefCell::new(state), commands: Cell::default(), gates }
+        let qos_state = QosState::new(spec.qos);
+        Tenant { id, spec, qos_state, geometry, state: RefCell::new(state), commands: Cell::default(), gates }
     }
 
     /// Its present specification.
     pub fn spec(&self) -> Spec {
-        Spec { qos: self.asked.qos.get(), ..self.spec.clone() }
+        Spec { qos: self.qos_state.qos.get(), ..self.spec.clone() }
     }
 
     /// Checks that no v-zone beyond the first `zones` holds data.
@@ -750,7 +758,7 @@ impl Tenant {
     pub fn resized(&self, spec: Spec, geometry: Geometry) -> Tenant {
         let state = self.state.borrow();
         let mut vzones = state.vzones.clone();
-        vzones.resize(spec.zones as usize, Vzone::new(Groups::default(), End::Open, 0));
+        vzones.resize(spec.zones as usize, Vzone::new(StripeGroups::default(), End::Open, 0));
         let tenant = Tenant::new(self.id, spec, geometry, vzones, state.opened);
         {
             let mut new = tenant.state.borrow_mut();

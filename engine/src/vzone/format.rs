@@ -38,7 +38,7 @@ const SUM: std::ops::Range<usize> = 4..8;
 
 /// Data that all namespaces of a device have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct DeviceIdentity {
     /// Random, from the creation of the namespaces.
     pub uuid: [u8; 16],
     /// Zones of the device.
@@ -52,7 +52,7 @@ pub struct Identity {
     pub lead_blocks: u32,
 }
 
-impl Identity {
+impl DeviceIdentity {
     /// The mark of journal blocks.
     pub fn mark(&self) -> u64 {
         crate::vzone::format::mark(&self.uuid)
@@ -99,7 +99,7 @@ pub struct Spec {
 
 /// The namespaces of a device, whether they run or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct NamespaceLayout {
     /// V-zones that fit on the device, including those of existing namespaces.
     pub zones: u64,
     /// Writable blocks of each.
@@ -122,7 +122,7 @@ pub enum End {
 
 /// The physical zones of a v-zone: those of its groups, one group behind the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Groups {
+pub struct StripeGroups {
     zones: [u32; MOST_ZONES],
     /// Width and unit of each group.
     shapes: [(u8, u16); MOST_ZONES],
@@ -130,7 +130,7 @@ pub struct Groups {
     used: u8,
 }
 
-impl Groups {
+impl StripeGroups {
     /// Number of groups.
     pub fn len(&self) -> usize {
         self.count as usize
@@ -167,8 +167,8 @@ impl Groups {
     }
 
     /// Returns the first `count` groups alone.
-    pub fn first(&self, count: usize) -> Groups {
-        let mut groups = Groups::default();
+    pub fn first(&self, count: usize) -> StripeGroups {
+        let mut groups = StripeGroups::default();
         for index in 0..count.min(self.len()) {
             if let Some((_, unit, zones)) = self.group(index) {
                 groups.push(zones, unit);
@@ -180,21 +180,21 @@ impl Groups {
 
 /// An entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum JournalEntry {
     /// First in every checkpoint.
-    Identity(Identity),
+    Identity(DeviceIdentity),
     /// A namespace with this number exists.
     Namespace(u32, Spec),
     /// The namespace is removed, and its v-zones are empty.
     Removed(u32),
     /// State of a v-zone, by the numbers of namespace and v-zone.
-    Vzone(u32, u32, Groups, End),
+    Vzone(u32, u32, StripeGroups, End),
 }
 
 /// Header of a journal block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// See [`Identity::mark`].
+pub struct JournalHeader {
+    /// See [`DeviceIdentity::mark`].
     pub mark: u64,
     /// Counts checkpoints.
     pub generation: u64,
@@ -208,13 +208,13 @@ pub struct Head {
 
 /// Blocks of a checkpoint or a record while they are filled.
 #[derive(Default)]
-pub struct Filler {
+pub struct BlockFiller {
     blocks: Vec<(u16, Vec<u8>)>,
 }
 
-impl Filler {
+impl BlockFiller {
     /// Adds an entry, in a new block if need be.
-    pub fn add(&mut self, entry: &Entry) {
+    pub fn add(&mut self, entry: &JournalEntry) {
         let mut bytes = Encoder::default();
         encode(entry, &mut bytes);
         assert!(bytes.0.len() <= BLOCK - HEADER, "a journal entry of {} bytes", bytes.0.len());
@@ -239,7 +239,7 @@ impl Filler {
     }
 
     /// Writes block `index` with its header.
-    pub fn seal(&self, index: usize, head: Head, block: &mut [u8]) {
+    pub fn seal(&self, index: usize, head: JournalHeader, block: &mut [u8]) {
         assert!(index < self.len(), "block {index} of a record or a checkpoint of {} blocks", self.len());
         let (count, entries) = &self.blocks[index];
         let mut bytes = Encoder::default();
@@ -254,7 +254,7 @@ impl Filler {
 }
 
 /// Decodes a journal block; `None` if it is not one, or torn or damaged.
-pub fn read(block: &[u8]) -> Option<(Head, Vec<Entry>)> {
+pub fn read(block: &[u8]) -> Option<(JournalHeader, Vec<JournalEntry>)> {
     let mut from = Decoder(block);
     let (magic, sum) = (from.u32().ok()?, from.u32().ok()?);
     let (mark, generation, serial) = (from.u64().ok()?, from.u64().ok()?, from.u64().ok()?);
@@ -262,8 +262,8 @@ pub fn read(block: &[u8]) -> Option<(Head, Vec<Entry>)> {
     let kind = from.u8().ok()?;
     let right = magic == JOURNAL && version == VERSION && crc32c::crc32c(block.get(SUM.end..)?) == sum;
     let mut from = Decoder(block.get(HEADER..)?);
-    let entries = (0..count).map(|_| decode(&mut from).ok().flatten()).collect::<Option<Vec<Entry>>>();
-    right.then_some((Head { mark, generation, serial, offset, kind }, entries?))
+    let entries = (0..count).map(|_| decode(&mut from).ok().flatten()).collect::<Option<Vec<JournalEntry>>>();
+    right.then_some((JournalHeader { mark, generation, serial, offset, kind }, entries?))
 }
 
 /// Whether a block is a journal block of any version, maybe with one flipped bit in its magic.
@@ -273,23 +273,23 @@ pub fn looks_like_journal(block: &[u8]) -> bool {
     word(0) == JOURNAL || is_nearly(word(0), JOURNAL) && word(SUM.start) == crc32c::crc32c(rest)
 }
 
-fn encode(entry: &Entry, to: &mut Encoder) {
+fn encode(entry: &JournalEntry, to: &mut Encoder) {
     match entry {
-        Entry::Identity(identity) => {
+        JournalEntry::Identity(identity) => {
             to.u8(1).bytes(&identity.uuid).u32(identity.zones).u64(identity.zone_capacity_blocks);
             to.u32(identity.vzone_zones).u32(identity.lead_blocks);
         }
-        Entry::Namespace(id, spec) => {
+        JournalEntry::Namespace(id, spec) => {
             to.u8(2).u32(*id).u32(spec.zones).u32(spec.max_active).u32(spec.max_open);
             let Qos { limits, floors, latency_us } = spec.qos;
             to.u32(spec.essential).u32(spec.weight).u32(limits.requests).u32(limits.blocks);
             to.u32(floors.requests).u32(floors.blocks).u32(latency_us);
             to.u8(spec.name.len() as u8).bytes(spec.name.as_bytes());
         }
-        Entry::Removed(id) => {
+        JournalEntry::Removed(id) => {
             to.u8(3).u32(*id);
         }
-        Entry::Vzone(id, zone, groups, end) => {
+        JournalEntry::Vzone(id, zone, groups, end) => {
             let (kind, blocks) = match end {
                 End::Open => (0, 0),
                 End::Sealed(blocks) => (1, *blocks),
@@ -307,9 +307,9 @@ fn encode(entry: &Entry, to: &mut Encoder) {
 }
 
 /// `None` if the entry is invalid.
-fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
+fn decode(from: &mut Decoder<'_>) -> Result<Option<JournalEntry>, TooShort> {
     Ok(Some(match from.u8()? {
-        1 => Entry::Identity(Identity {
+        1 => JournalEntry::Identity(DeviceIdentity {
             uuid: from.array()?,
             zones: from.u32()?,
             zone_capacity_blocks: from.u64()?,
@@ -324,12 +324,12 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
             let qos = Qos { limits, floors, latency_us: from.u32()? };
             let len = from.u8()?;
             let Ok(name) = String::from_utf8(from.bytes(len as usize)?.to_vec()) else { return Ok(None) };
-            Entry::Namespace(id, Spec { name, zones, max_active, max_open, essential, weight, qos })
+            JournalEntry::Namespace(id, Spec { name, zones, max_active, max_open, essential, weight, qos })
         }
-        3 => Entry::Removed(from.u32()?),
+        3 => JournalEntry::Removed(from.u32()?),
         4 => {
             let (id, zone, kind, blocks) = (from.u32()?, from.u32()?, from.u8()?, from.u64()?);
-            let mut groups = Groups::default();
+            let mut groups = StripeGroups::default();
             for _ in 0..from.u8()? {
                 let (width, unit) = (from.u8()?, from.u16()?);
                 let zones = (0..width).map(|_| from.u32()).collect::<Result<Vec<u32>, TooShort>>()?;
@@ -343,7 +343,7 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<Entry>, TooShort> {
                 2 => End::Finished(blocks),
                 _ => return Ok(None),
             };
-            Entry::Vzone(id, zone, groups, end)
+            JournalEntry::Vzone(id, zone, groups, end)
         }
         _ => return Ok(None),
     }))
@@ -373,22 +373,27 @@ pub fn is_reservation(block: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn entries() -> Vec<Entry> {
-        let mut groups = Groups::default();
+    fn entries() -> Vec<JournalEntry> {
+        let mut groups = StripeGroups::default();
         assert!(groups.push(&[3, 4], 8));
         assert!(groups.push(&[9, 10, 11, 12], 1024));
         let (limits, floors) = (Rates { requests: 700, blocks: 0 }, Rates { requests: 6, blocks: 99 });
         let qos = Qos { limits, floors, latency_us: 1500 };
         let name = "db".into();
-        let identity =
-            Identity { uuid: [7; 16], zones: 40, zone_capacity_blocks: 99, vzone_zones: 16, lead_blocks: 5 };
+        let identity = DeviceIdentity {
+            uuid: [7; 16],
+            zones: 40,
+            zone_capacity_blocks: 99,
+            vzone_zones: 16,
+            lead_blocks: 5,
+        };
         let spec = Spec { name, zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5, qos };
         vec![
-            Entry::Identity(identity),
-            Entry::Namespace(3, spec),
-            Entry::Removed(8),
-            Entry::Vzone(3, 5, groups, End::Finished(77)),
-            Entry::Vzone(3, 6, Groups::default(), End::Sealed(0)),
+            JournalEntry::Identity(identity),
+            JournalEntry::Namespace(3, spec),
+            JournalEntry::Removed(8),
+            JournalEntry::Vzone(3, 5, groups, End::Finished(77)),
+            JournalEntry::Vzone(3, 6, StripeGroups::default(), End::Sealed(0)),
         ]
     }
 
@@ -396,7 +401,8 @@ mod tests {
     fn vzone_capacity_is_whole_segments_with_small_loss() {
         let of = |vzone_zones, zone_capacity_blocks| {
             let uuid = [0; 16];
-            Identity { uuid, zones: 99, zone_capacity_blocks, vzone_zones, lead_blocks: 1 }.vzone_blocks()
+            DeviceIdentity { uuid, zones: 99, zone_capacity_blocks, vzone_zones, lead_blocks: 1 }
+                .vzone_blocks()
         };
         assert_eq!((of(2, 6144), of(16, 275_712)), (23 * 512, 8615 * 512));
         assert_eq!((of(1, 4), of(3, 16), of(3, 24), of(16, 17)), (3, 45, 68, 256));
@@ -404,9 +410,9 @@ mod tests {
 
     #[test]
     fn vzone_metadata_reads_back_and_rejects_changed_bytes() {
-        let mut filler = Filler::default();
+        let mut filler = BlockFiller::default();
         entries().iter().for_each(|entry| filler.add(entry));
-        let head = Head { mark: 5, generation: 9, serial: 1000, offset: 3, kind: 2 };
+        let head = JournalHeader { mark: 5, generation: 9, serial: 1000, offset: 3, kind: 2 };
         let mut block = vec![0; BLOCK];
         filler.seal(0, head, &mut block);
         assert_eq!(read(&block), Some((head, entries())));
@@ -420,7 +426,7 @@ mod tests {
 
     #[test]
     fn vzone_metadata_entries_continue_in_next_block() {
-        let mut filler = Filler::default();
+        let mut filler = BlockFiller::default();
         let mut all = Vec::new();
         for _ in 0..100 {
             entries().iter().for_each(|entry| filler.add(entry));
@@ -430,7 +436,7 @@ mod tests {
         let mut found = Vec::new();
         for index in 0..filler.len() {
             let mut block = vec![0; BLOCK];
-            let head = Head { mark: 0, generation: 0, serial: 0, offset: index as u32, kind: 1 };
+            let head = JournalHeader { mark: 0, generation: 0, serial: 0, offset: index as u32, kind: 1 };
             filler.seal(index, head, &mut block);
             found.extend(read(&block).unwrap().1);
         }
@@ -439,7 +445,7 @@ mod tests {
 
     #[test]
     fn stripe_groups_keep_order_and_refuse_excess_zones() {
-        let mut groups = Groups::default();
+        let mut groups = StripeGroups::default();
         assert!(groups.push(&[1, 2], 8) && groups.push(&[5], 8));
         assert_eq!(groups.group(1), Some((1, 8, &[5][..])));
         assert_eq!(groups.group(2), None);

@@ -8,15 +8,15 @@ use crate::{
     buf::Buf,
     device::{Command, DeviceError, Status, Zones},
     vzone::{
-        core::Core,
-        format::{Entry, Filler, Head},
+        core::NamespaceCore,
+        format::{BlockFiller, JournalEntry, JournalHeader},
     },
     zone::{Lba, ZoneIndex},
 };
 
-impl Core {
+impl NamespaceCore {
     /// Writes a record. Once it is durable `apply` is called, before anything else happens.
-    pub async fn record(&self, entry: Entry, apply: impl FnOnce()) -> Result<(), DeviceError> {
+    pub async fn record(&self, entry: JournalEntry, apply: impl FnOnce()) -> Result<(), DeviceError> {
         let _turn = self.journal.turn.take().await;
         self.check()?;
         let result = self.record_now(&entry).await;
@@ -27,11 +27,11 @@ impl Core {
         result
     }
 
-    async fn record_now(&self, entry: &Entry) -> Result<(), DeviceError> {
+    async fn record_now(&self, entry: &JournalEntry) -> Result<(), DeviceError> {
         if self.journal.place.get().1 as u64 >= self.identity.zone_capacity_blocks {
             self.checkpoint_now().await?;
         }
-        let mut filler = Filler::default();
+        let mut filler = BlockFiller::default();
         filler.add(entry);
         let (zone, offset) = self.journal.place.get();
         self.write_block(&filler, 0, 0, (zone, offset)).await?;
@@ -60,7 +60,7 @@ impl Core {
         let consistent = self.arbiter.borrow().audit(self.claims().into_iter());
         assert_eq!(consistent, Ok(()), "owners of physical zones at a checkpoint of the journal");
         self.reset_head(zone).await?;
-        let mut filler = Filler::default();
+        let mut filler = BlockFiller::default();
         self.entries().iter().for_each(|entry| filler.add(entry));
         if filler.len() as u64 >= self.identity.zone_capacity_blocks {
             return Err(Status::CapacityExceeded.into());
@@ -87,7 +87,7 @@ impl Core {
 
     async fn write_block(
         &self,
-        filler: &Filler,
+        filler: &BlockFiller,
         index: usize,
         kind: u8,
         (zone, offset): (u32, u32),
@@ -97,7 +97,7 @@ impl Core {
             zone < 2 && (offset as u64) < capacity,
             "journal block {offset} of zone {zone}, of 2 zones of {capacity} blocks"
         );
-        let head = Head {
+        let head = JournalHeader {
             mark: self.identity.mark(),
             generation: self.journal.generation.get(),
             serial: self.arbiter.borrow().serial(),

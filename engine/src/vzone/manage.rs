@@ -6,10 +6,10 @@ use crate::{
     runtime::{COPY, MOST_WORK, SLICE, give_way, work},
     vzone::{
         balloon::floor_power,
-        core::{Core, Tenant, Want},
-        format::{End, Entry, Groups, reservation},
-        shape::Shape,
-        transfer::{Flight, Stretch},
+        core::{AllocationPurpose, NamespaceCore, Tenant},
+        format::{End, JournalEntry, StripeGroups, reservation},
+        shape::GroupShape,
+        transfer::{GroupRange, GroupTransfer},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -35,10 +35,10 @@ pub(super) fn is_out(error: DeviceError) -> bool {
     out.map(DeviceError::from).contains(&error)
 }
 
-impl Core {
+impl NamespaceCore {
     /// Finishes v-zones, each in the turn of its ticket.
     pub async fn finish(
-        self: &Rc<Core>,
+        self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
         zones: Vec<(usize, u64)>,
     ) -> Result<(), DeviceError> {
@@ -54,7 +54,11 @@ impl Core {
 
     /// Finishes a v-zone. Its end is recorded before its physical zones become full, since their write pointers do not
     /// show it any more then.
-    async fn finish_one(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
+    async fn finish_one(
+        self: &Rc<NamespaceCore>,
+        tenant: &Rc<Tenant>,
+        zone: usize,
+    ) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         vzone.failed.map_or(Ok(()), Err)?;
         let capacity = tenant.geometry.zone_capacity_blocks;
@@ -67,7 +71,7 @@ impl Core {
         let end = End::Finished(vzone.tail);
         let owner = tenant.clone();
         let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
-        self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await?;
+        self.record(JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await?;
         let finished = self.finish_last(tenant, zone).await;
         if finished.is_err() {
             self.stick(tenant, zone);
@@ -108,7 +112,7 @@ impl Core {
 
     /// Resets v-zones, each in the turn of its ticket.
     pub async fn reset(
-        self: &Rc<Core>,
+        self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
         zones: Vec<(usize, u64)>,
     ) -> Result<(), DeviceError> {
@@ -122,14 +126,19 @@ impl Core {
     }
 
     /// Resets a v-zone. It is empty once the journal has recorded that it has no zones; these are reset later.
-    async fn reset_one(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
+    async fn reset_one(
+        self: &Rc<NamespaceCore>,
+        tenant: &Rc<Tenant>,
+        zone: usize,
+    ) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.groups.is_empty() && vzone.end == End::Open {
             return Ok(());
         }
         let (core, owner) = (self.clone(), tenant.clone());
         let apply = move || core.empty(&owner, zone);
-        self.record(Entry::Vzone(tenant.id, zone as u32, Groups::default(), End::Open), apply).await
+        self.record(JournalEntry::Vzone(tenant.id, zone as u32, StripeGroups::default(), End::Open), apply)
+            .await
     }
 
     /// Takes all zones from a v-zone.
@@ -150,11 +159,11 @@ impl Core {
 
     /// Relocates the last group of a v-zone, in the turn of its ticket.
     pub async fn relocate(
-        self: &Rc<Core>,
+        self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
         zone: usize,
         ticket: u64,
-        flights: &mut Vec<Flight>,
+        flights: &mut Vec<GroupTransfer>,
     ) -> Result<(), DeviceError> {
         tenant.enter(zone, ticket).await;
         let _turn = self.moving.take().await;
@@ -198,10 +207,10 @@ impl Core {
     /// new zones are recorded instead of the old ones; these are released. If the zones were not finished and the
     /// tenant wants to write meanwhile, the v-zone is recorded as open again, and keeps its group.
     async fn relocate_now(
-        self: &Rc<Core>,
+        self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
         (zone, ticket): (usize, u64),
-        flights: &mut Vec<Flight>,
+        flights: &mut Vec<GroupTransfer>,
     ) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.failed.is_some() {
@@ -250,7 +259,9 @@ impl Core {
                 state.vzones[zone].end = End::Open;
                 (state.stops, state.last_write_us) = ((state.stops + 1).min(MOST_STOPS), now_us);
             };
-            return self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, End::Open), apply).await;
+            return self
+                .record(JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, End::Open), apply)
+                .await;
         };
         self.flush_device().await?;
         let (core, owner) = (self.clone(), tenant.clone());
@@ -275,7 +286,7 @@ impl Core {
             core.give_up(old);
             core.moved_groups.set(core.moved_groups.get() + 1);
         };
-        self.record(Entry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
+        self.record(JournalEntry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
     }
 
     /// Lets source and target of a relocation be active at once, if the namespace may have another active v-zone, and
@@ -303,7 +314,7 @@ impl Core {
         let end = End::Sealed(vzone.tail);
         let owner = tenant.clone();
         let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
-        self.record(Entry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await
+        self.record(JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await
     }
 
     /// Gives back the active zones of a v-zone in which a write has failed. It is relocated, and can be written again,
@@ -334,12 +345,12 @@ impl Core {
     async fn copy(
         &self,
         tenant: &Tenant,
-        (shape, old): (Shape, &[u32]),
-        (mut groups, width): (Groups, u32),
+        (shape, old): (GroupShape, &[u32]),
+        (mut groups, width): (StripeGroups, u32),
         length: u64,
-        flights: &mut Vec<Flight>,
+        flights: &mut Vec<GroupTransfer>,
         is_to_stop: impl Fn() -> bool,
-    ) -> Result<Option<Groups>, DeviceError> {
+    ) -> Result<Option<StripeGroups>, DeviceError> {
         let mut at = 0;
         while at < length {
             if is_to_stop() {
@@ -347,7 +358,7 @@ impl Core {
             }
             let filled = ((length - at) / shape.zone_blocks) as u32;
             let most = floor_power(filled.min(shape.width)).max(width);
-            let taken = self.allocate(tenant, Want::Moved { least: width, most }).await?;
+            let taken = self.allocate(tenant, AllocationPurpose::Moved { least: width, most }).await?;
             let fits = groups.push(&taken.zones, taken.unit_blocks);
             assert!(fits, "a group of {:?}, with units of {} blocks", taken.zones, taken.unit_blocks);
             self.copying.borrow_mut().extend(&taken.zones);
@@ -377,14 +388,14 @@ impl Core {
     /// Copies blocks of a group to the start of another one; `false` if it had to stop before the end.
     async fn copy_group(
         &self,
-        (old_shape, old, from): (Shape, &[u32], u64),
-        (new_shape, new): (Shape, &[u32]),
+        (old_shape, old, from): (GroupShape, &[u32], u64),
+        (new_shape, new): (GroupShape, &[u32]),
         blocks: u64,
-        flights: &mut Vec<Flight>,
+        flights: &mut Vec<GroupTransfer>,
         is_to_stop: impl Fn() -> bool,
     ) -> Result<bool, DeviceError> {
         let most = MOST_COPIED.min(self.device.geometry().max_transfer_blocks) as u64;
-        let stretch = |shape, zones, range: Range<u64>| Stretch { shape, zones, range, at: 0 };
+        let stretch = |shape, zones, range: Range<u64>| GroupRange { shape, zones, range, at: 0 };
         let (mut begun, mut written, mut result) = (0, Buf::default(), Ok(()));
         let mut reads = VecDeque::with_capacity(READS_AHEAD);
         loop {
@@ -419,7 +430,7 @@ fn is_limit(error: DeviceError) -> bool {
 }
 
 /// Task that reserves zones when too few are ready.
-pub(super) async fn supply(core: Rc<Core>) {
+pub(super) async fn supply(core: Rc<NamespaceCore>) {
     loop {
         let binding = core.binding.take().await;
         if core.check().is_err() {
@@ -462,7 +473,7 @@ pub(super) async fn supply(core: Rc<Core>) {
 }
 
 /// Task that resets released zones.
-pub(super) async fn clean(core: Rc<Core>) {
+pub(super) async fn clean(core: Rc<NamespaceCore>) {
     loop {
         if core.check().is_err() {
             return;

@@ -2,42 +2,42 @@
 //!
 //! docs/NAMESPACES.md is the design: the layout, the order in which writes become durable, and why no physical zone
 //! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`qos`], [`limit`],
-//! [`restraint`], [`arbiter`] and [`mod@format`] decide without waiting; [`core`](self) holds the state of running
-//! namespaces; `request`, `manage` and `recover` are their operations, and `front` admits the requests of clients.
+//! [`throttle`], [`arbiter`] and [`mod@format`] decide without waiting; [`core`](self) holds the state of running
+//! namespaces; `request`, `manage` and `recover` are their operations, and `admit` admits the requests of clients.
 
 pub mod admission;
 pub mod arbiter;
 pub mod balloon;
-pub mod behaviour;
 pub mod congestion;
 pub mod error;
 pub mod format;
 pub mod limit;
+pub mod options;
 pub mod qos;
-pub mod restraint;
 pub mod shape;
+pub mod throttle;
 
-mod asked;
+mod admit;
 mod core;
-mod crew;
-mod front;
 mod journal;
 mod manage;
+mod qos_state;
 mod recover;
 mod request;
 mod transfer;
+mod workers;
 
 pub use self::{
-    behaviour::{Behaviour, Clock, PATIENCE_US},
+    admit::AdmittedRequest,
     error::VzoneError,
-    format::{Layout, Spec},
-    front::Passed,
+    format::{NamespaceLayout, Spec},
+    options::{Clock, NamespaceOptions, PATIENCE_US},
     qos::{Qos, Rates},
 };
 
 use self::{
-    core::{Core, Job, Tenant, Vzone},
-    format::{Entry, Groups, MOST_NAMESPACES},
+    core::{NamespaceCore, Tenant, Vzone, WorkerJob},
+    format::{JournalEntry, MOST_NAMESPACES, StripeGroups},
 };
 use crate::{
     buf::Buf,
@@ -80,7 +80,7 @@ pub struct NamespaceStatus {
 /// device, until [`Runtime::clear`].
 #[derive(Clone)]
 pub struct Namespaces {
-    core: Rc<Core>,
+    core: Rc<NamespaceCore>,
     patience_us: u64,
 }
 
@@ -115,7 +115,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// When there are none, or the journal is damaged.
-    pub async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneError> {
+    pub async fn look(device: Rc<dyn ZonedDevice>) -> Result<NamespaceLayout, VzoneError> {
         recover::look(device).await
     }
 
@@ -135,10 +135,10 @@ impl Namespaces {
     pub async fn open(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
-        behaviour: Behaviour,
+        options: NamespaceOptions,
     ) -> Result<Namespaces, VzoneError> {
-        let patience_us = behaviour.patience_us;
-        let core = recover::open(runtime, device, behaviour).await?;
+        let patience_us = options.patience_us;
+        let core = recover::open(runtime, device, options).await?;
         core.note_promises();
         // Before anybody else gets a ticket.
         for tenant in core.tenants() {
@@ -170,7 +170,7 @@ impl Namespaces {
             return Err(VzoneError::TooMany);
         }
         let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
-        let vzone = Vzone::new(Groups::default(), format::End::Open, 0);
+        let vzone = Vzone::new(StripeGroups::default(), format::End::Open, 0);
         let vzones = vec![vzone; spec.zones as usize];
         let serial = core.arbiter.borrow().serial();
         let tenant = Rc::new(Tenant::new(id as u32, spec.clone(), geometry, vzones, serial));
@@ -184,7 +184,7 @@ impl Namespaces {
         }
         let added = tenant.clone();
         let apply = move || added.state.borrow_mut().removed = false;
-        core.record(Entry::Namespace(id as u32, spec), apply).await?;
+        core.record(JournalEntry::Namespace(id as u32, spec), apply).await?;
         core.note_promises();
         Ok(Namespace { core: core.clone(), tenant })
     }
@@ -204,7 +204,7 @@ impl Namespaces {
         old.check_size(zones)?;
         old.state.borrow_mut().removed = true;
         let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
-        let (all, entry) = (core.clone(), Entry::Namespace(old.id, spec.clone()));
+        let (all, entry) = (core.clone(), JournalEntry::Namespace(old.id, spec.clone()));
         let mut resized = None;
         let apply = || {
             // Copied only now: a flush for others may have marked losses in the old one meanwhile.
@@ -232,12 +232,12 @@ impl Namespaces {
         let entry = Spec { qos, ..tenant.spec() };
         let (all, changed) = (core.clone(), tenant.clone());
         let apply = move || {
-            if changed.asked.qos.replace(qos) != qos {
-                changed.asked.standing.take();
+            if changed.qos_state.qos.replace(qos) != qos {
+                changed.qos_state.standing.take();
             }
             all.note_promises();
         };
-        core.record(Entry::Namespace(tenant.id, entry), apply).await?;
+        core.record(JournalEntry::Namespace(tenant.id, entry), apply).await?;
         Ok(Namespace { core: core.clone(), tenant })
     }
 
@@ -273,7 +273,7 @@ impl Namespaces {
             core.tenants.borrow_mut()[gone.id as usize] = None;
             core.note_promises();
         };
-        Ok(self.core.record(Entry::Removed(tenant.id), apply).await?)
+        Ok(self.core.record(JournalEntry::Removed(tenant.id), apply).await?)
     }
 
     /// The existing namespaces, in the order of their numbers.
@@ -396,7 +396,7 @@ impl Namespaces {
 /// One namespace: a zoned device of its own.
 #[derive(Clone)]
 pub struct Namespace {
-    core: Rc<Core>,
+    core: Rc<NamespaceCore>,
     tenant: Rc<Tenant>,
 }
 
@@ -427,19 +427,23 @@ impl Namespace {
             read_blocks: state.vzones.iter().map(|vzone| vzone.reads.blocks()).sum(),
             read_window_blocks: self.core.window.get().blocks().filter(|blocks| *blocks < u64::MAX),
             tokens: open().map(|vzone| vzone.tokens.blocks()).sum(),
-            held_to: self.tenant.asked.held_to(),
-            out_of_reach: self.tenant.asked.standing.get().out_of_reach(),
+            held_to: self.tenant.qos_state.held_to(),
+            out_of_reach: self.tenant.qos_state.standing.get().out_of_reach(),
         }
     }
 
     /// Waits until a client's read or write of `blocks` blocks is admitted, in order of arrival. `sleep` waits for a
     /// number of microseconds, sometimes a little longer. [`Namespace::answered`] has to follow.
-    pub async fn admit<F: Future<Output = ()>>(&self, blocks: u64, sleep: impl Fn(u64) -> F) -> Passed {
+    pub async fn admit<F: Future<Output = ()>>(
+        &self,
+        blocks: u64,
+        sleep: impl Fn(u64) -> F,
+    ) -> AdmittedRequest {
         self.core.let_in(&self.tenant, blocks, sleep).await
     }
 
     /// Counts the completion of an admitted request of `blocks` blocks.
-    pub fn answered(&self, passed: Passed, blocks: u64) {
+    pub fn answered(&self, passed: AdmittedRequest, blocks: u64) {
         self.core.answered(&self.tenant, passed, blocks);
     }
 
@@ -460,7 +464,7 @@ impl Namespace {
                 let zone = zone.0 as usize;
                 let turn = state.vzones[zone].turn();
                 drop(state);
-                Ok(self.employ(Job::Read { zone, turn, from, data }))
+                Ok(self.employ(WorkerJob::Read { zone, turn, from, data }))
             }
             Command::Write { lba, data, oob, fua } => {
                 let blocks = geometry.check_buffers(&data, &oob, geometry.max_transfer_blocks)?;
@@ -476,7 +480,7 @@ impl Namespace {
             }
             Command::Flush => {
                 drop(state);
-                Ok(self.employ(Job::Flush))
+                Ok(self.employ(WorkerJob::Flush))
             }
             Command::Open { zones: Zones::All, zrwa: true } => Err(Status::InvalidField),
             Command::Open { zones: Zones::All, .. } => state.table.open_all().map(|()| done()),
@@ -498,7 +502,7 @@ impl Namespace {
                 let mut ticket = |zone: ZoneIndex| (zone.0 as usize, state.vzones[zone.0 as usize].ticket());
                 let turns = chosen.into_iter().map(&mut ticket).collect();
                 drop(state);
-                Ok(self.employ(if finish { Job::Finish(turns) } else { Job::Reset(turns) }))
+                Ok(self.employ(if finish { WorkerJob::Finish(turns) } else { WorkerJob::Reset(turns) }))
             }
             Command::FlushZrwa { last } => state.table.flush_zrwa(last).map(|_| done()),
             Command::Report { first, count } => {
@@ -508,7 +512,7 @@ impl Namespace {
         }
     }
 
-    fn employ(&self, job: Job) -> Completion {
+    fn employ(&self, job: WorkerJob) -> Completion {
         self.core.employ(&self.tenant, job)
     }
 
@@ -520,7 +524,7 @@ impl Namespace {
             let begins = (from == 0).then(|| state.begin());
             (state.vzones[zone].ticket(), begins)
         };
-        self.employ(Job::Write { zone, ticket, from, data, fua, begins })
+        self.employ(WorkerJob::Write { zone, ticket, from, data, fua, begins })
     }
 }
 

@@ -10,17 +10,17 @@ use crate::{
     evidence::{Presence, presence, read_verified},
     runtime::Runtime,
     vzone::{
-        arbiter::{Arbiter, Owner},
+        arbiter::{Arbiter, ZoneOwner},
         balloon::floor_power,
-        behaviour::Behaviour,
-        core::{Core, Journal, Tenant, Vzone},
+        core::{Journal, NamespaceCore, Tenant, Vzone},
         error::VzoneError,
         format::{
-            End, Entry, Filler, Groups, Head, Identity, Layout, MOST_NAME, MOST_NAMESPACES, MOST_ZONES, Spec,
-            is_reservation, looks_like_journal, mark, read,
+            BlockFiller, DeviceIdentity, End, JournalEntry, JournalHeader, MOST_NAME, MOST_NAMESPACES,
+            MOST_ZONES, NamespaceLayout, Spec, StripeGroups, is_reservation, looks_like_journal, mark, read,
         },
         manage::is_out,
-        shape::Shape,
+        options::NamespaceOptions,
+        shape::GroupShape,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
@@ -79,17 +79,17 @@ fn lead_blocks(device: &dyn ZonedDevice) -> u32 {
 }
 
 /// Zones for v-zones: the others are the journal's, kept reserved, or needed for relocation.
-pub(super) fn usable_zones(identity: &Identity, geometry: &Geometry) -> u32 {
+pub(super) fn usable_zones(identity: &DeviceIdentity, geometry: &Geometry) -> u32 {
     identity.zones.saturating_sub(2 + Budget::of(geometry).kept + identity.vzone_zones)
 }
 
 /// V-zones that fit on a device of this shape.
-pub(super) fn room(identity: &Identity, geometry: &Geometry) -> u64 {
+pub(super) fn room(identity: &DeviceIdentity, geometry: &Geometry) -> u64 {
     (usable_zones(identity, geometry) / identity.vzone_zones) as u64
 }
 
 /// The geometry of a namespace on a device of this shape.
-pub(super) fn geometry_of(device: &Geometry, identity: &Identity, spec: &Spec) -> Geometry {
+pub(super) fn geometry_of(device: &Geometry, identity: &DeviceIdentity, spec: &Spec) -> Geometry {
     let capacity = identity.vzone_blocks();
     Geometry {
         zones: spec.zones,
@@ -116,7 +116,7 @@ pub(super) async fn create(
     vzone_zones: u32,
 ) -> Result<(), VzoneError> {
     let geometry = device.geometry().clone();
-    let identity = Identity {
+    let identity = DeviceIdentity {
         uuid,
         zones: geometry.zones,
         zone_capacity_blocks: geometry.zone_capacity_blocks,
@@ -135,9 +135,9 @@ pub(super) async fn create(
     if zones.iter().any(|zone| zone.state != ZoneState::Empty) {
         return Err(VzoneError::NotEmpty);
     }
-    let mut filler = Filler::default();
-    filler.add(&Entry::Identity(identity));
-    let head = Head { mark: mark(&uuid), generation: 1, serial: 0, offset: 0, kind: 2 };
+    let mut filler = BlockFiller::default();
+    filler.add(&JournalEntry::Identity(identity));
+    let head = JournalHeader { mark: mark(&uuid), generation: 1, serial: 0, offset: 0, kind: 2 };
     let mut block = crate::buf::BufMut::zeroed(BLOCK);
     filler.seal(0, head, &mut block);
     device.submit(Command::write(Lba(0), block.freeze(), true)).await.result?;
@@ -152,12 +152,12 @@ async fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneInfo>, DeviceError> 
 
 /// The contents of one journal zone.
 #[derive(Default)]
-struct Said {
+struct JournalZone {
     zone: u32,
     /// Mark and generation of its blocks, if one of them is valid.
     of: Option<(u64, u64)>,
     serial: u64,
-    entries: Vec<Entry>,
+    entries: Vec<JournalEntry>,
     /// Whether its checkpoint is complete, and whether there are records behind it.
     whole: bool,
     records: bool,
@@ -165,12 +165,12 @@ struct Said {
     damaged: Option<VzoneError>,
 }
 
-async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Said, VzoneError> {
+async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<JournalZone, VzoneError> {
     if zone.state == ZoneState::Offline {
         // Its end is not known.
         return Err(DeviceError::from(Status::ZoneIsOffline).into());
     }
-    let mut said = Said { zone: zone.zone.0, ..Said::default() };
+    let mut said = JournalZone { zone: zone.zone.0, ..JournalZone::default() };
     let end = if zone.state == ZoneState::Full { zone.capacity_blocks } else { zone.wp_blocks };
     let most = READ_BLOCKS.min(device.geometry().max_transfer_blocks as u64);
     for from in (0..end).step_by(most as usize) {
@@ -200,9 +200,9 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Said,
     Ok(said)
 }
 
-impl Said {
+impl JournalZone {
     /// Adds the contents of block `block`.
-    fn add(&mut self, head: Head, entries: Vec<Entry>, block: u64) {
+    fn add(&mut self, head: JournalHeader, entries: Vec<JournalEntry>, block: u64) {
         self.of = Some((head.mark, head.generation));
         self.records |= head.kind == 0;
         // Records follow a complete checkpoint, and nothing else does.
@@ -225,35 +225,35 @@ impl Said {
 
     /// Whether `other` makes up for damage in it: a checkpoint repeats the state of the journal before it, which is
     /// reset before a record follows the checkpoint.
-    fn is_covered_by(&self, other: &Said) -> bool {
+    fn is_covered_by(&self, other: &JournalZone) -> bool {
         self.zone != other.zone && !(self.records && self.generation() > other.generation())
     }
 }
 
 /// The state that the journal describes, all entries applied.
 struct Books {
-    identity: Identity,
+    identity: DeviceIdentity,
     namespaces: BTreeMap<u32, Spec>,
-    vzones: BTreeMap<(u32, u32), (Groups, End)>,
+    vzones: BTreeMap<(u32, u32), (StripeGroups, End)>,
 }
 
-fn replay(entries: Vec<Entry>) -> Option<Books> {
+fn replay(entries: Vec<JournalEntry>) -> Option<Books> {
     let mut entries = entries.into_iter();
-    let Some(Entry::Identity(identity)) = entries.next() else { return None };
+    let Some(JournalEntry::Identity(identity)) = entries.next() else { return None };
     let mut books = Books { identity, namespaces: BTreeMap::new(), vzones: BTreeMap::new() };
     for entry in entries {
         match entry {
-            Entry::Identity(_) => return None,
-            Entry::Namespace(id, spec) => {
+            JournalEntry::Identity(_) => return None,
+            JournalEntry::Namespace(id, spec) => {
                 // It may have become smaller; the v-zones that it lost were empty.
                 books.vzones.retain(|(owner, zone), _| *owner != id || *zone < spec.zones);
                 books.namespaces.insert(id, spec);
             }
-            Entry::Removed(id) => {
+            JournalEntry::Removed(id) => {
                 books.namespaces.remove(&id);
                 books.vzones.retain(|(owner, _), _| *owner != id);
             }
-            Entry::Vzone(id, zone, groups, end) => _ = books.vzones.insert((id, zone), (groups, end)),
+            JournalEntry::Vzone(id, zone, groups, end) => _ = books.vzones.insert((id, zone), (groups, end)),
         }
     }
     Some(books)
@@ -270,8 +270,8 @@ impl Books {
         };
         let known = |(id, zone): &(u32, u32)| self.namespaces.get(id).is_some_and(|spec| *zone < spec.zones);
         let most = identity.vzone_zones as usize;
-        let blocks = |groups: &Groups| groups.zones().len() as u64 * identity.data_blocks();
-        let ends = |(groups, end): &(Groups, End)| {
+        let blocks = |groups: &StripeGroups| groups.zones().len() as u64 * identity.data_blocks();
+        let ends = |(groups, end): &(StripeGroups, End)| {
             let most = blocks(groups).min(identity.vzone_blocks());
             match end {
                 End::Open => true,
@@ -282,7 +282,7 @@ impl Books {
                 End::Finished(tail) => *tail <= most,
             }
         };
-        let widths = |groups: &Groups| {
+        let widths = |groups: &StripeGroups| {
             let mut all = (0..groups.len()).filter_map(|index| groups.group(index));
             all.all(|(width, ..)| width.is_power_of_two())
         };
@@ -314,8 +314,8 @@ fn has_shape(spec: &Spec, vzone_zones: u32) -> bool {
 
 /// The contents of a v-zone, by the write pointers of its physical zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Settled {
-    groups: Groups,
+struct VzoneContents {
+    groups: StripeGroups,
     end: End,
     tail: u64,
 }
@@ -325,53 +325,58 @@ struct Settled {
 /// It ends at the first missing block. Later groups contain no promised data, and neither does a group without its
 /// first block. If a zone has blocks beyond that end, the v-zone cannot be written there: it is sealed, and its last
 /// group is relocated.
-fn settle(groups: &Groups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> Settled {
+fn settle(groups: &StripeGroups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> VzoneContents {
     let mut tail = 0;
     for index in 0..groups.len() {
         let Some((width, unit_blocks, zones)) = groups.group(index) else { break };
-        let shape = Shape { width, unit_blocks, zone_blocks };
+        let shape = GroupShape { width, unit_blocks, zone_blocks };
         let found: Vec<u64> = zones.iter().map(|zone| have(*zone)).collect();
         let prefix = shape.prefix(&found);
         if prefix == 0 {
-            return Settled { groups: groups.first(index), end: End::Open, tail };
+            return VzoneContents { groups: groups.first(index), end: End::Open, tail };
         }
         tail += prefix;
         if prefix < shape.blocks() {
             let end = if shape.is_torn(&found) { End::Sealed(tail) } else { End::Open };
-            return Settled { groups: groups.first(index + 1), end, tail };
+            return VzoneContents { groups: groups.first(index + 1), end, tail };
         }
     }
-    Settled { groups: *groups, end: End::Open, tail }
+    VzoneContents { groups: *groups, end: End::Open, tail }
 }
 
 /// Finds the contents of a v-zone, by the journal and its physical zones. The end of an open one with a worn zone is
 /// not known, and that zone may come back: it keeps all its groups, and is taken to be as long as its other zones
 /// allow.
-fn settle_known(groups: &Groups, end: End, identity: &Identity, zones: &[ZoneInfo]) -> Settled {
+fn settle_known(
+    groups: &StripeGroups,
+    end: End,
+    identity: &DeviceIdentity,
+    zones: &[ZoneInfo],
+) -> VzoneContents {
     let (zone_blocks, capacity) = (identity.data_blocks(), identity.vzone_blocks());
     let have = |zone: u32| zone_data(&zones[zone as usize], identity);
     match end {
         End::Open => {
             let settled = settle(groups, zone_blocks, have);
             match worn(groups, zones) {
-                Some(_) => Settled { groups: *groups, end, tail: settled.tail.min(capacity) },
+                Some(_) => VzoneContents { groups: *groups, end, tail: settled.tail.min(capacity) },
                 // It is full, and the zones of its last group may have been being finished.
-                None if settled.tail >= capacity => Settled { end, tail: capacity, ..settled },
+                None if settled.tail >= capacity => VzoneContents { end, tail: capacity, ..settled },
                 None => settled,
             }
         }
-        End::Sealed(tail) | End::Finished(tail) => Settled { groups: *groups, end, tail },
+        End::Sealed(tail) | End::Finished(tail) => VzoneContents { groups: *groups, end, tail },
     }
 }
 
 /// The worst state of the zones of these groups, if one is worn.
-fn worn(groups: &Groups, zones: &[ZoneInfo]) -> Option<ZoneState> {
+fn worn(groups: &StripeGroups, zones: &[ZoneInfo]) -> Option<ZoneState> {
     let is = |state| groups.zones().iter().any(|zone| zones[*zone as usize].state == state);
     [ZoneState::Offline, ZoneState::ReadOnly].into_iter().find(|state| is(*state))
 }
 
 /// The journal and the zones of a device, as read.
-struct Found {
+struct DeviceContents {
     /// Zone of the newest checkpoint.
     zone: u32,
     generation: u64,
@@ -380,7 +385,7 @@ struct Found {
     zones: Vec<ZoneInfo>,
 }
 
-async fn find(device: &dyn ZonedDevice) -> Result<Found, VzoneError> {
+async fn find(device: &dyn ZonedDevice) -> Result<DeviceContents, VzoneError> {
     let zones = report(device).await?;
     let mut journals = Vec::new();
     for zone in zones.iter().take(2) {
@@ -393,28 +398,28 @@ async fn find(device: &dyn ZonedDevice) -> Result<Found, VzoneError> {
     }
     let zone = newest.ok_or(VzoneError::None)?.zone;
     let newest = journals.into_iter().find(|said| said.zone == zone).ok_or(VzoneError::None)?;
-    let Said { serial, entries, of, .. } = newest;
+    let JournalZone { serial, entries, of, .. } = newest;
     let (mark, generation) = of.ok_or(VzoneError::None)?;
     let is_own = |books: &Books| mark == books.identity.mark() && generation.max(serial) < MOST_COUNTED;
     let books = replay(entries).filter(|books| is_own(books) && books.are_sane(device.geometry()));
-    Ok(Found { zone, generation, serial, books: books.ok_or(VzoneError::Absurd)?, zones })
+    Ok(DeviceContents { zone, generation, serial, books: books.ok_or(VzoneError::Absurd)?, zones })
 }
 
 /// Recovers the namespaces of a device, and lets them run.
 pub(super) async fn open(
     runtime: &Runtime,
     device: Rc<dyn ZonedDevice>,
-    behaviour: Behaviour,
-) -> Result<Rc<Core>, VzoneError> {
+    options: NamespaceOptions,
+) -> Result<Rc<NamespaceCore>, VzoneError> {
     // A killed process may have left completed writes in a volatile cache.
     device.submit(Command::Flush).await.result?;
     let geometry = device.geometry().clone();
-    let Found { zone, generation, serial, books, zones } = find(&*device).await?;
+    let DeviceContents { zone, generation, serial, books, zones } = find(&*device).await?;
     let Budget { limit, kept } = Budget::of(&geometry);
-    let core = Rc::new(Core {
+    let core = Rc::new(NamespaceCore {
         arbiter: RefCell::new(Arbiter::new(geometry.zones, limit, kept, serial)),
         journal: Journal::new(zone, generation),
-        ..Core::new(runtime, device, behaviour, books.identity)
+        ..NamespaceCore::new(runtime, device, options, books.identity)
     });
     core.note_worn(&zones);
     let unfinished = take_over(&core, &books, &zones);
@@ -438,14 +443,14 @@ pub(super) async fn are_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, Vzon
 }
 
 /// Lists the namespaces of a device, which is not changed.
-pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneError> {
-    let Found { books, zones, .. } = find(&*device).await?;
+pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<NamespaceLayout, VzoneError> {
+    let DeviceContents { books, zones, .. } = find(&*device).await?;
     let written = |id: u32| {
         let own = books.vzones.range((id, 0)..=(id, u32::MAX));
         own.map(|(_, (groups, end))| settle_known(groups, *end, &books.identity, &zones).tail).sum()
     };
     let namespaces = books.namespaces.iter().map(|(id, spec)| (spec.clone(), written(*id))).collect();
-    Ok(Layout {
+    Ok(NamespaceLayout {
         zones: room(&books.identity, device.geometry()),
         zone_capacity_blocks: books.identity.vzone_blocks(),
         namespaces,
@@ -455,7 +460,7 @@ pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<Layout, VzoneErr
 /// Empties a device without namespaces. The journal goes last, its older zone before the newer one: so an interrupted
 /// call can be repeated.
 pub(super) async fn dissolve(device: Rc<dyn ZonedDevice>) -> Result<(), VzoneError> {
-    let Found { zone: newest, books, zones, .. } = find(&*device).await?;
+    let DeviceContents { zone: newest, books, zones, .. } = find(&*device).await?;
     if !books.namespaces.is_empty() {
         return Err(VzoneError::InUse);
     }
@@ -478,19 +483,19 @@ pub(super) fn fitting(geometry: &Geometry) -> u32 {
 }
 
 /// Blocks of data in a physical zone; the largest possible number where its write pointer is not valid.
-fn zone_data(info: &ZoneInfo, identity: &Identity) -> u64 {
+fn zone_data(info: &ZoneInfo, identity: &DeviceIdentity) -> u64 {
     let full = info.state == ZoneState::Full || is_worn(info.state);
     let blocks = if full { info.capacity_blocks } else { info.wp_blocks };
     blocks.saturating_sub(identity.lead_blocks as u64).min(identity.data_blocks())
 }
 
 /// Builds the running state; returns active zones of sealed and finished v-zones, which have to be finished.
-fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
+fn take_over(core: &NamespaceCore, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
     // By owned zone: whether it counts as active, and whether it may be finished otherwise.
     let mut owners: Vec<Option<(bool, bool)>> = vec![None; zones.len()];
     for (id, spec) in &books.namespaces {
         let geometry = geometry_of(core.device.geometry(), &core.identity, spec);
-        let mut vzones = vec![Vzone::new(Groups::default(), End::Open, 0); spec.zones as usize];
+        let mut vzones = vec![Vzone::new(StripeGroups::default(), End::Open, 0); spec.zones as usize];
         let mut spares = 0;
         for ((_, zone), (groups, end)) in books.vzones.range((*id, 0)..=(*id, u32::MAX)) {
             let settled = settle_known(groups, *end, &books.identity, zones);
@@ -535,14 +540,14 @@ fn take_over(core: &Core, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
     for (zone, info) in (0..).zip(zones).skip(2) {
         match owners[zone as usize] {
             Some((active, known)) => {
-                arbiter.found(zone, Owner::Given, active);
+                arbiter.found(zone, ZoneOwner::Given, active);
                 if known && !active && info.state.is_active() {
                     unfinished.push(zone);
                 }
             }
-            None if is_worn(info.state) => arbiter.found(zone, Owner::Worn, false),
-            None if info.state == ZoneState::Empty => arbiter.found(zone, Owner::Free, false),
-            None => arbiter.found(zone, Owner::Dirty, info.state.is_active()),
+            None if is_worn(info.state) => arbiter.found(zone, ZoneOwner::Worn, false),
+            None if info.state == ZoneState::Empty => arbiter.found(zone, ZoneOwner::Free, false),
+            None => arbiter.found(zone, ZoneOwner::Dirty, info.state.is_active()),
         }
     }
     unfinished
@@ -576,7 +581,7 @@ fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
 }
 
 /// Checks the specification of a namespace; `own` is the number of the existing one that is to get it.
-pub(super) fn check_spec(core: &Core, spec: &Spec, own: Option<u32>) -> Result<(), VzoneError> {
+pub(super) fn check_spec(core: &NamespaceCore, spec: &Spec, own: Option<u32>) -> Result<(), VzoneError> {
     let tenants = core.tenants.borrow();
     let others = || tenants.iter().flatten().filter(|tenant| Some(tenant.id) != own);
     let named = spec.name.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -618,11 +623,11 @@ mod tests {
 
     #[test]
     fn vzone_recovery_ends_at_first_missing_block() {
-        let mut groups = Groups::default();
+        let mut groups = StripeGroups::default();
         groups.push(&[2, 3], 2);
         groups.push(&[4], 2);
         let settled = |have: [u64; 3]| {
-            let Settled { groups, end, tail } = settle(&groups, 6, |zone| have[zone as usize - 2]);
+            let VzoneContents { groups, end, tail } = settle(&groups, 6, |zone| have[zone as usize - 2]);
             (groups.len(), end, tail)
         };
         assert_eq!(settled([6, 6, 6]), (2, End::Open, 18));

@@ -4,11 +4,11 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Completion, DeviceError, Done},
     vzone::{
-        admission::Writers,
-        core::{Core, Tenant, Vzone, Want},
-        format::{End, Entry, Groups},
-        shape::Shape,
-        transfer::{Flight, Stretch},
+        admission::WriterCounts,
+        core::{AllocationPurpose, NamespaceCore, Tenant, Vzone},
+        format::{End, JournalEntry, StripeGroups},
+        shape::GroupShape,
+        transfer::{GroupRange, GroupTransfer},
     },
     zone::{Lba, ZoneIndex},
 };
@@ -16,20 +16,20 @@ use std::{cell::Cell, rc::Rc};
 
 /// The stretches of blocks `from..to` of a v-zone that lie in groups.
 fn stretches<'g>(
-    core: &Core,
-    groups: &'g Groups,
+    core: &NamespaceCore,
+    groups: &'g StripeGroups,
     from: u64,
     to: u64,
-) -> impl Iterator<Item = Stretch<'g>> + use<'g> {
+) -> impl Iterator<Item = GroupRange<'g>> + use<'g> {
     let zone_blocks = core.identity.data_blocks();
     let mut base = 0;
     (0..groups.len()).filter_map(move |index| {
         let (width, unit_blocks, zones) = groups.group(index)?;
-        let shape = Shape { width, unit_blocks, zone_blocks };
+        let shape = GroupShape { width, unit_blocks, zone_blocks };
         let start = base;
         base += shape.blocks();
         let range = from.max(start)..to.min(base);
-        (range.start < range.end).then(|| Stretch {
+        (range.start < range.end).then(|| GroupRange {
             shape,
             zones,
             at: range.start - from,
@@ -38,7 +38,7 @@ fn stretches<'g>(
     })
 }
 
-impl Core {
+impl NamespaceCore {
     /// Reads blocks; those above the tail are zeros.
     pub async fn read(
         &self,
@@ -46,7 +46,7 @@ impl Core {
         (zone, turn): (usize, u64),
         from: u64,
         mut data: Buf,
-        flights: &mut Vec<Flight>,
+        flights: &mut Vec<GroupTransfer>,
     ) -> Done {
         let asked = data.blocks();
         let blocks = loop {
@@ -119,12 +119,12 @@ impl Core {
 
     /// Writes blocks in the order of tickets, and completes when all writes before it have.
     pub async fn write(
-        self: &Rc<Core>,
+        self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
         (zone, ticket, begins): (usize, u64, Option<u64>),
         from: u64,
         (data, fua): (Buf, bool),
-        flights: &mut Vec<Flight>,
+        flights: &mut Vec<GroupTransfer>,
     ) -> Done {
         tenant.wait(zone, |vzone| vzone.submitted == ticket).await;
         let through = fua && {
@@ -178,13 +178,13 @@ impl Core {
 
     /// Submits the write to the device, opening groups as it goes; `begun_us` becomes the time of the last submission.
     async fn submit_write(
-        self: &Rc<Core>,
+        self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
         (zone, ticket, begins): (usize, u64, Option<u64>),
         from: u64,
         (data, fua): (&Buf, bool),
         begun_us: &Cell<u64>,
-        flights: &mut Vec<Flight>,
+        flights: &mut Vec<GroupTransfer>,
     ) -> Result<(), DeviceError> {
         let (mut at, to) = (from, from + data.blocks());
         while at < to {
@@ -195,7 +195,7 @@ impl Core {
             if at < end {
                 let next = to.min(end);
                 for stretch in stretches(self, &groups, at, next) {
-                    let stretch = Stretch { at: stretch.at + at - from, ..stretch };
+                    let stretch = GroupRange { at: stretch.at + at - from, ..stretch };
                     self.begin_write(&stretch, data, fua, flights);
                 }
                 if !fua && self.device.geometry().volatile_cache {
@@ -258,7 +258,7 @@ impl Core {
     pub fn look_at_writes(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
         let mut pace = self.pace.get();
         if let Some(since_us) = pace.is_due(now_us) {
-            let mut writers = Writers::default();
+            let mut writers = WriterCounts::default();
             for tenant in tenants {
                 let mut state = tenant.state.borrow_mut();
                 writers.namespaces += (state.last_write_us > since_us && self.admission) as u32;
@@ -281,7 +281,11 @@ impl Core {
     }
 
     /// Gives a v-zone its next group. The journal records this durably before anything is written to the zones.
-    async fn open_group(self: &Rc<Core>, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
+    async fn open_group(
+        self: &Rc<NamespaceCore>,
+        tenant: &Rc<Tenant>,
+        zone: usize,
+    ) -> Result<(), DeviceError> {
         let mut groups = tenant.state.borrow().vzones[zone].groups;
         let most = self.identity.vzone_zones - groups.zones().len() as u32;
         assert!(
@@ -289,7 +293,7 @@ impl Core {
             "a v-zone that is written at its end has all of its {} zones",
             groups.zones().len()
         );
-        let taken = self.allocate(tenant, Want::Group { most }).await?;
+        let taken = self.allocate(tenant, AllocationPurpose::Group { most }).await?;
         let fits = groups.push(&taken.zones, taken.unit_blocks);
         assert!(fits, "a group of {:?}, with units of {} blocks", taken.zones, taken.unit_blocks);
         let (core, owner) = (self.clone(), tenant.clone());
@@ -298,12 +302,12 @@ impl Core {
             let vzone = &mut owner.state.borrow_mut().vzones[zone];
             (vzone.groups, vzone.active, vzone.spares) = (groups, true, taken.spares);
         };
-        let entry = Entry::Vzone(tenant.id, zone as u32, groups, End::Open);
+        let entry = JournalEntry::Vzone(tenant.id, zone as u32, groups, End::Open);
         self.record(entry, apply).await
     }
 
-    /// As [`Core::flush`], but a v-zone's lost writes fail the next flush, and those that had begun before that one
-    /// ended.
+    /// As [`NamespaceCore::flush`], but a v-zone's lost writes fail the next flush, and those that had begun before
+    /// that one ended.
     pub async fn flush_and_tell(&self, tenant: &Tenant) -> Result<(), DeviceError> {
         let number = {
             let mut state = tenant.state.borrow_mut();

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// The layout of a stripe group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct GroupShape {
     /// Physical zones.
     pub width: u32,
     /// Consecutive blocks of the group in one zone.
@@ -17,7 +17,7 @@ pub struct Shape {
     pub zone_blocks: u64,
 }
 
-impl Shape {
+impl GroupShape {
     /// Blocks of all zones.
     pub fn blocks(self) -> u64 {
         self.width as u64 * self.zone_blocks
@@ -129,10 +129,10 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    fn shapes() -> impl Iterator<Item = Shape> {
+    fn shapes() -> impl Iterator<Item = GroupShape> {
         [1, 2, 4, 8].into_iter().flat_map(|width| {
             [1, 2, 3, 8].into_iter().flat_map(move |unit_blocks| {
-                [8, 9, 15].into_iter().map(move |zone_blocks| Shape { width, unit_blocks, zone_blocks })
+                [8, 9, 15].into_iter().map(move |zone_blocks| GroupShape { width, unit_blocks, zone_blocks })
             })
         })
     }
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn stripe_group_is_torn_by_zone_ahead() {
-        let shape = Shape { width: 4, unit_blocks: 2, zone_blocks: 8 };
+        let shape = GroupShape { width: 4, unit_blocks: 2, zone_blocks: 8 };
         assert_eq!((shape.prefix(&[2, 2, 1, 0]), shape.is_torn(&[2, 2, 1, 0])), (5, false));
         assert_eq!((shape.prefix(&[4, 2, 1, 2]), shape.is_torn(&[4, 2, 1, 2])), (5, true));
     }

@@ -3,14 +3,14 @@
 use crate::{
     buf::{BLOCK, Buf, BufMut},
     device::{Command, Completion, DeviceError},
-    vzone::{core::Core, shape::Shape},
+    vzone::{core::NamespaceCore, shape::GroupShape},
 };
 use std::ops::Range;
 
 /// A command on its way to a physical zone.
-pub(super) struct Flight {
+pub(super) struct GroupTransfer {
     completion: Completion,
-    shape: Shape,
+    shape: GroupShape,
     /// The range of the group that it is a part of, and where that range begins in the request.
     range: Range<u64>,
     at: u64,
@@ -21,15 +21,15 @@ pub(super) struct Flight {
 }
 
 /// The range of a group that a request, or a part of it, covers.
-pub(super) struct Stretch<'z> {
-    pub shape: Shape,
+pub(super) struct GroupRange<'z> {
+    pub shape: GroupShape,
     pub zones: &'z [u32],
     pub range: Range<u64>,
     /// Where it begins in the request.
     pub at: u64,
 }
 
-impl Stretch<'_> {
+impl GroupRange<'_> {
     /// The physical zone in which it begins, and the block of data there.
     pub fn first(&self) -> Option<(u32, u64)> {
         let (_, zone, piece) = self.parts().next()?;
@@ -45,7 +45,7 @@ impl Stretch<'_> {
 /// Byte ranges in a request of the blocks in zone `part`, run by run, if the request covers the `range` of a group from
 /// its block `at` on.
 fn places(
-    shape: Shape,
+    shape: GroupShape,
     range: &Range<u64>,
     at: u64,
     part: u32,
@@ -57,9 +57,9 @@ fn places(
     })
 }
 
-impl Core {
+impl NamespaceCore {
     /// Submits a read. The zones are not reset before it has ended. `data` is taken if the request is a single command.
-    pub fn begin_read(&self, stretch: &Stretch<'_>, data: &mut Buf, flights: &mut Vec<Flight>) {
+    pub fn begin_read(&self, stretch: &GroupRange<'_>, data: &mut Buf, flights: &mut Vec<GroupTransfer>) {
         let blocks = stretch.range.end - stretch.range.start;
         let mut submitted = 0;
         for (part, zone, piece) in stretch.parts() {
@@ -71,16 +71,20 @@ impl Core {
             };
             let completion = self.device.submit(Command::read(self.lba(zone, piece.start), buf));
             self.arbiter.borrow_mut().pin(zone);
-            flights.push(Flight { completion, part, zone, whole, ..stretch.flight() });
+            flights.push(GroupTransfer { completion, part, zone, whole, ..stretch.flight() });
         }
         assert_eq!(submitted, blocks, "blocks that zones of a group are asked for, and blocks to be read");
     }
 
     /// Waits for reads, and copies their data into `data`.
-    pub async fn end_read(&self, data: &mut Buf, flights: &mut Vec<Flight>) -> Result<(), DeviceError> {
+    pub async fn end_read(
+        &self,
+        data: &mut Buf,
+        flights: &mut Vec<GroupTransfer>,
+    ) -> Result<(), DeviceError> {
         let mut result = Ok(());
         for flight in flights.drain(..) {
-            let Flight { completion, shape, range, at, part, zone, whole } = flight;
+            let GroupTransfer { completion, shape, range, at, part, zone, whole } = flight;
             let done = completion.await;
             if self.arbiter.borrow_mut().unpin(zone) {
                 self.work.open();
@@ -104,7 +108,13 @@ impl Core {
     }
 
     /// Submits a write of a part of `data`.
-    pub fn begin_write(&self, stretch: &Stretch<'_>, data: &Buf, fua: bool, flights: &mut Vec<Flight>) {
+    pub fn begin_write(
+        &self,
+        stretch: &GroupRange<'_>,
+        data: &Buf,
+        fua: bool,
+        flights: &mut Vec<GroupTransfer>,
+    ) {
         let mut submitted = 0;
         for (part, zone, piece) in stretch.parts() {
             let blocks = piece.end - piece.start;
@@ -117,7 +127,7 @@ impl Core {
                 false => self.gather(blocks, data, std::iter::once(first).chain(places)).freeze(),
             };
             let completion = self.device.submit(Command::write(self.lba(zone, piece.start), buf, fua));
-            flights.push(Flight { completion, part, zone, whole, ..stretch.flight() });
+            flights.push(GroupTransfer { completion, part, zone, whole, ..stretch.flight() });
         }
         let blocks = stretch.range.end - stretch.range.start;
         assert_eq!(submitted, blocks, "blocks that zones of a group are given, and blocks to be written");
@@ -134,7 +144,7 @@ impl Core {
     }
 
     /// Waits for writes.
-    pub async fn end_write(&self, flights: &mut Vec<Flight>) -> Result<(), DeviceError> {
+    pub async fn end_write(&self, flights: &mut Vec<GroupTransfer>) -> Result<(), DeviceError> {
         let mut result = Ok(());
         for flight in flights.drain(..) {
             let done = flight.completion.await;
@@ -147,10 +157,10 @@ impl Core {
     }
 }
 
-impl Stretch<'_> {
+impl GroupRange<'_> {
     /// A command with the fields that all commands of the stretch have in common.
-    fn flight(&self) -> Flight {
-        Flight {
+    fn flight(&self) -> GroupTransfer {
+        GroupTransfer {
             completion: Completion::ready(crate::device::Done::ok()),
             shape: self.shape,
             range: self.range.clone(),

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock::clock,
-    nbd::{Place, Server, wire::Export},
+    nbd::{NbdAddress, Server, wire::NbdExport},
     output::{FAILED, HEALTHY, Output, table},
     reactor::Reactor,
     ring::Ring,
@@ -31,7 +31,7 @@ use engine::{
     array::{Array, Drive},
     buf::BLOCK,
     device::ZonedDevice,
-    volume::{Behaviour, CreateOptions as VolumeOptions, Volume},
+    volume::{Volume, VolumeCreateOptions, VolumeOptions},
     vzone::{self, Namespaces, PATIENCE_US, Qos, Spec},
 };
 use rustix::io::Errno;
@@ -114,7 +114,7 @@ const GREED: [(Greed, &str); 4] = [
 type Latencies = (f64, f64);
 
 /// Handles of the event loop's thread for other threads.
-struct Served {
+struct ServerHandles {
     sockets: [PathBuf; 2],
     /// Takes a quiet client, and returns its latencies.
     quiet: mpsc::Sender<Peer>,
@@ -196,19 +196,24 @@ fn text(fairness: &Fairness) -> String {
 }
 
 /// Serves both volumes until `stop` is set.
-fn serve(dir: &Path, ready: mpsc::Sender<Served>, stop: &AtomicBool, longest: &AtomicU64) -> Result<()> {
+fn serve(
+    dir: &Path,
+    ready: mpsc::Sender<ServerHandles>,
+    stop: &AtomicBool,
+    longest: &AtomicU64,
+) -> Result<()> {
     let reactor = Reactor::timing_work();
     let ring = reactor.ring()?.clone();
     let volumes = reactor.wait(volumes(&reactor))??;
     let mut servers = Vec::new();
     for (index, volume) in volumes.into_iter().enumerate() {
-        let export = Export { name: String::new(), size_bytes: bytes(volume.blocks()), read_only: false };
-        servers.push(Server::start(&reactor, volume, &Place::Socket(socket(dir, index)), export)?);
+        let export = NbdExport { name: String::new(), size_bytes: bytes(volume.blocks()), read_only: false };
+        servers.push(Server::start(&reactor, volume, &NbdAddress::Socket(socket(dir, index)), export)?);
     }
     let sockets = [socket(dir, 0), socket(dir, 1)];
     // The receiver is gone if the benchmark has failed.
     let ((quiet_in, clients), (found, latencies)) = (mpsc::channel(), mpsc::channel());
-    let _ = ready.send(Served { sockets, quiet: quiet_in, latencies });
+    let _ = ready.send(ServerHandles { sockets, quiet: quiet_in, latencies });
     reactor.wait(async {
         let mut before = reactor.turns().counts();
         while !stop.load(Relaxed) {
@@ -243,7 +248,7 @@ async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
     let members = members.map(|(n, drive)| Drive { name: n.to_string(), device: drive.clone() }).collect();
     let array: Rc<dyn ZonedDevice> = Rc::new(Array::create(runtime, options, members).await?);
     Namespaces::create(array.clone(), [1; 16], VZONE_ZONES).await?;
-    let behaviour = vzone::Behaviour { clock: clock(), patience_us: PATIENCE_US, admission: true };
+    let behaviour = vzone::NamespaceOptions { clock: clock(), patience_us: PATIENCE_US, admission: true };
     let namespaces = Namespaces::open(runtime, array, behaviour).await?;
     let namespace = async |name: &str| {
         let (name, qos) = (name.into(), Qos::default());
@@ -253,10 +258,11 @@ async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
         anyhow::Ok(namespace)
     };
     let volume = async |namespace: Rc<dyn ZonedDevice>| {
-        let options = VolumeOptions { uuid: [2; 16], blocks: Some(BLOCKS), ..VolumeOptions::default() };
+        let options =
+            VolumeCreateOptions { uuid: [2; 16], blocks: Some(BLOCKS), ..VolumeCreateOptions::default() };
         Volume::create(namespace.clone(), options).await?;
         // Drives that do not store data cannot return map pages: the whole map stays in memory.
-        let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
+        let behaviour = VolumeOptions { map_pages: Some(usize::MAX / 2), ..VolumeOptions::default() };
         anyhow::Ok(Volume::open(runtime, namespace, behaviour).await?)
     };
     // Both before the first volume takes the spare zones.
@@ -277,7 +283,7 @@ async fn pass_time(namespaces: Namespaces, ring: Ring) {
 
 /// Medians of the rounds, each without and with greedy clients.
 fn row(
-    served: &Served,
+    served: &ServerHandles,
     rounds: usize,
     (greed, called): (Greed, &'static str),
     same_volume: bool,
@@ -311,7 +317,7 @@ fn row(
 }
 
 /// Runs the quiet client, see [`quiet`].
-fn ask_quiet(served: &Served) -> Result<Latencies> {
+fn ask_quiet(served: &ServerHandles) -> Result<Latencies> {
     let peer = Peer::connect(&served.sockets[0], false)?;
     served.quiet.send(peer).ok().context("the server has ended")?;
     served.latencies.recv().context("the server has ended")?
@@ -353,7 +359,7 @@ async fn quiet(ring: Ring, peer: Peer) -> Result<Latencies> {
 }
 
 /// Runs the quiet client beside greedy ones; also returns how many requests of these were answered per second.
-fn beside(served: &Served, greed: Greed, same_volume: bool, round: u64) -> Result<(Latencies, f64)> {
+fn beside(served: &ServerHandles, greed: Greed, same_volume: bool, round: u64) -> Result<(Latencies, f64)> {
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let socket = &served.sockets[!same_volume as usize];
     std::thread::scope(|scope| {

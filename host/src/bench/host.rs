@@ -21,7 +21,7 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use emu::ssd::Model;
 use engine::{
-    array::{Array, Behaviour, Drive},
+    array::{Array, ArrayOptions, Drive},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Done, ZonedDevice, Zones},
     runtime::Runtime,
@@ -37,7 +37,7 @@ const DEEP: usize = 64;
 
 /// Costs for the lab, in µs of one thread.
 #[derive(Serialize)]
-struct Costs {
+struct HostCosts {
     /// A request, including `transport_us`.
     request_us: f64,
     /// A command to a drive.
@@ -64,7 +64,7 @@ struct Point {
 
 /// Cost of a stream, per request.
 #[derive(Clone, Copy)]
-struct Spent {
+struct StreamCost {
     us: f64,
     wall_us: f64,
     commands: f64,
@@ -79,9 +79,9 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-fn costs(rounds: usize) -> Result<Costs> {
+fn costs(rounds: usize) -> Result<HostCosts> {
     let of = |join: bool, fronted: bool, count: u64, depth: usize| {
-        Rig::new(join, fronted)?.median(rounds, count, depth, BLOCK as u64)
+        ArrayRig::new(join, fronted)?.median(rounds, count, depth, BLOCK as u64)
     };
     let (joined, each) = (of(true, false, REQUESTS, DEEP)?, of(false, false, REQUESTS, DEEP)?);
     let fronted = of(true, true, REQUESTS, DEEP)?;
@@ -98,14 +98,14 @@ fn costs(rounds: usize) -> Result<Costs> {
             }
         }
     }
-    Ok(Costs { request_us: engine_us + transport_us, sub_request_us, turn_us, transport_us, points })
+    Ok(HostCosts { request_us: engine_us + transport_us, sub_request_us, turn_us, transport_us, points })
 }
 
 /// Rates of this number of threads, each with an array, running at the same time.
 fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
     let count = if depth == 1 { SINGLE_REQUESTS } else { REQUESTS } * 4 / request_kib;
-    let all = |fronted: bool| -> Result<Vec<Spent>> {
-        let one = || Rig::new(true, fronted)?.median(3, count, depth, request_kib << 10);
+    let all = |fronted: bool| -> Result<Vec<StreamCost>> {
+        let one = || ArrayRig::new(true, fronted)?.median(3, count, depth, request_kib << 10);
         std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
             let ended = running.into_iter().map(|thread| thread.join());
@@ -113,7 +113,7 @@ fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
         })
     };
     let (alone, fronted) = (all(false)?, all(true)?);
-    let a_second = |spent: &[Spent]| spent.iter().map(|spent| 1e6 / spent.wall_us).sum();
+    let a_second = |spent: &[StreamCost]| spent.iter().map(|spent| 1e6 / spent.wall_us).sum();
     Ok(Point {
         threads,
         request_kib,
@@ -124,7 +124,7 @@ fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
     })
 }
 
-fn text(costs: &Costs) -> String {
+fn text(costs: &HostCosts) -> String {
     let mut text = format!(
         "One thread of the daemon, drives that are not there\n  \
          a request {:>29.2} µs\n    of which a stand-in for ublk {:>8.2} µs\n  \
@@ -149,7 +149,7 @@ fn text(costs: &Costs) -> String {
 
 /// Stand-in for a block device in front of the array: the source of the data of requests, and the target of their
 /// answers.
-struct Front {
+struct RequestMemory {
     memory: File,
     answers: NullDrive,
 }
@@ -158,16 +158,16 @@ struct Front {
 const FRONT_BYTES: usize = 1 << 20;
 
 /// An array on null drives, with its own ring.
-struct Rig {
+struct ArrayRig {
     runtime: Runtime,
     ring: Ring,
     array: Array,
-    front: Option<Front>,
+    front: Option<RequestMemory>,
     commands: Rc<Cell<u64>>,
 }
 
-impl Rig {
-    fn new(join: bool, fronted: bool) -> Result<Rig> {
+impl ArrayRig {
+    fn new(join: bool, fronted: bool) -> Result<ArrayRig> {
         let ring = Ring::new().context("the kernel gives no io_uring (Linux 6.1 or newer)")?;
         let (runtime, commands, model) = (Runtime::new(), Rc::default(), Model::zn540());
         let capacity = model.geometry.zone_capacity_blocks;
@@ -178,7 +178,7 @@ impl Rig {
         };
         let drives = (0..=DATA_CHUNKS).map(drive).collect::<Result<Vec<_>>>()?;
         let options = options_with(1);
-        let behaviour = Behaviour { join, ..Behaviour::default() };
+        let behaviour = ArrayOptions { join, ..ArrayOptions::default() };
         let create = Array::create_with(&runtime, options, drives, behaviour);
         let array = runtime.block_on(create, || ring.wait().unwrap_or(false));
         let array = array.context("the array does not answer")??;
@@ -186,14 +186,17 @@ impl Rig {
             let memory = File::from(memfd_create("zoneraid-bench", MemfdFlags::CLOEXEC)?);
             memory.write_all_at(&vec![0x5a; FRONT_BYTES], 0)?;
             // Answers are not counted as commands to drives.
-            anyhow::Ok(Front { memory, answers: NullDrive::new(&ring, geometry.clone(), &Rc::default())? })
+            anyhow::Ok(RequestMemory {
+                memory,
+                answers: NullDrive::new(&ring, geometry.clone(), &Rc::default())?,
+            })
         };
         let front = fronted.then(front).transpose()?;
-        Ok(Rig { runtime, ring, array, front, commands })
+        Ok(ArrayRig { runtime, ring, array, front, commands })
     }
 
     /// The round with the median time, after a warm-up. Each round writes the first zone from its start.
-    fn median(&self, rounds: usize, count: u64, depth: usize, bytes: u64) -> Result<Spent> {
+    fn median(&self, rounds: usize, count: u64, depth: usize, bytes: u64) -> Result<StreamCost> {
         let round = || {
             let reset = self.array.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
             let done = self.runtime.block_on(reset, || self.ring.wait().unwrap_or(false));
@@ -202,8 +205,8 @@ impl Rig {
         };
         round()?;
         let rounds = (0..rounds.max(1)).map(|_| round()).collect::<Result<Vec<_>>>()?;
-        let of = |value: fn(&Spent) -> f64| median(rounds.iter().map(value).collect());
-        Ok(Spent {
+        let of = |value: fn(&StreamCost) -> f64| median(rounds.iter().map(value).collect());
+        Ok(StreamCost {
             us: of(|spent| spent.us),
             wall_us: of(|spent| spent.wall_us),
             commands: of(|spent| spent.commands),
@@ -213,7 +216,7 @@ impl Rig {
 
     /// Keeps `depth` writes of `bytes` bytes in flight until `count` have completed, and been answered if there is a
     /// stand-in.
-    fn stream(&self, count: u64, depth: usize, bytes: u64) -> Result<Spent> {
+    fn stream(&self, count: u64, depth: usize, bytes: u64) -> Result<StreamCost> {
         let blocks = bytes / BLOCK as u64;
         let fresh = || Buf::copy_of(&vec![0x5a; bytes as usize]);
         let mut spare: Vec<Buf> = (0..depth).map(|_| fresh()).collect();
@@ -255,7 +258,7 @@ impl Rig {
             }
         }
         let each = |value: f64| value / count as f64;
-        Ok(Spent {
+        Ok(StreamCost {
             us: each((thread_seconds() - before) * 1e6),
             wall_us: each(wall.elapsed().as_secs_f64() * 1e6),
             commands: each((self.commands.get() - commands) as f64),

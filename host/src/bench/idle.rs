@@ -67,9 +67,9 @@ impl ZonedDevice for Idle {
 
 /// Counter that hands out the requests of a round to its tasks: their number, and the next one.
 #[derive(Clone)]
-pub struct Turns(u64, Rc<Cell<u64>>);
+pub struct RoundCounter(u64, Rc<Cell<u64>>);
 
-impl Turns {
+impl RoundCounter {
     /// The number of the next request; `None` when the round is done.
     pub fn take(&self) -> Option<u64> {
         let turn = self.1.get();
@@ -83,12 +83,12 @@ pub fn play<F>(
     runtime: &Runtime,
     (requests, depth): (u64, u64),
     idle: impl Fn() -> bool,
-    task: impl Fn(Turns) -> F,
+    task: impl Fn(RoundCounter) -> F,
 ) -> Result<(f64, f64)>
 where
     F: Future<Output = Result<(), DeviceError>> + 'static,
 {
-    let (turns, failed) = (Turns(requests, Rc::default()), Rc::new(RefCell::new(None)));
+    let (turns, failed) = (RoundCounter(requests, Rc::default()), Rc::new(RefCell::new(None)));
     let left = Rc::new(Cell::new(depth));
     for _ in 0..depth {
         let (task, failed, left) = (task(turns.clone()), failed.clone(), left.clone());

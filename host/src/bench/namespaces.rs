@@ -18,7 +18,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
     runtime::Runtime,
-    vzone::{Behaviour, Namespace, Namespaces, PATIENCE_US, Qos, Spec},
+    vzone::{Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Qos, Spec},
     zone::{Lba, ZoneIndex},
 };
 use serde::Serialize;
@@ -29,7 +29,7 @@ const ZONES: u32 = 100;
 const DEPTH: u64 = 64;
 
 #[derive(Serialize)]
-struct Costs {
+struct NamespaceCosts {
     /// Sequential 4 KiB writes at queue depth 1, and at 64.
     write_4k_alone_ns: f64,
     write_4k_ns: f64,
@@ -56,7 +56,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     let ((read_alone, _), (read, read_allocations)) = (of(false, 1)?, of(false, DEPTH)?);
     let below: Rc<dyn ZonedDevice> = device;
     let (drive, _) = medians(rounds, |_| play(&runtime, &below, false, DEPTH))?;
-    let costs = Costs {
+    let costs = NamespaceCosts {
         write_4k_alone_ns: write_alone,
         write_4k_ns: write,
         write_4k_allocations: write_allocations,
@@ -88,7 +88,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
 
 async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
     Namespaces::create(device.clone(), [1; 16], 8).await?;
-    let behaviour = Behaviour { clock: clock(), patience_us: PATIENCE_US, admission: true };
+    let behaviour = NamespaceOptions { clock: clock(), patience_us: PATIENCE_US, admission: true };
     let namespaces = Namespaces::open(runtime, device, behaviour).await?;
     let (name, qos) = ("bench".into(), Qos::default());
     let spec = Spec { name, zones: 2, max_active: 2, max_open: 2, essential: 1, weight: 1, qos };

@@ -18,9 +18,9 @@ use std::{
 };
 
 /// A drive that stores nothing and completes every command successfully.
-pub struct NullDrive(Rc<Inner>);
+pub struct NullDrive(Rc<NullDriveInner>);
 
-struct Inner {
+struct NullDriveInner {
     file: File,
     geometry: Geometry,
     ring: Ring,
@@ -39,7 +39,7 @@ impl NullDrive {
     /// There is no `/dev/null`.
     pub fn new(ring: &Ring, geometry: Geometry, commands: &Rc<Cell<u64>>) -> Result<NullDrive> {
         let file = File::options().read(true).write(true).open("/dev/null");
-        let inner = Rc::new(Inner {
+        let inner = Rc::new(NullDriveInner {
             file: file.context("/dev/null cannot be opened")?,
             geometry,
             ring: ring.clone(),
@@ -78,7 +78,7 @@ impl ZonedDevice for NullDrive {
     }
 }
 
-impl Inner {
+impl NullDriveInner {
     fn start(&self, data: Buf, oob: Buf) -> Completion {
         let (completer, completion) = self.slots.pair();
         let held = self.target.borrow();
@@ -97,7 +97,7 @@ impl Inner {
     }
 }
 
-impl Target for Inner {
+impl Target for NullDriveInner {
     fn complete(&self, token: u32, outcome: Outcome) {
         let flight = self.flights.borrow_mut().get_mut(token as usize).and_then(Option::take);
         let Some((completer, data, oob)) = flight else { return };

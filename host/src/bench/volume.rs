@@ -14,16 +14,16 @@ use super::{
 };
 use crate::{
     output::{HEALTHY, Output, table},
-    packers::Packers,
     reactor::Reactor,
     report::Compression,
     size::show,
+    workers::WorkerThreads,
 };
 use anyhow::{Context, Error, Result};
 use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
-    volume::{Behaviour, CreateOptions, Unit, Volume},
+    volume::{Unit, Volume, VolumeCreateOptions, VolumeOptions},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -40,7 +40,7 @@ const POOL: u64 = 64;
 const WORDS: u64 = 100;
 
 #[derive(Serialize)]
-struct Costs {
+struct VolumeCosts {
     /// 4 KiB writes at random places, queue depth 64.
     write_4k_random_ns: f64,
     write_4k_random_allocations: f64,
@@ -48,13 +48,13 @@ struct Costs {
     write_amplification: f64,
     /// 4 KiB reads at random places, queue depth 64.
     read_4k_random_ns: f64,
-    compression: Vec<Compressed>,
+    compression: Vec<CompressionCosts>,
     units: Vec<InUnits>,
 }
 
 /// Cost of 4 KiB writes at random places, queue depth 64.
 #[derive(Serialize)]
-struct Compressed {
+struct CompressionCosts {
     compression: Compression,
     /// Threads that compress, beside the engine's.
     threads: usize,
@@ -87,36 +87,36 @@ const LARGE: u64 = 512;
 const LARGE_BLOCKS: u64 = 16;
 
 /// A volume on a drive that completes at once.
-struct Rig {
+struct VolumeRig {
     reactor: Reactor,
     volume: Volume,
 }
 
-impl Rig {
+impl VolumeRig {
     /// Large enough for this number of writes without garbage collection, which would have no data to read.
-    fn new(compression: Compression, writes: u64) -> Result<Rig> {
+    fn new(compression: Compression, writes: u64) -> Result<VolumeRig> {
         let zones = ZONES + writes * 5 / 4 / Idle::zone_blocks();
-        let (rig, device) = Rig::storing(compression, Unit::BLOCK, zones)?;
+        let (rig, device) = VolumeRig::storing(compression, Unit::BLOCK, zones)?;
         device.idle();
         Ok(rig)
     }
 
     /// A volume on a drive that stores its data in memory.
-    fn storing(compression: Compression, unit: Unit, zones: u64) -> Result<(Rig, Rc<Idle>)> {
+    fn storing(compression: Compression, unit: Unit, zones: u64) -> Result<(VolumeRig, Rc<Idle>)> {
         let (device, reactor) = (Rc::new(Idle::new(zones as u32)), Reactor::default());
         let runtime = reactor.runtime();
         let (uuid, blocks, codec) = ([1; 16], Some(BLOCKS), compression.0);
-        let options = CreateOptions { uuid, blocks, codec, unit, ..CreateOptions::default() };
+        let options = VolumeCreateOptions { uuid, blocks, codec, unit, ..VolumeCreateOptions::default() };
         let made = Volume::create(device.clone(), options);
         runtime.block_on(made, || false).context("the drive does not answer")??;
-        let behaviour = Behaviour { map_pages: Some(usize::MAX / 2), ..Behaviour::default() };
+        let behaviour = VolumeOptions { map_pages: Some(usize::MAX / 2), ..VolumeOptions::default() };
         let volume = Volume::open(runtime, device.clone(), behaviour);
         let volume = runtime.block_on(volume, || false).context("the drive does not answer")??;
-        Ok((Rig { reactor, volume }, device))
+        Ok((VolumeRig { reactor, volume }, device))
     }
 }
 
-impl Drop for Rig {
+impl Drop for VolumeRig {
     fn drop(&mut self) {
         self.reactor.runtime().clear();
     }
@@ -130,7 +130,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         let line = |what: &str, ns: f64| format!("  {what:<48} {ns:>9.0} ns\n");
         let figure = |what: &str, figure: f64| format!("  {what:<48} {figure:>12.3}\n");
         let head = ["compression", "threads besides", "4 KiB write of words", "ratio", "of noise", "to off"];
-        let row = |row: &Compressed| {
+        let row = |row: &CompressionCosts| {
             vec![
                 row.compression.to_string(),
                 row.threads.to_string(),
@@ -171,8 +171,8 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-fn measured(rounds: usize) -> Result<Costs> {
-    let rig = Rig::new(Compression(None), (rounds as u64 + 1) * REQUESTS)?;
+fn measured(rounds: usize) -> Result<VolumeCosts> {
+    let rig = VolumeRig::new(Compression(None), (rounds as u64 + 1) * REQUESTS)?;
     let plain = [Buf::copy_of(&[0x5a; BLOCK])];
     let (write_ns, allocations) = medians(rounds, |round| play(&rig, &plain, random(&rig, REQUESTS, round)))?;
     let (read_ns, _) = medians(rounds, |round| play(&rig, &[], random(&rig, REQUESTS, round)))?;
@@ -190,7 +190,7 @@ fn measured(rounds: usize) -> Result<Costs> {
             units.push(in_units(rounds, codec.parse().map_err(Error::msg)?, unit)?);
         }
     }
-    Ok(Costs {
+    Ok(VolumeCosts {
         write_4k_random_ns: write_ns,
         write_4k_random_allocations: allocations,
         write_amplification: amplification,
@@ -201,18 +201,18 @@ fn measured(rounds: usize) -> Result<Costs> {
 }
 
 /// Cost of a codec; `None` if other threads were to help and there are no processors for them.
-fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<Option<Compressed>> {
+fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<Option<CompressionCosts>> {
     let (mut threads, writes) = (0, (rounds as u64 + 1) * COMPRESSED);
     let mut rig = || {
-        let rig = Rig::new(compression, writes)?;
-        if helped && let Some(packers) = Packers::start(&rig.reactor)? {
-            threads = packers.threads();
-            rig.volume.employ(packers);
+        let rig = VolumeRig::new(compression, writes)?;
+        if helped && let Some(worker_threads) = WorkerThreads::start(&rig.reactor)? {
+            threads = worker_threads.threads();
+            rig.volume.employ(worker_threads);
         }
         anyhow::Ok(rig)
     };
-    let write = |rig: &Rig, blocks: &[Buf], round| play(rig, blocks, random(rig, COMPRESSED, round));
-    let (for_words, for_noise, plain) = (rig()?, rig()?, Rig::new(Compression(None), writes)?);
+    let write = |rig: &VolumeRig, blocks: &[Buf], round| play(rig, blocks, random(rig, COMPRESSED, round));
+    let (for_words, for_noise, plain) = (rig()?, rig()?, VolumeRig::new(Compression(None), writes)?);
     let (words, noise) = (words(), noise());
     let (write_words_ns, _) = medians(rounds, |round| write(&for_words, &words, round))?;
     let (write_noise_ns, noise_overhead) = medians(rounds, |round| {
@@ -222,14 +222,20 @@ fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<O
     })?;
     let status = for_words.volume.status();
     let words_ratio = status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64;
-    let found =
-        Compressed { compression, threads, write_words_ns, words_ratio, write_noise_ns, noise_overhead };
+    let found = CompressionCosts {
+        compression,
+        threads,
+        write_words_ns,
+        words_ratio,
+        write_noise_ns,
+        noise_overhead,
+    };
     Ok((threads > 0 || !helped).then_some(found))
 }
 
 /// Cost of words in compression units of this size.
 fn in_units(rounds: usize, compression: Compression, unit: Unit) -> Result<InUnits> {
-    let (rig, _) = Rig::storing(compression, unit, ZONES)?;
+    let (rig, _) = VolumeRig::storing(compression, unit, ZONES)?;
     let large: Vec<Buf> = words()
         .chunks_exact(LARGE_BLOCKS as usize)
         .map(|blocks| Buf::copy_of(&blocks.iter().flat_map(|block| block.to_vec()).collect::<Vec<u8>>()))
@@ -280,14 +286,14 @@ fn noise() -> Vec<Buf> {
 }
 
 /// Places, determined by the number of the round.
-fn random(rig: &Rig, requests: u64, round: u64) -> Vec<u64> {
+fn random(rig: &VolumeRig, requests: u64, round: u64) -> Vec<u64> {
     let mut rng = Rng::new(round);
     (0..requests).map(|_| rng.below(rig.volume.blocks())).collect()
 }
 
 /// Nanoseconds and allocations per request: writes of `blocks` at `places`, or reads of single blocks if `blocks` is
 /// empty.
-fn play(rig: &Rig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)> {
+fn play(rig: &VolumeRig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)> {
     let (requests, places, blocks) = (places.len() as u64, Rc::new(places), Rc::new(blocks.to_vec()));
     let idle = || rig.reactor.ring().and_then(|ring| Ok(ring.wait()?)).unwrap_or(false);
     idle::play(rig.reactor.runtime(), (requests, DEPTH), idle, |turns| {

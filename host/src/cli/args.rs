@@ -92,11 +92,11 @@ pub enum Verb {
         start: Start,
         /// Path of a Unix socket, or address to listen at (port 10809 by default)
         #[arg(long, value_name = "SOCKET|ADDRESS", value_parser = nbd::parse_place)]
-        nbd: nbd::Place,
+        nbd: nbd::NbdAddress,
     },
     /// Conventional block devices on arrays, for any file system
     #[command(subcommand)]
-    Volume(Volume),
+    Volume(VolumeCommand),
     /// Stop a running array and remove its block device
     Stop {
         /// Name, UUID or path of the array
@@ -134,13 +134,13 @@ pub enum Verb {
     },
     /// Report, read, write and manage the zones of an array
     #[command(subcommand)]
-    Zone(Zone),
+    Zone(ZoneCommand),
     /// Divide an array into namespaces: one zoned device for each tenant
     ///
     /// The first namespace needs an empty array that does not run. `zone` accepts ARRAY/NAME in the place of an
     /// array.
     #[command(subcommand)]
-    Namespace(Namespace),
+    Namespace(NamespaceCommand),
     /// Replace a member by a blank drive
     ///
     /// OLD is the path of the member, which need not exist any more, or its role as shown by `status`; a role
@@ -175,7 +175,7 @@ pub enum Verb {
     },
     /// Export a running array to other hosts
     #[command(subcommand)]
-    Export(Export),
+    Export(ExportCommand),
     /// Take a member out of an array
     Fail {
         /// Name, UUID or path of the array
@@ -244,8 +244,8 @@ pub enum Verb {
     /// Measure the cost of the engine, or of requests to the daemon, on this machine
     Bench {
         /// Subject of the measurement
-        #[arg(value_enum, default_value_t = Benched::Engine)]
-        what: Benched,
+        #[arg(value_enum, default_value_t = BenchTarget::Engine)]
+        what: BenchTarget,
         /// Number of rounds for the median of each figure, 1 to 1000
         #[arg(
             long,
@@ -326,7 +326,7 @@ fn unit(text: &str) -> Result<Unit, String> {
 }
 
 #[derive(Subcommand)]
-pub enum Volume {
+pub enum VolumeCommand {
     /// Create a volume on an empty array
     ///
     /// The volume can be larger than the array (overcommitted): blocks that were never written, or were
@@ -407,7 +407,7 @@ pub enum Fault {
 }
 
 #[derive(Subcommand)]
-pub enum Export {
+pub enum ExportCommand {
     /// Export with the kernel's NVMe target, as a zoned namespace
     ///
     /// The hosts that may connect must be given by their NQNs (/etc/nvme/hostnqn on the host), or --any-host.
@@ -476,7 +476,7 @@ pub enum YesNo {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Benched {
+pub enum BenchTarget {
     /// Cost of the engine, with members in memory
     Engine,
     /// Cost of a request and of a drive command for the daemon, with null drives, as input for the lab
@@ -552,7 +552,7 @@ pub struct Create {
 }
 
 #[derive(Subcommand)]
-pub enum Zone {
+pub enum ZoneCommand {
     /// List zones: condition, write pointer, capacity
     Report {
         /// Name, UUID or path of the array
@@ -606,7 +606,7 @@ pub enum Zone {
 }
 
 #[derive(Subcommand)]
-pub enum Namespace {
+pub enum NamespaceCommand {
     /// Add a namespace to an array
     Create(CreateNamespace),
     /// List the namespaces of an array

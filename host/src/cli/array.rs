@@ -6,11 +6,11 @@ use super::{
     overview,
 };
 use crate::{
-    drive::{self, Plate, same_file},
+    drive::{self, ModelAndSerial, same_file},
     interrupt,
     machine::{self, Owner},
     members::{
-        self, Erasing, Found, OpenDrive, Session, directory_of, explain, find_running, listed, places,
+        self, EraseBar, FoundArray, OpenDrive, Session, directory_of, explain, find_running, listed, places,
         refuse_scattered,
     },
     name::{ArrayName, MemberName, real_path},
@@ -19,7 +19,7 @@ use crate::{
     reactor::Reactor,
     repair::{self, Members},
     report::{
-        self, Compression, Division, Failed, Rebuild, Rebuilt, Status, VolumeReport, WrittenBytes,
+        self, Compression, Division, FailReport, Rebuild, RebuildReport, Status, VolumeReport, WrittenBytes,
         latency_words, level, so_many_zones,
     },
     size::{bytes, show},
@@ -40,7 +40,7 @@ use std::{
 };
 
 #[derive(Serialize)]
-struct Created {
+struct ArrayCreateOutput {
     name: String,
     /// `None` in a dry run.
     uuid: Option<String>,
@@ -104,13 +104,13 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         if let Some(what) = destroys.as_ref().filter(|_| !drive.holds_nothing()) {
             used.push(format!("{}: {what}", drive.introduce()));
         }
-        let Plate { model, serial } = drive::plate(&drive.path);
+        let ModelAndSerial { model, serial } = drive::drive_id(&drive.path);
         let (drive, size_bytes) = (drive.path.display().to_string(), drive.size_bytes());
         created_from.push(CreatedFrom { drive, size_bytes, model, serial, destroys });
     }
     let uuid = output::new_uuid()?;
     let create = create_options(&options, uuid);
-    let erasing = Erasing::new(output, &drives);
+    let erasing = EraseBar::new(output, &drives);
     let members: Vec<Drive> = drives.iter().map(|drive| erasing.drive(drive)).collect();
     let zones = drives.iter().map(|drive| drive.device.geometry().zones).min().unwrap_or(1);
     let most = MOST_BLOCKS / u64::from(zones.max(1));
@@ -137,7 +137,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         "the drives are not blank ({}); --yes destroys what is on them",
         used.join(", ")
     );
-    let created = Created::new(&options, &design, &drives, created_from, &uuid);
+    let created = ArrayCreateOutput::new(&options, &design, &drives, created_from, &uuid);
     if created.lost_to_rounding_bytes + created.lost_to_shapes_bytes > created.capacity_bytes {
         output.note(
             "more space of the drives stays unused than the array holds: choose another --zone-size, or drives \
@@ -212,14 +212,14 @@ fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
     }
 }
 
-impl Created {
+impl ArrayCreateOutput {
     fn new(
         options: &Create,
         design: &Design,
         drives: &[OpenDrive],
         from: Vec<CreatedFrom>,
         uuid: &[u8; 16],
-    ) -> Created {
+    ) -> ArrayCreateOutput {
         let geometry = &design.geometry;
         let shapes = || drives.iter().map(|drive| drive.device.geometry());
         let zones = shapes().map(|shape| u64::from(shape.zones)).min().unwrap_or(0);
@@ -231,7 +231,7 @@ impl Created {
         let metadata_bytes = metadata_bytes.min(common.saturating_sub(capacity_bytes + parity_bytes));
         let used_bytes = capacity_bytes + parity_bytes + metadata_bytes;
         let spare_bytes = bytes(design.spare_blocks).min(common.saturating_sub(used_bytes));
-        Created {
+        ArrayCreateOutput {
             name: options.name.clone(),
             uuid: (!options.dry_run).then(|| output::uuid(uuid)),
             level: level(options.level.parities()),
@@ -279,16 +279,16 @@ pub fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn created_text(created: &Created) -> String {
+fn created_text(created: &ArrayCreateOutput) -> String {
     let mut text = String::new();
     let verb = if created.dry_run { "would destroy" } else { "destroyed" };
     for drive in &created.drives {
         let what = drive.destroys.as_ref().map_or("blank".to_string(), |what| format!("{verb}: {what}"));
-        let plate: Vec<&str> =
+        let drive_id: Vec<&str> =
             [&drive.model, &drive.serial].into_iter().flatten().map(String::as_str).collect();
-        let plate = plate.iter().map(|word| format!(", {word}")).collect::<String>();
+        let drive_id = drive_id.iter().map(|word| format!(", {word}")).collect::<String>();
         let name = output::in_one_line(&drive.drive);
-        text += &format!("{name} ({}{plate}): {what}\n", show(drive.size_bytes));
+        text += &format!("{name} ({}{drive_id}): {what}\n", show(drive.size_bytes));
     }
     let verb = if created.dry_run { "would have" } else { "has" };
     text += &format!(
@@ -352,7 +352,7 @@ pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
     if let Some(mut client) = find_running(name)? {
         return ask(output, &mut client, &Request::Status);
     }
-    let found = Found::to_look(name)?;
+    let found = FoundArray::to_look(name)?;
     for (path, error) in &found.damaged {
         output.note(&format!("{}: {error}; continuing without it", path.display()));
     }
@@ -595,7 +595,7 @@ pub fn rebuild_text(rebuild: &Rebuild) -> String {
 }
 
 /// Members of `found`, with their drives.
-fn members(found: &Found) -> Members<'_> {
+fn members(found: &FoundArray) -> Members<'_> {
     let label = &found.label;
     let drives: Vec<(u32, PathBuf)> = found
         .drives
@@ -676,8 +676,8 @@ fn replace_here(
     member: &MemberName,
     new: &Path,
     (now, yes): (bool, bool),
-) -> Result<Rebuilt> {
-    let mut found = Found::by_name(name)?;
+) -> Result<RebuildReport> {
+    let mut found = FoundArray::by_name(name)?;
     let role = members(&found).role(member)?;
     refuse_scattered(found.drives.iter().map(|drive| drive.path.as_path()).chain([new]))?;
     let drive = take_new(&mut found, new)?;
@@ -705,11 +705,14 @@ fn replace_here(
     let copied_bytes = repair::copied_bytes(replaced??);
     let done = run_rebuild(output, &session, name)?;
     let drive = Some(new.display().to_string());
-    Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&session.array.status(), Some(role as u32), drive, &done) })
+    Ok(RebuildReport {
+        copied_bytes,
+        ..RebuildReport::of(&session.array.status(), Some(role as u32), drive, &done)
+    })
 }
 
 /// Opens the drive at `path`. A drive of `found` is taken from there; it is refused if a member uses it.
-fn take_new(found: &mut Found, path: &Path) -> Result<OpenDrive> {
+fn take_new(found: &mut FoundArray, path: &Path) -> Result<OpenDrive> {
     let real = path.canonicalize().with_context(|| format!("{} cannot be opened", path.display()))?;
     let position = found.drives.iter().position(|d| d.path.canonicalize().is_ok_and(|p| p == real));
     let Some(position) = position else { return OpenDrive::open(&found.reactor, path) };
@@ -740,11 +743,11 @@ pub fn rebuild(output: Output, name: &ArrayName) -> Result<u8> {
 }
 
 /// As [`rebuild`], for an array that does not run.
-fn rebuild_here(output: Output, name: &ArrayName) -> Result<Rebuilt> {
+fn rebuild_here(output: Output, name: &ArrayName) -> Result<RebuildReport> {
     let session = members::assembled(name)?;
     repair::refuse_if_only_out(&output::quoted(&name.to_string()), &session.array.status())?;
     let done = run_rebuild(output, &session, name)?;
-    Ok(Rebuilt::of(&session.array.status(), None, None, &done))
+    Ok(RebuildReport::of(&session.array.status(), None, None, &done))
 }
 
 /// Shows progress on `bar`; the rate is that of this run.
@@ -768,7 +771,7 @@ pub fn cancel_copy(output: Output, args: Vec<PathBuf>) -> Result<u8> {
     ensure!(args.next().is_none(), "one word too many: zoneraid replace --cancel ARRAY [MEMBER]");
     let called = quoted(&name.to_string());
     interrupt::explain(move || format!("whether the copy is cancelled: zoneraid status {called}"));
-    let by_daemon: Option<Failed> = match find_running(&name)? {
+    let by_daemon: Option<FailReport> = match find_running(&name)? {
         Some(mut client) => ask(output, &mut client, &Request::CancelCopy { member: member.clone() })?,
         None => None,
     };
@@ -776,15 +779,15 @@ pub fn cancel_copy(output: Output, args: Vec<PathBuf>) -> Result<u8> {
         Some(cancelled) => cancelled,
         None => cancel_copy_here(output, &name, member.as_ref())?,
     };
-    output.print(&cancelled, |Failed { array, role, drive, .. }| {
+    output.print(&cancelled, |FailReport { array, role, drive, .. }| {
         format!("the copy of member {role} of '{array}' to {drive} is cancelled; {drive} is blank\n")
     })?;
     Ok(HEALTHY)
 }
 
 /// As [`cancel_copy`], of a copy that no daemon works on. Only the drive that is filled is written.
-fn cancel_copy_here(output: Output, name: &ArrayName, member: Option<&MemberName>) -> Result<Failed> {
-    let found = Found::to_look(name)?;
+fn cancel_copy_here(output: Output, name: &ArrayName, member: Option<&MemberName>) -> Result<FailReport> {
+    let found = FoundArray::to_look(name)?;
     let array = &found.label.name;
     let mut filled = found.filled.clone();
     if let Some(member) = member {
@@ -821,17 +824,17 @@ fn cancel_copy_here(output: Output, name: &ArrayName, member: Option<&MemberName
         bail!("{} is in use by {user}: interrupt that first, which ends the copy", path.display());
     }
     let drive = OpenDrive::open(&found.reactor, path)?;
-    let erasing = Erasing::new(output, std::slice::from_ref(&drive));
+    let erasing = EraseBar::new(output, std::slice::from_ref(&drive));
     let was_filled = drive.is_filled_for(&found.label.uuid, *role)
         && found
             .reactor
             .wait(engine::owner::cancel_copy(found.reactor.runtime(), &erasing.drive(&drive)))??;
     ensure!(was_filled, "{} changed while it was looked at; try again", path.display());
     let (array, role, drive) = (array.clone(), *role as u32, path.display().to_string());
-    Ok(Failed { array, role, drive, called_off: true })
+    Ok(FailReport { array, role, drive, called_off: true })
 }
 
-fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<engine::array::Rebuilt> {
+fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<engine::array::RebuildOutcome> {
     let bar = output.bar("rebuild", 0);
     let (told, called) = (bar.clone(), quoted(&name.to_string()));
     interrupt::explain(move || {
@@ -856,17 +859,17 @@ pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
     let member = MemberName::new(member)?;
     let called = quoted(&name.to_string());
     interrupt::explain(move || format!("check the state of the member with: zoneraid status {called}"));
-    let failed: Failed = match find_running(name)? {
+    let failed: FailReport = match find_running(name)? {
         Some(mut client) => ask(output, &mut client, &Request::Fail { member })?,
         None => {
-            let found = Found::by_name(name)?;
+            let found = FoundArray::by_name(name)?;
             let role = members(&found).role(&member)?;
             let session = found.assemble()?;
             session.wait(repair::fail(&session.array, role))??
         }
     };
     output.print(&failed, |failed| {
-        let Failed { array, role, drive, called_off } = failed;
+        let FailReport { array, role, drive, called_off } = failed;
         match called_off {
             true => {
                 format!("the copy of member {role} of '{array}' to {drive} is cancelled; {drive} is blank\n")

@@ -88,7 +88,7 @@ fn with_completers(command: Command, path: &str) -> Command {
 fn completer(path: &str, argument: &str) -> Option<ArgValueCompleter> {
     Some(match (path, argument) {
         (_, "array") => ArgValueCompleter::new(Paths(arrays)),
-        ("replace", "drives") => ArgValueCompleter::new(Replacement),
+        ("replace", "drives") => ArgValueCompleter::new(ReplaceArguments),
         ("create", "drives") => ArgValueCompleter::new(Paths(blank_drives)),
         ("examine", "drive") | ("wipe", "drives") => ArgValueCompleter::new(Paths(all_drives)),
         (_, "member") => ArgValueCompleter::new(Paths(members)),
@@ -104,7 +104,7 @@ struct Words(fn() -> Vec<Offer>);
 struct Paths(fn() -> Vec<Offer>);
 
 /// `[ARRAY] OLD NEW`
-struct Replacement;
+struct ReplaceArguments;
 
 impl ValueCompleter for Words {
     fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
@@ -124,7 +124,7 @@ impl ValueCompleter for Paths {
     }
 }
 
-impl ValueCompleter for Replacement {
+impl ValueCompleter for ReplaceArguments {
     fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
         let offers: fn() -> Vec<Offer> = match typed().len() {
             ..=1 => arrays,

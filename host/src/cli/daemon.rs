@@ -2,19 +2,19 @@
 
 use super::args::Start;
 use crate::{
+    ack_log::AckLogContents,
     client::Client,
     daemon::{Daemon, Signals},
     label::Label,
     machine::Owner,
-    members::{Found, Terms, find_running, runner},
+    members::{FoundArray, StartTerms, find_running, runner},
     name::ArrayName,
-    nbd::Place,
+    nbd::NbdAddress,
     output::{self, HEALTHY, Output, quoted},
-    protocol::{NamespaceDevice, Request, Stopped},
+    protocol::{NamespaceDevice, Request, StopReport},
     report::{State, in_a_row, is_or_are, members_named, so_many_zones},
     run::{self, Lock},
     size::show,
-    tails::Left,
     ublk::{self, Orphan},
 };
 use anyhow::{Result, bail, ensure};
@@ -32,7 +32,7 @@ use std::{
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Serialize)]
-struct Started {
+struct StartOutput {
     array: String,
     uuid: String,
     state: State,
@@ -45,7 +45,7 @@ struct Started {
 }
 
 #[derive(Serialize)]
-struct Served {
+struct ServeOutput {
     array: String,
     uuid: String,
     state: State,
@@ -59,10 +59,10 @@ struct Served {
 struct Ready {
     /// Held until the daemon has ended.
     lock: Lock,
-    found: Found,
-    terms: Terms,
+    found: FoundArray,
+    terms: StartTerms,
     directory: PathBuf,
-    left: Option<Left>,
+    left: Option<AckLogContents>,
     /// Block devices left by a dead daemon.
     devices: Vec<Orphan>,
 }
@@ -81,7 +81,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     // Force takes effect only if the array cannot be assembled without.
     let force = options.force && found.inspect().is_err();
     let Start { read_only, give_up, map_memory, .. } = *options;
-    let terms = Terms { read_only, force, give_up, map_memory };
+    let terms = StartTerms { read_only, force, give_up, map_memory };
     say_where_it_belongs(output, &found);
     let uuid = found.label.uuid;
     if let Some(tails) = found.left_by_owner() {
@@ -95,7 +95,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let directory = run::directory(&uuid);
     let lock = lock(&directory, &found.label)?;
     let tails = run::tails_path(&directory, &uuid);
-    let left = Left::read(&tails, &uuid)?;
+    let left = AckLogContents::read(&tails, &uuid)?;
     // Before anything is written: on a kernel without ublk the start fails here.
     let devices = found.reactor.wait(ublk::find(&found.reactor, &uuid))??;
     ensure!(
@@ -128,7 +128,7 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
         output.note(&forced(&daemon.array.status()));
     }
     daemon.losses().iter().for_each(|loss| output.note(loss));
-    let started = Started {
+    let started = StartOutput {
         array: about.name,
         uuid: about.uuid,
         state: status.state,
@@ -151,7 +151,7 @@ pub fn start(output: Output, options: Start) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-pub fn serve(output: Output, options: Start, place: &Place) -> Result<u8> {
+pub fn serve(output: Output, options: Start, place: &NbdAddress) -> Result<u8> {
     let Ready { lock: _lock, found, terms, directory, left, devices } = prepare(output, &options)?;
     ensure!(
         devices.is_empty(),
@@ -171,7 +171,7 @@ pub fn serve(output: Output, options: Start, place: &Place) -> Result<u8> {
     }
     daemon.losses().iter().for_each(|loss| output.note(loss));
     let status = daemon.status();
-    let served = Served {
+    let served = ServeOutput {
         array: status.name,
         uuid: status.uuid,
         state: status.state,
@@ -210,7 +210,7 @@ fn forced(array: &ArrayStatus) -> String {
 }
 
 /// Refuses an array of which a member is out.
-fn refuse_unless_complete(found: &Found) -> Result<()> {
+fn refuse_unless_complete(found: &FoundArray) -> Result<()> {
     let status = found.inspect()?.status;
     let name = &status.name;
     let out = |(_, member): &(usize, &MemberStatus)| member.state == MemberState::Out;
@@ -227,7 +227,7 @@ fn refuse_unless_complete(found: &Found) -> Result<()> {
 }
 
 /// Prints a note if the array belongs to another host or none, since it is not started automatically here.
-fn say_where_it_belongs(output: Output, Found { label, called, .. }: &Found) {
+fn say_where_it_belongs(output: Output, FoundArray { label, called, .. }: &FoundArray) {
     let whose = match Owner::of(&label.host) {
         Owner::This => return,
         Owner::Other => "belongs to another host",
@@ -259,7 +259,7 @@ fn lock(directory: &Path, label: &Label) -> Result<Lock> {
 }
 
 /// Finds the members of an array and claims them; waits for missing ones first.
-fn find(output: Output, options: &Start) -> Result<Found> {
+fn find(output: Output, options: &Start) -> Result<FoundArray> {
     let wait = Duration::from_secs(options.wait.into());
     let deadline = Instant::now() + wait;
     let mut said = false;
@@ -278,8 +278,8 @@ fn find(output: Output, options: &Start) -> Result<Found> {
 }
 
 /// Finds and claims the members of an array; fails if members are missing and it is `early`.
-fn find_now(options: &Start, early: bool) -> Result<Found> {
-    let found = Found::to_read(&options.array)?.absolute()?;
+fn find_now(options: &Start, early: bool) -> Result<FoundArray> {
+    let found = FoundArray::to_read(&options.array)?.absolute()?;
     match missing(&found).filter(|_| early) {
         Some(missing) => bail!(missing),
         None if options.read_only => found.claim_to_read(),
@@ -288,7 +288,7 @@ fn find_now(options: &Start, early: bool) -> Result<Found> {
 }
 
 /// A message that names the missing members; members that were out before do not count.
-fn missing(found: &Found) -> Option<String> {
+fn missing(found: &FoundArray) -> Option<String> {
     let Label { name, members, active, .. } = &found.label;
     let there = |role: u32| found.drives.iter().any(|d| d.label().is_some_and(|label| label.role == role));
     let missing = (0..*members).filter(|role| active & (1 << role) != 0 && !there(*role));
@@ -299,12 +299,12 @@ fn missing(found: &Found) -> Option<String> {
 pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {
     let Some(mut client) = find_running(name)? else {
         // The array may be waiting for its next daemon.
-        if let Ok(found) = Found::to_look(name) {
+        if let Ok(found) = FoundArray::to_look(name) {
             found.refuse_if_waited_for()?;
         }
         bail!("'{name}' does not run");
     };
-    let stopped: Stopped = ask(output, &mut client, &Request::Stop)?;
+    let stopped: StopReport = ask(output, &mut client, &Request::Stop)?;
     output.print(&stopped, |stopped| format!("'{}' does not run any more\n", stopped.array))?;
     Ok(HEALTHY)
 }
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn json_output_matches_schemas() {
-        let started = Started {
+        let started = StartOutput {
             array: "tank".into(),
             uuid: String::new(),
             state: State::Healthy,
@@ -342,10 +342,16 @@ mod tests {
         };
         assert_eq!(crate::output::undescribed(&started, "start.json"), [""; 0]);
         let (uri, pid, size_bytes) = (String::new(), 1, 0);
-        let served =
-            Served { array: "tank".into(), uuid: String::new(), state: State::Healthy, pid, uri, size_bytes };
+        let served = ServeOutput {
+            array: "tank".into(),
+            uuid: String::new(),
+            state: State::Healthy,
+            pid,
+            uri,
+            size_bytes,
+        };
         assert_eq!(crate::output::undescribed(&served, "serve.json"), [""; 0]);
-        let stopped = Stopped { array: "tank".into(), uuid: String::new() };
+        let stopped = StopReport { array: "tank".into(), uuid: String::new() };
         assert_eq!(crate::output::undescribed(&stopped, "stop.json"), [""; 0]);
     }
 }

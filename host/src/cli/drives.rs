@@ -7,15 +7,15 @@ use super::{
 };
 use crate::{
     client,
-    drive::{self, Plate, same_file},
+    drive::{self, ModelAndSerial, same_file},
     label::{Content, Label},
     machine::Owner,
-    members::{Found, OpenDrive, PATIENCE_TO_LOOK, Scan, directory_of},
+    members::{FoundArray, OpenDrive, PATIENCE_TO_LOOK, Scan, directory_of},
     name::real_path,
     output::{self, HEALTHY, Output},
     protocol::Request,
     reactor::Reactor,
-    report::{Examined, Rebuild, Status, in_a_row},
+    report::{ExamineReport, Rebuild, Status, in_a_row},
     size::{bytes, show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
@@ -31,7 +31,7 @@ use std::{
 const PATIENCE_TO_EXAMINE: Duration = Duration::from_secs(30);
 
 #[derive(Serialize)]
-struct Emulated {
+struct EmulateOutput {
     drives: Vec<String>,
     zones: u32,
     zone_size_bytes: u64,
@@ -83,7 +83,7 @@ pub fn emulate(
         }
     }
     let geometry = &model.geometry;
-    let emulated = Emulated {
+    let emulated = EmulateOutput {
         drives: paths.iter().map(|path| path.display().to_string()).collect(),
         zones: geometry.zones,
         zone_size_bytes: bytes(geometry.zone_size_blocks),
@@ -99,12 +99,12 @@ pub fn emulate(
 pub fn examine(output: Output, path: &Path) -> Result<u8> {
     let real = real_path(path)?;
     let holds = |client: &client::Client| client.about.drives.iter().any(|drive| same_file(drive, &real));
-    let mut examined: Examined = match client::running()?.into_iter().find(holds) {
+    let mut examined: ExamineReport = match client::running()?.into_iter().find(holds) {
         Some(mut client) => ask(output, &mut client, &Request::Examine { drive: real })?,
         None => {
             let reactor = Reactor::default();
             let drive = OpenDrive::look(&reactor, &drive::resolve(path))?;
-            let examined = reactor.wait_for(PATIENCE_TO_EXAMINE, Examined::of(&drive))?;
+            let examined = reactor.wait_for(PATIENCE_TO_EXAMINE, ExamineReport::of(&drive))?;
             examined.with_context(|| format!("{} does not answer", path.display()))??
         }
     };
@@ -115,7 +115,7 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
 }
 
 /// The copy that the drive at `path` is part of, by the status of its array; `None` if that cannot be had.
-fn copy_of(output: Output, path: &Path, examined: &Examined) -> Option<Rebuild> {
+fn copy_of(output: Output, path: &Path, examined: &ExamineReport) -> Option<Rebuild> {
     let path = drive::resolve(path);
     let array = match &examined.superblock {
         Some(superblock) => superblock.uuid.clone(),
@@ -131,7 +131,7 @@ fn copy_of(output: Output, path: &Path, examined: &Examined) -> Option<Rebuild> 
             let reactor = Reactor::default();
             let scan = Scan::of(&reactor, &directory_of(&path), PATIENCE_TO_LOOK).ok()?;
             let label = scan.arrays().into_iter().find(|label| output::uuid(&label.uuid) == array)?.clone();
-            let found = Found::among(&reactor, &scan, &label);
+            let found = FoundArray::among(&reactor, &scan, &label);
             // Without a drive that is being filled there is nothing to look for.
             found.filled.first()?;
             Status::looked(&found, found.glance(PATIENCE_TO_INSPECT).ok()?)
@@ -149,7 +149,7 @@ fn copy_of(output: Output, path: &Path, examined: &Examined) -> Option<Rebuild> 
 
 /// Variables for udev about a drive or block device; empty for devices that are not zoneraid's.
 #[derive(Default, Serialize)]
-struct Exported {
+struct UdevOutput {
     /// The array of the drive, if it is started automatically on this host.
     uuid: Option<String>,
     /// The name below /dev of the block device of a running array.
@@ -158,7 +158,7 @@ struct Exported {
 
 /// Prints variables for udev about the drive or block device at `path`.
 pub fn export(output: Output, path: &Path) -> Result<u8> {
-    let exported = Exported::of(path)?;
+    let exported = UdevOutput::of(path)?;
     output.print(&exported, |exported| {
         let uuid = exported.uuid.as_ref().map(|uuid| format!("ZONERAID_UUID={uuid}\n"));
         let link = exported.link.as_ref().map(|link| format!("ZONERAID_LINK={link}\n"));
@@ -167,8 +167,8 @@ pub fn export(output: Output, path: &Path) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-impl Exported {
-    fn of(path: &Path) -> Result<Exported> {
+impl UdevOutput {
+    fn of(path: &Path) -> Result<UdevOutput> {
         let running = client::running()?;
         // The link of a partition is that of its device with `-part` and its number, as udev names others.
         let (whole, part) = match drive::whole_of(path) {
@@ -181,12 +181,12 @@ impl Exported {
             // udev would take names with other characters for several; for these the daemon's own link has to do.
             let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
             let link = link.filter(|link| link.chars().all(plain));
-            return Ok(Exported { link, uuid: None });
+            return Ok(UdevOutput { link, uuid: None });
         }
         // udev asks about every disk, also while it is mounted: devices without zones are not opened, and nothing is
         // claimed.
         if !drive::is_drive(path).unwrap_or(false) {
-            return Ok(Exported::default());
+            return Ok(UdevOutput::default());
         }
         let drive = OpenDrive::look(&Reactor::default(), path).ok();
         // Only arrays that are started automatically on this host count.
@@ -195,12 +195,12 @@ impl Exported {
         };
         let label = drive.as_ref().and_then(OpenDrive::label).filter(starts);
         let uuid = label.map(|label| output::uuid(&label.uuid));
-        Ok(Exported { uuid, link: None })
+        Ok(UdevOutput { uuid, link: None })
     }
 }
 
 /// The worn zones of a drive, and which of them are metadata zones.
-fn worn_text(e: &Examined) -> String {
+fn worn_text(e: &ExamineReport) -> String {
     let metadata = META_ZONES * e.superblock.as_ref().map_or(1, |superblock| superblock.aggregate);
     let named: Vec<String> = e
         .worn_zones
@@ -210,14 +210,14 @@ fn worn_text(e: &Examined) -> String {
     format!("    worn: {} cannot be written any more\n", in_a_row(&named))
 }
 
-fn examined_text(e: &Examined) -> String {
-    let plate = [("model", &e.model), ("serial", &e.serial)];
-    let plate =
-        plate.map(|(what, value)| value.as_ref().map(|v| format!(", {what} {v}")).unwrap_or_default());
+fn examined_text(e: &ExamineReport) -> String {
+    let drive_id = [("model", &e.model), ("serial", &e.serial)];
+    let drive_id =
+        drive_id.map(|(what, value)| value.as_ref().map(|v| format!(", {what} {v}")).unwrap_or_default());
     let mut text = format!(
         "   drive: {}{}\n   zones: {} of {}, {} apart; {} empty, {} open or closed, {} full\n",
         output::in_one_line(&e.drive),
-        plate.concat(),
+        drive_id.concat(),
         e.zones,
         show(e.zone_capacity_bytes),
         show(e.zone_size_bytes),
@@ -256,10 +256,10 @@ fn examined_text(e: &Examined) -> String {
             text += &format!("  status: {what}: {mended}, or wipe this drive\n");
         }
         for drive in s.drives.iter().filter(|drive| drive.model.is_some() || drive.serial.is_some()) {
-            let plate = Plate { model: drive.model.clone(), serial: drive.serial.clone() };
+            let drive_id = ModelAndSerial { model: drive.model.clone(), serial: drive.serial.clone() };
             let out = if drive.active { "" } else { "; the member is out" };
             let size = show(drive.size_bytes);
-            text += &format!("member {}: {size}{}{out}\n", drive.role, plate.words());
+            text += &format!("member {}: {size}{}{out}\n", drive.role, drive_id.words());
         }
     }
     if let Some(copy) = &e.copy {

@@ -2,7 +2,7 @@
 
 use crate::{
     export::{self, MODULES, NVMET, Secret, Step},
-    members::{Found, find_running},
+    members::{FoundArray, find_running},
     name::{ArrayName, NamespaceName},
     output::{self, HEALTHY, Output, quoted},
     tenants,
@@ -17,7 +17,7 @@ use std::{
 };
 
 #[derive(Serialize)]
-struct Exported {
+struct ExportOutput {
     array: String,
     nqn: String,
     transport: &'static str,
@@ -52,7 +52,7 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
             key.display()
         ));
     }
-    let Target { called, uuid, device } = Target::running(name)?.with_context(|| {
+    let ExportTarget { called, uuid, device } = ExportTarget::running(name)?.with_context(|| {
         let array = NamespaceName::new(&name.to_string()).map_or(name.clone(), |below| below.array);
         let array = if name.is_word() { name } else { &array };
         format!("'{name}' does not run; zoneraid start {}", quoted(&array.to_string()))
@@ -64,7 +64,7 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
         ensure!(root.is_dir(), "there is no NVMe target in {NVMET}: check that configfs is mounted");
     }
     let (address, port, secret) = (*address, *port, secret.as_ref());
-    let steps = export::Export { uuid: &uuid, device, address, port, hosts, secret }.steps(root);
+    let steps = export::NvmetExport { uuid: &uuid, device, address, port, hosts, secret }.steps(root);
     let steps = steps.with_context(|| format!("'{called}' cannot be exported"))?;
     if !dry_run {
         let (done, result) = export::carry_out(&steps);
@@ -73,7 +73,7 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
         }
         result.with_context(|| format!("'{called}' cannot be exported"))?;
     }
-    let exported = Exported {
+    let exported = ExportOutput {
         array: called,
         nqn: export::nqn(&uuid),
         transport: "tcp",
@@ -85,7 +85,7 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
         steps: steps.iter().map(Step::to_string).collect(),
     };
     output.print(&exported, |exported| {
-        let Exported { array, nqn, address, port, dry_run, steps, .. } = exported;
+        let ExportOutput { array, nqn, address, port, dry_run, steps, .. } = exported;
         if *dry_run {
             return format!("modprobe -a {}\n{}\n", MODULES.join(" "), steps.join("\n"));
         }
@@ -96,26 +96,26 @@ pub fn nvmet(output: Output, name: &ArrayName, access: &Access, dry_run: bool) -
 }
 
 /// The exported device: a running array, or a namespace of one.
-struct Target {
+struct ExportTarget {
     called: String,
     uuid: String,
     device: Option<PathBuf>,
 }
 
-impl Target {
+impl ExportTarget {
     /// The array or namespace `name`, if its daemon runs.
-    fn running(name: &ArrayName) -> Result<Option<Target>> {
+    fn running(name: &ArrayName) -> Result<Option<ExportTarget>> {
         if let Some(below) = NamespaceName::meant_by(name) {
             let Some(client) = find_running(&below.array)? else { return Ok(None) };
             let called = format!("{}/{}", client.about.name, below.name);
             let shown = client.about.namespaces.into_iter().find(|shown| shown.name == below.name);
             let shown = shown.with_context(|| format!("there is no namespace '{called}'"))?;
-            return Ok(Some(Target { called, uuid: shown.uuid, device: Some(shown.block_device) }));
+            return Ok(Some(ExportTarget { called, uuid: shown.uuid, device: Some(shown.block_device) }));
         }
         let client = find_running(name)?;
         Ok(client.map(|client| {
             let about = client.about;
-            Target { called: about.name, uuid: about.uuid, device: about.block_device }
+            ExportTarget { called: about.name, uuid: about.uuid, device: about.block_device }
         }))
     }
 }
@@ -138,7 +138,7 @@ fn load_modules() -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct Removed {
+struct ExportRemoveOutput {
     array: String,
     nqn: String,
 }
@@ -150,7 +150,7 @@ pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
     let (called, array_uuid) = match find_running(array)? {
         Some(client) => (client.about.name, output::parse_uuid(&client.about.uuid)?),
         None => {
-            let label = Found::to_read(array)?.label;
+            let label = FoundArray::to_read(array)?.label;
             (label.name, label.uuid)
         }
     };
@@ -162,7 +162,7 @@ pub fn remove(output: Output, name: &ArrayName) -> Result<u8> {
     let steps = export::removal(Path::new(NVMET), &uuid);
     let (_, result) = export::carry_out(&steps.with_context(|| format!("'{array}' cannot be removed"))?);
     result?;
-    output.print(&Removed { array, nqn: export::nqn(&uuid) }, |removed| {
+    output.print(&ExportRemoveOutput { array, nqn: export::nqn(&uuid) }, |removed| {
         format!("'{}' is not exported any more\n", removed.array)
     })?;
     Ok(HEALTHY)
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn json_output_matches_schemas() {
         let text = String::new;
-        let exported = Exported {
+        let exported = ExportOutput {
             array: text(),
             nqn: text(),
             transport: "tcp",
@@ -187,7 +187,7 @@ mod tests {
             steps: vec![text()],
         };
         assert_eq!(crate::output::undescribed(&exported, "export-nvmet.json"), [""; 0]);
-        let removed = Removed { array: text(), nqn: text() };
+        let removed = ExportRemoveOutput { array: text(), nqn: text() };
         assert_eq!(crate::output::undescribed(&removed, "export-remove.json"), [""; 0]);
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     crash,
     output::{FAILED, HEALTHY, Output},
 };
-use args::{Benched, Cli, Emulate, Export, Transport, Verb, YesNo};
+use args::{BenchTarget, Cli, Emulate, ExportCommand, Transport, Verb, YesNo};
 use clap::{FromArgMatches, error::ErrorKind};
 use std::{ffi::OsString, process::ExitCode};
 
@@ -116,7 +116,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Replace { drives, cancel: true, .. } => array::cancel_copy(output, drives),
         Verb::Replace { drives, now, yes, .. } => array::replace(output, drives, now, yes),
         Verb::Rebuild { array } => array::rebuild(output, &array),
-        Verb::Export(Export::Nvmet {
+        Verb::Export(ExportCommand::Nvmet {
             array,
             transport: Transport::Tcp,
             address,
@@ -126,7 +126,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
             key,
             dry_run,
         }) => export::nvmet(output, &array, &export::Access { address, port, hosts, key }, dry_run),
-        Verb::Export(Export::Remove { array }) => export::remove(output, &array),
+        Verb::Export(ExportCommand::Remove { array }) => export::remove(output, &array),
         Verb::Fail { array, member } => array::fail(output, &array, &member),
         Verb::Rename { array, new } => owner::rename(output, &array, &new),
         Verb::Adopt { array } => owner::adopt(output, &array),
@@ -138,11 +138,13 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
             crate::bench::namespaces::run(output, rounds as usize)
         }
         Verb::Bench { volume: true, rounds, .. } => crate::bench::volume::run(output, rounds as usize),
-        Verb::Bench { what: Benched::Engine, rounds, level, .. } => {
+        Verb::Bench { what: BenchTarget::Engine, rounds, level, .. } => {
             crate::bench::run(output, rounds as usize, level.parities())
         }
-        Verb::Bench { what: Benched::Host, rounds, .. } => crate::bench::host::run(output, rounds as usize),
-        Verb::Bench { what: Benched::Fairness, rounds, .. } => {
+        Verb::Bench { what: BenchTarget::Host, rounds, .. } => {
+            crate::bench::host::run(output, rounds as usize)
+        }
+        Verb::Bench { what: BenchTarget::Fairness, rounds, .. } => {
             crate::bench::fairness::run(output, rounds as usize)
         }
         Verb::Completions { shell } => complete::script(output, shell),

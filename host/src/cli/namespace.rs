@@ -9,37 +9,37 @@ use super::{
 };
 use crate::{
     client::Client,
-    members::{self, Found, Session, find_running},
+    members::{self, FoundArray, Session, find_running},
     name::{ArrayName, NamespaceName},
     output::{self, HEALTHY, Output, quoted, table},
     protocol::Request,
     report::{Division, NamespaceReport, RatesReport, Status, is_there, latency_words},
     size::{bytes, show, show_blocks},
-    tenants::{self, Tenants, Wanted},
+    tenants::{self, NewNamespace, Tenants},
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     adapt::overlay::Overlay,
     device::{Geometry, ZonedDevice},
-    vzone::{Layout, Namespace, Namespaces, Qos, Rates, Spec, VzoneError},
+    vzone::{Namespace, NamespaceLayout, Namespaces, Qos, Rates, Spec, VzoneError},
 };
 use serde::Serialize;
 use std::rc::Rc;
 
-pub fn run(output: Output, verb: args::Namespace) -> Result<u8> {
+pub fn run(output: Output, verb: args::NamespaceCommand) -> Result<u8> {
     match verb {
-        args::Namespace::Create(options) => create(output, &options),
-        args::Namespace::List { array } => list(output, &array),
-        args::Namespace::Resize { namespace, size } => resize(output, &namespace, size),
-        args::Namespace::Set { namespace, qos } => set(output, &namespace, &qos),
-        args::Namespace::Remove { namespace, yes } => remove(output, &namespace, yes),
+        args::NamespaceCommand::Create(options) => create(output, &options),
+        args::NamespaceCommand::List { array } => list(output, &array),
+        args::NamespaceCommand::Resize { namespace, size } => resize(output, &namespace, size),
+        args::NamespaceCommand::Set { namespace, qos } => set(output, &namespace, &qos),
+        args::NamespaceCommand::Remove { namespace, yes } => remove(output, &namespace, yes),
     }?;
     Ok(HEALTHY)
 }
 
 /// A namespace in the output of commands.
 #[derive(Serialize)]
-struct Shown {
+struct NamespaceOutput {
     name: String,
     zones: u32,
     capacity_bytes: u64,
@@ -53,9 +53,9 @@ struct Shown {
     latency_us: Option<u32>,
 }
 
-impl Shown {
-    fn new(spec: &Spec, zone_capacity_blocks: u64) -> Shown {
-        Shown {
+impl NamespaceOutput {
+    fn new(spec: &Spec, zone_capacity_blocks: u64) -> NamespaceOutput {
+        NamespaceOutput {
             name: spec.name.clone(),
             zones: spec.zones,
             capacity_bytes: bytes(spec.zones as u64 * zone_capacity_blocks),
@@ -69,46 +69,46 @@ impl Shown {
     }
 
     /// From the report of a daemon.
-    fn reported(namespace: NamespaceReport) -> Shown {
+    fn reported(namespace: NamespaceReport) -> NamespaceOutput {
         let NamespaceReport { name, zones, capacity_bytes, weight, active, width, .. } = namespace;
         let NamespaceReport { limits, floors, latency_us, .. } = namespace;
-        Shown { name, zones, capacity_bytes, weight, active, width, limits, floors, latency_us }
+        NamespaceOutput { name, zones, capacity_bytes, weight, active, width, limits, floors, latency_us }
     }
 }
 
 /// The namespaces of an array that this process runs.
-struct Divided {
+struct RunningNamespaces {
     session: Session,
     tenants: Tenants,
 }
 
-impl Divided {
-    fn open(session: Session, called: &ArrayName) -> Result<Divided> {
+impl RunningNamespaces {
+    fn open(session: Session, called: &ArrayName) -> Result<RunningNamespaces> {
         let device = Rc::new(session.array.clone());
-        Divided::over(device, session, called)
+        RunningNamespaces::over(device, session, called)
     }
 
     /// Opens the namespaces on `device`, which has the zones of the array.
-    fn over(device: Rc<dyn ZonedDevice>, session: Session, called: &ArrayName) -> Result<Divided> {
+    fn over(device: Rc<dyn ZonedDevice>, session: Session, called: &ArrayName) -> Result<RunningNamespaces> {
         let opened = Namespaces::open(session.reactor.runtime(), device, tenants::behaviour());
         let namespaces = session.wait(opened)?.map_err(|error| anyhow!("'{called}': {error}"))?;
-        Ok(Divided { session, tenants: Tenants { namespaces, array: called.to_string() } })
+        Ok(RunningNamespaces { session, tenants: Tenants { namespaces, array: called.to_string() } })
     }
 
     /// Opens the namespaces of an array that does not run.
-    fn existing(called: &ArrayName) -> Result<Divided> {
+    fn existing(called: &ArrayName) -> Result<RunningNamespaces> {
         let session = members::assembled(called)?;
         ensure!(is_divided(&session)?, "'{called}' has no namespaces");
-        Divided::open(session, called)
+        RunningNamespaces::open(session, called)
     }
 
-    /// As [`Divided::existing`], read-only: writes of opening namespaces stay in memory.
-    fn to_read(found: &Found, called: &ArrayName) -> Result<Divided> {
+    /// As [`RunningNamespaces::existing`], read-only: writes of opening namespaces stay in memory.
+    fn to_read(found: &FoundArray, called: &ArrayName) -> Result<RunningNamespaces> {
         let session = found.read_only()?;
         ensure!(is_divided(&session)?, "'{called}' has no namespaces");
         let array = Rc::new(session.array.clone());
         let device = session.wait(Overlay::over(session.reactor.runtime(), array))?;
-        Divided::over(Rc::new(device), session, called)
+        RunningNamespaces::over(Rc::new(device), session, called)
     }
 
     /// The session with one of the namespaces as its device.
@@ -138,7 +138,7 @@ pub fn session(name: &ArrayName) -> Result<(Session, Option<NamespaceName>)> {
 /// Opens the namespace `name` in this process; `None` if it can only be an array.
 pub fn meant_by(name: &ArrayName) -> Result<Option<(Session, NamespaceName)>> {
     let Some(below) = called(name)? else { return Ok(None) };
-    let session = Divided::existing(&below.array)?.session_of(&below.name)?;
+    let session = RunningNamespaces::existing(&below.array)?.session_of(&below.name)?;
     Ok(Some((session, below)))
 }
 
@@ -148,10 +148,10 @@ pub fn name_of(session: &Session, below: Option<&NamespaceName>) -> String {
 }
 
 /// As [`meant_by`], read-only, with the array below: nothing is written to the drives or locked.
-pub fn to_read(name: &ArrayName) -> Result<Option<(Session, Found)>> {
+pub fn to_read(name: &ArrayName) -> Result<Option<(Session, FoundArray)>> {
     let Some(NamespaceName { array, name }) = called(name)? else { return Ok(None) };
-    let found = Found::to_read(&array)?;
-    let session = Divided::to_read(&found, &array)?.session_of(&name)?;
+    let found = FoundArray::to_read(&array)?;
+    let session = RunningNamespaces::to_read(&found, &array)?.session_of(&name)?;
     Ok(Some((session, found)))
 }
 
@@ -174,37 +174,42 @@ fn called(name: &ArrayName) -> Result<Option<NamespaceName>> {
 }
 
 #[derive(Serialize)]
-struct Changed {
+struct NamespaceChangeOutput {
     array: String,
     zone_capacity_bytes: u64,
     #[serde(flatten)]
-    namespace: Shown,
+    namespace: NamespaceOutput,
 }
 
-impl Changed {
-    fn of(divided: &Divided, namespace: &Namespace) -> Changed {
+impl NamespaceChangeOutput {
+    fn of(divided: &RunningNamespaces, namespace: &Namespace) -> NamespaceChangeOutput {
         let capacity = divided.tenants.namespaces.zone_capacity_blocks();
-        Changed {
+        NamespaceChangeOutput {
             array: divided.session.array.status().name,
             zone_capacity_bytes: bytes(capacity),
-            namespace: Shown::new(&namespace.status().spec, capacity),
+            namespace: NamespaceOutput::new(&namespace.status().spec, capacity),
         }
     }
 
     /// Sends a request about a namespace to the daemon of the array, and returns the result.
-    fn asked(output: Output, mut client: Client, name: &str, request: &Request) -> Result<Changed> {
+    fn asked(
+        output: Output,
+        mut client: Client,
+        name: &str,
+        request: &Request,
+    ) -> Result<NamespaceChangeOutput> {
         let array = client.about.name.clone();
         let Division { zone_capacity_bytes, list, .. } = ask(output, &mut client, request)?;
         let changed = list.into_iter().find(|namespace| namespace.name == name);
         let gone = || format!("'{array}' has no namespace '{name}' any more");
-        let namespace = Shown::reported(changed.with_context(gone)?);
-        Ok(Changed { array, zone_capacity_bytes, namespace })
+        let namespace = NamespaceOutput::reported(changed.with_context(gone)?);
+        Ok(NamespaceChangeOutput { array, zone_capacity_bytes, namespace })
     }
 
     /// `called` is the array as the user named it.
     fn print(&self, called: &ArrayName, what: &str, output: Output) -> Result<()> {
-        output.print(self, |Changed { zone_capacity_bytes, namespace, .. }| {
-            let Shown { name, zones, capacity_bytes, .. } = namespace;
+        output.print(self, |NamespaceChangeOutput { zone_capacity_bytes, namespace, .. }| {
+            let NamespaceOutput { name, zones, capacity_bytes, .. } = namespace;
             let (size, of) = (show(*capacity_bytes), show(*zone_capacity_bytes));
             format!("{called}/{name} {what}: {size}, {zones} zones of {of}\n")
         })
@@ -213,7 +218,7 @@ impl Changed {
 
 fn create(output: Output, options: &CreateNamespace) -> Result<()> {
     let NamespaceName { array, name } = &options.namespace;
-    let wanted = Wanted {
+    let wanted = NewNamespace {
         name: name.clone(),
         blocks: options.size,
         active: options.active,
@@ -222,23 +227,25 @@ fn create(output: Output, options: &CreateNamespace) -> Result<()> {
         qos: qos_of(&options.qos)?.into(),
     };
     let changed = match find_running(array)? {
-        Some(client) => Changed::asked(output, client, name, &Request::CreateNamespace(wanted))?,
+        Some(client) => {
+            NamespaceChangeOutput::asked(output, client, name, &Request::CreateNamespace(wanted))?
+        }
         None => add(array, &wanted)?,
     };
     changed.print(array, "is created", output)
 }
 
 /// Adds a namespace to an array that does not run.
-fn add(array: &ArrayName, wanted: &Wanted) -> Result<Changed> {
+fn add(array: &ArrayName, wanted: &NewNamespace) -> Result<NamespaceChangeOutput> {
     let session = members::assembled(array)?;
     let device: Rc<dyn ZonedDevice> = Rc::new(session.array.clone());
     let new = !is_divided(&session)?;
     if new {
         divide(&session, array, device.clone())?;
     }
-    let divided = Divided::open(session, array)?;
+    let divided = RunningNamespaces::open(session, array)?;
     match divided.session.wait(divided.tenants.add(wanted))? {
-        Ok(namespace) => Ok(Changed::of(&divided, &namespace)),
+        Ok(namespace) => Ok(NamespaceChangeOutput::of(&divided, &namespace)),
         Err(error) => {
             // An array that had no namespaces must not be left divided.
             if new {
@@ -266,15 +273,15 @@ fn divide(session: &Session, array: &ArrayName, device: Rc<dyn ZonedDevice>) -> 
 }
 
 /// Makes the array an empty one again.
-fn dissolve(divided: Divided) -> Result<()> {
-    let Divided { session, tenants } = divided;
+fn dissolve(divided: RunningNamespaces) -> Result<()> {
+    let RunningNamespaces { session, tenants } = divided;
     session.wait(tenants.namespaces.close())?;
     session.wait(Namespaces::dissolve(Rc::new(session.array.clone())))??;
     Ok(())
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct NamespaceListOutput {
     array: String,
     /// Zones of namespaces that the array has room for, and how many of them are free.
     zones: u64,
@@ -286,37 +293,43 @@ struct Listed {
 #[derive(Serialize)]
 struct ListedNamespace {
     #[serde(flatten)]
-    shown: Shown,
+    shown: NamespaceOutput,
     written_bytes: u64,
 }
 
-impl Listed {
+impl NamespaceListOutput {
     /// As its daemon reports; `None` if the array is not divided.
-    fn asked(output: Output, mut client: Client) -> Result<Option<Listed>> {
+    fn asked(output: Output, mut client: Client) -> Result<Option<NamespaceListOutput>> {
         let status: Status = ask(output, &mut client, &Request::Status)?;
         let Some(division) = status.namespaces else { return Ok(None) };
         let Division { zones, free_zones, zone_capacity_bytes, list } = division;
         let namespaces = list.into_iter().map(|namespace| {
             let written_bytes = namespace.written_bytes;
-            ListedNamespace { shown: Shown::reported(namespace), written_bytes }
+            ListedNamespace { shown: NamespaceOutput::reported(namespace), written_bytes }
         });
         let namespaces = namespaces.collect();
-        Ok(Some(Listed { array: status.name, zones, free_zones, zone_capacity_bytes, namespaces }))
+        Ok(Some(NamespaceListOutput {
+            array: status.name,
+            zones,
+            free_zones,
+            zone_capacity_bytes,
+            namespaces,
+        }))
     }
 
     /// As found on the drives, read-only.
-    fn looked(array: &ArrayName) -> Result<Listed> {
-        let session = Found::to_read(array)?.read_only()?;
+    fn looked(array: &ArrayName) -> Result<NamespaceListOutput> {
+        let session = FoundArray::to_read(array)?.read_only()?;
         ensure!(is_divided(&session)?, "'{array}' has no namespaces");
         let looked = session.wait(Namespaces::look(Rc::new(session.array.clone())))?;
-        let Layout { zones, zone_capacity_blocks, namespaces } =
+        let NamespaceLayout { zones, zone_capacity_blocks, namespaces } =
             looked.map_err(|error| anyhow!("'{array}': {error}"))?;
         let given: u64 = namespaces.iter().map(|(spec, _)| spec.zones as u64).sum();
         let listed = |(spec, written): &(Spec, u64)| ListedNamespace {
-            shown: Shown::new(spec, zone_capacity_blocks),
+            shown: NamespaceOutput::new(spec, zone_capacity_blocks),
             written_bytes: bytes(*written),
         };
-        Ok(Listed {
+        Ok(NamespaceListOutput {
             array: session.array.status().name,
             zones,
             free_zones: zones.saturating_sub(given),
@@ -327,8 +340,8 @@ impl Listed {
 }
 
 fn list(output: Output, array: &ArrayName) -> Result<()> {
-    let asked = find_running(array)?.map(|client| Listed::asked(output, client)).transpose()?;
-    let listed = asked.flatten().map_or_else(|| Listed::looked(array), Ok)?;
+    let asked = find_running(array)?.map(|client| NamespaceListOutput::asked(output, client)).transpose()?;
+    let listed = asked.flatten().map_or_else(|| NamespaceListOutput::looked(array), Ok)?;
     output.print(&listed, |listed| {
         let head =
             ["NAME", "SIZE", "WRITTEN", "ZONES", "ACTIVE", "WIDTH", "WEIGHT", "LIMITS", "FLOORS", "LATENCY"];
@@ -347,7 +360,7 @@ fn list(output: Output, array: &ArrayName) -> Result<()> {
                 latency_words(shown.latency_us),
             ]
         }));
-        let Listed { free_zones, zone_capacity_bytes, .. } = *listed;
+        let NamespaceListOutput { free_zones, zone_capacity_bytes, .. } = *listed;
         let (of, free) = (show(zone_capacity_bytes), show(free_zones.saturating_mul(zone_capacity_bytes)));
         table(&rows) + &format!("room for {free_zones} more zones of {of}, {free}\n")
     })
@@ -358,17 +371,17 @@ fn resize(output: Output, wanted: &NamespaceName, blocks: u64) -> Result<()> {
     let changed = match find_running(array)? {
         Some(client) => {
             let request = Request::ResizeNamespace { namespace: name.clone(), blocks };
-            Changed::asked(output, client, name, &request)?
+            NamespaceChangeOutput::asked(output, client, name, &request)?
         }
         None => {
-            let divided = Divided::existing(array)?;
+            let divided = RunningNamespaces::existing(array)?;
             let tenants = &divided.tenants;
             let resized = async {
                 let (namespace, zones) = tenants.resizable(name, blocks).await?;
                 tenants.resize(&namespace, zones).await
             };
             let namespace = divided.session.wait(resized)??;
-            Changed::of(&divided, &namespace)
+            NamespaceChangeOutput::of(&divided, &namespace)
         }
     };
     changed.print(array, "has been resized", output)
@@ -412,19 +425,19 @@ fn set(output: Output, wanted: &NamespaceName, typed: &QosOptions) -> Result<()>
     let changed = match find_running(array)? {
         Some(client) => {
             let request = Request::Qos { namespace: name.clone(), qos: qos.into() };
-            Changed::asked(output, client, name, &request)?
+            NamespaceChangeOutput::asked(output, client, name, &request)?
         }
         None => {
-            let divided = Divided::existing(array)?;
+            let divided = RunningNamespaces::existing(array)?;
             let namespace = divided.session.wait(divided.tenants.set(name, qos))??;
-            Changed::of(&divided, &namespace)
+            NamespaceChangeOutput::of(&divided, &namespace)
         }
     };
     changed.print(array, &qos_words(qos), output)
 }
 
 #[derive(Serialize)]
-struct Removed {
+struct NamespaceRemoveOutput {
     array: String,
     name: String,
     /// Whether it was the last one, so that the array is empty now.
@@ -443,7 +456,7 @@ fn remove(output: Output, wanted: &NamespaceName, yes: bool) -> Result<()> {
             (client.about.name, left.list.is_empty(), false)
         }
         None => {
-            let divided = Divided::existing(array)?;
+            let divided = RunningNamespaces::existing(array)?;
             // A command that was interrupted before the first namespace, or after the last one, leaves such an array.
             let was_none = divided.tenants.namespaces.list().is_empty();
             if !was_none {
@@ -458,7 +471,7 @@ fn remove(output: Output, wanted: &NamespaceName, yes: bool) -> Result<()> {
             (called, empty, was_none)
         }
     };
-    let removed = Removed { array: array_name, name: name.clone(), array_empty, was_none };
+    let removed = NamespaceRemoveOutput { array: array_name, name: name.clone(), array_empty, was_none };
     output.print(&removed, |removed| {
         if removed.was_none {
             return format!("'{array}' had no namespaces: its empty division has been removed\n");

@@ -5,11 +5,11 @@
 
 use super::daemon::ask;
 use crate::{
-    client::{self, Client, Silence},
-    drive::{self, Plate, User, same_file},
+    client::{self, Client, NoAnswer},
+    drive::{self, ModelAndSerial, User, same_file},
     label::{Content, Label},
     machine::Owner,
-    members::{Found, Looked, OpenDrive, PATIENCE_TO_LOOK, Scan, find_running, listed, places},
+    members::{FoundArray, LookResult, OpenDrive, PATIENCE_TO_LOOK, Scan, find_running, listed, places},
     name::ArrayName,
     output::{FAILED, HEALTHY, Output, shaded_state, table, uuid},
     protocol::Request,
@@ -25,14 +25,14 @@ use std::{
 };
 
 /// The status of an array, wherever it was found.
-struct Seen {
+struct ArrayOverview {
     status: Status,
     /// Zones that are not empty; `None` if that cannot be determined.
     used_zones: Option<u32>,
 }
 
 /// The running arrays, and the arrays on drives that no daemon runs.
-fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client>) -> Vec<Seen> {
+fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client>) -> Vec<ArrayOverview> {
     let mut known = BTreeSet::new();
     let mut arrays = Vec::new();
     let mut names: Vec<String> = running.iter().map(|client| client.about.name.clone()).collect();
@@ -52,7 +52,7 @@ fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client
         labels.filter(|(_, label)| !known.contains(&uuid(&label.uuid))).collect();
     names.extend(labels.iter().map(|(_, label)| label.name.clone()));
     for (scan, label) in labels {
-        let mut found = Found::among(reactor, scan, label);
+        let mut found = FoundArray::among(reactor, scan, label);
         if names.iter().filter(|name| **name == label.name).count() > 1 {
             found.called = uuid(&label.uuid);
         }
@@ -61,29 +61,31 @@ fn arrays(output: Output, reactor: &Reactor, scans: &[Scan], running: Vec<Client
     arrays
 }
 
-fn seen_by_daemon(output: Output, client: &mut Client) -> Result<Seen> {
+fn seen_by_daemon(output: Output, client: &mut Client) -> Result<ArrayOverview> {
     let status: Status = ask(output, client, &Request::Status)?;
     let zones: Result<Zones> = ask(output, client, &Request::Zones { zone: None });
     let used = |zones: Zones| zones.zones.iter().filter(|zone| zone.condition != "empty").count() as u32;
-    Ok(Seen { status, used_zones: zones.ok().map(used) })
+    Ok(ArrayOverview { status, used_zones: zones.ok().map(used) })
 }
 
-fn seen_on_drives(found: &Found) -> Seen {
+fn seen_on_drives(found: &FoundArray) -> ArrayOverview {
     let looked = match found.glance(PATIENCE_TO_LOOK) {
         Ok(looked) => looked,
-        Err(error) => Looked { inspected: Err(format!("{error:#}")), users: found.users(), changing: false },
+        Err(error) => {
+            LookResult { inspected: Err(format!("{error:#}")), users: found.users(), changing: false }
+        }
     };
     let used_zones = looked.inspected.as_ref().ok().map(|array| used_zones(&array.zones));
-    Seen { status: Status::looked(found, looked), used_zones }
+    ArrayOverview { status: Status::looked(found, looked), used_zones }
 }
 
 #[derive(Serialize)]
 struct Overview {
     arrays: Vec<ArrayLine>,
     /// Drives that could not be read.
-    unseen: Vec<Unseen>,
+    unseen: Vec<UnusableDrive>,
     /// Daemons that do not report the status of their arrays.
-    silent: Vec<Silent>,
+    silent: Vec<SilentDaemon>,
 }
 
 #[derive(Serialize)]
@@ -124,14 +126,14 @@ struct ArrayLine {
 }
 
 #[derive(Clone, Serialize)]
-struct Unseen {
+struct UnusableDrive {
     drive: String,
     error: String,
 }
 
 /// A daemon that does not respond.
 #[derive(Clone, Serialize)]
-struct Silent {
+struct SilentDaemon {
     socket: String,
     error: String,
     /// Whether this user may not ask it.
@@ -139,12 +141,12 @@ struct Silent {
     is_denied: bool,
 }
 
-impl Silent {
+impl SilentDaemon {
     /// The daemons that have not responded to this process.
-    fn all() -> Vec<Silent> {
+    fn all() -> Vec<SilentDaemon> {
         let silent = client::silent().into_iter();
         silent
-            .map(|(socket, Silence { why, is_denied })| Silent {
+            .map(|(socket, NoAnswer { why, is_denied })| SilentDaemon {
                 socket: socket.display().to_string(),
                 error: why,
                 is_denied,
@@ -165,8 +167,8 @@ fn none_of(things: &str, dirs: &[PathBuf], blind: bool) -> String {
 }
 
 impl ArrayLine {
-    fn new(seen: Seen) -> ArrayLine {
-        let Seen { status, used_zones } = seen;
+    fn new(seen: ArrayOverview) -> ArrayLine {
+        let ArrayOverview { status, used_zones } = seen;
         ArrayLine {
             size_bytes: status.size_bytes(),
             members: status.members.len() as u32,
@@ -230,10 +232,10 @@ fn shaded_as(stage: Life, state: State) -> String {
 }
 
 /// The arrays with these names.
-fn named(output: Output, names: &[ArrayName]) -> Result<Vec<Seen>> {
+fn named(output: Output, names: &[ArrayName]) -> Result<Vec<ArrayOverview>> {
     let seen = |name| match find_running(name)? {
         Some(mut client) => seen_by_daemon(output, &mut client),
-        None => Ok(seen_on_drives(&Found::to_look(name)?)),
+        None => Ok(seen_on_drives(&FoundArray::to_look(name)?)),
     };
     names.iter().map(seen).collect()
 }
@@ -251,7 +253,7 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
         names => (named(output, names)?, Vec::new()),
     };
     let arrays = seen.into_iter().map(ArrayLine::new).collect();
-    let overview = Overview { arrays, unseen, silent: Silent::all() };
+    let overview = Overview { arrays, unseen, silent: SilentDaemon::all() };
     output.print(&overview, |overview| {
         let heads =
             ["ARRAY", "LEVEL", "STATE", "SIZE", "USED", "MEMBERS", "ACTIVITY", "DEVICE", "HOST", "UUID"];
@@ -267,7 +269,7 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
     let worst = overview.arrays.iter().map(|array| array.state).max().map_or(HEALTHY, State::code);
     // The state of a silent daemon's array is unknown, unless this user may not ask it and the drives were inspected
     // instead.
-    let is_known = |silent: &Silent| {
+    let is_known = |silent: &SilentDaemon| {
         let of_it = |array: &ArrayLine| silent.socket.ends_with(&format!("/{}.sock", array.uuid));
         silent.is_denied && overview.arrays.iter().any(of_it)
     };
@@ -276,7 +278,7 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
 }
 
 /// The drives that could not be read, except those that daemons hold: these report them.
-fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
+fn unseen(scans: &[Scan], running: &[Client]) -> Vec<UnusableDrive> {
     let held =
         |path: &Path| running.iter().any(|c| c.about.drives.iter().any(|drive| same_file(drive, path)));
     let mut unseen = Vec::new();
@@ -290,7 +292,7 @@ fn unseen(scans: &[Scan], running: &[Client]) -> Vec<Unseen> {
         unseen.extend(all.map(|(path, error)| {
             // Its user may just be writing to it.
             let user = drive::user(&path).map(|user| format!("; it is in use by {user}")).unwrap_or_default();
-            Unseen { drive: shown(&path), error: error + &user }
+            UnusableDrive { drive: shown(&path), error: error + &user }
         }));
     }
     unseen
@@ -302,13 +304,13 @@ fn shown(path: &Path) -> String {
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct ListOutput {
     arrays: Vec<ListedArray>,
     blank: Vec<Blank>,
     /// Drives that could not be read, or hold other data.
-    unseen: Vec<Unseen>,
+    unseen: Vec<UnusableDrive>,
     /// Daemons that do not report the status of their arrays.
-    silent: Vec<Silent>,
+    silent: Vec<SilentDaemon>,
 }
 
 #[derive(Serialize)]
@@ -378,14 +380,14 @@ pub fn list(output: Output, dirs: &[PathBuf]) -> Result<u8> {
         of_array.collect::<Vec<_>>()
     };
     let blank = scans.iter().flat_map(|scan| &scan.drives).filter(|drive| drive.content == Content::Blank);
-    let listed = Listed {
+    let listed = ListOutput {
         arrays: seen
             .into_iter()
             .map(|seen| ListedArray::new(&seen.status, &stale(&seen.status.uuid)))
             .collect(),
         blank: blank.map(Blank::new).collect(),
         unseen,
-        silent: Silent::all(),
+        silent: SilentDaemon::all(),
     };
     output.print(&listed, |listed| match listed_text(listed) {
         text if text.is_empty() => none_of("drives", dirs, !listed.silent.is_empty()),
@@ -396,7 +398,7 @@ pub fn list(output: Output, dirs: &[PathBuf]) -> Result<u8> {
 
 impl Blank {
     fn new(drive: &OpenDrive) -> Blank {
-        let Plate { model, serial } = drive::plate(&drive.path);
+        let ModelAndSerial { model, serial } = drive::drive_id(&drive.path);
         Blank { drive: shown(&drive.path), size_bytes: drive.size_bytes(), model, serial }
     }
 }
@@ -456,7 +458,7 @@ impl ListedMember {
     }
 }
 
-fn listed_text(listed: &Listed) -> String {
+fn listed_text(listed: &ListOutput) -> String {
     let heads = [
         "DRIVE",
         "SIZE",

@@ -6,17 +6,17 @@
 use super::daemon::ask;
 use crate::{
     client,
-    drive::{self, Plate, same_file},
+    drive::{self, ModelAndSerial, same_file},
     interrupt,
     label::{Content, Label},
     machine,
-    members::{Erasing, Found, OpenDrive, PATIENCE_TO_LOOK, Scan, explain, find_running},
+    members::{EraseBar, FoundArray, OpenDrive, PATIENCE_TO_LOOK, Scan, explain, find_running},
     name::ArrayName,
     name::real_path,
     output::{HEALTHY, Output, quoted, uuid},
     protocol::Request,
     reactor::Reactor,
-    report::{Owned, Status, in_a_row, is_or_are, used_zones},
+    report::{OwnerReport, Status, in_a_row, is_or_are, used_zones},
     size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -40,7 +40,7 @@ pub fn rename(output: Output, name: &ArrayName, new: &str) -> Result<u8> {
         );
     }
     let taken = names()?;
-    let found = Found::by_name(name)?;
+    let found = FoundArray::by_name(name)?;
     let old = found.label.name.clone();
     ensure!(old != new, "'{old}' has this name already");
     let own = uuid(&found.label.uuid);
@@ -87,31 +87,31 @@ pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
 }
 
 /// Changes an owner's setting, by the array's daemon if it runs, or else by this process.
-fn set(output: Output, name: &ArrayName, request: &Request, wanted: &Change) -> Result<Owned> {
+fn set(output: Output, name: &ArrayName, request: &Request, wanted: &Change) -> Result<OwnerReport> {
     match find_running(name)? {
         Some(mut client) => ask(output, &mut client, request),
-        None => change(&Found::by_name(name)?, wanted),
+        None => change(&FoundArray::by_name(name)?, wanted),
     }
 }
 
-fn change(found: &Found, change: &Change) -> Result<Owned> {
+fn change(found: &FoundArray, change: &Change) -> Result<OwnerReport> {
     found.refuse_if_waited_for()?;
     let drives = || found.drives.iter().map(OpenDrive::drive).collect();
     let runtime = found.reactor.runtime();
     found.reactor.wait(Array::change(runtime, drives(), change))?.map_err(|error| found.explain(error))?;
     let seen = found.reactor.wait(Array::inspect(runtime, drives(), None))??;
-    Ok(Owned::of(&seen.status))
+    Ok(OwnerReport::of(&seen.status))
 }
 
 #[derive(Serialize)]
-struct Destroyed {
+struct DestroyOutput {
     array: String,
     uuid: String,
-    drives: Vec<Wiped>,
+    drives: Vec<WipeOutput>,
 }
 
 #[derive(Serialize)]
-struct Wiped {
+struct WipeOutput {
     drive: String,
     size_bytes: u64,
     /// `None` if the drive does not report it.
@@ -121,11 +121,11 @@ struct Wiped {
     destroyed: Option<String>,
 }
 
-impl Wiped {
-    fn of(drive: &OpenDrive) -> Wiped {
-        let Plate { model, serial } = drive::plate(&drive.path);
+impl WipeOutput {
+    fn of(drive: &OpenDrive) -> WipeOutput {
+        let ModelAndSerial { model, serial } = drive::drive_id(&drive.path);
         let (path, size_bytes) = (drive.path.display().to_string(), drive.size_bytes());
-        Wiped { drive: path, size_bytes, model, serial, destroyed: drive.describe() }
+        WipeOutput { drive: path, size_bytes, model, serial, destroyed: drive.describe() }
     }
 }
 
@@ -134,19 +134,19 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
         let array = &client.about.name;
         bail!("'{array}' runs: stop it first with: zoneraid stop {}", quoted(array));
     }
-    let found = Found::by_name(name)?;
+    let found = FoundArray::by_name(name)?;
     found.refuse_if_waited_for()?;
     ensure!(yes || found.label.stage == Stage::Making, "{}: confirm with --yes", at_stake(&found));
     for (path, error) in &found.damaged {
         let (path, word) = (path.display(), quoted(&path.to_string_lossy()));
         output.note(&format!("{path}: {error}; if it was a member, wipe it with: zoneraid wipe {word}"));
     }
-    let erasing = Erasing::new(output, &found.drives);
+    let erasing = EraseBar::new(output, &found.drives);
     let drives: Vec<Drive> = found.drives.iter().map(|drive| erasing.drive(drive)).collect();
-    let destroyed = Destroyed {
+    let destroyed = DestroyOutput {
         array: found.label.name.clone(),
         uuid: uuid(&found.label.uuid),
-        drives: found.drives.iter().map(Wiped::of).collect(),
+        drives: found.drives.iter().map(WipeOutput::of).collect(),
     };
     let again = quoted(&name.to_string());
     interrupt::explain(move || {
@@ -164,7 +164,7 @@ pub fn destroy(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
 }
 
 /// The message about the data that is lost with an array.
-fn at_stake(found: &Found) -> String {
+fn at_stake(found: &FoundArray) -> String {
     let Label { name, members, .. } = &found.label;
     let drives: Vec<String> = found.drives.iter().map(OpenDrive::introduce).collect();
     let content = match found.inspect() {
@@ -183,7 +183,7 @@ fn at_stake(found: &Found) -> String {
 
 #[derive(Serialize)]
 struct WipedDrives {
-    drives: Vec<Wiped>,
+    drives: Vec<WipeOutput>,
 }
 
 pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
@@ -199,8 +199,8 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     }
     ensure!(yes || missed.is_empty(), "{}; --yes destroys that", missed.join("; "));
     drives.iter().try_for_each(OpenDrive::refuse_if_waited_for)?;
-    let wiped = WipedDrives { drives: drives.iter().map(Wiped::of).collect() };
-    let erasing = Erasing::new(output, &drives);
+    let wiped = WipedDrives { drives: drives.iter().map(WipeOutput::of).collect() };
+    let erasing = EraseBar::new(output, &drives);
     let empty = |drive: &OpenDrive| {
         let blank = reactor.wait(make_blank(&erasing.drive(drive)))?;
         blank.map_err(|error| explain(error.into(), [drive.path.clone()]))
@@ -214,7 +214,7 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
         bail!("{error:#}; {} {} blank already", in_a_row(&blank), is_or_are(done));
     }
     output.print(&wiped, |wiped| {
-        let line = |wiped: &Wiped| {
+        let line = |wiped: &WipeOutput| {
             let was = wiped.destroyed.as_ref().map(|what| format!("; it was {what}")).unwrap_or_default();
             format!("{}: blank{was}\n", wiped.drive)
         };
@@ -260,7 +260,7 @@ fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
             .any(|member| member.role == label.role && ["out", "missing"].contains(&&*member.state));
         return Ok(is_vacant.then(|| format!("{introduced}: {what}; the array runs without it")));
     }
-    let found = Found::to_look(&ArrayName::from(drive.path.clone()))?;
+    let found = FoundArray::to_look(&ArrayName::from(drive.path.clone()))?;
     let misses = match found.inspect() {
         Ok(array) => {
             let is_this = |other: &str| same_file(Path::new(other), &drive.path);

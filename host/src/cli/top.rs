@@ -3,13 +3,13 @@
 use super::daemon::ask;
 use crate::{
     client::Client,
-    members::{Found, find_running},
+    members::{FoundArray, find_running},
     name::ArrayName,
     output::{HEALTHY, Output, quoted, table},
-    protocol::{Asked, AskedDevice, AskedDrive, Request},
+    protocol::{Request, TrafficDevice, TrafficDrive, TrafficReport},
     report::{NamespaceReport, Status},
     size::{show, total},
-    traffic::{Counted, Counts},
+    traffic::{Counts, TrafficCounts},
 };
 use anyhow::{Result, bail};
 use rustix::termios::tcgetwinsize;
@@ -31,8 +31,8 @@ struct Top {
     array: String,
     /// Sampling interval in seconds.
     seconds: f64,
-    devices: Vec<Shown>,
-    drives: Vec<ShownDrive>,
+    devices: Vec<DeviceRates>,
+    drives: Vec<DriveRates>,
     /// The longest turn of the daemon's event loop, and the limit that 99 % of them did not exceed, in microseconds.
     longest_turn_us: Option<u64>,
     p99_turn_us: Option<u64>,
@@ -42,7 +42,7 @@ struct Top {
 
 /// Rates of a block device.
 #[derive(Serialize)]
-struct Shown {
+struct DeviceRates {
     /// Its namespace; `None` for the array.
     namespace: Option<String>,
     /// Number of the NBD client of these requests, which are also counted for the volume.
@@ -67,7 +67,7 @@ struct Shown {
 
 /// Rates of a drive.
 #[derive(Serialize)]
-struct ShownDrive {
+struct DriveRates {
     drive: PathBuf,
     /// Its role; `None` if it is not a member yet, or any more.
     role: Option<u32>,
@@ -117,12 +117,12 @@ fn row(first: &str, kind: &str, rates: &Rates, more: [&str; 4]) -> Vec<String> {
 
 impl Top {
     /// Differences between the readings `before` and `now`.
-    fn between(before: &Asked, now: &Asked, status: &Status, seconds: f64) -> Top {
-        let device = |(asked, since): &(&AskedDevice, Counted)| {
+    fn between(before: &TrafficReport, now: &TrafficReport, status: &Status, seconds: f64) -> Top {
+        let device = |(asked, since): &(&TrafficDevice, TrafficCounts)| {
             let list = status.namespaces.iter().flat_map(|division| &division.list);
             let named = |namespace: &&NamespaceReport| Some(&namespace.name) == asked.namespace.as_ref();
             let namespace = list.into_iter().find(named);
-            Shown {
+            DeviceRates {
                 namespace: asked.namespace.clone(),
                 client: asked.client,
                 reads: Rates::of(&since.reads, seconds),
@@ -141,7 +141,7 @@ impl Top {
                 latency_out_of_reach: namespace.map(|namespace| namespace.latency_out_of_reach),
             }
         };
-        let drive = |(asked, since): &(&AskedDrive, Counted)| ShownDrive {
+        let drive = |(asked, since): &(&TrafficDrive, TrafficCounts)| DriveRates {
             drive: asked.drive.clone(),
             role: asked.role,
             reads: Rates::of(&since.reads, seconds),
@@ -149,7 +149,7 @@ impl Top {
         };
         let devices = now.devices.iter().map(|asked| {
             let same =
-                |then: &&AskedDevice| (&then.namespace, then.client) == (&asked.namespace, asked.client);
+                |then: &&TrafficDevice| (&then.namespace, then.client) == (&asked.namespace, asked.client);
             let then = before.devices.iter().find(same);
             (asked, asked.counted.since(then.map(|then| &then.counted)))
         });
@@ -220,7 +220,7 @@ impl Top {
             };
             rows.push(row("", "writes", &device.writes, [&tokens, "", "", missed]));
         }
-        for (ShownDrive { role, reads, writes, .. }, name) in self.drives.iter().zip(names) {
+        for (DriveRates { role, reads, writes, .. }, name) in self.drives.iter().zip(names) {
             let role = role.map_or("no member yet: ".into(), |role| format!("member {role}: "));
             rows.push(row(&(role + &name), "reads", reads, ["", "", "", ""]));
             rows.push(row("", "writes", writes, ["", "", "", ""]));
@@ -244,7 +244,7 @@ impl Top {
 pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
     let Some(mut client) = find_running(name)? else {
         // The daemon may be running and not respond, or have been killed.
-        if let Ok(found) = Found::to_look(name) {
+        if let Ok(found) = FoundArray::to_look(name) {
             found.refuse_if_waited_for()?;
         }
         bail!(
@@ -279,7 +279,7 @@ fn clipped(text: &str, columns: usize) -> String {
     text.lines().map(|line| line.chars().take(columns).collect::<String>() + "\n").collect()
 }
 
-fn asked(output: Output, client: &mut Client) -> Result<Asked> {
+fn asked(output: Output, client: &mut Client) -> Result<TrafficReport> {
     ask(output, client, &Request::Traffic)
 }
 
@@ -291,7 +291,7 @@ mod tests {
     fn json_output_matches_schema() {
         let counts = Counts { requests: 3, bytes: 4096, classes: vec![0, 2, 1] };
         let rates = || Rates::of(&counts, 1.5);
-        let shown = Shown {
+        let shown = DeviceRates {
             namespace: Some("mail".into()),
             client: Some(3),
             reads: rates(),
@@ -309,7 +309,7 @@ mod tests {
             floors_out_of_reach: Some(false),
             latency_out_of_reach: Some(true),
         };
-        let drive = ShownDrive { drive: "/dev/ng0n1".into(), role: Some(2), reads: rates(), writes: rates() };
+        let drive = DriveRates { drive: "/dev/ng0n1".into(), role: Some(2), reads: rates(), writes: rates() };
         let (devices, drives, written_per_byte) = (vec![shown], vec![drive], Some(1.25));
         let top = Top {
             array: "tank".into(),
@@ -337,8 +337,9 @@ mod tests {
         // Without namespaces the columns of their scheduler are left out, and a terminal of 80 columns is wide enough.
         let long = "/a/directory/with/a/long/name/that/does/not/matter/drive0.img".into();
         let (namespace, role) = (None, Some(0));
-        let drives = vec![ShownDrive { drive: long, role, reads: rates(), writes: rates() }];
-        let devices = top.devices.into_iter().map(|device| Shown { namespace: namespace.clone(), ..device });
+        let drives = vec![DriveRates { drive: long, role, reads: rates(), writes: rates() }];
+        let devices =
+            top.devices.into_iter().map(|device| DeviceRates { namespace: namespace.clone(), ..device });
         let narrow = Top { devices: devices.collect(), drives, ..top };
         let text = narrow.text();
         assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains("SPARES"), "{text}");

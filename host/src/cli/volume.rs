@@ -1,9 +1,9 @@
 //! `volume`: a block device on an array, or on a namespace of one.
 
-use super::{args::Volume as Verb, daemon::ask, namespace};
+use super::{args::VolumeCommand as Verb, daemon::ask, namespace};
 use crate::{
     interrupt,
-    members::{Found, Session, find_running},
+    members::{FoundArray, Session, find_running},
     name::{ArrayName, NamespaceName},
     output::{HEALTHY, Output, new_uuid, quoted, uuid},
     protocol::{Request, VolumeChange},
@@ -13,13 +13,13 @@ use crate::{
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
-    volume::{Behaviour, CreateOptions, NoVolume, Plan, Volume, VolumeError},
+    volume::{NoVolume, Plan, Volume, VolumeCreateOptions, VolumeError, VolumeOptions},
 };
 use serde::Serialize;
 use std::rc::Rc;
 
 #[derive(Serialize)]
-struct Created {
+struct VolumeCreateOutput {
     array: String,
     /// UUID of the volume.
     uuid: String,
@@ -41,7 +41,11 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
         Verb::Create { array, size, compression, unit, sector_size } => {
             let (uuid, codec) = (new_uuid()?, compression.0);
-            create(output, &array, CreateOptions { uuid, blocks: size, sector: sector_size, codec, unit })
+            create(
+                output,
+                &array,
+                VolumeCreateOptions { uuid, blocks: size, sector: sector_size, codec, unit },
+            )
         }
         Verb::Set { array, compression, unit, lend, when_full } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);
@@ -89,7 +93,7 @@ fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<VolumeS
             if let Some(mut client) = find_running(name)? {
                 return ask(output, &mut client, &Request::SetVolume(change));
             }
-            let session = Found::by_name(name)?.assemble()?;
+            let session = FoundArray::by_name(name)?.assemble()?;
             let called = session.array.status().name;
             (session, called)
         }
@@ -105,14 +109,14 @@ fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<VolumeS
         if !is_there(volume, "a volume", &called, &session.array.status())? {
             bail!(no_volume(&called));
         }
-        let volume = Volume::open(runtime, device, Behaviour::default()).await;
+        let volume = Volume::open(runtime, device, VolumeOptions::default()).await;
         let volume = volume.map_err(|error| no_start(&called, error))?;
         change.carry_out(&volume).await?;
         Ok(VolumeSet::of(called, &volume.status()))
     })?
 }
 
-fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8> {
+fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Result<u8> {
     let (session, below) = namespace::session(name)?;
     let array: Rc<dyn ZonedDevice> = session.device.clone();
     let called = namespace::name_of(&session, below.as_ref());
@@ -139,7 +143,7 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
     created.with_context(problem)?;
     let plan = Plan::of(array.geometry(), options.blocks).with_context(problem)?;
     let data_zones = (plan.usable / plan.in_full_zone().max(1)) as u32;
-    let created = Created {
+    let created = VolumeCreateOutput {
         array: called,
         uuid: uuid(&options.uuid),
         size_bytes: bytes(plan.blocks),
@@ -173,7 +177,7 @@ fn create(output: Output, name: &ArrayName, options: CreateOptions) -> Result<u8
             4096 => String::new(),
             bytes => format!(" in sectors of {bytes} bytes"),
         };
-        let Created { zones, collection_zones, map_zones, .. } = created;
+        let VolumeCreateOutput { zones, collection_zones, map_zones, .. } = created;
         let capacity = show(bytes(plan.capacity.into()));
         format!(
             "'{}' carries a volume of {size}{sectors}{thin}; as a block device: {start}{serve}\n\
@@ -214,7 +218,7 @@ mod tests {
 
     #[test]
     fn json_output_matches_schema() {
-        let created = Created {
+        let created = VolumeCreateOutput {
             array: "tank".into(),
             uuid: String::new(),
             size_bytes: 0,

@@ -6,7 +6,7 @@
 //! flush, of which there is one every [`FLUSH_EVERY`] bytes and one at the end.
 
 use super::{
-    args::{Zone, ZoneWrite},
+    args::{ZoneCommand, ZoneWrite},
     array::PATIENCE_TO_INSPECT,
     daemon::ask,
     namespace,
@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     interrupt,
-    members::{Found, Session, find_running, listed},
+    members::{FoundArray, Session, find_running, listed},
     name::ArrayName,
-    output::{HEALTHY, Output, Transfer, quoted, table},
+    output::{CopyProgress, HEALTHY, Output, quoted, table},
     protocol::Request,
     report::{self, Status, Zones, check_zone, condition, has_wp},
     size::{bytes, show, total},
@@ -48,17 +48,19 @@ const FLUSH_EVERY: u64 = 8 << 20;
 /// Bytes in one read command, if the array takes that many.
 const READ_BYTES: u64 = 1 << 20;
 
-pub fn run(output: Output, verb: Zone) -> Result<u8> {
+pub fn run(output: Output, verb: ZoneCommand) -> Result<u8> {
     match verb {
-        Zone::Report { array, zone } => report(output, &array, zone),
-        Zone::Write(options) => write(output, &options),
-        Zone::Read { array, zone, offset, length } => read(output, &array, zone, offset, length),
-        Zone::Reset { array, zone } => manage(output, &array, zone, |zones| Command::Reset { zones }),
-        Zone::Finish { array, zone } => manage(output, &array, zone, |zones| Command::Finish { zones }),
-        Zone::Open { array, zone } => {
+        ZoneCommand::Report { array, zone } => report(output, &array, zone),
+        ZoneCommand::Write(options) => write(output, &options),
+        ZoneCommand::Read { array, zone, offset, length } => read(output, &array, zone, offset, length),
+        ZoneCommand::Reset { array, zone } => manage(output, &array, zone, |zones| Command::Reset { zones }),
+        ZoneCommand::Finish { array, zone } => {
+            manage(output, &array, zone, |zones| Command::Finish { zones })
+        }
+        ZoneCommand::Open { array, zone } => {
             manage(output, &array, zone, |zones| Command::Open { zones, zrwa: false })
         }
-        Zone::Close { array, zone } => manage(output, &array, zone, |zones| Command::Close { zones }),
+        ZoneCommand::Close { array, zone } => manage(output, &array, zone, |zones| Command::Close { zones }),
     }?;
     Ok(HEALTHY)
 }
@@ -79,7 +81,7 @@ pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<
     if let Some(mut client) = find_running(array)? {
         return ask(output, &mut client, &Request::Zones { zone });
     }
-    let looked = Found::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
+    let looked = FoundArray::to_look(array)?.glance(PATIENCE_TO_INSPECT)?;
     let found = looked.inspected.map_err(Error::msg)?;
     if !looked.users.is_empty() {
         let how = if looked.changing { ", and keeps changing" } else { "" };
@@ -175,7 +177,7 @@ fn character(zones: &[report::Zone]) -> char {
 }
 
 #[derive(Serialize)]
-struct Managed {
+struct ZoneManageOutput {
     array: String,
     zone: u32,
     condition: &'static str,
@@ -201,7 +203,7 @@ fn manage(
         .run(command(device::Zones::One(ZoneIndex(zone))))
         .with_context(|| format!("zone {zone}, which is {before}"))?;
     let info = zone_info(&session, zone)?;
-    let managed = Managed {
+    let managed = ZoneManageOutput {
         array: namespace::name_of(&session, below.as_ref()),
         zone,
         condition: condition(info.state),
@@ -218,20 +220,20 @@ fn manage(
 }
 
 /// Source of `zone read`: the array, or the block device of a running one.
-struct Source {
+struct ZoneSource {
     zone: report::Zone,
     /// Most bytes of one read.
     at_most: u64,
     /// Reads whole blocks at a byte offset of the device.
     read: Box<dyn Fn(u64, Buf) -> Result<Buf>>,
     /// The array that is read, if other processes may use it meanwhile.
-    found: Option<Found>,
+    found: Option<FoundArray>,
     /// The zones of the array that may contain the data, as they were before the read.
     before: Vec<ZoneInfo>,
 }
 
-impl Source {
-    fn open(output: Output, array: &ArrayName, zone: u32) -> Result<Source> {
+impl ZoneSource {
+    fn open(output: Output, array: &ArrayName, zone: u32) -> Result<ZoneSource> {
         let only = |zones: Zones| zones.zones.into_iter().next().context("the array has no such zone");
         let of_session = |session: Session, found, others: Vec<ZoneInfo>| {
             let geometry = session.device.geometry().clone();
@@ -240,7 +242,7 @@ impl Source {
             let read = move |at: u64, buf| Ok(session.run(Command::read(Lba(at / BLOCK as u64), buf))?.data);
             let zone = only(Zones::of("", &geometry, &[info], None)?)?;
             let before = if others.is_empty() { vec![info] } else { others };
-            anyhow::Ok(Source { zone, at_most, read: Box::new(read), found, before })
+            anyhow::Ok(ZoneSource { zone, at_most, read: Box::new(read), found, before })
         };
         if let Some((session, found)) = namespace::to_read(array)? {
             // All zones of the array: a zone may move from one namespace to another meanwhile.
@@ -250,7 +252,7 @@ impl Source {
             return of_session(session, Some(found), done.zones);
         }
         let Some(mut client) = find_running(array)? else {
-            let found = Found::to_read(array)?;
+            let found = FoundArray::to_read(array)?;
             return of_session(found.read_only()?, Some(found), Vec::new());
         };
         let status: Status = ask(output, &mut client, &Request::Status)?;
@@ -270,7 +272,7 @@ impl Source {
             file.read_exact_at(buf.as_mut().context("a read buffer is still in use")?, at)?;
             Ok(buf)
         };
-        Ok(Source { zone, at_most: READ_BYTES, read: Box::new(read), found: None, before: Vec::new() })
+        Ok(ZoneSource { zone, at_most: READ_BYTES, read: Box::new(read), found: None, before: Vec::new() })
     }
 
     /// Fails if a zone was reset while it was read.
@@ -308,7 +310,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
         !stdout.is_terminal(),
         "zone read does not write raw data to a terminal: redirect standard output to a file or a program"
     );
-    let source = Source::open(output, array, zone)?;
+    let source = ZoneSource::open(output, array, zone)?;
     let report::Zone { condition, start_bytes, wp_bytes, capacity_bytes, .. } = &source.zone;
     ensure!(condition != "offline", "zone {zone} is offline; its data cannot be read");
     let end = wp_bytes.unwrap_or(*capacity_bytes);
@@ -342,7 +344,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
 }
 
 #[derive(Serialize)]
-struct Written {
+struct ZoneWriteOutput {
     array: String,
     zone: u32,
     /// Bytes of standard input that were written.
@@ -368,7 +370,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
         let file = File::options().append(true).create(true).open(path);
         file.with_context(|| format!("{} cannot be opened", path.display()))
     });
-    let mut writer = Writer {
+    let mut writer = ZoneWriter {
         session: &session,
         zone,
         fua: options.fua,
@@ -412,7 +414,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
         let error = session.explain(error);
         return Err(error.context(format!("{stored} bytes of the input are durable in zone {zone}")));
     }
-    let written = Written {
+    let written = ZoneWriteOutput {
         array: namespace::name_of(&session, below.as_ref()),
         zone,
         written_bytes: input.taken,
@@ -473,7 +475,7 @@ impl Input<'_> {
 
 /// The writes in flight, and how far they are acknowledged. Positions are in bytes from the start of the zone;
 /// `durable` ≤ `completed` ≤ `submitted`.
-struct Writer<'a> {
+struct ZoneWriter<'a> {
     session: &'a Session,
     zone: u32,
     fua: bool,
@@ -488,10 +490,10 @@ struct Writer<'a> {
     told: Arc<AtomicU64>,
     /// Position of the first write.
     start: u64,
-    progress: Transfer,
+    progress: CopyProgress,
 }
 
-impl Writer<'_> {
+impl ZoneWriter<'_> {
     fn copy(&mut self, input: &mut Input<'_>, block_size: u64, capacity: u64) -> Result<()> {
         loop {
             let room = block_size.min(capacity - self.submitted) as usize;

@@ -1,16 +1,16 @@
 //! Answers requests on the control socket. Each connection has its own task.
 
 use super::{
-    socket::{Connection, request},
+    socket::{ControlConnection, request},
     state::{Daemon, Phase, log},
 };
 use crate::{
     machine,
     output::uuid,
-    protocol::{Answer, Request, Stopped, VolumeChange},
+    protocol::{Answer, Request, StopReport, VolumeChange},
     reactor::give_way,
     repair,
-    report::{Examined, Owned, VolumeSet, Zones, no_volume},
+    report::{ExamineReport, OwnerReport, VolumeSet, Zones, no_volume},
     ring::Ring,
 };
 use anyhow::{Context, Result, ensure};
@@ -41,7 +41,7 @@ impl Daemon {
                     let (served, ring) = (self.clone(), ring.clone());
                     self.reactor.runtime().spawn(async move {
                         // If the client disconnects, only its connection ends.
-                        if let Ok(connection) = Connection::new(ring, stream) {
+                        if let Ok(connection) = ControlConnection::new(ring, stream) {
                             let _ = served.attend(connection).await;
                         }
                         let control = &served.control;
@@ -66,7 +66,7 @@ impl Daemon {
     }
 
     /// Answers the requests of one client until it disconnects.
-    async fn attend(self: &Rc<Self>, mut connection: Connection) -> Result<()> {
+    async fn attend(self: &Rc<Self>, mut connection: ControlConnection) -> Result<()> {
         while let Some(line) = connection.read_line().await? {
             let answer = match request(&line) {
                 Ok(request) => self.clone().answer(request, &connection).await,
@@ -86,7 +86,7 @@ impl Daemon {
         Ok(())
     }
 
-    async fn answer(self: Rc<Self>, request: Request, connection: &Connection) -> Result<Value> {
+    async fn answer(self: Rc<Self>, request: Request, connection: &ControlConnection) -> Result<Value> {
         ensure!(self.phase.get() == Phase::Running, "'{}' is being stopped", self.array.status().name);
         Ok(match request {
             Request::About => serde_json::to_value(self.about())?,
@@ -134,14 +134,14 @@ impl Daemon {
                     Err(error) if ended && status.failed => log(&format!("{error:#}")),
                     result => result?,
                 }
-                serde_json::to_value(Stopped { array: status.name, uuid: uuid(&status.uuid) })?
+                serde_json::to_value(StopReport { array: status.name, uuid: uuid(&status.uuid) })?
             }
         })
     }
 
-    async fn change(&self, change: &Change) -> Result<Owned> {
+    async fn change(&self, change: &Change) -> Result<OwnerReport> {
         self.array.change_running(change).await?;
-        Ok(Owned::of(&self.array.status()))
+        Ok(OwnerReport::of(&self.array.status()))
     }
 
     async fn set_volume(&self, change: VolumeChange) -> Result<VolumeSet> {
@@ -164,12 +164,12 @@ impl Daemon {
         Zones::of(&self.array.status().name, geometry, &done.zones, zone)
     }
 
-    async fn examine(&self, path: &Path) -> Result<Examined> {
+    async fn examine(&self, path: &Path) -> Result<ExamineReport> {
         let drive = self.held(path);
         let name = || format!("{} is not a drive of '{}'", path.display(), self.array.status().name);
         let mut drive = drive.with_context(name)?;
         drive.look_again(&self.reactor).await;
-        Examined::of(&drive).await
+        ExamineReport::of(&drive).await
     }
 
     /// Ends the daemon after the answer to `stop`.

@@ -1,6 +1,6 @@
 //! A served block device: its users, and its link in `/dev/zoneraid`.
 
-use crate::{tails::TailFile, traffic::Traffic, users};
+use crate::{ack_log::AckLog, traffic::Traffic, users};
 use anyhow::{Context, Result, bail};
 use engine::{format::superblock::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
 use std::{
@@ -32,7 +32,7 @@ pub struct Block {
     /// The volume on that, if that is served.
     pub(super) volume: Option<Volume>,
     /// Acknowledged ends, for the next process.
-    pub(super) tails: Rc<TailFile>,
+    pub(super) tails: Rc<AckLog>,
     /// Request counters.
     pub(super) traffic: Rc<Traffic>,
     pub(super) stop: Cell<bool>,
@@ -44,7 +44,7 @@ impl Block {
     pub(super) fn new(
         (path, link): (PathBuf, Option<PathBuf>),
         (namespace, volume): (Option<Namespace>, Option<Volume>),
-        (tails, traffic): (Rc<TailFile>, Rc<Traffic>),
+        (tails, traffic): (Rc<AckLog>, Rc<Traffic>),
     ) -> Block {
         let (stop, stopped, changed) = (Cell::new(false), RefCell::new(None), Gate::default());
         Block { path, link, namespace, volume, tails, traffic, stop, stopped, changed }

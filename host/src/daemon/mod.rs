@@ -6,13 +6,13 @@
 //! takes over.
 
 mod answer;
+mod await_members;
 mod block;
-mod divided;
 mod drives;
-mod missing;
+mod namespaces;
 mod rebuild;
 mod rebuilder;
-mod show;
+mod serve;
 mod socket;
 mod state;
 
@@ -20,23 +20,23 @@ pub use socket::request;
 pub use state::Daemon;
 
 use crate::{
-    members::{Found, OpenDrive, Session, Terms, directory_of},
+    ack_log::AckLogContents,
+    members::{FoundArray, OpenDrive, Session, StartTerms, directory_of},
     reactor::FENCE_CHECK,
     report::Space,
     ring::Ring,
     run,
-    tails::Left,
 };
 use anyhow::{Context, Result};
+use await_members::Others;
 use engine::{
     array::{MemberState, MemberStatus},
     runtime::{Exclusive, Gate},
-    volume::{Behaviour, pages_in},
+    volume::{VolumeOptions, pages_in},
 };
-use missing::Others;
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
-use socket::Control;
+use socket::ControlSocket;
 use state::{Phase, holds_back, log, notify};
 use std::{
     cell::{Cell, RefCell},
@@ -87,7 +87,12 @@ fn has_bit(status: &str, field: &str, bit: u32) -> bool {
 impl Daemon {
     /// Assembles the array and listens on a socket in `directory`. `left` is the tails file of a dead daemon; the array
     /// continues at the acknowledged ends in it.
-    pub fn start(found: Found, directory: &Path, left: Option<&Left>, terms: Terms) -> Result<Rc<Daemon>> {
+    pub fn start(
+        found: FoundArray,
+        directory: &Path,
+        left: Option<&AckLogContents>,
+        terms: StartTerms,
+    ) -> Result<Rc<Daemon>> {
         run::make(directory)?;
         let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
         let paths = found.drives.iter().map(|drive| drive.path.as_path());
@@ -108,14 +113,14 @@ impl Daemon {
             array,
             drives: RefCell::new(drives),
             directory: directory.to_path_buf(),
-            control: Control::listen(&run::socket_path(directory, &status.uuid))?,
+            control: ControlSocket::listen(&run::socket_path(directory, &status.uuid))?,
             rebuilder: Rebuilder::default(),
             volume: RefCell::default(),
-            packers: RefCell::default(),
-            behaviour: Behaviour {
+            worker_threads: RefCell::default(),
+            behaviour: VolumeOptions {
                 give_up: terms.give_up,
                 map_pages: terms.map_memory.map(pages_in),
-                ..Behaviour::default()
+                ..VolumeOptions::default()
             },
             losses: RefCell::default(),
             divided: RefCell::default(),
@@ -195,7 +200,7 @@ impl Daemon {
         let Ok(ring) = self.reactor.ring().cloned() else { return };
         while self.phase.get() == Phase::Running {
             ring.sleep(PROBE_EVERY).await;
-            if !self.array.is_provisional() {
+            if !self.array.is_deferred() {
                 self.array.probe().await;
             }
         }

@@ -1,7 +1,7 @@
 //! Rebuilds and replacements in the background: one at a time, whether a client waits for it or not.
 
 use super::{
-    socket::Connection,
+    socket::ControlConnection,
     state::{Daemon, holds_back, log},
 };
 use crate::{
@@ -10,13 +10,13 @@ use crate::{
     output::quoted,
     protocol::Answer,
     repair,
-    report::{Copied, Failed, Rebuilt},
+    report::{CopyReport, FailReport, RebuildReport},
     size::show,
 };
 use anyhow::{Result, anyhow, bail, ensure};
 use engine::{
-    array::{self, MemberState, Progress, Replaced},
-    raid::error::{ArrayError, NoReplacement, NotTaken},
+    array::{self, MemberState, Progress, ReplaceOutcome},
+    raid::error::{ArrayError, NoReplacement, ReplaceFailure},
 };
 use std::{
     cell::RefCell,
@@ -32,9 +32,9 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 const RETRY_EVERY: Duration = Duration::from_millis(10);
 
 /// Exclusive right to replace a member, released when dropped.
-struct Replacement(Rc<Daemon>);
+struct ReplaceClaim(Rc<Daemon>);
 
-impl Drop for Replacement {
+impl Drop for ReplaceClaim {
     fn drop(&mut self) {
         self.0.rebuilder.replacing.set(false);
     }
@@ -42,7 +42,7 @@ impl Drop for Replacement {
 
 /// Notes and result of a replacement.
 #[derive(Default)]
-struct Placing {
+struct ReplaceResult {
     notes: RefCell<Vec<String>>,
     /// Bytes that were copied.
     result: RefCell<Option<Result<u64>>>,
@@ -76,7 +76,7 @@ impl Daemon {
             match &result {
                 Ok(done) => {
                     log(&format!("'{name}': {} rebuilt", show(done.bytes)));
-                    let losses = Rebuilt::of(&daemon.array.status(), None, None, done).losses();
+                    let losses = RebuildReport::of(&daemon.array.status(), None, None, done).losses();
                     losses.lines().for_each(|loss| log(&format!("'{name}': {loss}")));
                 }
                 Err(error) => log(&format!("'{name}': the rebuild stopped: {error}")),
@@ -93,7 +93,7 @@ impl Daemon {
     }
 
     /// Waits for the end of the rebuild, and reports the progress to the client. Returns the result.
-    async fn watch_rebuild(&self, connection: &Connection) -> Result<array::Rebuilt> {
+    async fn watch_rebuild(&self, connection: &ControlConnection) -> Result<array::RebuildOutcome> {
         let mut told: Option<Instant> = None;
         while let Some(progress) = self.rebuilder.progress() {
             let changed = self.rebuilder.changed.wait();
@@ -106,17 +106,17 @@ impl Daemon {
         match &*self.rebuilder.last.borrow() {
             Some(Ok(done)) => Ok(done.clone()),
             Some(Err(error)) => Err(anyhow!("the rebuild stopped: {error}")),
-            None => Ok(array::Rebuilt::default()),
+            None => Ok(array::RebuildOutcome::default()),
         }
     }
 
-    pub async fn go_on(self: &Rc<Self>, connection: &Connection) -> Result<Rebuilt> {
+    pub async fn go_on(self: &Rc<Self>, connection: &ControlConnection) -> Result<RebuildReport> {
         let status = self.array.status();
         repair::refuse_if_only_out(&quoted(&status.name), &status)?;
         *self.rebuilder.last.borrow_mut() = None;
         self.start_rebuild();
         let done = self.watch_rebuild(connection).await?;
-        Ok(Rebuilt::of(&self.array.status(), None, None, &done))
+        Ok(RebuildReport::of(&self.array.status(), None, None, &done))
     }
 
     pub async fn replace(
@@ -124,9 +124,9 @@ impl Daemon {
         member: &MemberName,
         path: &Path,
         (now, yes): (bool, bool),
-        connection: &Connection,
-    ) -> Result<Rebuilt> {
-        if let Some(Copied { role, drive }) = &*self.rebuilder.copied.borrow() {
+        connection: &ControlConnection,
+    ) -> Result<RebuildReport> {
+        if let Some(CopyReport { role, drive }) = &*self.rebuilder.copied.borrow() {
             let called = quoted(&self.array.status().name);
             bail!(
                 "member {role} is being copied to {drive}: wait for its end (zoneraid status {called}), or cancel that \
@@ -135,7 +135,7 @@ impl Daemon {
         }
         let busy = self.rebuilder.replacing.replace(true);
         ensure!(!busy, "a replacement is running: try again when it has ended");
-        let replacement = Replacement(self.clone());
+        let replacement = ReplaceClaim(self.clone());
         let role = self.role(member)?;
         let drive = self.take_new(path).await?;
         let goes_on = drive.is_filled_for(&self.array.status().uuid, role);
@@ -143,7 +143,7 @@ impl Daemon {
             ensure!(yes, "{}: {what}; --yes destroys that", path.display());
         }
         *self.rebuilder.last.borrow_mut() = None;
-        let placing = Rc::new(Placing::default());
+        let placing = Rc::new(ReplaceResult::default());
         let (daemon, about) = (self.clone(), placing.clone());
         self.reactor.runtime().spawn(async move {
             let result = daemon.place(role, drive, now, &about).await;
@@ -159,7 +159,10 @@ impl Daemon {
         }
         let done = self.watch_rebuild(connection).await?;
         let drive = Some(path.display().to_string());
-        Ok(Rebuilt { copied_bytes, ..Rebuilt::of(&self.array.status(), Some(role as u32), drive, &done) })
+        Ok(RebuildReport {
+            copied_bytes,
+            ..RebuildReport::of(&self.array.status(), Some(role as u32), drive, &done)
+        })
     }
 
     /// Continues copies of members to drives that previous processes have begun, as soon as the array is written to and
@@ -188,7 +191,7 @@ impl Daemon {
         if self.rebuilder.replacing.replace(true) {
             return;
         }
-        let replacement = Replacement(self.clone());
+        let replacement = ReplaceClaim(self.clone());
         let name = self.array.status().name;
         let not_continued = |why: &str| {
             log(&format!(
@@ -203,7 +206,7 @@ impl Daemon {
                     let to = path.display();
                     log(&format!("'{name}': the copy of member {role} to {to} continues at {done} of {all}"));
                     // The result is logged.
-                    self.place(role, drive, false, &Placing::default()).await.ok();
+                    self.place(role, drive, false, &ReplaceResult::default()).await.ok();
                 }
                 _ => {
                     not_continued("the drive that was copied is not the member any more; wipe the new drive")
@@ -218,7 +221,7 @@ impl Daemon {
     }
 
     /// Cancels the copy that is under way, if it is one to the drive that `member` names.
-    pub async fn cancel_copy_to(&self, member: &MemberName) -> Result<Option<Failed>> {
+    pub async fn cancel_copy_to(&self, member: &MemberName) -> Result<Option<FailReport>> {
         match member {
             MemberName::Path { path, .. } if self.copied_to().as_deref() == Some(path) => {
                 self.cancel_copy(None).await
@@ -234,7 +237,7 @@ impl Daemon {
 
     /// Cancels the copy that is under way, of the member or to the drive that `member` names, and waits until the new
     /// drive is blank. `None` if there is no such copy.
-    pub async fn cancel_copy(&self, member: Option<&MemberName>) -> Result<Option<Failed>> {
+    pub async fn cancel_copy(&self, member: Option<&MemberName>) -> Result<Option<FailReport>> {
         let Some(copied) = self.rebuilder.copied.borrow().clone() else { return Ok(None) };
         let is_meant = match member {
             None => true,
@@ -255,16 +258,16 @@ impl Daemon {
             self.rebuilder.changed.wait().await;
         }
         let error = self.rebuilder.copy_error.borrow().clone();
-        if let Some(error) = error.filter(|error| !error.contains(&NotTaken::Cancelled.to_string())) {
+        if let Some(error) = error.filter(|error| !error.contains(&ReplaceFailure::Cancelled.to_string())) {
             bail!("{error}");
         }
         let array = self.array.status().name;
-        Ok(Some(Failed { array, role: copied.role, drive: copied.drive, called_off: true }))
+        Ok(Some(FailReport { array, role: copied.role, drive: copied.drive, called_off: true }))
     }
 
     /// Logs that a copy stops with the daemon.
     pub fn log_copy_given_up(&self) {
-        if let Some(Copied { role, drive }) = &*self.rebuilder.copied.borrow() {
+        if let Some(CopyReport { role, drive }) = &*self.rebuilder.copied.borrow() {
             let array = self.array.status().name;
             log(&format!(
                 "'{array}': the copy of member {role} to {drive} is interrupted, and continues at the next start"
@@ -278,7 +281,7 @@ impl Daemon {
         role: usize,
         drive: OpenDrive,
         now: bool,
-        placing: &Placing,
+        placing: &ReplaceResult,
     ) -> Result<u64> {
         let (rebuilder, path) = (&self.rebuilder, drive.path.clone());
         let members = self.array.status().members.len();
@@ -302,7 +305,7 @@ impl Daemon {
         if works && !now && rebuilder.running.get().is_none() {
             // From here on it can be cancelled.
             *rebuilder.copied.borrow_mut() =
-                Some(Copied { role: role as u32, drive: path.display().to_string() });
+                Some(CopyReport { role: role as u32, drive: path.display().to_string() });
             progress(Progress::default());
         }
         let note = |note: &str| placing.notes.borrow_mut().push(note.to_string());
@@ -314,7 +317,7 @@ impl Daemon {
         }
         let name = self.array.status().name;
         match &result {
-            Ok(Replaced::Attached) if works && !now => log(&format!(
+            Ok(ReplaceOutcome::Attached) if works && !now => log(&format!(
                 "'{name}': member {role} failed while it was copied; {} is member {role} now and is rebuilt from the \
                  others",
                 path.display()
@@ -328,7 +331,7 @@ impl Daemon {
         let replaced = result?;
         // Not judged by the bytes: the copy of an empty array has none.
         let is_given_back =
-            |held: &OpenDrive| replaced != Replaced::Attached && Some(&held.path) == old.as_ref();
+            |held: &OpenDrive| replaced != ReplaceOutcome::Attached && Some(&held.path) == old.as_ref();
         let mut drives = self.drives.borrow_mut();
         drives.retain(|held| held.path != path && !is_given_back(held));
         drives.push(drive);
@@ -338,7 +341,7 @@ impl Daemon {
     }
 
     /// Waits for the end of a replacement, and reports the progress to the client.
-    async fn watch_placing(&self, placing: &Placing, connection: &Connection) -> Result<u64> {
+    async fn watch_placing(&self, placing: &ReplaceResult, connection: &ControlConnection) -> Result<u64> {
         let mut told: Option<Instant> = None;
         loop {
             let changed = self.rebuilder.changed.wait();

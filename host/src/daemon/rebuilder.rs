@@ -1,6 +1,6 @@
 //! Progress of a rebuild, and the result of the last one.
 
-use crate::report::{Copied, Rebuild};
+use crate::report::{CopyReport, Rebuild};
 use engine::{
     array::{self, Progress},
     runtime::Gate,
@@ -15,10 +15,10 @@ use std::{
 pub struct Rebuilder {
     pub(super) running: Cell<Option<(Instant, Progress)>>,
     /// The copy that is in progress, if any.
-    pub(super) copied: RefCell<Option<Copied>>,
+    pub(super) copied: RefCell<Option<CopyReport>>,
     /// Error with which the last copy ended, if it did.
     pub(super) copy_error: RefCell<Option<String>>,
-    pub(super) last: RefCell<Option<Result<array::Rebuilt, String>>>,
+    pub(super) last: RefCell<Option<Result<array::RebuildOutcome, String>>>,
     pub(super) changed: Gate,
     /// Whether to rebuild once more after the running rebuild.
     pub(super) again: Cell<bool>,

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// The socket of a daemon.
-pub struct Control {
+pub struct ControlSocket {
     pub(super) path: PathBuf,
     pub(super) listener: Rc<UnixListener>,
     pub(super) connections: Cell<u32>,
@@ -28,9 +28,9 @@ pub struct Control {
     pub(super) ended: Gate,
 }
 
-impl Control {
+impl ControlSocket {
     /// Listens at `path`, and replaces the socket of a dead daemon. Only its own user may connect.
-    pub fn listen(path: &Path) -> Result<Control> {
+    pub fn listen(path: &Path) -> Result<ControlSocket> {
         let problem = || format!("{} cannot be created", path.display());
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(problem),
@@ -39,7 +39,7 @@ impl Control {
         let listener = UnixListener::bind(path).with_context(problem)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(problem)?;
         listener.set_nonblocking(true).with_context(problem)?;
-        Ok(Control {
+        Ok(ControlSocket {
             path: path.to_path_buf(),
             listener: Rc::new(listener),
             connections: Cell::new(0),
@@ -55,17 +55,17 @@ impl Control {
 }
 
 /// The connection of a client.
-pub struct Connection {
+pub struct ControlConnection {
     ring: Ring,
     stream: Rc<UnixStream>,
     /// Bytes read of the next request.
     pending: Vec<u8>,
 }
 
-impl Connection {
-    pub(super) fn new(ring: Ring, stream: UnixStream) -> io::Result<Connection> {
+impl ControlConnection {
+    pub(super) fn new(ring: Ring, stream: UnixStream) -> io::Result<ControlConnection> {
         stream.set_nonblocking(true)?;
-        Ok(Connection { ring, stream: Rc::new(stream), pending: Vec::new() })
+        Ok(ControlConnection { ring, stream: Rc::new(stream), pending: Vec::new() })
     }
 
     /// Reads the next line, without its end; `None` at the end of the connection.
@@ -135,10 +135,10 @@ impl Connection {
 /// Parses a request; one of another protocol version has an error of its own.
 pub fn request(line: &[u8]) -> Result<Request> {
     #[derive(Deserialize)]
-    struct Version {
+    struct ClientVersion {
         protocol: u32,
     }
-    let version: Version = serde_json::from_slice(line).context("the request is invalid")?;
+    let version: ClientVersion = serde_json::from_slice(line).context("the request is invalid")?;
     if version.protocol != PROTOCOL {
         let advice = if version.protocol > PROTOCOL { "restart it" } else { "use a newer zoneraid" };
         bail!("this daemon has protocol version {PROTOCOL}, not {}: {advice}", version.protocol);

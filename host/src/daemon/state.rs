@@ -1,23 +1,23 @@
 //! The state of a daemon, and its status report.
 
-use super::{block::Block, rebuilder::Rebuilder, socket::Control};
+use super::{block::Block, rebuilder::Rebuilder, socket::ControlSocket};
 use crate::{
-    drive::Plate,
+    ack_log::AckLog,
+    drive::ModelAndSerial,
     members::OpenDrive,
     nbd,
     output::{in_one_line, quoted, uuid},
-    packers::Packers,
-    protocol::{About, Asked, AskedDevice, AskedDrive},
+    protocol::{About, TrafficDevice, TrafficDrive, TrafficReport},
     reactor::Reactor,
-    report::{Carried, Happened, Space, State, Status, VolumeReport, level},
-    tails::TailFile,
+    report::{EventReport, Space, State, Status, VolumeReport, ZoneContents, level},
+    workers::WorkerThreads,
 };
 use engine::{
     array::{Array, ArrayStatus, MemberState},
     buf::BLOCK,
     device::ZonedDevice,
     runtime::{Exclusive, Gate},
-    volume::{Behaviour, Volume},
+    volume::{Volume, VolumeOptions},
     vzone::Namespaces,
 };
 use sd_notify::NotifyState;
@@ -71,19 +71,19 @@ pub struct Daemon {
     pub(super) drives: RefCell<Vec<OpenDrive>>,
     /// Directory of socket and tails.
     pub(super) directory: PathBuf,
-    pub(super) control: Control,
+    pub(super) control: ControlSocket,
     pub(super) rebuilder: Rebuilder,
     /// The volume on the array, if there is one.
     pub(super) volume: RefCell<Option<Volume>>,
     /// Options of volumes, and messages about data that they have given up.
-    pub(super) behaviour: Behaviour,
+    pub(super) behaviour: VolumeOptions,
     pub(super) losses: RefCell<Vec<String>>,
     /// The compression workers, which live as long as a volume uses them.
-    pub(super) packers: RefCell<Weak<Packers>>,
+    pub(super) worker_threads: RefCell<Weak<WorkerThreads>>,
     /// The namespaces, if the array is divided.
     pub(super) divided: RefCell<Option<Namespaces>>,
     /// The tails file: acknowledged ends, for the next process if this one dies.
-    pub(super) tails: RefCell<Option<Rc<TailFile>>>,
+    pub(super) tails: RefCell<Option<Rc<AckLog>>>,
     /// Serializes changes of namespaces and the end of the daemon.
     pub(super) administration: Exclusive,
     /// The block device of the array, or those of its namespaces, sorted by number.
@@ -125,8 +125,8 @@ impl Daemon {
                 let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
                 let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
                 let does = if member.awaited { "waits for" } else { "runs without" };
-                let plate = Plate::kept(&member.plate).words();
-                log(&format!("'{}' {does} member {role}{drive}{plate}{why}", array.name));
+                let drive_id = ModelAndSerial::kept(&member.drive_id).words();
+                log(&format!("'{}' {does} member {role}{drive}{drive_id}{why}", array.name));
             }
         }
         let status = self.status();
@@ -170,8 +170,8 @@ impl Daemon {
         });
         status.namespaces = self.division();
         match (&status.volume, &status.namespaces) {
-            (Some(_), _) => status.respect(Carried::Volume),
-            (None, Some(_)) => status.respect(Carried::Namespaces),
+            (Some(_), _) => status.respect(ZoneContents::Volume),
+            (None, Some(_)) => status.respect(ZoneContents::Namespaces),
             (None, None) => {}
         }
         if let Some(volume) = status.volume.as_ref().filter(|_| !status.failed_zones.is_empty()) {
@@ -191,7 +191,7 @@ impl Daemon {
             status.status += &format!("; {what}");
             status.action.get_or_insert(action);
         }
-        status.events = Happened::lately(self.array.events(0));
+        status.events = EventReport::lately(self.array.events(0));
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
             status.action = None;
@@ -200,9 +200,9 @@ impl Daemon {
     }
 
     /// Request counters of block devices and drives.
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> TrafficReport {
         let (blocks, drives, status) = (self.blocks.borrow(), self.drives.borrow(), self.array.status());
-        let devices = blocks.iter().map(|block| AskedDevice {
+        let devices = blocks.iter().map(|block| TrafficDevice {
             namespace: block.namespace.as_ref().map(|namespace| namespace.name().into()),
             client: None,
             counted: block.traffic.counted(),
@@ -211,18 +211,18 @@ impl Daemon {
         let of_nbd = of_nbd.into_iter().flat_map(|(all, clients)| {
             let clients = clients.into_iter().map(|(number, counted)| (Some(number), counted));
             let lines = [(None, all)].into_iter().chain(clients);
-            lines.map(|(client, counted)| AskedDevice { namespace: None, client, counted })
+            lines.map(|(client, counted)| TrafficDevice { namespace: None, client, counted })
         });
         let drives = drives.iter().map(|drive| {
             let name = drive.path.display().to_string();
             let role = status.members.iter().position(|member| member.drive == name);
-            AskedDrive {
+            TrafficDrive {
                 drive: absolute(&name),
                 role: role.map(|role| role as u32),
                 counted: drive.traffic.counted(),
             }
         });
-        Asked {
+        TrafficReport {
             devices: devices.chain(of_nbd).collect(),
             drives: drives.collect(),
             turns: self.reactor.turns().counts(),

@@ -19,20 +19,20 @@ use crate::{
 use anyhow::{Result, ensure};
 use emu::ssd::Model;
 use engine::{
-    array::{Array, Behaviour, CreateOptions, Progress},
+    array::{Array, ArrayOptions, CreateOptions, Progress},
     buf::BLOCK,
     device::ZonedDevice,
     runtime::Runtime,
 };
-use rig::Rig;
+use rig::DemoRig;
 use serde::Serialize;
-use source::Source;
+use source::DemoSource;
 use std::{
     io,
     path::{Path, PathBuf},
     time::Instant,
 };
-use stream::{Checker, Volume, Writer};
+use stream::{Checker, DemoArray, StreamWriter};
 
 /// Most changed files that are named.
 const MOST_NAMED: usize = 10;
@@ -99,7 +99,7 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
         path.as_deref().map(|path| format!(" {}", quoted(&path.to_string_lossy()))).unwrap_or_default();
     interrupt::explain(|| "nothing is left behind: the drives were unlinked files".into());
     let told = pack(output, path).and_then(|source| {
-        let mut story = Story::new(output, source, seed, Behaviour::default())?;
+        let mut story = Story::new(output, source, seed, ArrayOptions::default())?;
         story.tell()?;
         Ok(story)
     });
@@ -125,9 +125,9 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
     Ok(if good { HEALTHY } else { FAILED })
 }
 
-fn pack(output: Output, path: Option<PathBuf>) -> Result<Source> {
+fn pack(output: Output, path: Option<PathBuf>) -> Result<DemoSource> {
     let source = match path {
-        Some(path) => Source::pack(&path, |_| false)?,
+        Some(path) => DemoSource::pack(&path, |_| false)?,
         None => {
             let own = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
             ensure!(
@@ -136,7 +136,7 @@ fn pack(output: Output, path: Option<PathBuf>) -> Result<Source> {
                 own.display()
             );
             let built = |path: &Path| path.ends_with("target") || path.ends_with(".git");
-            Source::pack(own, built)?
+            DemoSource::pack(own, built)?
         }
     };
     for note in &source.notes {
@@ -147,11 +147,11 @@ fn pack(output: Output, path: Option<PathBuf>) -> Result<Source> {
 
 struct Story {
     output: Output,
-    source: Source,
-    rig: Rig,
+    source: DemoSource,
+    rig: DemoRig,
     runtime: Runtime,
     /// Default options, except in tests.
-    behaviour: Behaviour,
+    behaviour: ArrayOptions,
     /// Length of the stream, rounded up to whole blocks.
     total: u64,
     report: Report,
@@ -170,8 +170,8 @@ fn plan(bytes: u64) -> Model {
 }
 
 impl Story {
-    fn new(output: Output, source: Source, seed: u64, behaviour: Behaviour) -> Result<Story> {
-        let rig = Rig::new(plan(source.bytes), MEMBERS, seed)?;
+    fn new(output: Output, source: DemoSource, seed: u64, behaviour: ArrayOptions) -> Result<Story> {
+        let rig = DemoRig::new(plan(source.bytes), MEMBERS, seed)?;
         let report = Report { seed, entries: source.entries, input_bytes: source.bytes, ..Report::default() };
         let total = source.bytes.next_multiple_of(BLOCK as u64);
         Ok(Story { output, source, rig, runtime: Runtime::new(), behaviour, total, report })
@@ -182,8 +182,8 @@ impl Story {
         if self.output.json { Ok(()) } else { self.output.line(&format!("{what:>10}  {details}")) }
     }
 
-    fn volume<'a>(&'a self, array: &'a Array) -> Volume<'a> {
-        Volume { array, runtime: &self.runtime, rig: &self.rig, source: &self.source }
+    fn volume<'a>(&'a self, array: &'a Array) -> DemoArray<'a> {
+        DemoArray { array, runtime: &self.runtime, rig: &self.rig, source: &self.source }
     }
 
     fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
@@ -252,7 +252,7 @@ impl Story {
         let cut_at = self.total / 10 + self.rig.draw((self.total * 8 / 10).max(1));
         let cut_at = cut_at / BLOCK as u64 * BLOCK as u64;
         let bar = self.output.bar("write", self.total);
-        let mut writer = Writer::new(self.volume(array), bar.clone(), 0, self.total);
+        let mut writer = StreamWriter::new(self.volume(array), bar.clone(), 0, self.total);
         writer.write_until(cut_at)?;
         bar.finish_and_clear();
         let (acknowledged, submitted) = (writer.acknowledged, writer.submitted);
@@ -294,7 +294,7 @@ impl Story {
     fn write_on(&mut self, array: &Array, lost: usize) -> Result<()> {
         let from = self.report.recovered_at_cut_bytes;
         let bar = self.output.bar("write on", self.total);
-        let mut writer = Writer::new(self.volume(array), bar, from, self.total);
+        let mut writer = StreamWriter::new(self.volume(array), bar, from, self.total);
         writer.write_to_the_end()?;
         self.report.acknowledged_bytes = writer.acknowledged.min(self.source.bytes);
         self.say("written", &format!("the other {}, still without drive {lost}", show(self.total - from)))
@@ -399,8 +399,8 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();
         let well = |seed| {
-            let source = Source::pack(tree.path(), |_| false).unwrap();
-            let behaviour = Behaviour { consistency, ..Behaviour::default() };
+            let source = DemoSource::pack(tree.path(), |_| false).unwrap();
+            let behaviour = ArrayOptions { consistency, ..ArrayOptions::default() };
             let mut story = Story::new(Output { json: true }, source, seed, behaviour).unwrap();
             story.tell().is_ok() && story.report.lost_bytes == 0 && story.report.entries_different == 0
         };

@@ -118,18 +118,18 @@ impl ZonedDevice for QueuedDrive {
 }
 
 /// The drives of the demo, and the random generator for their faults.
-pub struct Rig {
+pub struct DemoRig {
     model: Model,
     rng: RefCell<Rng>,
     /// By role; `None` for a lost drive.
     drives: RefCell<Vec<Option<Rc<QueuedDrive>>>>,
 }
 
-impl Rig {
+impl DemoRig {
     /// Creates `count` blank drives.
-    pub fn new(model: Model, count: usize, seed: u64) -> Result<Rig> {
+    pub fn new(model: Model, count: usize, seed: u64) -> Result<DemoRig> {
         let rng = RefCell::new(Rng::new(seed));
-        let rig = Rig { model, rng, drives: RefCell::default() };
+        let rig = DemoRig { model, rng, drives: RefCell::default() };
         for _ in 0..count {
             let drive = rig.make()?;
             rig.drives.borrow_mut().push(Some(drive));

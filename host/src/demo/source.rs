@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A tar stream of a directory.
-pub struct Source {
+pub struct DemoSource {
     root: PathBuf,
     file: File,
     /// Length of the stream.
@@ -39,9 +39,9 @@ pub fn no_temporary_files() -> String {
     format!("no temporary files can be made in {} ($TMPDIR)", std::env::temp_dir().display())
 }
 
-impl Source {
+impl DemoSource {
     /// Packs `root`, except directories for which `skip` returns true.
-    pub fn pack(root: &Path, skip: impl Fn(&Path) -> bool) -> Result<Source> {
+    pub fn pack(root: &Path, skip: impl Fn(&Path) -> bool) -> Result<DemoSource> {
         // If the root is a symbolic link, its target is packed.
         let real = root.canonicalize().with_context(|| format!("{} cannot be read", root.display()))?;
         let meta = fs::metadata(&real).with_context(|| format!("{} cannot be read", root.display()))?;
@@ -49,7 +49,7 @@ impl Source {
         let file = tempfile::tempfile().with_context(no_temporary_files)?;
         let mut builder = tar::Builder::new(std::io::BufWriter::with_capacity(1 << 20, file));
         builder.follow_symlinks(false);
-        let mut source = Source {
+        let mut source = DemoSource {
             root: real.clone(),
             file: tempfile::tempfile()?,
             bytes: 0,
@@ -229,7 +229,7 @@ mod tests {
         fs::write(root.join("nothing"), "").unwrap();
         fs::write(root.join("long".repeat(60)), "long name").unwrap();
         std::os::unix::fs::symlink("t".repeat(200), root.join("link")).unwrap();
-        let source = Source::pack(root, |path| path.ends_with("skipped")).unwrap();
+        let source = DemoSource::pack(root, |path| path.ends_with("skipped")).unwrap();
         assert_eq!(source.entries, 6);
         let mut stream = vec![0; source.bytes as usize];
         source.read_at(0, &mut stream).unwrap();
@@ -247,13 +247,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "content").unwrap();
-        assert_eq!(Source::pack(&file, |_| false).unwrap().entries, 1);
-        assert!(Source::pack(&dir.path().join("missing"), |_| false).is_err());
-        assert!(Source::pack(Path::new("/dev/null"), |_| false).is_err());
+        assert_eq!(DemoSource::pack(&file, |_| false).unwrap().entries, 1);
+        assert!(DemoSource::pack(&dir.path().join("missing"), |_| false).is_err());
+        assert!(DemoSource::pack(Path::new("/dev/null"), |_| false).is_err());
 
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        let source = Source::pack(&link, |_| false).unwrap();
+        let source = DemoSource::pack(&link, |_| false).unwrap();
         let mut stream = vec![0; source.bytes as usize];
         source.read_at(0, &mut stream).unwrap();
         assert_eq!(source.compare(&stream[..]).unwrap().same, 1);

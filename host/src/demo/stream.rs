@@ -1,7 +1,7 @@
 //! The tar stream on the array: written zone after zone with many writes in flight, and read back as a [`Read`] that
 //! compares everything it passes on with the stream.
 
-use super::{rig::Rig, source::Source};
+use super::{rig::DemoRig, source::DemoSource};
 use anyhow::{Context, Result};
 use engine::{
     array::Array,
@@ -58,14 +58,14 @@ impl Pace {
 
 /// An array with its runtime, drives and stream.
 #[derive(Clone, Copy)]
-pub struct Volume<'a> {
+pub struct DemoArray<'a> {
     pub array: &'a Array,
     pub runtime: &'a Runtime,
-    pub rig: &'a Rig,
-    pub source: &'a Source,
+    pub rig: &'a DemoRig,
+    pub source: &'a DemoSource,
 }
 
-impl Volume<'_> {
+impl DemoArray<'_> {
     fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         self.rig.wait(self.runtime, future)
     }
@@ -98,8 +98,8 @@ impl Volume<'_> {
 }
 
 /// Writes the stream. Positions are bytes from its start; `acknowledged` ≤ `submitted`.
-pub struct Writer<'a> {
-    volume: Volume<'a>,
+pub struct StreamWriter<'a> {
+    volume: DemoArray<'a>,
     pace: Pace,
     queue: VecDeque<(u64, Completion)>,
     total: u64,
@@ -107,11 +107,11 @@ pub struct Writer<'a> {
     pub acknowledged: u64,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> StreamWriter<'a> {
     /// Continues at byte `from`, up to byte `total` at most: the padded end of the stream.
-    pub fn new(volume: Volume<'a>, bar: ProgressBar, from: u64, total: u64) -> Writer<'a> {
+    pub fn new(volume: DemoArray<'a>, bar: ProgressBar, from: u64, total: u64) -> StreamWriter<'a> {
         let pace = Pace::new(bar, total);
-        Writer { volume, pace, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
+        StreamWriter { volume, pace, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
     }
 
     /// Writes until `until` bytes are acknowledged, plus a random number of commands, and leaves the others in flight.
@@ -185,7 +185,7 @@ impl<'a> Writer<'a> {
 
 /// Reads the stream back up to `end`, and counts the bytes that differ.
 pub struct Checker<'a> {
-    volume: Volume<'a>,
+    volume: DemoArray<'a>,
     pace: Pace,
     end: u64,
     /// Bytes that have been read and compared.
@@ -198,7 +198,7 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    pub fn new(volume: Volume<'a>, bar: ProgressBar, end: u64) -> Checker<'a> {
+    pub fn new(volume: DemoArray<'a>, bar: ProgressBar, end: u64) -> Checker<'a> {
         let pace = Pace::new(bar, end);
         Checker { volume, pace, end, checked: 0, waiting: Vec::new(), passed: 0, lost: 0 }
     }

@@ -8,10 +8,10 @@
 #![allow(unsafe_code)]
 
 use super::{
-    claim::{Claim, For},
+    claim::{DriveClaim, OpenPurpose},
+    drive_id::drive_id,
     error::OpenError,
     flight::{Flight, InFlight},
-    plate::plate,
     shortage, sysfs,
 };
 use crate::{
@@ -21,7 +21,8 @@ use crate::{
 use engine::{
     buf::{BLOCK, Buf},
     device::{
-        Command, Completer, Completion, DeviceError, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones,
+        Command, Completer, Completion, DeviceError, Done, DriveId, Geometry, Slots, Status, ZonedDevice,
+        Zones,
     },
     zone::{Lba, MOST_ZONES, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -64,27 +65,27 @@ const BYTES: libc::Ioctl = libc::_IOR::<usize>(0x12, 114);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A zoned block device.
-pub struct BlockDrive(Rc<Device>);
+pub struct BlockDrive(Rc<BlockDriveInner>);
 
-struct Device {
+struct BlockDriveInner {
     /// Shared with the threads that manage zones.
     file: Arc<File>,
     geometry: Geometry,
-    plate: Plate,
+    drive_id: DriveId,
     /// Number of conventional zones that are skipped.
     passed_over: u32,
     reactor: Reactor,
     slots: Rc<Slots>,
-    in_flight: InFlight<Operation>,
+    in_flight: InFlight<BlockOperation>,
     /// Zones with a write in flight, and the writes queued behind it.
-    writing: RefCell<BTreeMap<u32, VecDeque<Operation>>>,
-    _claim: Claim,
+    writing: RefCell<BTreeMap<u32, VecDeque<BlockOperation>>>,
+    _claim: DriveClaim,
 }
 
 /// A read, write or flush.
-struct Operation {
+struct BlockOperation {
     completer: Completer,
-    kind: Kind,
+    kind: BlockOperationKind,
     lba: Lba,
     data: Buf,
     oob: Buf,
@@ -93,7 +94,7 @@ struct Operation {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum BlockOperationKind {
     Read,
     Write { fua: bool },
     Flush,
@@ -101,15 +102,20 @@ enum Kind {
 
 impl BlockDrive {
     /// Opens the block device at `path`, called `name` in sysfs, and claims it if it is to be used.
-    pub fn open(reactor: &Reactor, path: &Path, name: &str, purpose: For) -> Result<BlockDrive, OpenError> {
+    pub fn open(
+        reactor: &Reactor,
+        path: &Path,
+        name: &str,
+        purpose: OpenPurpose,
+    ) -> Result<BlockDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = purpose.open(path, libc::O_DIRECT)?;
         let claim = purpose.claim(path, &file, name)?;
         let (geometry, passed_over) = geometry(&file, name).map_err(failed)?;
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
-        let device = Rc::new(Device {
+        let device = Rc::new(BlockDriveInner {
             file: Arc::new(file),
-            plate: plate(path).keep(&geometry),
+            drive_id: drive_id(path).keep(&geometry),
             geometry,
             passed_over,
             reactor: reactor.clone(),
@@ -134,19 +140,28 @@ impl ZonedDevice for BlockDrive {
         &self.0.geometry
     }
 
-    fn plate(&self) -> Plate {
-        self.0.plate.clone()
+    fn drive_id(&self) -> DriveId {
+        self.0.drive_id.clone()
     }
 
     fn submit(&self, command: Command) -> Completion {
         let device = &self.0;
         match command {
-            Command::Read { lba, data, oob } => device.transfer(Kind::Read, lba, data, oob),
-            Command::Write { lba, data, oob, fua } => device.transfer(Kind::Write { fua }, lba, data, oob),
+            Command::Read { lba, data, oob } => device.transfer(BlockOperationKind::Read, lba, data, oob),
+            Command::Write { lba, data, oob, fua } => {
+                device.transfer(BlockOperationKind::Write { fua }, lba, data, oob)
+            }
             Command::Flush => {
                 let (completer, completion) = device.slots.pair();
                 let (data, oob) = (Buf::default(), Buf::default());
-                device.start(Operation { completer, kind: Kind::Flush, lba: Lba(0), data, oob, tried: 0 });
+                device.start(BlockOperation {
+                    completer,
+                    kind: BlockOperationKind::Flush,
+                    lba: Lba(0),
+                    data,
+                    oob,
+                    tried: 0,
+                });
                 completion
             }
             Command::Append { data, oob, .. } => {
@@ -164,7 +179,7 @@ impl ZonedDevice for BlockDrive {
     }
 }
 
-impl Target for Device {
+impl Target for BlockDriveInner {
     fn complete(&self, token: u32, outcome: Outcome) {
         match self.in_flight.take(token) {
             Some(Flight::Operation(operation)) => self.finish(operation, outcome.result),
@@ -175,11 +190,11 @@ impl Target for Device {
     }
 }
 
-impl Device {
-    fn transfer(&self, kind: Kind, lba: Lba, mut data: Buf, oob: Buf) -> Completion {
+impl BlockDriveInner {
+    fn transfer(&self, kind: BlockOperationKind, lba: Lba, mut data: Buf, oob: Buf) -> Completion {
         let blocks = data.blocks();
         let whole = data.len().is_multiple_of(BLOCK) && oob.is_empty();
-        let own = kind != Kind::Read || data.as_mut().is_some();
+        let own = kind != BlockOperationKind::Read || data.as_mut().is_some();
         let size = self.geometry.zones as u64 * self.geometry.zone_size_blocks;
         let error = if !whole || !own || !(1..=self.geometry.max_transfer_blocks as u64).contains(&blocks) {
             Status::InvalidField
@@ -187,15 +202,15 @@ impl Device {
             Status::LbaOutOfRange
         } else {
             let (completer, completion) = self.slots.pair();
-            self.queue(Operation { completer, kind, lba, data, oob, tried: 0 });
+            self.queue(BlockOperation { completer, kind, lba, data, oob, tried: 0 });
             return completion;
         };
         Completion::ready(Done { data, oob, ..Done::error(error.into()) })
     }
 
     /// Starts an operation, or queues it behind the writes of its zone.
-    fn queue(&self, operation: Operation) {
-        if let Kind::Write { .. } = operation.kind {
+    fn queue(&self, operation: BlockOperation) {
+        if let BlockOperationKind::Write { .. } = operation.kind {
             let zone = self.geometry.locate(operation.lba).0.0;
             let mut writing = self.writing.borrow_mut();
             if let Some(waiting) = writing.get_mut(&zone) {
@@ -206,22 +221,22 @@ impl Device {
         self.start(operation);
     }
 
-    fn start(&self, mut operation: Operation) {
+    fn start(&self, mut operation: BlockOperation) {
         let fd = Fd(self.file.as_raw_fd());
         let (address, length) = (operation.data.as_ptr(), operation.data.len() as u32);
         let skipped = self.passed_over as u64 * self.geometry.zone_size_blocks;
         let offset = (skipped + operation.lba.0) * BLOCK as u64;
         let entry: Entry = match operation.kind {
-            Kind::Read => {
+            BlockOperationKind::Read => {
                 // The buffer is exclusive: others were refused before. The kernel refuses null.
                 let target = operation.data.as_mut().map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
                 opcode::Read::new(fd, target, length).offset(offset).build()
             }
-            Kind::Write { fua } => {
+            BlockOperationKind::Write { fua } => {
                 let flags = if fua { libc::RWF_DSYNC } else { 0 };
                 opcode::Write::new(fd, address, length).offset(offset).rw_flags(flags).build()
             }
-            Kind::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            BlockOperationKind::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         };
         // SAFETY: the buffer is that of the operation. The buffer of a read is exclusive.
         if let Err((operation, error)) = unsafe { self.in_flight.start(operation, entry.into()) } {
@@ -229,7 +244,7 @@ impl Device {
         }
     }
 
-    fn finish(&self, mut operation: Operation, result: i32) {
+    fn finish(&self, mut operation: BlockOperation, result: i32) {
         if let Some(pause) = shortage::pause(result, operation.tried) {
             operation.tried += 1;
             match self.in_flight.rest(operation, pause) {
@@ -237,13 +252,13 @@ impl Device {
                 Err(back) => operation = back,
             }
         }
-        let Operation { completer, kind, lba, data, oob, .. } = operation;
+        let BlockOperation { completer, kind, lba, data, oob, .. } = operation;
         let result = match result {
             errno if errno < 0 => Err(error_of(-errno)),
             bytes if bytes as usize == data.len() => Ok(()),
             _ => Err(DeviceError::Os(libc::EIO)),
         };
-        if let Kind::Write { .. } = kind {
+        if let BlockOperationKind::Write { .. } = kind {
             let zone = self.geometry.locate(lba).0.0;
             let next = {
                 let mut writing = self.writing.borrow_mut();
@@ -261,10 +276,10 @@ impl Device {
             return completer.complete(Done { result, data, oob, ..Done::ok() });
         };
         let zones = self.zones();
-        let zone = (kind != Kind::Flush).then(|| self.geometry.locate(lba).0);
+        let zone = (kind != BlockOperationKind::Flush).then(|| self.geometry.locate(lba).0);
         let reactor = self.reactor.clone();
         self.reactor.runtime().spawn(async move {
-            let cause = reactor.offload(move || zones.cause(error, zone, kind == Kind::Read));
+            let cause = reactor.offload(move || zones.cause(error, zone, kind == BlockOperationKind::Read));
             // If the disk does not respond, the error is reported as it is.
             let cause = reactor.within(PATIENCE, cause).await;
             let error = cause.and_then(Result::ok).flatten().unwrap_or(error);

@@ -31,51 +31,51 @@ const COMMAND_CHARS: usize = 100;
 
 /// Purpose for which a drive is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum For {
+pub enum OpenPurpose {
     Use,
     /// Read-only, and exclusively.
     Read,
     Look,
 }
 
-impl For {
+impl OpenPurpose {
     /// Opens the device at `path` with `flags`. Opened for writing only if necessary: udev probes a block device again
     /// whenever a writable file of it is closed.
     pub fn open(self, path: &Path, flags: i32) -> Result<File, OpenError> {
         let mut options = OpenOptions::new();
-        let opened = options.read(true).write(self == For::Use).custom_flags(flags).open(path);
+        let opened = options.read(true).write(self == OpenPurpose::Use).custom_flags(flags).open(path);
         opened.map_err(|error| cannot_open(path, &error))
     }
 
     /// Claims the drive that is open as `file`, with the block device called `block`, if it is to be used.
-    pub fn claim(self, path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
+    pub fn claim(self, path: &Path, file: &File, block: &str) -> Result<DriveClaim, OpenError> {
         match self {
-            For::Use | For::Read => Claim::of(path, file, block),
-            For::Look => Ok(Claim::none()),
+            OpenPurpose::Use | OpenPurpose::Read => DriveClaim::of(path, file, block),
+            OpenPurpose::Look => Ok(DriveClaim::none()),
         }
     }
 }
 
 /// Exclusive use of the block device of a drive, if it has one.
-pub struct Claim {
+pub struct DriveClaim {
     _block: Option<File>,
 }
 
-impl Claim {
+impl DriveClaim {
     /// No claim, for a drive that is only looked at.
-    pub fn none() -> Claim {
-        Claim { _block: None }
+    pub fn none() -> DriveClaim {
+        DriveClaim { _block: None }
     }
 
     /// Claims the drive that is open as `file`, with the block device called `block`.
-    pub fn of(path: &Path, file: &File, block: &str) -> Result<Claim, OpenError> {
+    pub fn of(path: &Path, file: &File, block: &str) -> Result<DriveClaim, OpenError> {
         lock(path, file)?;
         let node = Path::new("/dev").join(block);
         if !node.exists() {
-            return Ok(Claim::none());
+            return Ok(DriveClaim::none());
         }
         match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&node) {
-            Ok(file) => Ok(Claim { _block: Some(file) }),
+            Ok(file) => Ok(DriveClaim { _block: Some(file) }),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 let users = users::of(&node).unwrap_or_default().join(", ");
                 Err(OpenError::failed(path, format!("is in use: {users}")))

@@ -6,7 +6,7 @@
 
 use crate::reactor::Reactor;
 use emu::ssd::{EmulatedDrive, ImageError};
-use engine::device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice};
+use engine::device::{Command, Completion, DriveId, Geometry, Slots, ZonedDevice};
 use std::{
     cell::Cell,
     path::Path,
@@ -67,8 +67,8 @@ impl ZonedDevice for ImageDrive {
         self.drive.power_epoch()
     }
 
-    fn plate(&self) -> Plate {
-        self.drive.plate()
+    fn drive_id(&self) -> DriveId {
+        self.drive.drive_id()
     }
 
     fn submit(&self, command: Command) -> Completion {

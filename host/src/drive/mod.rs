@@ -1,22 +1,22 @@
 //! Drives: the device or image at a path, opened and claimed for this process, or only looked at.
 //!
 //! A look takes no lock, needs read permission only and changes nothing: it neither blocks other processes nor is
-//! blocked by them. They may change the drive meanwhile, which [`Witness`] detects.
+//! blocked by them. They may change the drive meanwhile, which [`StableRead`] detects.
 
 mod block;
 mod claim;
+mod drive_id;
 mod error;
 mod flight;
 mod image;
 mod nvme;
-mod plate;
 mod shortage;
+mod stable_read;
 mod sysfs;
-mod witness;
 
 use crate::reactor::Reactor;
 use block::BlockDrive;
-use claim::For;
+use claim::OpenPurpose;
 use emu::ssd::ImageMedia;
 use engine::device::ZonedDevice;
 use error::cannot_open;
@@ -32,9 +32,9 @@ use std::{
 use sysfs::Node;
 
 pub use claim::{User, user};
+pub use drive_id::{ModelAndSerial, drive_id};
 pub use error::OpenError;
-pub use plate::{Plate, plate};
-pub use witness::Witness;
+pub use stable_read::StableRead;
 
 /// Opens the drive at `path` and claims it: an image of an emulated drive, an NVMe zoned namespace or a zoned block
 /// device.
@@ -42,7 +42,7 @@ pub use witness::Witness;
 /// # Errors
 /// It does not exist, is in use, or is of a kind that is not supported.
 pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_for(reactor, path, For::Use)
+    open_for(reactor, path, OpenPurpose::Use)
 }
 
 /// As [`open`], read-only: also for a drive that cannot be written. Commands that would change it fail.
@@ -50,7 +50,7 @@ pub fn open(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenE
 /// # Errors
 /// As those of [`open`].
 pub fn open_to_read(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_for(reactor, path, For::Read)
+    open_for(reactor, path, OpenPurpose::Read)
 }
 
 /// Opens the drive at `path` to look at it, also while it is in use. Commands that would change it fail.
@@ -58,16 +58,16 @@ pub fn open_to_read(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice
 /// # Errors
 /// It does not exist, must not be read, or is of a kind that is not supported.
 pub fn look(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice>, OpenError> {
-    open_for(reactor, path, For::Look)
+    open_for(reactor, path, OpenPurpose::Look)
 }
 
-fn open_for(reactor: &Reactor, path: &Path, purpose: For) -> Result<Rc<dyn ZonedDevice>, OpenError> {
+fn open_for(reactor: &Reactor, path: &Path, purpose: OpenPurpose) -> Result<Rc<dyn ZonedDevice>, OpenError> {
     let failed = |problem: &str| OpenError::failed(path, problem.into());
     match Node::at(path).map_err(|error| cannot_open(path, &error))? {
         Node::File => Ok(Rc::new(match purpose {
-            For::Use => ImageDrive::open(reactor, path)?,
-            For::Read => ImageDrive::open_to_read(reactor, path)?,
-            For::Look => ImageDrive::look(reactor, path)?,
+            OpenPurpose::Use => ImageDrive::open(reactor, path)?,
+            OpenPurpose::Read => ImageDrive::open_to_read(reactor, path)?,
+            OpenPurpose::Look => ImageDrive::look(reactor, path)?,
         })),
         // The block device of an ordinary disk is not claimed even for a moment: that could make a concurrent mount
         // fail. A namespace may lack its block device.

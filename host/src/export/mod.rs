@@ -143,7 +143,7 @@ impl Secret {
 }
 
 /// Parameters of an export.
-pub struct Export<'a> {
+pub struct NvmetExport<'a> {
     pub uuid: &'a str,
     pub device: &'a Path,
     pub address: IpAddr,
@@ -154,7 +154,7 @@ pub struct Export<'a> {
     pub secret: Option<&'a Secret>,
 }
 
-impl Export<'_> {
+impl NvmetExport<'_> {
     /// The steps that export the array over TCP, for the configuration in `root`.
     pub fn steps(&self, root: &Path) -> Result<Vec<Step>> {
         let nqn = nqn(self.uuid);
@@ -320,9 +320,9 @@ mod tests {
 
     const UUID: &str = "01234567-89ab-4def-8123-456789abcdef";
 
-    fn export(port: u16) -> Export<'static> {
+    fn export(port: u16) -> NvmetExport<'static> {
         let address = IpAddr::from([192, 0, 2, 1]);
-        Export { uuid: UUID, device: Path::new("/dev/ublkb0"), address, port, hosts: &[], secret: None }
+        NvmetExport { uuid: UUID, device: Path::new("/dev/ublkb0"), address, port, hosts: &[], secret: None }
     }
 
     /// A directory with the entries that configfs creates itself.
@@ -365,9 +365,9 @@ mod tests {
 
         // Another array joins the port, or gets a port of its own.
         let other = "11234567-89ab-4def-8123-456789abcdef";
-        let joined = Export { uuid: other, ..export(4420) }.steps(root.path()).unwrap();
+        let joined = NvmetExport { uuid: other, ..export(4420) }.steps(root.path()).unwrap();
         assert!(!joined.contains(&Step::MakeDirectory(root.path().join("ports/2"))));
-        let apart = Export { uuid: other, ..export(4421) }.steps(root.path()).unwrap();
+        let apart = NvmetExport { uuid: other, ..export(4421) }.steps(root.path()).unwrap();
         assert!(apart.contains(&Step::MakeDirectory(root.path().join("ports/2"))));
         let port = Step::RemoveDirectory(root.path().join("ports/1"));
         assert!(removal(root.path(), UUID).unwrap().contains(&port));
@@ -379,7 +379,7 @@ mod tests {
         // Port numbers of other exports do not matter.
         fs::create_dir(root.path().join("ports/65535")).unwrap();
         let third = "21234567-89ab-4def-8123-456789abcdef";
-        let apart = Export { uuid: third, ..export(4421) }.steps(root.path());
+        let apart = NvmetExport { uuid: third, ..export(4421) }.steps(root.path());
         assert!(apart.unwrap().contains(&Step::MakeDirectory(root.path().join("ports/2"))));
     }
 
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(there(), (true, true, true));
 
         // A port that another process has created meanwhile.
-        let other = Export { uuid: "11234567-89ab-4def-8123-456789abcdef", ..export(4421) };
+        let other = NvmetExport { uuid: "11234567-89ab-4def-8123-456789abcdef", ..export(4421) };
         let steps = other.steps(root.path()).unwrap();
         fs::create_dir_all(root.path().join("ports/2/subsystems")).unwrap();
         let subsystem = root.path().join("subsystems").join(nqn(other.uuid));
@@ -420,7 +420,7 @@ mod tests {
         fs::write(&file, format!("{text}\n")).unwrap();
         let secret = Secret::read(&file).unwrap();
         let hosts = ["nqn.2014-08.org.example:one".to_string()];
-        let export = Export { hosts: &hosts, secret: Some(&secret), ..export(4420) };
+        let export = NvmetExport { hosts: &hosts, secret: Some(&secret), ..export(4420) };
         let steps = export.steps(root.path()).unwrap();
         let key = root.path().join("hosts").join(&hosts[0]).join("dhchap_key");
         let place = |wanted: &dyn Fn(&Step) -> bool| steps.iter().position(wanted).unwrap();
@@ -465,9 +465,9 @@ mod tests {
             steps.contains(&Step::Write(path, value.into()))
         };
         assert!(attribute(&export(4420).steps(root.path()).unwrap(), "1"));
-        let steps = Export { hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
+        let steps = NvmetExport { hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
         let twice = [&hosts[..], &hosts[..]].concat();
-        assert_eq!(Export { hosts: &twice, ..export(4420) }.steps(root.path()).unwrap(), steps);
+        assert_eq!(NvmetExport { hosts: &twice, ..export(4420) }.steps(root.path()).unwrap(), steps);
         assert!(attribute(&steps, "0") && !attribute(&steps, "1"));
         // No host may connect before the list is complete.
         let shown = steps.iter().position(|step| matches!(step, Step::Link { at, .. } if at.ends_with(format!("ports/1/subsystems/{}", nqn(UUID)))));
@@ -482,7 +482,7 @@ mod tests {
         // A host that another subsystem allows is kept.
         let other = "11234567-89ab-4def-8123-456789abcdef";
         carry_out_there(
-            &Export { uuid: other, hosts: &hosts[1..], ..export(4420) }.steps(root.path()).unwrap(),
+            &NvmetExport { uuid: other, hosts: &hosts[1..], ..export(4420) }.steps(root.path()).unwrap(),
         );
         let removed = removal(root.path(), UUID).unwrap();
         let forgotten = hosts.each_ref().map(|host| {
@@ -495,7 +495,7 @@ mod tests {
         // A failed export leaves no new host behind, and removes none that was there.
         let third = "21234567-89ab-4def-8123-456789abcdef";
         let hosts = ["one", "three"].map(|name| format!("nqn.2014-08.org.example:{name}"));
-        let steps = Export { uuid: third, hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
+        let steps = NvmetExport { uuid: third, hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
         let last = steps.iter().rposition(|step| matches!(step, Step::Link { .. })).unwrap();
         carry_out_there(&steps[..last]);
         for host in &hosts {

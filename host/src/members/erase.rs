@@ -4,20 +4,20 @@ use super::OpenDrive;
 use crate::output::Output;
 use engine::{
     array::Drive,
-    device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice, Zones},
+    device::{Command, Completion, DriveId, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
 };
 use indicatif::ProgressBar;
 use std::{cell::Cell, rc::Rc};
 
 /// A progress bar for drives that are being emptied; removed from the screen when dropped.
-pub struct Erasing(ProgressBar);
+pub struct EraseBar(ProgressBar);
 
-impl Erasing {
+impl EraseBar {
     /// Starts the progress of `drives`, none of which is emptied yet.
-    pub fn new(output: Output, drives: &[OpenDrive]) -> Erasing {
+    pub fn new(output: Output, drives: &[OpenDrive]) -> EraseBar {
         let zones = drives.iter().map(|drive| u64::from(drive.device.geometry().zones)).sum();
-        Erasing(output.steps("emptying", zones))
+        EraseBar(output.steps("emptying", zones))
     }
 
     /// The drive for the engine; its resets advance the bar.
@@ -26,31 +26,32 @@ impl Erasing {
     }
 
     fn watched(&self, Drive { name, device }: Drive, runtime: &Runtime) -> Drive {
-        let (shown, runtime) = (Rc::new(Shown { bar: self.0.clone(), zones: Cell::new(0) }), runtime.clone());
-        Drive { name, device: Rc::new(Watched { device, shown, runtime, slots: Rc::default() }) }
+        let (shown, runtime) =
+            (Rc::new(EraseProgress { bar: self.0.clone(), zones: Cell::new(0) }), runtime.clone());
+        Drive { name, device: Rc::new(ErasedDrive { device, shown, runtime, slots: Rc::default() }) }
     }
 }
 
-impl Drop for Erasing {
+impl Drop for EraseBar {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
 }
 
 /// Zones of a drive that the bar has counted.
-struct Shown {
+struct EraseProgress {
     bar: ProgressBar,
     zones: Cell<u64>,
 }
 
-struct Watched {
+struct ErasedDrive {
     device: Rc<dyn ZonedDevice>,
-    shown: Rc<Shown>,
+    shown: Rc<EraseProgress>,
     runtime: Runtime,
     slots: Rc<Slots>,
 }
 
-impl ZonedDevice for Watched {
+impl ZonedDevice for ErasedDrive {
     fn geometry(&self) -> &Geometry {
         self.device.geometry()
     }
@@ -75,8 +76,8 @@ impl ZonedDevice for Watched {
         completion
     }
 
-    fn plate(&self) -> Plate {
-        self.device.plate()
+    fn drive_id(&self) -> DriveId {
+        self.device.drive_id()
     }
 }
 
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn erase_progress_ends_at_last_zone_of_drives() {
-        let (reactor, erasing) = (Reactor::default(), Erasing(ProgressBar::hidden()));
+        let (reactor, erasing) = (Reactor::default(), EraseBar(ProgressBar::hidden()));
         let with = Model::zn540().scaled(24, 1024).geometry;
         let without = Geometry { zrwa: None, ..with.clone() };
         for (drives, geometry) in [(1, &with), (2, &without), (3, &with)] {

@@ -10,21 +10,21 @@
 //! the missing member, so nothing is assembled without it.
 //!
 //! An array that is only inspected may be changed by other processes, so the inspection is repeated until everything
-//! that was read is unchanged ([`Witness`](crate::drive::Witness)), or until the caller's patience is exhausted; then
-//! the result names the processes that use it.
+//! that was read is unchanged ([`StableRead`](crate::drive::StableRead)), or until the caller's patience is exhausted;
+//! then the result names the processes that use it.
 //!
 //! A name is a path if that exists, then the name or UUID of a running array, then that of an array in one of the
 //! [`places`]. An array of any name may be put into any directory: a word that could mean two arrays is an error.
 
+mod discover;
 mod erase;
-mod found;
 mod open;
+mod reports;
 mod scan;
-mod seen;
 mod session;
 
-pub use erase::Erasing;
-pub use found::{Found, Looked, Terms, assembled, find_running, listed};
+pub use discover::{FoundArray, LookResult, StartTerms, assembled, find_running, listed};
+pub use erase::EraseBar;
 pub use open::{OpenDrive, PATIENCE_TO_LOOK, runner};
 pub use scan::{DIR_VARIABLE, MACHINE, Scan, directory_of, places, refuse_scattered};
 pub use session::{Session, explain, full};

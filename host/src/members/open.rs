@@ -1,6 +1,7 @@
 //! A drive with its superblock: looked at, or claimed.
 
 use crate::{
+    ack_log::{self, AckLogContents},
     drive::{self, OpenError, User},
     label::{self, Content, Label},
     output::{note, quoted},
@@ -8,13 +9,12 @@ use crate::{
     report::Life,
     run,
     size::show,
-    tails::{self, Left},
     traffic::Traffic,
 };
 use anyhow::{Result, ensure};
 use engine::{
     array::Drive,
-    device::{Command, Completion, Geometry, Plate, Slots, ZonedDevice},
+    device::{Command, Completion, DriveId, Geometry, Slots, ZonedDevice},
     format::superblock::Stage,
     runtime::Runtime,
 };
@@ -48,14 +48,14 @@ pub struct OpenDrive {
 }
 
 /// A drive that counts its requests.
-struct Metered {
+struct MeteredDrive {
     device: Rc<dyn ZonedDevice>,
     traffic: Rc<Traffic>,
     runtime: Runtime,
     slots: Rc<Slots>,
 }
 
-impl ZonedDevice for Metered {
+impl ZonedDevice for MeteredDrive {
     fn geometry(&self) -> &Geometry {
         self.device.geometry()
     }
@@ -90,8 +90,8 @@ impl ZonedDevice for Metered {
         completion
     }
 
-    fn plate(&self) -> Plate {
-        self.device.plate()
+    fn drive_id(&self) -> DriveId {
+        self.device.drive_id()
     }
 }
 
@@ -178,7 +178,7 @@ impl OpenDrive {
     /// The drive for the engine, with its requests counted.
     pub fn drive(&self) -> Drive {
         let (device, traffic, runtime) = (self.device.clone(), self.traffic.clone(), self.runtime.clone());
-        let device = Rc::new(Metered { device, traffic, runtime, slots: Rc::default() });
+        let device = Rc::new(MeteredDrive { device, traffic, runtime, slots: Rc::default() });
         Drive { name: self.path.display().to_string(), device }
     }
 
@@ -189,13 +189,13 @@ impl OpenDrive {
         let left = run::left_by_owner(&self.path, &label.uuid);
         let tails = left.unwrap_or_else(|| run::tails_path(&run::directory(&label.uuid), &label.uuid));
         let path = quoted(&self.path.to_string_lossy());
-        let (waits, go_on) = match tails::served_at(&tails) {
+        let (waits, go_on) = match ack_log::served_at(&tails) {
             Some(place) => ("NBD clients wait", format!("zoneraid serve {path} --nbd {}", quoted(&place))),
             None => ("a block device waits", format!("zoneraid start {path}")),
         };
         ensure!(
             run::left_by_owner(&self.path, &label.uuid).is_none()
-                && (Left::of(&label.uuid)?.is_none() || runner(&label.uuid).is_some()),
+                && (AckLogContents::of(&label.uuid)?.is_none() || runner(&label.uuid).is_some()),
             "{} is member {} of '{}', and {waits} for the daemon of that array: end that first with {go_on} \
              and zoneraid stop {path}",
             self.path.display(),
@@ -244,8 +244,8 @@ impl OpenDrive {
 
     /// The path of the drive with its size, model and serial number, so that it is not mistaken for another one.
     pub fn introduce(&self) -> String {
-        let plate = drive::plate(&self.path).words();
-        format!("{} ({}{plate})", self.path.display(), show(self.size_bytes()))
+        let drive_id = drive::drive_id(&self.path).words();
+        format!("{} ({}{drive_id})", self.path.display(), show(self.size_bytes()))
     }
 }
 

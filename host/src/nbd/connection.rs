@@ -2,13 +2,13 @@
 
 use super::{
     ACTIVE, MOST_HELD_BYTES, MOST_QUEUED, PIECE_BYTES, REQUEST_COST, SHARED_PIECE_BYTES, Server,
-    wire::{self, Chunk, Export, Negotiation, Next, Request, Terms, Work},
+    wire::{self, Chunk, NbdExport, NbdOperation, NbdRequest, NbdTerms, Negotiation, Next},
 };
 use crate::{bytes::Bytes, ring::Ring, traffic::Traffic};
 use engine::{
     buf::{BLOCK, BufMut},
     device::DeviceError,
-    runtime::{self, Exclusive, Gate, Held},
+    runtime::{self, Exclusive, ExclusiveGuard, Gate},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -40,7 +40,7 @@ const SHARED_WORK: u32 = 8;
 
 /// A received request, with the data that is not written yet: buffers, and the range of the data in each.
 pub(super) struct Job {
-    pub request: Request,
+    pub request: NbdRequest,
     pub data: VecDeque<(BufMut, Range<usize>)>,
     /// Time at which its header was received, if latencies are measured.
     pub begun: Option<Instant>,
@@ -56,15 +56,15 @@ impl Job {
     /// it costs a whole piece.
     pub fn cost(&self) -> u64 {
         let bytes = match self.request.work {
-            Ok(Work::Read { bytes, .. } | Work::Write { bytes, .. }) => bytes as u64,
-            Ok(Work::Flush) | Err(_) => 0,
+            Ok(NbdOperation::Read { bytes, .. } | NbdOperation::Write { bytes, .. }) => bytes as u64,
+            Ok(NbdOperation::Flush) | Err(_) => 0,
             _ => SHARED_PIECE_BYTES,
         };
         REQUEST_COST + bytes.min(SHARED_PIECE_BYTES)
     }
 }
 
-pub(super) struct Connection {
+pub(super) struct NbdConnection {
     ring: Ring,
     socket: Rc<OwnedFd>,
     /// Held while an answer is sent.
@@ -100,7 +100,7 @@ pub(super) struct Connection {
     server: Weak<Server>,
 }
 
-impl Drop for Connection {
+impl Drop for NbdConnection {
     fn drop(&mut self) {
         if let Some(server) = self.server.upgrade() {
             server.ended.open();
@@ -112,14 +112,14 @@ fn nonsense() -> io::Error {
     ErrorKind::InvalidData.into()
 }
 
-impl Connection {
+impl NbdConnection {
     pub fn new(
         ring: Ring,
         socket: OwnedFd,
         (number, refused): (u64, bool),
         server: Weak<Server>,
-    ) -> Connection {
-        Connection {
+    ) -> NbdConnection {
+        NbdConnection {
             ring,
             socket: Rc::new(socket),
             writing: Exclusive::default(),
@@ -158,7 +158,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection failed, or the client sent invalid data.
-    pub async fn negotiate(&self, export: &Export) -> io::Result<Option<Terms>> {
+    pub async fn negotiate(&self, export: &NbdExport) -> io::Result<Option<NbdTerms>> {
         self.send(&[&wire::GREETING]).await?;
         let mut flags = [0; wire::CLIENT_FLAGS_BYTES];
         self.receive(&mut flags).await?;
@@ -187,7 +187,7 @@ impl Connection {
     }
 
     /// Receives requests and queues them for the workers, until the client or the server ends that.
-    pub async fn receive_jobs(&self, of: (&Bytes, &Traffic), terms: &Terms) -> io::Result<()> {
+    pub async fn receive_jobs(&self, of: (&Bytes, &Traffic), terms: &NbdTerms) -> io::Result<()> {
         let result = self.receive_until_end(of, terms).await;
         self.stop_receiving();
         match result {
@@ -197,18 +197,22 @@ impl Connection {
         }
     }
 
-    async fn receive_until_end(&self, (bytes, traffic): (&Bytes, &Traffic), terms: &Terms) -> io::Result<()> {
+    async fn receive_until_end(
+        &self,
+        (bytes, traffic): (&Bytes, &Traffic),
+        terms: &NbdTerms,
+    ) -> io::Result<()> {
         while !self.done.get() {
             let mut header = [0; wire::REQUEST_BYTES];
             self.receive(&mut header).await?;
             if self.done.get() {
                 return Ok(());
             }
-            let request = Request::read(&header, terms).ok_or_else(nonsense)?;
+            let request = NbdRequest::read(&header, terms).ok_or_else(nonsense)?;
             let (mut data, begun) = (VecDeque::new(), traffic.begin());
             match request.work {
-                Ok(Work::Disconnect) => return Ok(()),
-                Ok(Work::Write { at, bytes: length, .. }) => {
+                Ok(NbdOperation::Disconnect) => return Ok(()),
+                Ok(NbdOperation::Write { at, bytes: length, .. }) => {
                     let (mut at, end) = (at, at + length as u64);
                     self.wait_for_room(length as u64).await;
                     self.held_bytes.set(self.held_bytes.get() + length as u64);
@@ -310,14 +314,14 @@ impl Connection {
     }
 
     /// Sends the result of a request without data.
-    pub async fn answer(&self, request: &Request, result: Result<(), DeviceError>) -> io::Result<()> {
+    pub async fn answer(&self, request: &NbdRequest, result: Result<(), DeviceError>) -> io::Result<()> {
         match result {
             Ok(()) => self.send(&[&wire::simple(request.cookie, 0)]).await,
             Err(error) => self.refuse(request, wire::errno(error)).await,
         }
     }
 
-    pub async fn refuse(&self, request: &Request, error: u32) -> io::Result<()> {
+    pub async fn refuse(&self, request: &NbdRequest, error: u32) -> io::Result<()> {
         match request.chunks {
             true => self.send(&[&wire::chunk(request.cookie, true, Chunk::Error(error))]).await,
             false => self.send(&[&wire::simple(request.cookie, error)]).await,
@@ -325,7 +329,7 @@ impl Connection {
     }
 
     /// Waits until no other answer is being sent, and excludes others while the result is held.
-    pub async fn take_turn(&self) -> Held<'_> {
+    pub async fn take_turn(&self) -> ExclusiveGuard<'_> {
         self.writing.take().await
     }
 
@@ -338,7 +342,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Like [`Connection::send`], for the holder of the turn.
+    /// Like [`NbdConnection::send`], for the holder of the turn.
     pub async fn send_now(&self, mut left: &[u8]) -> io::Result<()> {
         while !left.is_empty() {
             let part = &left[..left.len().min(COPIED_BYTES)];

@@ -1,6 +1,6 @@
 //! NBD server for a volume, on a Unix socket or an IP address; it needs neither root nor kernel support.
 //!
-//! `wire.rs` is the protocol, `../bytes.rs` byte access to the volume, `place.rs` the address, `connection.rs` one
+//! `wire.rs` is the protocol, `../bytes.rs` byte access to the volume, `address.rs` the address, `connection.rs` one
 //! client: a task receives requests, writes with all of their data, and workers execute and answer them. A client that
 //! does not read its answers, or sends half of a request, blocks only its own connection.
 //!
@@ -21,21 +21,21 @@
 //! receiver reads all available data, up to `MOST_QUEUED` requests and `MOST_HELD_BYTES` of data, without waiting for
 //! the execution of requests.
 
+mod address;
 mod connection;
-mod place;
 pub mod wire;
 
-pub use place::{Place, parse_place};
+pub use address::{NbdAddress, parse_place};
 
 use crate::{
     bytes::Bytes,
     output::note,
     reactor::Reactor,
     ring::Ring,
-    traffic::{Counted, Traffic},
+    traffic::{Traffic, TrafficCounts},
 };
 use anyhow::Result;
-use connection::{Connection, Job};
+use connection::{Job, NbdConnection};
 use engine::{
     device::{DeviceError, Status},
     runtime::{Gate, Runtime},
@@ -57,7 +57,7 @@ use std::{
     rc::{Rc, Weak},
     time::Duration,
 };
-use wire::{Chunk, Export, Request, Work};
+use wire::{Chunk, NbdExport, NbdOperation, NbdRequest};
 
 /// Most clients at a time. Others are refused with a message.
 const MAX_CLIENTS: usize = 32;
@@ -101,12 +101,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The server of a volume.
 pub struct Server {
     bytes: Bytes,
-    export: Export,
+    export: NbdExport,
     ring: Ring,
     runtime: Runtime,
-    place: Place,
+    place: NbdAddress,
     listener: Rc<OwnedFd>,
-    connections: RefCell<Vec<Weak<Connection>>>,
+    connections: RefCell<Vec<Weak<NbdConnection>>>,
     /// Opened when a connection ends.
     ended: Gate,
     ending: Cell<bool>,
@@ -127,7 +127,12 @@ impl Server {
     ///
     /// # Errors
     /// The address is not available, or there is no ring.
-    pub fn start(reactor: &Reactor, volume: Volume, place: &Place, export: Export) -> Result<Rc<Server>> {
+    pub fn start(
+        reactor: &Reactor,
+        volume: Volume,
+        place: &NbdAddress,
+        export: NbdExport,
+    ) -> Result<Rc<Server>> {
         let (listener, place) = place.listen()?;
         let server = Rc::new(Server {
             bytes: Bytes::of(volume, reactor.buffers(), Some(reactor.ring()?.clone())),
@@ -150,7 +155,7 @@ impl Server {
     }
 
     /// Address for clients.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &NbdAddress {
         &self.place
     }
 
@@ -167,7 +172,7 @@ impl Server {
 
     /// Number of active clients.
     fn active(&self) -> usize {
-        let active = |connection: &Rc<Connection>| connection.is_active(self.received.get());
+        let active = |connection: &Rc<NbdConnection>| connection.is_active(self.received.get());
         self.connections.borrow().iter().filter_map(Weak::upgrade).filter(active).count()
     }
 
@@ -190,12 +195,12 @@ impl Server {
     }
 
     /// Counters of all clients together, and of each connected client with the number of its connection.
-    pub fn counted(&self) -> (Counted, Vec<(u64, Counted)>) {
+    pub fn counted(&self) -> (TrafficCounts, Vec<(u64, TrafficCounts)>) {
         let clients = self.connected().filter(|connection| !connection.is_refused());
         (self.traffic.counted(), clients.map(|client| (client.number, client.traffic.counted())).collect())
     }
 
-    fn connected(&self) -> impl Iterator<Item = Rc<Connection>> {
+    fn connected(&self) -> impl Iterator<Item = Rc<NbdConnection>> {
         let connections: Vec<_> = self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
         connections.into_iter()
     }
@@ -251,7 +256,7 @@ impl Server {
         }
         let ended = Rc::downgrade(&self);
         let number = self.taken.replace(self.taken.get() + 1) + 1;
-        let connection = Rc::new(Connection::new(self.ring.clone(), socket, (number, refused), ended));
+        let connection = Rc::new(NbdConnection::new(self.ring.clone(), socket, (number, refused), ended));
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
         let (hasty, ring) = (Rc::downgrade(&connection), self.ring.clone());
         self.runtime.spawn(async move {
@@ -282,7 +287,7 @@ impl Server {
     /// Executes and answers a request. A write that waits for free space does not occupy a worker, until
     /// `MOST_HELD_BYTES` of data wait: then it keeps its worker and its share of the connection's data, and the
     /// connection accepts no more requests than it may hold.
-    async fn serve(self: Rc<Self>, connection: Rc<Connection>, mut job: Job) {
+    async fn serve(self: Rc<Self>, connection: Rc<NbdConnection>, mut job: Job) {
         let (bytes, cost) = (job.held_bytes(), job.cost());
         match self.carry_out(&connection, &mut job).await {
             Ok(Some(refused)) if self.waiting_bytes.get() + bytes <= MOST_HELD_BYTES => {
@@ -306,7 +311,7 @@ impl Server {
     }
 
     /// Retries a request that was refused for lack of space, until it is answered.
-    async fn wait_for_room(&self, connection: &Connection, mut job: Job, mut refused: DeviceError) {
+    async fn wait_for_room(&self, connection: &NbdConnection, mut job: Job, mut refused: DeviceError) {
         let mut since = None;
         let answered = loop {
             if !self.bytes.wait_for_room(refused, &mut since).await {
@@ -321,12 +326,12 @@ impl Server {
     }
 
     /// Counts an answered request, and closes the connection if the answer could not be sent.
-    fn end_job(&self, connection: &Connection, job: &Job, answered: io::Result<()>) {
+    fn end_job(&self, connection: &NbdConnection, job: &Job, answered: io::Result<()>) {
         for traffic in [&self.traffic, &connection.traffic] {
             let latency = job.begun.map(|begun| begun.elapsed());
             match job.request.work {
-                Ok(Work::Read { bytes, .. }) => traffic.reads.count(bytes as u64, latency),
-                Ok(Work::Write { bytes, .. }) => traffic.writes.count(bytes as u64, latency),
+                Ok(NbdOperation::Read { bytes, .. }) => traffic.reads.count(bytes as u64, latency),
+                Ok(NbdOperation::Write { bytes, .. }) => traffic.writes.count(bytes as u64, latency),
                 _ => {}
             }
         }
@@ -337,16 +342,16 @@ impl Server {
 
     /// Executes and answers a request. Returns the error, without an answer, if it was refused for lack of space and
     /// may wait for some.
-    async fn carry_out(&self, connection: &Connection, job: &mut Job) -> io::Result<Option<DeviceError>> {
+    async fn carry_out(&self, connection: &NbdConnection, job: &mut Job) -> io::Result<Option<DeviceError>> {
         let request = job.request;
         let (at, bytes, fua) = match request.work {
-            Ok(Work::Zero { keep: true, fast: true, .. }) if self.bytes.writes_zeros() => {
+            Ok(NbdOperation::Zero { keep: true, fast: true, .. }) if self.bytes.writes_zeros() => {
                 return connection.refuse(&request, wire::NOT_FAST).await.map(|()| None);
             }
             Ok(
-                Work::Write { at, bytes, fua }
-                | Work::Zero { at, bytes, fua, .. }
-                | Work::Trim { at, bytes, fua },
+                NbdOperation::Write { at, bytes, fua }
+                | NbdOperation::Zero { at, bytes, fua, .. }
+                | NbdOperation::Trim { at, bytes, fua },
             ) => (at, bytes as u64, fua),
             _ => return self.answer(connection, &request).await.map(|()| None),
         };
@@ -355,9 +360,9 @@ impl Server {
             return Err(ErrorKind::ConnectionAborted.into());
         }
         let result = match request.work {
-            Ok(Work::Zero { keep: true, .. }) => self.bytes.zero_in_place(&claim, (at, bytes)).await,
-            Ok(Work::Zero { .. }) => self.bytes.zero(&claim, (at, bytes)).await,
-            Ok(Work::Trim { .. }) => self.bytes.trim(&claim, (at, bytes)).await,
+            Ok(NbdOperation::Zero { keep: true, .. }) => self.bytes.zero_in_place(&claim, (at, bytes)).await,
+            Ok(NbdOperation::Zero { .. }) => self.bytes.zero(&claim, (at, bytes)).await,
+            Ok(NbdOperation::Trim { .. }) => self.bytes.trim(&claim, (at, bytes)).await,
             _ => {
                 let mut from = at + bytes - job.held_bytes();
                 let mut result = Ok(());
@@ -374,11 +379,11 @@ impl Server {
                 result
             }
         };
-        let writes = matches!(request.work, Ok(Work::Write { .. }));
+        let writes = matches!(request.work, Ok(NbdOperation::Write { .. }));
         let result = if fua && !writes && result.is_ok() { self.bytes.flush().await } else { result };
         drop(claim);
         // A trim frees space, and never waits for it.
-        let may_wait = !matches!(request.work, Ok(Work::Trim { .. }));
+        let may_wait = !matches!(request.work, Ok(NbdOperation::Trim { .. }));
         match result {
             Err(error) if error == Status::CapacityExceeded.into() && may_wait => Ok(Some(error)),
             result => connection.answer(&request, result).await.map(|()| None),
@@ -386,17 +391,17 @@ impl Server {
     }
 
     /// Executes and answers a request that changes nothing.
-    async fn answer(&self, connection: &Connection, request: &Request) -> io::Result<()> {
+    async fn answer(&self, connection: &NbdConnection, request: &NbdRequest) -> io::Result<()> {
         let refused = |error| connection.refuse(request, error);
         let result = match request.work {
             Err(error) => return refused(error).await,
-            Ok(Work::Read { bytes, whole: true, .. }) if bytes as u64 > PIECE_BYTES => {
+            Ok(NbdOperation::Read { bytes, whole: true, .. }) if bytes as u64 > PIECE_BYTES => {
                 return refused(wire::TOO_LONG).await;
             }
-            Ok(Work::Read { at, bytes, whole }) => {
+            Ok(NbdOperation::Read { at, bytes, whole }) => {
                 return self.read(connection, request, (at, bytes as u64), whole).await;
             }
-            Ok(Work::Status { at, bytes, one }) => {
+            Ok(NbdOperation::Status { at, bytes, one }) => {
                 let most = if one { 1 } else { MOST_EXTENTS };
                 match self.extents(at, bytes as u64, most).await {
                     Err(error) => return refused(wire::errno(error)).await,
@@ -406,8 +411,13 @@ impl Server {
                     }
                 }
             }
-            Ok(Work::Flush) => self.bytes.flush().await,
-            Ok(Work::Write { .. } | Work::Zero { .. } | Work::Trim { .. } | Work::Disconnect) => Ok(()),
+            Ok(NbdOperation::Flush) => self.bytes.flush().await,
+            Ok(
+                NbdOperation::Write { .. }
+                | NbdOperation::Zero { .. }
+                | NbdOperation::Trim { .. }
+                | NbdOperation::Disconnect,
+            ) => Ok(()),
         };
         connection.answer(request, result).await
     }
@@ -415,8 +425,8 @@ impl Server {
     /// Answers a read in pieces.
     async fn read(
         &self,
-        connection: &Connection,
-        request: &Request,
+        connection: &NbdConnection,
+        request: &NbdRequest,
         (at, bytes): (u64, u64),
         is_whole: bool,
     ) -> io::Result<()> {

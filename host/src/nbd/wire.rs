@@ -82,14 +82,14 @@ pub const NOT_FAST: u32 = errno::ENOTSUP;
 
 /// The exported volume.
 #[derive(Clone, Debug)]
-pub struct Export {
+pub struct NbdExport {
     /// An empty name refers to it, too.
     pub name: String,
     pub size_bytes: u64,
     pub read_only: bool,
 }
 
-impl Export {
+impl NbdExport {
     fn is_called(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
@@ -123,7 +123,7 @@ pub enum Next {
 /// State of the negotiation with a client.
 #[derive(Clone, Debug)]
 pub struct Negotiation {
-    export: Export,
+    export: NbdExport,
     no_padding: bool,
     options: u32,
     structured: bool,
@@ -133,7 +133,7 @@ pub struct Negotiation {
 
 /// Terms negotiated for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct NbdTerms {
     pub structured: bool,
     pub allocation: bool,
     size_bytes: u64,
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
 
 impl Negotiation {
     /// Begins with the flags with which the client answers the greeting; `None` if it requires an unknown feature.
-    pub fn new(export: &Export, flags: [u8; CLIENT_FLAGS_BYTES]) -> Option<Negotiation> {
+    pub fn new(export: &NbdExport, flags: [u8; CLIENT_FLAGS_BYTES]) -> Option<Negotiation> {
         let flags = u32::from_be_bytes(flags);
         let known = flags & !3 == 0;
         let no_padding = flags & 2 != 0;
@@ -273,9 +273,9 @@ impl Negotiation {
     }
 
     /// The negotiated terms.
-    pub fn terms(&self) -> Terms {
-        let Export { size_bytes, read_only, .. } = self.export;
-        Terms { structured: self.structured, allocation: self.allocation, size_bytes, read_only }
+    pub fn terms(&self) -> NbdTerms {
+        let NbdExport { size_bytes, read_only, .. } = self.export;
+        NbdTerms { structured: self.structured, allocation: self.allocation, size_bytes, read_only }
     }
 }
 
@@ -311,7 +311,7 @@ fn put_reply(replies: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
 
 /// The operation of a request; offsets and lengths in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum NbdOperation {
     /// `whole`: in one chunk.
     Read {
         at: u64,
@@ -349,7 +349,7 @@ pub enum Work {
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct NbdRequest {
     /// The client's identifier for it.
     pub cookie: u64,
     /// Whether the reply is structured (in chunks).
@@ -357,12 +357,12 @@ pub struct Request {
     /// Bytes of data that follow its header.
     pub payload_bytes: u32,
     /// The operation, or the error to answer with.
-    pub work: Result<Work, u32>,
+    pub work: Result<NbdOperation, u32>,
 }
 
-impl Request {
+impl NbdRequest {
     /// Parses a request's header; `None` if it is invalid: then the start of the next request is unknown.
-    pub fn read(header: &[u8; REQUEST_BYTES], terms: &Terms) -> Option<Request> {
+    pub fn read(header: &[u8; REQUEST_BYTES], terms: &NbdTerms) -> Option<NbdRequest> {
         const READ: u16 = 0;
         const WRITE: u16 = 1;
         const STATUS: u16 = 7;
@@ -378,11 +378,11 @@ impl Request {
         let payload_bytes = if kind == WRITE { bytes } else { 0 };
         let chunks = terms.structured && (kind == READ || kind == STATUS);
         let work = work(terms, (kind, flags), (at, bytes));
-        Some(Request { cookie, chunks, payload_bytes, work })
+        Some(NbdRequest { cookie, chunks, payload_bytes, work })
     }
 }
 
-fn work(terms: &Terms, (kind, flags): (u16, u16), (at, bytes): (u64, u32)) -> Result<Work, u32> {
+fn work(terms: &NbdTerms, (kind, flags): (u16, u16), (at, bytes): (u64, u32)) -> Result<NbdOperation, u32> {
     const FUA: u16 = 1 << 0;
     const NO_HOLE: u16 = 1 << 1;
     const DF: u16 = 1 << 2;
@@ -390,26 +390,26 @@ fn work(terms: &Terms, (kind, flags): (u16, u16), (at, bytes): (u64, u32)) -> Re
     const FAST_ZERO: u16 = 1 << 4;
     let (fua, whole, one) = (flags & FUA != 0, flags & DF != 0, flags & REQ_ONE != 0);
     let (work, allowed, changes) = match kind {
-        0 => (Work::Read { at, bytes, whole }, if terms.structured { FUA | DF } else { FUA }, false),
-        1 => (Work::Write { at, bytes, fua }, FUA, true),
-        2 => return Ok(Work::Disconnect),
-        3 => return if flags & !FUA == 0 { Ok(Work::Flush) } else { Err(errno::EINVAL) },
-        4 => (Work::Trim { at, bytes, fua }, FUA, true),
+        0 => (NbdOperation::Read { at, bytes, whole }, if terms.structured { FUA | DF } else { FUA }, false),
+        1 => (NbdOperation::Write { at, bytes, fua }, FUA, true),
+        2 => return Ok(NbdOperation::Disconnect),
+        3 => return if flags & !FUA == 0 { Ok(NbdOperation::Flush) } else { Err(errno::EINVAL) },
+        4 => (NbdOperation::Trim { at, bytes, fua }, FUA, true),
         6 => {
             let (keep, fast) = (flags & NO_HOLE != 0, flags & FAST_ZERO != 0);
-            (Work::Zero { at, bytes, fua, keep, fast }, FUA | NO_HOLE | FAST_ZERO, true)
+            (NbdOperation::Zero { at, bytes, fua, keep, fast }, FUA | NO_HOLE | FAST_ZERO, true)
         }
-        7 if terms.allocation => (Work::Status { at, bytes, one }, FUA | REQ_ONE, false),
+        7 if terms.allocation => (NbdOperation::Status { at, bytes, one }, FUA | REQ_ONE, false),
         _ => return Err(errno::EINVAL),
     };
-    let has_data = matches!(work, Work::Read { .. } | Work::Write { .. });
+    let has_data = matches!(work, NbdOperation::Read { .. } | NbdOperation::Write { .. });
     let beyond = at.checked_add(bytes as u64).is_none_or(|end| end > terms.size_bytes);
     if flags & !allowed != 0 || bytes == 0 || has_data && bytes > MOST_BYTES {
         Err(errno::EINVAL)
     } else if changes && terms.read_only {
         Err(errno::EPERM)
     } else if beyond {
-        let writes = matches!(work, Work::Write { .. } | Work::Zero { .. });
+        let writes = matches!(work, NbdOperation::Write { .. } | NbdOperation::Zero { .. });
         Err(if writes { errno::ENOSPC } else { errno::EINVAL })
     } else {
         Ok(work)
@@ -478,8 +478,8 @@ pub fn chunk(cookie: u64, last: bool, chunk: Chunk<'_>) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn export() -> Export {
-        Export { name: "tank".into(), size_bytes: 1 << 30, read_only: false }
+    fn export() -> NbdExport {
+        NbdExport { name: "tank".into(), size_bytes: 1 << 30, read_only: false }
     }
 
     fn header(number: u32, data: &[u8]) -> [u8; OPTION_BYTES] {
@@ -577,37 +577,37 @@ mod tests {
     #[test]
     fn nbd_request_is_parsed_or_refused_by_terms() {
         let size_bytes = 1 << 30;
-        let plain = Terms { structured: false, allocation: false, size_bytes, read_only: false };
-        let all = Terms { structured: true, allocation: true, ..plain };
-        let read = |terms: &Terms, flags, kind, at, bytes| {
-            Request::read(&request(flags, kind, at, bytes), terms).unwrap()
+        let plain = NbdTerms { structured: false, allocation: false, size_bytes, read_only: false };
+        let all = NbdTerms { structured: true, allocation: true, ..plain };
+        let read = |terms: &NbdTerms, flags, kind, at, bytes| {
+            NbdRequest::read(&request(flags, kind, at, bytes), terms).unwrap()
         };
         let write = read(&plain, 1, 1, 512, 4096);
-        assert_eq!(write.work, Ok(Work::Write { at: 512, bytes: 4096, fua: true }));
+        assert_eq!(write.work, Ok(NbdOperation::Write { at: 512, bytes: 4096, fua: true }));
         assert_eq!((write.cookie, write.payload_bytes, write.chunks), (77, 4096, false));
         assert!(read(&all, 0, 0, 0, 1).chunks && !read(&all, 0, 1, 0, 1).chunks);
-        assert_eq!(read(&all, 4, 0, 0, 9).work, Ok(Work::Read { at: 0, bytes: 9, whole: true }));
+        assert_eq!(read(&all, 4, 0, 0, 9).work, Ok(NbdOperation::Read { at: 0, bytes: 9, whole: true }));
         assert_eq!(read(&plain, 4, 0, 0, 9).work, Err(22));
         assert_eq!(read(&plain, 0, 7, 0, 9).work, Err(22));
         assert!(read(&all, 8, 7, 0, u32::MAX / 8).work.is_ok());
         assert_eq!(
             read(&plain, 0b10011, 6, 0, 9).work,
-            Ok(Work::Zero { at: 0, bytes: 9, fua: true, keep: true, fast: true })
+            Ok(NbdOperation::Zero { at: 0, bytes: 9, fua: true, keep: true, fast: true })
         );
-        assert_eq!(read(&plain, 0, 3, 0, 0).work, Ok(Work::Flush));
-        assert_eq!(read(&plain, 0, 2, 0, 0).work, Ok(Work::Disconnect));
+        assert_eq!(read(&plain, 0, 3, 0, 0).work, Ok(NbdOperation::Flush));
+        assert_eq!(read(&plain, 0, 2, 0, 0).work, Ok(NbdOperation::Disconnect));
         assert_eq!(read(&plain, 0, 0, 0, 0).work, Err(22));
         assert_eq!(read(&plain, 0, 0, 0, MOST_BYTES + 1).work, Err(22));
         for (kind, error) in [(0, 22), (1, 28), (4, 22), (6, 28)] {
             assert_eq!(read(&plain, 0, kind, size_bytes - 1, 2).work, Err(error), "{kind}");
         }
         assert_eq!(read(&plain, 0, 0, u64::MAX, 2).work, Err(22));
-        let protected = Terms { read_only: true, ..all };
+        let protected = NbdTerms { read_only: true, ..all };
         for kind in [1, 4, 6] {
             assert_eq!(read(&protected, 0, kind, 0, 9).work, Err(1));
         }
-        assert!(Request::read(&[7; REQUEST_BYTES], &all).is_none());
-        assert!(Request::read(&request(0, 1, 0, u32::MAX), &all).is_none());
+        assert!(NbdRequest::read(&[7; REQUEST_BYTES], &all).is_none());
+        assert!(NbdRequest::read(&request(0, 1, 0, u32::MAX), &all).is_none());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::words::{in_a_row, is_or_are, members_named, number, so_many_zones};
 use crate::{
-    drive::Plate,
+    drive::ModelAndSerial,
     output::quoted,
     size::{bytes, show},
 };
@@ -219,8 +219,8 @@ pub fn advice(called: &str, array: &ArrayStatus, health: &Health, remedy: &Remed
 /// Model, serial number and size of a member's drive, so that the right drive is pulled; empty if the drive reports
 /// none.
 fn drive_of(array: &ArrayStatus, role: usize) -> String {
-    let plate = Plate::kept(&array.members[role].plate).words();
-    if plate.is_empty() { plate } else { format!("{plate},") }
+    let drive_id = ModelAndSerial::kept(&array.members[role].drive_id).words();
+    if drive_id.is_empty() { drive_id } else { format!("{drive_id},") }
 }
 
 /// The commands that replace the drives of members that are out or worn, one after the other.

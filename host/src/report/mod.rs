@@ -8,7 +8,7 @@ mod volume;
 mod words;
 
 use crate::{
-    drive::{Plate, User},
+    drive::{ModelAndSerial, User},
     machine::{self, Owner},
     output::{DEGRADED, HEALTHY, Shade, UNUSABLE, shaded, uuid},
     size::{bytes, show, total},
@@ -16,7 +16,8 @@ use crate::{
 use anyhow::{Result, ensure};
 use engine::{
     array::{
-        self, ArrayStatus, Condition, Event, Health, Inspected, MemberState, MemberStatus, Noted, Progress,
+        self, ArrayInspection, ArrayStatus, Condition, Event, EventList, Health, MemberState, MemberStatus,
+        Progress,
     },
     device::Geometry,
     format::superblock::Stage,
@@ -89,7 +90,7 @@ impl State {
 
 /// Use of the zones of an array, if users do not manage them themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carried {
+pub enum ZoneContents {
     Volume,
     Namespaces,
     /// The blocks that tell volume and namespaces apart cannot be read.
@@ -157,13 +158,13 @@ pub struct Status {
     pub autostart: bool,
     pub stage: Life,
     /// Latest events, as reported by the daemon.
-    pub events: Vec<Happened>,
+    pub events: Vec<EventReport>,
     pub members: Vec<StatusMember>,
 }
 
 /// An event of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Happened {
+pub struct EventReport {
     /// Sequence number of the event since the start of the process.
     pub number: u64,
     pub event: String,
@@ -173,17 +174,17 @@ pub struct Happened {
     pub sentence: String,
 }
 
-impl Happened {
+impl EventReport {
     /// The last 64 of the events in `noted`.
-    pub fn lately(noted: Noted) -> Vec<Happened> {
+    pub fn lately(noted: EventList) -> Vec<EventReport> {
         const MOST: usize = 64;
         let skipped = noted.events.len().saturating_sub(MOST);
         let last = (noted.first..).zip(&noted.events).skip(skipped);
-        last.map(|(number, event)| Happened::of(number, event)).collect()
+        last.map(|(number, event)| EventReport::of(number, event)).collect()
     }
 
-    fn of(number: u64, event: &Event) -> Happened {
-        Happened {
+    fn of(number: u64, event: &Event) -> EventReport {
+        EventReport {
             number,
             event: kind(event).into(),
             role: event.member().map(|member| member as u32),
@@ -288,7 +289,7 @@ pub struct StatusMember {
 
 /// A working member that is being replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Copied {
+pub struct CopyReport {
     pub role: u32,
     /// Drive that the member is copied to.
     pub drive: String,
@@ -298,7 +299,7 @@ pub struct Copied {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebuild {
     /// The member that is copied; `None` for a rebuild from the other members.
-    pub copied: Option<Copied>,
+    pub copied: Option<CopyReport>,
     pub done_bytes: u64,
     pub total_bytes: u64,
     pub bytes_per_second: u64,
@@ -315,11 +316,11 @@ impl Rebuild {
     }
 
     /// The rebuild or copy that a start of a stopped array would continue.
-    pub fn unfinished(array: &Inspected) -> Option<Rebuild> {
+    pub fn unfinished(array: &ArrayInspection) -> Option<Rebuild> {
         let copy = array.copies.first();
         let Progress { done_bytes, total_bytes, .. } = array.rebuild.or(copy.map(|copy| copy.progress))?;
         let copy = copy.filter(|_| array.rebuild.is_none());
-        let copied = copy.map(|copy| Copied { role: copy.member as u32, drive: copy.drive.clone() });
+        let copied = copy.map(|copy| CopyReport { role: copy.member as u32, drive: copy.drive.clone() });
         let (bytes_per_second, seconds_left, running) = (0, None, false);
         Some(Rebuild { copied, done_bytes, total_bytes, bytes_per_second, seconds_left, running })
     }
@@ -362,9 +363,9 @@ impl Status {
         let members = array.members.iter().enumerate().map(|(role, member)| StatusMember {
             role: role as u32,
             drive: member.drive.clone(),
-            model: Plate::kept(&member.plate).model,
-            serial: Plate::kept(&member.plate).serial,
-            size_bytes: Some(member.plate.size_bytes),
+            model: ModelAndSerial::kept(&member.drive_id).model,
+            serial: ModelAndSerial::kept(&member.drive_id).serial,
+            size_bytes: Some(member.drive_id.size_bytes),
             state: member_state(member).into(),
             read_errors: member.read_errors,
             write_errors: member.write_errors,
@@ -420,19 +421,19 @@ impl Status {
     }
 
     /// Replaces the advice to reset zones of the array, which is refused if they belong to a volume or to namespaces.
-    pub fn respect(&mut self, carried: Carried) {
+    pub fn respect(&mut self, carried: ZoneContents) {
         let Some(action) = &mut self.action else { return };
         if let Some(at) = action.find(health::GIVE_UP_ZONE) {
             action.truncate(at);
             *action += match carried {
-                Carried::Volume => {
+                ZoneContents::Volume => {
                     "give up the lost data of the volume: start or serve the array with --give-up"
                 }
-                Carried::Namespaces => {
+                ZoneContents::Namespaces => {
                     "give up its data: zoneraid zone reset ARRAY/NAME ZONE, or, if the namespace carries a \
                      volume, start the array with --give-up"
                 }
-                Carried::Unknown => {
+                ZoneContents::Unknown => {
                     "connect the drives that hold these zones again: without them it is unknown whether the \
                      zones belong to a volume or to namespaces, and they must not be reset"
                 }
@@ -440,10 +441,10 @@ impl Status {
         }
         if action.starts_with(health::RESET_FAILED) {
             *action = match carried {
-                Carried::Volume | Carried::Unknown => {
+                ZoneContents::Volume | ZoneContents::Unknown => {
                     "start or serve the array: a volume then moves its data to other zones".into()
                 }
-                Carried::Namespaces => {
+                ZoneContents::Namespaces => {
                     "copy what can be read there, then reset zones of the namespaces: zoneraid \
                                         zone reset ARRAY/NAME ZONE"
                         .into()
@@ -452,8 +453,10 @@ impl Status {
         }
         if action == health::RESTORE {
             *action = match carried {
-                Carried::Volume | Carried::Unknown => "restore it: what is written again can be read".into(),
-                Carried::Namespaces => {
+                ZoneContents::Volume | ZoneContents::Unknown => {
+                    "restore it: what is written again can be read".into()
+                }
+                ZoneContents::Namespaces => {
                     "restore it, or reset zones of the namespaces: zoneraid zone reset ARRAY/NAME ZONE".into()
                 }
             };
@@ -473,7 +476,7 @@ impl Status {
 
 /// Identity and settings of an array, without its data.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Owned {
+pub struct OwnerReport {
     pub array: String,
     pub uuid: String,
     pub host: Owner,
@@ -481,9 +484,9 @@ pub struct Owned {
     pub autostart: bool,
 }
 
-impl Owned {
-    pub fn of(array: &ArrayStatus) -> Owned {
-        Owned {
+impl OwnerReport {
+    pub fn of(array: &ArrayStatus) -> OwnerReport {
+        OwnerReport {
             array: array.name.clone(),
             uuid: uuid(&array.uuid),
             host: Owner::of(&array.host),
@@ -508,7 +511,7 @@ fn offline_zone(zone: &array::OfflineZone) -> OfflineZone {
 
 /// Result of a rebuild or a replacement.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Rebuilt {
+pub struct RebuildReport {
     pub array: String,
     pub role: Option<u32>,
     pub drive: Option<String>,
@@ -519,16 +522,16 @@ pub struct Rebuilt {
     /// Decoded from the other members.
     pub rebuilt_bytes: u64,
     /// Zones that could not be rebuilt.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<SkippedPart>,
     /// Roles of members that still have zones to be rebuilt.
     pub still_lacking: Vec<u32>,
     /// Data that is lost for good.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostRange>,
 }
 
 /// A member's part of a zone that could not be rebuilt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct SkippedPart {
     pub zone: u32,
     pub role: u32,
     pub reason: String,
@@ -536,28 +539,28 @@ pub struct LeftOut {
 
 /// A range of a zone that cannot be read any more.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Lost {
+pub struct LostRange {
     pub zone: u32,
     /// Offset in the zone.
     pub start_bytes: u64,
     pub bytes: u64,
 }
 
-impl Rebuilt {
+impl RebuildReport {
     /// The result `done`, with the current state of `array`.
     pub fn of(
         array: &ArrayStatus,
         role: Option<u32>,
         drive: Option<String>,
-        done: &array::Rebuilt,
-    ) -> Rebuilt {
+        done: &array::RebuildOutcome,
+    ) -> RebuildReport {
         let still_out = Health::of(array).out.into_iter().map(|role| role as u32).collect();
-        let left_out = done.left_out.iter().map(|out| LeftOut {
+        let left_out = done.left_out.iter().map(|out| SkippedPart {
             zone: out.zone,
             role: out.member as u32,
             reason: out.reason.to_string(),
         });
-        let lost = done.lost.iter().map(|lost| Lost {
+        let lost = done.lost.iter().map(|lost| LostRange {
             zone: lost.zone,
             start_bytes: bytes(lost.from),
             bytes: bytes(lost.blocks),
@@ -565,7 +568,7 @@ impl Rebuilt {
         let (left_out, lost) = (left_out.collect(), lost.collect());
         let still_lacking = Health::of(array).lacking.into_iter().map(|role| role as u32).collect();
         let (array, rebuilt_bytes) = (array.name.clone(), done.bytes);
-        Rebuilt {
+        RebuildReport {
             array,
             role,
             drive,
@@ -606,7 +609,7 @@ impl Rebuilt {
                 has_or_have(lacking.len())
             );
         }
-        for LeftOut { zone, role, reason } in &self.left_out {
+        for SkippedPart { zone, role, reason } in &self.left_out {
             text += &format!("zone {zone} of member {role} was left out: {reason}\n");
         }
         if !self.lost.is_empty() {
@@ -621,7 +624,7 @@ impl Rebuilt {
 
 /// Result of `fail`: the member is out, or its replacement has been cancelled.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Failed {
+pub struct FailReport {
     pub array: String,
     pub role: u32,
     pub drive: String,
@@ -705,7 +708,7 @@ pub fn check_zone(zone: u32, zones: u32) -> Result<()> {
 
 /// Result of `examine`: a drive and its superblock.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Examined {
+pub struct ExamineReport {
     pub drive: String,
     /// `None` if the drive reports none.
     pub model: Option<String>,

@@ -2,7 +2,7 @@
 
 use crate::size::{bytes, show};
 use anyhow::anyhow;
-use engine::volume::{Codec, Level, Unit, VolumeError, VolumeStatus, Written};
+use engine::volume::{Codec, Level, Unit, VolumeError, VolumeStatus, WrittenBlocks};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -321,7 +321,7 @@ impl VolumeReport {
         // The counters of replaced drives are lost, so that the sum can be below the volume's own count.
         let all = drives_blocks.saturating_sub(rebuilt_blocks).max(written);
         let user_blocks = volume.written.user;
-        let Written { user, moved, data, headers, map, roots, padding } = volume.written;
+        let WrittenBlocks { user, moved, data, headers, map, roots, padding } = volume.written;
         let room = bytes(volume.usable).saturating_sub(volume.held_bytes);
         let ratio = match volume.held_bytes {
             0 => 1.0,

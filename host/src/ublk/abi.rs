@@ -29,7 +29,7 @@ pub(super) const ZONED: u64 = 1 << 8;
 
 /// Commands to `/dev/ublk-control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Control {
+pub(super) enum UblkCommand {
     GetDevInfo,
     AddDev,
     DelDev,
@@ -41,18 +41,18 @@ pub(super) enum Control {
     GetFeatures,
 }
 
-impl Control {
+impl UblkCommand {
     pub(super) fn code(self) -> u32 {
         let (direction, number) = match self {
-            Control::GetDevInfo => (READ, 0x02),
-            Control::AddDev => (READ | WRITE, 0x04),
-            Control::DelDev => (READ | WRITE, 0x05),
-            Control::StartDev => (READ | WRITE, 0x06),
-            Control::StopDev => (READ | WRITE, 0x07),
-            Control::SetParams => (READ | WRITE, 0x08),
-            Control::StartUserRecovery => (READ | WRITE, 0x10),
-            Control::EndUserRecovery => (READ | WRITE, 0x11),
-            Control::GetFeatures => (READ, 0x13),
+            UblkCommand::GetDevInfo => (READ, 0x02),
+            UblkCommand::AddDev => (READ | WRITE, 0x04),
+            UblkCommand::DelDev => (READ | WRITE, 0x05),
+            UblkCommand::StartDev => (READ | WRITE, 0x06),
+            UblkCommand::StopDev => (READ | WRITE, 0x07),
+            UblkCommand::SetParams => (READ | WRITE, 0x08),
+            UblkCommand::StartUserRecovery => (READ | WRITE, 0x10),
+            UblkCommand::EndUserRecovery => (READ | WRITE, 0x11),
+            UblkCommand::GetFeatures => (READ, 0x13),
         };
         ioctl(direction, number, 32)
     }
@@ -221,9 +221,9 @@ pub(super) const MAX_DEPTH: usize = 4096;
 
 /// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct UblkRequest {
     /// `None` for an operation that is not supported.
-    pub operation: Option<Operation>,
+    pub operation: Option<UblkOperation>,
     pub fua: bool,
     /// For a write of zeros: the sectors must not be deallocated.
     pub keeps_room: bool,
@@ -233,7 +233,7 @@ pub(super) struct Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum UblkOperation {
     Read,
     Write,
     Flush,
@@ -248,7 +248,7 @@ pub(super) enum Operation {
     Report,
 }
 
-impl Request {
+impl UblkRequest {
     pub(super) fn bytes(&self) -> u64 {
         self.count as u64 * SECTOR
     }
@@ -258,27 +258,27 @@ impl Request {
     }
 
     /// Decodes the first two words of a descriptor.
-    pub(super) fn from_words(first: u64, second: u64) -> Request {
+    pub(super) fn from_words(first: u64, second: u64) -> UblkRequest {
         let bytes = first.to_ne_bytes();
         let flags = u32::from_ne_bytes(get(&bytes, 0));
         let operation = match flags & 0xff {
-            0 => Some(Operation::Read),
-            1 => Some(Operation::Write),
-            2 => Some(Operation::Flush),
-            3 => Some(Operation::Discard),
-            5 => Some(Operation::WriteZeroes),
-            10 => Some(Operation::Open),
-            11 => Some(Operation::Close),
-            12 => Some(Operation::Finish),
-            13 => Some(Operation::Append),
-            14 => Some(Operation::ResetAll),
-            15 => Some(Operation::Reset),
-            18 => Some(Operation::Report),
+            0 => Some(UblkOperation::Read),
+            1 => Some(UblkOperation::Write),
+            2 => Some(UblkOperation::Flush),
+            3 => Some(UblkOperation::Discard),
+            5 => Some(UblkOperation::WriteZeroes),
+            10 => Some(UblkOperation::Open),
+            11 => Some(UblkOperation::Close),
+            12 => Some(UblkOperation::Finish),
+            13 => Some(UblkOperation::Append),
+            14 => Some(UblkOperation::ResetAll),
+            15 => Some(UblkOperation::Reset),
+            18 => Some(UblkOperation::Report),
             _ => None,
         };
         let count = u32::from_ne_bytes(get(&bytes, 4));
         let (fua, keeps_room) = (flags & 1 << 13 != 0, flags & 1 << 15 != 0);
-        Request { operation, fua, keeps_room, count, sector: second }
+        UblkRequest { operation, fua, keeps_room, count, sector: second }
     }
 }
 
@@ -367,10 +367,10 @@ mod tests {
     /// Values that a C compiler computes from the kernel's header.
     #[test]
     fn ublk_commands_match_kernel_header() {
-        assert_eq!(Control::AddDev.code(), 0xc020_7504);
-        assert_eq!(Control::GetFeatures.code(), 0x8020_7513);
-        assert_eq!(Control::GetDevInfo.code(), 0x8020_7502);
-        assert_eq!(Control::EndUserRecovery.code(), 0xc020_7511);
+        assert_eq!(UblkCommand::AddDev.code(), 0xc020_7504);
+        assert_eq!(UblkCommand::GetFeatures.code(), 0x8020_7513);
+        assert_eq!(UblkCommand::GetDevInfo.code(), 0x8020_7502);
+        assert_eq!(UblkCommand::EndUserRecovery.code(), 0xc020_7511);
         assert_eq!((FETCH, COMMIT_AND_FETCH), (0xc010_7520, 0xc010_7521));
         let bytes = control_command(7, 0x1234_5678_9abc, 64, 99);
         assert_fields(
@@ -454,9 +454,10 @@ mod tests {
 
     #[test]
     fn ublk_request_is_parsed_from_descriptor() {
-        let request = |flags: u32, count: u32| Request::from_words(flags as u64 | (count as u64) << 32, 4096);
-        let expected = Request {
-            operation: Some(Operation::Write),
+        let request =
+            |flags: u32, count: u32| UblkRequest::from_words(flags as u64 | (count as u64) << 32, 4096);
+        let expected = UblkRequest {
+            operation: Some(UblkOperation::Write),
             fua: true,
             keeps_room: false,
             count: 24,
@@ -464,9 +465,9 @@ mod tests {
         };
         assert_eq!(request(1 | 1 << 13 | 1 << 11, 24), expected);
         assert_eq!((expected.bytes(), expected.blocks()), (24 * 512, 3));
-        assert_eq!(request(18, 7).operation, Some(Operation::Report));
+        assert_eq!(request(18, 7).operation, Some(UblkOperation::Report));
         let zeroes = [request(3, 8).operation, request(5 | 1 << 15, 8).operation];
-        assert_eq!(zeroes, [Some(Operation::Discard), Some(Operation::WriteZeroes)]);
+        assert_eq!(zeroes, [Some(UblkOperation::Discard), Some(UblkOperation::WriteZeroes)]);
         assert!(request(5 | 1 << 15, 8).keeps_room && !request(5, 8).keeps_room);
         // Secure erase.
         assert_eq!(request(4, 8).operation, None);

@@ -3,7 +3,7 @@
 
 use super::{
     FRONT_BITS,
-    abi::{self, Control, Info},
+    abi::{self, Info, UblkCommand},
 };
 use crate::{reactor::Reactor, ring::Ring};
 use anyhow::{Context, Result, bail, ensure};
@@ -76,7 +76,7 @@ impl Controls {
 
     async fn features(&self) -> Result<u64> {
         let features = buffer(&[0; 8]);
-        match self.run(Control::GetFeatures, u32::MAX, &features, 0).await {
+        match self.run(UblkCommand::GetFeatures, u32::MAX, &features, 0).await {
             // An old driver without this command.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => Ok(0),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => bail!("block devices need root"),
@@ -101,32 +101,32 @@ impl Controls {
             tag,
         };
         let info = buffer(&info.to_bytes());
-        let added = self.run(Control::AddDev, u32::MAX, &info, 0).await;
+        let added = self.run(UblkCommand::AddDev, u32::MAX, &info, 0).await;
         added.context("the ublk driver cannot create a block device")?;
         Ok(Info::from_bytes(&content(&info)))
     }
 
     pub(super) async fn set_params(&self, id: u32, params: &[u8]) -> Result<()> {
         let params = buffer(params);
-        let set = self.run(Control::SetParams, id, &params, 0).await;
+        let set = self.run(UblkCommand::SetParams, id, &params, 0).await;
         set.context("the ublk driver refuses the parameters of the block device")
     }
 
     /// Creates `/dev/ublkbN`. The kernel reads its zones and first blocks meanwhile, so all queues have to be served.
     pub(super) async fn start(&self, id: u32) -> Result<()> {
-        let started = self.run(Control::StartDev, id, &buffer(&[]), std::process::id() as u64).await;
+        let started = self.run(UblkCommand::StartDev, id, &buffer(&[]), std::process::id() as u64).await;
         started.with_context(|| format!("/dev/ublkb{id} cannot be started"))
     }
 
     /// Removes `/dev/ublkbN`.
     pub(super) async fn stop(&self, id: u32) -> Result<()> {
-        let stopped = self.run(Control::StopDev, id, &buffer(&[]), 0).await;
+        let stopped = self.run(UblkCommand::StopDev, id, &buffer(&[]), 0).await;
         stopped.with_context(|| format!("/dev/ublkb{id} cannot be stopped"))
     }
 
     /// Removes `/dev/ublkcN`, which must not be open any more.
     pub(super) async fn delete(&self, id: u32) -> Result<()> {
-        let deleted = self.run(Control::DelDev, id, &buffer(&[]), 0).await;
+        let deleted = self.run(UblkCommand::DelDev, id, &buffer(&[]), 0).await;
         deleted.with_context(|| format!("/dev/ublkc{id} cannot be removed"))
     }
 
@@ -135,7 +135,7 @@ impl Controls {
         let step = Duration::from_millis(10);
         let mut patience = RELEASE_PATIENCE;
         loop {
-            match self.run(Control::StartUserRecovery, id, &buffer(&[]), 0).await {
+            match self.run(UblkCommand::StartUserRecovery, id, &buffer(&[]), 0).await {
                 // The process has not exited yet, or the driver has not finished its cleanup.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) && !patience.is_zero() => {
                     self.sleep(step).await;
@@ -157,17 +157,17 @@ impl Controls {
 
     /// Ends the recovery: the kernel reissues requests that the dead process has not answered.
     pub(super) async fn end_recovery(&self, id: u32) -> Result<()> {
-        let ended = self.run(Control::EndUserRecovery, id, &buffer(&[]), std::process::id() as u64).await;
+        let ended = self.run(UblkCommand::EndUserRecovery, id, &buffer(&[]), std::process::id() as u64).await;
         ended.with_context(|| format!("/dev/ublkb{id} cannot be taken over"))
     }
 
     pub(super) async fn info(&self, id: u32) -> io::Result<Info> {
         let info = buffer(&[0; abi::INFO_BYTES]);
-        self.run(Control::GetDevInfo, id, &info, 0).await?;
+        self.run(UblkCommand::GetDevInfo, id, &info, 0).await?;
         Ok(Info::from_bytes(&content(&info)))
     }
 
-    async fn run(&self, control: Control, device: u32, buffer: &Buffer, data: u64) -> io::Result<()> {
+    async fn run(&self, control: UblkCommand, device: u32, buffer: &Buffer, data: u64) -> io::Result<()> {
         let address = if buffer.is_empty() { 0 } else { buffer.as_ptr() as u64 };
         let command = abi::control_command(device, address, buffer.len(), data);
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), control.code()).cmd(command).build();

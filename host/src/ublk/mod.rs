@@ -6,7 +6,7 @@
 //!
 //! The block device outlives the process that serves it. When the process dies, the kernel holds requests back until
 //! another process takes over, and reissues the unanswered ones; the acknowledged ones are recorded in
-//! [`crate::tails`]. A volume executes reissued requests again (`plain.rs`); for a zoned device the part that is
+//! [`crate::ack_log`]. A volume executes reissued requests again (`plain.rs`); for a zoned device the part that is
 //! already written has to be recognized (`zoned.rs`, `replay.rs`).
 
 mod abi;
@@ -18,9 +18,9 @@ mod transfer;
 mod zoned;
 
 use crate::{
+    ack_log::{self, AckLog, AckLogContents},
     bytes::Bytes,
     reactor::Reactor,
-    tails::{self, Left, TailFile},
     traffic::Traffic,
 };
 use abi::Info;
@@ -32,10 +32,10 @@ use engine::{
     volume::Volume,
     vzone::Namespace,
 };
-use queue::{Queues, Served};
+use queue::{Queues, UblkBackend};
 use replay::Replay;
 use std::{fs::File, rc::Rc, thread::available_parallelism};
-use zoned::Zoned;
+use zoned::ZonedBackend;
 
 /// Most queues of a block device. One thread serves them all; with several, the processors that use the device do not
 /// contend for one queue.
@@ -44,7 +44,7 @@ const MAX_QUEUES: u16 = 4;
 /// Requests per queue.
 const DEPTH: u16 = 128;
 
-const _: () = assert!(2 * MAX_QUEUES as usize * DEPTH as usize <= tails::SLOTS);
+const _: () = assert!(2 * MAX_QUEUES as usize * DEPTH as usize <= ack_log::SLOTS);
 
 /// Low bits of a tag that number the block devices of an array; the others identify the array.
 const FRONT_BITS: u32 = 16;
@@ -94,12 +94,12 @@ impl Face {
         }
     }
 
-    fn served(self, reactor: &Reactor, tails: &Rc<TailFile>, replay: Replay) -> Result<Served> {
+    fn served(self, reactor: &Reactor, tails: &Rc<AckLog>, replay: Replay) -> Result<UblkBackend> {
         Ok(match self {
-            Face::Zoned(device) => Served::Zoned(Zoned::new(device, tails.clone(), replay)),
+            Face::Zoned(device) => UblkBackend::Zoned(ZonedBackend::new(device, tails.clone(), replay)),
             Face::Volume(volume) => {
                 let ring = reactor.ring()?.clone();
-                Served::Volume(Box::new(Bytes::of_sectors(volume, reactor.buffers(), ring)))
+                UblkBackend::Volume(Box::new(Bytes::of_sectors(volume, reactor.buffers(), ring)))
             }
         })
     }
@@ -120,7 +120,7 @@ impl BlockDevice {
     pub async fn start(
         reactor: &Reactor,
         face: Face,
-        tails: &Rc<TailFile>,
+        tails: &Rc<AckLog>,
         options: &Options,
     ) -> Result<BlockDevice> {
         if let Face::Zoned(device) = &face {
@@ -162,9 +162,9 @@ impl BlockDevice {
     pub async fn recover(
         reactor: &Reactor,
         face: Face,
-        tails: &Rc<TailFile>,
+        tails: &Rc<AckLog>,
         id: u32,
-        left: Option<&Left>,
+        left: Option<&AckLogContents>,
     ) -> Result<BlockDevice> {
         let problem = || format!("/dev/ublkb{id} cannot be taken over");
         let features = face.features();
@@ -178,7 +178,7 @@ impl BlockDevice {
             Face::Zoned(device) => Replay::after(&**device, left).await.with_context(problem)?,
             Face::Volume(_) => Replay::default(),
         };
-        for slot in (0..tails::SLOTS).filter(|slot| !replay.has_noted(*slot)) {
+        for slot in (0..ack_log::SLOTS).filter(|slot| !replay.has_noted(*slot)) {
             tails.end_append(slot);
         }
         controls.start_recovery(id).await?;
@@ -223,7 +223,7 @@ impl BlockDevice {
     /// Removes the block device. It should not be open: data that its users have not written back by then is lost.
     pub async fn stop(self) -> Result<()> {
         // The kernel waits for the answers to all requests, also of those that wait for free space.
-        if let Served::Volume(volume) = &self.queues.served {
+        if let UblkBackend::Volume(volume) = &self.queues.served {
             volume.end_waiting();
         }
         self.controls.stop(self.id).await?;
@@ -247,7 +247,7 @@ impl BlockDevice {
     }
 }
 
-fn serve(reactor: &Reactor, info: &Info, served: Served) -> Result<Rc<Queues>> {
+fn serve(reactor: &Reactor, info: &Info, served: UblkBackend) -> Result<Rc<Queues>> {
     // Memory allocations of this process must not wait for writeback to its own block device. Without the privilege for
     // this setting the server still works, except under memory pressure.
     let _ = rustix::process::configure_io_flusher_behavior(true);

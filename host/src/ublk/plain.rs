@@ -2,8 +2,8 @@
 //! each is idempotent.
 
 use super::{
-    abi::{Operation, Request, SECTOR},
-    transfer::{Answer, Place, Transfer},
+    abi::{SECTOR, UblkOperation, UblkRequest},
+    transfer::{DataTransfer, RequestTag, UblkAnswer},
 };
 use crate::bytes::Bytes;
 use engine::device::{DeviceError, Status};
@@ -11,11 +11,11 @@ use engine::device::{DeviceError, Status};
 /// Executes a request.
 pub(super) async fn perform(
     volume: &Bytes,
-    transfer: &Transfer,
-    place: Place,
-    (operation, request): (Operation, &Request),
-) -> Result<Answer, DeviceError> {
-    if operation == Operation::Flush {
+    transfer: &DataTransfer,
+    place: RequestTag,
+    (operation, request): (UblkOperation, &UblkRequest),
+) -> Result<UblkAnswer, DeviceError> {
+    if operation == UblkOperation::Flush {
         // The kernel leaves the sector of a flush undefined.
         return volume.flush().await.map(|()| (0, 0));
     }
@@ -23,13 +23,13 @@ pub(super) async fn perform(
     let at = request.sector.checked_mul(SECTOR).filter(|at| volume.holds(*at, bytes));
     let at = at.ok_or(Status::LbaOutOfRange)?;
     match operation {
-        Operation::Read => {
+        UblkOperation::Read => {
             let (data, inside) = volume.read(at, bytes).await?;
             transfer.give_data(place, &data[inside])?;
             volume.give(data);
             Ok((bytes as i32, 0))
         }
-        Operation::Write => {
+        UblkOperation::Write => {
             let (mut data, inside) = volume.buffer(at, bytes);
             transfer.take_data(place, &mut data[inside])?;
             let mut since = None;
@@ -44,12 +44,12 @@ pub(super) async fn perform(
                 }
             }
         }
-        Operation::Discard | Operation::WriteZeroes => {
+        UblkOperation::Discard | UblkOperation::WriteZeroes => {
             let mut since = None;
             loop {
                 let claim = volume.claim(at, bytes).await;
                 let result = match operation {
-                    Operation::Discard => volume.trim(&claim, (at, bytes)).await,
+                    UblkOperation::Discard => volume.trim(&claim, (at, bytes)).await,
                     _ if request.keeps_room => volume.zero_in_place(&claim, (at, bytes)).await,
                     _ => volume.zero(&claim, (at, bytes)).await,
                 };
@@ -57,7 +57,7 @@ pub(super) async fn perform(
                 match result {
                     Ok(()) => break,
                     // A discard frees space, and never waits for it.
-                    Err(error) if operation == Operation::Discard => return Err(error),
+                    Err(error) if operation == UblkOperation::Discard => return Err(error),
                     Err(error) if !volume.wait_for_room(error, &mut since).await => return Err(error),
                     Err(_) => {}
                 }

@@ -5,10 +5,10 @@
 #![allow(unsafe_code)]
 
 use super::{
-    abi::{self, Info, Operation, Request},
+    abi::{self, Info, UblkOperation, UblkRequest},
     plain,
-    transfer::{Answer, Place, Transfer},
-    zoned::Zoned,
+    transfer::{DataTransfer, RequestTag, UblkAnswer},
+    zoned::ZonedBackend,
 };
 use crate::{
     bytes::Bytes,
@@ -39,7 +39,7 @@ use std::{
 pub(super) struct Queues {
     ring: Ring,
     target: RefCell<Option<TargetId>>,
-    transfer: Transfer,
+    transfer: DataTransfer,
     /// Per queue, the descriptors of its requests.
     descriptors: Vec<SharedMap>,
     depth: u16,
@@ -50,7 +50,7 @@ pub(super) struct Queues {
     idle: Gate,
     /// Errno with which the kernel refused an answer or a fetch, unless the device was stopped.
     failure: Cell<Option<i32>>,
-    pub(super) served: Served,
+    pub(super) served: UblkBackend,
     /// Counters of requests.
     pub traffic: Rc<Traffic>,
     /// The namespace that admits reads and writes, if there is one.
@@ -58,8 +58,8 @@ pub(super) struct Queues {
 }
 
 /// The device that executes requests.
-pub(super) enum Served {
-    Zoned(Zoned),
+pub(super) enum UblkBackend {
+    Zoned(ZonedBackend),
     Volume(Box<Bytes>),
 }
 
@@ -88,7 +88,12 @@ impl Target for Queues {
 
 impl Queues {
     /// Maps the queues of the device behind `channel` and starts serving them.
-    pub(super) fn serve(reactor: &Reactor, channel: File, info: &Info, served: Served) -> Result<Rc<Queues>> {
+    pub(super) fn serve(
+        reactor: &Reactor,
+        channel: File,
+        info: &Info,
+        served: UblkBackend,
+    ) -> Result<Rc<Queues>> {
         let page = rustix::param::page_size();
         let distance = (abi::MAX_DEPTH * abi::REQUEST_WORDS * 8).next_multiple_of(page);
         let words = (info.depth as usize * abi::REQUEST_WORDS * 8).next_multiple_of(page) / 8;
@@ -100,7 +105,7 @@ impl Queues {
             ring: ring.clone(),
             target: RefCell::default(),
             descriptors: descriptors.context("the queues of the block device cannot be mapped")?,
-            transfer: Transfer::over(channel, info.depth, reactor.buffers()),
+            transfer: DataTransfer::over(channel, info.depth, reactor.buffers()),
             depth: info.depth,
             slots: (0..slots).map(|_| Slot::default()).collect(),
             serving: Cell::new(slots),
@@ -172,14 +177,14 @@ impl Queues {
         self.serving.set(self.serving.get() - 1);
         if self.serving.get() == 0 {
             self.idle.open();
-            if let Served::Zoned(zoned) = &self.served {
+            if let UblkBackend::Zoned(zoned) = &self.served {
                 zoned.more_answered.open();
             }
         }
     }
 
     /// Submits the answer to the last request, if there was one, and waits for the next request.
-    async fn exchange(&self, slot: usize, place: Place, command: u32, answer: Answer) -> i32 {
+    async fn exchange(&self, slot: usize, place: RequestTag, command: u32, answer: UblkAnswer) -> i32 {
         let command = opcode::UringCmd80::new(Fd(self.transfer.channel.as_raw_fd()), command)
             .cmd(abi::io_command(place, answer.0, answer.1))
             .build();
@@ -203,18 +208,18 @@ impl Queues {
         .await
     }
 
-    fn request(&self, (queue, tag): Place) -> Request {
+    fn request(&self, (queue, tag): RequestTag) -> UblkRequest {
         let descriptors = &self.descriptors[queue as usize];
         let word = tag as usize * abi::REQUEST_WORDS;
-        Request::from_words(descriptors.load(word), descriptors.load(word + 1))
+        UblkRequest::from_words(descriptors.load(word), descriptors.load(word + 1))
     }
 
     /// Executes a request.
-    async fn perform(&self, place: Place, request: &Request) -> Result<Answer, DeviceError> {
+    async fn perform(&self, place: RequestTag, request: &UblkRequest) -> Result<UblkAnswer, DeviceError> {
         let Some(operation) = request.operation else { return Err(Status::InvalidOpcode.into()) };
         match &self.served {
-            Served::Zoned(zoned) => zoned.perform(&self.transfer, place, (operation, request)).await,
-            Served::Volume(volume) => {
+            UblkBackend::Zoned(zoned) => zoned.perform(&self.transfer, place, (operation, request)).await,
+            UblkBackend::Volume(volume) => {
                 plain::perform(volume, &self.transfer, place, (operation, request)).await
             }
         }
@@ -225,10 +230,10 @@ impl Queues {
     }
 
     /// The counter of a request; `None` for kinds of requests that are neither counted nor subject to admission.
-    fn counter(&self, request: &Request) -> Option<&Counter> {
+    fn counter(&self, request: &UblkRequest) -> Option<&Counter> {
         match request.operation {
-            Some(Operation::Read) => Some(&self.traffic.reads),
-            Some(Operation::Write | Operation::Append) => Some(&self.traffic.writes),
+            Some(UblkOperation::Read) => Some(&self.traffic.reads),
+            Some(UblkOperation::Write | UblkOperation::Append) => Some(&self.traffic.writes),
             _ => None,
         }
     }
@@ -239,7 +244,7 @@ impl Queues {
     /// killed then, the next process would take a later append of the same data for a reissue of this one. So the
     /// results of a turn are first submitted to the kernel, together.
     async fn acknowledge_appends(self: Rc<Self>) {
-        let Served::Zoned(zoned) = &self.served else { return };
+        let UblkBackend::Zoned(zoned) = &self.served else { return };
         while self.serving.get() > 0 {
             if !zoned.has_answered() {
                 zoned.more_answered.wait().await;

@@ -6,7 +6,7 @@
 //! executed again. An append of which only the first blocks are in the zone is completed before any other append:
 //! blocks without an acknowledged append would take capacity of the zone that its user counts on.
 
-use crate::tails::{Extent, Left};
+use crate::ack_log::{AckLogContents, Extent};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, ZonedDevice},
@@ -48,7 +48,10 @@ impl Append {
 
 impl Replay {
     /// Determines which of the appends in `left` the previous process has written.
-    pub(super) async fn after(device: &dyn ZonedDevice, left: Option<&Left>) -> Result<Replay, DeviceError> {
+    pub(super) async fn after(
+        device: &dyn ZonedDevice,
+        left: Option<&AckLogContents>,
+    ) -> Result<Replay, DeviceError> {
         let geometry = device.geometry();
         let report = device.submit(Command::Report { first: ZoneIndex(0), count: geometry.zones }).await;
         report.result?;
@@ -227,7 +230,7 @@ mod tests {
 
     fn replay(device: &Memory, appends: &[Extent]) -> Replay {
         let appends = appends.iter().copied().map(Some).collect();
-        let left = Left { assembly: 1, complete: vec![0, 0], appends, power: vec![] };
+        let left = AckLogContents { assembly: 1, complete: vec![0, 0], appends, power: vec![] };
         let built = Replay::after(device, Some(&left));
         Runtime::new().block_on(built, || false).unwrap().unwrap()
     }
@@ -283,7 +286,7 @@ mod tests {
     fn replay_append_is_partial_at_any_completed_end() {
         for complete in 0..=6 {
             let appends = vec![Some(extent(3, 4))];
-            let left = Left { assembly: 1, complete: vec![0, complete], appends, power: vec![] };
+            let left = AckLogContents { assembly: 1, complete: vec![0, complete], appends, power: vec![] };
             let device = memory(6);
             let again = Runtime::new().block_on(Replay::after(&device, Some(&left)), || false);
             assert!(again.unwrap().unwrap().has_partial_append(Z), "{complete}");

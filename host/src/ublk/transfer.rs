@@ -1,53 +1,53 @@
 //! Copies of request data, once each way, between the kernel's pages and a buffer of ours. By plain `pread` and
 //! `pwrite`: the driver copies at once, without blocking, while io_uring would pass either to a worker thread.
 
-use super::abi::{self, Request};
+use super::abi::{self, UblkRequest};
 use engine::{
-    buf::{Buf, BufPool, Source},
+    buf::{Buf, BufPool, BufSource},
     device::DeviceError,
 };
 use rustix::io::{pread, pwrite};
 use std::{cell::RefCell, fs::File};
 
 /// A request: its queue, and its tag in that.
-pub(super) type Place = (u16, u16);
+pub(super) type RequestTag = (u16, u16);
 
 /// The answer to the kernel: bytes or a negative errno, and the sector of an append.
-pub(super) type Answer = (i32, u64);
+pub(super) type UblkAnswer = (i32, u64);
 
 /// Copies the data of requests.
-pub(super) struct Transfer {
+pub(super) struct DataTransfer {
     /// `/dev/ublkcN`.
     pub channel: File,
     depth: u16,
     pub pool: RefCell<BufPool>,
 }
 
-impl Transfer {
-    pub(super) fn over(channel: File, depth: u16, buffers: Source) -> Transfer {
-        Transfer { channel, depth, pool: RefCell::new(BufPool::fed_by(buffers)) }
+impl DataTransfer {
+    pub(super) fn over(channel: File, depth: u16, buffers: BufSource) -> DataTransfer {
+        DataTransfer { channel, depth, pool: RefCell::new(BufPool::fed_by(buffers)) }
     }
 
     /// The index of a request among those of all queues.
-    pub(super) fn slot(&self, (queue, tag): Place) -> usize {
+    pub(super) fn slot(&self, (queue, tag): RequestTag) -> usize {
         queue as usize * self.depth as usize + tag as usize
     }
 
     /// Copies the data of a write or append into a new buffer.
-    pub(super) fn data_of(&self, place: Place, request: &Request) -> Result<Buf, DeviceError> {
+    pub(super) fn data_of(&self, place: RequestTag, request: &UblkRequest) -> Result<Buf, DeviceError> {
         let mut data = self.pool.borrow_mut().take(request.blocks());
         self.take_data(place, &mut data)?;
         Ok(data.freeze())
     }
 
     /// Copies the data of a write.
-    pub(super) fn take_data(&self, (queue, tag): Place, data: &mut [u8]) -> Result<(), DeviceError> {
+    pub(super) fn take_data(&self, (queue, tag): RequestTag, data: &mut [u8]) -> Result<(), DeviceError> {
         let position = abi::data_position(queue, tag);
         copied(data.len(), |done| pread(&self.channel, &mut data[done..], position + done as u64))
     }
 
     /// Copies the data of a read or report to the kernel.
-    pub(super) fn give_data(&self, (queue, tag): Place, bytes: &[u8]) -> Result<(), DeviceError> {
+    pub(super) fn give_data(&self, (queue, tag): RequestTag, bytes: &[u8]) -> Result<(), DeviceError> {
         let position = abi::data_position(queue, tag);
         copied(bytes.len(), |done| pwrite(&self.channel, &bytes[done..], position + done as u64))
     }

@@ -1,11 +1,11 @@
 //! A zoned device behind a block device: zone requests of the kernel, and the acknowledgement log for the next process.
 
 use super::{
-    abi::{self, Operation, Request, SECTORS},
+    abi::{self, SECTORS, UblkOperation, UblkRequest},
     replay::{self, Replay},
-    transfer::{Answer, Place, Transfer},
+    transfer::{DataTransfer, RequestTag, UblkAnswer},
 };
-use crate::tails::{Extent, TailFile};
+use crate::ack_log::{AckLog, Extent};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
@@ -15,9 +15,9 @@ use engine::{
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
 /// A served zoned device.
-pub(super) struct Zoned {
+pub(super) struct ZonedBackend {
     device: Rc<dyn ZonedDevice>,
-    tails: Rc<TailFile>,
+    tails: Rc<AckLog>,
     replay: RefCell<Replay>,
     /// Opened when appends that wait for a reissued one are to check again.
     replayed: Gate,
@@ -26,9 +26,9 @@ pub(super) struct Zoned {
     pub more_answered: Gate,
 }
 
-impl Zoned {
-    pub(super) fn new(device: Rc<dyn ZonedDevice>, tails: Rc<TailFile>, replay: Replay) -> Zoned {
-        Zoned {
+impl ZonedBackend {
+    pub(super) fn new(device: Rc<dyn ZonedDevice>, tails: Rc<AckLog>, replay: Replay) -> ZonedBackend {
+        ZonedBackend {
             device,
             tails,
             replay: RefCell::new(replay),
@@ -54,23 +54,23 @@ impl Zoned {
     /// order of the kernel.
     pub(super) async fn perform(
         &self,
-        transfer: &Transfer,
-        place: Place,
-        (operation, request): (Operation, &Request),
-    ) -> Result<Answer, DeviceError> {
+        transfer: &DataTransfer,
+        place: RequestTag,
+        (operation, request): (UblkOperation, &UblkRequest),
+    ) -> Result<UblkAnswer, DeviceError> {
         let geometry = self.device.geometry();
         let lba = Lba(request.sector / SECTORS);
         let (zone, at) = geometry.locate(lba);
         let command = match operation {
-            Operation::Read => return self.read(transfer, place, request, lba).await,
-            Operation::Write => {
+            UblkOperation::Read => return self.read(transfer, place, request, lba).await,
+            UblkOperation::Write => {
                 let data = transfer.data_of(place, request)?;
                 let end = at + data.blocks();
                 let tail = self.write(transfer, lba, data, request.fua).await?;
                 self.tails.complete(zone, tail.max(end));
                 return Ok((request.bytes() as i32, 0));
             }
-            Operation::Append => {
+            UblkOperation::Append => {
                 let data = transfer.data_of(place, request)?;
                 let blocks = data.blocks();
                 let slot = transfer.slot(place);
@@ -87,18 +87,18 @@ impl Zoned {
                 self.more_answered.open();
                 return Ok((0, lba.0 * SECTORS));
             }
-            Operation::Reset => return self.reset(zone.0..zone.0 + 1, Zones::One(zone)).await,
-            Operation::ResetAll => return self.reset(0..geometry.zones, Zones::All).await,
-            Operation::Report => return self.report(transfer, place, zone, request.count).await,
-            Operation::Close => return self.close(zone).await,
-            Operation::Flush => Command::Flush,
-            Operation::Open => Command::Open { zones: Zones::One(zone), zrwa: false },
-            Operation::Finish => {
+            UblkOperation::Reset => return self.reset(zone.0..zone.0 + 1, Zones::One(zone)).await,
+            UblkOperation::ResetAll => return self.reset(0..geometry.zones, Zones::All).await,
+            UblkOperation::Report => return self.report(transfer, place, zone, request.count).await,
+            UblkOperation::Close => return self.close(zone).await,
+            UblkOperation::Flush => Command::Flush,
+            UblkOperation::Open => Command::Open { zones: Zones::One(zone), zrwa: false },
+            UblkOperation::Finish => {
                 self.device.submit(Command::Finish { zones: Zones::One(zone) }).await.result?;
                 self.forget_replay(zone);
                 return Ok((0, 0));
             }
-            Operation::Discard | Operation::WriteZeroes => return Err(Status::InvalidOpcode.into()),
+            UblkOperation::Discard | UblkOperation::WriteZeroes => return Err(Status::InvalidOpcode.into()),
         };
         self.device.submit(command).await.result?;
         Ok((0, 0))
@@ -106,11 +106,11 @@ impl Zoned {
 
     async fn read(
         &self,
-        transfer: &Transfer,
-        place: Place,
-        request: &Request,
+        transfer: &DataTransfer,
+        place: RequestTag,
+        request: &UblkRequest,
         lba: Lba,
-    ) -> Result<Answer, DeviceError> {
+    ) -> Result<UblkAnswer, DeviceError> {
         let data = transfer.pool.borrow_mut().take(request.blocks()).freeze();
         let done = self.device.submit(Command::read(lba, data)).await;
         done.result?;
@@ -120,7 +120,13 @@ impl Zoned {
     }
 
     /// Writes, and returns [`Done::tail`].
-    async fn write(&self, transfer: &Transfer, lba: Lba, data: Buf, fua: bool) -> Result<u64, DeviceError> {
+    async fn write(
+        &self,
+        transfer: &DataTransfer,
+        lba: Lba,
+        data: Buf,
+        fua: bool,
+    ) -> Result<u64, DeviceError> {
         let (zone, at) = self.device.geometry().locate(lba);
         let there = self.replay.borrow_mut().written_already(zone, at, data.blocks());
         self.replayed.open();
@@ -150,7 +156,7 @@ impl Zoned {
     /// Appends, and returns the address of the data and [`Done::tail`].
     async fn append(
         &self,
-        transfer: &Transfer,
+        transfer: &DataTransfer,
         (slot, zone): (usize, ZoneIndex),
         data: Buf,
         fua: bool,
@@ -238,7 +244,7 @@ impl Zoned {
         self.replayed.open();
     }
 
-    async fn reset(&self, zones: Range<u32>, command: Zones) -> Result<Answer, DeviceError> {
+    async fn reset(&self, zones: Range<u32>, command: Zones) -> Result<UblkAnswer, DeviceError> {
         let known: Vec<_> = zones.clone().map(|zone| self.tails.clear(ZoneIndex(zone))).collect();
         let done = self.device.submit(Command::Reset { zones: command }).await;
         for (zone, known) in zones.map(ZoneIndex).zip(known) {
@@ -252,7 +258,7 @@ impl Zoned {
         Ok((0, 0))
     }
 
-    async fn close(&self, zone: ZoneIndex) -> Result<Answer, DeviceError> {
+    async fn close(&self, zone: ZoneIndex) -> Result<UblkAnswer, DeviceError> {
         let done = self.device.submit(Command::Close { zones: Zones::One(zone) }).await;
         if done.result == Err(Status::InvalidZoneStateTransition.into()) && self.replay.borrow().goes_on() {
             // The zone was open and empty, which does not survive the previous process.
@@ -267,11 +273,11 @@ impl Zoned {
 
     async fn report(
         &self,
-        transfer: &Transfer,
-        place: Place,
+        transfer: &DataTransfer,
+        place: RequestTag,
         first: ZoneIndex,
         count: u32,
-    ) -> Result<Answer, DeviceError> {
+    ) -> Result<UblkAnswer, DeviceError> {
         let done = self.device.submit(Command::Report { first, count }).await;
         done.result?;
         let geometry = self.device.geometry();
@@ -287,7 +293,7 @@ impl Zoned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tails::Left;
+    use crate::ack_log::AckLogContents;
     use emu::{
         rng::Rng,
         ssd::{Cut, EmulatedDrive, Fault, Model},
@@ -302,7 +308,7 @@ mod tests {
 
     /// A drive with a volatile cache on which a dead process has written the first `written` of three blocks that it
     /// had noted as an append; and the device of the next process.
-    fn left_behind(runtime: &Runtime, data: &Buf, written: u64) -> (EmulatedDrive, Zoned) {
+    fn left_behind(runtime: &Runtime, data: &Buf, written: u64) -> (EmulatedDrive, ZonedBackend) {
         let dir = tempfile::tempdir().unwrap();
         left_behind_in(dir.path(), runtime, data, written)
     }
@@ -313,7 +319,7 @@ mod tests {
         runtime: &Runtime,
         data: &Buf,
         written: u64,
-    ) -> (EmulatedDrive, Zoned) {
+    ) -> (EmulatedDrive, ZonedBackend) {
         let geometry = Geometry { volatile_cache: true, ..Model::zn540().scaled(4, 1024).geometry };
         let drive = EmulatedDrive::in_memory(&geometry);
         if written > 0 {
@@ -321,11 +327,11 @@ mod tests {
             drive.ssd().borrow_mut().execute(write).result.unwrap();
         }
         let appends = vec![Some(Extent { zone: ZONE, at: 0, blocks: data.blocks() })];
-        let left = Left { assembly: 1, complete: vec![0; 4], appends, power: vec![] };
+        let left = AckLogContents { assembly: 1, complete: vec![0; 4], appends, power: vec![] };
         let replay = runtime.block_on(Replay::after(&drive, Some(&left)), || false).unwrap().unwrap();
         let tails =
-            TailFile::create(&directory.join("tails"), &[7; 16], 2, &[0; 4], &left.appends, &[]).unwrap();
-        (drive.clone(), Zoned::new(Rc::new(drive), Rc::new(tails), replay))
+            AckLog::create(&directory.join("tails"), &[7; 16], 2, &[0; 4], &left.appends, &[]).unwrap();
+        (drive.clone(), ZonedBackend::new(Rc::new(drive), Rc::new(tails), replay))
     }
 
     #[test]
@@ -392,7 +398,7 @@ mod tests {
         let (runtime, dir) = (Runtime::new(), tempfile::tempdir().unwrap());
         let (drive, zoned) = left_behind_in(dir.path(), &runtime, &data, 0);
         let slow = Rc::new(Slow { drive, asked: RefCell::default() });
-        let zoned = Rc::new(Zoned { device: slow.clone(), ..zoned });
+        let zoned = Rc::new(ZonedBackend { device: slow.clone(), ..zoned });
         let transfer = Rc::new(nowhere());
         for slot in [7, 8] {
             let (zoned, transfer, data) = (zoned.clone(), transfer.clone(), data.clone());
@@ -403,14 +409,14 @@ mod tests {
         runtime.run();
         slow.answer();
         runtime.run();
-        let left = Left::read(&dir.path().join("tails"), &[7; 16]).unwrap().unwrap();
+        let left = AckLogContents::read(&dir.path().join("tails"), &[7; 16]).unwrap().unwrap();
         let places: Vec<u64> = left.appends.iter().flatten().map(|extent| extent.at).collect();
         // The first one is the append of the previous process.
         assert_eq!(places, [0, 0, 3]);
     }
 
-    fn nowhere() -> Transfer {
-        Transfer::over(File::open("/dev/null").unwrap(), 1, Rc::new(|_| None))
+    fn nowhere() -> DataTransfer {
+        DataTransfer::over(File::open("/dev/null").unwrap(), 1, Rc::new(|_| None))
     }
 
     /// While one append compares its data with a noted one, another may arrive that is the noted one.
@@ -422,7 +428,7 @@ mod tests {
             let runtime = Runtime::new();
             let (drive, zoned) = left_behind(&runtime, &first, written);
             let slow = Rc::new(Slow { drive: drive.clone(), asked: RefCell::default() });
-            let zoned = Rc::new(Zoned { device: slow.clone(), ..zoned });
+            let zoned = Rc::new(ZonedBackend { device: slow.clone(), ..zoned });
             let transfer = Rc::new(nowhere());
             let ends = Rc::new(RefCell::new(Vec::new()));
             for (slot, data) in [(7, &other), (8, &first)] {

@@ -2,11 +2,11 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use host::{
+    ack_log::AckLog,
     daemon::Daemon,
-    members::{Found, Terms},
+    members::{FoundArray, StartTerms},
     name::ArrayName,
     output::parse_uuid,
-    tails::TailFile,
 };
 use serde_json::Value;
 use std::{
@@ -128,7 +128,7 @@ impl Place {
         let uuid = parse_uuid(id).unwrap();
         fs::create_dir_all(self.path("run")).unwrap();
         let tails = self.path(&format!("run/{id}.tails"));
-        drop(TailFile::create(&tails, &uuid, 1, &[0; 14], &[], &[]).unwrap());
+        drop(AckLog::create(&tails, &uuid, 1, &[0; 14], &[], &[]).unwrap());
         tails
     }
 
@@ -172,19 +172,19 @@ impl Place {
 
     /// Runs the daemon of the array in `drives` on a thread; works on a machine without ublk.
     pub fn daemon(&self) -> JoinHandle<()> {
-        self.daemon_on(Terms::default())
+        self.daemon_on(StartTerms::default())
     }
 
-    pub fn daemon_on(&self, terms: Terms) -> JoinHandle<()> {
+    pub fn daemon_on(&self, terms: StartTerms) -> JoinHandle<()> {
         self.daemon_of(self.path("drives"), terms)
     }
 
     /// As [`Place::daemon_on`], of the array called `name`.
-    pub fn daemon_of(&self, name: PathBuf, terms: Terms) -> JoinHandle<()> {
+    pub fn daemon_of(&self, name: PathBuf, terms: StartTerms) -> JoinHandle<()> {
         let directory = self.path("run");
         let (ready, wait) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let found = Found::by_name(&ArrayName::from(name)).unwrap();
+            let found = FoundArray::by_name(&ArrayName::from(name)).unwrap();
             let daemon = Daemon::start(found, &directory, None, terms).unwrap();
             ready.send(()).unwrap();
             daemon.run().unwrap();

@@ -35,7 +35,7 @@ pub enum Puts {
     Random { overlap: u64 },
 }
 
-struct Tree {
+struct LsmTree {
     app: Rc<App>,
     puts: Puts,
     /// Whether writes of groups carry FUA; puts wait for these writes either way.
@@ -57,7 +57,7 @@ struct Tree {
 
 /// Four threads that put records as fast as they can.
 pub fn fill(app: &Rc<App>, puts: Puts, fua: bool) {
-    let tree = Rc::new(Tree {
+    let tree = Rc::new(LsmTree {
         app: app.clone(),
         puts,
         fua,
@@ -85,7 +85,7 @@ pub fn fill(app: &Rc<App>, puts: Puts, fua: bool) {
     }
 }
 
-impl Tree {
+impl LsmTree {
     /// Joins the next group; a put that finds no write in flight leads it.
     async fn put(self: &Rc<Self>) {
         while self.is_stopped() {

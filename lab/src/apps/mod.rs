@@ -8,7 +8,7 @@ pub mod f2fs;
 pub mod lsm;
 pub mod ycsb;
 
-use crate::bed::{Bed, Left};
+use crate::test_bed::{StreamEffects, TestBed};
 use anyhow::{Result, bail};
 use emu::{clock::Clock, rng::Rng};
 use engine::{
@@ -47,12 +47,12 @@ pub struct Log {
 }
 
 /// Results of a run.
-pub struct Ran {
+pub struct AppResult {
     pub operations_s: f64,
     /// Relative increase of operations from the first to the second half of the window.
     pub drift: f64,
     /// Of the window, too.
-    pub left: Left,
+    pub left: StreamEffects,
 }
 
 impl Log {
@@ -185,7 +185,7 @@ impl App {
 ///
 /// # Errors
 /// A command of the application fails.
-pub fn run(bed: Bed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Result<Ran> {
+pub fn run(bed: TestBed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Result<AppResult> {
     let app = App::new(&bed.array, &bed.clock, &bed.runtime, 1, &[]);
     start(&app);
     bed.run(bed.clock.sleep(warm_ms * 1_000_000))?;
@@ -197,5 +197,5 @@ pub fn run(bed: Bed, warm_ms: u64, ms: u64, start: impl FnOnce(&Rc<App>)) -> Res
     app.check()?;
     let operations_s = (app.operations.get() - before) as f64 * 1e3 / ms as f64;
     let drift = (app.operations.get() - middle) as f64 / (middle - before).max(1) as f64 - 1.0;
-    Ok(Ran { operations_s, drift, left: bed.left_since(&written, app.blocks.get() - blocks) })
+    Ok(AppResult { operations_s, drift, left: bed.left_since(&written, app.blocks.get() - blocks) })
 }

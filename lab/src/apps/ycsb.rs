@@ -8,7 +8,7 @@
 //! place of a record follows from the number of puts since it was written, or is drawn once if it was loaded.
 
 use super::{App, MOST_BLOCKS};
-use crate::tenants::Work;
+use crate::tenants::WorkerResult;
 use anyhow::{Context, Result};
 use emu::{clock::Clock, rng::Rng};
 use engine::{
@@ -188,7 +188,7 @@ impl Level {
 
 /// A sorted run.
 #[derive(Clone, Copy)]
-struct Run {
+struct SortedRun {
     level: usize,
     /// Start in the ring of its level, blocks there, and blocks of the run.
     start: u64,
@@ -199,7 +199,7 @@ struct Run {
 /// A place of a run: level, block of the level's ring, and which of the run's blocks at that place it represents.
 type Place = (usize, u64, u64);
 
-impl Run {
+impl SortedRun {
     /// The place of a record with this hash, whether it exists or not.
     fn place(&self, hash: u64) -> Place {
         let number = ((hash as u128 * self.blocks as u128) >> 64) as u64;
@@ -285,7 +285,7 @@ struct Record {
 
 /// Statistics of reads.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Found {
+pub struct ReadStatistics {
     pub gets: u64,
     /// Of these in a memtable.
     pub in_memory: u64,
@@ -294,10 +294,10 @@ pub struct Found {
     pub cached: u64,
 }
 
-impl Found {
+impl ReadStatistics {
     /// The sums of both.
-    pub fn and(self, other: Found) -> Found {
-        Found {
+    pub fn and(self, other: ReadStatistics) -> ReadStatistics {
+        ReadStatistics {
             gets: self.gets + other.gets,
             in_memory: self.in_memory + other.in_memory,
             blocks: self.blocks + other.blocks,
@@ -306,7 +306,7 @@ impl Found {
     }
 }
 
-struct Tree {
+struct YcsbTree {
     app: Rc<App>,
     options: Options,
     zipf: Zipf,
@@ -320,14 +320,14 @@ struct Tree {
     flushes: Cell<bool>,
     compacts: Cell<bool>,
     cache: RefCell<Cache>,
-    found: Cell<Found>,
+    found: Cell<ReadStatistics>,
     /// Completion times and latencies of operations, and of their reads.
-    operations: RefCell<Work>,
-    reads: RefCell<Work>,
+    operations: RefCell<WorkerResult>,
+    reads: RefCell<WorkerResult>,
 }
 
-impl Tree {
-    fn new(app: Rc<App>, options: Options) -> Tree {
+impl YcsbTree {
+    fn new(app: Rc<App>, options: Options) -> YcsbTree {
         let mut first = 0;
         let capacity = app.array.geometry().zone_capacity_blocks;
         let mut rings: Vec<Ring> = Vec::new();
@@ -345,7 +345,7 @@ impl Tree {
             },
             _ => Level { ring, blocks: Cell::new(blocks), target: blocks, most: options.most_blocks },
         };
-        Tree {
+        YcsbTree {
             zipf: Zipf::new(options.records),
             log,
             levels: rings.into_iter().zip(options.levels()).enumerate().map(level).collect(),
@@ -406,12 +406,13 @@ impl Tree {
     }
 
     /// All sorted runs, the newest first.
-    fn runs(&self) -> Vec<Run> {
+    fn runs(&self) -> Vec<SortedRun> {
         let (written, blocks) = (self.levels[0].ring.written.get(), self.options.file_blocks());
-        let file = |nth: u64| Run { level: 0, start: written - (nth + 1) * blocks, there: blocks, blocks };
+        let file =
+            |nth: u64| SortedRun { level: 0, start: written - (nth + 1) * blocks, there: blocks, blocks };
         let others = self.levels.iter().enumerate().skip(1).map(|(number, level)| {
             let (start, blocks) = (level.start(), level.blocks.get());
-            Run { level: number, start, there: level.ring.written.get() - start, blocks }
+            SortedRun { level: number, start, there: level.ring.written.get() - start, blocks }
         });
         (0..self.files()).map(file).chain(others).collect()
     }
@@ -444,7 +445,7 @@ impl Tree {
         (rank, Record { hash: hash(rank), age })
     }
 
-    fn count(&self, count: impl FnOnce(&mut Found)) {
+    fn count(&self, count: impl FnOnce(&mut ReadStatistics)) {
         let mut found = self.found.get();
         count(&mut found);
         self.found.set(found);
@@ -452,7 +453,7 @@ impl Tree {
 
     /// Reads the block of a run that has or would have a record. It is not aligned, and so spans two blocks of the
     /// device.
-    async fn look(&self, run: &Run, record: Record) {
+    async fn look(&self, run: &SortedRun, record: Record) {
         let place = run.place(record.hash);
         let cached = self.cache.borrow_mut().has(place, CACHE_BLOCKS / self.options.scale);
         self.count(|found| {
@@ -507,7 +508,7 @@ impl Tree {
         self.note(&self.reads, begun);
     }
 
-    fn note(&self, work: &RefCell<Work>, begun: u64) {
+    fn note(&self, work: &RefCell<WorkerResult>, begun: u64) {
         let now = self.app.clock.now_ns();
         work.borrow_mut().completed.push((now, now - begun));
     }
@@ -612,11 +613,11 @@ impl Tree {
 
 /// Results of a tree's clients in a window, by ns from its beginning.
 #[derive(Default)]
-pub struct Ran {
-    pub operations: Work,
+pub struct ClientResult {
+    pub operations: WorkerResult,
     /// Gets and scans, including those of operations that then put a record.
-    pub reads: Work,
-    pub found: Found,
+    pub reads: WorkerResult,
+    pub found: ReadStatistics,
 }
 
 /// Loads a tree on each of these devices, runs all clients at the same time, and gives their results in a window of
@@ -629,11 +630,11 @@ pub fn run(
     trees: &[(Rc<dyn ZonedDevice>, Options)],
     (warm_ms, ms): (u64, u64),
     bytes: &[u8],
-) -> Result<Vec<Ran>> {
+) -> Result<Vec<ClientResult>> {
     let tree = |(number, (device, options)): (usize, &(Rc<dyn ZonedDevice>, Options))| {
-        Rc::new(Tree::new(App::new(device, clock, runtime, number as u64, bytes), *options))
+        Rc::new(YcsbTree::new(App::new(device, clock, runtime, number as u64, bytes), *options))
     };
-    let trees: Vec<Rc<Tree>> = trees.iter().enumerate().map(tree).collect();
+    let trees: Vec<Rc<YcsbTree>> = trees.iter().enumerate().map(tree).collect();
     let pass_ms = |ms: u64| {
         let passed = runtime.block_on(clock.sleep(ms * 1_000_000), || clock.advance());
         passed.context("nothing happens any more")?;
@@ -664,13 +665,13 @@ pub fn run(
         tree.found.take();
     }
     pass_ms(ms)?;
-    let since = |work: &RefCell<Work>| {
+    let since = |work: &RefCell<WorkerResult>| {
         let mut work = work.take();
         work.bytes_each = RECORD_BYTES;
         work.completed.iter_mut().for_each(|(at, _)| *at -= from);
         work
     };
-    let ran = |tree: &Rc<Tree>| Ran {
+    let ran = |tree: &Rc<YcsbTree>| ClientResult {
         operations: since(&tree.operations),
         reads: since(&tree.reads),
         found: tree.found.get(),
@@ -715,7 +716,7 @@ mod tests {
     /// A place stays the same while its run moves on, and represents several blocks in a larger level.
     #[test]
     fn record_position_is_stable_while_run_is_compacted() {
-        let run = |start, blocks| Run { level: 1, start, there: 100, blocks };
+        let run = |start, blocks| SortedRun { level: 1, start, there: 100, blocks };
         let middle = u64::MAX / 2;
         assert_eq!(run(0, 100).place(middle), (1, 49, 0));
         assert_eq!(run(30, 100).place(middle), (1, 49, 0));
@@ -732,7 +733,7 @@ mod tests {
         Options { workload, scale: 64, records: 250_000, most_blocks: 8192, threads: 8, filters: false }
     }
 
-    fn on_a_drive(workload: Workload) -> (Ran, u64) {
+    fn on_a_drive(workload: Workload) -> (ClientResult, u64) {
         let (clock, runtime) = (Clock::new(), Runtime::new());
         let geometry = Model::zn540().scaled(80, 4096).geometry;
         let ssd = Rc::new(RefCell::new(Ssd::new(geometry.clone(), Box::new(NoMedia::new(&geometry)))));
@@ -751,7 +752,7 @@ mod tests {
         let (updates, written) = on_a_drive(Workload::A);
         let put = (updates.operations.completed.len() - updates.reads.completed.len()) as u64 / RECORDS;
         assert!(written - loaded > 4 * put, "{written} {put}");
-        let share = |found: Found| found.in_memory as f64 / found.gets as f64;
+        let share = |found: ReadStatistics| found.in_memory as f64 / found.gets as f64;
         let latest = on_a_drive(Workload::D).0.found;
         assert!(share(latest) > 0.3 && share(updates.found) > 0.1, "{latest:?} {:?}", updates.found);
         let again = on_a_drive(Workload::A).0;

@@ -1,9 +1,9 @@
 //! Hosts in front of a Western Digital ZN540 of 1 TB: one drive, written through the kernel.
 
-use super::{Bench, Row, Table};
+use super::{Bench, CalibrationRow, CalibrationTable};
 use crate::{
     host::{Host, Threads},
-    load::{self, Job, Kind, Measured, Window},
+    load::{self, Job, Measurement, RequestKind, Window},
 };
 use anyhow::Result;
 use engine::{adapt::sequence::Sequencer, buf::BLOCK, device::ZonedDevice};
@@ -14,9 +14,9 @@ const SIZE: &str = "the emulated drive writes 16 KiB faster than the published o
 const ZONES: &str =
     "published writes that were merged slow each other down over several zones; a lock of each zone does not";
 
-pub(super) fn rows() -> Result<Vec<Row>> {
+pub(super) fn rows() -> Result<Vec<CalibrationRow>> {
     let source = "StoNet, io_uring";
-    let mut table = Table { drive: NAME, source, unit: "MiB/s", rows: Vec::new() };
+    let mut table = CalibrationTable { drive: NAME, source, unit: "MiB/s", rows: Vec::new() };
     kernel(&mut table)?;
     table.source = "StoNet, io_uring with mq-deadline";
     one_zone(&mut table)?;
@@ -26,7 +26,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
 }
 
 /// Without a scheduler, one request at a time.
-fn kernel(table: &mut Table) -> Result<()> {
+fn kernel(table: &mut CalibrationTable) -> Result<()> {
     let host = Host::io_uring();
     for (zones, kib, published) in
         [(1, 4, 298.5), (2, 4, 515.0), (4, 4, 679.6), (1, 8, 584.8), (1, 16, 737.9)]
@@ -44,7 +44,7 @@ fn kernel(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn one_zone(table: &mut Table) -> Result<()> {
+fn one_zone(table: &mut CalibrationTable) -> Result<()> {
     const SIZES: [(u64, &[(u32, f64)]); 3] = [
         (4, &[(1, 262.0), (2, 296.0), (4, 416.0), (8, 594.0), (16, 876.0), (32, 1146.0)]),
         (8, &[(1, 509.0), (2, 583.0), (4, 738.0), (8, 1064.0), (16, 1147.0)]),
@@ -71,7 +71,7 @@ fn one_zone(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn several_zones(table: &mut Table) -> Result<()> {
+fn several_zones(table: &mut CalibrationTable) -> Result<()> {
     for (zones, depth, published) in [(4, 1, 646.0), (2, 8, 904.2), (4, 4, 733.8), (8, 4, 841.9)] {
         let predicted = run(&Host::mq_deadline(), zones, 4, depth)?.0.mib_s();
         let row =
@@ -84,7 +84,7 @@ fn several_zones(table: &mut Table) -> Result<()> {
 }
 
 /// Requests per command, from the counters of the kernel's block layer.
-fn merged(table: &mut Table) -> Result<()> {
+fn merged(table: &mut CalibrationTable) -> Result<()> {
     table.unit = "×";
     for (zones, depth, published) in [(1, 2, 1.0), (1, 4, 2.0), (1, 8, 4.0), (1, 16, 8.0), (4, 4, 2.0)] {
         let predicted = run(&Host::mq_deadline(), zones, 4, depth)?.1;
@@ -98,7 +98,7 @@ fn merged(table: &mut Table) -> Result<()> {
 }
 
 /// Writes to `zones` zones of one drive behind `host`; and the number of requests per command.
-fn run(host: &Host, zones: u32, kib: u64, depth: u32) -> Result<(Measured, f64)> {
+fn run(host: &Host, zones: u32, kib: u64, depth: u32) -> Result<(Measurement, f64)> {
     let bench = Bench::new(NAME)?;
     let threads = Threads::new(host, &bench.clock, &bench.runtime, None);
     let in_order = host.lock.is_some();
@@ -106,11 +106,11 @@ fn run(host: &Host, zones: u32, kib: u64, depth: u32) -> Result<(Measured, f64)>
     if in_order {
         device = Rc::new(Sequencer::new(&bench.runtime, device)) as Rc<dyn ZonedDevice>;
     }
-    let jobs: Vec<Job> = (0..zones).map(|zone| Job::new(Kind::Write, zone, kib, depth)).collect();
+    let jobs: Vec<Job> = (0..zones).map(|zone| Job::new(RequestKind::Write, zone, kib, depth)).collect();
     let window = Window::ms(50, 250);
     let before = bench.drive.counters().writes;
     let measured = load::run(&bench.runtime, &threads.before(device), &bench.clock, &jobs, window)?;
-    let measured = Measured::sum(&measured);
+    let measured = Measurement::sum(&measured);
     // In the whole run, of which four fifths are measured.
     let commands = (bench.drive.counters().writes - before) as f64 * 0.8;
     let requests = measured.latencies_ns.len() as f64;

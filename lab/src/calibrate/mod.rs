@@ -8,7 +8,7 @@ mod pm1731a;
 mod real_time;
 mod zn540;
 
-use crate::load::{self, Job, Kind, Measured, Window};
+use crate::load::{self, Job, Measurement, RequestKind, Window};
 use anyhow::{Context, Result};
 use emu::{
     clock::Clock,
@@ -42,7 +42,7 @@ pub struct Calibrate {
 
 /// A published figure and the model's prediction.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct CalibrationRow {
     /// Name of the model.
     pub drive: &'static str,
     pub item: String,
@@ -58,7 +58,7 @@ pub struct Row {
     pub miss: Option<&'static str>,
 }
 
-impl Row {
+impl CalibrationRow {
     /// Whether the error is within the bound.
     pub fn holds(&self) -> bool {
         self.error_percent.abs() <= self.bound_percent
@@ -72,16 +72,16 @@ impl Row {
 }
 
 /// All rows of a drive, and the common fields of the next ones.
-struct Table {
+struct CalibrationTable {
     drive: &'static str,
     source: &'static str,
     unit: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<CalibrationRow>,
 }
 
-impl Table {
-    fn row(&mut self, item: impl Into<String>, predicted: f64, published: f64) -> &mut Row {
-        self.rows.push(Row {
+impl CalibrationTable {
+    fn row(&mut self, item: impl Into<String>, predicted: f64, published: f64) -> &mut CalibrationRow {
+        self.rows.push(CalibrationRow {
             drive: self.drive,
             item: item.into(),
             unit: self.unit,
@@ -107,14 +107,14 @@ impl Calibrate {
             return real_time::run(self.json).map(|()| true);
         }
         let rows = rows()?;
-        let hold = rows.iter().all(Row::holds);
+        let hold = rows.iter().all(CalibrationRow::holds);
         if self.json {
             println!("{}", json!({ "version": OUTPUT_VERSION, "guesses": Timing::GUESSES, "rows": rows }));
             return Ok(hold);
         }
         println!("{:<10} {:<54} {:>19} {:>9}  {:>8}  source", "drive", "", "predicted", "published", "error");
         for row in &rows {
-            let Row { drive, item, unit, predicted, published, error_percent, source, .. } = row;
+            let CalibrationRow { drive, item, unit, predicted, published, error_percent, source, .. } = row;
             println!(
                 "{drive:<10} {item:<54} {predicted:>12.1} {unit:<6} {published:>9.1}  {error_percent:>+6.1} %  {source}{}",
                 if row.holds() { "" } else { "  OUT OF BOUNDS" }
@@ -132,7 +132,7 @@ impl Calibrate {
 ///
 /// # Errors
 /// A drive fails a request, which it never should.
-pub fn rows() -> Result<Vec<Row>> {
+pub fn rows() -> Result<Vec<CalibrationRow>> {
     let mut rows = zn540::rows()?;
     rows.extend(pm1731a::rows()?);
     rows.extend(hosts::rows()?);
@@ -162,7 +162,7 @@ impl Bench {
         Ok(Bench { drive, clock, runtime: Runtime::new() })
     }
 
-    fn run(&self, jobs: &[Job], window: Window) -> Result<Vec<Measured>> {
+    fn run(&self, jobs: &[Job], window: Window) -> Result<Vec<Measurement>> {
         load::run(&self.runtime, &self.device(), &self.clock, jobs, window)
     }
 
@@ -207,13 +207,13 @@ fn mean(count: u32, mut measure: impl FnMut(u32) -> Result<f64>) -> Result<f64> 
 /// The same job on each of the first `zones` zones of a new drive.
 pub(crate) fn measure(
     name: &str,
-    kind: Kind,
+    kind: RequestKind,
     zones: u32,
     kib: u64,
     depth: u32,
     window: Window,
-) -> Result<Measured> {
+) -> Result<Measurement> {
     let bench = Bench::new(name)?;
     let jobs: Vec<Job> = (0..zones).map(|zone| Job::new(kind, zone, kib, depth)).collect();
-    Ok(Measured::sum(&bench.run(&jobs, window)?))
+    Ok(Measurement::sum(&bench.run(&jobs, window)?))
 }

@@ -1,7 +1,7 @@
 //! The same drives in real time: one model on two kinds of clock.
 
 use super::{Bench, OUTPUT_VERSION};
-use crate::load::{self, Job, Kind, Measured, Window};
+use crate::load::{self, Job, Measurement, RequestKind, Window};
 use anyhow::{Context, Result};
 use emu::ssd::{EmulatedDrive, Model};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use std::{path::Path, time::Instant};
 
 /// A load in virtual and in real time.
 #[derive(Serialize)]
-struct Row {
+struct RealTimeRow {
     drive: &'static str,
     item: &'static str,
     virtual_mb_s: f64,
@@ -24,13 +24,18 @@ pub(super) fn run(json: bool) -> Result<()> {
     let folder = tempfile::tempdir().context("there is no place for a drive image")?;
     let image = folder.path().join("drive");
     let rows = [
-        row("zn540", "4 KiB writes to one zone", Job::new(Kind::Write, 0, 4, 1), None)?,
-        row("zn540", "64 KiB writes to one zone", Job::new(Kind::Write, 0, 64, 1), None)?,
-        row("zn540", "4 KiB reads", Job::new(Kind::Read, 0, 4, 1), None)?,
-        row("zn540", "4 KiB reads, 32 in flight", Job::new(Kind::Read, 0, 4, 32), None)?,
-        row("pm1731a", "16 KiB writes to one zone", Job::new(Kind::Write, 0, 16, 1), None)?,
-        row("pm1731a", "16 KiB writes to a zone of an image", Job::new(Kind::Write, 0, 16, 1), Some(&image))?,
-        row("pm1731a", "64 KiB reads", Job::new(Kind::Read, 0, 64, 1), None)?,
+        row("zn540", "4 KiB writes to one zone", Job::new(RequestKind::Write, 0, 4, 1), None)?,
+        row("zn540", "64 KiB writes to one zone", Job::new(RequestKind::Write, 0, 64, 1), None)?,
+        row("zn540", "4 KiB reads", Job::new(RequestKind::Read, 0, 4, 1), None)?,
+        row("zn540", "4 KiB reads, 32 in flight", Job::new(RequestKind::Read, 0, 4, 32), None)?,
+        row("pm1731a", "16 KiB writes to one zone", Job::new(RequestKind::Write, 0, 16, 1), None)?,
+        row(
+            "pm1731a",
+            "16 KiB writes to a zone of an image",
+            Job::new(RequestKind::Write, 0, 16, 1),
+            Some(&image),
+        )?,
+        row("pm1731a", "64 KiB reads", Job::new(RequestKind::Read, 0, 64, 1), None)?,
     ];
     if json {
         println!("{}", json!({ "version": OUTPUT_VERSION, "real_time": rows }));
@@ -47,7 +52,7 @@ pub(super) fn run(json: bool) -> Result<()> {
     Ok(())
 }
 
-fn row(drive: &'static str, item: &'static str, job: Job, image: Option<&Path>) -> Result<Row> {
+fn row(drive: &'static str, item: &'static str, job: Job, image: Option<&Path>) -> Result<RealTimeRow> {
     let window = Window::ms(20, 220);
     let in_virtual = Bench::new(drive)?.run(std::slice::from_ref(&job), window)?;
     let bench = match image {
@@ -62,8 +67,8 @@ fn row(drive: &'static str, item: &'static str, job: Job, image: Option<&Path>) 
     let since = Instant::now();
     let pass = || bench.clock.keep_pace(since);
     let in_real = load::run_at_pace(&bench.runtime, &bench.device(), &bench.clock, &[job], window, &pass)?;
-    let (in_virtual, in_real) = (Measured::sum(&in_virtual), Measured::sum(&in_real));
-    Ok(Row {
+    let (in_virtual, in_real) = (Measurement::sum(&in_virtual), Measurement::sum(&in_real));
+    Ok(RealTimeRow {
         drive,
         item,
         virtual_mb_s: in_virtual.mb_s(),

@@ -1,7 +1,7 @@
 //! Western Digital ZN540 of 1 TB and of 4 TB.
 
-use super::{Bench, Row, Table, mean, measure};
-use crate::load::{Job, Kind, Window};
+use super::{Bench, CalibrationRow, CalibrationTable, mean, measure};
+use crate::load::{Job, RequestKind, Window};
 use anyhow::Result;
 use engine::{
     buf::{BLOCK, Buf},
@@ -13,8 +13,8 @@ const ZAPRAID: &str = "ZapRAID Fig. 1";
 const STONET: &str = "StoNet NVMeBenchmarks";
 const ZRAID: &str = "ZRAID §6";
 
-pub(super) fn rows() -> Result<Vec<Row>> {
-    let mut table = Table { drive: "zn540-4tb", source: ZAPRAID, unit: "MiB/s", rows: Vec::new() };
+pub(super) fn rows() -> Result<Vec<CalibrationRow>> {
+    let mut table = CalibrationTable { drive: "zn540-4tb", source: ZAPRAID, unit: "MiB/s", rows: Vec::new() };
     writes_and_appends(&mut table)?;
     reads(&mut table)?;
     latencies(&mut table)?;
@@ -23,63 +23,63 @@ pub(super) fn rows() -> Result<Vec<Row>> {
     Ok(table.rows)
 }
 
-fn writes_and_appends(table: &mut Table) -> Result<()> {
+fn writes_and_appends(table: &mut CalibrationTable) -> Result<()> {
     let window = Window::ms(50, 350);
     for (kind, zones, kib, depth, published) in [
-        (Kind::Write, 1, 4, 1, 337.6),
-        (Kind::Write, 1, 8, 1, 613.6),
-        (Kind::Write, 1, 16, 1, 1050.0),
-        (Kind::Write, 6, 4, 1, 777.2),
-        (Kind::Append, 1, 4, 4, 541.5),
-        (Kind::Append, 1, 8, 4, 1026.7),
-        (Kind::Append, 1, 16, 4, 1050.1),
-        (Kind::Append, 2, 4, 4, 577.5),
+        (RequestKind::Write, 1, 4, 1, 337.6),
+        (RequestKind::Write, 1, 8, 1, 613.6),
+        (RequestKind::Write, 1, 16, 1, 1050.0),
+        (RequestKind::Write, 6, 4, 1, 777.2),
+        (RequestKind::Append, 1, 4, 4, 541.5),
+        (RequestKind::Append, 1, 8, 4, 1026.7),
+        (RequestKind::Append, 1, 16, 4, 1050.1),
+        (RequestKind::Append, 2, 4, 4, 577.5),
     ] {
         let predicted = measure(table.drive, kind, zones, kib, depth, window)?.mib_s();
         table.row(describe(kind, zones, kib, depth), predicted, published);
     }
     (table.drive, table.source) = ("zn540", STONET);
     for (kind, zones, kib, depth, published) in [
-        (Kind::Write, 1, 4, 1, 332.6),
-        (Kind::Write, 1, 8, 1, 667.3),
-        (Kind::Write, 1, 16, 1, 928.0),
-        (Kind::Write, 1, 32, 1, 1145.0),
-        (Kind::Write, 1, 64, 1, 1143.0),
-        (Kind::Write, 2, 4, 1, 553.0),
-        (Kind::Write, 4, 4, 1, 704.0),
-        (Kind::Write, 8, 4, 1, 726.0),
-        (Kind::Write, 14, 4, 1, 712.0),
-        (Kind::Append, 1, 4, 1, 256.6),
-        (Kind::Append, 1, 4, 2, 436.0),
-        (Kind::Append, 1, 4, 4, 516.0),
-        (Kind::Append, 2, 4, 4, 559.0),
-        (Kind::Append, 4, 4, 4, 512.0),
-        (Kind::Append, 14, 4, 4, 520.0),
+        (RequestKind::Write, 1, 4, 1, 332.6),
+        (RequestKind::Write, 1, 8, 1, 667.3),
+        (RequestKind::Write, 1, 16, 1, 928.0),
+        (RequestKind::Write, 1, 32, 1, 1145.0),
+        (RequestKind::Write, 1, 64, 1, 1143.0),
+        (RequestKind::Write, 2, 4, 1, 553.0),
+        (RequestKind::Write, 4, 4, 1, 704.0),
+        (RequestKind::Write, 8, 4, 1, 726.0),
+        (RequestKind::Write, 14, 4, 1, 712.0),
+        (RequestKind::Append, 1, 4, 1, 256.6),
+        (RequestKind::Append, 1, 4, 2, 436.0),
+        (RequestKind::Append, 1, 4, 4, 516.0),
+        (RequestKind::Append, 2, 4, 4, 559.0),
+        (RequestKind::Append, 4, 4, 4, 512.0),
+        (RequestKind::Append, 14, 4, 4, 520.0),
     ] {
         let predicted = measure(table.drive, kind, zones, kib, depth, window)?.mib_s();
         let row = table.row(describe(kind, zones, kib, depth), predicted, published);
         match (kind, zones, kib) {
-            (Kind::Write, 1, 8 | 16) => row.missed(
+            (RequestKind::Write, 1, 8 | 16) => row.missed(
                 15.0,
                 "published 8 KiB writes take as long as 4 KiB ones and 16 KiB ones longer than a straight line",
             ),
-            (Kind::Append, 4 | 14, _) => {
+            (RequestKind::Append, 4 | 14, _) => {
                 row.missed(15.0, "published appends get slower with more zones; the firmware of the model does not")
             }
             _ => (),
         }
     }
     (table.unit, table.source) = ("MB/s", ZRAID);
-    let predicted = measure(table.drive, Kind::Write, 14, 64, 1, window)?.mb_s();
+    let predicted = measure(table.drive, RequestKind::Write, 14, 64, 1, window)?.mb_s();
     table.row("most writes of the drive", predicted, 1230.0);
     (table.unit, table.source) = ("×", "ZRAID §6.5");
-    let zone = measure(table.drive, Kind::Write, 1, 64, 1, window)?.mb_s();
-    let zrwa = measure(table.drive, Kind::Overwrite, 1, 64, 1, window)?.mb_s();
+    let zone = measure(table.drive, RequestKind::Write, 1, 64, 1, window)?.mb_s();
+    let zrwa = measure(table.drive, RequestKind::Overwrite, 1, 64, 1, window)?.mb_s();
     table.row("64 KiB overwrites in the ZRWA against writes to a zone", zrwa / zone, 1.0);
     Ok(())
 }
 
-fn reads(table: &mut Table) -> Result<()> {
+fn reads(table: &mut CalibrationTable) -> Result<()> {
     (table.unit, table.source) = ("MiB/s", STONET);
     let window = Window::ms(2, 102);
     for (kib, depth, published) in [
@@ -91,21 +91,21 @@ fn reads(table: &mut Table) -> Result<()> {
         (8, 256, 2315.0),
         (16, 256, 2507.0),
     ] {
-        let predicted = measure(table.drive, Kind::Read, 1, kib, depth, window)?.mib_s();
-        table.row(describe(Kind::Read, 1, kib, depth), predicted, published);
+        let predicted = measure(table.drive, RequestKind::Read, 1, kib, depth, window)?.mib_s();
+        table.row(describe(RequestKind::Read, 1, kib, depth), predicted, published);
     }
     table.unit = "µs";
     for (kib, published) in [(4, 72.6), (8, 84.1), (16, 101.6)] {
-        let predicted = measure(table.drive, Kind::Read, 1, kib, 1, window)?.mean_us();
+        let predicted = measure(table.drive, RequestKind::Read, 1, kib, 1, window)?.mean_us();
         table.row(format!("{kib} KiB read"), predicted, published);
     }
     Ok(())
 }
 
-fn latencies(table: &mut Table) -> Result<()> {
+fn latencies(table: &mut CalibrationTable) -> Result<()> {
     let window = Window::ms(1, 101);
     for (kind, name, published, first) in
-        [(Kind::Write, "write", 11.6, 13.6), (Kind::Append, "append", 14.7, 17.5)]
+        [(RequestKind::Write, "write", 11.6, 13.6), (RequestKind::Append, "append", 14.7, 17.5)]
     {
         let predicted = measure(table.drive, kind, 1, 4, 1, window)?.mean_us();
         table.row(format!("4 KiB {name}"), predicted, published);
@@ -114,7 +114,7 @@ fn latencies(table: &mut Table) -> Result<()> {
             let zone = ZoneIndex(zone);
             let data = Buf::zeroed(BLOCK);
             let took = bench.time(match kind {
-                Kind::Append => Command::append(zone, data, false),
+                RequestKind::Append => Command::append(zone, data, false),
                 _ => Command::write(bench.drive.geometry().start(zone), data, false),
             })?;
             bench.time(Command::Reset { zones: Zones::One(zone) })?;
@@ -125,7 +125,7 @@ fn latencies(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn management(table: &mut Table) -> Result<()> {
+fn management(table: &mut CalibrationTable) -> Result<()> {
     let zones = Zones::One(ZoneIndex(0));
     let bench = Bench::new(table.drive)?;
     let mut close_us = 0.0;
@@ -177,12 +177,12 @@ fn management(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn reads_beside_writes(table: &mut Table) -> Result<()> {
+fn reads_beside_writes(table: &mut CalibrationTable) -> Result<()> {
     table.unit = "µs";
     let bench = Bench::new(table.drive)?;
     // 128 KiB every 125 µs are 1,000 MiB/s.
-    let writes = Job { period_ns: 125_000, ..Job::new(Kind::Write, 0, 128, 1) };
-    let reads = Job::new(Kind::Read, 1, 4, 1);
+    let writes = Job { period_ns: 125_000, ..Job::new(RequestKind::Write, 0, 128, 1) };
+    let reads = Job::new(RequestKind::Read, 1, 4, 1);
     let measured = bench.run(&[writes, reads], Window::ms(20, 1020))?;
     for (share, published) in [(0.95, 224.0), (0.99, 432.0)] {
         let item = format!("4 KiB read beside 1,000 MiB/s of writes, p{:.0}", share * 100.0);
@@ -191,11 +191,11 @@ fn reads_beside_writes(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn describe(kind: Kind, zones: u32, kib: u64, depth: u32) -> String {
+fn describe(kind: RequestKind, zones: u32, kib: u64, depth: u32) -> String {
     let (what, zones) = match (kind, zones) {
-        (Kind::Read, _) => ("random reads", String::new()),
-        (Kind::Append, 1) => ("appends", " to one zone".to_string()),
-        (Kind::Append, n) => ("appends", format!(" to {n} zones")),
+        (RequestKind::Read, _) => ("random reads", String::new()),
+        (RequestKind::Append, 1) => ("appends", " to one zone".to_string()),
+        (RequestKind::Append, n) => ("appends", format!(" to {n} zones")),
         (_, 1) => ("writes", " to one zone".to_string()),
         (_, n) => ("writes", format!(" to {n} zones")),
     };

@@ -2,11 +2,11 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    apps::{self, App, Ran, f2fs, lsm},
-    bed::{Bed, Setup},
-    figure::{Claim, Figure, Kind, Plot, Table},
+    apps::{self, App, AppResult, f2fs, lsm},
+    figure::{Claim, ClaimKind, Figure, Plot, Table},
     host::Host,
     system::System,
+    test_bed::{Setup, TestBed},
     work,
 };
 use std::rc::Rc;
@@ -47,7 +47,7 @@ fn figure(
     method: &str,
     systems: &[System],
     (starts, warm_ms): (&[Start], u64),
-) -> anyhow::Result<(Figure, Vec<Vec<Ran>>)> {
+) -> anyhow::Result<(Figure, Vec<Vec<AppResult>>)> {
     let daemon = Host::daemon()?;
     let mut setups: Vec<Setup> =
         systems.iter().map(|system| Setup::zn540(*system).on(&Host::mq_deadline())).collect();
@@ -59,10 +59,11 @@ fn figure(
     let found = work::each(this.name, &points, |(start, setup)| {
         let (_, begin, ms) = &starts[*start];
         let host = Host::by_name(&hosts[*setup].1)?;
-        apps::run(Bed::new(&Setup::zn540(hosts[*setup].0).on(&host))?, warm_ms, *ms, begin)
+        apps::run(TestBed::new(&Setup::zn540(hosts[*setup].0).on(&host))?, warm_ms, *ms, begin)
     })?;
     let mut rest = found.into_iter();
-    let found: Vec<Vec<Ran>> = starts.iter().map(|_| rest.by_ref().take(setups.len()).collect()).collect();
+    let found: Vec<Vec<AppResult>> =
+        starts.iter().map(|_| rest.by_ref().take(setups.len()).collect()).collect();
     let name = |(system, host): &(System, String)| format!("{}, {host}", system.name());
     let mut header = vec!["operations a second, to RAIZN+; flash WA".to_string()];
     header.extend(hosts.iter().map(name));
@@ -110,7 +111,7 @@ fn fig9(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         let ours = found[at][2].operations_s / found[at][1].operations_s;
         let what = format!("ZRAID to RAIZN+, {}", starts[at].0);
         let why = if at < sizes.len() { STAND_IN } else { SYNC };
-        figure.claims.push(Claim::factor(what, paper, ours, why).is(Kind::Guess));
+        figure.claims.push(Claim::factor(what, paper, ours, why).is(ClaimKind::Guess));
     }
     if let Some(plot) = figure.plots.first_mut() {
         plot.points = paper.map(|(at, value)| ("paper: ZRAID".into(), at, value)).to_vec();
@@ -135,15 +136,15 @@ fn fig10(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let systems = [System::RaiznPlus, System::ZS, System::ZSM, System::Zraid, System::Zoneraid];
     let (mut figure, found) = figure(this, FIG10_METHOD, &systems, (&starts, ms))?;
     let workloads = &found[..3];
-    let mean = |of: &dyn Fn(&[Ran]) -> f64| workloads.iter().map(|ran| of(ran)).sum::<f64>() / 3.0;
+    let mean = |of: &dyn Fn(&[AppResult]) -> f64| workloads.iter().map(|ran| of(ran)).sum::<f64>() / 3.0;
     let ratio = mean(&|ran| ran[3].operations_s / ran[0].operations_s);
     let flash = |at: usize| mean(&|ran| ran[at].left.flash_write_amplification);
     figure.claims = vec![
-        Claim::factor("ZRAID to RAIZN+, db_bench, mean of three", 1.145, ratio, ZENFS).is(Kind::Guess),
+        Claim::factor("ZRAID to RAIZN+, db_bench, mean of three", 1.145, ratio, ZENFS).is(ClaimKind::Guess),
         Claim::factor("flash write amplification of RAIZN+, mean of three", 1.6, flash(0), STAND_IN)
-            .is(Kind::Guess),
+            .is(ClaimKind::Guess),
         Claim::factor("flash write amplification of ZRAID, mean of three", 1.25, flash(3), "")
-            .is(Kind::Construction),
+            .is(ClaimKind::Construction),
     ];
     Ok(figure)
 }

@@ -3,7 +3,7 @@
 use super::{Effort, Experiment};
 use crate::{
     datasets::{self, Class, Dataset, Source},
-    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Row, Table},
     work,
 };
 use anyhow::ensure;
@@ -66,7 +66,7 @@ const OTHERS: [(&str, Scheme); 6] = [
 const WRITE_BLOCKS: usize = 16;
 
 /// Results of a set.
-struct Found {
+struct SetResult {
     name: String,
     origin: String,
     class: Class,
@@ -99,10 +99,10 @@ fn braid(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-fn measure(set: &Dataset) -> anyhow::Result<Found> {
+fn measure(set: &Dataset) -> anyhow::Result<SetResult> {
     let schemes = SYSTEMS.iter().chain(&OTHERS);
     let spaces = schemes.map(|(_, scheme)| space_of(set, *scheme)).collect::<anyhow::Result<_>>()?;
-    Ok(Found { name: set.name.clone(), origin: set.origin.clone(), class: set.class(), spaces })
+    Ok(SetResult { name: set.name.clone(), origin: set.origin.clone(), class: set.class(), spaces })
 }
 
 /// Writes a set to a zone, and reads it back.
@@ -129,11 +129,11 @@ fn space_of(set: &Dataset, scheme: Scheme) -> anyhow::Result<Space> {
 }
 
 /// Ratio of Braid's efficiency to Balloon's.
-fn gain(found: &Found) -> f64 {
+fn gain(found: &SetResult) -> f64 {
     found.spaces[2].efficiency() / found.spaces[1].efficiency()
 }
 
-fn claims(found: &[Found]) -> Vec<Claim> {
+fn claims(found: &[SetResult]) -> Vec<Claim> {
     const WHY: &str = "How Balloon chooses slots, and which data had the gain, is not published in what this rests on. \
     Its slots here take the least space, whatever is truncated for that, and rests lie byte behind byte, which favours \
     it. At best the gain is";
@@ -143,9 +143,9 @@ fn claims(found: &[Found]) -> Vec<Claim> {
     let claim = |(level, name, paper): (char, &str, f64)| {
         let best = best(level)?;
         let what = format!("capacity of Braid to Balloon, {name} ratio, at best ({})", best.name);
-        let fitting = |f: &&Found| f.class.name().starts_with(level);
+        let fitting = |f: &&SetResult| f.class.name().starts_with(level);
         let over = |other: usize| {
-            let gain = |f: &Found| f.spaces[2].efficiency() / f.spaces[other].efficiency();
+            let gain = |f: &SetResult| f.spaces[2].efficiency() / f.spaces[other].efficiency();
             found.iter().filter(fitting).map(gain).fold(0.0, f64::max)
         };
         let why = format!(
@@ -154,16 +154,18 @@ fn claims(found: &[Found]) -> Vec<Claim> {
             over(3),
             over(5)
         );
-        Some(Claim::factor(what, paper, gain(best), why).is(Kind::Guess))
+        Some(Claim::factor(what, paper, gain(best), why).is(ClaimKind::Guess))
     };
     let mut claims: Vec<Claim> =
         [('H', "high", 1.47), ('M', "medium", 1.225)].into_iter().filter_map(claim).collect();
     let truncated: u64 = found.iter().map(|found| found.spaces[2].truncated).sum();
-    claims.push(Claim::share("units that Braid truncates", 0.0, truncated as f64, "").is(Kind::Construction));
+    claims.push(
+        Claim::share("units that Braid truncates", 0.0, truncated as f64, "").is(ClaimKind::Construction),
+    );
     claims
 }
 
-fn classes(found: &[Found]) -> Table {
+fn classes(found: &[SetResult]) -> Table {
     let header = ["data set", "class", "ratio", "spread", "MiB", "truncated by Balloon", "groups braided"];
     let mut table = Table::new("Data sets by class", &header);
     for found in found {
@@ -182,7 +184,7 @@ fn classes(found: &[Found]) -> Table {
     table
 }
 
-fn others(found: &[Found]) -> Table {
+fn others(found: &[SetResult]) -> Table {
     let names = OTHERS.iter().map(|other| other.0);
     let header: Vec<&str> = ["data set", "balloon", "braid"].into_iter().chain(names).collect();
     let mut table = Table::new("Bytes a byte of flash, had it been decided otherwise", &header);
@@ -193,7 +195,7 @@ fn others(found: &[Found]) -> Table {
     table
 }
 
-fn origins(found: &[Found]) -> Table {
+fn origins(found: &[SetResult]) -> Table {
     let mut table = Table::new("Where the data come from", &["data set", "files", "SHA-256 of the package"]);
     for found in found {
         let source = SOURCES.iter().find(|source| source.name == found.name);
@@ -203,7 +205,7 @@ fn origins(found: &[Found]) -> Table {
     table
 }
 
-fn plot(found: &[Found]) -> Plot {
+fn plot(found: &[SetResult]) -> Plot {
     let places: Vec<String> =
         found.iter().map(|found| format!("{} {}", found.class.name(), found.name)).collect();
     let places: Vec<&str> = places.iter().map(String::as_str).collect();
@@ -234,7 +236,7 @@ mod tests {
         let of = |parts: &[usize]| measure(&set(parts)).unwrap();
         let alike = of(&[7]);
         assert_eq!(alike.class.name(), "MD");
-        let efficiency = |found: &Found| found.spaces.iter().map(Space::efficiency).collect::<Vec<_>>();
+        let efficiency = |found: &SetResult| found.spaces.iter().map(Space::efficiency).collect::<Vec<_>>();
         let [base, balloon, braid] = efficiency(&alike)[..3] else { panic!("three systems") };
         // Three slots, with a separately read rest of each unit, take less than two that fit all units.
         assert!(base == 1.0 && balloon > 2.0 && braid == 2.0, "{balloon} {braid}");

@@ -5,10 +5,10 @@ use super::{
     braid::{SOURCES, SYSTEMS},
 };
 use crate::{
-    bed::{Bed, Setup},
     datasets::{self, Dataset},
     figure::{Figure, Plot, Row, Table},
     system::System,
+    test_bed::{Setup, TestBed},
     work,
 };
 use emu::ssd::{
@@ -51,7 +51,7 @@ const ZONES: u32 = 4;
 const DEPTH: usize = 32;
 
 /// Parameters of a run.
-struct Point<'s> {
+struct RunParameters<'s> {
     set: &'s Dataset,
     policy: usize,
     scheme: usize,
@@ -59,7 +59,7 @@ struct Point<'s> {
 }
 
 /// Results of a run.
-struct Found {
+struct RunResult {
     efficiency: f64,
     mb_s: f64,
 }
@@ -71,7 +71,7 @@ fn braid_array(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     for set in &sets.found {
         let sizes: &[u64] = if set.name == SMALL_TOO { &[4, 64] } else { &[64] };
         for (policy, scheme) in (0..POLICIES.len()).flat_map(|p| (0..SYSTEMS.len()).map(move |s| (p, s))) {
-            points.extend(sizes.iter().map(|size| Point { set, policy, scheme, request_kib: *size }));
+            points.extend(sizes.iter().map(|size| RunParameters { set, policy, scheme, request_kib: *size }));
         }
     }
     let found = work::each("arrays", &points, measure)?;
@@ -85,7 +85,7 @@ fn braid_array(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-fn row(point: &Point<'_>, found: &Found) -> Row {
+fn row(point: &RunParameters<'_>, found: &RunResult) -> Row {
     Row {
         system: format!("{} on {}", POLICIES[point.policy].0, SYSTEMS[point.scheme].0),
         host: "free".into(),
@@ -99,9 +99,9 @@ fn row(point: &Point<'_>, found: &Found) -> Row {
     }
 }
 
-fn measure(point: &Point<'_>) -> anyhow::Result<Found> {
+fn measure(point: &RunParameters<'_>) -> anyhow::Result<RunResult> {
     let setup = Setup::zn540(POLICIES[point.policy].1);
-    let bed = Bed::new(&Setup {
+    let bed = TestBed::new(&Setup {
         model: Model::zn540().scaled(16, ZONE_BLOCKS),
         members: MEMBERS,
         stores: true,
@@ -123,11 +123,11 @@ fn measure(point: &Point<'_>) -> anyhow::Result<Found> {
         Ok::<_, DeviceError>((ZONES as u64 * (capacity - from) * BLOCK as u64) as f64 / 1e6 / took_s)
     })??;
     let efficiency = (ZONES as u64 * capacity) as f64 / bed.flash_blocks(ZONES) as f64;
-    Ok(Found { efficiency, mb_s })
+    Ok(RunResult { efficiency, mb_s })
 }
 
 /// Writes a part of each zone, in turns; each begins at another place of the set.
-async fn fill(bed: &Bed, set: &[u8], part: Range<u64>, request_blocks: u64) -> Result<(), DeviceError> {
+async fn fill(bed: &TestBed, set: &[u8], part: Range<u64>, request_blocks: u64) -> Result<(), DeviceError> {
     let blocks = (set.len() / BLOCK) as u64;
     let data = Buf::copy_of(&set[..blocks as usize * BLOCK]);
     let (array, mut waiting) = (&bed.array, VecDeque::<Completion>::new());
@@ -178,14 +178,15 @@ fn ratios(set: &Dataset) -> (f64, f64) {
 /// The result for a set, a policy and a scheme, with the largest requests.
 fn of<'f>(
     (set, policy, scheme): (&str, usize, usize),
-    points: &[Point<'_>],
-    found: &'f [Found],
-) -> Option<&'f Found> {
-    let fits = |point: &Point<'_>| point.set.name == set && (point.policy, point.scheme) == (policy, scheme);
+    points: &[RunParameters<'_>],
+    found: &'f [RunResult],
+) -> Option<&'f RunResult> {
+    let fits =
+        |point: &RunParameters<'_>| point.set.name == set && (point.policy, point.scheme) == (policy, scheme);
     points.iter().zip(found).filter(|(point, _)| fits(point)).map(|(_, found)| found).next_back()
 }
 
-fn table(sets: &[Dataset], points: &[Point<'_>], found: &[Found]) -> Table {
+fn table(sets: &[Dataset], points: &[RunParameters<'_>], found: &[RunResult]) -> Table {
     let mut header = vec!["data set".to_string(), "ratio".into(), "ratio of its parity".into()];
     let columns: Vec<(usize, usize)> = (0..POLICIES.len())
         .flat_map(|policy| (0..SYSTEMS.len()).map(move |scheme| (policy, scheme)))
@@ -205,7 +206,7 @@ fn table(sets: &[Dataset], points: &[Point<'_>], found: &[Found]) -> Table {
     table
 }
 
-fn plot(policy: usize, sets: &[Dataset], points: &[Point<'_>], found: &[Found]) -> Plot {
+fn plot(policy: usize, sets: &[Dataset], points: &[RunParameters<'_>], found: &[RunResult]) -> Plot {
     let places: Vec<&str> = sets.iter().map(|set| set.name.as_str()).collect();
     let line = |scheme: usize| {
         let value =
@@ -243,7 +244,7 @@ mod tests {
     fn array_parity_takes_fifth_and_compresses_like_data() {
         let set = set(false);
         let efficiency = |policy, scheme| {
-            measure(&Point { set: &set, policy, scheme, request_kib: 64 }).unwrap().efficiency
+            measure(&RunParameters { set: &set, policy, scheme, request_kib: 64 }).unwrap().efficiency
         };
         for (policy, (name, _)) in POLICIES.iter().enumerate() {
             let (base, braid) = (efficiency(policy, 0), efficiency(policy, 2));

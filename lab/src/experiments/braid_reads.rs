@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     datasets::Dataset,
-    figure::{Claim, Figure, Kind, Plot, Row},
+    figure::{Claim, ClaimKind, Figure, Plot, Row},
     work,
 };
 use anyhow::Context;
@@ -46,7 +46,7 @@ const ZONE_BLOCKS: u64 = 1024;
 
 /// Parameters of a run.
 #[derive(Clone, Copy)]
-struct Point {
+struct ReadParameters {
     system: &'static str,
     scheme: Scheme,
     sequential: bool,
@@ -75,20 +75,27 @@ fn braid_reads(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         for (system, scheme) in SYSTEMS {
             for (request_blocks, depth) in sizes.iter().flat_map(|size| depths.iter().map(|d| (*size, *d))) {
                 for expand_us in [Timing::pm1731a().expand_us, 0.0] {
-                    points.push(Point { system, scheme, sequential, request_blocks, depth, expand_us });
+                    points.push(ReadParameters {
+                        system,
+                        scheme,
+                        sequential,
+                        request_blocks,
+                        depth,
+                        expand_us,
+                    });
                 }
             }
         }
     }
     let speeds = work::each("reads", &points, |point| mb_s(&set, point))?;
-    let found: Vec<(Point, f64)> = points.into_iter().zip(speeds).collect();
+    let found: Vec<(ReadParameters, f64)> = points.into_iter().zip(speeds).collect();
     figure.rows = found.iter().filter(|(point, _)| point.expand_us > 0.0).map(row).collect();
     figure.plots.extend(plots(&found));
     figure.claims.push(claim(&found));
     Ok(figure)
 }
 
-fn row((point, mb_s): &(Point, f64)) -> Row {
+fn row((point, mb_s): &(ReadParameters, f64)) -> Row {
     Row {
         system: point.system.into(),
         host: "free".into(),
@@ -106,7 +113,7 @@ fn order(sequential: bool) -> &'static str {
 }
 
 /// A drive with the set on it, and its number of blocks.
-fn written(set: &Dataset, point: &Point, clock: &Clock) -> anyhow::Result<(TimedDrive, u64)> {
+fn written(set: &Dataset, point: &ReadParameters, clock: &Clock) -> anyhow::Result<(TimedDrive, u64)> {
     let blocks = (set.bytes.len() / PAGE * PAGE / BLOCK) as u64;
     let zones = blocks.div_ceil(ZONE_BLOCKS) as u32;
     let geometry: Geometry = Model::pm1731a().scaled(zones, ZONE_BLOCKS).geometry;
@@ -122,7 +129,7 @@ fn written(set: &Dataset, point: &Point, clock: &Clock) -> anyhow::Result<(Timed
 }
 
 /// Throughput of a point: with at least four times the requests of a zone.
-fn mb_s(set: &Dataset, point: &Point) -> anyhow::Result<f64> {
+fn mb_s(set: &Dataset, point: &ReadParameters) -> anyhow::Result<f64> {
     let clock = Clock::new();
     let (drive, blocks) = written(set, point, &clock)?;
     let (places, mut rng) = (blocks / point.request_blocks, Rng::new(7));
@@ -150,17 +157,17 @@ fn mb_s(set: &Dataset, point: &Point) -> anyhow::Result<f64> {
 }
 
 /// Ratios of Braid to Balloon with otherwise equal parameters, each with Braid's point.
-fn gains(found: &[(Point, f64)]) -> Vec<(Point, f64)> {
-    let key = |p: &Point| (p.sequential, p.request_blocks, p.depth, p.expand_us > 0.0);
+fn gains(found: &[(ReadParameters, f64)]) -> Vec<(ReadParameters, f64)> {
+    let key = |p: &ReadParameters| (p.sequential, p.request_blocks, p.depth, p.expand_us > 0.0);
     let of = |system: &'static str| found.iter().filter(move |(point, _)| point.system == system);
-    let gain = |(point, mb_s): &(Point, f64)| {
+    let gain = |(point, mb_s): &(ReadParameters, f64)| {
         let other = of("balloon").find(|(other, _)| key(other) == key(point))?;
         Some((*point, mb_s / other.1))
     };
     of("braid").filter_map(gain).collect()
 }
 
-fn claim(found: &[(Point, f64)]) -> Claim {
+fn claim(found: &[(ReadParameters, f64)]) -> Claim {
     let best = |idealised: bool| {
         let gains = gains(found);
         let sequential = gains.iter().filter(|(p, _)| p.sequential && (p.expand_us == 0.0) == idealised);
@@ -171,10 +178,10 @@ fn claim(found: &[(Point, f64)]) -> Claim {
          engines that take no time it is {:.2}.",
         best(true)
     );
-    Claim::factor("sequential reads, Braid to Balloon, at best", 2.24, best(false), why).is(Kind::Guess)
+    Claim::factor("sequential reads, Braid to Balloon, at best", 2.24, best(false), why).is(ClaimKind::Guess)
 }
 
-fn plots(found: &[(Point, f64)]) -> Vec<Plot> {
+fn plots(found: &[(ReadParameters, f64)]) -> Vec<Plot> {
     let mut depths: Vec<u32> = found.iter().map(|(point, _)| point.depth).collect();
     depths.sort_unstable();
     depths.dedup();
@@ -210,8 +217,11 @@ mod tests {
         let mb_s = |system: usize, request_blocks| {
             let (system, scheme) = SYSTEMS[system];
             let (sequential, depth, expand_us) = (true, 1, 7.0);
-            super::mb_s(&set, &Point { system, scheme, sequential, request_blocks, depth, expand_us })
-                .unwrap()
+            super::mb_s(
+                &set,
+                &ReadParameters { system, scheme, sequential, request_blocks, depth, expand_us },
+            )
+            .unwrap()
         };
         let (base, braid) = (mb_s(0, 16), mb_s(2, 16));
         assert!(braid > 1.3 * base, "{braid} {base}");
@@ -221,8 +231,8 @@ mod tests {
         assert_eq!(gains.iter().map(|(_, gain)| *gain).collect::<Vec<_>>(), [1.5]);
     }
 
-    fn point(system: &'static str) -> Point {
+    fn point(system: &'static str) -> ReadParameters {
         let (sequential, request_blocks, depth, expand_us) = (true, 4, 1, 7.0);
-        Point { system, scheme: Scheme::Base, sequential, request_blocks, depth, expand_us }
+        ReadParameters { system, scheme: Scheme::Base, sequential, request_blocks, depth, expand_us }
     }
 }

@@ -6,9 +6,9 @@ use super::{
     ycsb::{operations, row},
 };
 use crate::{
-    apps::ycsb::{self, Options, Ran, Workload},
+    apps::ycsb::{self, ClientResult, Options, Workload},
     datasets::Dataset,
-    figure::{Claim, Figure, Kind, Plot, Row},
+    figure::{Claim, ClaimKind, Figure, Plot, Row},
     work,
 };
 use emu::{
@@ -66,7 +66,7 @@ fn measure(set: &Dataset, scheme: Scheme, workload: Workload, ms: u64) -> anyhow
     let ssd = Rc::new(RefCell::new(Ssd::new(geometry, media)));
     let drive: Rc<dyn ZonedDevice> = Rc::new(TimedDrive::new(ssd, &Timing::zn540(), &clock, Some(1)));
     let bytes = &set.bytes[..set.bytes.len() / PAGE * PAGE];
-    let ran: Vec<Ran> = ycsb::run((&clock, &runtime), &[(drive, options)], (WARM_MS, ms), bytes)?;
+    let ran: Vec<ClientResult> = ycsb::run((&clock, &runtime), &[(drive, options)], (WARM_MS, ms), bytes)?;
     Ok(row(workload, &ran.iter().collect::<Vec<_>>(), ms))
 }
 
@@ -90,7 +90,7 @@ fn claims(rows: &[Row], (named, _, paper): &(&str, &str, f64)) -> Vec<Claim> {
             gain(rows, "base", workloads)
         );
         let what = format!("{named}: {what}, Braid to Balloon");
-        Claim::factor(what, paper, gain(rows, "balloon", workloads), why).is(Kind::Guess)
+        Claim::factor(what, paper, gain(rows, "balloon", workloads), why).is(ClaimKind::Guess)
     };
     let mut claims = vec![claim("mean of six workloads", *paper, &Workload::ALL)];
     if *named == SETS[0].0 {

@@ -2,11 +2,11 @@
 
 use super::{
     Effort, Experiment,
-    ycsb::{Case, THREADS, Zoning, operations, rows},
+    ycsb::{THREADS, YcsbCase, Zoning, operations, rows},
 };
 use crate::{
     apps::ycsb::Workload,
-    figure::{Claim, Figure, Kind, Operations, Row},
+    figure::{Claim, ClaimKind, Figure, Operations, Row},
 };
 
 pub const DB_BENCH: Experiment = Experiment {
@@ -52,7 +52,7 @@ fn latest(found: &Operations) -> f64 {
 
 fn db_bench(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let second_ms = if effort == Effort::Quick { 20 } else { 1000 };
-    let case = |workloads, namespaces, zoning, (warm_s, s): (u64, u64)| Case {
+    let case = |workloads, namespaces, zoning, (warm_s, s): (u64, u64)| YcsbCase {
         workloads,
         namespaces,
         zoning,
@@ -91,7 +91,7 @@ fn db_bench(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     ];
     let mut figure = this.figure(METHOD);
     let claim = |(what, paper, ours, why): (&str, f64, f64, &str)| {
-        Claim::factor(format!("Fig. {what}"), paper, ours, why).is(Kind::Guess)
+        Claim::factor(format!("Fig. {what}"), paper, ours, why).is(ClaimKind::Guess)
     };
     figure.claims = claims.map(claim).into();
     figure.rows = found.concat();

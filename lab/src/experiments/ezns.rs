@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Row, Table},
     load::{self, Job, Window},
     static_zones::StaticZones,
-    tenants::{Below, Does, Tenants, Work, Worker, drive, drive_of, fill, in_all},
+    tenants::{DeviceBelow, Tenants, Worker, WorkerRequests, WorkerResult, drive, drive_of, fill, in_all},
     work,
 };
 use emu::{clock::Clock, timing::Timing};
@@ -54,9 +54,9 @@ const TO_MS: u64 = 1600;
 
 /// Fig. 26: `count` writers of 512 KiB, one request each, in zones of their own.
 fn writers(count: u32, essential: u32, most: u32) -> anyhow::Result<(f64, f64)> {
-    let tenants = Tenants::new(Below::Drive, allowing(most), &[spec("one", essential, 16)])?;
+    let tenants = Tenants::new(DeviceBelow::Drive, allowing(most), &[spec("one", essential, 16)])?;
     let workers: Vec<Worker> =
-        (0..count).map(|zone| Worker::new(0, vec![zone], Does::Write, 512, 1)).collect();
+        (0..count).map(|zone| Worker::new(0, vec![zone], WorkerRequests::Write, 512, 1)).collect();
     let work = tenants.run(&workers, TO_MS)?;
     Ok(in_all(&work, FROM_MS, TO_MS))
 }
@@ -81,7 +81,7 @@ fn overdrive(figure: &mut Figure) -> anyhow::Result<()> {
     }
     for ((count, paper), pair) in counts.iter().zip([2.0, 1.0, 1.0]).zip(found.chunks(2)) {
         let what = format!("Fig. 26: v-zone to static zone, {count} writers");
-        figure.claims.push(Claim::factor(what, paper, pair[0].0 / pair[1].0, "").is(Kind::Construction));
+        figure.claims.push(Claim::factor(what, paper, pair[0].0 / pair[1].0, "").is(ClaimKind::Construction));
     }
     Ok(())
 }
@@ -94,14 +94,14 @@ const GO_ON_S: u64 = 80;
 /// Fig. 27 and 28: throughput and spare zones of each namespace, by second.
 fn lending(figure: &mut Figure) -> anyhow::Result<()> {
     let specs = ["NS1", "NS2", "NS3", "NS4"].map(|name| spec(name, 2, 16));
-    let tenants = Tenants::new(Below::Drive, allowing(256), &specs)?;
+    let tenants = Tenants::new(DeviceBelow::Drive, allowing(256), &specs)?;
     let mut workers = Vec::new();
     for tenant in 0..4 {
         let count = if tenant == 3 { 8 } else { 2 };
         for writer in 0..count {
             let zones = vec![2 * writer % 16, (2 * writer + 1) % 16];
             let idle_ms = if tenant == 3 { (0, 0) } else { (STOP_S * 1000, GO_ON_S * 1000) };
-            workers.push(Worker { idle_ms, ..Worker::new(tenant, zones, Does::Write, 512, 1) });
+            workers.push(Worker { idle_ms, ..Worker::new(tenant, zones, WorkerRequests::Write, 512, 1) });
         }
     }
     let spares = tenants.watch_spares(SECONDS);
@@ -141,7 +141,7 @@ fn lending(figure: &mut Figure) -> anyhow::Result<()> {
     ));
     let what = "Fig. 27: MB/s of NS4 while others are idle";
     let why = "what the drive writes in all, as it is calibrated";
-    figure.claims.push(Claim::share(what, 2300.0, best, why).is(Kind::Construction));
+    figure.claims.push(Claim::share(what, 2300.0, best, why).is(ClaimKind::Construction));
     let after = most(SECONDS - 2..SECONDS);
     figure.claims.push(Claim::below(
         "Fig. 28: spares of NS4 ten seconds after the others go on, over those before",
@@ -160,7 +160,7 @@ fn lending(figure: &mut Figure) -> anyhow::Result<()> {
 /// Window of the measurement of Fig. 29, in ms.
 const FAIR_MS: (u64, u64) = (800, 1400);
 
-fn sum(work: &[Work]) -> f64 {
+fn sum(work: &[WorkerResult]) -> f64 {
     work.iter().map(|work| work.mb_s(FAIR_MS.0, FAIR_MS.1)).sum()
 }
 
@@ -175,14 +175,14 @@ fn readers(figure: &mut Figure) -> anyhow::Result<()> {
     tenants.fill(0, &[0, 1, 2, 3], 128)?;
     tenants.fill(1, &[0], 512)?;
     let mut workers: Vec<Worker> =
-        (0..4).map(|zone| Worker::new(0, vec![zone], Does::ReadInOrder(128), 128, 1)).collect();
-    workers.push(Worker::new(1, vec![0], Does::ReadInOrder(512), 128, 32));
+        (0..4).map(|zone| Worker::new(0, vec![zone], WorkerRequests::ReadInOrder(128), 128, 1)).collect();
+    workers.push(Worker::new(1, vec![0], WorkerRequests::ReadInOrder(512), 128, 32));
     let work = tenants.run(&workers, FAIR_MS.1)?;
     let (narrow, wide) = (sum(&work[..4]) / 4.0, sum(&work[4..]));
     let fair = |row| Row { paper_mb_s: Some(290.0), ..row };
     figure.rows.push(fair(row("29a: narrow, each", 4, 128, 1, narrow)));
     figure.rows.push(fair(row("29a: wide", 1, 128, 32, wide)));
-    let all_alike = |what, mb_s| Claim::share(what, 290.0, mb_s, ALIKE).is(Kind::Construction);
+    let all_alike = |what, mb_s| Claim::share(what, 290.0, mb_s, ALIKE).is(ClaimKind::Construction);
     figure.claims.push(all_alike("Fig. 29a: MB/s of a narrow zone", narrow));
     figure.claims.push(all_alike("Fig. 29a: MB/s of a wide zone 32 deep", wide));
     Ok(())
@@ -199,11 +199,11 @@ fn depth(period_us: u64) -> u32 {
 /// throughput of the former and of the latter, each with its drift.
 fn admitted(regular: u32, period_us: u64, admission: bool) -> anyhow::Result<[(f64, f64); 2]> {
     let specs = [spec("A", 8, 16), spec("B", 2, 1)];
-    let tenants = Tenants::regulated(Below::Drive, allowing(130), &specs, admission)?;
+    let tenants = Tenants::regulated(DeviceBelow::Drive, allowing(130), &specs, admission)?;
     let depth = depth(period_us);
-    let writer = |zone| Worker { period_us, ..Worker::new(0, vec![zone], Does::Write, 512, depth) };
+    let writer = |zone| Worker { period_us, ..Worker::new(0, vec![zone], WorkerRequests::Write, 512, depth) };
     let mut workers: Vec<Worker> = (0..regular).map(writer).collect();
-    workers.push(Worker::new(1, vec![0], Does::Write, 512, BUSY));
+    workers.push(Worker::new(1, vec![0], WorkerRequests::Write, 512, BUSY));
     let work = tenants.run(&workers, FAIR_MS.1)?;
     let (busy, others) = work.split_last().ok_or_else(|| anyhow::anyhow!("nothing was measured"))?;
     Ok([others, std::slice::from_ref(busy)].map(|work| in_all(work, FAIR_MS.0, FAIR_MS.1)))
@@ -234,10 +234,10 @@ fn busy_writer(figure: &mut Figure) -> anyhow::Result<()> {
         figure.claims.push(Claim::factor(what, paper, gain, CACHE));
     }
     figure.claims.push(
-        Claim::share("Fig. 29b, scenario 2: MB/s of all", 2304.3, all(2), DRIVE).is(Kind::Construction),
+        Claim::share("Fig. 29b, scenario 2: MB/s of all", 2304.3, all(2), DRIVE).is(ClaimKind::Construction),
     );
     figure.claims.push(
-        Claim::share("Fig. 29b, scenario 3: MB/s of all", 2997.7, all(4), DRIVE).is(Kind::Construction),
+        Claim::share("Fig. 29b, scenario 3: MB/s of all", 2997.7, all(4), DRIVE).is(ClaimKind::Construction),
     );
     // In the paper two zones alone are written with 2 · 42.6 MB/s: 32.5 is 76.3 % of one.
     let narrow = of(2, 1) / (2.0 * 42.6);
@@ -250,18 +250,21 @@ fn busy_writer(figure: &mut Figure) -> anyhow::Result<()> {
 fn mixed(figure: &mut Figure) -> anyhow::Result<()> {
     let play = |who: &[usize]| -> anyhow::Result<Vec<f64>> {
         let specs = [spec("A", 2, 16), spec("B", 2, 1), spec("C", 8, 16)];
-        let tenants = Tenants::new(Below::Drive, allowing(162), &specs)?;
+        let tenants = Tenants::new(DeviceBelow::Drive, allowing(162), &specs)?;
         let zones: Vec<u32> = (0..16).collect();
         tenants.fill(0, &zones, 64)?;
         let mut workers = Vec::new();
         for tenant in who {
             workers.extend(match tenant {
-                0 => zones.iter().map(|zone| Worker::new(0, vec![*zone], Does::Read(64), 128, 32)).collect(),
-                1 => vec![Worker::new(1, vec![0], Does::Write, 512, BUSY)],
+                0 => zones
+                    .iter()
+                    .map(|zone| Worker::new(0, vec![*zone], WorkerRequests::Read(64), 128, 32))
+                    .collect(),
+                1 => vec![Worker::new(1, vec![0], WorkerRequests::Write, 512, BUSY)],
                 _ => {
                     let regular = |zone: &u32| Worker {
                         period_us: 5000,
-                        ..Worker::new(2, vec![*zone], Does::Write, 512, 1)
+                        ..Worker::new(2, vec![*zone], WorkerRequests::Write, 512, 1)
                     };
                     zones.iter().map(regular).collect::<Vec<_>>()
                 }
@@ -303,7 +306,7 @@ fn read_us(
 ) -> anyhow::Result<f64> {
     let mib = device.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
     fill((clock, runtime), &*device, &[0], mib)?;
-    let (job, window) = (Job::new(load::Kind::Read, 0, 4, depth), Window::ms(READ_MS.0, READ_MS.1));
+    let (job, window) = (Job::new(load::RequestKind::Read, 0, 4, depth), Window::ms(READ_MS.0, READ_MS.1));
     Ok(load::run(runtime, &device, clock, &[job], window)?[0].mean_us())
 }
 
@@ -313,7 +316,7 @@ fn direct_and_through(depth: u32) -> anyhow::Result<[f64; 2]> {
     let below: Rc<dyn ZonedDevice> = Rc::new(drive(&clock, 1, 256));
     let zones = StaticZones::new(&runtime, below, (0, 1), (16, 1));
     let direct = read_us((&clock, &runtime), Rc::new(zones), depth)?;
-    let tenants = Tenants::new(Below::Drive, allowing(32), &[spec("one", 16, 1)])?;
+    let tenants = Tenants::new(DeviceBelow::Drive, allowing(32), &[spec("one", 16, 1)])?;
     let through = read_us((&tenants.clock, &tenants.runtime), Rc::new(tenants.list[0].clone()), depth)?;
     Ok([direct, through])
 }
@@ -342,7 +345,7 @@ fn overhead(figure: &mut Figure) -> anyhow::Result<()> {
         why,
     ));
     let what = "Fig. 40: reads 16 at a time and more, the most";
-    figure.claims.push(Claim::below(what, 1.14, most(many), why).is(Kind::Construction));
+    figure.claims.push(Claim::below(what, 1.14, most(many), why).is(ClaimKind::Construction));
     figure.tables.push(table);
     figure.plots.push(Plot::through("Fig. 40: random reads of 4 KiB", "depth", "µs", &values));
     Ok(())

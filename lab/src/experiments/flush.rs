@@ -1,7 +1,7 @@
 //! The cost of an explicit ZRWA flush (ZRAID §6.7).
 
 use super::{Effort, Experiment};
-use crate::figure::{Claim, Figure, Kind, Plot, Table};
+use crate::figure::{Claim, ClaimKind, Figure, Plot, Table};
 use anyhow::Context;
 use emu::{
     clock::Clock,
@@ -55,7 +55,8 @@ fn s67(this: &Experiment, _: Effort) -> anyhow::Result<Figure> {
     table.rows.push(vec!["mean latency, µs".into(), "6.8".into(), format!("{mean_us:.2}")]);
     figure.tables.push(table);
     figure.claims.push(
-        Claim::factor("mean latency to the published 6.8 µs", 1.0, mean_us / 6.8, "").is(Kind::Construction),
+        Claim::factor("mean latency to the published 6.8 µs", 1.0, mean_us / 6.8, "")
+            .is(ClaimKind::Construction),
     );
     let values: Vec<_> =
         (1..).zip(means_us).map(|(at, us)| ("mean latency here".to_string(), at, us)).collect();

@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment, best};
 use crate::{
-    bed::{Load, Setup, point},
     figure::{Figure, Plot, Row, Table},
     host::Host,
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 

@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Load, Setup, point},
-    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Row, Table},
     load::Window,
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 
@@ -113,14 +113,14 @@ fn claims(pairs: &[Pair], pause_us: u64) -> [Claim; 2] {
     let many = many.fold(f64::MAX, f64::min);
     [
         Claim::at_least(format!("zoneraid to ZRAID, pauses of {pause_us} µs, the least"), 1.0, worst, place)
-            .is(Kind::Goal),
+            .is(ClaimKind::Goal),
         Claim::at_least(
             format!("zoneraid to ZRAID, pauses of {pause_us} µs, the least with 24 requests a zone or more"),
             1.0,
             many,
             "",
         )
-        .is(Kind::Goal),
+        .is(ClaimKind::Goal),
     ]
 }
 

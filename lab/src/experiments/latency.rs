@@ -2,9 +2,9 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Load, Setup, point},
     figure::{Figure, Plot, Row, Table},
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 

@@ -3,7 +3,7 @@
 use super::{Effort, Experiment, braid::SOURCES};
 use crate::{
     datasets::{self, Dataset},
-    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Row, Table},
     work,
 };
 use anyhow::{Context, ensure};
@@ -14,7 +14,7 @@ use emu::ssd::{
 use engine::{
     buf::{BLOCK, Buf},
     runtime::Runtime,
-    volume::{Behaviour, Codec, CreateOptions, Level, Unit, Volume},
+    volume::{Codec, Level, Unit, Volume, VolumeCreateOptions, VolumeOptions},
     zone::ZoneIndex,
 };
 use std::{cell::RefCell, rc::Rc};
@@ -30,32 +30,32 @@ count, and so does what waits in the drive's buffer, as it is. One drive: parity
 (braid-array).";
 
 /// The stacks: name, the volume's compression and its unit in bytes, and whether the drive compresses.
-const STACKS: [(&str, Host, usize, bool); 10] = [
-    ("none", Host::Off, BLOCK, false),
-    ("host", Host::Lz4, BLOCK, false),
-    ("drive", Host::Off, BLOCK, true),
-    ("both", Host::Lz4, BLOCK, true),
-    ("host-zstd", Host::Zstd, BLOCK, false),
-    ("both-zstd", Host::Zstd, BLOCK, true),
-    ("host-16k", Host::Lz4, 4 * BLOCK, false),
-    ("host-64k", Host::Lz4, 16 * BLOCK, false),
-    ("host-zstd-16k", Host::Zstd, 4 * BLOCK, false),
-    ("host-zstd-64k", Host::Zstd, 16 * BLOCK, false),
+const STACKS: [(&str, HostCompression, usize, bool); 10] = [
+    ("none", HostCompression::Off, BLOCK, false),
+    ("host", HostCompression::Lz4, BLOCK, false),
+    ("drive", HostCompression::Off, BLOCK, true),
+    ("both", HostCompression::Lz4, BLOCK, true),
+    ("host-zstd", HostCompression::Zstd, BLOCK, false),
+    ("both-zstd", HostCompression::Zstd, BLOCK, true),
+    ("host-16k", HostCompression::Lz4, 4 * BLOCK, false),
+    ("host-64k", HostCompression::Lz4, 16 * BLOCK, false),
+    ("host-zstd-16k", HostCompression::Zstd, 4 * BLOCK, false),
+    ("host-zstd-64k", HostCompression::Zstd, 16 * BLOCK, false),
 ];
 
 #[derive(Clone, Copy, PartialEq)]
-enum Host {
+enum HostCompression {
     Off,
     Lz4,
     Zstd,
 }
 
-impl Host {
+impl HostCompression {
     fn codec(self) -> Option<Codec> {
         match self {
-            Host::Off => None,
-            Host::Lz4 => Some(Codec::Lz4),
-            Host::Zstd => Level::new(1).map(Codec::Zstd),
+            HostCompression::Off => None,
+            HostCompression::Lz4 => Some(Codec::Lz4),
+            HostCompression::Zstd => Level::new(1).map(Codec::Zstd),
         }
     }
 }
@@ -69,7 +69,7 @@ const WRITE_BLOCKS: usize = 64;
 const GOAL: f64 = 1.15;
 
 /// A set, and its ratios with the stacks.
-struct Found {
+struct SetRatios {
     name: String,
     ratios: Vec<f64>,
     /// With LZ4 over units of 4, 16 and 64 KiB, packed without gaps.
@@ -104,18 +104,18 @@ fn layers(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-fn measure(set: &Dataset) -> anyhow::Result<Found> {
+fn measure(set: &Dataset) -> anyhow::Result<SetRatios> {
     let ratio = |(_, host, unit, drive): &(_, _, _, _)| ratio(set, (*host, *unit), *drive);
     let ratios = STACKS.iter().map(ratio).collect::<anyhow::Result<_>>()?;
     let ideal = [BLOCK, PAGE, 4 * PAGE].map(|unit| {
         let stored: usize = set.bytes.chunks_exact(unit).map(|unit| compress(unit).len()).sum();
         (set.bytes.len() / unit * unit) as f64 / stored.max(1) as f64
     });
-    Ok(Found { name: set.name.clone(), ratios, ideal })
+    Ok(SetRatios { name: set.name.clone(), ratios, ideal })
 }
 
 /// Writes a set to a volume, and reads it back; gives bytes per byte of flash.
-fn ratio(set: &Dataset, (host, unit): (Host, usize), compresses: bool) -> anyhow::Result<f64> {
+fn ratio(set: &Dataset, (host, unit): (HostCompression, usize), compresses: bool) -> anyhow::Result<f64> {
     let geometry = Model::pm1731a().scaled(ZONES, ZONE_BLOCKS).geometry;
     let ssd = match compresses {
         true => {
@@ -129,9 +129,14 @@ fn ratio(set: &Dataset, (host, unit): (Host, usize), compresses: bool) -> anyhow
     let blocks = set.bytes.len() / BLOCK;
     let work = async {
         let unit = Unit::from_bytes(unit as u64).context("there is no such unit")?;
-        let options = CreateOptions { uuid: [1; 16], codec: host.codec(), unit, ..CreateOptions::default() };
+        let options = VolumeCreateOptions {
+            uuid: [1; 16],
+            codec: host.codec(),
+            unit,
+            ..VolumeCreateOptions::default()
+        };
         Volume::create(device.clone(), options).await?;
-        let volume = Volume::open(&runtime, device, Behaviour::default()).await?;
+        let volume = Volume::open(&runtime, device, VolumeOptions::default()).await?;
         for (number, piece) in set.bytes[..blocks * BLOCK].chunks(WRITE_BLOCKS * BLOCK).enumerate() {
             volume.write((number * WRITE_BLOCKS) as u64, &Buf::copy_of(piece), false).await?;
         }
@@ -162,8 +167,8 @@ fn flash_blocks(ssd: &Ssd, zone: ZoneIndex) -> u64 {
     }
 }
 
-fn claim(found: &[Found]) -> Claim {
-    let gain = |found: &Found| found.ratios[3] / found.ratios[1].max(found.ratios[2]);
+fn claim(found: &[SetRatios]) -> Claim {
+    let gain = |found: &SetRatios| found.ratios[3] / found.ratios[1].max(found.ratios[2]);
     let enough = found.iter().filter(|found| gain(found) >= GOAL).count();
     let gains: Vec<String> = found.iter().map(|found| format!("{} {:.2}", found.name, gain(found))).collect();
     let why = format!(
@@ -171,10 +176,10 @@ fn claim(found: &[Found]) -> Claim {
         gains.join(", ")
     );
     let what = "both layers to the better one alone, sets on which that is worth it";
-    Claim::at_least(what, 0.5, enough as f64 / found.len() as f64, why).is(Kind::Goal)
+    Claim::at_least(what, 0.5, enough as f64 / found.len() as f64, why).is(ClaimKind::Goal)
 }
 
-fn units(found: &[Found]) -> Table {
+fn units(found: &[SetRatios]) -> Table {
     let header = [
         "data set",
         "4 KiB",

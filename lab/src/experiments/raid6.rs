@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Load, Setup, point},
     figure::{Figure, Plot, Row, Table},
     report,
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 

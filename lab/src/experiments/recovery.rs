@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Setup},
-    figure::{Claim, Figure, Kind, Plot, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Table},
     stream::Stream,
     system::System,
+    test_bed::{Setup, TestBed},
     work,
 };
 use emu::{ssd::Model, timing::Timing};
@@ -34,7 +34,7 @@ fn recovery(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let points: Vec<(System, u64)> =
         written.iter().flat_map(|mib| SYSTEMS.map(|system| (system, *mib))).collect();
     let found = work::each(this.name, &points, |(system, mib)| {
-        let bed = Bed::new(&setup(*system))?;
+        let bed = TestBed::new(&setup(*system))?;
         let stream = |zone| Stream { zone, unit_kib: 8, units: 1..2, mib: *mib, ..Stream::default() };
         let left = bed.write_streams(&(0..4).map(stream).collect::<Vec<_>>())?;
         let logged = left.written.logged_parity + left.written.headers;
@@ -79,7 +79,7 @@ fn recovery(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
             last.0, last.1
         );
         let claim = Claim::factor("recovery, RAIZN's time to Zebra's", 14.2, at_half, why);
-        figure.claims = vec![claim.is(Kind::Guess)];
+        figure.claims = vec![claim.is(ClaimKind::Guess)];
     }
     Ok(figure)
 }

@@ -2,11 +2,11 @@
 
 use super::{Effort, Experiment, gain};
 use crate::{
-    bed::{Load, Setup, point},
     figure::{Figure, Plot, Row, Table},
     host::Host,
-    serial::Section,
+    serial_section::Section,
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 

@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment, zebra::large};
 use crate::{
-    bed::{Load, Setup, point},
     figure::{Figure, Plot, Table},
     host::Host,
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 use emu::timing::{Timing, ZrwaMedium};
@@ -21,9 +21,9 @@ points of the figures above, on the host with mq-deadline; a ratio that moves wi
 Active zones of the PM1731a (256 in eZNS, 384 in ZRAID) are no limit of any of them.";
 
 /// A guessed parameter, and how to scale it.
-type Guess = (&'static str, fn(&mut Setup, f64));
+type GuessedParameter = (&'static str, fn(&mut Setup, f64));
 
-const GUESSES: [Guess; 7] = [
+const GUESSES: [GuessedParameter; 7] = [
     ("write buffer", |setup, by| {
         setup.timing.write_buffer_kib = (setup.timing.write_buffer_kib as f64 * by) as u64;
     }),
@@ -72,7 +72,7 @@ const RATIOS: [Ratio; 8] = [
 
 fn sensitivity(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let ratios = if effort == Effort::Quick { &RATIOS[..1] } else { &RATIOS[..] };
-    let changes: Vec<(Guess, f64)> =
+    let changes: Vec<(GuessedParameter, f64)> =
         GUESSES.iter().flat_map(|guess| [0.5, 2.0].map(|by| (*guess, by))).collect();
     let mut points = Vec::new();
     for ratio in ratios {

@@ -2,9 +2,9 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Setup},
     figure::{Figure, Plot, Table},
     system::System,
+    test_bed::{Setup, TestBed},
     work,
 };
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::ZonedDevice,
     runtime::Runtime,
-    volume::{Behaviour, CreateOptions, Volume},
+    volume::{Volume, VolumeCreateOptions, VolumeOptions},
 };
 use std::{collections::BTreeSet, rc::Rc};
 
@@ -27,7 +27,7 @@ these pages, a flush, and the power was cut. 'Array' is the time of its assembly
 since the last one take half of the map's budget of 128 MiB a TiB, which is 25,000 pages a TiB, or when four zones are full.";
 
 /// Times of a start.
-struct Started {
+struct StartTimes {
     array_ms: f64,
     cut_ms: f64,
     stop_ms: f64,
@@ -76,12 +76,12 @@ fn start(this: &Experiment, effort: Effort) -> Result<Figure> {
     Ok(figure)
 }
 
-fn one(tib: u64, pages: u64) -> Result<Started> {
-    let bed = Bed::new(&setup(tib))?;
+fn one(tib: u64, pages: u64) -> Result<StartTimes> {
+    let bed = TestBed::new(&setup(tib))?;
     let mut rng = Rng::new(tib + pages);
     bed.run(Volume::create(
         bed.array.clone(),
-        CreateOptions { uuid: [1; 16], blocks: Some(tib << 28), ..CreateOptions::default() },
+        VolumeCreateOptions { uuid: [1; 16], blocks: Some(tib << 28), ..VolumeCreateOptions::default() },
     ))??;
     let (_, volume) = open(&bed.runtime, &bed.clock, &bed.array)?;
     let places = (volume.blocks() / APART) - 1;
@@ -112,13 +112,13 @@ fn one(tib: u64, pages: u64) -> Result<Started> {
     stopped.context("stopping the volume never ends")??;
     drop(volume);
     let (stop_ms, _) = open(&again.runtime, &again.clock, &again.array)?;
-    Ok(Started { array_ms: again.took_us / 1e3, cut_ms, stop_ms, read_mib })
+    Ok(StartTimes { array_ms: again.took_us / 1e3, cut_ms, stop_ms, read_mib })
 }
 
 /// Opens the volume on a device; gives the time in ms.
 fn open(runtime: &Runtime, clock: &Clock, device: &Rc<dyn ZonedDevice>) -> Result<(f64, Volume)> {
     let before = clock.now_ns();
-    let opened = Volume::open(runtime, device.clone(), Behaviour::default());
+    let opened = Volume::open(runtime, device.clone(), VolumeOptions::default());
     let volume = runtime.block_on(opened, || clock.advance()).context("opening the volume never ends")??;
     Ok(((clock.now_ns() - before) as f64 / 1e6, volume))
 }

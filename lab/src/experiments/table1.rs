@@ -2,9 +2,9 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Setup},
-    figure::{Claim, Figure, Kind, Plot, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Table},
     system::System,
+    test_bed::{Setup, TestBed},
     work,
 };
 use anyhow::Context;
@@ -44,7 +44,7 @@ paper, without one fewer.";
 
 /// Failure rate from 0 to 1, and the mean loss per failure, in KB.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct LossResult {
     rate: f64,
     lost_kb: f64,
 }
@@ -60,7 +60,7 @@ fn table1(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let lost = work::each(this.name, &points, |(consistency, pause_us, run)| {
         one_run(*consistency, *pause_us, *run)
     })?;
-    let found: Vec<Found> = lost.chunks(runs as usize).map(summary).collect();
+    let found: Vec<LossResult> = lost.chunks(runs as usize).map(summary).collect();
     let header =
         ["policy", "failures, paper", "no pause", "200 µs", "loss in each, paper", "no pause", "200 µs"];
     let mut table = Table::new(format!("{runs} runs each"), &header);
@@ -73,8 +73,8 @@ fn table1(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     }
     let mut figure = this.figure(METHOD);
     figure.tables.push(table);
-    type Shown = (&'static str, &'static str, fn(&Found) -> f64, fn(&Policy) -> f64);
-    let shown: [Shown; 2] = [
+    type TableColumn = (&'static str, &'static str, fn(&LossResult) -> f64, fn(&Policy) -> f64);
+    let shown: [TableColumn; 2] = [
         ("Failures, without a pause", "% of runs", |found| found.rate * 100.0, |paper| paper.2),
         ("Loss in each failure, without a pause", "KB", |found| found.lost_kb, |paper| paper.3),
     ];
@@ -88,8 +88,8 @@ fn table1(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     if let [stripe, _, chunk, _, log, log_paused] = found[..] {
         let survives = 1.0 - log.rate.max(log_paused.rate);
         figure.claims = vec![
-            Claim::share("failures, stripe-based, %", 76.0, stripe.rate * 100.0, PAUSE).is(Kind::Guess),
-            Claim::share("failures, chunk-based, %", 53.0, chunk.rate * 100.0, PAUSE).is(Kind::Guess),
+            Claim::share("failures, stripe-based, %", 76.0, stripe.rate * 100.0, PAUSE).is(ClaimKind::Guess),
+            Claim::share("failures, chunk-based, %", 53.0, chunk.rate * 100.0, PAUSE).is(ClaimKind::Guess),
             Claim::share("loss in a failure, stripe-based, KB", 134.2, stripe.lost_kb, ""),
             Claim::share("loss in a failure, chunk-based, KB", 32.5, chunk.lost_kb, ""),
             Claim::factor(
@@ -99,16 +99,16 @@ fn table1(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
                 "",
             ),
             Claim::factor("runs that survive with the write-pointer log", 1.0, survives, "")
-                .is(Kind::Construction),
+                .is(ClaimKind::Construction),
         ];
     }
     Ok(figure)
 }
 
-fn summary(lost_blocks: &[u64]) -> Found {
+fn summary(lost_blocks: &[u64]) -> LossResult {
     let failed: Vec<u64> = lost_blocks.iter().copied().filter(|lost| *lost > 0).collect();
     let lost_kb = failed.iter().sum::<u64>() as f64 * 4.0 / failed.len().max(1) as f64;
-    Found { rate: failed.len() as f64 / lost_blocks.len() as f64, lost_kb }
+    LossResult { rate: failed.len() as f64 / lost_blocks.len() as f64, lost_kb }
 }
 
 /// One run; gives the number of acknowledged blocks that were lost.
@@ -116,7 +116,7 @@ fn one_run(consistency: Consistency, pause_us: u64, run: u64) -> anyhow::Result<
     let mut rng = Rng::new(run);
     let model = Model::zn540().scaled(8, 16 << 8);
     let setup = Setup { model, consistency, stores: true, seed: Some(run), ..Setup::zn540(System::Zraid) };
-    let bed = Bed::new(&setup)?;
+    let bed = TestBed::new(&setup)?;
     let acknowledged = Rc::new(Cell::new(0));
     let (array, clock, done, mut sizes) =
         (bed.array.clone(), bed.clock.clone(), acknowledged.clone(), rng.fork());

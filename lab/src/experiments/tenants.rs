@@ -2,8 +2,8 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    figure::{Figure, Plot, Promised, Row, Table, Tenancy},
-    tenants::{Below, Does, Tenants, Work, Worker, in_all},
+    figure::{Figure, Plot, PromiseResult, Row, Table, Tenancy},
+    tenants::{DeviceBelow, Tenants, Worker, WorkerRequests, WorkerResult, in_all},
     work,
 };
 use engine::{
@@ -36,8 +36,8 @@ const END_MS: u64 = 750;
 const MAX_ACTIVE: u32 = 384;
 
 /// A device with fewer active zones, since it aggregates eight zones of its drives, gives each tenant fewer.
-fn specs(below: Below, count: u32) -> Vec<Spec> {
-    let (essential, floors) = if below == Below::Drive { (2, 160) } else { (1, 32) };
+fn specs(below: DeviceBelow, count: u32) -> Vec<Spec> {
+    let (essential, floors) = if below == DeviceBelow::Drive { (2, 160) } else { (1, 32) };
     let zones = (floors / essential / count).min(16);
     let spec = |number| Spec {
         name: format!("tenant{number}"),
@@ -59,7 +59,7 @@ fn fairness(shares: &[f64]) -> (f64, f64) {
     (jain, error)
 }
 
-fn total(work: &[Work]) -> f64 {
+fn total(work: &[WorkerResult]) -> f64 {
     work.iter().map(|work| work.mb_s(SETTLED_MS, END_MS)).sum()
 }
 
@@ -67,12 +67,13 @@ fn total(work: &[Work]) -> f64 {
 const QUIET_MIB: u64 = 256;
 
 /// The p99.9 of the quiet tenant, and the throughput of the others in MB/s.
-fn quiet(below: Below, count: u32, loud: bool, still: bool) -> anyhow::Result<(f64, f64)> {
+fn quiet(below: DeviceBelow, count: u32, loud: bool, still: bool) -> anyhow::Result<(f64, f64)> {
     let tenants = Tenants::new(below, MAX_ACTIVE, &specs(below, count))?;
     tenants.fill(0, &[0, 1], QUIET_MIB)?;
-    let mut workers = vec![Worker::new(0, vec![0, 1], Does::Read(QUIET_MIB), 4, (!still) as u32)];
+    let mut workers = vec![Worker::new(0, vec![0, 1], WorkerRequests::Read(QUIET_MIB), 4, (!still) as u32)];
     if loud {
-        let writer = |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], Does::Write, 128, 4);
+        let writer =
+            |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], WorkerRequests::Write, 128, 4);
         workers.extend((1..count).flat_map(|tenant| (0..4).map(move |zone| writer(tenant, zone))));
     }
     let work = tenants.run(&workers, END_MS)?;
@@ -91,11 +92,11 @@ const QUIET_MS: u64 = 1200;
 const FOUR: u32 = 4;
 
 fn hungry(tenant: u32, kib: u64, idle_ms: (u64, u64)) -> impl Iterator<Item = Worker> {
-    let writer = move |zone| Worker::new(tenant as usize, vec![zone], Does::Write, kib, 4);
+    let writer = move |zone| Worker::new(tenant as usize, vec![zone], WorkerRequests::Write, kib, 4);
     (0..4).map(move |zone| Worker { idle_ms, ..writer(zone) })
 }
 
-fn promised_to_first(below: Below, qos: Qos) -> anyhow::Result<Tenants> {
+fn promised_to_first(below: DeviceBelow, qos: Qos) -> anyhow::Result<Tenants> {
     let mut specs = specs(below, FOUR);
     specs[0].qos = qos;
     Tenants::new(below, MAX_ACTIVE, &specs)
@@ -103,14 +104,14 @@ fn promised_to_first(below: Below, qos: Qos) -> anyhow::Result<Tenants> {
 
 /// Effects of a floor of `mb_s` MB/s, 0 for none, of one of four otherwise equal tenants: its throughput, and that of
 /// the others; that of the others while it is idle; the ms until it has its floor again.
-fn floor(below: Below, kib: u64, mb_s: f64) -> anyhow::Result<[f64; 4]> {
+fn floor(below: DeviceBelow, kib: u64, mb_s: f64) -> anyhow::Result<[f64; 4]> {
     let floors = Rates { requests: 0, blocks: (mb_s * 1e6 / BLOCK as f64) as u32 };
     let tenants = promised_to_first(below, Qos { floors, ..Qos::default() })?;
     let all = |tenant| hungry(tenant, kib, if tenant == 0 { IDLE_MS } else { (0, 0) });
     let workers: Vec<Worker> = (0..FOUR).flat_map(all).collect();
     let work = tenants.run(&workers, FLOORED_MS)?;
     let (own, others) = work.split_at(4);
-    let sum = |work: &[Work], from, to| work.iter().map(|work| work.mb_s(from, to)).sum::<f64>();
+    let sum = |work: &[WorkerResult], from, to| work.iter().map(|work| work.mb_s(from, to)).sum::<f64>();
     let (idle, back) = IDLE_MS;
     let returned = (back..FLOORED_MS).step_by(10).position(|ms| sum(own, ms, ms + 10) >= mb_s);
     let returned = returned.map_or(f64::NAN, |looks| 10.0 * (looks + 1) as f64);
@@ -119,9 +120,14 @@ fn floor(below: Below, kib: u64, mb_s: f64) -> anyhow::Result<[f64; 4]> {
 
 /// The p99.9 of a tenant of the latency class with requests of 4 KiB, and the throughput of three others that write
 /// `beside` KiB at a time, if they do.
-fn latency(below: Below, does: Does, latency_us: u32, beside: Option<u64>) -> anyhow::Result<[f64; 2]> {
+fn latency(
+    below: DeviceBelow,
+    does: WorkerRequests,
+    latency_us: u32,
+    beside: Option<u64>,
+) -> anyhow::Result<[f64; 2]> {
     let tenants = promised_to_first(below, Qos { latency_us, ..Qos::default() })?;
-    if does != Does::Write {
+    if does != WorkerRequests::Write {
         tenants.fill(0, &[0, 1], QUIET_MIB)?;
     }
     let mut workers = vec![Worker::new(0, vec![0, 1], does, 4, 1)];
@@ -136,26 +142,26 @@ fn latency(below: Below, does: Does, latency_us: u32, beside: Option<u64>) -> an
 
 /// A floor, or latency targets of a tenant with this load, beside others that write requests of this many KiB. Each
 /// target has the name of its row, and the share of the total throughput, or the factor to the p99.9 alone.
-type Promise = (Option<Does>, u64, &'static [(&'static str, f64)]);
+type Promise = (Option<WorkerRequests>, u64, &'static [(&'static str, f64)]);
 
 const PROMISES: [Promise; 5] = [
     (None, 128, &[("floor", 0.4)]),
     (None, 256, &[("floor", 0.4)]),
-    (Some(Does::Write), 128, &[("writes, 1.5", 1.5), ("writes, 3", 3.0)]),
-    (Some(Does::Write), 256, &[("writes, 1.5", 1.5)]),
+    (Some(WorkerRequests::Write), 128, &[("writes, 1.5", 1.5), ("writes, 3", 3.0)]),
+    (Some(WorkerRequests::Write), 256, &[("writes, 1.5", 1.5)]),
     // The throttle gives up on reads, for any target.
-    (Some(Does::Read(QUIET_MIB)), 128, &[("reads, 1.5", 1.5)]),
+    (Some(WorkerRequests::Read(QUIET_MIB)), 128, &[("reads, 1.5", 1.5)]),
 ];
 
 /// Results of each of these promises.
-fn promise(below: Below, (does, kib, parts): Promise) -> anyhow::Result<Vec<Promised>> {
+fn promise(below: DeviceBelow, (does, kib, parts): Promise) -> anyhow::Result<Vec<PromiseResult>> {
     let Some(does) = does else {
         let [without, others_without, idle, _] = floor(below, kib, 0.0)?;
         let beside = |(_, part): &(&str, f64)| {
             let promised = part * (without + others_without);
             let [got, others, idle_beside, back_ms] = floor(below, kib, promised)?;
             let (others_idle, back_ms) = (Some(idle_beside / idle), Some(back_ms));
-            Ok(Promised { promised, without, got, others_without, others, others_idle, back_ms })
+            Ok(PromiseResult { promised, without, got, others_without, others, others_idle, back_ms })
         };
         return parts.iter().map(beside).collect();
     };
@@ -164,17 +170,17 @@ fn promise(below: Below, (does, kib, parts): Promise) -> anyhow::Result<Vec<Prom
     let beside = |(_, times): &(&str, f64)| {
         let promised = (alone * times).ceil();
         let [got, others] = latency(below, does, promised as u32, Some(kib))?;
-        Ok(Promised { promised, without, got, others_without, others, others_idle: None, back_ms: None })
+        Ok(PromiseResult { promised, without, got, others_without, others, others_idle: None, back_ms: None })
     };
     parts.iter().map(beside).collect()
 }
 
 /// Rows and a table of the promises to one tenant beside three that write as much as they can.
-fn promises(this: &Experiment, systems: &[Below]) -> anyhow::Result<(Vec<Row>, Table)> {
+fn promises(this: &Experiment, systems: &[DeviceBelow]) -> anyhow::Result<(Vec<Row>, Table)> {
     let points = systems.iter().flat_map(|below| PROMISES.map(|promise| (*below, promise)));
     // A missing drive does not change the cost of a latency target.
     let points: Vec<_> =
-        points.filter(|(below, (does, ..))| *below != Below::Degraded || does.is_none()).collect();
+        points.filter(|(below, (does, ..))| *below != DeviceBelow::Degraded || does.is_none()).collect();
     // The longest first, so that none is left for the end.
     let longest: Vec<_> = points.iter().rev().collect();
     let found = work::each(this.name, &longest, |(below, made)| promise(*below, *made))?;
@@ -238,7 +244,7 @@ impl Play {
 
     /// The throughput of each tenant and then the drift of all, or the p99.9 of the quiet one and the others'
     /// throughput.
-    fn run(self, below: Below, count: u32) -> anyhow::Result<Vec<f64>> {
+    fn run(self, below: DeviceBelow, count: u32) -> anyhow::Result<Vec<f64>> {
         let pair = |(us, mb_s)| vec![us, mb_s];
         match self {
             Play::Equals => equals(below, count),
@@ -250,9 +256,9 @@ impl Play {
 }
 
 /// The throughput of each of equal tenants, and the drift of their sum within the window.
-fn equals(below: Below, count: u32) -> anyhow::Result<Vec<f64>> {
+fn equals(below: DeviceBelow, count: u32) -> anyhow::Result<Vec<f64>> {
     let tenants = Tenants::new(below, MAX_ACTIVE, &specs(below, count))?;
-    let writer = |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], Does::Write, 64, 4);
+    let writer = |tenant: u32, zone| Worker::new(tenant as usize, vec![zone], WorkerRequests::Write, 64, 4);
     let workers: Vec<Worker> =
         (0..count).flat_map(|tenant| (0..2).map(move |zone| writer(tenant, zone))).collect();
     let work = tenants.run(&workers, END_MS)?;
@@ -261,7 +267,7 @@ fn equals(below: Below, count: u32) -> anyhow::Result<Vec<f64>> {
 }
 
 /// A row from the results of its runs, in the order of [`Play::ALL`].
-fn row((below, count): (Below, u32), found: &[Vec<f64>]) -> Option<Row> {
+fn row((below, count): (DeviceBelow, u32), found: &[Vec<f64>]) -> Option<Row> {
     let [beside, without, shares, alone] = found else { return None };
     let (drift, shares) = shares.split_last()?;
     let (jain, share_error) = fairness(shares);
@@ -289,11 +295,11 @@ fn row((below, count): (Below, u32), found: &[Vec<f64>]) -> Option<Row> {
 
 fn tenants(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let counts: &[u32] = if effort == Effort::Quick { &[4] } else { &[2, 4, 8] };
-    let systems = [Below::Drive, Below::Array, Below::Degraded];
+    let systems = [DeviceBelow::Drive, DeviceBelow::Array, DeviceBelow::Degraded];
     let points = systems.iter().flat_map(|below| counts.iter().map(|count| (*below, *count)));
     // Degraded arrays behave the same.
-    let points: Vec<(Below, u32)> =
-        points.filter(|(below, count)| *below != Below::Degraded || *count == 4).collect();
+    let points: Vec<(DeviceBelow, u32)> =
+        points.filter(|(below, count)| *below != DeviceBelow::Degraded || *count == 4).collect();
     let mut figure = this.figure(METHOD);
     let plays: Vec<_> = points.iter().rev().flat_map(|point| Play::ALL.map(|play| (*point, play))).collect();
     let found = work::each(this.name, &plays, |((below, count), play)| play.run(*below, *count))?;

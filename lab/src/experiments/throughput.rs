@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment, KERNEL, best, gain, on};
 use crate::{
-    bed::{Load, Setup, point},
-    figure::{Claim, Figure, Kind, Plot, Row},
+    figure::{Claim, ClaimKind, Figure, Plot, Row},
     host::Host,
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 use emu::timing::Timing;
@@ -101,14 +101,14 @@ fn fig7_claims(rows: &[Row]) -> Vec<Claim> {
         ),
         zraid("8 KiB, mean", 1.347, |row| row.request_kib == 8, HOST),
         zraid("8 KiB, 12 zones", 1.48, |row| row.request_kib == 8 && row.zones == 12, HOST),
-        zraid("64 KiB, mean", 1.0, |row| row.request_kib == 64, "").is(Kind::Construction),
-        zraid("128 KiB, mean", 1.0, |row| row.request_kib == 128, "").is(Kind::Construction),
-        zraid("256 KiB, mean", 0.9914, |row| row.request_kib == 256, "").is(Kind::Construction),
+        zraid("64 KiB, mean", 1.0, |row| row.request_kib == 64, "").is(ClaimKind::Construction),
+        zraid("128 KiB, mean", 1.0, |row| row.request_kib == 128, "").is(ClaimKind::Construction),
+        zraid("256 KiB, mean", 0.9914, |row| row.request_kib == 256, "").is(ClaimKind::Construction),
     ];
     for size in [64, 128, 256] {
         let of = |host| best(rows, "ZRAID", |row| row.host == host && row.request_kib == size) / limit(size);
         let claim = Claim::factor(format!("ZRAID at its best to the limit, {size} KiB"), 1.0, of(KERNEL), "");
-        claims.push(claim.free(of("free")).is(Kind::Construction));
+        claims.push(claim.free(of("free")).is(ClaimKind::Construction));
     }
     let of = |host| first_saturated(rows, "ZRAID", host);
     claims.push(
@@ -150,7 +150,7 @@ fn raizn_claims(rows: &[Row]) -> Vec<Claim> {
     };
     let lower = Claim::below("RAIZN to RAIZN+, the size at which it is closest", 1.0, most(KERNEL), QUEUE);
     let fewer = Claim::below("RAIZN with 12 zones to one, 256 KiB", 1.0, falls(KERNEL), QUEUE);
-    vec![lower.free(most("free")).is(Kind::Guess), fewer.free(falls("free")).is(Kind::Guess)]
+    vec![lower.free(most("free")).is(ClaimKind::Guess), fewer.free(falls("free")).is(ClaimKind::Guess)]
 }
 
 /// The fewest zones with which a system reaches 97 % of its highest throughput with 16 KiB.
@@ -228,7 +228,8 @@ fn fig8(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         Claim::below("Z to RAIZN+ where it is lowest", 1.0, lowest(KERNEL), synchronization)
             .free(lowest("free")),
         ratio(("Z+S", "Z"), 1.10, false, LOCK),
-        Claim::factor("blocks written with headers to without", 1.19, headers, "").is(Kind::Construction),
+        Claim::factor("blocks written with headers to without", 1.19, headers, "")
+            .is(ClaimKind::Construction),
         ratio(("Z+S+M", "Z+S"), 1.103, false, HEADER),
         ratio(("ZRAID", "Z+S+M"), 1.177, false, PLACE),
         ratio(("ZRAID", "Z+S+M"), 1.30, true, PLACE),

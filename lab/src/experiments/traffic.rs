@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Left, Setup},
-    figure::{Claim, Figure, Kind, Plot, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Table},
     stream::Stream,
     system::System,
+    test_bed::{Setup, StreamEffects, TestBed},
     work,
 };
 
@@ -71,7 +71,7 @@ const HEADERS: &str =
     "The paper's mean of three workloads is 24 %: the other two have larger writes, so a smaller share.";
 
 /// The ratio of RAIZN+'s flash writes to ZRAID's, in fillseq.
-fn most(found: &[Left]) -> f64 {
+fn most(found: &[StreamEffects]) -> f64 {
     match found {
         [raizn, zraid, ..] => raizn.flash_write_amplification / zraid.flash_write_amplification,
         _ => f64::NAN,
@@ -84,7 +84,7 @@ fn waf(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let points: Vec<_> =
         [FILLSEQ, VARMAIL].iter().flat_map(|traffic| systems.map(|system| (*traffic, system))).collect();
     let found = work::each(this.name, &points, |(traffic, system)| {
-        Bed::new(&Setup::zn540(*system))?.write_streams(&(traffic.streams)(mib))
+        TestBed::new(&Setup::zn540(*system))?.write_streams(&(traffic.streams)(mib))
     })?;
     let header = [
         "traffic",
@@ -122,8 +122,8 @@ fn waf(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     if let (Some(raizn), Some(zraid), Some(mail)) =
         (of("fillseq", System::RaiznPlus), of("fillseq", System::Zraid), of("varmail", System::RaiznPlus))
     {
-        let parity = |found: &Left| found.written.logged_parity + found.written.headers;
-        let wa = |what: &str, paper: f64, found: &Left, why: &str| {
+        let parity = |found: &StreamEffects| found.written.logged_parity + found.written.headers;
+        let wa = |what: &str, paper: f64, found: &StreamEffects, why: &str| {
             let what = format!("flash write amplification, {what}");
             Claim::factor(what, paper, found.flash_write_amplification, why)
         };
@@ -132,21 +132,21 @@ fn waf(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         let headers_of = "headers to logged parity, fillseq, RAIZN+ (98 less 65 of 98 GB)";
         let headers = raizn.written.headers / parity(raizn);
         figure.claims = vec![
-            wa("fillseq, RAIZN+", 2.0, raizn, "").is(Kind::Construction),
-            wa("fillseq, ZRAID", 1.25, zraid, "").is(Kind::Construction),
+            wa("fillseq, RAIZN+", 2.0, raizn, "").is(ClaimKind::Construction),
+            wa("fillseq, ZRAID", 1.25, zraid, "").is(ClaimKind::Construction),
             wa("varmail, RAIZN+ (the paper: RAIZN)", 2.44, mail, "The mix of sizes is a guess.")
-                .is(Kind::Guess),
+                .is(ClaimKind::Guess),
             Claim::factor("RAIZN+ to ZRAID, flash writes, the most", 1.6, most(&found), MOST)
-                .is(Kind::Construction),
-            Claim::share(logged, 0.754, parity(raizn), TRAFFIC).is(Kind::Construction),
-            Claim::share(temporary, 0.5, zraid.written.temporary_parity, TRAFFIC).is(Kind::Construction),
-            Claim::share(headers_of, 1.0 - 65.0 / 98.0, headers, HEADERS).is(Kind::Construction),
+                .is(ClaimKind::Construction),
+            Claim::share(logged, 0.754, parity(raizn), TRAFFIC).is(ClaimKind::Construction),
+            Claim::share(temporary, 0.5, zraid.written.temporary_parity, TRAFFIC).is(ClaimKind::Construction),
+            Claim::share(headers_of, 1.0 - 65.0 / 98.0, headers, HEADERS).is(ClaimKind::Construction),
         ];
     }
     figure.tables.push(table);
     let names: Vec<String> =
         points.iter().map(|(traffic, system)| format!("{} {}", traffic.name, system.name())).collect();
-    let line = |what: &str, of: fn(&Left) -> f64| (what.to_string(), found.iter().map(of).collect());
+    let line = |what: &str, of: fn(&StreamEffects) -> f64| (what.to_string(), found.iter().map(of).collect());
     let lines = vec![
         line("blocks on flash for each of the host's", |found| found.flash_write_amplification),
         line("temporary parity", |found| found.written.temporary_parity),

@@ -2,10 +2,10 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Bed, Setup},
-    figure::{Claim, Figure, Kind, Plot, Row, Table},
-    load::Measured,
+    figure::{Claim, ClaimKind, Figure, Plot, Row, Table},
+    load::Measurement,
     system::System,
+    test_bed::{Setup, TestBed},
     work,
 };
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use emu::{clock::Clock, rng::Rng, ssd::Model, timing::Timing};
 use engine::{
     buf::{BLOCK, Buf},
     runtime::Gate,
-    volume::{Behaviour, Choice, CreateOptions, Volume, Written, pages_in},
+    volume::{Choice, Volume, VolumeCreateOptions, VolumeOptions, WrittenBlocks, pages_in},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -52,27 +52,28 @@ const SPREAD: u64 = 20;
 
 /// Distribution of the written blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Load {
+enum WriteDistribution {
     Uniform,
     Zipf,
     Log,
 }
 
-impl Load {
-    const ALL: [Load; 3] = [Load::Uniform, Load::Zipf, Load::Log];
+impl WriteDistribution {
+    const ALL: [WriteDistribution; 3] =
+        [WriteDistribution::Uniform, WriteDistribution::Zipf, WriteDistribution::Log];
 
     fn name(self) -> &'static str {
         match self {
-            Load::Uniform => "uniform",
-            Load::Zipf => "zipf",
-            Load::Log => "log",
+            WriteDistribution::Uniform => "uniform",
+            WriteDistribution::Zipf => "zipf",
+            WriteDistribution::Log => "log",
         }
     }
 }
 
 /// Generator of block addresses.
 struct Places {
-    load: Load,
+    load: WriteDistribution,
     blocks: u64,
     /// Cumulative weights of ranks.
     weights: Vec<f64>,
@@ -80,9 +81,9 @@ struct Places {
 }
 
 impl Places {
-    fn new(load: Load, blocks: u64) -> Places {
+    fn new(load: WriteDistribution, blocks: u64) -> Places {
         let mut sum = 0.0;
-        let ranks = if load == Load::Uniform { 0 } else { blocks };
+        let ranks = if load == WriteDistribution::Uniform { 0 } else { blocks };
         let weights = (1..=ranks).map(|rank| {
             sum += (rank as f64).powf(-0.99);
             sum
@@ -91,7 +92,7 @@ impl Places {
     }
 
     fn next(&mut self, rng: &mut Rng) -> u64 {
-        if self.load == Load::Log && rng.chance(1, 2) {
+        if self.load == WriteDistribution::Log && rng.chance(1, 2) {
             self.log_at = (self.log_at + 1) % (self.blocks / 64);
             return self.log_at;
         }
@@ -105,34 +106,34 @@ impl Places {
 
 /// Parameters of a volume under load.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct VolumeCase {
     name: &'static str,
     system: System,
     group_blocks: u32,
     used_percent: u64,
-    load: Load,
+    load: WriteDistribution,
     /// Logical blocks for each used one: the map grows by this factor.
     spread: u64,
-    behaviour: Behaviour,
+    behaviour: VolumeOptions,
 }
 
-impl Case {
-    fn new(used_percent: u64, load: Load) -> Case {
+impl VolumeCase {
+    fn new(used_percent: u64, load: WriteDistribution) -> VolumeCase {
         let (system, behaviour) = (System::Zoneraid, WHOLE_MAP);
-        Case { name: "zrwa", system, group_blocks: 0, used_percent, load, spread: 1, behaviour }
+        VolumeCase { name: "zrwa", system, group_blocks: 0, used_percent, load, spread: 1, behaviour }
     }
 
-    fn over(self, name: &'static str, system: System, group_blocks: u32) -> Case {
-        Case { name, system, group_blocks, ..self }
+    fn over(self, name: &'static str, system: System, group_blocks: u32) -> VolumeCase {
+        VolumeCase { name, system, group_blocks, ..self }
     }
 
-    fn behaving(self, name: &'static str, behaviour: Behaviour) -> Case {
-        Case { name, behaviour, ..self }
+    fn behaving(self, name: &'static str, behaviour: VolumeOptions) -> VolumeCase {
+        VolumeCase { name, behaviour, ..self }
     }
 }
 
 /// All of the map is in memory.
-const WHOLE_MAP: Behaviour = Behaviour {
+const WHOLE_MAP: VolumeOptions = VolumeOptions {
     choice: Choice::CostBenefit,
     apart: false,
     map_pages: Some(usize::MAX / 2),
@@ -142,7 +143,7 @@ const WHOLE_MAP: Behaviour = Behaviour {
 };
 
 /// Results of a case.
-struct Found {
+struct CaseResult {
     row: Row,
     /// Blocks written per block of the user, and of these the moved ones, headers, and the map with roots.
     amplification: f64,
@@ -162,7 +163,7 @@ fn setup(system: System, group_blocks: u32, zones: u32) -> Setup {
 }
 
 /// Requests that follow each other, a number of them at a time.
-struct Requests {
+struct RequestLoop {
     volume: Volume,
     clock: Clock,
     rng: RefCell<Rng>,
@@ -177,13 +178,13 @@ struct Requests {
 
 /// Executes `count` requests, at the addresses that `next` gives.
 fn requests(
-    bed: &Bed,
+    bed: &TestBed,
     volume: &Volume,
     count: u64,
     writes: bool,
     next: impl FnMut(&mut Rng) -> u64 + 'static,
-) -> Result<Measured> {
-    let shared = Rc::new(Requests {
+) -> Result<Measurement> {
+    let shared = Rc::new(RequestLoop {
         volume: volume.clone(),
         clock: bed.clock.clone(),
         rng: RefCell::new(Rng::new(count)),
@@ -234,19 +235,19 @@ fn requests(
     let (window_ns, bytes) = (bed.clock.now_ns() - before, count * BLOCK as u64);
     // The halves are of requests, not of time.
     let share = (shared.half_ns.get() - before) as f64 / window_ns as f64;
-    Ok(Measured { bytes, second_half_bytes: (bytes as f64 * share) as u64, window_ns, latencies_ns })
+    Ok(Measurement { bytes, second_half_bytes: (bytes as f64 * share) as u64, window_ns, latencies_ns })
 }
 
-fn open(bed: &Bed, blocks: Option<u64>, behaviour: Behaviour) -> Result<Volume> {
+fn open(bed: &TestBed, blocks: Option<u64>, behaviour: VolumeOptions) -> Result<Volume> {
     bed.run(Volume::create(
         bed.array.clone(),
-        CreateOptions { uuid: [1; 16], blocks, ..CreateOptions::default() },
+        VolumeCreateOptions { uuid: [1; 16], blocks, ..VolumeCreateOptions::default() },
     ))??;
     Ok(bed.run(Volume::open(&bed.runtime, bed.array.clone(), behaviour))??)
 }
 
 /// Writes blocks sequentially, `spread` apart.
-fn fill(bed: &Bed, volume: &Volume, blocks: u64, spread: u64) -> Result<()> {
+fn fill(bed: &TestBed, volume: &Volume, blocks: u64, spread: u64) -> Result<()> {
     if spread > 1 {
         let next = Cell::new(0);
         requests(bed, volume, blocks, true, move |_| next.replace(next.get() + spread))?;
@@ -263,12 +264,12 @@ fn fill(bed: &Bed, volume: &Volume, blocks: u64, spread: u64) -> Result<()> {
     })?
 }
 
-fn one(case: &Case) -> Result<Found> {
-    let bed = Bed::new(&setup(case.system, case.group_blocks, ZONES))?;
+fn one(case: &VolumeCase) -> Result<CaseResult> {
+    let bed = TestBed::new(&setup(case.system, case.group_blocks, ZONES))?;
     let blocks = bed.array.geometry().zone_capacity_blocks * ZONES as u64 * 4 / 5 * case.spread;
     // Without the minimum that applies to small volumes.
     let map_pages = case.behaviour.map_pages.or(Some(pages_in(blocks * BLOCK as u64 / 8192)));
-    let behaviour = Behaviour { map_pages, ..case.behaviour };
+    let behaviour = VolumeOptions { map_pages, ..case.behaviour };
     let volume = open(&bed, (case.spread > 1).then_some(blocks), behaviour)?;
     let room = volume.status().usable;
     let used = room * case.used_percent / 100;
@@ -281,7 +282,7 @@ fn one(case: &Case) -> Result<Found> {
     };
     let (first, count) = match case.load {
         _ if case.used_percent == 100 || case.behaviour.map_pages.is_none() => (room / 2, room / 3),
-        Load::Uniform if case.spread == 1 => (room, room / 2),
+        WriteDistribution::Uniform if case.spread == 1 => (room, room / 2),
         _ => (room * 3 / 2, room),
     };
     requests(&bed, &volume, first, true, next())?;
@@ -290,8 +291,8 @@ fn one(case: &Case) -> Result<Found> {
     let after = volume.status().written;
     let left = bed.left_since(&counters, count);
     let each =
-        |of: fn(&Written) -> u64| (of(&after) - of(&before)) as f64 / (after.user - before.user) as f64;
-    Ok(Found {
+        |of: fn(&WrittenBlocks) -> u64| (of(&after) - of(&before)) as f64 / (after.user - before.user) as f64;
+    Ok(CaseResult {
         row: Row {
             system: case.name.into(),
             host: "free".into(),
@@ -310,7 +311,7 @@ fn one(case: &Case) -> Result<Found> {
             load: Some(case.load.name()),
             ..Row::default()
         },
-        amplification: each(Written::blocks),
+        amplification: each(WrittenBlocks::blocks),
         moved: each(|written| written.moved),
         headers: each(|written| written.headers),
         map: each(|written| written.map + written.roots),
@@ -325,7 +326,7 @@ const APART: u64 = (16 << 20) / PAGES;
 
 /// Reads and writes with part of the map in memory: throughput of each, the share of requests that find their page in
 /// memory, and pages written per block.
-struct Paged {
+struct PagedMapResult {
     read_mb_s: f64,
     write_mb_s: f64,
     read_hits: f64,
@@ -333,9 +334,10 @@ struct Paged {
     map: f64,
 }
 
-fn paged(pages: &Option<usize>) -> Result<Paged> {
-    let bed = Bed::new(&setup(System::Zoneraid, 0, PAGED_ZONES))?;
-    let behaviour = Behaviour { map_pages: Some(pages.unwrap_or(usize::MAX / 2)), ..Behaviour::default() };
+fn paged(pages: &Option<usize>) -> Result<PagedMapResult> {
+    let bed = TestBed::new(&setup(System::Zoneraid, 0, PAGED_ZONES))?;
+    let behaviour =
+        VolumeOptions { map_pages: Some(pages.unwrap_or(usize::MAX / 2)), ..VolumeOptions::default() };
     let volume = open(&bed, Some(16 << 20), behaviour)?;
     let data = Buf::zeroed(PAGE_BLOCKS as usize * BLOCK);
     bed.run(async {
@@ -360,27 +362,28 @@ fn paged(pages: &Option<usize>) -> Result<Paged> {
         anyhow::Ok((measured.mb_s(), hits, map))
     };
     let ((read_mb_s, read_hits, _), (write_mb_s, write_hits, map)) = (run(false)?, run(true)?);
-    Ok(Paged { read_mb_s, write_mb_s, read_hits, write_hits, map })
+    Ok(PagedMapResult { read_mb_s, write_mb_s, read_hits, write_hits, map })
 }
 
 fn volume(this: &Experiment, effort: Effort) -> Result<Figure> {
     let shares: &[u64] = if effort == Effort::Quick { &[20, 80] } else { &[20, 50, 80, 100] };
-    let loads: &[Load] = if effort == Effort::Quick { &[Load::Zipf] } else { &Load::ALL };
-    let mut cases: Vec<Case> =
-        loads.iter().flat_map(|load| shares.iter().map(|share| Case::new(*share, *load))).collect();
-    let greedy = Behaviour { choice: Choice::Greedy, ..WHOLE_MAP };
-    let apart = Behaviour { apart: true, ..WHOLE_MAP };
+    let loads: &[WriteDistribution] =
+        if effort == Effort::Quick { &[WriteDistribution::Zipf] } else { &WriteDistribution::ALL };
+    let mut cases: Vec<VolumeCase> =
+        loads.iter().flat_map(|load| shares.iter().map(|share| VolumeCase::new(*share, *load))).collect();
+    let greedy = VolumeOptions { choice: Choice::Greedy, ..WHOLE_MAP };
+    let apart = VolumeOptions { apart: true, ..WHOLE_MAP };
     for load in loads {
-        let case = Case::new(80, *load);
-        let spread = Case { spread: SPREAD, ..case };
+        let case = VolumeCase::new(80, *load);
+        let spread = VolumeCase { spread: SPREAD, ..case };
         cases.push(spread.behaving("zrwa, large map", WHOLE_MAP));
-        cases.push(spread.behaving("zrwa, 128 MiB a TiB", Behaviour::default()));
-        if *load != Load::Uniform {
+        cases.push(spread.behaving("zrwa, 128 MiB a TiB", VolumeOptions::default()));
+        if *load != WriteDistribution::Uniform {
             cases.push(case.behaving("zrwa, greedy", greedy));
             cases.push(case.behaving("zrwa, hot and cold", apart));
         }
     }
-    let case = Case::new(80, Load::Zipf);
+    let case = VolumeCase::new(80, WriteDistribution::Zipf);
     cases.push(case.over("inplace", System::Zebra, 0));
     cases.push(case.over("log", System::RaiznPlus, 0));
     cases.push(case.over("append-g256", System::RaiznPlus, 256));
@@ -393,7 +396,7 @@ fn volume(this: &Experiment, effort: Effort) -> Result<Figure> {
     ];
     let mut table =
         Table::new("Overwriting, by how full the volume is: throughput, latency, amplification", &header);
-    for Found { row, amplification, moved, headers, map } in &found {
+    for CaseResult { row, amplification, moved, headers, map } in &found {
         let mut cells = vec![row.system.clone(), row.load.unwrap_or_default().to_string()];
         cells.push(row.used_percent.unwrap_or_default().to_string());
         cells.extend([row.mb_s, row.p50_us, row.p99_us].map(|value| format!("{value:.0}")));
@@ -404,8 +407,8 @@ fn volume(this: &Experiment, effort: Effort) -> Result<Figure> {
         table.rows.push(cells);
     }
     figure.tables.push(table);
-    let of = |system: &str, load: Load, used: u64| {
-        let is = |found: &&Found| {
+    let of = |system: &str, load: WriteDistribution, used: u64| {
+        let is = |found: &&CaseResult| {
             let row = &found.row;
             (row.system.as_str(), row.load, row.used_percent) == (system, Some(load.name()), Some(used))
         };
@@ -414,19 +417,19 @@ fn volume(this: &Experiment, effort: Effort) -> Result<Figure> {
     for load in loads {
         let tail = of("zrwa", *load, 80)?.row.p99_us / of("zrwa", *load, 20)?.row.p99_us;
         let what = format!("{}: 99th percentile at 80 % used to 20 %, at most", load.name());
-        figure.claims.push(Claim::below(what, 3.0, tail, "").is(Kind::Goal));
+        figure.claims.push(Claim::below(what, 3.0, tail, "").is(ClaimKind::Goal));
     }
-    let [ours, theirs] = ["zrwa", "RAIZN"].map(|system| of(system, Load::Zipf, 80));
+    let [ours, theirs] = ["zrwa", "RAIZN"].map(|system| of(system, WriteDistribution::Zipf, 80));
     let (ours, theirs) = (&ours?.row, &theirs?.row);
     let waf = ours.flash_write_amplification / theirs.flash_write_amplification;
     let gain = ours.mb_s / theirs.mb_s;
-    figure
-        .claims
-        .push(Claim::factor("flash writes of zrwa to RAIZN (BIZA's)", 0.573, waf, WHY_RAIZN).is(Kind::Goal));
-    figure
-        .claims
-        .push(Claim::factor("throughput of zrwa to RAIZN (BIZA's)", 1.932, gain, WHY_RAIZN).is(Kind::Goal));
-    let lines = |name: &str, y: &str, value: fn(&Found) -> f64| {
+    figure.claims.push(
+        Claim::factor("flash writes of zrwa to RAIZN (BIZA's)", 0.573, waf, WHY_RAIZN).is(ClaimKind::Goal),
+    );
+    figure.claims.push(
+        Claim::factor("throughput of zrwa to RAIZN (BIZA's)", 1.932, gain, WHY_RAIZN).is(ClaimKind::Goal),
+    );
+    let lines = |name: &str, y: &str, value: fn(&CaseResult) -> f64| {
         let zrwa = found.iter().filter(|found| found.row.system == "zrwa");
         let values: Vec<(String, u64, f64)> = zrwa
             .map(|found| {
@@ -472,7 +475,7 @@ fn map(this: &Experiment, effort: Effort, figure: &mut Figure) -> Result<()> {
             [("reads", part.read_mb_s / all.read_mb_s), ("writes", part.write_mb_s / all.write_mb_s)]
         {
             let what = format!("{what} of which 95 % find their page, to all in memory");
-            figure.claims.push(Claim::at_least(what, 0.95, of, "").is(Kind::Goal));
+            figure.claims.push(Claim::at_least(what, 0.95, of, "").is(ClaimKind::Goal));
         }
     }
     Ok(())

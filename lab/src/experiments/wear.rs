@@ -2,11 +2,11 @@
 
 use super::{Effort, Experiment};
 use crate::{
-    bed::{Load, Setup, point},
-    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Row, Table},
     host::Host,
     load::Window,
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 use emu::{ssd::Model, timing::Timing};
@@ -111,7 +111,7 @@ fn collections(claims: &mut Vec<Claim>) -> Table {
                its workloads have written more than the one whose bytes it gives.";
     claims.push(
         Claim::share("collections of logs in three db_bench workloads", 345.0, ours, why)
-            .is(Kind::Construction),
+            .is(ClaimKind::Construction),
     );
     let mut table = Table::new(
         "Log zones filled in db_bench, by the bytes of ZRAID §6.4",

@@ -5,10 +5,10 @@ use super::{
     ezns::{allowing, spec},
 };
 use crate::{
-    apps::ycsb::{self, Found, Options, Ran, Workload},
-    figure::{Claim, Figure, Kind, Operations, Plot, Row, Table},
+    apps::ycsb::{self, ClientResult, Options, ReadStatistics, Workload},
+    figure::{Claim, ClaimKind, Figure, Operations, Plot, Row, Table},
     static_zones::StaticZones,
-    tenants::{Tenants, Work, in_all},
+    tenants::{Tenants, WorkerResult, in_all},
     work,
 };
 use emu::{
@@ -68,7 +68,7 @@ impl Zoning {
 
 /// Namespaces with a workload each.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
+pub(super) struct YcsbCase {
     pub workloads: &'static [Workload],
     /// Of these only the first ones have a workload.
     pub namespaces: u32,
@@ -93,8 +93,8 @@ const RECORDS: u64 = 500_000_000 / SCALE;
 /// A level has at most 256 MiB on the device.
 const MOST_BLOCKS: u64 = 65_536;
 
-impl Case {
-    fn run(&self, seed: u64) -> anyhow::Result<Vec<Ran>> {
+impl YcsbCase {
+    fn run(&self, seed: u64) -> anyhow::Result<Vec<ClientResult>> {
         let options: Vec<Options> = self.workloads.iter().map(|workload| self.options(*workload)).collect();
         let (clock, runtime) = (Clock::new(), Runtime::new());
         let capacity = Model::pm1731a().geometry.zone_capacity_blocks / SCALE;
@@ -155,14 +155,14 @@ impl Case {
 }
 
 /// A row of a workload's runs with several seeds, in windows of `ms` ms: latencies are over all runs.
-pub(super) fn row(workload: Workload, runs: &[&Ran], ms: u64) -> Row {
-    let single = |ran: &&Ran| {
+pub(super) fn row(workload: Workload, runs: &[&ClientResult], ms: u64) -> Row {
+    let single = |ran: &&ClientResult| {
         let (mb_s, drift) = in_all(std::slice::from_ref(&ran.operations), 0, ms);
         Row { host: "free".into(), mb_s, drift, load: Some(workload.name()), ..Row::default() }
     };
     let mean = Row::mean(runs.iter().map(single).collect()).unwrap_or_default();
-    let mut reads = Work::default();
-    let mut found = Found::default();
+    let mut reads = WorkerResult::default();
+    let mut found = ReadStatistics::default();
     for ran in runs {
         reads.completed.extend(&ran.reads.completed);
         found = found.and(ran.found);
@@ -220,13 +220,13 @@ pub(super) fn operations(title: &str, rows: &[Row]) -> Table {
 }
 
 /// Runs each case with `seeds` seeds and gives a row for each of its workloads.
-pub(super) fn rows(what: &str, cases: &[Case], seeds: u64) -> anyhow::Result<Vec<Vec<Row>>> {
-    let points: Vec<(&Case, u64)> =
+pub(super) fn rows(what: &str, cases: &[YcsbCase], seeds: u64) -> anyhow::Result<Vec<Vec<Row>>> {
+    let points: Vec<(&YcsbCase, u64)> =
         cases.iter().flat_map(|case| (1..=seeds).map(move |seed| (case, seed))).collect();
     let found = work::each(what, &points, |(case, seed)| case.run(*seed))?;
-    let rows = |(case, runs): (&Case, &[Vec<Ran>])| {
+    let rows = |(case, runs): (&YcsbCase, &[Vec<ClientResult>])| {
         let of = |(number, workload): (usize, &Workload)| {
-            let runs: Vec<&Ran> = runs.iter().map(|run| &run[number]).collect();
+            let runs: Vec<&ClientResult> = runs.iter().map(|run| &run[number]).collect();
             let row = row(*workload, &runs, case.ms);
             Row { system: case.name(), request_kib: 8, depth: case.threads, ..row }
         };
@@ -263,7 +263,7 @@ fn claims(pair: &[Vec<Row>], tails: &[(&str, f64)], speeds: &[(&str, f64)], fig:
     let claim = |of: &[(&str, f64)], (workload, paper): &(&str, f64), what: String, why: &str| {
         let ours = of.iter().find(|(name, _)| name == workload).map_or(f64::NAN, |found| found.1);
         Claim::factor(format!("{what} of YCSB {workload}, v-zones to static zones"), *paper, ours, why)
-            .is(Kind::Guess)
+            .is(ClaimKind::Guess)
     };
     let tail = |one| claim(&late, one, format!("Fig. {}: p99.9 of reads", fig[0]), TAILS);
     let speed = |one| claim(&fast, one, format!("Fig. {}: throughput", fig[1]), SPEEDS);
@@ -272,7 +272,7 @@ fn claims(pair: &[Vec<Row>], tails: &[(&str, f64)], speeds: &[(&str, f64)], fig:
 
 fn ycsb(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     let (ms, seeds) = if effort == Effort::Quick { (100, 1) } else { (1500, 2) };
-    let case = Case {
+    let case = YcsbCase {
         workloads: FOUR,
         namespaces: 4,
         zoning: Zoning::STATIC,
@@ -281,9 +281,12 @@ fn ycsb(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
         warm_ms: 1000,
         ms,
     };
-    let both = |case: Case| [Zoning::STATIC, Zoning::ELASTIC].map(|zoning| Case { zoning, ..case });
-    let pairs =
-        rows(this.name, &[both(case), both(Case { workloads: SIX, namespaces: 6, ..case })].concat(), seeds)?;
+    let both = |case: YcsbCase| [Zoning::STATIC, Zoning::ELASTIC].map(|zoning| YcsbCase { zoning, ..case });
+    let pairs = rows(
+        this.name,
+        &[both(case), both(YcsbCase { workloads: SIX, namespaces: 6, ..case })].concat(),
+        seeds,
+    )?;
     let (four, six) = pairs.split_at(2);
     let mut figure = this.figure(METHOD);
     figure.claims = claims(four, &[("B", 0.209), ("C", 0.197), ("F", 0.232)], &[("A", 1.109)], [34, 35]);
@@ -295,17 +298,17 @@ fn ycsb(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     };
     let best = of(&ratios(six, |found| found.p99_9_us), &["B", "C", "F"]);
     let what = "Fig. 36: p99.9 of reads of YCSB B, C, F, v-zones to static zones, at best";
-    figure.claims.push(Claim::factor(what, 0.224, best, TAILS).is(Kind::Guess));
+    figure.claims.push(Claim::factor(what, 0.224, best, TAILS).is(ClaimKind::Guess));
     let latest = of(&ratios(six, |found| found.p99_99_us), &["E"]);
     let what = "Fig. 36: p99.99 of reads of YCSB E, v-zones to static zones";
-    figure.claims.push(Claim::at_least(what, 1.0, latest, "").is(Kind::Guess));
+    figure.claims.push(Claim::at_least(what, 1.0, latest, "").is(ClaimKind::Guess));
     figure.plots.extend(plots(four).into_iter().chain(plots(six)));
     figure.rows = pairs.concat();
     figure.tables.push(operations("Operations, and latencies of reads", &figure.rows));
     if effort == Effort::Full {
         let others = [(2, false), (32, false), (THREADS, true)];
         let cases =
-            others.map(|(threads, filters)| both(Case { threads, filters, ms: ms / 2, ..case })).concat();
+            others.map(|(threads, filters)| both(YcsbCase { threads, filters, ms: ms / 2, ..case })).concat();
         let others = rows(this.name, &cases, 1)?;
         figure
             .tables

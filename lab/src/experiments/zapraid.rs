@@ -2,16 +2,16 @@
 
 use super::{Effort, Experiment, KERNEL};
 use crate::{
-    bed::{Bed, Load, Setup, point},
     figure::{
-        Claim, Figure,
-        Kind::{Construction, Goal},
-        Plot, Row, Table,
+        Claim,
+        ClaimKind::{Construction, Goal},
+        Figure, Plot, Row, Table,
     },
     host::Host,
-    load::{self, Job, Kind, Window},
+    load::{self, Job, RequestKind, Window},
     stream::Stream,
     system::System,
+    test_bed::{Load, Setup, TestBed, point},
     work,
 };
 use emu::{ssd::Model, timing::Timing};
@@ -163,11 +163,11 @@ fn read_us(subject: Subject, lost: Option<usize>) -> anyhow::Result<f64> {
     let Subject { system, group_blocks, chunk_kib, .. } = subject;
     let setup =
         Setup { model, timing, members: 4, chunk_kib, group_blocks, stores: true, ..Setup::zn540(system) };
-    let bed = Bed::new(&setup)?;
+    let bed = TestBed::new(&setup)?;
     let mib = bed.array.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
     bed.write_streams(&[Stream { unit_kib: 1024, units: 1..2, mib, ..Stream::default() }])?;
     let again = bed.cut_power(lost)?;
-    let job = Job::new(Kind::Read, 0, 4, 1);
+    let job = Job::new(RequestKind::Read, 0, 4, 1);
     let read = load::run(&again.runtime, &again.array, &again.clock, &[job], Window::ms(5, 205))?;
     Ok(read.iter().map(|read| read.mean_us()).sum())
 }
@@ -203,7 +203,7 @@ fn rebuild_s(subject: Subject, zones: u32) -> anyhow::Result<f64> {
     let Subject { system, group_blocks, chunk_kib, .. } = subject;
     let setup =
         Setup { model, timing, members: 4, chunk_kib, group_blocks, stores: true, ..Setup::zn540(system) };
-    let bed = Bed::new(&setup)?;
+    let bed = TestBed::new(&setup)?;
     let mib = bed.array.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
     let stream = |zone| Stream { zone, unit_kib: 1024, units: 1..2, mib, ..Stream::default() };
     bed.write_streams(&(0..zones).map(stream).collect::<Vec<_>>())?;

@@ -2,11 +2,11 @@
 
 use super::{Effort, Experiment, KERNEL, gain, on};
 use crate::{
-    bed::{Load, Setup, point},
-    figure::{Claim, Figure, Kind, Plot, Row, Table},
+    figure::{Claim, ClaimKind, Figure, Plot, Row, Table},
     host::Host,
     load::Window,
     system::System,
+    test_bed::{Load, Setup, point},
     work,
 };
 use emu::{ssd::Model, timing::Timing};
@@ -56,10 +56,10 @@ fn short_small(system: System) -> Setup {
 }
 
 /// An array and its load.
-type Point = (Setup, Load);
+type ZebraPoint = (Setup, Load);
 
 /// The same array with these loads, for each host and each system.
-fn points(setup: fn(System) -> Setup, hosts: &[Host], systems: &[System], loads: &[Load]) -> Vec<Point> {
+fn points(setup: fn(System) -> Setup, hosts: &[Host], systems: &[System], loads: &[Load]) -> Vec<ZebraPoint> {
     let arrays = hosts.iter().flat_map(|host| systems.iter().map(|system| setup(*system).on(host)));
     arrays.flat_map(|array| loads.iter().map(move |load| (array.clone(), *load))).collect()
 }
@@ -75,8 +75,8 @@ fn zebra(this: &Experiment, effort: Effort) -> anyhow::Result<Figure> {
     // These runs are long, and do not depend on the host.
     let on_small = points(small, &hosts[..1], &SYSTEMS, &loads);
     let (limits, mixes) = (limits(), mixes(effort));
-    let emulated: Vec<Point> = limits.iter().flat_map(|(_, points)| points.clone()).collect();
-    let mixed: Vec<Point> = mixes.iter().flat_map(|mix| mix.points.clone()).collect();
+    let emulated: Vec<ZebraPoint> = limits.iter().flat_map(|(_, points)| points.clone()).collect();
+    let mixed: Vec<ZebraPoint> = mixes.iter().flat_map(|mix| mix.points.clone()).collect();
 
     // The longest first, so that none is left for the end.
     let parts = [on_small, emulated, mixed, on_large];
@@ -116,9 +116,9 @@ fn range(what: &str, over: &str, (low, high): (f64, f64), rows: &[Row]) -> [Clai
     let least = |host: &str| gains(host).into_iter().fold(f64::MAX, f64::min);
     let most = |host: &str| gains(host).into_iter().fold(f64::MIN, f64::max);
     let (kind, why) = match over {
-        _ if what == "small zones" => (Kind::Guess, EMULATED),
-        "RAIZN" => (Kind::Guess, QUEUE),
-        _ => (Kind::Prediction, ""),
+        _ if what == "small zones" => (ClaimKind::Guess, EMULATED),
+        "RAIZN" => (ClaimKind::Guess, QUEUE),
+        _ => (ClaimKind::Prediction, ""),
     };
     let claim = |which: &str, paper: f64, of: &dyn Fn(&str) -> f64| {
         let claim =
@@ -143,7 +143,7 @@ fn ratios(what: &str, (low, high): (f64, f64), rows: &[Row]) -> Plot {
 }
 
 /// Zebra and RAIZN+ on small zones if one computer emulates all seven drives, with its limits.
-fn limits() -> Vec<(String, [Point; 2])> {
+fn limits() -> Vec<(String, [ZebraPoint; 2])> {
     let among = |system| Setup { partitioned: true, ..small(system) };
     let load = Load { seeds: 1, ..Load::long(15, 8) };
     let pair = |setup: &dyn Fn(System) -> Setup, host: &Host| {
@@ -160,7 +160,7 @@ fn limits() -> Vec<(String, [Point; 2])> {
     limits
 }
 
-fn show_limits(limits: &[(String, [Point; 2])], rows: &[Row]) -> Table {
+fn show_limits(limits: &[(String, [ZebraPoint; 2])], rows: &[Row]) -> Table {
     let title = "Small zones on a computer that emulates the drives, 8 KiB; the slides have 3.3 to 4.2";
     let mut table = Table::new(title, &["", "Zebra, MB/s", "RAIZN+, MB/s", "gain"]);
     for ((name, _), pair) in limits.iter().zip(rows.chunks(2)) {
@@ -176,7 +176,7 @@ fn show_limits(limits: &[(String, [Point; 2])], rows: &[Row]) -> Table {
 struct Mix {
     drives: &'static str,
     readers: u32,
-    points: Vec<Point>,
+    points: Vec<ZebraPoint>,
 }
 
 fn mixes(effort: Effort) -> Vec<Mix> {
@@ -231,7 +231,7 @@ fn show_mixes(mixes: &[Mix], mut rows: &[Row], figure: &mut Figure) {
         let own = || gains.iter().filter(|(of, _)| *of == drives).map(|(_, gain)| *gain);
         let mean = own().sum::<f64>() / own().count() as f64;
         let what = format!("Zebra to RAIZN, writes beside reads, {drives}, mean");
-        figure.claims.push(Claim::factor(what, 2.2, mean, MIXED).is(Kind::Guess));
+        figure.claims.push(Claim::factor(what, 2.2, mean, MIXED).is(ClaimKind::Guess));
     }
     figure.tables.push(table);
 }

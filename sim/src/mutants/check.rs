@@ -49,7 +49,7 @@ pub(super) struct Check {
 }
 
 /// A check that passes without a mutant.
-pub(super) struct Sound {
+pub(super) struct SoundCheck {
     pub check: Check,
     /// The numbers of the mutants that it reaches.
     pub reached: BTreeSet<u32>,
@@ -57,7 +57,7 @@ pub(super) struct Sound {
 }
 
 /// Result of a check.
-struct Ran {
+struct CheckResult {
     /// `None` if it took too long.
     passed: Option<bool>,
     text: String,
@@ -142,7 +142,7 @@ impl Build {
     }
 
     /// Runs a check without a mutant: it has to pass.
-    pub(super) fn sound(&self, check: Check) -> anyhow::Result<Sound> {
+    pub(super) fn sound(&self, check: Check) -> anyhow::Result<SoundCheck> {
         let notes = self.notes();
         let ran = self.run(&check, Command::new("sh").env(REACHED, &notes), LONGEST)?;
         if ran.passed != Some(true) {
@@ -153,11 +153,11 @@ impl Build {
         let text = fs::read_to_string(&notes).unwrap_or_default();
         _ = fs::remove_file(&notes);
         let reached = text.lines().filter_map(|line| line.parse().ok()).collect();
-        Ok(Sound { check, reached, took: ran.took })
+        Ok(SoundCheck { check, reached, took: ran.took })
     }
 
     /// Runs a check with mutant `number` on. Returns its finding, if any.
-    pub(super) fn ask(&self, sound: &Sound, number: u32) -> anyhow::Result<Option<String>> {
+    pub(super) fn ask(&self, sound: &SoundCheck, number: u32) -> anyhow::Result<Option<String>> {
         let most = LEAST_PATIENCE + PATIENCE * sound.took;
         let ran = self.run(&sound.check, Command::new("sh").env(MUTANT, number.to_string()), most)?;
         let said = serde_json::from_str::<Value>(&ran.text).unwrap_or_default();
@@ -171,7 +171,7 @@ impl Build {
     }
 
     /// Runs a check in `shell`, with a limit of CPU time.
-    fn run(&self, check: &Check, shell: &mut Command, most: Duration) -> anyhow::Result<Ran> {
+    fn run(&self, check: &Check, shell: &mut Command, most: Duration) -> anyhow::Result<CheckResult> {
         let started = Instant::now();
         let limited = format!("ulimit -v {MEMORY_KIB}; ulimit -t {}; exec \"$@\"", most.as_secs());
         let mut child = shell
@@ -197,7 +197,7 @@ impl Build {
         };
         let text = reader.join().unwrap_or_default();
         let in_time = !status.signal().is_some_and(|signal| ENDED.contains(&signal));
-        Ok(Ran { passed: in_time.then(|| status.success()), text, took: started.elapsed() })
+        Ok(CheckResult { passed: in_time.then(|| status.success()), text, took: started.elapsed() })
     }
 
     /// A new file's name.

@@ -31,12 +31,12 @@ pub struct Mutant {
     place: Option<(usize, Range<usize>)>,
     /// The rule that it breaks.
     pub rule: String,
-    pub fate: Fate,
+    pub fate: Expectation,
 }
 
 /// The expected result of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Expectation {
     Killed,
     /// Too few seeds find it to be part of a sample.
     Rare,
@@ -83,22 +83,22 @@ fn parse_entry(entry: &str, number: u32) -> anyhow::Result<Mutant> {
     let file = place.next().context("the file is missing")?.to_string();
     let function = place.next().map(str::to_string);
     let (mut old, mut new, mut rule) = (String::new(), String::new(), String::new());
-    let mut fate = Fate::Killed;
+    let mut fate = Expectation::Killed;
     for line in lines {
         if let Some(line) = line.strip_prefix('-') {
             old.extend(line.chars().filter(|c| !c.is_whitespace()));
         } else if let Some(line) = line.strip_prefix('+') {
             new += line;
         } else if line == "rare" {
-            fate = Fate::Rare;
+            fate = Expectation::Rare;
         } else if let Some(why) = line.strip_prefix("equivalent: ") {
-            fate = Fate::Equivalent(why.to_string());
+            fate = Expectation::Equivalent(why.to_string());
         } else if let Some(why) = line.strip_prefix("survives: ") {
-            fate = Fate::Survives(why.to_string());
+            fate = Expectation::Survives(why.to_string());
         } else {
             let text = match &mut fate {
-                Fate::Equivalent(why) | Fate::Survives(why) => why,
-                Fate::Killed | Fate::Rare => &mut rule,
+                Expectation::Equivalent(why) | Expectation::Survives(why) => why,
+                Expectation::Killed | Expectation::Rare => &mut rule,
             };
             if !text.is_empty() {
                 text.push(' ');
@@ -129,7 +129,7 @@ impl Mutant {
         range: Range<usize>,
         new: String,
         rule: String,
-        fate: Fate,
+        fate: Expectation,
     ) -> Mutant {
         Mutant {
             number: 0,
@@ -293,10 +293,10 @@ wrong-part
             "fn f(x: u8) { if !crate::mutant::on(1) { barrier( x); } let n = (if crate::mutant::on(2) \
              { a + b + 1 } else { a + (if crate::mutant::on(3) { 0 } else { b }) }); } fn g() { barrier(x); }"
         );
-        assert_eq!((mutants[0].policy, &mutants[0].fate), (Some(Policy::Zrwa), &Fate::Killed));
+        assert_eq!((mutants[0].policy, &mutants[0].fate), (Some(Policy::Zrwa), &Expectation::Killed));
         assert_eq!(mutants[1].rule, "Off by one.");
-        assert_eq!(mutants[1].fate, Fate::Equivalent("nobody counts.".into()));
-        assert_eq!(mutants[2].fate, Fate::Rare);
+        assert_eq!(mutants[1].fate, Expectation::Equivalent("nobody counts.".into()));
+        assert_eq!(mutants[2].fate, Expectation::Rare);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use super::{
     Build,
-    check::{Check, Sound},
+    check::{Check, SoundCheck},
     finders::{Finder, Finders},
-    list::{Fate, Mutant},
+    list::{Expectation, Mutant},
 };
 use anyhow::{Context, bail};
 use emu::rng::Rng;
@@ -21,7 +21,7 @@ use std::{
 
 /// Result of a mutant.
 #[derive(Clone, Debug)]
-pub struct Played {
+pub struct MutantResult {
     pub mutant: Mutant,
     /// The check that killed it, if any. Its number of seeds includes those that do not reach the mutant.
     pub by: Option<Finder>,
@@ -48,11 +48,11 @@ impl Build {
         mutants: &[Mutant],
         finders: &Finders,
         options: &Options,
-        told: &(dyn Fn(&Played) + Sync),
-    ) -> anyhow::Result<Vec<Played>> {
-        let all = mutants.iter().map(Played::new).collect();
+        told: &(dyn Fn(&MutantResult) + Sync),
+    ) -> anyhow::Result<Vec<MutantResult>> {
+        let all = mutants.iter().map(MutantResult::new).collect();
         let (mut done, mut left) = self.once_more(finders, all, options.jobs, told)?;
-        let kin = Kin::default();
+        let kin = FindingCounts::default();
         done.iter().for_each(|played| kin.note(played));
         let mut seeds = options.seeds.min(options.most_seeds);
         let mut stages = vec![self.lives(options.from, 0..seeds), self.scripts()?];
@@ -68,7 +68,7 @@ impl Build {
             if left.is_empty() {
                 break;
             }
-            let found: Vec<Played>;
+            let found: Vec<MutantResult>;
             (found, left) = self.stage(stage, left, options.jobs, &kin, told)?;
             done.extend(found);
         }
@@ -82,16 +82,17 @@ impl Build {
     fn once_more(
         &self,
         finders: &Finders,
-        mutants: Vec<Played>,
+        mutants: Vec<MutantResult>,
         jobs: usize,
-        told: &(dyn Fn(&Played) + Sync),
-    ) -> anyhow::Result<(Vec<Played>, Vec<Played>)> {
-        let check = |played: &Played| finders.of(&played.mutant.name).and_then(|finder| self.again(finder));
+        told: &(dyn Fn(&MutantResult) + Sync),
+    ) -> anyhow::Result<(Vec<MutantResult>, Vec<MutantResult>)> {
+        let check =
+            |played: &MutantResult| finders.of(&played.mutant.name).and_then(|finder| self.again(finder));
         let mut checks: Vec<Check> = mutants.iter().filter_map(check).collect();
         checks.sort_by(|a, b| a.finder.cmp(&b.finder));
         checks.dedup_by(|a, b| a.finder == b.finder);
         let sound = for_each(&checks, jobs, &|check| self.sound(check.clone()))?;
-        let sound: BTreeMap<Finder, Sound> =
+        let sound: BTreeMap<Finder, SoundCheck> =
             sound.into_iter().map(|sound| (sound.check.finder.clone(), sound)).collect();
         let played = for_each(&mutants, jobs, &|before| {
             let mut played = before.clone();
@@ -112,18 +113,18 @@ impl Build {
     fn stage(
         &self,
         checks: Vec<Check>,
-        mutants: Vec<Played>,
+        mutants: Vec<MutantResult>,
         jobs: usize,
-        kin: &Kin,
-        told: &(dyn Fn(&Played) + Sync),
-    ) -> anyhow::Result<(Vec<Played>, Vec<Played>)> {
+        kin: &FindingCounts,
+        told: &(dyn Fn(&MutantResult) + Sync),
+    ) -> anyhow::Result<(Vec<MutantResult>, Vec<MutantResult>)> {
         let is_asked = |check: &&Check| mutants.iter().any(|played| check.is_about(&played.mutant));
         let checks: Vec<&Check> = checks.iter().filter(is_asked).collect();
         let sound = for_each(&checks, jobs, &|check| match self.sound((*check).clone()) {
             Err(_) if check.may_fail() => Ok(None),
             sound => sound.map(Some),
         })?;
-        let mut sound: Vec<Sound> = sound.into_iter().flatten().collect();
+        let mut sound: Vec<SoundCheck> = sound.into_iter().flatten().collect();
         // Lives stay in their order, so that the number of seeds is meaningful.
         sound.sort_by_key(|sound| match sound.check.finder.seeds {
             Some(seeds) => (seeds, sound.took),
@@ -131,7 +132,7 @@ impl Build {
         });
         let played = for_each(&mutants, jobs, &|before| {
             let mut played = before.clone();
-            let mut sound: Vec<&Sound> = sound.iter().collect();
+            let mut sound: Vec<&SoundCheck> = sound.iter().collect();
             sound.sort_by_cached_key(|sound| match sound.check.finder.seeds {
                 Some(_) => Reverse(0),
                 None => Reverse(kin.count(&played.mutant.file, &sound.check.finder)),
@@ -146,9 +147,10 @@ impl Build {
         Ok(played.into_iter().partition(|played| played.by.is_some()))
     }
 
-    fn play_one(&self, played: &mut Played, checks: &[&Sound]) -> anyhow::Result<()> {
+    fn play_one(&self, played: &mut MutantResult, checks: &[&SoundCheck]) -> anyhow::Result<()> {
         let (number, mutant) = (played.mutant.number, played.mutant.clone());
-        let is_asked = |sound: &&&Sound| sound.reached.contains(&number) && sound.check.is_about(&mutant);
+        let is_asked =
+            |sound: &&&SoundCheck| sound.reached.contains(&number) && sound.check.is_about(&mutant);
         for sound in checks.iter().filter(is_asked) {
             played.reached += 1;
             if let Some(finding) = self.ask(sound, number)? {
@@ -163,10 +165,10 @@ impl Build {
 
 /// Number of mutants found, by file and check: checks with many are run first on other mutants of the file.
 #[derive(Default)]
-struct Kin(Mutex<BTreeMap<(String, Finder), usize>>);
+struct FindingCounts(Mutex<BTreeMap<(String, Finder), usize>>);
 
-impl Kin {
-    fn note(&self, Played { mutant, by, .. }: &Played) {
+impl FindingCounts {
+    fn note(&self, MutantResult { mutant, by, .. }: &MutantResult) {
         let mut kin = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(finder) = by {
             *kin.entry((mutant.file.clone(), finder.clone())).or_default() += 1;
@@ -179,10 +181,10 @@ impl Kin {
     }
 }
 
-impl Played {
-    fn new(mutant: &Mutant) -> Played {
+impl MutantResult {
+    fn new(mutant: &Mutant) -> MutantResult {
         let mutant = mutant.clone();
-        Played { mutant, by: None, reached: 0, finding: String::new() }
+        MutantResult { mutant, by: None, reached: 0, finding: String::new() }
     }
 
     /// The judge that found it.
@@ -226,7 +228,8 @@ pub fn sample(mutants: Vec<Mutant>, finders: &Finders, count: usize, seed: u64) 
     let place =
         |mutant: &Mutant| Rng::new(seed ^ u64::from(crc32c::crc32c(mutant.name.as_bytes()))).next_u64();
     let by_life = |mutant: &Mutant| {
-        mutant.fate == Fate::Killed && finders.of(&mutant.name).is_some_and(|finder| finder.seeds.is_some())
+        mutant.fate == Expectation::Killed
+            && finders.of(&mutant.name).is_some_and(|finder| finder.seeds.is_some())
     };
     let mut drawn: Vec<Mutant> = mutants.into_iter().filter(by_life).collect();
     drawn.sort_by_key(place);
@@ -257,7 +260,7 @@ const END: &str = "<!-- mutants: end -->\n";
 const LISTED: &str = "The list (`sim/mutants.txt`) has ";
 
 impl Score {
-    pub fn of(played: &[Played]) -> Score {
+    pub fn of(played: &[MutantResult]) -> Score {
         let mut score = Score {
             mutants: played.len(),
             killed: 0,
@@ -268,21 +271,21 @@ impl Score {
             unexpected: Vec::new(),
             news: Vec::new(),
         };
-        let mut seeds: Vec<u64> = played.iter().filter_map(Played::seeds).collect();
+        let mut seeds: Vec<u64> = played.iter().filter_map(MutantResult::seeds).collect();
         seeds.sort_unstable();
         score.median_seeds = seeds.get(seeds.len() / 2).copied().unwrap_or(0);
         for played in played {
             let (mutant, judge) = (&played.mutant, played.judge());
             let name = &mutant.name;
             let unexpected = match (judge, &mutant.fate) {
-                (Some(_), Fate::Equivalent(_)) => "was found, so it is not equivalent",
-                (None, Fate::Killed | Fate::Rare) => "was not found",
+                (Some(_), Expectation::Equivalent(_)) => "was found, so it is not equivalent",
+                (None, Expectation::Killed | Expectation::Rare) => "was not found",
                 _ => "",
             };
             if !unexpected.is_empty() {
                 score.unexpected.push(format!("{name} {unexpected}"));
             }
-            if judge.is_some() && matches!(mutant.fate, Fate::Survives(_)) {
+            if judge.is_some() && matches!(mutant.fate, Expectation::Survives(_)) {
                 score.news.push(format!("{name} is found now: the list may say so"));
             }
             match (judge, &mutant.fate) {
@@ -291,7 +294,7 @@ impl Score {
                     let judge = judge.split(' ').next().unwrap_or(judge);
                     *score.by_judge.entry(judge.to_string()).or_default() += 1;
                 }
-                (None, Fate::Equivalent(_)) => score.equivalent += 1,
+                (None, Expectation::Equivalent(_)) => score.equivalent += 1,
                 (None, _) => score.survived.push(name.clone()),
             }
         }

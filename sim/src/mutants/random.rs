@@ -4,7 +4,7 @@
 //! a bound moved by one, a condition negated, a statement left out. Lines are handled as text: as a statement, a
 //! condition, or the value of a `let`. Changes that do not compile are dropped ([`super::Build::random`]).
 
-use super::list::{Fate, Mutant};
+use super::list::{Expectation, Mutant};
 use anyhow::Context;
 use emu::rng::Rng;
 use std::{
@@ -170,7 +170,7 @@ fn of_file(file: &str, source: &str) -> Vec<Mutant> {
             for new in changes(&part, &source[range.clone()]) {
                 let what = if new.is_empty() { "nothing" } else { &new };
                 let rule = format!("{} -> {what}", &source[range.clone()]);
-                all.push(Mutant::at(file, index + 1, range.clone(), new, rule, Fate::Killed));
+                all.push(Mutant::at(file, index + 1, range.clone(), new, rule, Expectation::Killed));
             }
         }
         at += line.len();

@@ -25,7 +25,7 @@ impl World<'_> {
         losses: &Losses,
         rng: &mut Rng,
     ) -> Result<(), Failure> {
-        let plain = self.members.len() > 1 && self.heir.is_none() && !self.maker.is_layered();
+        let plain = self.members.len() > 1 && self.replacement_drive.is_none() && !self.maker.is_layered();
         if !plain || !losses.suspects.is_empty() || !losses.offered || !rng.chance(1, 4) {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl World<'_> {
         let bays: Vec<_> = members.iter().filter_map(|member| self.members[*member]).collect();
         let Some(first) = bays.first().copied() else { return Ok(()) };
         let Some(lba) = self.pick_block(first, metadata) else { return Ok(()) };
-        let (zone, block) = self.wire.geometry(first).locate(lba);
+        let (zone, block) = self.command_queue.geometry(first).locate(lba);
         let flips = metadata && self.rng.chance(1, 2);
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         self.trace.note(|| {
@@ -53,12 +53,12 @@ impl World<'_> {
             )
         });
         for bay in bays.iter().copied() {
-            let lba = Lba(self.wire.geometry(bay).start(zone).0 + block);
+            let lba = Lba(self.command_queue.geometry(bay).start(zone).0 + block);
             // A damaged last record of a log looks like the result of a power cut.
             match flips {
                 true if !self.is_followed(bay, lba) => (),
-                true => self.wire.ssd(bay).faults().after(0, Fault::Corrupt { lba, bit }),
-                false => self.wire.ssd(bay).faults().after(0, Fault::Unreadable(lba)),
+                true => self.command_queue.ssd(bay).faults().after(0, Fault::Corrupt { lba, bit }),
+                false => self.command_queue.ssd(bay).faults().after(0, Fault::Unreadable(lba)),
             }
         }
         self.lenient = true;
@@ -76,7 +76,7 @@ impl World<'_> {
         self.lenient = false;
         self.cut_power(|_| Cut::default())?;
         for bay in bays {
-            self.wire.ssd(bay).faults().mend();
+            self.command_queue.ssd(bay).faults().mend();
         }
         self.assemble_without(&[]).map_err(|failure| Failure(format!("mended, {failure}")))?;
         self.check_recovery().map_err(|failure| Failure(format!("mended, {failure}")))

@@ -6,10 +6,10 @@
 //! must not be refused if it contains enough up-to-date members of one copy.
 
 use super::{
+    command_queue::Bay,
+    fault_budget::named,
     fork::Losses,
-    subject::Why,
-    suspects::named,
-    wire::Bay,
+    subject::SubjectError,
     world::{End, Failure, World},
 };
 use emu::rng::Rng;
@@ -30,7 +30,7 @@ impl<'m> World<'m> {
     /// The mixture was assembled as neither of the copies.
     pub(super) fn mix_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
         let plain = self.members.len() > 1
-            && self.heir.is_none()
+            && self.replacement_drive.is_none()
             && self.foreign.is_empty()
             && self.maker.notices_others();
         let whole = losses.suspects.is_empty() && self.members.iter().all(Option::is_some);
@@ -112,8 +112,9 @@ impl<'m> World<'m> {
         }
         for role in &exchanged {
             let Some(bay) = other.world.members[*role] else { return Ok(()) };
-            let ssd = other.world.wire.ssd(bay).copy();
-            let bay = self.wire.insert(ssd.map_err(|error| Failure(format!("copying a drive: {error}")))?);
+            let ssd = other.world.command_queue.ssd(bay).copy();
+            let bay =
+                self.command_queue.insert(ssd.map_err(|error| Failure(format!("copying a drive: {error}")))?);
             self.members[*role] = Some(bay);
         }
         let places = self.members.clone();
@@ -177,7 +178,7 @@ impl<'m> World<'m> {
     /// an array that has gone on without them.
     fn may_refuse(
         &mut self,
-        why: &Why,
+        why: &SubjectError,
         one: &Copy<'m>,
         other: &Copy<'m>,
         exchanged: &[usize],

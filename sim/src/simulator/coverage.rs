@@ -8,7 +8,7 @@
 //! [ledger]: Ledger
 
 use super::{
-    oracle::{Change, Oracle, Zone},
+    oracle::{Change, Oracle, OracleZone},
     scenario::{Scenario, level, parities_of},
 };
 use engine::{
@@ -78,7 +78,7 @@ impl Coverage {
     }
 }
 
-fn before(zone: &Zone, capacity: u64) -> &'static str {
+fn before(zone: &OracleZone, capacity: u64) -> &'static str {
     match zone.change {
         Some(Change::Reset) => "being reset",
         Some(Change::Finish) => "being finished",
@@ -91,7 +91,7 @@ fn before(zone: &Zone, capacity: u64) -> &'static str {
     }
 }
 
-fn after(zone: &Zone, info: &ZoneInfo) -> &'static str {
+fn after(zone: &OracleZone, info: &ZoneInfo) -> &'static str {
     match info.state {
         ZoneState::Empty => "empty",
         ZoneState::Full => "full",

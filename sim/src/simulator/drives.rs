@@ -4,19 +4,19 @@
 //! member's part matches that of its zone, and the metadata logs of all members agree and hold nothing damaged.
 
 use super::{
-    wire::Bay,
+    command_queue::Bay,
     world::{Failure, World},
 };
 use engine::{
     adapt::append::{
-        judge::{Found, judge},
-        mark::{Owner, Seen},
+        judge::{AppendRecovery, judge},
+        mark::{BlockContent, MarkOwner},
     },
     array::MemberState,
     buf::BLOCK,
     format::{
         Origin, Uuid,
-        codec::Unreadable,
+        codec::RecordError,
         record::{Header, RELOCATED, Record},
         superblock::Superblock,
     },
@@ -110,10 +110,10 @@ impl World<'_> {
     fn settle(&mut self) -> Result<(), Failure> {
         loop {
             self.run_tasks()?;
-            if self.wire.queued() == 0 && self.wire.executed() == 0 {
+            if self.command_queue.queued() == 0 && self.command_queue.executed() == 0 {
                 return Ok(());
             }
-            self.wire.run_all();
+            self.command_queue.run_all();
         }
     }
 
@@ -164,7 +164,7 @@ impl World<'_> {
         layout: &Layout,
         places: &[(Bay, u32)],
         aggregate: u32,
-        (zone, found): (u32, &[Option<Found>]),
+        (zone, found): (u32, &[Option<AppendRecovery>]),
         displaced: &BTreeSet<u64>,
     ) -> Result<(), Failure> {
         // Writes that were overtaken by a finish may be lost.
@@ -204,24 +204,27 @@ impl World<'_> {
 
     /// The small zones of a drive that form one aggregated zone.
     fn parts(&self, bay: Bay, aggregate: u32, zone: u32) -> Vec<ZoneInfo> {
-        let ssd = self.wire.ssd(bay);
+        let ssd = self.command_queue.ssd(bay);
         (0..aggregate).map(|part| ssd.zones().info(ZoneIndex(zone * aggregate + part))).collect()
     }
 
     /// The places of the blocks of a member's zone that was written by appends, compared with the places that the drive
     /// has reported.
-    fn found(&self, bay: Bay, zone: u32, member: Uuid) -> Result<Option<Found>, Failure> {
+    fn found(&self, bay: Bay, zone: u32, member: Uuid) -> Result<Option<AppendRecovery>, Failure> {
         if self.scenario.group_blocks <= 1 {
             return Ok(None);
         }
-        let places = 0..self.wire.geometry(bay).zone_capacity_blocks;
+        let places = 0..self.command_queue.geometry(bay).zone_capacity_blocks;
         let seen = places.map(|place| {
             let bytes = self.block(bay, 1, zone, place)?;
-            let owner = Owner { member: member.0, zone };
-            Ok((place, bytes.map_or(Seen::Nothing, |bytes| Seen::read(&bytes[BLOCK..], &owner))))
+            let owner = MarkOwner { member: member.0, zone };
+            Ok((
+                place,
+                bytes.map_or(BlockContent::Nothing, |bytes| BlockContent::read(&bytes[BLOCK..], &owner)),
+            ))
         });
         let found = judge(0, &seen.collect::<Result<Vec<_>, Failure>>()?);
-        let landed = self.wire.landed(bay);
+        let landed = self.command_queue.landed(bay);
         for (block, place) in &found.places {
             let told = landed.place(ZoneIndex(zone), *block);
             if let Some(told) = told.filter(|told| told != place) {
@@ -234,7 +237,7 @@ impl World<'_> {
 
     /// A block of a zone, with its metadata; `None` if it is unwritten.
     fn block(&self, bay: Bay, aggregate: u32, zone: u32, block: u64) -> Result<Option<Vec<u8>>, Failure> {
-        let mut ssd = self.wire.ssd(bay);
+        let mut ssd = self.command_queue.ssd(bay);
         let unit = ssd.geometry().zrwa.filter(|_| aggregate > 1).map_or(u64::MAX, |zrwa| zrwa.size_blocks);
         let (units, parts) = (block / unit, aggregate as u64);
         let part = ZoneIndex(zone * aggregate + (units % parts) as u32);
@@ -249,8 +252,8 @@ impl World<'_> {
 
     /// The places of the parts of the member on this drive, by its metadata log.
     pub(super) fn places(&self, bay: Bay) -> Places {
-        let zones =
-            (0..self.wire.geometry(bay).zones).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone)));
+        let zones = (0..self.command_queue.geometry(bay).zones)
+            .map(|zone| self.command_queue.ssd(bay).zones().info(ZoneIndex(zone)));
         let member = self.members.iter().position(|member| *member == Some(bay));
         // Parts move only if a zone is worn.
         let member = member.filter(|_| zones.into_iter().any(|info| is_worn(info.state)));
@@ -262,7 +265,7 @@ impl World<'_> {
         const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
         let mut newest: Option<Log> = None;
         for aggregate in AGGREGATES {
-            let small = self.wire.geometry(bay).zones < (META_ZONES + 1) * aggregate;
+            let small = self.command_queue.geometry(bay).zones < (META_ZONES + 1) * aggregate;
             for zone in 0..if small { 0 } else { META_ZONES } {
                 let log = self.read_log(bay, aggregate, zone, member)?;
                 if log.as_ref().is_some_and(|l| newest.as_ref().is_none_or(|n| n.generation < l.generation)) {
@@ -270,7 +273,7 @@ impl World<'_> {
                 }
             }
             // The last spare zones, which take the place of worn metadata zones.
-            let zones = self.wire.geometry(bay).zones / aggregate;
+            let zones = self.command_queue.geometry(bay).zones / aggregate;
             let spare = newest.as_ref().map_or(META_ZONES, |log| META_ZONES + log.superblock.zones);
             for place in spare.max(zones.saturating_sub(4))..zones {
                 let log = self.read_log(bay, aggregate, place, member).ok().flatten();
@@ -296,7 +299,7 @@ impl World<'_> {
             }
             let (record, _, blocks) = match Record::read(&bytes, origin) {
                 Ok(read) => read,
-                Err(Unreadable::NoRecord) => break,
+                Err(RecordError::NoRecord) => break,
                 // A torn checkpoint; the other zone has the log.
                 Err(_) if at == 0 => return Ok(None),
                 Err(error) => return Err(Failure(format!("block {at} of its metadata log: {error:?}"))),
@@ -357,7 +360,7 @@ fn is_parity(which: usize, parity: Option<&[u8]>, data: &[Option<Vec<u8>>]) -> b
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::simulator::{scenario::Scenario, subject::ArrayMaker, world::Tracing};
+    use crate::simulator::{scenario::Scenario, subject::ArrayMaker, world::TraceMode};
     use emu::{rng::Rng, ssd::Fault};
     use engine::device::Command;
 
@@ -366,13 +369,13 @@ mod tests {
         let maker = ArrayMaker::default();
         let mut rng = Rng::new(3);
         let scenario = Scenario { mixed: false, ..Scenario::draw(&mut rng, Some(policy), Some(parities)) };
-        let mut world = World::new(&maker, scenario, rng, Tracing::Off);
+        let mut world = World::new(&maker, scenario, rng, TraceMode::Off);
         world.set_in_order();
         assert!(world.create_in_order().unwrap());
         world.fill_to(0, 1).unwrap();
         world.judge_drives().unwrap();
         let aggregate = world.log_of(0, 0).unwrap().superblock.aggregate;
-        let mut ssd = world.wire.ssd(0);
+        let mut ssd = world.command_queue.ssd(0);
         let lba = ssd.geometry().start(ZoneIndex(zone * aggregate));
         ssd.faults().after(0, Fault::Corrupt { lba, bit: 999 });
         ssd.execute(Command::Report { first: ZoneIndex(0), count: 1 });

@@ -18,12 +18,12 @@
 //! losses that go with these.
 
 use super::{
-    heir::Replacement,
+    fault_budget::subsets,
+    replacement::Replacement,
     runner::{catch_panics, quietly},
     scenario::{Load, Misfortune, Pace, Scenario},
     subject::Maker,
-    suspects::subsets,
-    world::{End, Failure, Pending, Tracing, World},
+    world::{End, Failure, Pending, TraceMode, World},
 };
 use emu::{rng::Rng, ssd::Cut};
 use engine::{
@@ -88,7 +88,7 @@ pub struct Case {
 
 /// Numbers of schedules and ends that were tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tried {
+pub struct SearchCounts {
     pub schedules: u64,
     pub power_cuts: u64,
     pub kills: u64,
@@ -116,14 +116,14 @@ pub struct Point {
     pub end: End,
     pub lost: Vec<usize>,
     /// If a lost member is being replaced, the replacement drive is lost, and not the old one.
-    pub heir_lost: bool,
-    pub fate: Fate,
+    pub replacement_lost: bool,
+    pub fate: InFlightFate,
     pub cache: CacheFate,
 }
 
 /// Fate of the commands in flight at the cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
+pub enum InFlightFate {
     #[default]
     None,
     All,
@@ -150,7 +150,7 @@ pub enum CacheFate {
 
 /// Properties of a schedule that was played to its end.
 #[derive(Default)]
-struct Shape {
+struct ScheduleShape {
     /// Number of choices at each event.
     choices: Vec<usize>,
     /// Events before which a cut is worth a try.
@@ -162,7 +162,7 @@ struct Shape {
     rebuilt: Option<usize>,
 }
 
-impl Shape {
+impl ScheduleShape {
     /// Whether the first member may lack a part before an event.
     fn lacks(&self, event: usize) -> bool {
         self.worn.is_some_and(|worn| worn < event) && self.rebuilt.is_none_or(|rebuilt| event < rebuilt)
@@ -334,9 +334,9 @@ impl Case {
 
     /// Plays one schedule, to its end or to a cut and the recovery after it. Returns the played part of the schedule's
     /// shape.
-    fn play(&self, maker: &dyn Maker, point: &Point) -> Result<Shape, Failure> {
+    fn play(&self, maker: &dyn Maker, point: &Point) -> Result<ScheduleShape, Failure> {
         let rng = Rng::new(1 + point.first_cut.unwrap_or(0) as u64);
-        let mut world = World::new(maker, self.scenario(), rng, Tracing::Off);
+        let mut world = World::new(maker, self.scenario(), rng, TraceMode::Off);
         world.set_in_order();
         if !world.create_in_order()? {
             return Err(Failure(format!("not created: {}", world.refusal().unwrap_or_default())));
@@ -345,14 +345,19 @@ impl Case {
             world.fill_to(0, blocks)?;
         }
         if let Some(cut) = point.first_cut {
-            let first = Point { cut_at: Some(cut), fate: Fate::Torn, ..Point::default() };
+            let first = Point { cut_at: Some(cut), fate: InFlightFate::Torn, ..Point::default() };
             self.play_to_end(&mut world, &self.before, &first)?;
         }
         self.play_to_end(&mut world, &self.steps, point)
     }
 
     /// Plays steps, and the recovery if they are cut.
-    fn play_to_end(&self, world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Shape, Failure> {
+    fn play_to_end(
+        &self,
+        world: &mut World<'_>,
+        steps: &[Step],
+        point: &Point,
+    ) -> Result<ScheduleShape, Failure> {
         let mut shape = play_steps(world, steps, point)?;
         if point.cut_at.is_some() {
             world.settle_fate(point.fate);
@@ -363,7 +368,7 @@ impl Case {
                 End::Kill => world.kill_process(),
                 End::Shutdown => world.shut_down()?,
             }
-            world.lose_heir(point.heir_lost);
+            world.lose_replacement_drive(point.replacement_lost);
             world.assemble_without(&point.lost)?;
             world.check_recovery()?;
         }
@@ -396,21 +401,23 @@ impl Case {
             // A single drive has no redundancy to test.
             let most = if self.members > 1 { self.parities } else { 0 };
             let members: Vec<usize> = (0..self.members).collect();
-            let heirs = if self.steps.contains(&Step::Replace) { &[false, true][..] } else { &[false] };
+            let replacement_drives =
+                if self.steps.contains(&Step::Replace) { &[false, true][..] } else { &[false] };
             let lacks = |lost: &Vec<usize>| shape.lacks(cut) && !lost.contains(&STRUCK);
             let mut lost = subsets(&members, most);
             lost.retain(|lost| lost.len() + usize::from(lacks(lost)) <= most);
             let lost = lost.into_iter().flat_map(|lost| {
-                let heirs = if lost.contains(&STRUCK) { heirs } else { &[false] };
-                heirs.iter().map(move |heir_lost| (lost.clone(), *heir_lost))
+                let replacement_drives = if lost.contains(&STRUCK) { replacement_drives } else { &[false] };
+                replacement_drives.iter().map(move |replacement_lost| (lost.clone(), *replacement_lost))
             });
-            for (lost, heir_lost) in lost {
-                for (fate, end) in [Fate::None, Fate::All, Fate::Torn]
+            for (lost, replacement_lost) in lost {
+                for (fate, end) in [InFlightFate::None, InFlightFate::All, InFlightFate::Torn]
                     .into_iter()
                     .flat_map(|fate| [End::PowerCut, End::Kill, End::Shutdown].map(|end| (fate, end)))
                 {
                     let lost = lost.clone();
-                    let point = Point { cut_at: Some(cut), end, lost, heir_lost, fate, ..whole.clone() };
+                    let point =
+                        Point { cut_at: Some(cut), end, lost, replacement_lost, fate, ..whole.clone() };
                     self.try_caches(maker, &point, report);
                 }
             }
@@ -429,7 +436,7 @@ impl Case {
     /// commands go with random losses, since the one may depend on the other.
     fn try_caches(&self, maker: &dyn Maker, point: &Point, report: &Report<'_>) {
         self.try_point(maker, point, report);
-        if !self.volatile_cache || point.end != End::PowerCut || point.fate == Fate::Torn {
+        if !self.volatile_cache || point.end != End::PowerCut || point.fate == InFlightFate::Torn {
             return;
         }
         let kept = Point { cache: CacheFate::Kept, ..point.clone() };
@@ -448,7 +455,7 @@ impl Case {
         }
     }
 
-    fn try_point(&self, maker: &dyn Maker, point: &Point, report: &Report<'_>) -> Option<Shape> {
+    fn try_point(&self, maker: &dyn Maker, point: &Point, report: &Report<'_>) -> Option<ScheduleShape> {
         if report.stop.load(Ordering::Relaxed) {
             return None;
         }
@@ -475,8 +482,8 @@ impl Case {
     }
 }
 
-fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Shape, Failure> {
-    let mut shape = Shape::default();
+fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<ScheduleShape, Failure> {
+    let mut shape = ScheduleShape::default();
     let mut steps = steps.iter().peekable();
     let mut told = 0;
     let (mut replacement, mut rebuild): (Option<Replacement>, Option<Pending<u64>>) = (None, None);
@@ -529,7 +536,7 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sh
 }
 
 struct Report<'a> {
-    total: &'a Mutex<(Tried, Vec<Finding>)>,
+    total: &'a Mutex<(SearchCounts, Vec<Finding>)>,
     stop: &'a AtomicBool,
 }
 
@@ -541,8 +548,8 @@ pub fn search(
     delays: &(dyn Fn(&Case) -> usize + Sync),
     jobs: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> (Tried, Vec<Finding>) {
-    let (total, stop) = (Mutex::new((Tried::default(), Vec::new())), AtomicBool::new(false));
+) -> (SearchCounts, Vec<Finding>) {
+    let (total, stop) = (Mutex::new((SearchCounts::default(), Vec::new())), AtomicBool::new(false));
     let report = Report { total: &total, stop: &stop };
     let mut level = Vec::new();
     for (index, case) in cases.iter().enumerate() {

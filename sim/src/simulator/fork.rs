@@ -10,8 +10,8 @@
 
 use super::{
     coverage::Coverage,
+    fault_budget::{named, others, subsets},
     schedule::Forks,
-    suspects::{named, others, subsets},
     world::{End, Failure, World},
 };
 use emu::{rng::Rng, ssd::Cut};
@@ -72,7 +72,11 @@ impl World<'_> {
             self.judge_claim(&ended, &claim, &losses.suspects, &mut rng)
                 .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))?;
         }
-        if losses.suspects.is_empty() && losses.offered && self.heir.is_none() && rng.chance(1, 4) {
+        if losses.suspects.is_empty()
+            && losses.offered
+            && self.replacement_drive.is_none()
+            && rng.chance(1, 4)
+        {
             self.on_copy(ended.copy(rng.fork())?, Self::judge_common_loss)
                 .map_err(|failure| Failure(format!("forked here, after {end}, all ZRWAs lost: {failure}")))?;
         }
@@ -90,7 +94,7 @@ impl World<'_> {
     /// Strikes copies of the ended world with more faults: within the guarantee, and with one more than it covers.
     fn strike_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
         // A blow strikes one drive of a plain member.
-        if self.members.len() == 1 || self.heir.is_some() || self.maker.is_layered() {
+        if self.members.len() == 1 || self.replacement_drive.is_some() || self.maker.is_layered() {
             return Ok(());
         }
         for beyond in [false, true] {
@@ -135,12 +139,13 @@ impl World<'_> {
 
     /// A copy of the world with the same drives, oracle and commands in flight; nothing runs in it.
     pub(super) fn copy(&self, rng: Rng) -> Result<Self, Failure> {
-        let wire = self.wire.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
+        let command_queue =
+            self.command_queue.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
         Ok(World {
             maker: self.maker,
             scenario: self.scenario.clone(),
             rng,
-            wire: Rc::new(wire),
+            command_queue: Rc::new(command_queue),
             runtime: Runtime::new(),
             subject: self.subject.clone(),
             heard: self.heard.clone(),
@@ -153,7 +158,7 @@ impl World<'_> {
             held: Vec::new(),
             pool: Default::default(),
             members: self.members.clone(),
-            heir: self.heir,
+            replacement_drive: self.replacement_drive,
             counts: Default::default(),
             trace: self.trace.copy(),
             tails: self.tails.clone(),
@@ -183,7 +188,7 @@ impl World<'_> {
             End::Shutdown => self.shut_down()?,
         }
         for bay in self.kept(&[]) {
-            self.wire.set_gone(bay, false);
+            self.command_queue.set_gone(bay, false);
         }
         Ok(match end {
             End::PowerCut if cache_lost => "a power cut that cost caches",
@@ -195,10 +200,10 @@ impl World<'_> {
 
     /// Recovers without `lost` and judges that; then, after another end, again without further members.
     fn judge_fork(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
-        if let Some(heir) = &mut self.heir {
-            heir.lost = self.rng.chance(1, 2);
+        if let Some(replacement_drive) = &mut self.replacement_drive {
+            replacement_drive.lost = self.rng.chance(1, 2);
         }
-        let plain = self.members.len() > 1 && self.heir.is_none();
+        let plain = self.members.len() > 1 && self.replacement_drive.is_none();
         if !lost.is_empty() && plain && self.rng.chance(1, 4) {
             return self.judge_held_back(lost, suspects);
         }
@@ -232,16 +237,17 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Assembles provisionally without `lost`, which must write nothing; then the process ends, the members come back,
-    /// or the array commits without them.
+    /// Assembles in deferred-write mode without `lost`, which must write nothing; then the process ends, the members
+    /// come back, or the array commits without them.
     fn judge_held_back(&mut self, lost: &[usize], suspects: &[usize]) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: provisional assembly without {}", named(lost)));
-        let changes =
-            |world: &Self| world.members.iter().flatten().map(|bay| world.wire.changes(*bay)).sum::<u64>();
+        let changes = |world: &Self| {
+            world.members.iter().flatten().map(|bay| world.command_queue.changes(*bay)).sum::<u64>()
+        };
         let before = changes(self);
         self.assemble_somehow(lost, true)?;
         self.check_recovery().map_err(|failure| Failure(format!("provisionally, {failure}")))?;
-        if !self.subject.as_ref().is_some_and(|subject| subject.is_provisional()) {
+        if !self.subject.as_ref().is_some_and(|subject| subject.is_deferred()) {
             // The members were out already.
             return Ok(());
         }

@@ -13,10 +13,10 @@
 //! it is not recommended again. At the end the array is healthy, and as many members as it has parities may be lost.
 
 use super::{
+    fault_budget::{named, subsets},
     fork::Losses,
     oracle::Change,
-    subject::Why,
-    suspects::{named, subsets},
+    subject::SubjectError,
     world::{Failure, World},
 };
 use emu::{rng::Rng, ssd::Cut};
@@ -189,13 +189,13 @@ impl World<'_> {
     /// A remedy does not help.
     pub(super) fn judge_remedies_beyond(&mut self, struck: usize) -> Result<(), Failure> {
         for bay in self.kept(&[]) {
-            self.wire.ssd(bay).faults().calm();
+            self.command_queue.ssd(bay).faults().calm();
         }
         self.follow_remedies(&[struck], true)
     }
 
     /// Carries out a remedy with the same operations as `host`.
-    fn apply(&mut self, remedy: &Remedy) -> Result<Result<(), Why>, Failure> {
+    fn apply(&mut self, remedy: &Remedy) -> Result<Result<(), SubjectError>, Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(Ok(())) };
         match remedy {
             Remedy::Rebuild => {
@@ -203,14 +203,14 @@ impl World<'_> {
                 let rebuilt = self.wait_in_order(&pending)?;
                 match rebuilt {
                     // The status reports this loss afterwards.
-                    Err(Why::Lost(_, None)) if self.lenient => Ok(Ok(())),
+                    Err(SubjectError::Lost(_, None)) if self.lenient => Ok(Ok(())),
                     // Only the error of the rebuild reports this, and names the zone, which has to be reset.
-                    Err(Why::LeftOut(out) | Why::Lost(_, Some(out)))
+                    Err(SubjectError::LeftOut(out) | SubjectError::Lost(_, Some(out)))
                         if self.lenient && out.reason == NoPart::TooManyHoles =>
                     {
                         self.reset_zones(&[out.zone])
                     }
-                    Err(Why::Lost(_, Some(out))) => Ok(Err(Why::LeftOut(out))),
+                    Err(SubjectError::Lost(_, Some(out))) => Ok(Err(SubjectError::LeftOut(out))),
                     rebuilt => Ok(rebuilt.map(|_| ())),
                 }
             }
@@ -246,7 +246,7 @@ impl World<'_> {
     }
 
     /// Replaces members by new drives, one after the other.
-    fn exchange(&mut self, members: &[usize]) -> Result<Result<(), Why>, Failure> {
+    fn exchange(&mut self, members: &[usize]) -> Result<Result<(), SubjectError>, Failure> {
         for member in members.iter().copied() {
             let Some(subject) = self.subject.clone() else { return Ok(Ok(())) };
             let old = self.members[member];
@@ -282,7 +282,7 @@ impl World<'_> {
     }
 
     /// Resets the failed and the offline zones, or all zones if there are none.
-    fn reset_unusable(&mut self) -> Result<Result<(), Why>, Failure> {
+    fn reset_unusable(&mut self) -> Result<Result<(), SubjectError>, Failure> {
         let Some(status) = self.array_status() else { return Ok(Ok(())) };
         let mut zones: Vec<u32> = status.failed_zones.iter().map(|zone| zone.0).collect();
         zones.extend(status.offline.iter().map(|offline| offline.zone.0));
@@ -292,7 +292,7 @@ impl World<'_> {
         self.reset_zones(&zones)
     }
 
-    fn reset_zones(&mut self, zones: &[u32]) -> Result<Result<(), Why>, Failure> {
+    fn reset_zones(&mut self, zones: &[u32]) -> Result<Result<(), SubjectError>, Failure> {
         for zone in zones.iter().copied() {
             // The change that was pending in an offline zone is irrelevant now.
             self.oracle.zones[zone as usize].change = None;
@@ -300,7 +300,7 @@ impl World<'_> {
             let reset = Command::Reset { zones: Zones::One(ZoneIndex(zone)) };
             let done = self.ask(vec![reset])?.pop();
             if let Some(Err(error)) = done.map(|done| done.result) {
-                return Ok(Err(Why::Other(format!("reset of zone {zone}: {error}"))));
+                return Ok(Err(SubjectError::Other(format!("reset of zone {zone}: {error}"))));
             }
             self.oracle.changed(zone);
         }

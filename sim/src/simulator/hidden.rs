@@ -1,7 +1,7 @@
 //! Detection of a volume, or of namespaces, on an array in any state: with members absent, or replaced by drives that
 //! are still empty. It must never be denied that they exist. Also flips single bits of their metadata.
 
-use super::wire::{Bay, Wire};
+use super::command_queue::{Bay, CommandQueue};
 use emu::{
     rng::Rng,
     ssd::{Fault, Ssd},
@@ -26,7 +26,7 @@ const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj1"];
 
 /// The layer that is looked for.
 #[derive(Clone, Copy, Debug)]
-pub enum Wanted {
+pub enum HiddenLayer {
     Volume,
     Namespaces,
 }
@@ -39,7 +39,7 @@ pub async fn ask(
     runtime: Runtime,
     drives: Vec<Drive>,
     left: Option<Tails>,
-    wanted: Wanted,
+    wanted: HiddenLayer,
 ) -> Result<(), String> {
     let array = match &left {
         Some(left) => Array::take_over(&runtime, drives, left).await,
@@ -49,8 +49,8 @@ pub async fn ask(
     let offline = array.status().offline.len();
     let device: Rc<dyn ZonedDevice> = Rc::new(array);
     let presence = match wanted {
-        Wanted::Volume => Volume::is_on(device).await.map_err(|error| error.to_string())?,
-        Wanted::Namespaces => Namespaces::are_on(device).await.map_err(|error| error.to_string())?,
+        HiddenLayer::Volume => Volume::is_on(device).await.map_err(|error| error.to_string())?,
+        HiddenLayer::Namespaces => Namespaces::are_on(device).await.map_err(|error| error.to_string())?,
     };
     match presence {
         Presence::No => Err(format!("what is there is denied ({wanted:?}), and {offline} zones are offline")),
@@ -80,9 +80,9 @@ pub async fn attach(
 }
 
 /// Flips a bit of a metadata block on one of the drives, all of which are idle; describes the bit.
-pub fn flip(wire: &Rc<Wire>, bays: &[Bay], rng: &mut Rng) -> Option<String> {
+pub fn flip(command_queue: &Rc<CommandQueue>, bays: &[Bay], rng: &mut Rng) -> Option<String> {
     let bay = *rng.pick(bays);
-    let mut ssd = wire.ssd(bay);
+    let mut ssd = command_queue.ssd(bay);
     let found = metadata(&mut ssd);
     let lba = *found.get(rng.below(found.len().max(1) as u64) as usize)?;
     let bit = rng.below(8 * BLOCK as u64) as u32;
@@ -90,8 +90,8 @@ pub fn flip(wire: &Rc<Wire>, bays: &[Bay], rng: &mut Rng) -> Option<String> {
     drop(ssd);
     // Faults take effect with a command.
     let report = Command::Report { first: ZoneIndex(0), count: 1 };
-    let reported = wire.drive(bay).submit(report);
-    wire.run_all();
+    let reported = command_queue.drive(bay).submit(report);
+    command_queue.run_all();
     drop(reported);
     Some(format!("bit {bit} of block {} of drive{bay} flips", lba.0))
 }

@@ -20,7 +20,7 @@ use std::{
 
 /// The device below a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum DeviceBelow {
     Drive,
     /// Zones of members are written by appends in groups of `group_blocks` blocks, unless that is 0.
     Array {
@@ -30,21 +30,21 @@ pub enum Over {
     },
 }
 
-impl Over {
+impl DeviceBelow {
     /// Its name in messages.
     pub fn name(self) -> String {
         match self {
-            Over::Drive => "drive".into(),
-            Over::Array { policy, parities, group_blocks } => {
+            DeviceBelow::Drive => "drive".into(),
+            DeviceBelow::Array { policy, parities, group_blocks } => {
                 format!("{} {}", level(parities), policy.name_with(group_blocks))
             }
         }
     }
 
     /// An array with this policy; with the policy `log` half of them write their zones by appends.
-    pub(super) fn array(policy: Policy, parities: usize, rng: &Rng) -> Over {
+    pub(super) fn array(policy: Policy, parities: usize, rng: &Rng) -> DeviceBelow {
         let appends = policy == Policy::Log && draw_appends(rng);
-        Over::Array { policy, parities, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
+        DeviceBelow::Array { policy, parities, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
     }
 
     /// Creates it from new drives; an array has chunks and zones of the given numbers of blocks.
@@ -55,7 +55,9 @@ impl Over {
         uuid: [u8; 16],
         (chunk_blocks, zone_size_blocks): (u64, u64),
     ) -> Result<Rc<dyn ZonedDevice>, String> {
-        let Over::Array { policy, parities, group_blocks } = self else { return sequenced(runtime, &drives) };
+        let DeviceBelow::Array { policy, parities, group_blocks } = self else {
+            return sequenced(runtime, &drives);
+        };
         let options = CreateOptions {
             group_blocks,
             spare_zones: None,
@@ -81,8 +83,8 @@ impl Over {
         appended_blocks: u64,
     ) -> Geometry {
         let (policy, appends) = match self {
-            Over::Array { policy, group_blocks, .. } => (policy, group_blocks > 0),
-            Over::Drive => (Policy::Log, false),
+            DeviceBelow::Array { policy, group_blocks, .. } => (policy, group_blocks > 0),
+            DeviceBelow::Drive => (Policy::Log, false),
         };
         let zone_capacity_blocks = if appends { appended_blocks } else { 640 };
         let one_of = |range: Range<u32>, rng: &mut Rng| range.start + rng.below(range.len() as u64) as u32;
@@ -113,9 +115,9 @@ pub(super) fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn Zo
 
 /// The result of one seed.
 #[derive(Clone, Debug)]
-pub struct Outcome<C> {
+pub struct LayerOutcome<C> {
     pub seed: u64,
-    pub over: Over,
+    pub over: DeviceBelow,
     pub counts: C,
     /// The broken promise, or the panic.
     pub failure: Option<String>,
@@ -124,22 +126,22 @@ pub struct Outcome<C> {
 
 /// Results of many seeds.
 #[derive(Clone, Debug, Default)]
-pub struct Summary<C> {
+pub struct LayerSummary<C> {
     pub seeds: u64,
     pub counts: C,
     /// In order of their seeds.
-    pub failures: Vec<Outcome<C>>,
+    pub failures: Vec<LayerOutcome<C>>,
 }
 
 /// Plays all `seeds` with `play` on `jobs` threads, and sums up the counters. `finished` is called after each seed.
 pub(super) fn run_seeds<C: Default + Send>(
-    play: &(dyn Fn(u64) -> Outcome<C> + Sync),
+    play: &(dyn Fn(u64) -> LayerOutcome<C> + Sync),
     add: fn(&mut C, &C),
     seeds: Range<u64>,
     jobs: usize,
     finished: &(dyn Fn() + Sync),
-) -> Summary<C> {
-    let total = Mutex::new(Summary::default());
+) -> LayerSummary<C> {
+    let total = Mutex::new(LayerSummary::default());
     each_seed(seeds, jobs, &|seed| {
         let outcome = play(seed);
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);

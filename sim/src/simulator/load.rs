@@ -6,7 +6,7 @@
 //! without effect.
 
 use super::{
-    ops::{Held, Kind, Op, outcome},
+    ops::{Op, OpKind, WaitingChange, outcome},
     oracle::Change,
     schedule::Moment,
     world::{Failure, World},
@@ -50,15 +50,15 @@ impl World<'_> {
                 let count = limits.zones - first;
                 let point = self.oracle.report();
                 self.submit(
-                    Kind::Report { first, point },
+                    OpKind::Report { first, point },
                     Command::Report { first: ZoneIndex(first), count },
                 );
             }
-            5 => self.hold_or_race(Held::Reset(zone), &limits),
-            6 => self.hold(Held::ResetAll),
-            7 => self.hold_or_race(Held::Finish(zone), &limits),
-            8 => self.hold(Held::Open(zone)),
-            9 => self.hold(Held::Close(zone)),
+            5 => self.hold_or_race(WaitingChange::Reset(zone), &limits),
+            6 => self.hold(WaitingChange::ResetAll),
+            7 => self.hold_or_race(WaitingChange::Finish(zone), &limits),
+            8 => self.hold(WaitingChange::Open(zone)),
+            9 => self.hold(WaitingChange::Close(zone)),
             _ => self.issue_wrong(zone, &limits),
         }
     }
@@ -77,15 +77,15 @@ impl World<'_> {
         self.rng.below(zones as u64) as u32
     }
 
-    fn hold(&mut self, held: Held) {
-        if self.held.len() < 2 && !self.held.iter().any(|h| *h == held || *h == Held::ResetAll) {
+    fn hold(&mut self, held: WaitingChange) {
+        if self.held.len() < 2 && !self.held.iter().any(|h| *h == held || *h == WaitingChange::ResetAll) {
             self.held.push(held);
         }
     }
 
     /// Resets or finishes a zone at once, with operations in flight there, or later when the zone is idle.
-    fn hold_or_race(&mut self, held: Held, limits: &Geometry) {
-        let (Held::Reset(zone) | Held::Finish(zone)) = held else { return };
+    fn hold_or_race(&mut self, held: WaitingChange, limits: &Geometry) {
+        let (WaitingChange::Reset(zone) | WaitingChange::Finish(zone)) = held else { return };
         let state = &self.oracle.zones[zone as usize];
         let free = state.change.is_none() && !state.opening && !self.is_held(zone);
         if free && self.rng.chance(self.scenario.load.race_percent, 100) {
@@ -99,7 +99,7 @@ impl World<'_> {
         self.held.iter().any(|held| held.holds(zone))
     }
 
-    fn is_quiet(&self, held: Held) -> bool {
+    fn is_quiet(&self, held: WaitingChange) -> bool {
         let mut zones = self.oracle.zones.iter().enumerate();
         zones.all(|(zone, state)| state.in_flight == 0 || !held.holds(zone as u32))
     }
@@ -116,29 +116,31 @@ impl World<'_> {
             && (this.opened || limits.max_open == 0 || opened < limits.max_open as usize)
     }
 
-    fn issue_held(&mut self, held: Held, limits: &Geometry) {
+    fn issue_held(&mut self, held: WaitingChange, limits: &Geometry) {
         let one = |zone: u32| Zones::One(ZoneIndex(zone));
         match held {
-            Held::Reset(zone) => self.issue_one_change(zone, Change::Reset),
-            Held::ResetAll => self.issue_change((0..limits.zones).collect(), Change::Reset, Zones::All),
-            Held::Finish(zone) => {
+            WaitingChange::Reset(zone) => self.issue_one_change(zone, Change::Reset),
+            WaitingChange::ResetAll => {
+                self.issue_change((0..limits.zones).collect(), Change::Reset, Zones::All)
+            }
+            WaitingChange::Finish(zone) => {
                 if self.oracle.is_full(zone) || self.may_activate(zone, limits) {
                     self.issue_one_change(zone, Change::Finish);
                 }
             }
-            Held::Open(zone) => {
+            WaitingChange::Open(zone) => {
                 if !self.oracle.is_full(zone) && self.may_activate(zone, limits) {
                     let state = &mut self.oracle.zones[zone as usize];
                     (state.active, state.opening) = (true, true);
                     state.begin();
-                    self.submit(Kind::Open { zone }, Command::Open { zones: one(zone), zrwa: false });
+                    self.submit(OpKind::Open { zone }, Command::Open { zones: one(zone), zrwa: false });
                 }
             }
-            Held::Close(zone) => {
+            WaitingChange::Close(zone) => {
                 let state = &mut self.oracle.zones[zone as usize];
                 if state.active {
                     state.begin();
-                    self.submit(Kind::Close { zone }, Command::Close { zones: one(zone) });
+                    self.submit(OpKind::Close { zone }, Command::Close { zones: one(zone) });
                 }
             }
         }
@@ -147,7 +149,7 @@ impl World<'_> {
     /// Submits a flush.
     pub(super) fn issue_flush(&mut self) {
         let point = self.oracle.flush();
-        self.submit(Kind::Flush(point), Command::Flush);
+        self.submit(OpKind::Flush(point), Command::Flush);
     }
 
     /// Submits a reset or finish of one zone.
@@ -163,7 +165,7 @@ impl World<'_> {
             Change::Reset => Command::Reset { zones: which },
             Change::Finish => Command::Finish { zones: which },
         };
-        self.submit(Kind::Change { zones, change }, command);
+        self.submit(OpKind::Change { zones, change }, command);
     }
 
     /// Draws the size of a write in blocks: below a chunk, around a chunk, or up to three stripes.
@@ -207,7 +209,7 @@ impl World<'_> {
         let zone_start = limits.start(ZoneIndex(zone)).0;
         let (start, data) = self.oracle.write(zone, self.pool.take(blocks).freeze());
         let life = self.oracle.zones[zone as usize].life;
-        let kind = Kind::Write { zone, start, end: start + blocks, fua, append, life };
+        let kind = OpKind::Write { zone, start, end: start + blocks, fua, append, life };
         let command = if append {
             Command::append(ZoneIndex(zone), data, fua)
         } else {
@@ -227,7 +229,7 @@ impl World<'_> {
         let point = self.oracle.read(zone, block);
         let data = self.pool.take(blocks).freeze();
         let lba = Lba(limits.start(ZoneIndex(zone)).0 + block);
-        self.submit(Kind::Read { point, blocks }, Command::read(lba, data));
+        self.submit(OpKind::Read { point, blocks }, Command::read(lba, data));
     }
 
     /// Submits an invalid command to an idle zone, so that its status is predictable.
@@ -260,10 +262,10 @@ impl World<'_> {
             _ => return,
         };
         self.oracle.zones[zone as usize].begin();
-        self.submit(Kind::Wrong { zone, what }, command);
+        self.submit(OpKind::Wrong { zone, what }, command);
     }
 
-    fn submit(&mut self, kind: Kind, command: Command) {
+    fn submit(&mut self, kind: OpKind, command: Command) {
         let Some(subject) = &self.subject else { return };
         self.counts.operations += 1;
         self.trace.note(|| format!("host submits: {kind}"));
@@ -295,9 +297,9 @@ impl World<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, kind: Kind, done: Done) -> Result<(), Failure> {
+    fn complete(&mut self, kind: OpKind, done: Done) -> Result<(), Failure> {
         self.trace.note(|| format!("host learns: {kind} {}", outcome(&done)));
-        if let Kind::Wrong { zone, what } = kind {
+        if let OpKind::Wrong { zone, what } = kind {
             self.oracle.zones[zone as usize].end();
             return match done.result {
                 Err(DeviceError::Status(_)) => Ok(()),
@@ -306,8 +308,8 @@ impl World<'_> {
         }
         if let Err(error) = done.result {
             let overtaken = match kind {
-                Kind::Write { zone, life, .. } => self.oracle.is_overtaken(zone, life).then_some(zone),
-                Kind::Read { point, .. } => self.oracle.is_reset_since(point).then_some(point.zone),
+                OpKind::Write { zone, life, .. } => self.oracle.is_overtaken(zone, life).then_some(zone),
+                OpKind::Read { point, .. } => self.oracle.is_reset_since(point).then_some(point.zone),
                 _ => None,
             };
             if let (Some(zone), DeviceError::Status(_)) = (overtaken, error) {
@@ -318,7 +320,7 @@ impl World<'_> {
             return if self.lenient { Ok(()) } else { Err(Failure(format!("{kind}: {error}"))) };
         }
         match kind {
-            Kind::Write { zone, start, end, fua, append, life } => {
+            OpKind::Write { zone, start, end, fua, append, life } => {
                 let limits = self.limits.as_ref();
                 let told = limits.map(|g| g.start(ZoneIndex(zone)).0 + start);
                 if append && told != Some(done.lba.0) {
@@ -333,34 +335,34 @@ impl World<'_> {
                     self.forks.notice(Moment::Ended);
                 }
             }
-            Kind::Read { point, blocks } => {
+            OpKind::Read { point, blocks } => {
                 if done.data.blocks() != blocks {
                     return Err(Failure(format!("a read of {blocks} blocks gave {:?}", done.data)));
                 }
                 self.oracle.check_read(point, &done.data)?;
             }
-            Kind::Flush(point) => {
+            OpKind::Flush(point) => {
                 self.oracle.flushed(&point);
                 self.forks.notice(Moment::Promised);
             }
-            Kind::Report { point, .. } => self.oracle.check_report(&point, &done.zones)?,
-            Kind::Change { zones, .. } => {
+            OpKind::Report { point, .. } => self.oracle.check_report(&point, &done.zones)?,
+            OpKind::Change { zones, .. } => {
                 zones.iter().for_each(|zone| self.oracle.changed(*zone));
                 self.forks.notice(Moment::Ended);
             }
-            Kind::Open { zone } => {
+            OpKind::Open { zone } => {
                 let state = &mut self.oracle.zones[zone as usize];
                 state.end();
                 (state.opened, state.opening) = (true, false);
             }
-            Kind::Close { zone } => {
+            OpKind::Close { zone } => {
                 let state = &mut self.oracle.zones[zone as usize];
                 state.end();
                 state.opened = false;
                 // A closed zone that was opened but not written may be empty or closed: it may still count as active,
                 // so the load assumes that.
             }
-            Kind::Wrong { .. } => {}
+            OpKind::Wrong { .. } => {}
         }
         self.pool.give(done.data);
         Ok(())

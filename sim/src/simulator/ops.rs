@@ -6,13 +6,13 @@ use std::fmt;
 
 /// An outstanding operation.
 pub struct Op {
-    pub kind: Kind,
+    pub kind: OpKind,
     pub completion: Completion,
 }
 
 /// How to check the completion.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum OpKind {
     Write {
         zone: u32,
         start: u64,
@@ -49,7 +49,7 @@ pub enum Kind {
 
 /// A change of a zone that waits until nothing is in flight in the zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum WaitingChange {
     Reset(u32),
     Finish(u32),
     Open(u32),
@@ -57,11 +57,14 @@ pub enum Held {
     ResetAll,
 }
 
-impl Held {
+impl WaitingChange {
     pub fn holds(self, zone: u32) -> bool {
         match self {
-            Held::Reset(z) | Held::Finish(z) | Held::Open(z) | Held::Close(z) => z == zone,
-            Held::ResetAll => true,
+            WaitingChange::Reset(z)
+            | WaitingChange::Finish(z)
+            | WaitingChange::Open(z)
+            | WaitingChange::Close(z) => z == zone,
+            WaitingChange::ResetAll => true,
         }
     }
 }
@@ -72,22 +75,22 @@ impl fmt::Display for Op {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for OpKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Write { zone, start, end, fua, append, .. } => {
+            OpKind::Write { zone, start, end, fua, append, .. } => {
                 let verb = if *append { "append" } else { "write" };
                 write!(f, "{verb} zone {zone} {start}..{end}{}", if *fua { " FUA" } else { "" })
             }
-            Kind::Read { point, blocks } => {
+            OpKind::Read { point, blocks } => {
                 write!(f, "read zone {} {}..{}", point.zone, point.block, point.block + blocks)
             }
-            Kind::Flush(_) => f.write_str("flush"),
-            Kind::Report { first, .. } => write!(f, "report from zone {first} on"),
-            Kind::Change { zones, change } => write!(f, "{change:?} zones {zones:?}"),
-            Kind::Open { zone } => write!(f, "open zone {zone}"),
-            Kind::Close { zone } => write!(f, "close zone {zone}"),
-            Kind::Wrong { zone, what } => write!(f, "{what} in zone {zone}"),
+            OpKind::Flush(_) => f.write_str("flush"),
+            OpKind::Report { first, .. } => write!(f, "report from zone {first} on"),
+            OpKind::Change { zones, change } => write!(f, "{change:?} zones {zones:?}"),
+            OpKind::Open { zone } => write!(f, "open zone {zone}"),
+            OpKind::Close { zone } => write!(f, "close zone {zone}"),
+            OpKind::Wrong { zone, what } => write!(f, "{what} in zone {zone}"),
         }
     }
 }

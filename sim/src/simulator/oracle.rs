@@ -30,7 +30,7 @@ pub enum Change {
 
 /// The recorded state of one logical zone.
 #[derive(Clone, Debug, Default)]
-pub struct Zone {
+pub struct OracleZone {
     /// For each block up to the submitted end, the number of the write that wrote it.
     writes: Vec<u64>,
     /// Number of resets of the zone so far.
@@ -61,7 +61,7 @@ pub struct Zone {
     pub active: bool,
 }
 
-impl Zone {
+impl OracleZone {
     /// End of the submitted writes.
     pub fn submitted(&self) -> u64 {
         self.writes.len() as u64
@@ -80,7 +80,7 @@ impl Zone {
 
     fn clear(&mut self) {
         let (life, in_flight, begun) = (self.life + 1, self.in_flight, self.begun);
-        *self = Zone { life, in_flight, begun, ..Zone::default() };
+        *self = OracleZone { life, in_flight, begun, ..OracleZone::default() };
     }
 }
 
@@ -105,7 +105,7 @@ pub struct ReportPoint(Vec<Option<u64>>);
 #[derive(Clone, Debug)]
 pub struct Oracle {
     pub capacity: u64,
-    pub zones: Vec<Zone>,
+    pub zones: Vec<OracleZone>,
     next_write: u64,
     /// Whether the array declares that completed writes may be lost until a flush.
     pub volatile_cache: bool,
@@ -125,7 +125,7 @@ impl Oracle {
 
     /// A new array: every zone is empty.
     pub fn new(zones: u32, capacity_blocks: u64, volatile_cache: bool) -> Oracle {
-        let zones = vec![Zone::default(); zones as usize];
+        let zones = vec![OracleZone::default(); zones as usize];
         Oracle { capacity: capacity_blocks, zones, next_write: 1, volatile_cache }
     }
 
@@ -284,7 +284,7 @@ impl Oracle {
     /// The process was killed: acknowledged data has to survive. Returns the noted tails; where a reset was in flight,
     /// the tail is 0 or unchanged.
     pub fn killed(&mut self, rng: &mut Rng) -> Vec<u64> {
-        let answered = |zone: &mut Zone| {
+        let answered = |zone: &mut OracleZone| {
             let forgotten = zone.change == Some(Change::Reset) && rng.chance(1, 2);
             let (answered, noted) = if forgotten { (0, 0) } else { (zone.acknowledged, zone.noted) };
             zone.answered = answered;
@@ -307,7 +307,7 @@ impl Oracle {
     ///
     /// # Errors
     /// The zone ends below the promised end.
-    pub fn gone_back(&mut self, info: &ZoneInfo, before: &Zone) -> Result<(), String> {
+    pub fn gone_back(&mut self, info: &ZoneInfo, before: &OracleZone) -> Result<(), String> {
         let (zone, wp) = (&mut self.zones[info.zone.0 as usize], info.wp_blocks);
         let promised = before.durable.max(before.answered);
         if wp >= zone.recovered || zone.finished || zone.change.is_some() {
@@ -386,7 +386,7 @@ impl Oracle {
     }
 }
 
-fn summary(zone: &Zone) -> String {
+fn summary(zone: &OracleZone) -> String {
     format!(
         "durable {}, acknowledged {}, submitted {}{}{}",
         zone.durable,
@@ -402,7 +402,7 @@ fn summary(zone: &Zone) -> String {
 }
 
 /// As [`Oracle::recovered`], for one zone.
-fn recovered_zone(zone: &mut Zone, capacity: u64, info: &ZoneInfo) -> Result<(), String> {
+fn recovered_zone(zone: &mut OracleZone, capacity: u64, info: &ZoneInfo) -> Result<(), String> {
     let change = zone.change;
     let wp = match info.state {
         ZoneState::Full if zone.finished || change == Some(Change::Finish) => zone.submitted(),

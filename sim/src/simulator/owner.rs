@@ -11,9 +11,9 @@
 //! not bring the array back.
 
 use super::{
-    course::{Changing, Course},
-    subject::{Said, Subject, Why},
-    wire::Bay,
+    command_queue::Bay,
+    run_state::{PendingChange, RunState},
+    subject::{Subject, SubjectError, SubjectIdentity},
     world::{Failure, World},
 };
 use engine::{
@@ -23,7 +23,7 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState, is_worn},
 };
 
-fn changed(said: &Said, change: &Change) -> Said {
+fn changed(said: &SubjectIdentity, change: &Change) -> SubjectIdentity {
     let mut said = said.clone();
     match change {
         Change::Name(name) => said.name.clone_from(name),
@@ -35,7 +35,7 @@ fn changed(said: &Said, change: &Change) -> Said {
 
 impl World<'_> {
     /// Compares the identity that a subject reports with the allowed ones; from now on only this one is allowed, unless
-    /// the array is provisional.
+    /// the array is in deferred-write mode.
     ///
     /// # Errors
     /// The subject reports another identity.
@@ -45,14 +45,14 @@ impl World<'_> {
             let may = &self.books.may;
             return Err(Failure(format!("the array says of itself {said:?}, which should be among {may:?}")));
         }
-        if !subject.is_provisional() {
+        if !subject.is_deferred() {
             self.books.may = vec![said];
         }
         Ok(())
     }
 
     /// Draws a change, and returns the identities that are allowed after it.
-    fn draw_change(&mut self) -> (Change, Vec<Said>) {
+    fn draw_change(&mut self) -> (Change, Vec<SubjectIdentity>) {
         self.books.begun += 1;
         let begun = self.books.begun;
         let change = match self.rng.below(4) {
@@ -65,10 +65,10 @@ impl World<'_> {
     }
 
     /// Begins to change the identity of a running array, occasionally.
-    pub(super) fn change_somehow(&mut self, course: &mut Course) {
+    pub(super) fn change_somehow(&mut self, run_state: &mut RunState) {
         let Some(subject) = self.subject.clone().filter(|subject| subject.said().is_some()) else { return };
         let rate = self.scenario.misfortune.change;
-        if course.changing.is_some() || rate == 0 || !self.rng.chance(rate, 100_000) {
+        if run_state.changing.is_some() || rate == 0 || !self.rng.chance(rate, 100_000) {
             return;
         }
         let before = self.books.may.clone();
@@ -76,17 +76,17 @@ impl World<'_> {
         self.trace.note(|| format!("the array is changed: {change:?}"));
         self.books.may.extend(after.iter().cloned());
         let pending = self.start(subject.change(change));
-        course.changing = Some(Changing { pending, after, before });
+        run_state.changing = Some(PendingChange { pending, after, before });
     }
 
     /// Updates the allowed identities when a change has completed.
     ///
     /// # Errors
     /// A running array could not be changed.
-    pub(super) fn note_changed(&mut self, course: &mut Course) -> Result<(), Failure> {
-        let result = course.changing.as_ref().and_then(|changing| changing.pending.borrow_mut().take());
+    pub(super) fn note_changed(&mut self, run_state: &mut RunState) -> Result<(), Failure> {
+        let result = run_state.changing.as_ref().and_then(|changing| changing.pending.borrow_mut().take());
         let Some(result) = result else { return Ok(()) };
-        let Some(Changing { after, before, .. }) = course.changing.take() else { return Ok(()) };
+        let Some(PendingChange { after, before, .. }) = run_state.changing.take() else { return Ok(()) };
         match result {
             Ok(()) => {
                 self.counts.changes += 1;
@@ -94,7 +94,7 @@ impl World<'_> {
                 self.books.may = after;
                 Ok(())
             }
-            Err(Why::Array(ArrayError::HoldsBack | ArrayError::ReadOnly)) => {
+            Err(SubjectError::Array(ArrayError::HoldsBack | ArrayError::ReadOnly)) => {
                 self.books.may = before;
                 Ok(())
             }
@@ -107,14 +107,14 @@ impl World<'_> {
     ///
     /// # Errors
     /// The change is refused without a reason.
-    pub(super) fn change_at_rest(&mut self, course: &mut Course) -> Result<bool, Failure> {
+    pub(super) fn change_at_rest(&mut self, run_state: &mut RunState) -> Result<bool, Failure> {
         let percent = self.scenario.misfortune.change_percent;
         // The tails of a killed process would not be kept.
         let rests = self.tails.is_none() && !self.books.may.is_empty();
         if !rests || percent == 0 || !self.rng.chance(percent, 100) {
             return Ok(false);
         }
-        let offered = self.own(course);
+        let offered = self.own(run_state);
         let (change, after) = self.draw_change();
         self.trace.note(|| format!("{change:?} with drives {offered:?}"));
         self.books.may.extend(after.iter().cloned());
@@ -128,12 +128,12 @@ impl World<'_> {
                 self.books.may = after;
             }
             Some(Err(why)) => {
-                let told = |member: usize| course.suspects.get(member).is_some();
-                let struck =
-                    matches!(&why, Why::Array(ArrayError::NotTold(_))) && why.members().into_iter().all(told);
+                let told = |member: usize| run_state.suspects.get(member).is_some();
+                let struck = matches!(&why, SubjectError::Array(ArrayError::NotTold(_)))
+                    && why.members().into_iter().all(told);
                 if !struck {
-                    let Course { shelf, half_attached, .. } = &mut *course;
-                    self.judge_refusal(shelf, half_attached, &offered, &why)?;
+                    let RunState { spare_drives, half_attached, .. } = &mut *run_state;
+                    self.judge_refusal(spare_drives, half_attached, &offered, &why)?;
                 }
             }
         }
@@ -141,8 +141,8 @@ impl World<'_> {
     }
 
     /// The drives of present members, except those that still belong to another array.
-    fn own(&self, course: &Course) -> Vec<Bay> {
-        let kept = self.kept(&course.suspects.absent());
+    fn own(&self, run_state: &RunState) -> Vec<Bay> {
+        let kept = self.kept(&run_state.suspects.absent());
         kept.into_iter().filter(|bay| !self.foreign.contains(bay)).collect()
     }
 
@@ -156,12 +156,12 @@ impl World<'_> {
     ///
     /// # Errors
     /// A broken promise.
-    pub(super) fn destroy(&mut self, course: &mut Course) -> Result<(), Failure> {
-        self.cut(course, true)?;
+    pub(super) fn destroy(&mut self, run_state: &mut RunState) -> Result<(), Failure> {
+        self.cut(run_state, true)?;
         let (mut cuts, mut untouched) = (self.rng.below(4), true);
         loop {
-            let mut bays = self.own(course);
-            bays.extend(course.attic.iter().filter(|_| self.rng.chance(1, 4)));
+            let mut bays = self.own(run_state);
+            bays.extend(run_state.attic.iter().filter(|_| self.rng.chance(1, 4)));
             self.rng.shuffle(&mut bays);
             self.trace.note(|| format!("destruction of drives {bays:?}"));
             let before = self.changes(&bays);
@@ -172,49 +172,51 @@ impl World<'_> {
                 None => {
                     cuts -= 1;
                     // Commands in flight may still be executed.
-                    untouched &= self.changes(&bays) == before && !self.wire.is_changing();
-                    self.cut(course, false)?;
-                    self.judge_half_destroyed(course, untouched)?;
-                    self.cut(course, false)?;
+                    untouched &= self.changes(&bays) == before && !self.command_queue.is_changing();
+                    self.cut(run_state, false)?;
+                    self.judge_half_destroyed(run_state, untouched)?;
+                    self.cut(run_state, false)?;
                 }
                 Some(Ok(())) => {
                     self.counts.destructions += 1;
-                    return self.judge_destroyed(course);
+                    return self.judge_destroyed(run_state);
                 }
-                Some(Err(why @ Why::Array(ArrayError::Drives(NoArray::OthersGoOn { .. })))) => {
-                    let left = self.own(course).into_iter().filter(|bay| self.check_blank(*bay).is_err());
+                Some(Err(why @ SubjectError::Array(ArrayError::Drives(NoArray::OthersGoOn { .. })))) => {
+                    let left = self.own(run_state).into_iter().filter(|bay| self.check_blank(*bay).is_err());
                     // Half of the members may be enough.
                     let few = self.scenario.parities.min(self.members.len() - self.scenario.parities - 1);
                     let are_gone = !untouched && left.count() <= few;
                     // The absent members may be enough to go on, with either drive of a replacement.
-                    let sure = self.members.len() - course.suspects.members().len();
-                    let in_doubt = self.heir.is_some_and(|heir| course.suspects.get(heir.member).is_none());
+                    let sure = self.members.len() - run_state.suspects.members().len();
+                    let in_doubt = self.replacement_drive.is_some_and(|replacement_drive| {
+                        run_state.suspects.get(replacement_drive.member).is_none()
+                    });
                     let others = sure - usize::from(in_doubt) <= self.scenario.parities;
                     return match self.changes(&bays) == before {
                         // All members that were marked as destroyed are blank, and the absent ones cannot know.
-                        true if are_gone => self.judge_left(course, bays),
-                        true if others => self.recover(course),
+                        true if are_gone => self.judge_left(run_state, bays),
+                        true if others => self.recover(run_state),
                         _ => Err(Failure(format!("the array could not be destroyed: {why}"))),
                     };
                 }
-                Some(Err(why)) if self.is_damage(course, &why) => return Ok(()),
+                Some(Err(why)) if self.is_damage(run_state, &why) => return Ok(()),
                 Some(Err(why)) => return Err(Failure(format!("the array could not be destroyed: {why}"))),
             }
         }
     }
 
     /// Whether an error names a drive with damaged media.
-    fn is_damage(&self, course: &Course, why: &Why) -> bool {
-        course.damaged.iter().any(|bay| self.names_drive(*bay, why))
+    fn is_damage(&self, run_state: &RunState, why: &SubjectError) -> bool {
+        run_state.damaged.iter().any(|bay| self.names_drive(*bay, why))
     }
 
     /// Judges an array after an interrupted destruction: it holds everything, or is refused; it has to assemble if
     /// nothing was changed.
-    fn judge_half_destroyed(&mut self, course: &mut Course, untouched: bool) -> Result<(), Failure> {
-        for suspect in course.suspects.iter_mut() {
+    fn judge_half_destroyed(&mut self, run_state: &mut RunState, untouched: bool) -> Result<(), Failure> {
+        for suspect in run_state.suspects.iter_mut() {
             suspect.absent &= self.rng.chance(1, 2);
         }
-        let offered = self.own(course);
+        let offered = self.own(run_state);
         self.trace.note(|| format!("half destroyed, assembly from drives {offered:?}"));
         let before = self.changes(&offered);
         let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
@@ -224,9 +226,9 @@ impl World<'_> {
                 self.oracle.volatile_cache = self.promise(&*subject, &offered, true)?;
                 self.take_subject(subject)?;
                 let lacking =
-                    self.unsound_members().filter(|member| course.suspects.get(*member).is_none()).count();
+                    self.unsound_members().filter(|member| run_state.suspects.get(*member).is_none()).count();
                 // A member that was marked as destroyed counts as lost.
-                match lacking + course.suspects.members().len() <= self.scenario.parities {
+                match lacking + run_state.suspects.members().len() <= self.scenario.parities {
                     true => {
                         self.check_recovery().map_err(|failure| Failure(format!("half destroyed, {failure}")))
                     }
@@ -243,34 +245,36 @@ impl World<'_> {
     }
 
     /// Checks that all drives that were present are blank, and that the absent ones do not assemble.
-    fn judge_destroyed(&mut self, course: &mut Course) -> Result<(), Failure> {
-        let sure = |bay: &Bay| !course.damaged.contains(bay);
-        for member in (0..self.members.len()).filter(|member| !course.suspects.is_absent(*member)) {
-            let is_member = !course.half_attached.contains(&member);
+    fn judge_destroyed(&mut self, run_state: &mut RunState) -> Result<(), Failure> {
+        let sure = |bay: &Bay| !run_state.damaged.contains(bay);
+        for member in (0..self.members.len()).filter(|member| !run_state.suspects.is_absent(*member)) {
+            let is_member = !run_state.half_attached.contains(&member);
             if let Some(bay) = self.members[member].filter(sure).filter(|_| is_member) {
                 self.check_blank(bay)?;
             }
         }
-        let mut away: Vec<usize> = course.suspects.absent();
+        let mut away: Vec<usize> = run_state.suspects.absent();
         // Half of the members may be enough, even the old drives of replacements.
         let are_halves = self.members.len() <= 2 * self.scenario.parities;
         if are_halves {
-            away.retain(|member| self.heir.is_none_or(|heir| heir.member != *member));
+            away.retain(|member| {
+                self.replacement_drive.is_none_or(|replacement_drive| replacement_drive.member != *member)
+            });
         }
         let mut offered: Vec<Bay> = away.iter().flat_map(|member| self.drives_of(*member)).collect();
         if !are_halves {
-            offered.extend(course.attic.iter().filter(|bay| !course.missed.contains(bay)));
+            offered.extend(run_state.attic.iter().filter(|bay| !run_state.missed.contains(bay)));
         }
         offered.retain(|bay| !self.foreign.contains(bay));
-        self.judge_left(course, offered)
+        self.judge_left(run_state, offered)
     }
 
     /// Checks that drives that were absent when their array was destroyed do not assemble.
-    fn judge_left(&mut self, course: &mut Course, offered: Vec<Bay>) -> Result<(), Failure> {
+    fn judge_left(&mut self, run_state: &mut RunState, offered: Vec<Bay>) -> Result<(), Failure> {
         if offered.is_empty() {
             return Ok(());
         }
-        self.cut(course, false)?;
+        self.cut(run_state, false)?;
         self.trace.note(|| format!("destroyed, assembly from drives {offered:?}"));
         let before = self.changes(&offered);
         let drives = offered.iter().map(|bay| self.drive(*bay)).collect();
@@ -292,13 +296,13 @@ impl World<'_> {
     }
 
     fn check_blank(&self, bay: Bay) -> Result<(), Failure> {
-        let geometry = self.wire.geometry(bay).clone();
+        let geometry = self.command_queue.geometry(bay).clone();
         for zone in (0..geometry.zones).map(ZoneIndex) {
-            let state = self.wire.ssd(bay).zones().info(zone).state;
+            let state = self.command_queue.ssd(bay).zones().info(zone).state;
             if is_worn(state) {
                 continue;
             }
-            let stored = self.wire.ssd(bay).stored(Lba(geometry.start(zone).0));
+            let stored = self.command_queue.ssd(bay).stored(Lba(geometry.start(zone).0));
             let stored = stored.map_err(|error| Failure(format!("reading a drive: {error}")))?;
             let is_blank = stored.is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0));
             if state != ZoneState::Empty || !is_blank {

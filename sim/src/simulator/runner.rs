@@ -7,7 +7,7 @@ use super::{
     coverage::Sight,
     scenario::{Scenario, draw_appends},
     subject::Maker,
-    world::{Counts, Failure, Tracing, World},
+    world::{Counts, Failure, TraceMode, World},
 };
 use emu::rng::Rng;
 use engine::raid::policy::Policy;
@@ -115,7 +115,7 @@ pub fn kind(message: &str) -> String {
 }
 
 /// Plays one seed.
-pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
+pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: TraceMode) -> Outcome {
     let started = Instant::now();
     let mut rng = Rng::new(seed);
     let scenario = loop {
@@ -180,7 +180,7 @@ pub fn play(maker: &(dyn Maker + Sync), seeds: &Seeds, jobs: usize, finished: &(
             if index >= seeds.first.len() as u64 && seed >= seeds.range.end {
                 break;
             }
-            part.count(run_seed(maker, seed, Tracing::Off), seeds.learn);
+            part.count(run_seed(maker, seed, TraceMode::Off), seeds.learn);
             if seeds.until_failure && !part.failures.is_empty() {
                 stop.store(true, Ordering::Relaxed);
             }
@@ -195,7 +195,7 @@ pub fn play(maker: &(dyn Maker + Sync), seeds: &Seeds, jobs: usize, finished: &(
 }
 
 /// Plays a seed again, for its trace.
-pub fn replay(maker: &dyn Maker, seed: u64, tracing: Tracing) -> Outcome {
+pub fn replay(maker: &dyn Maker, seed: u64, tracing: TraceMode) -> Outcome {
     quietly(|| run_seed(maker, seed, tracing))
 }
 

@@ -82,7 +82,7 @@ pub struct Misfortune {
     pub fault_in_recovery_percent: u64,
     pub cut_in_rebuild_percent: u64,
     pub stale_returns_percent: u64,
-    /// Assemblies without a member that are provisional.
+    /// Assemblies without a member that are in deferred-write mode.
     pub hold_back_percent: u64,
     /// Percentage of work phases that begin with a copy of a member's drive.
     pub copies_percent: u64,

@@ -5,18 +5,18 @@
 //! order.
 
 use super::{
+    command_queue::Bay,
     drives::META_ZONES,
-    exhaustive::{CacheFate, Fate, Step, ZONE},
+    exhaustive::{CacheFate, InFlightFate, Step, ZONE},
     oracle::Change,
-    subject::{How, Why, create_options},
-    wire::Bay,
+    subject::{AssembleOptions, SubjectError, create_options},
     world::{Failure, Pending, World},
 };
 use emu::ssd::Fault as MediaFault;
 use engine::{device::Command, runtime::Runtime, zone::ZoneIndex};
 
 /// The kind of event that a choice was.
-pub(super) struct Taken {
+pub(super) struct ChoiceKind {
     /// A drive has executed a command.
     pub executes: bool,
     /// The host submits its next operation, which is left to the caller.
@@ -59,7 +59,10 @@ impl World<'_> {
         Ok(())
     }
 
-    pub(super) fn wait_in_order<T>(&mut self, pending: &Pending<T>) -> Result<Result<T, Why>, Failure> {
+    pub(super) fn wait_in_order<T>(
+        &mut self,
+        pending: &Pending<T>,
+    ) -> Result<Result<T, SubjectError>, Failure> {
         loop {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(result);
@@ -79,25 +82,30 @@ impl World<'_> {
         self.run_tasks()?;
         self.ready = false;
         self.collect()?;
-        let nothing_left = self.wire.queued() == 0 && self.wire.executed() == 0;
+        let nothing_left = self.command_queue.queued() == 0 && self.command_queue.executed() == 0;
         if nothing_left && (waits() || !self.ops.is_empty()) {
             return Err(self.hang());
         }
-        self.wire.run_all();
+        self.command_queue.run_all();
         self.ready = true;
         Ok(())
     }
 
     /// Number of choices now, with up to `most` commands of each kind; `issue` says whether the host could submit one.
     pub(super) fn choices(&self, issue: bool, most: usize) -> usize {
-        let queued = self.wire.queued().min(most);
-        usize::from(self.ready) + self.wire.executed().min(most) + usize::from(issue) + queued
+        let queued = self.command_queue.queued().min(most);
+        usize::from(self.ready) + self.command_queue.executed().min(most) + usize::from(issue) + queued
     }
 
     /// Takes one choice.
-    pub(super) fn take_choice(&mut self, choice: usize, issue: bool, most: usize) -> Result<Taken, Failure> {
+    pub(super) fn take_choice(
+        &mut self,
+        choice: usize,
+        issue: bool,
+        most: usize,
+    ) -> Result<ChoiceKind, Failure> {
         let mut choice = choice;
-        let nothing = Taken { executes: false, issues: false };
+        let nothing = ChoiceKind { executes: false, issues: false };
         if self.ready {
             if choice == 0 {
                 self.ready = self.runtime.step();
@@ -106,21 +114,21 @@ impl World<'_> {
             }
             choice -= 1;
         }
-        let executed = self.wire.executed().min(most);
+        let executed = self.command_queue.executed().min(most);
         if choice < executed {
-            self.wire.deliver(choice);
+            self.command_queue.deliver(choice);
             self.ready = true;
             return Ok(nothing);
         }
         choice -= executed;
         if issue {
             if choice == 0 {
-                return Ok(Taken { issues: true, ..nothing });
+                return Ok(ChoiceKind { issues: true, ..nothing });
             }
             choice -= 1;
         }
-        self.wire.execute_now(choice, false);
-        Ok(Taken { executes: true, issues: false })
+        self.command_queue.execute_now(choice, false);
+        Ok(ChoiceKind { executes: true, issues: false })
     }
 
     /// Whether the host would submit this operation now.
@@ -161,7 +169,7 @@ impl World<'_> {
         for part in 0..parts {
             let zone = ZoneIndex((ZONE.0 + META_ZONES) * parts + part);
             for bay in self.members[member].iter() {
-                let mut ssd = self.wire.ssd(*bay);
+                let mut ssd = self.command_queue.ssd(*bay);
                 ssd.faults().after(0, MediaFault::ReadOnly(zone));
                 // Faults take effect with the next command.
                 ssd.execute(Command::Report { first: zone, count: 1 });
@@ -186,11 +194,11 @@ impl World<'_> {
     }
 
     /// Decides the fate of the commands in flight before a power cut.
-    pub(super) fn settle_fate(&mut self, fate: Fate) {
+    pub(super) fn settle_fate(&mut self, fate: InFlightFate) {
         match fate {
-            Fate::None => self.wire.drop_queued(),
-            Fate::All => self.wire.execute_all(),
-            Fate::Torn => {}
+            InFlightFate::None => self.command_queue.drop_queued(),
+            InFlightFate::All => self.command_queue.execute_all(),
+            InFlightFate::Torn => {}
         }
     }
 
@@ -202,7 +210,9 @@ impl World<'_> {
     pub(super) fn settle_cache(&mut self, fate: CacheFate) -> Result<Vec<usize>, Failure> {
         let mut parts = Vec::new();
         for bay in self.members.iter().flatten() {
-            parts.extend(self.wire.ssd(*bay).unflushed().into_iter().map(|(zone, ways)| (*bay, zone, ways)));
+            parts.extend(
+                self.command_queue.ssd(*bay).unflushed().into_iter().map(|(zone, ways)| (*bay, zone, ways)),
+            );
         }
         for (index, (bay, zone, _)) in parts.iter().enumerate() {
             let lost = match fate {
@@ -214,7 +224,7 @@ impl World<'_> {
             };
             if lost {
                 let way = if let CacheFate::Partly { way, .. } = fate { Some(way) } else { None };
-                let result = self.wire.ssd(*bay).lose_unflushed(*zone, way);
+                let result = self.command_queue.ssd(*bay).lose_unflushed(*zone, way);
                 result.map_err(|error| Failure(format!("losing a cache: {error}")))?;
             }
         }
@@ -226,19 +236,20 @@ impl World<'_> {
         self.assemble_somehow(lost, false)
     }
 
-    /// As [`World::assemble_without`]; with `hold_back` the array is provisional if it can be: it writes nothing.
+    /// As [`World::assemble_without`]; with `hold_back` the array is in deferred-write mode if it can be: it writes
+    /// nothing.
     pub(super) fn assemble_somehow(&mut self, lost: &[usize], hold_back: bool) -> Result<(), Failure> {
         // A drive that has not been emptied yet belongs to another array, and would be refused as such.
         let own: Vec<Bay> = self.kept(lost).into_iter().filter(|bay| !self.foreign.contains(bay)).collect();
         let drives = own.iter().map(|bay| self.drive(*bay)).collect();
-        let how = How { hold_back, ..self.how() };
+        let how = AssembleOptions { hold_back, ..self.how() };
         let pending = self.start(self.maker.assemble(&self.runtime, drives, how));
         let result = self.wait_in_order(&pending)?;
         let subject = result.map_err(|why| Failure(format!("the array does not assemble: {why}")))?;
         // A drive with damaged media may have failed since the array reported its drives.
         self.oracle.volatile_cache = self.promise(&*subject, &own, false)?;
         self.take_subject(subject)?;
-        self.settle_heir();
+        self.settle_replacement_drive();
         Ok(())
     }
 

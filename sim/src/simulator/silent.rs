@@ -5,8 +5,8 @@
 //! and the results are counted, not judged. Panics are judged here, too.
 
 use super::{
-    course::{Course, Old},
-    wire::Bay,
+    command_queue::Bay,
+    run_state::{OldBlock, RunState},
     world::World,
 };
 use engine::zone::{Lba, ZoneIndex};
@@ -21,7 +21,7 @@ enum Silent {
 
 /// The result of a life with a silent fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Came {
+pub enum SilentResult {
     /// All promises were kept.
     Intact,
     /// Wrong data or zeros were read.
@@ -33,29 +33,34 @@ pub enum Came {
     Panic,
 }
 
-impl Came {
-    pub const ALL: [Came; 5] =
-        [Came::Intact, Came::WrongData, Came::Refused, Came::OtherPromise, Came::Panic];
+impl SilentResult {
+    pub const ALL: [SilentResult; 5] = [
+        SilentResult::Intact,
+        SilentResult::WrongData,
+        SilentResult::Refused,
+        SilentResult::OtherPromise,
+        SilentResult::Panic,
+    ];
 
     /// The class of the failure of a life.
-    pub fn of(failure: Option<&str>) -> Came {
+    pub fn of(failure: Option<&str>) -> SilentResult {
         match failure {
-            None => Came::Intact,
-            Some(text) if text.starts_with("panic") => Came::Panic,
-            Some(text) if text.contains("should hold") => Came::WrongData,
-            Some(text) if text.contains("does not assemble") => Came::Refused,
-            Some(_) => Came::OtherPromise,
+            None => SilentResult::Intact,
+            Some(text) if text.starts_with("panic") => SilentResult::Panic,
+            Some(text) if text.contains("should hold") => SilentResult::WrongData,
+            Some(text) if text.contains("does not assemble") => SilentResult::Refused,
+            Some(_) => SilentResult::OtherPromise,
         }
     }
 
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Came::Intact => "intact",
-            Came::WrongData => "wrong_data",
-            Came::Refused => "refused",
-            Came::OtherPromise => "other_promise",
-            Came::Panic => "panic",
+            SilentResult::Intact => "intact",
+            SilentResult::WrongData => "wrong_data",
+            SilentResult::Refused => "refused",
+            SilentResult::OtherPromise => "other_promise",
+            SilentResult::Panic => "panic",
         }
     }
 }
@@ -63,16 +68,17 @@ impl Came {
 impl World<'_> {
     /// Draws a written block of a member, usually near the end of a zone.
     fn draw_written(&mut self, bay: Bay) -> Option<Lba> {
-        let geometry = self.wire.geometry(bay).clone();
+        let geometry = self.command_queue.geometry(bay).clone();
         for _ in 0..20 {
             let zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
-            let end = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
+            let end =
+                self.command_queue.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
             let window = geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
             let to = (end + window).min(geometry.zone_capacity_blocks);
             let from = if self.rng.chance(1, 2) { end.saturating_sub(24) } else { 0 };
             if from < to {
                 let lba = Lba(geometry.start(zone).0 + from + self.rng.below(to - from));
-                if matches!(self.wire.ssd(bay).stored(lba), Ok(Some(_))) {
+                if matches!(self.command_queue.ssd(bay).stored(lba), Ok(Some(_))) {
                     return Some(lba);
                 }
             }
@@ -81,33 +87,33 @@ impl World<'_> {
     }
 
     /// Injects one silent fault in a life.
-    pub(super) fn fail_silently(&mut self, course: &mut Course) {
+    pub(super) fn fail_silently(&mut self, run_state: &mut RunState) {
         let rate = self.scenario.misfortune.silent;
-        if rate == 0 || course.failed_silently || !self.rng.chance(rate, 100_000) {
+        if rate == 0 || run_state.failed_silently || !self.rng.chance(rate, 100_000) {
             return;
         }
         let member = self.rng.below(self.members.len() as u64) as usize;
         let Some(bay) = self.members[member] else { return };
         let kind = *self.rng.pick(&[Silent::Lost, Silent::Misdirected, Silent::Stale]);
         let (Some(lba), Some(other)) = (self.draw_written(bay), self.draw_written(bay)) else { return };
-        let stored = |lba: Lba| self.wire.ssd(bay).stored(lba).ok().flatten();
+        let stored = |lba: Lba| self.command_queue.ssd(bay).stored(lba).ok().flatten();
         let (Some(bytes), Some(theirs)) = (stored(lba), stored(other)) else { return };
         let left = match kind {
-            Silent::Lost => self.wire.ssd(bay).forge(lba, None),
+            Silent::Lost => self.command_queue.ssd(bay).forge(lba, None),
             Silent::Misdirected => {
-                let away = self.wire.ssd(bay).forge(other, None);
-                away.and_then(|()| self.wire.ssd(bay).forge(lba, Some(&theirs)))
+                let away = self.command_queue.ssd(bay).forge(other, None);
+                away.and_then(|()| self.command_queue.ssd(bay).forge(lba, Some(&theirs)))
             }
-            Silent::Stale => match course.old.take() {
-                Some(old) => self.wire.ssd(old.bay).forge(old.lba, Some(&old.bytes)),
+            Silent::Stale => match run_state.old.take() {
+                Some(old) => self.command_queue.ssd(old.bay).forge(old.lba, Some(&old.bytes)),
                 None => {
                     // The old contents come back later.
-                    course.old = Some(Old { bay, lba, bytes });
+                    run_state.old = Some(OldBlock { bay, lba, bytes });
                     return;
                 }
             },
         };
-        course.failed_silently = left.is_ok();
+        run_state.failed_silently = left.is_ok();
         self.trace.note(|| format!("member {member} (drive{bay}): {kind:?} write of block {}", lba.0));
         self.counts.faults += 1;
     }
@@ -121,13 +127,13 @@ mod tests {
     fn silent_error_outcome_is_classified_by_message() {
         let wrong = "zone 1 block 3 should hold the data of write 7, but holds zeros";
         for (failure, came) in [
-            (None, Came::Intact),
-            (Some(wrong), Came::WrongData),
-            (Some("the array does not assemble: too few"), Came::Refused),
-            (Some("zone 3: durable 4"), Came::OtherPromise),
-            (Some("panic: index out of bounds; should hold"), Came::Panic),
+            (None, SilentResult::Intact),
+            (Some(wrong), SilentResult::WrongData),
+            (Some("the array does not assemble: too few"), SilentResult::Refused),
+            (Some("zone 3: durable 4"), SilentResult::OtherPromise),
+            (Some("panic: index out of bounds; should hold"), SilentResult::Panic),
         ] {
-            assert_eq!(Came::of(failure), came);
+            assert_eq!(SilentResult::of(failure), came);
         }
     }
 }

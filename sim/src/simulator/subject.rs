@@ -6,15 +6,15 @@
 use super::scenario::Scenario;
 use engine::{
     array::{
-        Array, ArrayError, ArrayStatus, Behaviour, CreateOptions, Drive, LeftOut, LostBlocks, MemberState,
-        PowerMark, Tails, examine,
+        Array, ArrayError, ArrayOptions, ArrayStatus, CreateOptions, Drive, LostBlocks, MemberState,
+        PowerMark, SkippedPart, Tails, examine,
     },
     device::ZonedDevice,
     owner::Change,
     raid::{
         Consistency,
-        error::{BadDrive, DriveFault, NoArray, NoReplacement, NotTaken, Note, Notes},
-        events::Noted,
+        error::{BadDrive, DriveFault, NoArray, NoReplacement, Note, Notes, ReplaceFailure},
+        events::EventList,
         geometry::Layout,
         policy::{Policy, zrwa::Refusal},
     },
@@ -29,19 +29,19 @@ use std::{
 
 /// Why an operation of a subject failed.
 #[derive(Clone, Debug)]
-pub enum Why {
+pub enum SubjectError {
     Array(ArrayError),
     /// Blocks that a rebuild could not restore, although no more drives were struck than the guarantee covers, and a
     /// part that it left out, if any.
-    Lost(LostBlocks, Option<LeftOut>),
-    LeftOut(LeftOut),
+    Lost(LostBlocks, Option<SkippedPart>),
+    LeftOut(SkippedPart),
     /// A subject that is not an array has too few usable members.
     TooFew(String),
     /// Any other reason.
     Other(String),
 }
 
-impl Why {
+impl SubjectError {
     /// Names of the drives in the error.
     pub(super) fn drives(&self) -> Vec<&str> {
         fn of_note(note: &Note) -> Option<&str> {
@@ -57,11 +57,11 @@ impl Why {
             }
         }
         match self {
-            Why::Array(ArrayError::Drive(drive)) => vec![&drive.name],
-            Why::Array(ArrayError::Failed(Notes(notes))) => {
+            SubjectError::Array(ArrayError::Drive(drive)) => vec![&drive.name],
+            SubjectError::Array(ArrayError::Failed(Notes(notes))) => {
                 notes.iter().filter_map(|(_, note)| of_note(note)).collect()
             }
-            Why::Array(ArrayError::Drives(why)) => match why {
+            SubjectError::Array(ArrayError::Drives(why)) => match why {
                 NoArray::NoMember(drive) | NoArray::Misfit(drive) => vec![&drive.name],
                 NoArray::Mixed { one, other } => vec![&one.0, &other.0],
                 NoArray::SameMember { drives, .. } => vec![&drives.0, &drives.1],
@@ -76,13 +76,13 @@ impl Why {
     /// Members in the error.
     pub(super) fn members(&self) -> Vec<usize> {
         match self {
-            Why::Array(
+            SubjectError::Array(
                 ArrayError::Failed(Notes(notes))
                 | ArrayError::Incomplete(Notes(notes))
                 | ArrayError::NotTold(Notes(notes)),
             ) => notes.iter().map(|(member, _)| *member).collect(),
-            Why::Array(ArrayError::LogIsFull { member }) => vec![*member],
-            Why::Array(ArrayError::Drives(
+            SubjectError::Array(ArrayError::LogIsFull { member }) => vec![*member],
+            SubjectError::Array(ArrayError::Drives(
                 NoArray::Needed { member, .. } | NoArray::SameMember { member, .. },
             )) => vec![*member],
             _ => Vec::new(),
@@ -91,53 +91,57 @@ impl Why {
 
     /// Whether a copy was cancelled, and the new drive has been made blank.
     pub(super) fn is_cancelled(&self) -> bool {
-        let Why::Array(ArrayError::Replace(NoReplacement::Failed { why, .. })) = self else { return false };
-        *why == NotTaken::Cancelled
+        let SubjectError::Array(ArrayError::Replace(NoReplacement::Failed { why, .. })) = self else {
+            return false;
+        };
+        *why == ReplaceFailure::Cancelled
     }
 
     /// Whether the error says that a drive is a valid member but no target for a copy.
     pub(super) fn is_no_copy(&self) -> bool {
-        matches!(self, Why::Array(ArrayError::Drive(BadDrive { fault: DriveFault::NoCopy(_), .. })))
+        matches!(self, SubjectError::Array(ArrayError::Drive(BadDrive { fault: DriveFault::NoCopy(_), .. })))
     }
 }
 
-impl Display for Why {
+impl Display for SubjectError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Array(error) => write!(f, "{error}"),
-            Why::Lost(lost, _) => {
+            SubjectError::Array(error) => write!(f, "{error}"),
+            SubjectError::Lost(lost, _) => {
                 write!(f, "{lost:?} is lost, though no more drives were struck than may be")
             }
-            Why::LeftOut(out) => write!(f, "zone {} of member {}: {}", out.zone, out.member, out.reason),
-            Why::TooFew(sentence) | Why::Other(sentence) => f.write_str(sentence),
+            SubjectError::LeftOut(out) => {
+                write!(f, "zone {} of member {}: {}", out.zone, out.member, out.reason)
+            }
+            SubjectError::TooFew(sentence) | SubjectError::Other(sentence) => f.write_str(sentence),
         }
     }
 }
 
-impl From<ArrayError> for Why {
-    fn from(error: ArrayError) -> Why {
-        Why::Array(error)
+impl From<ArrayError> for SubjectError {
+    fn from(error: ArrayError) -> SubjectError {
+        SubjectError::Array(error)
     }
 }
 
-impl From<String> for Why {
-    fn from(sentence: String) -> Why {
-        Why::Other(sentence)
+impl From<String> for SubjectError {
+    fn from(sentence: String) -> SubjectError {
+        SubjectError::Other(sentence)
     }
 }
 
-impl From<&str> for Why {
-    fn from(sentence: &str) -> Why {
-        Why::Other(sentence.into())
+impl From<&str> for SubjectError {
+    fn from(sentence: &str) -> SubjectError {
+        SubjectError::Other(sentence.into())
     }
 }
 
 /// An operation of the subject.
-pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, Why>>>>;
+pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, SubjectError>>>>;
 
 /// The name, host and autostart of a subject, which its owner may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct SubjectIdentity {
     pub name: String,
     pub host: [u8; 16],
     pub autostart: bool,
@@ -174,7 +178,7 @@ pub trait Subject: ZonedDevice {
     }
 
     /// As [`Array::events`]; `None` of a subject without events.
-    fn events(&self, _since: u64) -> Option<Noted> {
+    fn events(&self, _since: u64) -> Option<EventList> {
         None
     }
 
@@ -187,13 +191,13 @@ pub trait Subject: ZonedDevice {
         false
     }
 
-    /// As [`Array::is_provisional`].
-    fn is_provisional(&self) -> bool {
+    /// As [`Array::is_deferred`].
+    fn is_deferred(&self) -> bool {
         false
     }
     /// Whether the array had written nothing before a layer was started on it.
     fn began_deferred(&self) -> bool {
-        self.is_provisional()
+        self.is_deferred()
     }
     /// As [`Array::complete`].
     fn complete(&self, _: Drive) -> Work<()> {
@@ -201,7 +205,7 @@ pub trait Subject: ZonedDevice {
     }
 
     /// Its name, host and autostart; `None` of a subject that has none, and cannot be changed or destroyed.
-    fn said(&self) -> Option<Said> {
+    fn said(&self) -> Option<SubjectIdentity> {
         None
     }
     /// As [`Array::change_running`].
@@ -232,7 +236,7 @@ pub trait Subject: ZonedDevice {
 
 /// Creates subjects, and assembles them again after an end.
 pub trait Maker {
-    /// As [`Array::create`]; `join` as in [`Behaviour::join`].
+    /// As [`Array::create`]; `join` as in [`ArrayOptions::join`].
     fn create(
         &self,
         runtime: &Runtime,
@@ -270,7 +274,7 @@ pub trait Maker {
     fn may_lose_completed(&self, policy: Policy, members: bool) -> bool {
         members || policy == Policy::Zrwa
     }
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>>;
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: AssembleOptions) -> Work<Rc<dyn Subject>>;
     /// As [`Array::change`].
     fn change(&self, _: &Runtime, _: Vec<Drive>, _: Change) -> Work<()> {
         Box::pin(async { Err("nothing can be changed".into()) })
@@ -283,14 +287,14 @@ pub trait Maker {
 
 /// Options of an assembly.
 #[derive(Clone, Default)]
-pub struct How {
+pub struct AssembleOptions {
     /// The tails file of the previous process: as [`Array::take_over`].
     pub tails: Option<Tails>,
-    /// As in [`Behaviour::join`].
+    /// As in [`ArrayOptions::join`].
     pub join: bool,
-    /// As [`Array::assemble_provisionally`].
+    /// As [`Array::assemble_deferred`].
     pub hold_back: bool,
-    /// As in [`Behaviour::force`].
+    /// As in [`ArrayOptions::force`].
     pub force: bool,
 }
 
@@ -331,16 +335,21 @@ pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptio
 }
 
 impl ArrayMaker {
-    pub(super) fn behaviour(&self, join: bool) -> Behaviour {
-        Behaviour { consistency: self.consistency, join, ..Behaviour::default() }
+    pub(super) fn behaviour(&self, join: bool) -> ArrayOptions {
+        ArrayOptions { consistency: self.consistency, join, ..ArrayOptions::default() }
     }
 
     /// Assembles an array.
-    pub(super) async fn array(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Result<Array, Why> {
-        let How { tails, join, hold_back, force } = how;
-        let behaviour = Behaviour { force, ..self.behaviour(join) };
+    pub(super) async fn array(
+        &self,
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        how: AssembleOptions,
+    ) -> Result<Array, SubjectError> {
+        let AssembleOptions { tails, join, hold_back, force } = how;
+        let behaviour = ArrayOptions { force, ..self.behaviour(join) };
         let array = match hold_back {
-            true => Array::assemble_provisionally(runtime, drives, tails.as_ref(), behaviour).await,
+            true => Array::assemble_deferred(runtime, drives, tails.as_ref(), behaviour).await,
             false => Array::assemble_with(runtime, drives, tails.as_ref(), behaviour).await,
         };
         Ok(array?)
@@ -382,7 +391,7 @@ impl Maker for ArrayMaker {
         })
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>> {
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: AssembleOptions) -> Work<Rc<dyn Subject>> {
         let (maker, runtime) = (self.clone(), runtime.clone());
         Box::pin(async move { Ok(Rc::new(maker.array(&runtime, drives, how).await?) as Rc<dyn Subject>) })
     }
@@ -432,8 +441,8 @@ impl Subject for Array {
         Box::pin(async move {
             let rebuilt = Array::rebuild(&array, &|_| ()).await?;
             match (rebuilt.lost.first(), rebuilt.left_out.first()) {
-                (Some(lost), out) => Err(Why::Lost(*lost, out.copied())),
-                (None, Some(out)) => Err(Why::LeftOut(*out)),
+                (Some(lost), out) => Err(SubjectError::Lost(*lost, out.copied())),
+                (None, Some(out)) => Err(SubjectError::LeftOut(*out)),
                 (None, None) => Ok(rebuilt.bytes),
             }
         })
@@ -460,7 +469,7 @@ impl Subject for Array {
         Some(*Array::layout(self))
     }
 
-    fn events(&self, since: u64) -> Option<Noted> {
+    fn events(&self, since: u64) -> Option<EventList> {
         Some(Array::events(self, since))
     }
 
@@ -473,8 +482,8 @@ impl Subject for Array {
         self.status().problem == Some(ArrayError::Fenced)
     }
 
-    fn is_provisional(&self) -> bool {
-        Array::is_provisional(self)
+    fn is_deferred(&self) -> bool {
+        Array::is_deferred(self)
     }
 
     fn complete(&self, drive: Drive) -> Work<()> {
@@ -482,9 +491,9 @@ impl Subject for Array {
         Box::pin(async move { Ok(Array::complete(&array, drive).await?) })
     }
 
-    fn said(&self) -> Option<Said> {
+    fn said(&self) -> Option<SubjectIdentity> {
         let status = self.status();
-        Some(Said { name: status.name, host: status.host, autostart: status.autostart })
+        Some(SubjectIdentity { name: status.name, host: status.host, autostart: status.autostart })
     }
 
     fn change(&self, change: Change) -> Work<()> {

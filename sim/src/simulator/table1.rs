@@ -10,7 +10,7 @@ use super::{
     runner::{catch_panics, quietly},
     scenario::{Load, Misfortune, Pace, Scenario},
     subject::Maker,
-    world::{Failure, Tracing, World},
+    world::{Failure, TraceMode, World},
 };
 use emu::{
     rng::Rng,
@@ -152,7 +152,7 @@ fn scenario() -> Scenario {
 fn one_run(maker: &dyn Maker, run: u64) -> Result<u64, Failure> {
     let mut rng = Rng::new(run);
     let draws = rng.fork();
-    let mut world = World::new(maker, scenario(), draws, Tracing::Off);
+    let mut world = World::new(maker, scenario(), draws, TraceMode::Off);
     if !world.create_in_order()? {
         return Err(Failure(format!("not created: {}", world.refusal().unwrap_or_default())));
     }

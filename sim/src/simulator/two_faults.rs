@@ -6,19 +6,19 @@
 //! fail reads. It must not return wrong data or zeros, report a zone as ending before its promised end, leave a command
 //! unanswered, or destroy data that can still be recovered: when the missing members are back, all promised data is
 //! there again. Excepted are zones that the array has written to in the meantime and of which more members than
-//! parities now lack their parts, the struck member included. The fork records these zones itself (`Books`).
+//! parities now lack their parts, the struck member included. The fork records these zones itself (`ForkState`).
 //!
 //! The same faults without missing members are within the guarantee, and so are faults of as many members at once as
 //! there are parities.
 
 use super::{
+    command_queue::Bay,
+    event_log_check::ReportedEvents,
+    fault_budget::{named, others},
     fork::{Losses, REMEDIES},
-    hearsay::Heard,
-    life::brief,
+    lifecycle::brief,
     oracle::Change,
-    subject::{How, Why},
-    suspects::{named, others},
-    wire::Bay,
+    subject::{AssembleOptions, SubjectError},
     world::{End, Failure, World},
 };
 use emu::ssd::{Cut, Fault, Kind};
@@ -34,7 +34,7 @@ use std::collections::BTreeSet;
 
 /// A set of faults that strikes one member's drive.
 #[derive(Clone, Debug, Default)]
-struct Blow {
+struct FaultSet {
     what: &'static str,
     /// Each fault with the number of commands that are executed before it.
     faults: Vec<(u64, Fault)>,
@@ -55,7 +55,7 @@ struct Blow {
 
 /// Faults of other members at the time of a blow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beside {
+enum OtherFaults {
     Nobody,
     /// Other members suffer as well, at most as many in all as there are parities.
     Others,
@@ -64,7 +64,7 @@ enum Beside {
 }
 
 /// The state of a fork with one fault too many, as the simulator records it.
-struct Books {
+struct ForkState {
     /// The members that are missing in the first half.
     missing: Vec<usize>,
     struck: usize,
@@ -72,7 +72,7 @@ struct Books {
     stale: Vec<usize>,
     /// Number of members that may lack a zone.
     parities: usize,
-    blow: Blow,
+    blow: FaultSet,
     /// The array was assembled without the missing members, which are stale since then.
     assembled: bool,
     /// Zones that were online without the missing members, and may have been written.
@@ -81,7 +81,7 @@ struct Books {
     failed: BTreeSet<u32>,
 }
 
-impl Books {
+impl ForkState {
     /// Whether all promised data of a zone has to be there once all members are back.
     fn is_due(&self, zone: u32) -> bool {
         if self.blow.tampered.contains(&zone) {
@@ -108,7 +108,7 @@ impl World<'_> {
     pub(super) fn judge_beyond(&mut self, losses: &Losses) -> Result<(), Failure> {
         let stale = losses.suspects.clone();
         let struck = self.other_than(&stale);
-        let blow = self.draw_blow(struck, Beside::TooMany);
+        let blow = self.draw_blow(struck, OtherFaults::TooMany);
         let mut missing = self.as_many_as_may(&stale, Some(struck));
         if blow.absent && losses.offered && !stale.is_empty() {
             // Suspects that are being rebuilt are offered; the absent struck member is the missing one.
@@ -117,7 +117,7 @@ impl World<'_> {
         }
         let what = format!("without {missing:?}, and member {struck}: {}", blow.what);
         self.trace.note(|| format!("fork: beyond the promise, {what}: {blow:?}"));
-        let mut books = Books {
+        let mut books = ForkState {
             missing,
             struck,
             stale,
@@ -165,7 +165,7 @@ impl World<'_> {
     }
 
     /// The first half: members are missing and another one is struck.
-    fn suffer(&mut self, books: &mut Books) -> Result<(), Failure> {
+    fn suffer(&mut self, books: &mut ForkState) -> Result<(), Failure> {
         self.strike_with(books.struck, &books.blow)?;
         let absent = books.blow.absent.then_some(books.struck);
         let too_many = absent.is_some() && books.missing.len() == books.parities;
@@ -173,7 +173,11 @@ impl World<'_> {
             Err(why) => {
                 self.trace.note(|| format!("refused: {why}"));
                 let real = self.names(books.struck, &why)
-                    || matches!(why, Why::TooFew(_) | Why::Array(ArrayError::Drives(NoArray::TooFew { .. })));
+                    || matches!(
+                        why,
+                        SubjectError::TooFew(_)
+                            | SubjectError::Array(ArrayError::Drives(NoArray::TooFew { .. }))
+                    );
                 match real {
                     true => Ok(()),
                     false => Err(Failure(format!("the refusal names no cause: {why}"))),
@@ -208,7 +212,7 @@ impl World<'_> {
     ///
     /// # Errors
     /// A member is out that was neither struck nor missing nor a suspect.
-    fn has_stopped(&self, books: &Books) -> Result<bool, Failure> {
+    fn has_stopped(&self, books: &ForkState) -> Result<bool, Failure> {
         let cause = |member: &usize| *member == books.struck || books.missing.contains(member);
         let (caused, others): (Vec<usize>, Vec<usize>) =
             self.unsound_members().partition(|member| cause(member) || books.stale.contains(member));
@@ -222,14 +226,14 @@ impl World<'_> {
     }
 
     /// The second half: the power is cut, and the missing members are back.
-    fn return_all(&mut self, books: &mut Books) -> Result<(), Failure> {
+    fn return_all(&mut self, books: &mut ForkState) -> Result<(), Failure> {
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(1, 2);
         self.cut_power(|_| Cut { cache_lost, zrwa_lost: false })?;
         let Some(bay) = self.members[books.struck] else { return Ok(()) };
-        self.wire.ssd(bay).faults().calm();
+        self.command_queue.ssd(bay).faults().calm();
         if books.blow.mends && self.rng.chance(1, 2) {
             self.trace.note(|| "its reads work again".into());
-            self.wire.ssd(bay).faults().mend();
+            self.command_queue.ssd(bay).faults().mend();
             books.blow.outcast = false;
             // The contents of a log that was replaced by a new one are not read any more.
             if !(books.assembled && books.blow.renews) {
@@ -261,10 +265,10 @@ impl World<'_> {
 
     /// Assembles by force (`Behaviour::force`) without the struck member, from members that were missing and are stale:
     /// this has to succeed, and all data that can be read is correct.
-    fn force(&mut self, books: &mut Books) -> Result<(), Failure> {
+    fn force(&mut self, books: &mut ForkState) -> Result<(), Failure> {
         self.trace.note(|| format!("fork: by force, without member {}", books.struck));
         let by_force = |what: String| Failure(format!("by force, {what}"));
-        let how = How { force: true, ..self.how() };
+        let how = AssembleOptions { force: true, ..self.how() };
         if let Err(why) = self.assemble_as(|member| member != books.struck, how)? {
             return Err(by_force(format!("it does not assemble: {why}")));
         }
@@ -290,7 +294,7 @@ impl World<'_> {
             struck.truncate(1);
         }
         let alone = struck.len() == 1 && suspects.iter().all(|member| struck.contains(member));
-        let beside = if alone { Beside::Nobody } else { Beside::Others };
+        let beside = if alone { OtherFaults::Nobody } else { OtherFaults::Others };
         let blows: Vec<_> =
             struck.into_iter().map(|member| (member, self.draw_blow(member, beside))).collect();
         self.trace.note(|| format!("fork: members struck: {blows:?}"));
@@ -301,7 +305,7 @@ impl World<'_> {
     }
 
     /// The blows are survived, also if all members in `may_suffer` are missing at the second assembly.
-    fn bear(&mut self, may_suffer: &[usize], blows: &[(usize, Blow)]) -> Result<(), Failure> {
+    fn bear(&mut self, may_suffer: &[usize], blows: &[(usize, FaultSet)]) -> Result<(), Failure> {
         for (member, blow) in blows {
             self.strike_with(*member, blow)?;
         }
@@ -346,7 +350,7 @@ impl World<'_> {
         chosen
     }
 
-    fn strike_with(&mut self, member: usize, blow: &Blow) -> Result<(), Failure> {
+    fn strike_with(&mut self, member: usize, blow: &FaultSet) -> Result<(), Failure> {
         let Some(bay) = self.members[member] else { return Ok(()) };
         self.coverage.struck = blow.what;
         if blow.zrwa_lost {
@@ -354,7 +358,7 @@ impl World<'_> {
             self.cut_power(|other| Cut { cache_lost, zrwa_lost: other == bay })?;
         }
         for (commands, fault) in &blow.faults {
-            self.wire.ssd(bay).faults().after(*commands, *fault);
+            self.command_queue.ssd(bay).faults().after(*commands, *fault);
         }
         Ok(())
     }
@@ -363,11 +367,15 @@ impl World<'_> {
     pub(super) fn assemble_from(
         &mut self,
         takes: impl Fn(usize) -> bool,
-    ) -> Result<Result<(), Why>, Failure> {
+    ) -> Result<Result<(), SubjectError>, Failure> {
         self.assemble_as(takes, self.how())
     }
 
-    fn assemble_as(&mut self, takes: impl Fn(usize) -> bool, how: How) -> Result<Result<(), Why>, Failure> {
+    fn assemble_as(
+        &mut self,
+        takes: impl Fn(usize) -> bool,
+        how: AssembleOptions,
+    ) -> Result<Result<(), SubjectError>, Failure> {
         let taken = self.members.iter().enumerate().filter(|(member, _)| takes(*member));
         // A spare that has not been erased yet is a member of another array.
         let own = taken.filter_map(|(_, bay)| *bay).filter(|bay| !self.foreign.contains(bay));
@@ -377,7 +385,7 @@ impl World<'_> {
         Ok(self.wait_in_order(&pending)?.map(|subject| {
             self.oracle.volatile_cache = subject.geometry().volatile_cache;
             self.subject = Some(subject);
-            self.heard = Heard::default();
+            self.heard = ReportedEvents::default();
         }))
     }
 
@@ -463,8 +471,9 @@ impl World<'_> {
     /// Zones of a drive that are not empty and are in use: by the metadata log if `metadata`, otherwise by zones of the
     /// array.
     fn begun_zones(&self, bay: Bay, metadata: bool) -> Vec<ZoneInfo> {
-        let count = self.wire.geometry(bay).zones;
-        let zones: Vec<_> = (0..count).map(|zone| self.wire.ssd(bay).zones().info(ZoneIndex(zone))).collect();
+        let count = self.command_queue.geometry(bay).zones;
+        let zones: Vec<_> =
+            (0..count).map(|zone| self.command_queue.ssd(bay).zones().info(ZoneIndex(zone))).collect();
         let places = self.places(bay);
         let used = |info: &ZoneInfo| match places.zone_at(info.zone.0 / self.scenario.aggregate) {
             Some(zone) => !metadata && (zone as usize) < self.oracle.zones.len(),
@@ -474,34 +483,39 @@ impl World<'_> {
     }
 
     /// Draws a blow for the drive of a member; some kinds depend on the faults of other members (`beside`).
-    fn draw_blow(&mut self, member: usize, beside: Beside) -> Blow {
-        let beyond = beside == Beside::TooMany;
-        let Some(bay) = self.members[member] else { return Blow::default() };
+    fn draw_blow(&mut self, member: usize, beside: OtherFaults) -> FaultSet {
+        let beyond = beside == OtherFaults::TooMany;
+        let Some(bay) = self.members[member] else { return FaultSet::default() };
         match self.rng.below(9) {
-            0 if beyond => Blow { what: "absent", absent: true, ..Blow::default() },
+            0 if beyond => FaultSet { what: "absent", absent: true, ..FaultSet::default() },
             0 | 1 => self.draw_log_blow(bay),
             2 if self.scenario.policy == Policy::Zrwa => self.draw_tail_blow(bay),
             2 | 3 => self.draw_unreadable(bay),
             4 => self.draw_worn(bay),
             // Survived only if all other members are intact.
-            5 if beside == Beside::Nobody => self.draw_tampered(bay),
+            5 if beside == OtherFaults::Nobody => self.draw_tampered(bay),
             6 if self.loses_zrwa(beyond) => {
                 let ruined =
                     self.begun_zones(bay, false).into_iter().filter_map(|info| self.zone_of(bay, info.zone));
-                Blow { what: "lost ZRWAs", zrwa_lost: true, ruined: ruined.collect(), ..Blow::default() }
+                FaultSet {
+                    what: "lost ZRWAs",
+                    zrwa_lost: true,
+                    ruined: ruined.collect(),
+                    ..FaultSet::default()
+                }
             }
             6 | 7 => {
                 let first = self.rng.below(8);
                 let failing = (0..1 + self.rng.below(3))
                     .map(|n| (first + n, Fault::Fail { kind: Kind::Report, late: false }));
-                Blow { what: "failing reports", faults: failing.collect(), ..Blow::default() }
+                FaultSet { what: "failing reports", faults: failing.collect(), ..FaultSet::default() }
             }
             _ => {
                 let kind = *self.rng.pick(&Kind::ALL);
                 let fault = Fault::Fail { kind, late: self.rng.chance(1, 2) };
                 let ruined = (0..self.oracle.zones.len() as u32).collect();
                 let faults = vec![(self.rng.below(60), fault)];
-                Blow { what: "a failing command", faults, ruined, ..Blow::default() }
+                FaultSet { what: "a failing command", faults, ruined, ..FaultSet::default() }
             }
         }
     }
@@ -517,36 +531,38 @@ impl World<'_> {
     }
 
     /// A block of the metadata log becomes unreadable, or one of its bits flips.
-    fn draw_log_blow(&mut self, bay: Bay) -> Blow {
-        let Some(lba) = self.pick_block(bay, true) else { return Blow::default() };
+    fn draw_log_blow(&mut self, bay: Bay) -> FaultSet {
+        let Some(lba) = self.pick_block(bay, true) else { return FaultSet::default() };
         // The log may hold displaced blocks of any zone.
         let displaces = self.scenario.policy == Policy::Log;
         let zones = if displaces { self.oracle.zones.len() as u32 } else { 0 };
-        let blow = Blow { outcast: true, renews: true, ruined: (0..zones).collect(), ..Blow::default() };
+        let blow =
+            FaultSet { outcast: true, renews: true, ruined: (0..zones).collect(), ..FaultSet::default() };
         if self.rng.chance(1, 2) {
             let faults = vec![(0, Fault::Unreadable(lba))];
-            return Blow { what: "unreadable metadata", faults, mends: true, ..blow };
+            return FaultSet { what: "unreadable metadata", faults, mends: true, ..blow };
         }
         // A record about a zone of which only the missing member holds data exists nowhere else.
         if !self.is_followed(bay, lba) {
-            return Blow::default();
+            return FaultSet::default();
         }
         let bit = self.rng.below(BLOCK as u64 * 8) as u32;
         let faults = vec![(0, Fault::Corrupt { lba, bit })];
-        Blow { what: "flipped metadata", faults, ..blow }
+        FaultSet { what: "flipped metadata", faults, ..blow }
     }
 
     /// Whether the metadata log has another record after a block.
     pub(super) fn is_followed(&self, bay: Bay, lba: Lba) -> bool {
-        let geometry = self.wire.geometry(bay).clone();
+        let geometry = self.command_queue.geometry(bay).clone();
         let (zone, at) = geometry.locate(lba);
-        let written = self.wire.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
+        let written =
+            self.command_queue.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
         (at + 1..written).any(|block| self.is_record(bay, Lba(geometry.start(zone).0 + block)))
     }
 
     /// Whether a record begins at a block.
     fn is_record(&self, bay: Bay, lba: Lba) -> bool {
-        let done = self.wire.ssd(bay).execute(Command::read(lba, Buf::zeroed(BLOCK)));
+        let done = self.command_queue.ssd(bay).execute(Command::read(lba, Buf::zeroed(BLOCK)));
         done.result.is_ok() && Header::read(&done.data).is_some()
     }
 
@@ -558,7 +574,7 @@ impl World<'_> {
             return None;
         }
         let info = zones[self.rng.below(zones.len() as u64) as usize];
-        let geometry = self.wire.geometry(bay).clone();
+        let geometry = self.command_queue.geometry(bay).clone();
         let above = geometry.zrwa.filter(|_| info.zrwa).map_or(0, |zrwa| zrwa.size_blocks);
         let full = geometry.zone_capacity_blocks;
         let wp = if info.state == ZoneState::Full { full } else { info.wp_blocks };
@@ -568,8 +584,8 @@ impl World<'_> {
     }
 
     /// Log blocks in a data zone become unreadable, or get a flipped bit.
-    fn draw_tail_blow(&mut self, bay: Bay) -> Blow {
-        let geometry = self.wire.geometry(bay).clone();
+    fn draw_tail_blow(&mut self, bay: Bay) -> FaultSet {
+        let geometry = self.command_queue.geometry(bay).clone();
         let size = geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
         let mut found = Vec::new();
         for info in self.begun_zones(bay, false) {
@@ -591,35 +607,35 @@ impl World<'_> {
             true => Fault::Unreadable(lba),
             false => Fault::Corrupt { lba, bit: self.rng.below(BLOCK as u64 * 8) as u32 },
         };
-        Blow { what: "a damaged log block", faults: vec![(0, fault)], ruined, ..Blow::default() }
+        FaultSet { what: "a damaged log block", faults: vec![(0, fault)], ruined, ..FaultSet::default() }
     }
 
     /// Blocks of data zones become unreadable.
-    fn draw_unreadable(&mut self, bay: Bay) -> Blow {
-        let mut blow = Blow { what: "unreadable blocks", mends: true, ..Blow::default() };
+    fn draw_unreadable(&mut self, bay: Bay) -> FaultSet {
+        let mut blow = FaultSet { what: "unreadable blocks", mends: true, ..FaultSet::default() };
         for _ in 0..1 + self.rng.below(4) {
             let Some(lba) = self.pick_block(bay, false) else { return blow };
             // The fault is permanent then: recovery would trust a tail that was unreadable once and is readable later.
             blow.mends &= !self.is_record(bay, lba);
             blow.faults.push((0, Fault::Unreadable(lba)));
-            let zone = self.wire.geometry(bay).locate(lba).0;
+            let zone = self.command_queue.geometry(bay).locate(lba).0;
             blow.ruined.extend(self.zone_of(bay, zone));
         }
         blow
     }
 
     /// A zone becomes read-only or offline, at once or after up to 99 commands.
-    fn draw_worn(&mut self, bay: Bay) -> Blow {
-        let zone = ZoneIndex(self.rng.below(self.wire.geometry(bay).zones as u64) as u32);
+    fn draw_worn(&mut self, bay: Bay) -> FaultSet {
+        let zone = ZoneIndex(self.rng.below(self.command_queue.geometry(bay).zones as u64) as u32);
         let fault = if self.rng.chance(1, 2) { Fault::ReadOnly(zone) } else { Fault::Offline(zone) };
         let later = if self.rng.chance(1, 2) { 0 } else { self.rng.below(100) };
         let ruined: BTreeSet<u32> = self.zone_of(bay, zone).into_iter().collect();
         let outcast = ruined.is_empty();
-        Blow { what: "a worn zone", faults: vec![(later, fault)], ruined, outcast, ..Blow::default() }
+        FaultSet { what: "a worn zone", faults: vec![(later, fault)], ruined, outcast, ..FaultSet::default() }
     }
 
     /// A zone is reset or finished outside of the array.
-    fn draw_tampered(&mut self, bay: Bay) -> Blow {
+    fn draw_tampered(&mut self, bay: Bay) -> FaultSet {
         let mut zones = self.begun_zones(bay, false);
         // Near its start or end a zone that was changed outside of the array can look like the result of a crash.
         let (chunk, data_chunks) = (self.scenario.chunk_blocks, self.scenario.data_chunks());
@@ -642,7 +658,7 @@ impl World<'_> {
             })
         });
         if zones.is_empty() {
-            return Blow::default();
+            return FaultSet::default();
         }
         let zone = zones[self.rng.below(zones.len() as u64) as usize].zone;
         // With the policy `inplace` a zone that was reset may end before data that its last parity version decodes.
@@ -657,6 +673,6 @@ impl World<'_> {
         let what = if reset { "a zone reset by another hand" } else { "a zone finished by another hand" };
         let faults = (0..parts).map(|part| (0, fault(part))).collect();
         let ruined: BTreeSet<u32> = self.zone_of(bay, zone).into_iter().collect();
-        Blow { what, faults, tampered: ruined.clone(), ruined, ..Blow::default() }
+        FaultSet { what, faults, tampered: ruined.clone(), ruined, ..FaultSet::default() }
     }
 }

@@ -8,10 +8,10 @@
 //! one after that, have to be kept. A fenced host promises nothing and writes nothing.
 
 use super::{
+    command_queue::Bay,
+    fault_budget::named,
     fork::Losses,
-    subject::{How, Subject, Why},
-    suspects::named,
-    wire::Bay,
+    subject::{AssembleOptions, Subject, SubjectError},
     world::{End, Failure, Pending, World},
 };
 use emu::rng::Rng;
@@ -30,7 +30,7 @@ const MOST_EVENTS: u64 = 300;
 const TOO_MANY_EVENTS: u64 = 1_000_000;
 
 /// An assembly by another host.
-struct Rival {
+struct RivalAssembly {
     process: u64,
     runtime: Runtime,
     pending: Pending<Rc<dyn Subject>>,
@@ -42,23 +42,23 @@ struct Rival {
 }
 
 /// Result of the assembly by another host.
-enum Met {
+enum RivalOutcome {
     /// It runs the array.
     Took(Rc<dyn Subject>),
-    Refused(Why),
+    Refused(SubjectError),
     Killed,
     PowerCut,
 }
 
 /// The previous host, from which another one has taken the array.
-struct Former {
+struct FormerHost {
     process: u64,
     runtime: Runtime,
     subject: Rc<dyn Subject>,
     commands: Vec<(&'static str, Completion)>,
 }
 
-impl Drop for Rival {
+impl Drop for RivalAssembly {
     fn drop(&mut self) {
         if !self.took.get() {
             // Tasks hold the executor that holds them.
@@ -67,7 +67,7 @@ impl Drop for Rival {
     }
 }
 
-impl Drop for Former {
+impl Drop for FormerHost {
     fn drop(&mut self) {
         self.runtime.clear();
     }
@@ -90,7 +90,7 @@ impl World<'_> {
     /// A broken promise.
     pub(super) fn fence_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
         let plain = self.members.len() > 1
-            && self.heir.is_none()
+            && self.replacement_drive.is_none()
             && self.foreign.is_empty()
             && !self.maker.is_layered()
             && self.maker.notices_others();
@@ -122,16 +122,16 @@ impl World<'_> {
             let events = self.rng.below(MOST_EVENTS);
             self.work_for(events)?;
             match self.meet(host, &mut lost)? {
-                Met::Took(subject) => self.take_over_from_other(host, subject, &lost)?,
-                Met::PowerCut => return self.judge_rest(&lost),
-                Met::Refused(why) => {
+                RivalOutcome::Took(subject) => self.take_over_from_other(host, subject, &lost)?,
+                RivalOutcome::PowerCut => return self.judge_rest(&lost),
+                RivalOutcome::Refused(why) => {
                     self.trace.note(|| format!("fork: host {host} does not assemble: {why}"));
                     if !self.goes_on()? {
                         self.end_all()?;
                         return self.judge_rest(&lost);
                     }
                 }
-                Met::Killed => {
+                RivalOutcome::Killed => {
                     self.trace.note(|| format!("fork: host {host} is killed"));
                     if !self.goes_on()? {
                         self.end_all()?;
@@ -181,10 +181,10 @@ impl World<'_> {
     }
 
     /// Starts the assembly by another host while this one runs.
-    fn meet(&mut self, host: u8, lost: &mut Vec<usize>) -> Result<Met, Failure> {
+    fn meet(&mut self, host: u8, lost: &mut Vec<usize>) -> Result<RivalOutcome, Failure> {
         let mut offered: Vec<Bay> = self.kept(lost);
         self.rng.shuffle(&mut offered);
-        let process = self.wire.start_other();
+        let process = self.command_queue.start_other();
         let (waits, go): (Rc<Cell<bool>>, Rc<Gate>) = Default::default();
         let pause: Pause = {
             let (waits, go) = (waits.clone(), go.clone());
@@ -198,20 +198,20 @@ impl World<'_> {
         runtime.set_host(Host { id: [host; 16], pause: Some(pause) });
         let drive = |bay: &Bay| Drive {
             name: format!("drive{bay}"),
-            device: Rc::new(self.wire.drive_for(process, *bay)),
+            device: Rc::new(self.command_queue.drive_for(process, *bay)),
         };
         let drives = offered.iter().map(drive).collect();
         self.trace.note(|| format!("fork: host {host} (process {process}) assembles from {offered:?}"));
-        let how = How { join: self.scenario.join, ..How::default() };
+        let how = AssembleOptions { join: self.scenario.join, ..AssembleOptions::default() };
         let pending = start_on(&runtime, self.maker.assemble(&runtime, drives, how));
-        let rival = Rival { process, runtime, pending, waits, go, took: Cell::new(false) };
+        let rival = RivalAssembly { process, runtime, pending, waits, go, took: Cell::new(false) };
         (self.lenient, self.excused) = (true, 0);
         self.run_with(rival, lost)
     }
 
     /// Runs both hosts until the assembly by the other one has ended in some way.
-    fn run_with(&mut self, rival: Rival, lost: &mut Vec<usize>) -> Result<Met, Failure> {
-        let own = self.wire.process();
+    fn run_with(&mut self, rival: RivalAssembly, lost: &mut Vec<usize>) -> Result<RivalOutcome, Failure> {
+        let own = self.command_queue.process();
         let every = 1 + self.rng.below(200);
         // At least half of the assemblies end without a fault.
         let ends = self.rng.chance(1, 2).then(|| self.rng.below(2 * MOST_EVENTS));
@@ -222,11 +222,11 @@ impl World<'_> {
                     Ok(subject) => {
                         // From here on the world runs the executor of the other host.
                         self.former(own, &rival)?;
-                        Met::Took(subject)
+                        RivalOutcome::Took(subject)
                     }
                     Err(why) => {
-                        self.wire.kill_one(rival.process, &mut self.rng);
-                        Met::Refused(why)
+                        self.command_queue.kill_one(rival.process, &mut self.rng);
+                        RivalOutcome::Refused(why)
                     }
                 });
             }
@@ -242,7 +242,8 @@ impl World<'_> {
             }
             // The first host has checked, and its commands that were in flight when it was fenced have reached the
             // drives.
-            let let_go = |subject: &Rc<dyn Subject>| subject.is_fenced() && self.wire.is_used_by(own, false);
+            let let_go =
+                |subject: &Rc<dyn Subject>| subject.is_fenced() && self.command_queue.is_used_by(own, false);
             let settled = subject.is_none() || noticed && !subject.as_ref().is_some_and(let_go);
             if rival.waits.get() && settled && !gone {
                 gone = true;
@@ -258,7 +259,7 @@ impl World<'_> {
                 0 => rival.runtime.step(),
                 _ => self.event(true, false)?,
             };
-            if !moved && self.wire.queued() + self.wire.executed() == 0 {
+            if !moved && self.command_queue.queued() + self.command_queue.executed() == 0 {
                 let stuck = !rival.runtime.step() && !self.runtime.step();
                 if stuck && self.subject.is_none() && rival.pending.borrow().is_none() && gone {
                     return Err(Failure("the assembly of another host never ends".into()));
@@ -269,22 +270,27 @@ impl World<'_> {
     }
 
     /// Injects a fault while two hosts are running.
-    fn strike_one(&mut self, rival: &Rival, own: u64, lost: &mut Vec<usize>) -> Result<Option<Met>, Failure> {
+    fn strike_one(
+        &mut self,
+        rival: &RivalAssembly,
+        own: u64,
+        lost: &mut Vec<usize>,
+    ) -> Result<Option<RivalOutcome>, Failure> {
         match self.rng.below(6) {
             0 => {
-                self.wire.kill_one(rival.process, &mut self.rng);
-                return Ok(Some(Met::Killed));
+                self.command_queue.kill_one(rival.process, &mut self.rng);
+                return Ok(Some(RivalOutcome::Killed));
             }
             1 | 2 => {
                 self.trace.note(|| "fork: the host that runs is killed".into());
-                self.wire.kill_one(own, &mut self.rng);
+                self.command_queue.kill_one(own, &mut self.rng);
                 self.end_process();
                 self.oracle.power_cut();
             }
             3 => {
                 self.trace.note(|| "fork: the power is cut".into());
                 self.end_all()?;
-                return Ok(Some(Met::PowerCut));
+                return Ok(Some(RivalOutcome::PowerCut));
             }
             kind => {
                 let member = match lost.first() {
@@ -294,8 +300,8 @@ impl World<'_> {
                 let Some(bay) = self.members[member] else { return Ok(None) };
                 lost.push(member);
                 match kind {
-                    4 => self.wire.set_gone(bay, true),
-                    _ => self.wire.cut_off(*self.rng.pick(&[own, rival.process]), bay),
+                    4 => self.command_queue.set_gone(bay, true),
+                    _ => self.command_queue.cut_off(*self.rng.pick(&[own, rival.process]), bay),
                 }
                 self.trace.note(|| format!("fork: member {member} is out of reach, for all: {}", kind == 4));
             }
@@ -304,11 +310,11 @@ impl World<'_> {
     }
 
     /// Checks that the previous host, if it still runs, is fenced and does nothing from now on.
-    fn former(&mut self, own: u64, rival: &Rival) -> Result<(), Failure> {
+    fn former(&mut self, own: u64, rival: &RivalAssembly) -> Result<(), Failure> {
         rival.took.set(true);
         let runtime = std::mem::replace(&mut self.runtime, rival.runtime.clone());
         let subject = self.subject.take();
-        self.wire.switch_to(rival.process);
+        self.command_queue.switch_to(rival.process);
         if let Some(subject) = subject {
             if !subject.is_fenced() {
                 runtime.clear();
@@ -316,7 +322,7 @@ impl World<'_> {
             }
             self.ops.clear();
             self.held.clear();
-            let mut former = Former { process: own, runtime, subject, commands: Vec::new() };
+            let mut former = FormerHost { process: own, runtime, subject, commands: Vec::new() };
             self.try_former(&mut former)?;
         } else {
             runtime.clear();
@@ -325,7 +331,7 @@ impl World<'_> {
     }
 
     /// Commands to a fenced host fail, and none of its own commands reaches a drive.
-    fn try_former(&mut self, former: &mut Former) -> Result<(), Failure> {
+    fn try_former(&mut self, former: &mut FormerHost) -> Result<(), Failure> {
         let Some(limits) = self.limits.clone() else { return Ok(()) };
         for zone in 0..limits.zones.min(3) {
             let end = self.oracle.zones[zone as usize].submitted().min(limits.zone_capacity_blocks - 1);
@@ -343,7 +349,7 @@ impl World<'_> {
                 break;
             }
         }
-        if self.wire.is_used_by(former.process, true) {
+        if self.command_queue.is_used_by(former.process, true) {
             return Err(Failure("a host writes that has let go of the array".into()));
         }
         for (what, completion) in &mut former.commands {
@@ -393,7 +399,7 @@ impl World<'_> {
                         Err(Failure("operations have failed on a host that goes on".into()))
                     }
                     Ok(()) => Ok(true),
-                    Err(Why::Array(ArrayError::Fenced)) => Ok(false),
+                    Err(SubjectError::Array(ArrayError::Fenced)) => Ok(false),
                     Err(why) => Err(Failure(format!("a check for other hosts: {why}"))),
                 };
             }

@@ -7,14 +7,14 @@
 //! An operation that never completes is detected as a world without a possible event.
 
 use super::{
+    command_queue::{Bay, CommandQueue},
     coverage::{Coverage, Sight},
-    hearsay::{Books, Heard},
-    ops::{Held, Op},
+    event_log_check::{AllowedIdentities, ReportedEvents},
+    ops::{Op, WaitingChange},
     oracle::Oracle,
     scenario::{Scenario, draw_roomier},
     schedule::Forks,
-    subject::{How, Maker, Subject, Why, Work},
-    wire::{Bay, Wire},
+    subject::{AssembleOptions, Maker, Subject, SubjectError, Work},
 };
 use emu::{
     rng::Rng,
@@ -128,7 +128,7 @@ impl Counts {
 
 /// How much of the trace is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tracing {
+pub enum TraceMode {
     #[default]
     Off,
     /// The last lines, up to this number.
@@ -139,19 +139,19 @@ pub enum Tracing {
 /// The events of a run, one line each.
 #[derive(Default)]
 pub struct Trace {
-    tracing: Tracing,
+    tracing: TraceMode,
     lines: VecDeque<String>,
     pub(super) event: u64,
 }
 
 impl Trace {
-    pub(super) fn new(tracing: Tracing) -> Trace {
+    pub(super) fn new(tracing: TraceMode) -> Trace {
         Trace { tracing, lines: VecDeque::new(), event: 0 }
     }
 
     /// Whether lines are kept.
     pub fn on(&self) -> bool {
-        self.tracing != Tracing::Off
+        self.tracing != TraceMode::Off
     }
 
     /// Adds a line, which is formatted only if it is kept.
@@ -159,7 +159,7 @@ impl Trace {
         if !self.on() {
             return;
         }
-        if let Tracing::Tail(most) = self.tracing
+        if let TraceMode::Tail(most) = self.tracing
             && self.lines.len() == most
         {
             self.lines.pop_front();
@@ -184,7 +184,7 @@ impl Trace {
 }
 
 /// The result of a started task; `None` until it has ended.
-pub type Pending<T, E = Why> = Rc<RefCell<Option<Result<T, E>>>>;
+pub type Pending<T, E = SubjectError> = Rc<RefCell<Option<Result<T, E>>>>;
 
 /// How a run of the array ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,7 +199,7 @@ pub enum End {
 
 /// A drive that is to replace a working one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heir {
+pub(super) struct ReplacementDrive {
     pub member: usize,
     pub bay: Bay,
     /// If the member is lost, this drive is lost and not the old one.
@@ -219,27 +219,27 @@ pub struct World<'m> {
     pub(super) maker: &'m dyn Maker,
     pub(super) scenario: Scenario,
     pub(super) rng: Rng,
-    pub(super) wire: Rc<Wire>,
+    pub(super) command_queue: Rc<CommandQueue>,
     pub(super) runtime: Runtime,
     pub(super) subject: Option<Rc<dyn Subject>>,
     /// Events of the subject that were checked.
-    pub(super) heard: Heard,
+    pub(super) heard: ReportedEvents,
     /// The name, host and autostart that the subject may report.
-    pub(super) books: Books,
+    pub(super) books: AllowedIdentities,
     /// Shape and limits of the subject.
     pub(super) limits: Option<Geometry>,
     pub(super) oracle: Oracle,
-    /// The oracle before a provisional assembly: valid again if the assembly ends before it has written anything.
+    /// The oracle before a deferred-write assembly: valid again if the assembly ends before it has written anything.
     pub(super) before: Option<Oracle>,
-    /// The subject was assembled provisionally and its commit has not been observed yet.
+    /// The subject was assembled in deferred-write mode and its commit has not been observed yet.
     pub(super) begins: bool,
     pub(super) ops: Vec<Op>,
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<WaitingChange>,
     pub(super) pool: BufPool,
     /// The drive that is offered for each role, if any.
     pub(super) members: Vec<Option<Bay>>,
     /// The replacement drive of a member, during a replacement.
-    pub(super) heir: Option<Heir>,
+    pub(super) replacement_drive: Option<ReplacementDrive>,
     pub(super) counts: Counts,
     pub(super) trace: Trace,
     /// The tails file that the last killed process left; lost with the power.
@@ -269,20 +269,20 @@ impl Drop for World<'_> {
 
 impl<'m> World<'m> {
     /// A world with new drives and without an array.
-    pub fn new(maker: &'m dyn Maker, scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World<'m> {
-        let wire = Rc::new(Wire::default());
-        wire.set_spikes(scenario.pace.spike_permille, scenario.pace.spike_events);
+    pub fn new(maker: &'m dyn Maker, scenario: Scenario, mut rng: Rng, tracing: TraceMode) -> World<'m> {
+        let command_queue = Rc::new(CommandQueue::default());
+        command_queue.set_spikes(scenario.pace.spike_permille, scenario.pace.spike_events);
         // The forks' generator takes no numbers from that of the life.
         let forks = Forks::new(scenario.forks, rng.clone().fork());
         let runtime = Runtime::seeded(rng.next_u64());
         let mut world = World {
             maker,
             rng,
-            wire,
+            command_queue,
             runtime,
             subject: None,
-            heard: Heard::default(),
-            books: Books::default(),
+            heard: ReportedEvents::default(),
+            books: AllowedIdentities::default(),
             limits: None,
             oracle: Oracle::new(0, 0, false),
             before: None,
@@ -291,7 +291,7 @@ impl<'m> World<'m> {
             held: Vec::new(),
             pool: BufPool::default(),
             members: Vec::new(),
-            heir: None,
+            replacement_drive: None,
             counts: Counts::default(),
             trace: Trace::new(tracing),
             tails: None,
@@ -371,7 +371,7 @@ impl<'m> World<'m> {
 
     /// Connects a blank drive with the zone size of another one.
     pub(super) fn like(&mut self, bay: Bay) -> Bay {
-        let zone_size_blocks = self.wire.geometry(bay).zone_size_blocks;
+        let zone_size_blocks = self.command_queue.geometry(bay).zone_size_blocks;
         let mut geometry = draw_roomier(&mut self.rng, &self.scenario.drive);
         if geometry.zone_capacity_blocks > zone_size_blocks {
             geometry = self.scenario.drive.clone();
@@ -395,17 +395,17 @@ impl<'m> World<'m> {
         if self.scenario.sectors_tear {
             ssd.tear_sectors();
         }
-        self.wire.insert(ssd)
+        self.command_queue.insert(ssd)
     }
 
     /// The handle of the drive in `bay` that is given to the subject.
     pub(super) fn drive(&self, bay: Bay) -> Drive {
-        Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) }
+        Drive { name: format!("drive{bay}"), device: Rc::new(self.command_queue.drive(bay)) }
     }
 
     /// Default options of an assembly.
-    pub(super) fn how(&self) -> How {
-        How { tails: self.tails.clone(), join: self.scenario.join, ..How::default() }
+    pub(super) fn how(&self) -> AssembleOptions {
+        AssembleOptions { tails: self.tails.clone(), join: self.scenario.join, ..AssembleOptions::default() }
     }
 
     /// Continues with an array that has been assembled.
@@ -414,21 +414,21 @@ impl<'m> World<'m> {
     /// The array reports an unexpected name, host or autostart.
     pub(super) fn take_subject(&mut self, subject: Rc<dyn Subject>) -> Result<(), Failure> {
         self.hear_said(&*subject)?;
-        self.before = subject.is_provisional().then(|| self.oracle.clone());
-        self.begins = subject.is_provisional();
+        self.before = subject.is_deferred().then(|| self.oracle.clone());
+        self.begins = subject.is_deferred();
         self.counts.deferred_starts += u64::from(subject.began_deferred());
         self.subject = Some(subject);
-        self.heard = Heard::default();
+        self.heard = ReportedEvents::default();
         Ok(())
     }
 
-    /// Checks the zones' ends once a provisional array has committed. If further members were struck meanwhile, within
-    /// the guarantee of two parities, the reported end may be lost where it was never promised.
+    /// Checks the zones' ends once a deferred-write array has committed. If further members were struck meanwhile,
+    /// within the guarantee of two parities, the reported end may be lost where it was never promised.
     ///
     /// # Errors
     /// Promised data is lost.
     pub(super) fn note_gone_back(&mut self) -> Result<(), Failure> {
-        let begun = self.subject.clone().filter(|subject| self.begins && !subject.is_provisional());
+        let begun = self.subject.clone().filter(|subject| self.begins && !subject.is_deferred());
         let (Some(subject), Some(before), true) = (begun, &self.before, self.scenario.parities > 1) else {
             return Ok(());
         };
@@ -455,7 +455,7 @@ impl<'m> World<'m> {
         offered: &[Bay],
         excused: bool,
     ) -> Result<bool, Failure> {
-        let volatile = |bay: Bay| self.wire.geometry(bay).volatile_cache;
+        let volatile = |bay: Bay| self.command_queue.geometry(bay).volatile_cache;
         let bay_of = |name: String| name.strip_prefix("drive").and_then(|bay| bay.parse::<Bay>().ok());
         let (out, members): (Vec<_>, Vec<_>) =
             subject.members().into_iter().partition(|(state, _)| *state == MemberState::Out);
@@ -471,7 +471,7 @@ impl<'m> World<'m> {
         Err(Failure(format!("the array says that it has {} volatile cache", if told { "a" } else { "no" })))
     }
 
-    /// As [`Heard::listen`].
+    /// As [`ReportedEvents::listen`].
     pub(super) fn hear(&mut self, is_suspect: impl Fn(usize) -> bool) -> Result<(), Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(()) };
         let note = |event: &Event| self.trace.note(|| format!("event: {event}"));
@@ -497,7 +497,7 @@ impl<'m> World<'m> {
     /// A promise that this event has broken.
     pub(super) fn event(&mut self, working: bool, waiting: bool) -> Result<bool, Failure> {
         let pace = &self.scenario.pace;
-        let (queued, executed) = (self.wire.queued(), self.wire.executed());
+        let (queued, executed) = (self.command_queue.queued(), self.command_queue.executed());
         let stuck = queued == 0 && executed == 0 && !self.ready;
         if stuck && (waiting || !self.ops.is_empty()) {
             return Err(self.hang());
@@ -512,7 +512,7 @@ impl<'m> World<'m> {
         if weights.iter().all(|weight| *weight == 0) {
             return Ok(false);
         }
-        self.wire.tick();
+        self.command_queue.tick();
         self.trace.event += 1;
         let kind = self.rng.weighted(&weights);
         match kind {
@@ -539,7 +539,7 @@ impl<'m> World<'m> {
 
     fn execute(&mut self, queued: usize) {
         let index = if self.scenario.pace.in_order { 0 } else { self.rng.below(queued as u64) as usize };
-        let event = self.wire.execute(index, self.trace.on());
+        let event = self.command_queue.execute(index, self.trace.on());
         if let Some(event) = event {
             self.trace.note(|| format!("drive{} does {}", event.bay, event.what));
         }
@@ -547,7 +547,7 @@ impl<'m> World<'m> {
 
     fn deliver(&mut self, executed: usize) {
         let index = self.rng.below(executed as u64) as usize;
-        let bay = self.wire.deliver(index);
+        let bay = self.command_queue.deliver(index);
         self.trace.note(|| format!("drive{bay} answers"));
         self.ready = true;
     }
@@ -568,7 +568,7 @@ impl<'m> World<'m> {
         pending: &Pending<T>,
         events: Option<u64>,
         working: bool,
-    ) -> Result<Option<Result<T, Why>>, Failure> {
+    ) -> Result<Option<Result<T, SubjectError>>, Failure> {
         for _ in 0..events.unwrap_or(TOO_MANY_EVENTS) {
             if let Some(result) = pending.borrow_mut().take() {
                 return Ok(Some(result));
@@ -631,10 +631,10 @@ impl<'m> World<'m> {
                     open -= 1;
                 }
             }
-            if open > 0 && self.wire.queued() == 0 && self.wire.executed() == 0 {
+            if open > 0 && self.command_queue.queued() == 0 && self.command_queue.executed() == 0 {
                 return Err(Failure("nothing can happen any more, but reads never completed".into()));
             }
-            self.wire.run_all();
+            self.command_queue.run_all();
         }
         self.ready = true;
         Ok(waiting.into_iter().filter_map(|(_, done)| done).collect())
@@ -646,7 +646,7 @@ impl<'m> World<'m> {
     /// I/O errors of the drives' media.
     pub(super) fn cut_power(&mut self, cut: impl Fn(Bay) -> Cut) -> Result<(), Failure> {
         self.counts.power_cuts += 1;
-        let queued = self.wire.queued();
+        let queued = self.command_queue.queued();
         self.trace.note(|| format!("power cut with {queued} commands in flight"));
         let costs = |what: fn(Cut) -> bool| self.members.iter().flatten().any(|bay| what(cut(*bay)));
         self.coverage.end = match (costs(|cut| cut.cache_lost), costs(|cut| cut.zrwa_lost)) {
@@ -658,22 +658,24 @@ impl<'m> World<'m> {
         self.end_process();
         self.tails = None;
         self.oracle.power_cut();
-        self.wire.power_cut(&mut self.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
+        self.command_queue
+            .power_cut(&mut self.rng, cut)
+            .map_err(|error| Failure(format!("power cut: {error}")))
     }
 
     /// Kills the process. The drives keep power, and the next process gets the tails file.
     pub(super) fn kill_process(&mut self) {
         self.counts.kills += 1;
-        let queued = self.wire.queued();
+        let queued = self.command_queue.queued();
         self.coverage.end = "kill";
         self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
-        if let Some(subject) = self.subject.as_ref().filter(|subject| !subject.is_provisional()) {
+        if let Some(subject) = self.subject.as_ref().filter(|subject| !subject.is_deferred()) {
             let blocks = subject.tails().unwrap_or(self.oracle.killed(&mut self.rng));
             let (assembly, power) = (subject.assembly(), subject.power_marks());
             self.tails = Some(Tails { assembly, blocks, power });
         }
         self.end_process();
-        self.wire.kill(&mut self.rng);
+        self.command_queue.kill(&mut self.rng);
     }
 
     /// Kills the process and shuts the drives down in good order, as a restart of the host does.
@@ -682,19 +684,19 @@ impl<'m> World<'m> {
     /// I/O errors of the drives' media.
     pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
         self.counts.shutdowns += 1;
-        let queued = self.wire.queued();
+        let queued = self.command_queue.queued();
         self.coverage.end = "shutdown";
         self.trace.note(|| format!("orderly shutdown, {queued} commands were in flight"));
         self.end_process();
         self.tails = None;
         self.oracle.power_cut();
-        self.wire.shut_down(&mut self.rng).map_err(|error| Failure(format!("shutdown: {error}")))
+        self.command_queue.shut_down(&mut self.rng).map_err(|error| Failure(format!("shutdown: {error}")))
     }
 
     /// Discards the state that the process held in memory.
     pub(super) fn end_process(&mut self) {
         let before = self.before.take();
-        if let Some(before) = before.filter(|_| self.subject.as_ref().is_none_or(|s| s.is_provisional())) {
+        if let Some(before) = before.filter(|_| self.subject.as_ref().is_none_or(|s| s.is_deferred())) {
             self.oracle.go_back(before);
         }
         self.runtime.clear();

@@ -15,7 +15,7 @@ use engine::{
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use sim::simulator::subject::{How, Maker, Subject, Why, Work};
+use sim::simulator::subject::{AssembleOptions, Maker, Subject, SubjectError, Work};
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeSet, VecDeque},
@@ -210,7 +210,7 @@ enum Unfilled {
 struct State {
     record: Record,
     copies: Vec<Option<Rc<Copy>>>,
-    heir: Option<Rc<Copy>>,
+    replacement_drive: Option<Rc<Copy>>,
 }
 
 pub struct Copies {
@@ -256,7 +256,7 @@ impl Copies {
             maker,
             geometry,
             names: copies.iter().map(|copy| RefCell::new(name(copy))).collect(),
-            state: RefCell::new(State { record, copies, heir: None }),
+            state: RefCell::new(State { record, copies, replacement_drive: None }),
             queue: RefCell::default(),
             gate: Gate::default(),
             slots: Rc::default(),
@@ -278,10 +278,16 @@ impl Copies {
         self.state.borrow().record.clone()
     }
 
-    /// The drives of members that are not out, and with `heir` also the one that is to replace a member.
-    fn copies(&self, heir: bool) -> Vec<Rc<Copy>> {
+    /// The drives of members that are not out, and with `replacement_drive` also the one that is to replace a member.
+    fn copies(&self, replacement_drive: bool) -> Vec<Rc<Copy>> {
         let state = self.state.borrow();
-        state.copies.iter().flatten().chain(state.heir.as_ref().filter(|_| heir)).cloned().collect()
+        state
+            .copies
+            .iter()
+            .flatten()
+            .chain(state.replacement_drive.as_ref().filter(|_| replacement_drive))
+            .cloned()
+            .collect()
     }
 
     fn outs(&self) -> usize {
@@ -291,8 +297,12 @@ impl Copies {
     /// Takes a drive out; `false` if too few others are complete.
     fn take_out(&self, copy: &Rc<Copy>) -> bool {
         let mut state = self.state.borrow_mut();
-        if state.heir.as_ref().is_some_and(|heir| Rc::ptr_eq(heir, copy)) {
-            state.heir = None;
+        if state
+            .replacement_drive
+            .as_ref()
+            .is_some_and(|replacement_drive| Rc::ptr_eq(replacement_drive, copy))
+        {
+            state.replacement_drive = None;
             return true;
         }
         let is_it = |other: &Option<Rc<Copy>>| other.as_ref().is_some_and(|other| Rc::ptr_eq(other, copy));
@@ -307,7 +317,7 @@ impl Copies {
     }
 
     /// Records the present state; drives that cannot be written are taken out.
-    async fn note(&self) -> Result<(), Why> {
+    async fn note(&self) -> Result<(), SubjectError> {
         if self.maker.broken == Broken::ForgetsTheSecond && self.outs() == 2 {
             return Ok(());
         }
@@ -496,13 +506,13 @@ impl Copies {
     }
 
     /// Brings all active members to the same state after an end.
-    async fn agree(&self) -> Result<(), Why> {
+    async fn agree(&self) -> Result<(), SubjectError> {
         while !self.agree_or_take_out().await? {}
         self.run_on(&self.copies(false), &Command::Flush).await.result.map_err(too_few)
     }
 
     /// As [`Copies::agree`]; `false` if the longest copies could not be read and were taken out.
-    async fn agree_or_take_out(&self) -> Result<bool, Why> {
+    async fn agree_or_take_out(&self) -> Result<bool, SubjectError> {
         let mut reports = Vec::new();
         for copy in self.copies(false) {
             if copy.filled.borrow().is_some() {
@@ -532,7 +542,7 @@ impl Copies {
         zone: u32,
         reports: &[(Rc<Copy>, Vec<ZoneInfo>)],
         active: bool,
-    ) -> Result<bool, Why> {
+    ) -> Result<bool, SubjectError> {
         let (at, capacity) = ((zone + LOGS) as usize, self.geometry.zone_capacity_blocks);
         let end = |info: &ZoneInfo| match info.state {
             ZoneState::Full => capacity,
@@ -624,7 +634,7 @@ impl Copies {
     }
 
     /// Fills incomplete drives zone by zone; commands are executed between two zones.
-    async fn fill_all(&self) -> Result<u64, Why> {
+    async fn fill_all(&self) -> Result<u64, SubjectError> {
         let mut bytes = 0;
         for zone in 0..self.geometry.zones {
             let _lock = self.lock().await;
@@ -675,7 +685,7 @@ impl Copies {
         Ok(bytes)
     }
 
-    async fn attach_drive(&self, member: usize, drive: Drive) -> Result<(), Why> {
+    async fn attach_drive(&self, member: usize, drive: Drive) -> Result<(), SubjectError> {
         let _lock = self.lock().await;
         let copy = self.blank(drive).await?;
         *self.names[member].borrow_mut() = copy.drive.name.clone();
@@ -688,7 +698,7 @@ impl Copies {
     }
 
     /// Resets a drive and gives it a new name.
-    async fn blank(&self, drive: Drive) -> Result<Rc<Copy>, Why> {
+    async fn blank(&self, drive: Drive) -> Result<Rc<Copy>, SubjectError> {
         let record = self.record();
         // The name is unique: it is that of the next record.
         let copy = Copy::new(drive, record.assembly << 32 | record.sequence);
@@ -698,7 +708,7 @@ impl Copies {
         Ok(copy)
     }
 
-    async fn rebuild_all(&self) -> Result<u64, Why> {
+    async fn rebuild_all(&self) -> Result<u64, SubjectError> {
         let bytes = self.fill_all().await?;
         let _lock = self.lock().await;
         let all: BTreeSet<u32> = (0..self.geometry.zones).collect();
@@ -718,18 +728,18 @@ impl Copies {
         Ok(bytes)
     }
 
-    async fn replace_drive(&self, member: usize, drive: Drive) -> Result<(), Why> {
+    async fn replace_drive(&self, member: usize, drive: Drive) -> Result<(), SubjectError> {
         let copy = {
             let _lock = self.lock().await;
             self.state.borrow_mut().record.sequence += 1;
             self.blank(drive).await.map_err(|why| format!("the drive stays, but not copied to: {why}"))?
         };
-        self.state.borrow_mut().heir = Some(copy.clone());
+        self.state.borrow_mut().replacement_drive = Some(copy.clone());
         let filled = self.fill_all().await;
         let _lock = self.lock().await;
-        let heir = self.state.borrow_mut().heir.take();
+        let replacement_drive = self.state.borrow_mut().replacement_drive.take();
         let is_member = self.record().members[member].1 == MemberState::Active;
-        if filled.is_err() || heir.is_none() || !is_member {
+        if filled.is_err() || replacement_drive.is_none() || !is_member {
             return Err("the drive stays, but not copied to the new one".into());
         }
         *copy.filled.borrow_mut() = None;
@@ -749,7 +759,7 @@ impl Copies {
         self.note().await
     }
 
-    async fn fail_member(&self, member: usize) -> Result<(), Why> {
+    async fn fail_member(&self, member: usize) -> Result<(), SubjectError> {
         let _lock = self.lock().await;
         let copy = self.state.borrow().copies[member].clone();
         match copy {
@@ -763,11 +773,11 @@ fn is_worn(info: &ZoneInfo) -> bool {
     matches!(info.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-fn too_few(why: impl std::fmt::Display) -> Why {
-    Why::TooFew(format!("too few members can be used: {why}"))
+fn too_few(why: impl std::fmt::Display) -> SubjectError {
+    SubjectError::TooFew(format!("too few members can be used: {why}"))
 }
 
-async fn create(maker: CopiesMaker, uuid: [u8; 16], drives: Vec<Drive>) -> Result<Rc<Copies>, Why> {
+async fn create(maker: CopiesMaker, uuid: [u8; 16], drives: Vec<Drive>) -> Result<Rc<Copies>, SubjectError> {
     let mut copies = Vec::new();
     for (index, drive) in drives.into_iter().enumerate() {
         let done = drive.device.submit(Command::Reset { zones: Zones::All }).await;
@@ -781,7 +791,7 @@ async fn create(maker: CopiesMaker, uuid: [u8; 16], drives: Vec<Drive>) -> Resul
     Ok(made)
 }
 
-async fn assemble(maker: CopiesMaker, drives: Vec<Drive>, force: bool) -> Result<Rc<Copies>, Why> {
+async fn assemble(maker: CopiesMaker, drives: Vec<Drive>, force: bool) -> Result<Rc<Copies>, SubjectError> {
     let mut found = Vec::new();
     for drive in &drives {
         found.extend(Copy::last_record(drive).await);
@@ -808,7 +818,7 @@ async fn assemble(maker: CopiesMaker, drives: Vec<Drive>, force: bool) -> Result
     }
     let whole = record.members.iter().filter(|(_, state)| *state == MemberState::Active).count();
     if whole == 0 || !force && there < record.members.len() - maker.parities {
-        return Err(Why::TooFew(format!("{there} members can be used, {whole} are whole")));
+        return Err(SubjectError::TooFew(format!("{there} members can be used, {whole} are whole")));
     }
     for ((_, state), copy) in record.members.iter().zip(&copies) {
         if let (MemberState::Rebuilding, Some(copy)) = (state, copy) {
@@ -833,7 +843,7 @@ impl CopiesMaker {
     fn start(
         &self,
         runtime: &Runtime,
-        making: impl Future<Output = Result<Rc<Copies>, Why>> + 'static,
+        making: impl Future<Output = Result<Rc<Copies>, SubjectError>> + 'static,
     ) -> Work<Rc<dyn Subject>> {
         let runtime = runtime.clone();
         Box::pin(async move {
@@ -869,7 +879,7 @@ impl Maker for CopiesMaker {
         self.start(runtime, create(*self, options.uuid, drives))
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>> {
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: AssembleOptions) -> Work<Rc<dyn Subject>> {
         self.start(runtime, assemble(*self, drives, how.force))
     }
 }

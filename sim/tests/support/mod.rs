@@ -18,7 +18,7 @@ use engine::{
     raid::policy::Policy,
     runtime::{Gate, Runtime},
 };
-use sim::simulator::subject::{How, Maker, Subject, Work};
+use sim::simulator::subject::{AssembleOptions, Maker, Subject, Work};
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 /// A rule that a subject violates.
@@ -83,7 +83,7 @@ impl Maker for SingleMaker {
         self.start(runtime, drives)
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, _: How) -> Work<Rc<dyn Subject>> {
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, _: AssembleOptions) -> Work<Rc<dyn Subject>> {
         self.start(runtime, drives)
     }
 }

@@ -1,12 +1,12 @@
 //! No compression: each logical page in a flash page of its own.
 
-use super::{Found, Layout, PAGE, Piece, Space, Unit, expand};
+use super::{PAGE, Piece, ReadUnit, Space, Unit, ZoneLayout, expand};
 
 /// A zone.
 #[derive(Clone, Default)]
-pub(super) struct Zone(Vec<std::rc::Rc<Unit>>);
+pub(super) struct BaseZone(Vec<std::rc::Rc<Unit>>);
 
-impl Layout for Zone {
+impl ZoneLayout for BaseZone {
     fn push(&mut self, group: Vec<Unit>) {
         // Data that the layer above has compressed is expanded before it is stored.
         let raw = |unit: Unit| Unit { bytes: expand(&unit.bytes).unwrap_or_default(), ..unit };
@@ -25,9 +25,9 @@ impl Layout for Zone {
         self.units() + units
     }
 
-    fn unit(&self, index: u64) -> Option<Found> {
+    fn unit(&self, index: u64) -> Option<ReadUnit> {
         let unit = self.0.get(index as usize)?.as_ref().clone();
-        Some(Found { unit, pieces: vec![Piece { page: index, bytes: PAGE as u64 }] })
+        Some(ReadUnit { unit, pieces: vec![Piece { page: index, bytes: PAGE as u64 }] })
     }
 
     fn take_from(&mut self, index: u64) -> Vec<Unit> {
@@ -40,7 +40,7 @@ impl Layout for Zone {
         Space { pages, flash_pages: pages, bytes: pages * PAGE as u64, ..Space::default() }
     }
 
-    fn copy(&self) -> Box<dyn Layout> {
+    fn copy(&self) -> Box<dyn ZoneLayout> {
         Box::new(self.clone())
     }
 }

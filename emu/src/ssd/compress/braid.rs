@@ -17,7 +17,7 @@
 //! The starts of groups are kept in memory, and can be recovered from the CPSH of all pages alone.
 
 use super::{
-    Choice, FlashPage, Found, GROUP, Layout, Pages, Piece, Space, Unit,
+    Choice, FlashPage, GROUP, Pages, Piece, ReadUnit, Space, Unit, ZoneLayout,
     select::{Fill, best_order, orders},
 };
 use std::rc::Rc;
@@ -34,7 +34,7 @@ struct Place {
 
 /// A zone.
 #[derive(Clone)]
-pub(super) struct Zone {
+pub(super) struct BraidZone {
     choice: Choice,
     /// Programmed pages.
     pages: Pages,
@@ -44,7 +44,7 @@ pub(super) struct Zone {
     places: Vec<Place>,
     units: u64,
     last: Option<Last>,
-    /// For [`Layout::space`].
+    /// For [`ZoneLayout::space`].
     space: Space,
 }
 
@@ -58,11 +58,11 @@ struct Last {
     space: Space,
 }
 
-impl Zone {
-    pub fn new(choice: Choice) -> Zone {
+impl BraidZone {
+    pub fn new(choice: Choice) -> BraidZone {
         let (pages, places) = (Vec::new(), Vec::new());
         let (open, space) = (FlashPage::default(), Space::default());
-        Zone { choice, pages, open, places, units: 0, last: None, space }
+        BraidZone { choice, pages, open, places, units: 0, last: None, space }
     }
 
     fn page(&self, index: usize) -> Option<&FlashPage> {
@@ -93,7 +93,7 @@ impl Zone {
         let last = self.last.take()?;
         self.pages.truncate(last.pages);
         self.open = last.open;
-        self.places = Zone::scan(self.pages.iter().map(|page| &**page).chain([&self.open]));
+        self.places = BraidZone::scan(self.pages.iter().map(|page| &**page).chain([&self.open]));
         self.units -= last.group.len() as u64;
         self.space = last.space;
         Some(last.group)
@@ -105,7 +105,7 @@ fn order_of(cpsh: u8) -> [usize; GROUP] {
     orders().nth((cpsh & 31) as usize).unwrap_or([0, 1, 2, 3])
 }
 
-impl Layout for Zone {
+impl ZoneLayout for BraidZone {
     fn push(&mut self, group: Vec<Unit>) {
         let sizes: Vec<usize> = group.iter().map(|unit| unit.bytes.len()).collect();
         let fill = Fill { pages: 0, bytes: self.open.data.len(), units: self.open.units() };
@@ -139,7 +139,7 @@ impl Layout for Zone {
         self.flash_pages() + units
     }
 
-    fn unit(&self, index: u64) -> Option<Found> {
+    fn unit(&self, index: u64) -> Option<ReadUnit> {
         if index >= self.units {
             return None;
         }
@@ -154,14 +154,14 @@ impl Layout for Zone {
         }
         let (programmed, unit) = (page < self.pages.len(), self.page(page)?.unit(unit)?);
         let piece = Piece { page: page as u64, bytes: unit.bytes.len() as u64 };
-        Some(Found { unit, pieces: programmed.then_some(piece).into_iter().collect() })
+        Some(ReadUnit { unit, pieces: programmed.then_some(piece).into_iter().collect() })
     }
 
     fn take_from(&mut self, index: u64) -> Vec<Unit> {
         let units: Vec<Unit> = (index..self.units).filter_map(|index| Some(self.unit(index)?.unit)).collect();
         // The units before are placed again: taking back follows placing closely, or is due to a fault.
         let before: Vec<Unit> = (0..index).filter_map(|index| Some(self.unit(index)?.unit)).collect();
-        *self = Zone::new(self.choice);
+        *self = BraidZone::new(self.choice);
         before.chunks(GROUP).for_each(|group| self.push(group.to_vec()));
         units
     }
@@ -178,7 +178,7 @@ impl Layout for Zone {
         Space { pages: self.units, flash_pages: self.flash_pages(), ..self.space }
     }
 
-    fn copy(&self) -> Box<dyn Layout> {
+    fn copy(&self) -> Box<dyn ZoneLayout> {
         Box::new(self.clone())
     }
 }

@@ -12,7 +12,7 @@
 //! Media know neither rules nor changes of the drive: when placed blocks are undone, as by the loss of a volatile cache
 //! in a power cut, they are moved from flash back into the buffer, with all that lies behind them.
 
-mod balloon;
+mod balloon_zns;
 mod base;
 mod braid;
 mod select;
@@ -74,7 +74,7 @@ struct About {
 }
 
 /// A unit that was read.
-struct Found {
+struct ReadUnit {
     unit: Unit,
     /// Its places on flash, in reading order; empty if it is in the buffer.
     pieces: Vec<Piece>,
@@ -89,7 +89,7 @@ pub struct Piece {
 }
 
 /// A zone on flash.
-trait Layout {
+trait ZoneLayout {
     /// Places a group behind the others. Only the last one of the zone may have fewer than four units.
     fn push(&mut self, group: Vec<Unit>);
 
@@ -106,7 +106,7 @@ trait Layout {
     fn most(&self, units: u64) -> u64;
 
     /// A placed unit.
-    fn unit(&self, index: u64) -> Option<Found>;
+    fn unit(&self, index: u64) -> Option<ReadUnit>;
 
     /// Removes and returns all units from `index` on, the first of a group.
     fn take_from(&mut self, index: u64) -> Vec<Unit>;
@@ -117,7 +117,7 @@ trait Layout {
     /// Space statistics.
     fn space(&self) -> Space;
 
-    fn copy(&self) -> Box<dyn Layout>;
+    fn copy(&self) -> Box<dyn ZoneLayout>;
 }
 
 /// Space statistics of a drive, or of one of its zones.
@@ -204,7 +204,7 @@ pub struct Reads {
 
 /// The flash of a zone.
 struct Flash {
-    layout: Box<dyn Layout>,
+    layout: Box<dyn ZoneLayout>,
     /// End of the written blocks since the last reset, in blocks from the start of the zone.
     end_blocks: u64,
     /// Flash pages that are used by or reserved for it.
@@ -328,17 +328,17 @@ impl CompressedMedia {
         Ok(())
     }
 
-    fn on_flash(&self, zone: usize, offset: u64) -> Option<Found> {
+    fn on_flash(&self, zone: usize, offset: u64) -> Option<ReadUnit> {
         self.flash.get(zone)?.layout.unit(offset / PAGE_BLOCKS)
     }
 }
 
 /// An empty zone of this many logical pages.
-fn blank(scheme: Scheme, pages: u64) -> Box<dyn Layout> {
+fn blank(scheme: Scheme, pages: u64) -> Box<dyn ZoneLayout> {
     match scheme {
-        Scheme::Base => Box::new(base::Zone::default()),
-        Scheme::Balloon(slots) => Box::new(balloon::Zone::new(slots, pages)),
-        Scheme::Braid(choice) => Box::new(braid::Zone::new(choice)),
+        Scheme::Base => Box::new(base::BaseZone::default()),
+        Scheme::Balloon(slots) => Box::new(balloon_zns::BalloonZone::new(slots, pages)),
+        Scheme::Braid(choice) => Box::new(braid::BraidZone::new(choice)),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Recovery of a zone after a crash: which of its blocks count, and where it ends.
 
-use super::mark::{Mark, Seen};
+use super::mark::{AppendMark, BlockContent};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Result of the recovery of a zone, from the start of a group on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct AppendRecovery {
     /// All blocks of the zone below this one were written, and none from it on counts.
     pub end: u64,
     /// Places in the drive's zone of the blocks below the end.
@@ -31,19 +31,21 @@ pub struct Found {
 /// a missing block is nowhere. Each session begins where the end was sure, and its marks say where; so unreadable
 /// blocks before that place cannot change the end. Otherwise a block there cannot be read now, or is none that a crash
 /// can have left: then the end is not too early, and no session may begin there.
-pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
+pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
     let (mut from, mut begin) = (first, 0);
     let (mut places, mut unknown) = (BTreeMap::new(), Vec::new());
     let (mut doubtful, mut begun) = (BTreeSet::new(), false);
     for (place, seen) in seen {
         match seen {
-            Seen::Nothing => {}
-            Seen::Unknown if *place < first => {}
-            Seen::Mark(mark) if (mark.block as u64) < first && !begun => {
+            BlockContent::Nothing => {}
+            BlockContent::Unknown if *place < first => {}
+            BlockContent::Mark(mark) if (mark.block as u64) < first && !begun => {
                 // All before it belongs to earlier groups.
                 unknown.clear();
             }
-            Seen::Mark(mark) if mark.block as u64 >= first && is_sound(mark, *place, begin, first) => {
+            BlockContent::Mark(mark)
+                if mark.block as u64 >= first && is_sound(mark, *place, begin, first) =>
+            {
                 begun = true;
                 if start(mark) > begin {
                     (from, begin) = (first.max(mark.from as u64), start(mark));
@@ -54,10 +56,10 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
                     doubtful.insert(mark.block as u64);
                 }
             }
-            Seen::Mark(_) | Seen::Unknown => unknown.push(*place),
+            BlockContent::Mark(_) | BlockContent::Unknown => unknown.push(*place),
         }
     }
-    let is_nothing = |(place, seen): &(u64, Seen)| *place >= begin && *seen == Seen::Nothing;
+    let is_nothing = |(place, seen): &(u64, BlockContent)| *place >= begin && *seen == BlockContent::Nothing;
     let has_twice = doubtful.range(from..).next().is_some();
     let (older, newer): (Vec<u64>, Vec<u64>) = unknown.into_iter().partition(|place| *place < begin);
     // Blocks that the newest session has found written, and are missing now, lie somewhere before it.
@@ -95,17 +97,17 @@ pub fn judge(first: u64, seen: &[(u64, Seen)]) -> Found {
     places.split_off(&end);
     let (blocks, marks) = (places.len(), seen.len());
     assert!(blocks <= marks, "{blocks} blocks of a zone were found in {marks} places");
-    Found { end, places, doubtful, is_sure }
+    AppendRecovery { end, places, doubtful, is_sure }
 }
 
 /// Place in the drive's zone at which the session of a mark began.
-fn start(mark: &Mark) -> u64 {
+fn start(mark: &AppendMark) -> u64 {
     mark.from as u64 + mark.void as u64
 }
 
 /// Whether a mark in `place` is plausible, if the latest session so far began in place `begin`, and all blocks below
 /// `first` had landed before.
-fn is_sound(mark: &Mark, place: u64, begin: u64, first: u64) -> bool {
+fn is_sound(mark: &AppendMark, place: u64, begin: u64, first: u64) -> bool {
     let earliest = mark.void as u64 + first.max(mark.from as u64);
     mark.block >= mark.from && earliest <= place && start(mark) >= begin
 }
@@ -115,12 +117,12 @@ mod tests {
     use super::*;
     use std::ops::Range;
 
-    fn mark(block: u32, from: u32, void: u32) -> Seen {
-        Seen::Mark(Mark { block, from, void })
+    fn mark(block: u32, from: u32, void: u32) -> BlockContent {
+        BlockContent::Mark(AppendMark { block, from, void })
     }
 
-    fn judged(first: u64, seen: &[Seen]) -> (u64, Vec<Option<u64>>) {
-        let seen: Vec<(u64, Seen)> = (first..).zip(seen.iter().copied()).collect();
+    fn judged(first: u64, seen: &[BlockContent]) -> (u64, Vec<Option<u64>>) {
+        let seen: Vec<(u64, BlockContent)> = (first..).zip(seen.iter().copied()).collect();
         let found = judge(first, &seen);
         let place = |block| (!found.doubtful.contains(&block)).then(|| found.places[&block]);
         (found.end, (first..found.end).map(place).collect())
@@ -149,7 +151,7 @@ mod tests {
 
     #[test]
     fn unreadable_blocks_count_as_written_with_unknown_content() {
-        let (u, nothing) = (Seen::Unknown, Seen::Nothing);
+        let (u, nothing) = (BlockContent::Unknown, BlockContent::Nothing);
         assert_eq!(judged(0, &[mark(0, 0, 0), u, mark(2, 0, 0)]), (3, vec![Some(0), None, Some(2)]));
         assert_eq!(judged(0, &[mark(0, 0, 0), mark(2, 0, 0), u]), (3, vec![Some(0), None, None]));
         assert_eq!(judged(0, &[mark(0, 0, 0), nothing, mark(2, 0, 0)]), (1, vec![Some(0)]));
@@ -164,13 +166,13 @@ mod tests {
 
     #[test]
     fn append_judge_ignores_blocks_of_earlier_groups() {
-        let seen = [mark(2, 0, 0), Seen::Unknown, mark(3, 0, 0), mark(5, 0, 0), mark(4, 0, 0)];
+        let seen = [mark(2, 0, 0), BlockContent::Unknown, mark(3, 0, 0), mark(5, 0, 0), mark(4, 0, 0)];
         assert_eq!(judged(4, &seen), (6, vec![Some(8), Some(7)]));
     }
 
     /// A drive's zone, written by sessions with several blocks in flight, any of which a power cut may lose.
     struct Model {
-        seen: Vec<(u64, Seen)>,
+        seen: Vec<(u64, BlockContent)>,
         /// Block and session in each place.
         holds: Vec<(u64, u32)>,
         /// For each acknowledged block, the session that wrote it.
@@ -192,9 +194,12 @@ mod tests {
 
         /// Judges the zone with these places unreadable; blocks that count and are not doubtful have to be the last
         /// written.
-        fn check(&self, bad: &Range<usize>, what: &str) -> Found {
+        fn check(&self, bad: &Range<usize>, what: &str) -> AppendRecovery {
             let mut seen = self.seen.clone();
-            seen.iter_mut().skip(bad.start).take(bad.len()).for_each(|(_, seen)| *seen = Seen::Unknown);
+            seen.iter_mut()
+                .skip(bad.start)
+                .take(bad.len())
+                .for_each(|(_, seen)| *seen = BlockContent::Unknown);
             let found = judge(0, &seen);
             for (block, life) in (0..).zip(&self.told).filter(|(block, _)| !found.doubtful.contains(block)) {
                 let place = found.places[&block] as usize;
@@ -274,8 +279,9 @@ mod tests {
 
     #[test]
     fn append_end_is_sure_if_last_session_intact() {
-        let is_sure = |seen: &[Seen]| judge(0, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>()).is_sure;
-        let (u, nothing) = (Seen::Unknown, Seen::Nothing);
+        let is_sure =
+            |seen: &[BlockContent]| judge(0, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>()).is_sure;
+        let (u, nothing) = (BlockContent::Unknown, BlockContent::Nothing);
         assert!(is_sure(&[]) && is_sure(&[mark(0, 0, 0), mark(2, 0, 0)]));
         assert!(!is_sure(&[mark(0, 0, 0), u]) && !is_sure(&[u, mark(1, 0, 0)]));
         // Before the beginning of the last session, and behind it.
@@ -285,7 +291,7 @@ mod tests {
         assert!(!is_sure(&[mark(0, 0, 0), nothing]));
         assert!(!is_sure(&[mark(0, 0, 0), mark(1, 1, 0), mark(2, 0, 0)]));
         assert!(!is_sure(&[mark(0, 0, 0), mark(1, 0, 0), mark(1, 0, 0)]));
-        let before = |seen: &[Seen]| judge(2, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>());
+        let before = |seen: &[BlockContent]| judge(2, &(0..).zip(seen.iter().copied()).collect::<Vec<_>>());
         // A block of the group in the place of one of an earlier group, which the drive has lost.
         assert!(!before(&[mark(0, 0, 0), mark(2, 0, 0), mark(3, 0, 0)]).is_sure);
         assert!(!before(&[mark(2, 0, 0), mark(3, 0, 0)]).is_sure && !before(&[mark(3, 0, 0)]).is_sure);

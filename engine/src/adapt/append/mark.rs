@@ -10,7 +10,7 @@ pub const MARK_BYTES: usize = 16;
 
 /// Owner of blocks: a zone of the drive of a member. Marks of another one are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct MarkOwner {
     /// The UUID of the member: another one whenever a drive takes a place.
     pub member: [u8; 16],
     /// Number of the drive's zone.
@@ -20,7 +20,7 @@ pub struct Owner {
 /// Number of a block in its zone, and the session that wrote it: this began with `from` blocks of the zone behind it,
 /// and `void` blocks of the drive's zone that do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct AppendMark {
     /// Number of the block in the zone.
     pub block: u32,
     /// The block of the zone that the session began with.
@@ -31,18 +31,18 @@ pub struct Mark {
 
 /// Content of a block of the drive's zone, by its mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum BlockContent {
     /// A block of the zone.
-    Mark(Mark),
+    Mark(AppendMark),
     /// It was never written.
     Nothing,
     /// It cannot be read, or its mark is damaged or of another owner.
     Unknown,
 }
 
-impl Mark {
+impl AppendMark {
     /// The bytes, for a block of `owner`.
-    pub fn encode(&self, owner: &Owner) -> [u8; MARK_BYTES] {
+    pub fn encode(&self, owner: &MarkOwner) -> [u8; MARK_BYTES] {
         let mut bytes = [0; MARK_BYTES];
         let fields = [self.block, self.from, self.void];
         for (bytes, field) in bytes[4..].chunks_exact_mut(4).zip(fields) {
@@ -54,23 +54,23 @@ impl Mark {
     }
 }
 
-impl Seen {
+impl BlockContent {
     /// Decodes the mark of a block in the zone of `owner`.
-    pub fn read(bytes: &[u8], owner: &Owner) -> Seen {
-        let Some(bytes) = bytes.first_chunk::<MARK_BYTES>() else { return Seen::Unknown };
+    pub fn read(bytes: &[u8], owner: &MarkOwner) -> BlockContent {
+        let Some(bytes) = bytes.first_chunk::<MARK_BYTES>() else { return BlockContent::Unknown };
         if bytes.iter().all(|byte| *byte == bytes[0]) {
-            return Seen::Nothing;
+            return BlockContent::Nothing;
         }
         let field = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         match field(0) == checksum(bytes, owner) {
-            true => Seen::Mark(Mark { block: field(4), from: field(8), void: field(12) }),
-            false => Seen::Unknown,
+            true => BlockContent::Mark(AppendMark { block: field(4), from: field(8), void: field(12) }),
+            false => BlockContent::Unknown,
         }
     }
 }
 
 /// CRC-32C of the member's UUID, the zone's number, and the bytes behind the checksum.
-fn checksum(bytes: &[u8; MARK_BYTES], owner: &Owner) -> u32 {
+fn checksum(bytes: &[u8; MARK_BYTES], owner: &MarkOwner) -> u32 {
     let zone = crc32c::crc32c_append(crc32c::crc32c(&owner.member), &owner.zone.to_le_bytes());
     crc32c::crc32c_append(zone, &bytes[4..])
 }
@@ -81,17 +81,21 @@ mod tests {
 
     #[test]
     fn append_mark_rejects_other_owner_and_flipped_bits() {
-        let (mark, owner) = (Mark { block: 77, from: 64, void: 3 }, Owner { member: [5; 16], zone: 1000 });
+        let (mark, owner) =
+            (AppendMark { block: 77, from: 64, void: 3 }, MarkOwner { member: [5; 16], zone: 1000 });
         let bytes = mark.encode(&owner);
-        assert_eq!(Seen::read(&bytes, &owner), Seen::Mark(mark));
-        assert_eq!(Seen::read(&bytes, &Owner { zone: 1001, ..owner }), Seen::Unknown);
-        assert_eq!(Seen::read(&bytes, &Owner { member: [6; 16], ..owner }), Seen::Unknown);
+        assert_eq!(BlockContent::read(&bytes, &owner), BlockContent::Mark(mark));
+        assert_eq!(BlockContent::read(&bytes, &MarkOwner { zone: 1001, ..owner }), BlockContent::Unknown);
+        assert_eq!(
+            BlockContent::read(&bytes, &MarkOwner { member: [6; 16], ..owner }),
+            BlockContent::Unknown
+        );
         for bit in 0..8 * MARK_BYTES {
             let mut wrong = bytes;
             wrong[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Seen::read(&wrong, &owner), Seen::Unknown);
+            assert_eq!(BlockContent::read(&wrong, &owner), BlockContent::Unknown);
         }
-        assert_eq!(Seen::read(&[0; 64], &owner), Seen::Nothing);
-        assert_eq!(Seen::read(&[0xff; MARK_BYTES], &owner), Seen::Nothing);
+        assert_eq!(BlockContent::read(&[0; 64], &owner), BlockContent::Nothing);
+        assert_eq!(BlockContent::read(&[0xff; MARK_BYTES], &owner), BlockContent::Nothing);
     }
 }

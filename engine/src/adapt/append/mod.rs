@@ -1,9 +1,9 @@
 //! Device adapter: zones that are written in order, stored by zone appends that land in any order.
 //!
 //! NVMe promises no order among commands in flight, so a zone that is written at its write pointer takes one write at a
-//! time. Any number of appends may be in flight, and the drive reports where they have landed. [`Appended`] is a device
-//! whose zones are written in order by its user, and filled by appends on the drive below: it keeps the place of each
-//! block, and reads it from there. It is an ordinary zoned device without a ZRWA and without metadata.
+//! time. Any number of appends may be in flight, and the drive reports where they have landed. [`AppendDevice`] is a
+//! device whose zones are written in order by its user, and filled by appends on the drive below: it keeps the place of
+//! each block, and reads it from there. It is an ordinary zoned device without a ZRWA and without metadata.
 //!
 //! - *Groups.* Only blocks of one group are in flight at once, so that the groups of a zone are in order.
 //! - *Order.* A write completes when all before it in its zone have. So the write pointer that is found after a crash,
@@ -33,9 +33,9 @@ use crate::{
     runtime::{Gate, Runtime},
     zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState},
 };
-use judge::{Found, judge};
-use mark::{MARK_BYTES, Mark, Owner, Seen};
-use ranks::{Group, Spot};
+use judge::{AppendRecovery, judge};
+use mark::{AppendMark, BlockContent, MARK_BYTES, MarkOwner};
+use ranks::{AppendGroup, BlockPosition};
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
@@ -50,7 +50,7 @@ pub const GROUPS_BYTES: usize = 64 << 20;
 const RESERVE_SHARE: u64 = 64;
 const LEAST_RESERVE_BLOCKS: u64 = 8;
 
-/// Options of [`Appended`].
+/// Options of [`AppendDevice`].
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// Blocks of a group, a power of two.
@@ -65,9 +65,9 @@ pub struct Usage {
 
 /// A drive whose zones are filled by appends. Commands that wait when the last reference is dropped are never
 /// submitted.
-pub struct Appended(Rc<Inner>);
+pub struct AppendDevice(Rc<AppendInner>);
 
-struct Inner {
+struct AppendInner {
     device: Rc<dyn ZonedDevice>,
     /// For the zones that are passed through.
     plain: Sequencer,
@@ -77,18 +77,18 @@ struct Inner {
     geometry: Geometry,
     group_blocks: u64,
     member: [u8; 16],
-    zones: RefCell<Vec<Known>>,
-    groups: RefCell<Groups>,
+    zones: RefCell<Vec<AppendZoneState>>,
+    groups: RefCell<GroupCache>,
     /// Groups that are being read.
     loading: RefCell<BTreeMap<(u32, u64), Rc<Gate>>>,
     /// One for each zone with commands in flight, reused.
-    lanes: RefCell<Vec<Rc<Lane>>>,
+    lanes: RefCell<Vec<Rc<AppendLane>>>,
     pool: RefCell<BufPool>,
 }
 
 /// State of a zone.
 #[derive(Default)]
-struct Known {
+struct AppendZoneState {
     /// Grows when the zone is reset or finished: results of earlier reads of its marks are void then.
     life: u64,
     /// `None` if it is full, or its marks have not been read yet.
@@ -109,26 +109,26 @@ struct Session {
     /// The end of the zone, where it would begin, is not known.
     in_doubt: bool,
     /// The group that is being written.
-    group: Option<Group>,
+    group: Option<AppendGroup>,
 }
 
 /// Cache of groups that are not being written; the least recently used ones are dropped first.
 #[derive(Default)]
-struct Groups {
+struct GroupCache {
     clock: u64,
     bytes: usize,
     most_bytes: usize,
     /// By zone and first block, with the time of the last use.
-    held: BTreeMap<(u32, u64), (u64, Group)>,
+    held: BTreeMap<(u32, u64), (u64, AppendGroup)>,
     used: BTreeMap<u64, (u32, u64)>,
 }
 
 /// The commands of a zone that has some in flight.
 #[derive(Default)]
-struct Lane {
+struct AppendLane {
     /// `None` if nothing is in flight or waits.
     zone: Cell<Option<ZoneIndex>>,
-    flights: RefCell<VecDeque<Flight>>,
+    flights: RefCell<VecDeque<AppendFlight>>,
     waiting: RefCell<VecDeque<(Command, Completer)>>,
     /// Commands in flight, their blocks, and those of the oldest one.
     count: Cell<usize>,
@@ -144,12 +144,12 @@ struct Lane {
 }
 
 /// A command in flight.
-struct Flight {
+struct AppendFlight {
     completion: Completion,
-    what: What,
+    what: AppendFlightKind,
 }
 
-enum What {
+enum AppendFlightKind {
     /// Blocks of a write from this one on; with the completer of the write if they are its last.
     Blocks { from: u64, count: u64, owner: Option<(Completer, Buf)> },
     /// A command for the zone.
@@ -158,14 +158,14 @@ enum What {
     Reset(Completer),
 }
 
-impl Appended {
+impl AppendDevice {
     /// Wraps `device`. A task of `runtime` belongs to every zone that is in use at the same time. `None` if the drive
     /// has no zone append, or no room for marks.
-    pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, usage: Usage) -> Option<Appended> {
+    pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, usage: Usage) -> Option<AppendDevice> {
         let Usage { group_blocks, plain_zones, member, groups_bytes } = usage;
-        let geometry = Appended::geometry_of(device.geometry(), group_blocks)?;
-        let zones = (0..geometry.zones).map(|_| Known::default()).collect();
-        Some(Appended(Rc::new(Inner {
+        let geometry = AppendDevice::geometry_of(device.geometry(), group_blocks)?;
+        let zones = (0..geometry.zones).map(|_| AppendZoneState::default()).collect();
+        Some(AppendDevice(Rc::new(AppendInner {
             plain: Sequencer::new(runtime, device.clone()),
             device,
             plain_zones,
@@ -175,14 +175,14 @@ impl Appended {
             group_blocks,
             member,
             zones: RefCell::new(zones),
-            groups: RefCell::new(Groups { most_bytes: groups_bytes, ..Groups::default() }),
+            groups: RefCell::new(GroupCache { most_bytes: groups_bytes, ..GroupCache::default() }),
             loading: RefCell::default(),
             lanes: RefCell::default(),
             pool: RefCell::default(),
         })))
     }
 
-    /// Geometry of the wrapped drive. `None` if it cannot be wrapped: see [`Appended::new`].
+    /// Geometry of the wrapped drive. `None` if it cannot be wrapped: see [`AppendDevice::new`].
     pub fn geometry_of(drive: &Geometry, group_blocks: u64) -> Option<Geometry> {
         let capacity = drive.zone_capacity_blocks;
         let reserve = match group_blocks {
@@ -202,7 +202,7 @@ impl Appended {
     }
 }
 
-impl ZonedDevice for Appended {
+impl ZonedDevice for AppendDevice {
     fn geometry(&self) -> &Geometry {
         &self.0.geometry
     }
@@ -215,12 +215,12 @@ impl ZonedDevice for Appended {
         self.0.submit(command)
     }
 
-    fn plate(&self) -> crate::device::Plate {
-        self.0.device.plate()
+    fn drive_id(&self) -> crate::device::DriveId {
+        self.0.device.drive_id()
     }
 }
 
-impl Inner {
+impl AppendInner {
     fn submit(self: &Rc<Self>, command: Command) -> Completion {
         let zone = match &command {
             Command::Read { lba, .. } | Command::Write { lba, .. } => self.geometry.locate(*lba).0,
@@ -270,20 +270,20 @@ impl Inner {
     }
 
     /// The lane of `zone`, or one that is idle.
-    fn lane(self: &Rc<Self>, zone: ZoneIndex) -> Rc<Lane> {
+    fn lane(self: &Rc<Self>, zone: ZoneIndex) -> Rc<AppendLane> {
         let mut lanes = self.lanes.borrow_mut();
         let find = |wanted| lanes.iter().find(|lane| lane.zone.get() == wanted);
         if let Some(lane) = find(Some(zone)).or_else(|| find(None)) {
             return lane.clone();
         }
-        let lane = Rc::new(Lane::default());
+        let lane = Rc::new(AppendLane::default());
         lanes.push(lane.clone());
         self.runtime.spawn(serve(lane.clone(), Rc::downgrade(self)));
         lane
     }
 
     /// Submits as many of the waiting commands as possible; without any the lane becomes idle.
-    fn pump(&self, lane: &Lane, zone: ZoneIndex) {
+    fn pump(&self, lane: &AppendLane, zone: ZoneIndex) {
         while !lane.looking.get() && !lane.alone.get() {
             let Some((command, completer)) = lane.waiting.borrow_mut().pop_front() else {
                 if lane.count.get() == 0 {
@@ -307,14 +307,14 @@ impl Inner {
                 command => {
                     lane.failed.set(None);
                     let what = match command {
-                        Command::Reset { .. } => What::Reset(completer),
-                        _ => What::Zone(completer),
+                        Command::Reset { .. } => AppendFlightKind::Reset(completer),
+                        _ => AppendFlightKind::Zone(completer),
                     };
                     if matches!(command, Command::Reset { .. } | Command::Finish { .. }) {
                         self.end_life(zone);
                     }
                     lane.alone.set(true);
-                    let flight = Flight { completion: self.device.submit(command), what };
+                    let flight = AppendFlight { completion: self.device.submit(command), what };
                     lane.flights.borrow_mut().push_back(flight);
                     lane.count.set(1);
                     return;
@@ -329,7 +329,7 @@ impl Inner {
     #[expect(clippy::too_many_arguments, reason = "the fields of a command, and whose it is")]
     fn write(
         &self,
-        lane: &Lane,
+        lane: &AppendLane,
         zone: ZoneIndex,
         lba: Lba,
         data: Buf,
@@ -370,8 +370,8 @@ impl Inner {
             let from = session.next;
             session.next += count;
             sent += count;
-            let what = What::Blocks { from, count, owner: None };
-            lane.flights.borrow_mut().push_back(Flight { completion, what });
+            let what = AppendFlightKind::Blocks { from, count, owner: None };
+            lane.flights.borrow_mut().push_back(AppendFlight { completion, what });
             if lane.count.replace(lane.count.get() + 1) == 0 {
                 lane.oldest_blocks.set(count);
             }
@@ -382,7 +382,9 @@ impl Inner {
             next == at + blocks && next <= capacity,
             "{blocks} blocks at {at} end at {next}, of {capacity}"
         );
-        if let Some(Flight { what: What::Blocks { owner, .. }, .. }) = lane.flights.borrow_mut().back_mut() {
+        if let Some(AppendFlight { what: AppendFlightKind::Blocks { owner, .. }, .. }) =
+            lane.flights.borrow_mut().back_mut()
+        {
             *owner = Some((completer, data));
         }
         Ok(())
@@ -397,7 +399,7 @@ impl Inner {
     }
 
     /// Whether the next `count` blocks of a zone may be in flight beside those that are.
-    fn may_send(&self, lane: &Lane, session: &Session, count: u64) -> bool {
+    fn may_send(&self, lane: &AppendLane, session: &Session, count: u64) -> bool {
         let reserve = self.device.geometry().zone_capacity_blocks - self.geometry.zone_capacity_blocks;
         let group = |block: u64| block / self.group_blocks;
         lane.count.get() == 0
@@ -415,7 +417,7 @@ impl Inner {
         }
         let first = session.next - session.next % self.group_blocks;
         if session.group.as_ref().is_none_or(|group| group.first != first) {
-            let group = Group::new(first, self.group_blocks, first + session.void);
+            let group = AppendGroup::new(first, self.group_blocks, first + session.void);
             if let Some(whole) = session.group.replace(group) {
                 self.groups.borrow_mut().hold(zone, whole);
             }
@@ -424,7 +426,8 @@ impl Inner {
         let len = data.blocks() as usize * bytes;
         let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
         for (block, oob) in (session.next..).zip(oob[..len].chunks_exact_mut(bytes)) {
-            let mark = Mark { block: block as u32, from: session.from as u32, void: session.void as u32 };
+            let mark =
+                AppendMark { block: block as u32, from: session.from as u32, void: session.void as u32 };
             oob[..MARK_BYTES].copy_from_slice(&mark.encode(&self.owner(zone)));
             oob[MARK_BYTES..].fill(0);
         }
@@ -432,25 +435,25 @@ impl Inner {
     }
 
     /// Handles the completion of a command of a zone.
-    fn landed(&self, lane: &Lane, zone: ZoneIndex, what: What, done: Done) {
+    fn landed(&self, lane: &AppendLane, zone: ZoneIndex, what: AppendFlightKind, done: Done) {
         assert!(lane.count.get() > 0, "more commands of zone {} have ended than had begun", zone.0);
         lane.count.set(lane.count.get() - 1);
         match what {
-            What::Zone(completer) => {
+            AppendFlightKind::Zone(completer) => {
                 lane.alone.set(false);
                 completer.complete(done);
             }
-            What::Reset(completer) => {
+            AppendFlightKind::Reset(completer) => {
                 lane.alone.set(false);
                 if done.result.is_ok() {
                     self.zones.borrow_mut()[zone.0 as usize].session = Some(Session::default());
                 }
                 completer.complete(done);
             }
-            What::Blocks { from, count, owner } => {
+            AppendFlightKind::Blocks { from, count, owner } => {
                 lane.blocks.set(lane.blocks.get() - count);
                 let oldest = match lane.flights.borrow().front() {
-                    Some(Flight { what: What::Blocks { count, .. }, .. }) => *count,
+                    Some(AppendFlight { what: AppendFlightKind::Blocks { count, .. }, .. }) => *count,
                     _ => 0,
                 };
                 lane.oldest_blocks.set(oldest);
@@ -504,13 +507,13 @@ impl Inner {
     /// Drops the known state of a zone.
     fn end_life(&self, zone: ZoneIndex) {
         let known = &mut self.zones.borrow_mut()[zone.0 as usize];
-        *known = Known { life: known.life + 1, session: None };
+        *known = AppendZoneState { life: known.life + 1, session: None };
         self.groups.borrow_mut().forget(zone);
     }
 
     /// Owner of the blocks of a zone.
-    fn owner(&self, zone: ZoneIndex) -> Owner {
-        Owner { member: self.member, zone: zone.0 }
+    fn owner(&self, zone: ZoneIndex) -> MarkOwner {
+        MarkOwner { member: self.member, zone: zone.0 }
     }
 
     fn life(&self, zone: ZoneIndex) -> u64 {
@@ -564,7 +567,7 @@ impl Inner {
                 // From one place before the group on: see `judge`.
                 let found = self.look(zone, first, first.min(wp).saturating_sub(1)..wp).await?;
                 let (end, whole) = (found.end, found.end - found.end % size);
-                let group = (end > whole).then(|| Group::of(whole, size, &found, wp));
+                let group = (end > whole).then(|| AppendGroup::of(whole, size, &found, wp));
                 let void = wp.saturating_sub(end);
                 let in_doubt = !found.is_sure;
                 Session { from: end, void, next: end, landed: end, failed: false, in_doubt, group }
@@ -583,7 +586,7 @@ impl Inner {
         while end > 0 {
             let from = end.saturating_sub(step);
             for (_, seen) in self.marks(zone, from..end).await?.into_iter().rev() {
-                if let Seen::Mark(mark) = seen {
+                if let BlockContent::Mark(mark) = seen {
                     let block = mark.block as u64;
                     return Ok(block - block % self.group_blocks);
                 }
@@ -594,12 +597,21 @@ impl Inner {
     }
 
     /// Judges the group that begins with `first`, and those behind it, by a range of the drive's zone.
-    async fn look(&self, zone: ZoneIndex, first: u64, places: Range<u64>) -> Result<Found, DeviceError> {
+    async fn look(
+        &self,
+        zone: ZoneIndex,
+        first: u64,
+        places: Range<u64>,
+    ) -> Result<AppendRecovery, DeviceError> {
         Ok(judge(first, &self.marks(zone, places).await?))
     }
 
     /// Reads the marks of a range of the drive's zone.
-    async fn marks(&self, zone: ZoneIndex, places: Range<u64>) -> Result<Vec<(u64, Seen)>, DeviceError> {
+    async fn marks(
+        &self,
+        zone: ZoneIndex,
+        places: Range<u64>,
+    ) -> Result<Vec<(u64, BlockContent)>, DeviceError> {
         let most = self.device.geometry().max_transfer_blocks as u64;
         let mut marks = Vec::new();
         let mut at = places.start;
@@ -620,16 +632,21 @@ impl Inner {
     }
 
     /// Reads the mark of one block of the drive's zone.
-    async fn mark_of(&self, zone: ZoneIndex, at: u64) -> Result<(u64, Seen), DeviceError> {
+    async fn mark_of(&self, zone: ZoneIndex, at: u64) -> Result<(u64, BlockContent), DeviceError> {
         match self.marks_of(zone, at, 1).await {
-            Ok(found) => Ok(found.first().copied().unwrap_or((at, Seen::Unknown))),
-            Err(DeviceError::Status(Status::DeallocatedBlock)) => Ok((at, Seen::Nothing)),
-            Err(DeviceError::Status(Status::UnrecoveredReadError)) => Ok((at, Seen::Unknown)),
+            Ok(found) => Ok(found.first().copied().unwrap_or((at, BlockContent::Unknown))),
+            Err(DeviceError::Status(Status::DeallocatedBlock)) => Ok((at, BlockContent::Nothing)),
+            Err(DeviceError::Status(Status::UnrecoveredReadError)) => Ok((at, BlockContent::Unknown)),
             Err(error) => Err(error),
         }
     }
 
-    async fn marks_of(&self, zone: ZoneIndex, at: u64, count: u64) -> Result<Vec<(u64, Seen)>, DeviceError> {
+    async fn marks_of(
+        &self,
+        zone: ZoneIndex,
+        at: u64,
+        count: u64,
+    ) -> Result<Vec<(u64, BlockContent)>, DeviceError> {
         let bytes = self.device.geometry().oob_bytes as usize;
         let data = self.pool.borrow_mut().take(count).freeze();
         let oob = Buf::zeroed(count as usize * bytes);
@@ -638,17 +655,17 @@ impl Inner {
         self.pool.borrow_mut().give(done.data);
         done.result?;
         let owner = self.owner(zone);
-        let marks = done.oob.chunks_exact(bytes).map(|oob| Seen::read(oob, &owner));
+        let marks = done.oob.chunks_exact(bytes).map(|oob| BlockContent::read(oob, &owner));
         Ok((at..).zip(marks).collect())
     }
 
     /// Place of a block; `None` if its group is not in memory.
-    fn spot(&self, zone: ZoneIndex, block: u64) -> Option<Spot> {
+    fn spot(&self, zone: ZoneIndex, block: u64) -> Option<BlockPosition> {
         let first = block - block % self.group_blocks;
         let zones = self.zones.borrow();
         if let Some(session) = &zones[zone.0 as usize].session {
             if block >= session.landed {
-                return Some(Spot::Nothing);
+                return Some(BlockPosition::Nothing);
             }
             if let Some(group) = session.group.as_ref().filter(|group| group.first == first) {
                 return Some(group.spot(block));
@@ -703,12 +720,12 @@ impl Inner {
             let to = end.min(at + size);
             let marks = self.marks(zone, at..to.max(at)).await?;
             // A finished zone is unwritten from here to its end.
-            let is_unwritten = marks.iter().all(|(_, seen)| *seen == Seen::Nothing);
+            let is_unwritten = marks.iter().all(|(_, seen)| *seen == BlockContent::Nothing);
             seen.extend(marks);
             at = to;
-            let group = Group::of(first, size, &judge(first, &seen), at);
-            let is_behind = |seen: &(u64, Seen)| match seen.1 {
-                Seen::Mark(mark) => mark.block as u64 >= first + size,
+            let group = AppendGroup::of(first, size, &judge(first, &seen), at);
+            let is_behind = |seen: &(u64, BlockContent)| match seen.1 {
+                BlockContent::Mark(mark) => mark.block as u64 >= first + size,
                 _ => false,
             };
             if group.is_whole() || at >= end || is_unwritten || seen.iter().any(is_behind) {
@@ -740,8 +757,8 @@ impl Inner {
         if self.group_blocks == 1 {
             return self.device.submit(Command::read(Lba(start + at), data));
         }
-        if let Some(Spot::At(place)) = self.spot(zone, at)
-            && (1..blocks).all(|next| self.spot(zone, at + next) == Some(Spot::At(place + next)))
+        if let Some(BlockPosition::At(place)) = self.spot(zone, at)
+            && (1..blocks).all(|next| self.spot(zone, at + next) == Some(BlockPosition::At(place + next)))
         {
             return self.device.submit(Command::read(Lba(start + place), data));
         }
@@ -763,20 +780,21 @@ impl Inner {
         while done < blocks {
             let block = at + done;
             let place = match self.spot(zone, block) {
-                Some(Spot::At(place)) => place,
-                Some(Spot::Nothing) => {
+                Some(BlockPosition::At(place)) => place,
+                Some(BlockPosition::Nothing) => {
                     data.block_mut(done).fill(0);
                     done += 1;
                     continue;
                 }
-                Some(Spot::Doubtful) => return Err(Status::UnrecoveredReadError.into()),
+                Some(BlockPosition::Doubtful) => return Err(Status::UnrecoveredReadError.into()),
                 None => {
                     // Repeats if the group was written, or the zone finished or reset meanwhile.
                     self.fetch(zone, block - block % self.group_blocks).await?;
                     continue;
                 }
             };
-            let follows = |next: &u64| self.spot(zone, at + done + next) == Some(Spot::At(place + next));
+            let follows =
+                |next: &u64| self.spot(zone, at + done + next) == Some(BlockPosition::At(place + next));
             let count = 1 + (1..blocks - done).take_while(follows).count() as u64;
             let lba = Lba(self.geometry.start(zone).0 + place);
             let read = Command::read(lba, Buf::zeroed(count as usize * BLOCK));
@@ -795,8 +813,8 @@ impl Inner {
     }
 }
 
-impl Groups {
-    fn hold(&mut self, zone: ZoneIndex, group: Group) {
+impl GroupCache {
+    fn hold(&mut self, zone: ZoneIndex, group: AppendGroup) {
         let key = (zone.0, group.first);
         self.clock += 1;
         self.bytes += group.bytes();
@@ -813,7 +831,7 @@ impl Groups {
         }
     }
 
-    fn spot(&mut self, zone: ZoneIndex, first: u64, block: u64) -> Option<Spot> {
+    fn spot(&mut self, zone: ZoneIndex, first: u64, block: u64) -> Option<BlockPosition> {
         let (used, group) = self.held.get_mut(&(zone.0, first))?;
         self.clock += 1;
         self.used.remove(used);
@@ -834,7 +852,7 @@ impl Groups {
 }
 
 /// Task of a lane: waits for its commands in flight, oldest first, and submits the next ones.
-async fn serve(lane: Rc<Lane>, appended: Weak<Inner>) {
+async fn serve(lane: Rc<AppendLane>, appended: Weak<AppendInner>) {
     loop {
         let Some(zone) = lane.zone.get() else {
             lane.begun.wait().await;
@@ -846,7 +864,7 @@ async fn serve(lane: Rc<Lane>, appended: Weak<Inner>) {
             continue;
         }
         let flight = lane.flights.borrow_mut().pop_front();
-        let Some(Flight { completion, what }) = flight else {
+        let Some(AppendFlight { completion, what }) = flight else {
             lane.begun.wait().await;
             continue;
         };
@@ -857,9 +875,9 @@ async fn serve(lane: Rc<Lane>, appended: Weak<Inner>) {
     }
 }
 
-impl Inner {
+impl AppendInner {
     /// Finds the end of a zone before its first write.
-    async fn look_first(&self, lane: &Lane, zone: ZoneIndex) {
+    async fn look_first(&self, lane: &AppendLane, zone: ZoneIndex) {
         let life = self.life(zone);
         let looked = async {
             let done = self.device.submit(Command::Report { first: zone, count: 1 }).await;

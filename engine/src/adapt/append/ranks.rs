@@ -3,12 +3,12 @@
 //! A group occupies as many blocks of the drive's zone as it has, in any order; between them may be void ones. A
 //! block's *rank* is the number of blocks of its group before it, and takes log2 of the group's size in bits.
 
-use super::judge::Found;
+use super::judge::AppendRecovery;
 use std::collections::BTreeSet;
 
 /// A group: `size` blocks of the zone, from a multiple of `size` on.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct AppendGroup {
     /// The first block of the zone that belongs to it.
     pub first: u64,
     /// Blocks below this one are there, and those from it on are not.
@@ -24,7 +24,7 @@ pub struct Group {
 
 /// Place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+pub enum BlockPosition {
     /// Block of the drive's zone.
     At(u64),
     /// It was never written.
@@ -33,19 +33,19 @@ pub enum Spot {
     Doubtful,
 }
 
-impl Group {
+impl AppendGroup {
     /// An empty group of `size` blocks that begins in block `start` of the drive's zone.
-    pub fn new(first: u64, size: u64, start: u64) -> Group {
+    pub fn new(first: u64, size: u64, start: u64) -> AppendGroup {
         let (ranks, voids) = (Bits::new(size), Vec::new());
-        Group { first, end: first, start, ranks, voids, doubtful: BTreeSet::new() }
+        AppendGroup { first, end: first, start, ranks, voids, doubtful: BTreeSet::new() }
     }
 
     /// A group as recovered; `before` is the end of the range of the drive's zone that was read.
-    pub fn of(first: u64, size: u64, found: &Found, before: u64) -> Group {
+    pub fn of(first: u64, size: u64, found: &AppendRecovery, before: u64) -> AppendGroup {
         let end = found.end.clamp(first, first + size);
         let places = || found.places.range(first..end).map(|(block, place)| (*block, *place));
         let start = places().map(|(_, place)| place).min().unwrap_or(before);
-        let mut group = Group { end, ..Group::new(first, size, start) };
+        let mut group = AppendGroup { end, ..AppendGroup::new(first, size, start) };
         group.doubtful = found.doubtful.range(first..end).copied().collect();
         let mut taken: Vec<(u64, u64)> = places().map(|(block, place)| (place, block)).collect();
         taken.sort_unstable();
@@ -80,11 +80,11 @@ impl Group {
     }
 
     /// Place of a block of the group.
-    pub fn spot(&self, block: u64) -> Spot {
+    pub fn spot(&self, block: u64) -> BlockPosition {
         match block {
-            _ if block >= self.end => Spot::Nothing,
-            _ if self.doubtful.contains(&block) => Spot::Doubtful,
-            _ => Spot::At(self.place(self.ranks.get(block - self.first))),
+            _ if block >= self.end => BlockPosition::Nothing,
+            _ if self.doubtful.contains(&block) => BlockPosition::Doubtful,
+            _ => BlockPosition::At(self.place(self.ranks.get(block - self.first))),
         }
     }
 
@@ -95,7 +95,7 @@ impl Group {
 
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
-        size_of::<Group>() + 8 * (self.ranks.words.len() + self.voids.len() + 2 * self.doubtful.len())
+        size_of::<AppendGroup>() + 8 * (self.ranks.words.len() + self.voids.len() + 2 * self.doubtful.len())
     }
 
     /// The block of the drive's zone of this rank.
@@ -164,22 +164,28 @@ mod tests {
 
     #[test]
     fn append_group_locates_blocks_among_void_blocks() {
-        let mut group = Group::new(8, 4, 11);
+        let mut group = AppendGroup::new(8, 4, 11);
         assert!(
             group.land(9, 11, 3) && group.land(8, 12, 3) && group.land(11, 13, 3) && group.land(10, 14, 3)
         );
         assert!(!group.land(8, 15, 3) && !group.land(8, 10, 3));
         group.end = 11;
-        let spots: Vec<Spot> = (8..12).map(|block| group.spot(block)).collect();
-        assert_eq!(spots, [Spot::At(12), Spot::At(11), Spot::At(14), Spot::Nothing]);
+        let spots: Vec<BlockPosition> = (8..12).map(|block| group.spot(block)).collect();
+        assert_eq!(
+            spots,
+            [BlockPosition::At(12), BlockPosition::At(11), BlockPosition::At(14), BlockPosition::Nothing]
+        );
         // Recovered with two void blocks, one of them behind all others; then it is written on.
         let places = [(8, 13), (9, 11)].into_iter().collect();
-        let found = Found { end: 10, places, doubtful: BTreeSet::from([9]), is_sure: true };
-        let mut group = Group::of(8, 4, &found, 15);
+        let found = AppendRecovery { end: 10, places, doubtful: BTreeSet::from([9]), is_sure: true };
+        let mut group = AppendGroup::of(8, 4, &found, 15);
         assert!(group.land(10, 15, 5) && group.land(11, 16, 5));
         group.end = 12;
-        let spots: Vec<Spot> = (8..12).map(|block| group.spot(block)).collect();
-        assert_eq!(spots, [Spot::At(13), Spot::Doubtful, Spot::At(15), Spot::At(16)]);
+        let spots: Vec<BlockPosition> = (8..12).map(|block| group.spot(block)).collect();
+        assert_eq!(
+            spots,
+            [BlockPosition::At(13), BlockPosition::Doubtful, BlockPosition::At(15), BlockPosition::At(16)]
+        );
         assert!(!group.is_whole());
     }
 }

@@ -19,7 +19,7 @@ fn record_with_wrong_payload_length_is_rejected() {
 }
 
 /// Decodes a superblock of three members with `value` at `at`, and a right checksum.
-fn superblock_with(at: usize, value: &[u8]) -> Result<Superblock, Unreadable> {
+fn superblock_with(at: usize, value: &[u8]) -> Result<Superblock, RecordError> {
     let mut bytes = Record::Superblock(Box::new(sane(3))).encode(origin(), 10).to_vec();
     bytes[HEADER_BYTES + at..][..value.len()].copy_from_slice(value);
     seal(&mut bytes);
@@ -32,7 +32,7 @@ fn superblock_with(at: usize, value: &[u8]) -> Result<Superblock, Unreadable> {
 #[test]
 fn superblock_rejects_invalid_stage_size_and_text_fields() {
     let absurd = |at: usize, value: &[u8]| match superblock_with(at, value) {
-        Err(Unreadable::Absurd(absurd)) => absurd.field,
+        Err(RecordError::Absurd(absurd)) => absurd.field,
         other => panic!("{value:?} at {at}: {other:?}"),
     };
     let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
@@ -55,7 +55,7 @@ fn superblock_rejects_invalid_stage_size_and_text_fields() {
     }
     // There are three members.
     assert_eq!(absurd(200, &[2]), "members");
-    assert_eq!(read(size, &(1u64 << 63).to_le_bytes()).members[1].plate.size_bytes, 1 << 63);
+    assert_eq!(read(size, &(1u64 << 63).to_le_bytes()).members[1].drive_id.size_bytes, 1 << 63);
     for bytes in [(1u64 << 63) + 1, u64::MAX] {
         assert_eq!(absurd(size, &bytes.to_le_bytes()), "size");
     }
@@ -66,8 +66,8 @@ fn superblock_rejects_invalid_stage_size_and_text_fields() {
             bytes
         };
         let kept = |read: Superblock| match field {
-            "model" => read.members[1].plate.model.clone(),
-            _ => read.members[1].plate.serial.clone(),
+            "model" => read.members[1].drive_id.model.clone(),
+            _ => read.members[1].drive_id.serial.clone(),
         };
         let longest = "x".repeat(len);
         for good in ["", "a/b \u{e4}", "-", ".", "a\u{20ac}", longest.as_str()] {
@@ -146,7 +146,7 @@ fn record_mutations_are_read_or_rejected_without_panic() {
         moved: Default::default(),
         superblock: sane(5),
         zones: vec![ZoneRecord::default(); 98],
-        burned: vec![Burned { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
+        burned: vec![BurnedRange { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
         holes: vec![Hole { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
         parity: vec![parity(2), parity(6)],
         tails: vec![TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 }],

@@ -1,4 +1,4 @@
-//! Reads the label of a drive that is being filled with a copy of a member: [`crate::raid::patrol::target`] describes
+//! Reads the label of a drive that is being filled with a copy of a member: [`crate::raid::maintain::target`] describes
 //! its purpose.
 
 use crate::{

@@ -14,7 +14,7 @@
 //! awaited only when the zone is needed.
 
 use crate::{
-    adapt::spare::Spared,
+    adapt::spare::SpareZoneDevice,
     buf::{BLOCK, Buf, BufPool},
     device::{
         Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
@@ -27,7 +27,7 @@ use crate::{
     raid::{
         LogStep,
         geometry::{Layout, META_ZONES},
-        journal::logged::Live,
+        journal::logged::LiveRecords,
         policy::Policy,
         seat::Seat,
     },
@@ -49,7 +49,7 @@ const CLAIMS: u32 = 64;
 const BATCH: usize = 32;
 
 /// Interface of the array to its logs.
-pub trait Keeper {
+pub trait LogOwner {
     /// The drive in the place of `member` now.
     fn seat(&self, member: usize) -> Seat;
 
@@ -63,12 +63,12 @@ pub trait Keeper {
     fn claimed(&self);
 
     /// A checkpoint of the state of the array and a log's `live` contents, with the last sequence number.
-    fn contents(&self, generation: u64, live: &Live) -> (Checkpoint, u64);
+    fn contents(&self, generation: u64, live: &LiveRecords) -> (Checkpoint, u64);
 }
 
 /// Values that all logs of an array share.
 #[derive(Clone)]
-pub struct Kit {
+pub struct LogContext {
     pub array: Uuid,
     pub layout: Layout,
     pub log_step: LogStep,
@@ -77,15 +77,15 @@ pub struct Kit {
 }
 
 /// A record to be written, or `None` for a checkpoint; its sequence number; and its completer.
-type Queued = (Option<Record>, u64, Completer);
+type QueuedRecord = (Option<Record>, u64, Completer);
 
 /// The running log of a member.
 pub struct MetaLog {
-    keeper: Weak<dyn Keeper>,
-    kit: Kit,
+    keeper: Weak<dyn LogOwner>,
+    kit: LogContext,
     /// The drive itself, and the drive with moved zones in their places.
     pub drive: Rc<dyn ZonedDevice>,
-    pub device: Rc<Spared>,
+    pub device: Rc<SpareZoneDevice>,
     member: usize,
     /// Which of the two zones is written, the next block in it, and its generation.
     zone: Cell<u32>,
@@ -97,10 +97,10 @@ pub struct MetaLog {
     head: Cell<Option<u32>>,
     /// The reset of the other zone, if it has been submitted.
     cleared: Cell<Option<Completion>>,
-    queue: RefCell<VecDeque<Queued>>,
+    queue: RefCell<VecDeque<QueuedRecord>>,
     /// Buffer for encoded records.
     bytes: Cell<Vec<u8>>,
-    pub live: RefCell<Live>,
+    pub live: RefCell<LiveRecords>,
     work: Gate,
     /// No more records are written.
     ended: Cell<bool>,
@@ -120,12 +120,12 @@ fn may_be_worn(error: DeviceError) -> bool {
 impl MetaLog {
     /// A log that continues after the one read from `zone` in `generation`; 0 if there was none.
     pub fn new(
-        keeper: Weak<dyn Keeper>,
-        kit: Kit,
+        keeper: Weak<dyn LogOwner>,
+        kit: LogContext,
         member: usize,
-        (drive, device): (Rc<dyn ZonedDevice>, Rc<Spared>),
+        (drive, device): (Rc<dyn ZonedDevice>, Rc<SpareZoneDevice>),
         (zone, generation): (u32, u64),
-        live: Live,
+        live: LiveRecords,
     ) -> Rc<MetaLog> {
         Rc::new(MetaLog {
             keeper,
@@ -268,7 +268,7 @@ impl MetaLog {
         }
     }
 
-    async fn write_batch(&self, keeper: &dyn Keeper, batch: &[Queued]) -> Result<(), DeviceError> {
+    async fn write_batch(&self, keeper: &dyn LogOwner, batch: &[QueuedRecord]) -> Result<(), DeviceError> {
         let mut bytes = self.bytes.take();
         bytes.clear();
         let (mut renew, mut durable) = (false, false);
@@ -310,7 +310,7 @@ impl MetaLog {
     /// Starts the other zone with a checkpoint of the complete state of the array and this log. With `spare`, no zone
     /// is under repair, and the active zone that is reserved for repairs may be used. If there is no other zone, the
     /// checkpoint is appended to the present one.
-    pub async fn checkpoint(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
+    pub async fn checkpoint(&self, keeper: &dyn LogOwner, spare: bool) -> Result<(), DeviceError> {
         loop {
             let before = (self.zone.get(), self.wp_blocks.get(), self.end.get());
             let error = match self.move_on(keeper, spare).await {
@@ -345,7 +345,7 @@ impl MetaLog {
     }
 
     /// Appends a checkpoint to the present zone, if that can be written and has room for it.
-    async fn stay(&self, keeper: &dyn Keeper, error: DeviceError) -> Result<(), DeviceError> {
+    async fn stay(&self, keeper: &dyn LogOwner, error: DeviceError) -> Result<(), DeviceError> {
         let (mut checkpoint, sequence) = keeper.contents(self.generation.get(), &self.live.borrow());
         let places = self.device.places();
         checkpoint.moved = self.moved();
@@ -362,7 +362,7 @@ impl MetaLog {
     }
 
     /// Starts the other zone with a checkpoint.
-    async fn move_on(&self, keeper: &dyn Keeper, spare: bool) -> Result<(), DeviceError> {
+    async fn move_on(&self, keeper: &dyn LogOwner, spare: bool) -> Result<(), DeviceError> {
         let (old, new) = (ZoneIndex(self.zone.get()), ZoneIndex(1 - self.zone.get()));
         let submit = |command| self.device.submit(command);
         let cleared = self.cleared.take();

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 /// Blocks that lie in the log, by zone, stripe and chunk.
 #[derive(Clone, Default)]
-pub struct LoggedParity(BTreeMap<(u32, u64, u64), Slot>);
+pub struct LoggedParity(BTreeMap<(u32, u64, u64), LiveSlot>);
 
 #[derive(Clone)]
-struct Slot {
+struct LiveSlot {
     epoch: u64,
     /// One entry per block of the chunk; empty where nothing was logged.
     blocks: Vec<Buf>,
@@ -24,9 +24,9 @@ impl LoggedParity {
         let slot = self
             .0
             .entry((record.zone, record.stripe, record.index as u64))
-            .or_insert_with(|| Slot { epoch: record.epoch, blocks: Vec::new() });
+            .or_insert_with(|| LiveSlot { epoch: record.epoch, blocks: Vec::new() });
         if slot.epoch != record.epoch {
-            *slot = Slot { epoch: record.epoch, blocks: Vec::new() };
+            *slot = LiveSlot { epoch: record.epoch, blocks: Vec::new() };
         }
         slot.blocks.resize(chunk_blocks as usize, Buf::default());
         for block in 0..record.data.blocks() {
@@ -130,7 +130,7 @@ impl LoggedParity {
 
 /// Contents of the log that concern this member alone.
 #[derive(Clone, Default)]
-pub struct Live {
+pub struct LiveRecords {
     /// Partial parity.
     pub parity: LoggedParity,
     /// Blocks that belong in place of burned ones; the chunk is [`RELOCATED`].
@@ -143,7 +143,7 @@ pub struct Live {
     pub incomplete: BTreeMap<u32, u64>,
 }
 
-impl Live {
+impl LiveRecords {
     pub fn apply(&mut self, record: &Record, layout: &Layout) {
         let chunk_blocks = layout.chunk_blocks;
         match record {
@@ -167,7 +167,7 @@ impl Live {
             Record::Checkpoint(checkpoint) => {
                 let epoch = |zone: u32| checkpoint.zones.get(zone as usize).map_or(0, |zone| zone.epoch);
                 let incomplete = checkpoint.incomplete.iter().map(|zone| (*zone, epoch(*zone))).collect();
-                *self = Live { incomplete, ..Live::default() };
+                *self = LiveRecords { incomplete, ..LiveRecords::default() };
                 checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
                 checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
             }
@@ -235,7 +235,7 @@ pub(crate) mod tests {
     #[test]
     fn live_tail_prefers_newest_epoch_generation_then_largest() {
         let layout = superblock(Policy::InPlace).layout();
-        let mut live = Live::default();
+        let mut live = LiveRecords::default();
         let told = [
             (tail(3, 1, 9), 9),
             (tail(3, 1, 5), 9),
@@ -254,9 +254,10 @@ pub(crate) mod tests {
     fn logged_parity_yields_to_newer_version_or_generation() {
         for policy in [Policy::Zrwa, Policy::InPlace] {
             let layout = superblock(policy).layout();
-            let mut live = Live::default();
-            let logged =
-                |live: &Live| live.parity.of_zone(0, 3).map(|(_, index, at)| (index, at)).collect::<Vec<_>>();
+            let mut live = LiveRecords::default();
+            let logged = |live: &LiveRecords| {
+                live.parity.of_zone(0, 3).map(|(_, index, at)| (index, at)).collect::<Vec<_>>()
+            };
             let record = |index, from, to| Record::Parity(parity(3, 0, SlotPart { index, from, to }));
             live.apply(&record(0, 0, 4), &layout);
             live.apply(&record(1, 0, 3), &layout);

@@ -6,7 +6,7 @@ use crate::{
     device::{Command, DeviceError, Geometry, Status, ZonedDevice},
     format::{
         Origin, Uuid, VERSION,
-        codec::{Absurd, FAR, Unreadable, expect},
+        codec::{Absurd, FAR, RecordError, expect},
         record::{Checkpoint, HEADER_BYTES, Header, Record},
         superblock::Superblock,
     },
@@ -14,7 +14,7 @@ use crate::{
         geometry::META_ZONES,
         journal::{
             log::{LOG_BLOCKS, log_blocks},
-            logged::Live,
+            logged::LiveRecords,
         },
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -34,7 +34,7 @@ pub struct ReadLog {
     pub records: Vec<(Record, u64)>,
     /// Number of parity records: `live` has those that still matter.
     pub parities: usize,
-    pub live: Live,
+    pub live: LiveRecords,
     /// Zones of the array of which the drive's part lies in a spare zone, and the number of that.
     pub moved: BTreeMap<u32, u32>,
     /// The highest sequence number in the log.
@@ -78,18 +78,18 @@ impl NoLog {
 }
 
 /// The reason that follows from an error in the record at `lba`.
-fn no_log(error: Unreadable, lba: Lba) -> NoLog {
+fn no_log(error: RecordError, lba: Lba) -> NoLog {
     match error {
-        Unreadable::Version(version) => NoLog::Version(version),
-        Unreadable::Features(unknown) => NoLog::Features(unknown),
-        Unreadable::Absurd(absurd) => NoLog::Absurd(absurd),
-        Unreadable::NoRecord | Unreadable::Foreign(_) | Unreadable::Damaged => NoLog::Damaged(lba),
+        RecordError::Version(version) => NoLog::Version(version),
+        RecordError::Features(unknown) => NoLog::Features(unknown),
+        RecordError::Absurd(absurd) => NoLog::Absurd(absurd),
+        RecordError::NoRecord | RecordError::Foreign(_) | RecordError::Damaged => NoLog::Damaged(lba),
     }
 }
 
 /// Reads the metadata log of a drive of which `aggregate` zones are used as one.
 pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<ReadLog, NoLog> {
-    let mut best: Option<(ReadLog, Reader<'_>)> = None;
+    let mut best: Option<(ReadLog, LogReader<'_>)> = None;
     let mut reason = NoLog::Blank;
     for zone in 0..META_ZONES.min(device.geometry().zones) {
         match read_head(device, (zone, zone), aggregate).await {
@@ -119,11 +119,11 @@ async fn find_in_spares<'a>(
     device: &'a Rc<dyn ZonedDevice>,
     base: Option<&ReadLog>,
     aggregate: u32,
-) -> Vec<(ReadLog, Reader<'a>)> {
+) -> Vec<(ReadLog, LogReader<'a>)> {
     let member =
         |log: &ReadLog| log.checkpoint().map(|c| c.superblock.members[log.origin.member as usize].uuid);
     let shown = |log: &ReadLog| log.checkpoint().map_or(u32::MAX, |c| META_ZONES + c.superblock.zones);
-    let mut found: Vec<(ReadLog, Reader<'a>)> = Vec::new();
+    let mut found: Vec<(ReadLog, LogReader<'a>)> = Vec::new();
     for place in
         reserves(device.geometry().zones).filter(|place| base.is_none_or(|base| *place >= shown(base)))
     {
@@ -161,7 +161,7 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             _ => info.wp_blocks.min(geometry.zone_capacity_blocks),
         };
         let (start, written) = (geometry.start(ZoneIndex(zone)).0, written.min(LOG_BLOCKS));
-        let mut reader = Reader {
+        let mut reader = LogReader {
             device,
             start,
             named: start,
@@ -207,13 +207,13 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             generation,
             records: Vec::new(),
             parities: 0,
-            live: Live::default(),
+            live: LiveRecords::default(),
             moved: BTreeMap::new(),
             sequence: 0,
             damaged: 0,
         };
         // All blocks but the first: nothing of the checkpoint is used.
-        let mut reader = Reader {
+        let mut reader = LogReader {
             device,
             start,
             named: start,
@@ -239,7 +239,7 @@ async fn reader_generation(device: &Rc<dyn ZonedDevice>, start: u64) -> u64 {
 }
 
 /// Reads the blocks of a metadata zone in order.
-struct Reader<'a> {
+struct LogReader<'a> {
     device: &'a Rc<dyn ZonedDevice>,
     /// First block of the zone, its address in the zone's records, and number of blocks to be read.
     start: u64,
@@ -253,7 +253,7 @@ struct Reader<'a> {
     unreadable: u32,
 }
 
-impl Reader<'_> {
+impl LogReader<'_> {
     /// Reads the next `blocks` blocks, or as many as are left, without moving the position.
     async fn ahead(&mut self, blocks: u64) -> Result<&[u8], NoLog> {
         let geometry = self.device.geometry();
@@ -332,12 +332,12 @@ impl Reader<'_> {
 
 /// Why a record cannot be read.
 enum ReadError {
-    Record(Unreadable),
+    Record(RecordError),
     Drive(NoLog),
 }
 
-impl From<Unreadable> for ReadError {
-    fn from(error: Unreadable) -> ReadError {
+impl From<RecordError> for ReadError {
+    fn from(error: RecordError) -> ReadError {
         ReadError::Record(error)
     }
 }
@@ -369,7 +369,7 @@ async fn read_head(
     device: &Rc<dyn ZonedDevice>,
     (zone, place): (u32, u32),
     aggregate: u32,
-) -> Result<(ReadLog, Reader<'_>), NoLog> {
+) -> Result<(ReadLog, LogReader<'_>), NoLog> {
     let report = device.submit(Command::Report { first: ZoneIndex(place), count: 1 }).await;
     report.result.map_err(NoLog::Unreadable)?;
     let info = report.zones.first().copied().ok_or(NoLog::Foreign)?;
@@ -381,7 +381,7 @@ async fn read_head(
     };
     let (start, named) = (geometry.start(ZoneIndex(place)).0, geometry.start(ZoneIndex(zone)).0);
     let mut reader =
-        Reader { device, start, named, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
+        LogReader { device, start, named, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
     // A zone that was finished before anything was written in it reads as zeros.
     let header = match reader.skip_zeros().await? {
         None if reader.unreadable > 0 => return Err(NoLog::Damaged(Lba(start))),
@@ -411,7 +411,7 @@ async fn read_head(
             None => Ok(()),
         })
         .map_err(NoLog::Absurd)?;
-    let mut live = Live::default();
+    let mut live = LiveRecords::default();
     live.apply(&first, &checkpoint.superblock.layout());
     let (generation, moved) = (checkpoint.generation, checkpoint.moved.clone());
     reader.pass(blocks);
@@ -441,7 +441,7 @@ impl ReadLog {
     }
 
     /// Reads the records after the checkpoint.
-    async fn read_on(&mut self, reader: &mut Reader<'_>) -> Result<(), NoLog> {
+    async fn read_on(&mut self, reader: &mut LogReader<'_>) -> Result<(), NoLog> {
         let Some((Record::Checkpoint(checkpoint), _)) = self.records.first() else { return Ok(()) };
         let superblock = checkpoint.superblock.clone();
         self.read_records(reader, superblock).await
@@ -450,7 +450,7 @@ impl ReadLog {
     /// Reads the records after the reader's position, in a log with this superblock.
     async fn read_records(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut LogReader<'_>,
         mut superblock: Superblock,
     ) -> Result<(), NoLog> {
         let layout = superblock.layout();
@@ -489,12 +489,12 @@ impl ReadLog {
                     }
                     reader.pass(blocks);
                 }
-                Err(ReadError::Record(error @ (Unreadable::Absurd(_) | Unreadable::Features(_)))) => {
+                Err(ReadError::Record(error @ (RecordError::Absurd(_) | RecordError::Features(_)))) => {
                     return Err(no_log(error, Lba(reader.start + reader.at)));
                 }
                 Err(ReadError::Record(error)) => {
-                    self.damaged += (error != Unreadable::NoRecord) as u32;
-                    if !gap || error == Unreadable::Damaged {
+                    self.damaged += (error != RecordError::NoRecord) as u32;
+                    if !gap || error == RecordError::Damaged {
                         let (may_be_torn, blocks) = reader.judge_damage(origin).await?;
                         holes |= !may_be_torn && reader.at >= torn;
                         torn = torn.max(reader.at + blocks);

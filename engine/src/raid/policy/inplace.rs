@@ -23,7 +23,7 @@ use crate::{
     code::decode::{self, Recipe, Sum},
     format::oob::Content,
     raid::{
-        geometry::{Layout, Place, Role},
+        geometry::{Layout, ParityPlace, Role},
         policy::zrwa::Refusal,
     },
 };
@@ -66,11 +66,11 @@ pub fn chunks_at(layout: &Layout, covered: u64, block: u64) -> u64 {
 
 /// Evidence on a zone after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evidence {
+pub struct InplaceEvidence {
     /// First row that was read.
     pub base_row: u64,
     /// By role; `None` if the member is missing or its part of the zone cannot be relied on.
-    pub members: Vec<Option<Seen>>,
+    pub members: Vec<Option<InplacePart>>,
     /// Lower bound of the tail, in blocks of the zone.
     pub told_blocks: u64,
     /// Versions in the metadata logs of the stripe's parity members: stripe, offset, chunks covered, number of the
@@ -80,7 +80,7 @@ pub struct Evidence {
 
 /// Evidence on a member's part of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct InplacePart {
     /// Write pointer, from the start of the part.
     pub wp_blocks: u64,
     /// Valid content by block, from the base row on.
@@ -99,12 +99,12 @@ pub struct Version {
     /// Number of chunks that it covers.
     pub covers: u64,
     /// Its place on the parity's member.
-    pub place: Place,
+    pub place: ParityPlace,
 }
 
 /// The available symbols at one offset of a stripe.
 #[derive(Default)]
-pub struct Column {
+pub struct InplaceColumn {
     /// Data chunks.
     pub data: Vec<u64>,
     /// Versions of the parities.
@@ -113,13 +113,13 @@ pub struct Column {
     pub sums: Vec<Sum>,
 }
 
-impl Column {
+impl InplaceColumn {
     fn solve(&self, wanted: Sum) -> Option<Recipe> {
         decode::solve(u128::MAX, &self.sums, wanted)
     }
 }
 
-impl Evidence {
+impl InplaceEvidence {
     fn found(&self, layout: &Layout, member: usize, row: u64, block: u64) -> Option<Content> {
         let at = (row.checked_sub(self.base_row)? * layout.chunk_blocks + block) as usize;
         *self.members[member].as_ref()?.found.get(at)?
@@ -148,24 +148,25 @@ impl Evidence {
         block: u64,
     ) -> impl Iterator<Item = Version> {
         let member = layout.parity_member(stripe, which);
-        let own = self.own_version(layout, stripe, which, block).map(|covers| (covers, Place::Row(stripe)));
+        let own =
+            self.own_version(layout, stripe, which, block).map(|covers| (covers, ParityPlace::Row(stripe)));
         let row = stripe + layout.distance;
         let ahead = match self.found(layout, member, row, block) {
-            Some(Content::Ahead(covers)) => Some((covers as u64, Place::Row(row))),
+            Some(Content::Ahead(covers)) => Some((covers as u64, ParityPlace::Row(row))),
             _ => None,
         };
         let there = self.members[member].is_some();
         let logged = self.logged.range((stripe, block, 0, 0)..(stripe, block + 1, 0, 0));
         let logged = logged.filter(move |(_, _, _, of)| there && *of == which);
-        let logged = logged.map(|(_, _, covers, _)| (*covers, Place::MetaLog));
+        let logged = logged.map(|(_, _, covers, _)| (*covers, ParityPlace::MetaLog));
         let all = own.into_iter().chain(ahead).chain(logged);
         all.map(move |(covers, place)| Version { which, covers, place })
     }
 
     /// The available symbols at offset `block` of a stripe.
-    pub fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
+    pub fn column(&self, layout: &Layout, stripe: u64, block: u64) -> InplaceColumn {
         let k = layout.data_chunks();
-        let mut column = Column::default();
+        let mut column = InplaceColumn::default();
         for index in (0..k).filter(|index| self.is_present(layout, stripe, *index, block)) {
             column.data.push(index);
             column.sums.push(Sum::data(index as usize));
@@ -185,7 +186,7 @@ impl Evidence {
     fn unknown(&self, layout: &Layout, stripe: u64, block: u64) -> usize {
         let chunk = layout.chunk_blocks;
         let own = stripe.saturating_sub(self.base_row) * chunk + block;
-        let is_unknown = |(member, seen): (usize, &Option<Seen>)| {
+        let is_unknown = |(member, seen): (usize, &Option<InplacePart>)| {
             seen.as_ref().is_none_or(|seen| {
                 let ahead = matches!(layout.role(member, stripe), Role::Parity(_))
                     && (seen.unreadable.contains(&(own + layout.distance * chunk))
@@ -205,7 +206,7 @@ impl Evidence {
 
 /// Tail of the zone: blocks of the logical zone that are present or can be decoded, at least everything that was
 /// acknowledged; or a refusal. `finished` is the tail of a zone that was finished.
-pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Result<u64, Refusal> {
+pub fn decide(layout: &Layout, evidence: &InplaceEvidence, finished: Option<u64>) -> Result<u64, Refusal> {
     let chunk = layout.chunk_blocks;
     let stripe_blocks = layout.stripe_blocks();
     let mut floor = finished.unwrap_or(evidence.told_blocks);
@@ -213,7 +214,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
         return Err(Refusal::Beyond(floor));
     }
     for (member, seen) in evidence.members.iter().enumerate() {
-        let Some(Seen { wp_blocks, .. }) = *seen else { continue };
+        let Some(InplacePart { wp_blocks, .. }) = *seen else { continue };
         if finished.is_some() {
             // The write pointers of a finished zone prove nothing.
             continue;
@@ -239,7 +240,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence, finished: Option<u64>) -> Re
     // A stripe is begun only when every member has passed the row `distance` before it.
     let begun = tail.div_ceil(stripe_blocks);
     for (member, seen) in evidence.members.iter().enumerate().filter(|_| finished.is_none()) {
-        let Some(Seen { wp_blocks, .. }) = *seen else { continue };
+        let Some(InplacePart { wp_blocks, .. }) = *seen else { continue };
         if wp_blocks / chunk + layout.distance < begun.max(floor.div_ceil(stripe_blocks)) {
             return Err(Refusal::Behind { member, wp_blocks, tail_blocks: tail.max(floor) });
         }
@@ -318,7 +319,7 @@ mod tests {
     }
 
     /// A block that is written: member, place, block of the chunk, content.
-    type Landing = (usize, Place, u64, Content);
+    type Landing = (usize, ParityPlace, u64, Content);
 
     /// The blocks that a plan over `from..to` of a zone, in one stripe, writes.
     fn landings(layout: &Layout, from: u64, to: u64) -> Vec<Landing> {
@@ -327,14 +328,14 @@ mod tests {
         let mut all = Vec::new();
         for at in from - base..to - base {
             let (index, block) = layout.chunk_of(at);
-            all.push((layout.member(stripe, index), Place::Row(stripe), block, Content::Data));
+            all.push((layout.member(stripe, index), ParityPlace::Row(stripe), block, Content::Data));
         }
         let parts = zrwa::parity_of(layout, from - base, to - base).into_iter().flatten();
         for (which, part) in parts.flat_map(|part| (0..layout.parities).map(move |which| (which, part))) {
             let (member, place) = layout.slot(stripe, part.index, which);
             let covers = part.index as u8 + 1;
             let content = match place {
-                Place::Row(row) if row == stripe => Content::Parity(covers),
+                ParityPlace::Row(row) if row == stripe => Content::Parity(covers),
                 _ => Content::Ahead(covers),
             };
             all.extend((part.from..part.to).map(|block| (member, place, block, content)));
@@ -343,14 +344,14 @@ mod tests {
         all
     }
 
-    fn land(layout: &Layout, evidence: &mut Evidence, stripe: u64, landing: Landing) {
+    fn land(layout: &Layout, evidence: &mut InplaceEvidence, stripe: u64, landing: Landing) {
         let (member, place, block, content) = landing;
         match (place, content) {
-            (Place::Row(row), _) => {
+            (ParityPlace::Row(row), _) => {
                 let Some(seen) = &mut evidence.members[member] else { return };
                 seen.found[(row * layout.chunk_blocks + block) as usize] = Some(content);
             }
-            (Place::MetaLog, Content::Ahead(covers)) => {
+            (ParityPlace::MetaLog, Content::Ahead(covers)) => {
                 let which = layout.slot_of(member, stripe, covers as u64 - 1).unwrap();
                 evidence.logged.insert((stripe, block, covers as u64, which));
             }
@@ -365,10 +366,10 @@ mod tests {
     }
 
     /// Evidence on a zone without data.
-    fn unwritten(layout: &Layout) -> Evidence {
+    fn unwritten(layout: &Layout) -> InplaceEvidence {
         let found = vec![None; (layout.rows * layout.chunk_blocks) as usize];
-        let blank = Seen { found, ..Seen::default() };
-        Evidence {
+        let blank = InplacePart { found, ..InplacePart::default() };
+        InplaceEvidence {
             base_row: 0,
             members: vec![Some(blank); layout.members],
             told_blocks: 0,
@@ -377,7 +378,7 @@ mod tests {
     }
 
     /// Evidence on a zone without data, with `change` applied to each member.
-    fn left(layout: &Layout, change: impl Fn(usize, &mut Seen)) -> Evidence {
+    fn left(layout: &Layout, change: impl Fn(usize, &mut InplacePart)) -> InplaceEvidence {
         let mut evidence = unwritten(layout);
         let members = evidence.members.iter_mut().flatten().enumerate();
         members.for_each(|(member, seen)| change(member, seen));
@@ -387,7 +388,7 @@ mod tests {
     #[test]
     fn recovery_refuses_states_no_crash_leaves() {
         let layout = layout(4, 1);
-        let decide = |evidence: &Evidence, finished| decide(&layout, evidence, finished);
+        let decide = |evidence: &InplaceEvidence, finished| decide(&layout, evidence, finished);
         let wps = |wps: [u64; 4]| left(&layout, |member, seen| seen.wp_blocks = wps[member]);
         let odd = Refusal::Position { member: 2, wp_blocks: 1 };
         assert_eq!(decide(&wps([0, 0, 1, 0]), None), Err(odd));
@@ -396,7 +397,7 @@ mod tests {
         let lacking = Refusal::Lacking { member: 0 };
         assert_eq!(decide(&wps([2, 0, 2, 0]), None), Err(lacking.clone()));
         assert_eq!(decide(&wps([0; 4]), Some(5)), Err(lacking.clone()));
-        assert_eq!(decide(&Evidence { told_blocks: 1, ..wps([0; 4]) }, None), Err(lacking.clone()));
+        assert_eq!(decide(&InplaceEvidence { told_blocks: 1, ..wps([0; 4]) }, None), Err(lacking.clone()));
         // A stripe is begun when all members have passed the row of the one before.
         let behind = Refusal::Behind { member: 0, wp_blocks: 0, tail_blocks: 12 };
         assert_eq!(decide(&wps([0, 4, 4, 4]), None), Err(behind));

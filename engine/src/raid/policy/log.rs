@@ -68,7 +68,7 @@ pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u6
 
 /// A member's part of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct LogPart {
     /// Its write pointer, from the start of its part.
     pub wp_blocks: u64,
     /// Blocks below the write pointer that are burned and not relocated.
@@ -77,7 +77,7 @@ pub struct Part {
     pub unreadable: BTreeSet<u64>,
 }
 
-impl Part {
+impl LogPart {
     /// Whether a block is present and can be read.
     pub fn holds(&self, block: u64) -> bool {
         block < self.wp_blocks && !self.gaps.contains(&block) && !self.unreadable.contains(&block)
@@ -92,16 +92,16 @@ impl Part {
 
 /// Evidence on a zone after a crash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Evidence {
+pub struct LogEvidence {
     /// By member; `None` if it is missing or its part of the zone cannot be relied on.
-    pub parts: Vec<Option<Part>>,
+    pub parts: Vec<Option<LogPart>>,
     /// Logged partial parity: stripe, block in the chunk, chunk of the slot, number of the parity.
     pub slots: BTreeSet<(u64, u64, u64, usize)>,
     /// End of the data that a process which died had acknowledged, as far as it is known.
     pub told_blocks: u64,
 }
 
-impl Evidence {
+impl LogEvidence {
     fn holds(&self, member: usize, block: u64) -> bool {
         self.parts[member].as_ref().is_some_and(|part| part.holds(block))
     }
@@ -112,15 +112,15 @@ impl Evidence {
     }
 
     /// The available symbols at `block` of the chunks of `stripe`.
-    pub fn column(&self, layout: &Layout, stripe: u64, block: u64) -> Column {
+    pub fn column(&self, layout: &Layout, stripe: u64, block: u64) -> LogColumn {
         let k = layout.data_chunks();
-        let mut column = Column::default();
+        let mut column = LogColumn::default();
         for index in (0..layout.members as u64).filter(|index| self.has(layout, stripe, *index, block)) {
             let sum = layout.symbols(k)[index as usize];
-            column.push(Stored::Row(index), sum);
+            column.push(SymbolLocation::Row(index), sum);
         }
         for (_, _, last, which) in self.slots.range((stripe, block, 0, 0)..(stripe, block + 1, 0, 0)) {
-            column.push(Stored::Slot(*last, *which), Sum::parity(*which, *last as usize + 1));
+            column.push(SymbolLocation::Slot(*last, *which), Sum::parity(*which, *last as usize + 1));
         }
         column
     }
@@ -128,7 +128,7 @@ impl Evidence {
 
 /// Where a symbol of a column is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum SymbolLocation {
     /// In the row of the stripe, on the member of this index.
     Row(u64),
     /// In the log of the member of this slot: chunk, and number of the parity.
@@ -137,14 +137,14 @@ pub enum Stored {
 
 /// The available symbols of one block of all chunks of a stripe.
 #[derive(Default)]
-pub struct Column {
+pub struct LogColumn {
     /// Their places, in the order of their sums.
-    pub stored: Vec<Stored>,
+    pub stored: Vec<SymbolLocation>,
     sums: Vec<Sum>,
 }
 
-impl Column {
-    fn push(&mut self, stored: Stored, sum: Sum) {
+impl LogColumn {
+    fn push(&mut self, stored: SymbolLocation, sum: Sum) {
         // There are never more than can be distinguished: slots of a stripe, at one block, and its members.
         if self.stored.len() < decode::MAX_STORED {
             self.stored.push(stored);
@@ -160,7 +160,7 @@ impl Column {
 
 /// Tail of the zone: blocks of the logical zone that are present or can be decoded with the present members. At least
 /// everything that was promised; or a refusal.
-pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
+pub fn decide(layout: &Layout, evidence: &LogEvidence) -> Result<u64, Refusal> {
     let parts = || evidence.parts.iter().flatten();
     let (present, needed) = (parts().count(), layout.fewest_members());
     // Slots are of the zone's current epoch, and may be the only sign of its first block if that member is missing.
@@ -170,7 +170,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
         return Err(Refusal::TooFew { present, members: layout.members, needed });
     }
     // Rows that all present members hold are complete, whatever a missing member holds.
-    let rows = parts().map(Part::whole).min().unwrap_or(0) / layout.chunk_blocks;
+    let rows = parts().map(LogPart::whole).min().unwrap_or(0) / layout.chunk_blocks;
     let mut tail_blocks = rows * layout.stripe_blocks();
     while tail_blocks < layout.capacity_blocks() {
         let stripe = tail_blocks / layout.stripe_blocks();
@@ -184,7 +184,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
         if !found {
             let at = stripe * layout.chunk_blocks + block;
             let is_unknown =
-                |part: &Option<Part>| part.as_ref().is_none_or(|part| part.unreadable.contains(&at));
+                |part: &Option<LogPart>| part.as_ref().is_none_or(|part| part.unreadable.contains(&at));
             if evidence.parts.iter().filter(|part| is_unknown(part)).count() > layout.parities {
                 // There may be data here although nothing shows it.
                 return Err(Refusal::Lacking { member: layout.member(stripe, index) });
@@ -206,7 +206,7 @@ pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
     // A stripe is begun only when all members have passed the row `distance` before it.
     let begun = parts().map(|part| part.wp_blocks).max().unwrap_or(0).div_ceil(layout.chunk_blocks);
     for (member, part) in evidence.parts.iter().enumerate() {
-        let Some(Part { wp_blocks, .. }) = *part else { continue };
+        let Some(LogPart { wp_blocks, .. }) = *part else { continue };
         if wp_blocks / layout.chunk_blocks + layout.distance < begun {
             return Err(Refusal::Behind { member, wp_blocks, tail_blocks });
         }
@@ -231,7 +231,7 @@ mod tests {
     use crate::{
         buf::BLOCK,
         raid::{
-            geometry::{Place, tests::losses},
+            geometry::{ParityPlace, tests::losses},
             policy::{
                 Policy,
                 zrwa::{SlotPart, parity_of, tail_slots},
@@ -280,14 +280,15 @@ mod tests {
     #[test]
     fn recovery_refuses_impossible_and_undecodable_states() {
         let layout = layout(4);
-        let part = |wp_blocks| Part { wp_blocks, ..Part::default() };
-        let of = |parts: [Part; 4]| Evidence { parts: parts.map(Some).to_vec(), ..Evidence::default() };
+        let part = |wp_blocks| LogPart { wp_blocks, ..LogPart::default() };
+        let of =
+            |parts: [LogPart; 4]| LogEvidence { parts: parts.map(Some).to_vec(), ..LogEvidence::default() };
         // Two stripes are in flight at most.
         assert_eq!(decide(&layout, &of([0, 4, 0, 0].map(part))), Ok(0));
         let ahead = Refusal::Ahead { member: 1, wp_blocks: 5, tail_blocks: 0 };
         assert_eq!(decide(&layout, &of([0, 5, 0, 0].map(part))), Err(ahead));
         // A stripe of which one member cannot read a block, and one of which two cannot.
-        let bad = |at| Part { unreadable: BTreeSet::from([at]), ..part(2) };
+        let bad = |at| LogPart { unreadable: BTreeSet::from([at]), ..part(2) };
         assert_eq!(decide(&layout, &of([part(2), bad(0), part(2), part(2)])), Ok(6));
         let lacking = Refusal::Lacking { member: 1 };
         assert_eq!(decide(&layout, &of([part(2), bad(0), bad(0), part(2)])), Err(lacking));
@@ -320,14 +321,14 @@ mod tests {
             }
         }
 
-        fn evidence(&self, missing: u32) -> Evidence {
-            let part = |m: usize| Part {
+        fn evidence(&self, missing: u32) -> LogEvidence {
+            let part = |m: usize| LogPart {
                 wp_blocks: self.wps[m],
                 gaps: self.burned[m].difference(&self.relocated[m]).copied().collect(),
-                ..Part::default()
+                ..LogPart::default()
             };
             let present = |m: &usize| missing & (1 << m) == 0;
-            Evidence {
+            LogEvidence {
                 parts: (0..self.wps.len()).map(|m| present(&m).then(|| part(m))).collect(),
                 slots: (0..self.wps.len()).filter(present).flat_map(|m| self.slots[m].clone()).collect(),
                 told_blocks: 0,
@@ -355,7 +356,7 @@ mod tests {
                 next.slots[member].clear();
             }
             for (which, part) in tail_slots(layout, covered) {
-                if let (member, Place::MetaLog) = layout.slot(stripe, part.index, which) {
+                if let (member, ParityPlace::MetaLog) = layout.slot(stripe, part.index, which) {
                     let blocks = (part.from..part.to).map(|block| (stripe, block, part.index, which));
                     next.slots[member].extend(blocks);
                 }
@@ -402,9 +403,9 @@ mod tests {
                 parts.into_iter().flatten().flat_map(|part| (0..layout.parities).map(move |of| (of, part)));
             for (which, part) in each {
                 match layout.slot(stripe, part.index, which) {
-                    (member, Place::Row(_)) => (part.from..part.to)
+                    (member, ParityPlace::Row(_)) => (part.from..part.to)
                         .for_each(|block| row(member, stripe * layout.chunk_blocks + block)),
-                    (member, Place::MetaLog) => {
+                    (member, ParityPlace::MetaLog) => {
                         let blocks = (part.from..part.to).map(|block| (stripe, block, part.index, which));
                         slots.push((member, Step::Slot(blocks.collect())));
                     }

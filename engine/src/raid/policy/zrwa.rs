@@ -42,7 +42,7 @@
 
 use crate::raid::{
     Consistency,
-    geometry::{Layout, MAX_MEMBERS, Place, Role},
+    geometry::{Layout, MAX_MEMBERS, ParityPlace, Role},
 };
 use std::ops::Range;
 
@@ -216,7 +216,9 @@ pub fn needed_of(layout: &Layout, member: usize, tail_blocks: u64) -> Vec<Range<
     };
     let slots = tail_slots(layout, covered).filter_map(|(which, part)| {
         match layout.slot(stripe, part.index, which) {
-            (at, Place::Row(row)) if at == member => Some(row * chunk + part.from..row * chunk + part.to),
+            (at, ParityPlace::Row(row)) if at == member => {
+                Some(row * chunk + part.from..row * chunk + part.to)
+            }
             _ => None,
         }
     });
@@ -238,7 +240,7 @@ pub fn tail_slots(layout: &Layout, covered: u64) -> impl Iterator<Item = (usize,
 
 /// Evidence on a zone after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evidence {
+pub struct ZrwaEvidence {
     /// Write pointer of each member in blocks; `None` if the member is missing or its part of the
     /// zone cannot be relied on.
     pub wp_blocks: Vec<Option<u64>>,
@@ -312,7 +314,7 @@ impl Refusal {
 
 /// Tail of the zone: blocks of the logical zone that were complete and can be read with the present members. At least
 /// everything that was promised; or a refusal.
-pub fn decide(layout: &Layout, evidence: &Evidence) -> Result<u64, Refusal> {
+pub fn decide(layout: &Layout, evidence: &ZrwaEvidence) -> Result<u64, Refusal> {
     let half = layout.chunk_blocks / 2;
     let present = evidence.wp_blocks.iter().flatten().count();
     let needed = layout.fewest_members();
@@ -462,7 +464,7 @@ mod tests {
                 (0..layout.members).map(|m| present(m, missing).then_some(positions[m] * half)).collect();
             let within = (before < after).then_some(before * layout.chunk_blocks + 1);
             for logged in [None, Some(after * layout.chunk_blocks), within] {
-                let evidence = Evidence { wp_blocks: Vec::clone(&wps), told_blocks: logged };
+                let evidence = ZrwaEvidence { wp_blocks: Vec::clone(&wps), told_blocks: logged };
                 let tail = decide(layout, &evidence)
                     .unwrap_or_else(|r| panic!("{r}: {layout:?} {evidence:?} {before} {after}"));
                 let chunks = tail / layout.chunk_blocks;
@@ -475,7 +477,8 @@ mod tests {
                 assert!(chunks >= safe && tail <= (after * layout.chunk_blocks).max(logged.unwrap_or(0)));
                 checked += 1;
             }
-            let decide = |told| decide(layout, &Evidence { wp_blocks: Vec::clone(&wps), told_blocks: told });
+            let decide =
+                |told| decide(layout, &ZrwaEvidence { wp_blocks: Vec::clone(&wps), told_blocks: told });
             for told in after * layout.chunk_blocks..=limit * layout.chunk_blocks {
                 assert_eq!(decide(Some(told)), Ok(told), "{layout:?} {positions:?} {before} {after}");
             }
@@ -546,7 +549,7 @@ mod tests {
     fn recovery_refuses_states_no_crash_leaves() {
         let layout = layout(4, 8, 2);
         let decide = |wp_blocks: [Option<u64>; 4], told_blocks| {
-            decide(&layout, &Evidence { wp_blocks: wp_blocks.to_vec(), told_blocks })
+            decide(&layout, &ZrwaEvidence { wp_blocks: wp_blocks.to_vec(), told_blocks })
         };
         // Inside half a chunk, half-way through parity, and beyond the last row.
         for (member, wp_blocks) in [(0, 1), (3, 2), (0, 34)] {

@@ -4,8 +4,7 @@ use crate::{
     device::{Command, Status},
     format::{Uuid, lineage::Attempt, record::Record},
     raid::{
-        Behaviour, Drive, Tails,
-        catalog::Catalog,
+        ArrayOptions, Drive, Tails,
         change::Change,
         create::{array_geometry, check_drive},
         error::{ArrayError, NoArray, Note},
@@ -15,9 +14,10 @@ use crate::{
         recover::{
             membership::decide_members,
             scan::{Candidate, scan},
-            verdict::{Awaited, Verdict, ZoneView},
+            verdict::{AwaitedMembers, Verdict, ZoneView},
         },
-        status::Inspected,
+        status::ArrayInspection,
+        zone_records::ZoneRecords,
     },
     runtime::Runtime,
     zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
@@ -26,7 +26,7 @@ use std::{collections::BTreeMap, rc::Rc};
 
 /// What is known of zones beside what is on the drives.
 #[derive(Clone, Copy, Default)]
-pub struct Told<'a> {
+pub struct KnownEnds<'a> {
     /// What a process that died had answered.
     pub tails: Option<&'a Tails>,
     /// Where zones end, as somebody has been told who goes on there; of those that are known.
@@ -37,9 +37,9 @@ pub struct Told<'a> {
 pub async fn look(
     runtime: &Runtime,
     drives: Vec<Drive>,
-    Told { tails, ends }: Told<'_>,
-    behaviour: Behaviour,
-) -> Result<Look, ArrayError> {
+    KnownEnds { tails, ends }: KnownEnds<'_>,
+    behaviour: ArrayOptions,
+) -> Result<ArrayLook, ArrayError> {
     let found = decide_members(scan(runtime, drives).await?, behaviour.force)?;
     for candidate in found.members.iter().flatten() {
         check_drive(&candidate.drive.name, &*candidate.device, &found.superblock)?;
@@ -51,8 +51,8 @@ pub async fn look(
         let (known, zones) = (tails.blocks.len(), geometry.zones);
         return Err(NoArray::Tails { zones, known }.into());
     }
-    let catalog = Catalog::new(found.zones, found.burned, found.holes);
-    let raid = Raid::new(runtime, found.superblock, geometry, catalog, found.sequence, behaviour);
+    let zone_records = ZoneRecords::new(found.zones, found.burned, found.holes);
+    let raid = Raid::new(runtime, found.superblock, geometry, zone_records, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
             continue;
@@ -76,12 +76,12 @@ pub async fn look(
         raid.events.note(Event::Back { member, why: why.clone() });
         raid.members.say(member, why);
     }
-    let verdicts = raid.judge_all(Told { tails, ends }, found.forced).await?;
-    Ok(Look { raid, verdicts, floor: found.floor, late: found.returned | found.undecided })
+    let verdicts = raid.judge_all(KnownEnds { tails, ends }, found.forced).await?;
+    Ok(ArrayLook { raid, verdicts, floor: found.floor, late: found.returned | found.undecided })
 }
 
 /// What [`look`] finds.
-pub struct Look {
+pub struct ArrayLook {
     raid: Rc<Raid>,
     verdicts: Vec<(ZoneIndex, Verdict)>,
     /// The floor of the next superblock.
@@ -91,7 +91,7 @@ pub struct Look {
     late: u32,
 }
 
-impl Look {
+impl ArrayLook {
     /// Members (bits) that are not there, and not out yet.
     pub fn awaited(&self) -> u32 {
         let superblock = self.raid.membership.superblock();
@@ -119,7 +119,7 @@ impl Look {
 
     /// Has every zone end where it does `without` members that are here: of those that would not, they lack
     /// their parts.
-    pub fn end_as(&mut self, without: Look) {
+    pub fn end_as(&mut self, without: ArrayLook) {
         let raid = &self.raid;
         let absent = raid.members.active() & !without.raid.members.active();
         let mut others: BTreeMap<_, _> = without.verdicts.into_iter().collect();
@@ -130,8 +130,8 @@ impl Look {
             if seen == raid.seen(&other) || matches!(other, Verdict::Offline(_)) {
                 continue;
             }
-            raid.catalog.take_over(zone, &without.raid.catalog);
-            raid.catalog.change(zone, |record| record.lost |= absent);
+            raid.zone_records.take_over(zone, &without.raid.zone_records);
+            raid.zone_records.change(zone, |record| record.lost |= absent);
             raid.zones.end_offline(zone);
             raid.forget_logs_of(absent, zone.0);
             own.insert(zone, other);
@@ -222,7 +222,7 @@ impl Look {
     }
 
     /// How the array, its zones and the copies to `filled` drives would be after assembly.
-    pub async fn inspected(self, filled: &[Drive]) -> Result<Inspected, ArrayError> {
+    pub async fn inspected(self, filled: &[Drive]) -> Result<ArrayInspection, ArrayError> {
         self.keep_what_counts()?;
         self.load();
         let awaited = self.awaited();
@@ -236,14 +236,14 @@ impl Look {
         for drive in filled {
             copies.extend(raid.copy_to(drive).await);
         }
-        Ok(Inspected { status, geometry: raid.geometry.clone(), zones, rebuild, copies })
+        Ok(ArrayInspection { status, geometry: raid.geometry.clone(), zones, rebuild, copies })
     }
 
     /// Does on the drives what was decided.
     pub async fn carry_out(self) -> Result<Rc<Raid>, ArrayError> {
         self.keep_what_counts()?;
         self.load();
-        let Look { raid, verdicts, floor, late } = self;
+        let ArrayLook { raid, verdicts, floor, late } = self;
         let awaited = raid.may_wait_for();
         let (id, host) = (Uuid(raid.runtime.draw_id()), Uuid(raid.runtime.host().id));
         raid.membership.change(|superblock| superblock.runner = host);
@@ -265,9 +265,9 @@ pub async fn assemble(
     runtime: &Runtime,
     drives: Vec<Drive>,
     tails: Option<&Tails>,
-    behaviour: Behaviour,
+    behaviour: ArrayOptions,
 ) -> Result<Rc<Raid>, ArrayError> {
-    let told = Told { tails, ..Told::default() };
+    let told = KnownEnds { tails, ..KnownEnds::default() };
     let found = look(runtime, drives.clone(), told, behaviour).await?;
     if !found.may_run_elsewhere() {
         return found.carry_out().await;
@@ -283,7 +283,7 @@ impl Raid {
     /// Looks at every zone; writes nothing. Members that are `forced` (bits) count in full zones only.
     async fn judge_all(
         &self,
-        Told { tails, ends }: Told<'_>,
+        KnownEnds { tails, ends }: KnownEnds<'_>,
         forced: u32,
     ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
         let mut reports = Vec::new();
@@ -319,7 +319,7 @@ impl Raid {
         for index in 0..self.geometry.zones {
             let zone = ZoneIndex(index);
             let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
-            let mut record = self.catalog.record(zone);
+            let mut record = self.zone_records.record(zone);
             let mut parts = reports.iter().flatten().map(|zones| zones[index as usize].state);
             let unproven = forced & !record.waits;
             if unproven != 0 && !parts.all(|state| state == ZoneState::Full) {
@@ -361,9 +361,9 @@ impl Raid {
                 // and nothing that is left of its life may be believed later.
                 (record.epoch, record.resetting) = (self.membership.next_sequence(), true);
             }
-            let lacking = record.lost & !self.catalog.lost(zone) & self.members.active();
+            let lacking = record.lost & !self.zone_records.lost(zone) & self.members.active();
             each(lacking).for_each(|member| self.events.note(Event::PartLacking { member, zone: index }));
-            self.catalog.set(zone, record);
+            self.zone_records.set(zone, record);
             if !matches!(verdict, Verdict::Empty) {
                 verdicts.push((zone, verdict));
             }
@@ -384,7 +384,7 @@ impl Raid {
     /// its tail is still needed: until write pointers show these, another crash may end before them.
     pub fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
         let goes_on = |zone: u32, epoch: u64| {
-            self.catalog.record(ZoneIndex(zone)).epoch == epoch
+            self.zone_records.record(ZoneIndex(zone)).epoch == epoch
                 && verdicts.iter().any(|(z, verdict)| {
                     let goes_on =
                         matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::Offline(_));
@@ -449,12 +449,12 @@ impl Raid {
     /// not to be believed any more.
     async fn begin(&self) -> Result<(), ArrayError> {
         self.membership.settled().await;
-        let waited = |zone: &ZoneIndex| self.catalog.record(*zone).waits != 0;
+        let waited = |zone: &ZoneIndex| self.zone_records.record(*zone).waits != 0;
         // One that has failed goes on waiting: whom it waited for may be gone again.
         let is_decided = |zone: &ZoneIndex| !self.zones.is_offline(*zone) && !self.has_failed(*zone);
         let decided: Vec<_> = self.zones.all().filter(waited).filter(is_decided).collect();
         for zone in decided {
-            let epoch = self.catalog.change(zone, |record| record.waits = 0);
+            let epoch = self.zone_records.change(zone, |record| record.waits = 0);
             let zone = zone.0;
             let sequence = self.membership.next_sequence();
             self.broadcast(Record::Decided { zone, epoch }, sequence).await;
@@ -474,10 +474,10 @@ impl Raid {
     }
 
     /// The members that a zone in doubt may wait for, as the metadata was found.
-    fn may_wait_for(&self) -> Awaited {
+    fn may_wait_for(&self) -> AwaitedMembers {
         let superblock = self.membership.superblock();
         let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
-        Awaited { members: active.sum::<u32>() | self.members.active(), floor: superblock.floor }
+        AwaitedMembers { members: active.sum::<u32>() | self.members.active(), floor: superblock.floor }
     }
 
     /// Where zones end that can be written.

@@ -4,11 +4,11 @@ use crate::{
     buf::{BLOCK, Buf, BufMut},
     code::decode::{self, Recipe, Sum},
     device::Command,
-    format::record::{Burned, ZoneRecord},
+    format::record::{BurnedRange, ZoneRecord},
     raid::{
-        geometry::{MAX_MEMBERS, Place, subsets},
+        geometry::{MAX_MEMBERS, ParityPlace, subsets},
         parts::Raid,
-        policy::zrwa::{Evidence, Refusal},
+        policy::zrwa::{Refusal, ZrwaEvidence},
         recover::verdict::{Verdict, ZoneView},
     },
     zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState, is_worn},
@@ -22,7 +22,7 @@ impl Raid {
     /// If what some members hold is not what any crash leaves, while all others agree and are enough, somebody
     /// else has been at them: they are done without, as if they were missing.
     pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        let (record, burned) = (*view.record, self.catalog.burned().clone());
+        let (record, burned) = (*view.record, self.zone_records.burned().clone());
         if let Some(end) = view.told_end.filter(|end| *end > view.answered_blocks) {
             // If it can: with a member that was there, more may have been.
             let answered = std::mem::replace(&mut view.answered_blocks, end);
@@ -31,7 +31,7 @@ impl Raid {
             }
             view.answered_blocks = answered;
             *view.record = record;
-            self.catalog.set_burned(burned.clone());
+            self.zone_records.set_burned(burned.clone());
         }
         let refusal = match self.judge_as_found(view).await {
             Ok(Verdict::Open(tail)) if view.answered_blocks > 0 => {
@@ -40,20 +40,20 @@ impl Raid {
                     return Ok(Verdict::Open(tail));
                 }
                 view.record.lost |= outdated;
-                self.catalog.set_burned(burned);
+                self.zone_records.set_burned(burned);
                 return self.judge_as_found(view).await;
             }
             Ok(verdict) => return Ok(verdict),
             Err(refusal) => refusal,
         };
-        let mut found: Option<(Verdict, ZoneRecord, Vec<Burned>)> = None;
+        let mut found: Option<(Verdict, ZoneRecord, Vec<BurnedRange>)> = None;
         let mut fewest = u32::MAX;
         for accused in self.accusable(view).into_iter().filter(|_| refusal.accuses()) {
             if accused.count_ones() > fewest {
                 break;
             }
             *view.record = ZoneRecord { lost: record.lost | accused, ..record };
-            self.catalog.set_burned(burned.clone());
+            self.zone_records.set_burned(burned.clone());
             let verdict = self.judge_as_found(view).await;
             let held = matches!(verdict, Ok(Verdict::Open(_) | Verdict::Full | Verdict::Finish(_)));
             if let (true, Ok(verdict)) = (held, verdict) {
@@ -63,7 +63,7 @@ impl Raid {
                     break;
                 }
                 fewest = accused.count_ones();
-                found = Some((verdict, *view.record, self.catalog.burned().clone()));
+                found = Some((verdict, *view.record, self.zone_records.burned().clone()));
             }
         }
         let (result, record, burned) = match found {
@@ -71,7 +71,7 @@ impl Raid {
             None => (Err(refusal), record, burned),
         };
         *view.record = record;
-        self.catalog.set_burned(burned);
+        self.zone_records.set_burned(burned);
         result
     }
 
@@ -146,9 +146,10 @@ impl Raid {
         zone: ZoneIndex,
         member: usize,
         blocks: Range<u64>,
-        evidence: &Evidence,
+        evidence: &ZrwaEvidence,
     ) -> Option<Buf> {
-        evidence.wp_blocks[member].filter(|_| !self.catalog.has_hole(zone, member, blocks.clone()))?;
+        evidence.wp_blocks[member]
+            .filter(|_| !self.zone_records.has_bad_block(zone, member, blocks.clone()))?;
         let lba = Lba(self.members.start(member, zone).0 + blocks.start);
         let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
         let done = self.members.submit(member, Command::read(lba, data)).await;
@@ -163,10 +164,10 @@ impl Raid {
         stripe: u64,
         chunks: u64,
         blocks: Range<u64>,
-        evidence: &Evidence,
-    ) -> Column {
+        evidence: &ZrwaEvidence,
+    ) -> StripeColumn {
         let layout = &self.layout;
-        let mut column = Column { symbols: layout.symbols(chunks), found: Vec::new() };
+        let mut column = StripeColumn { symbols: layout.symbols(chunks), found: Vec::new() };
         let row = stripe * layout.chunk_blocks;
         for index in 0..layout.members as u64 {
             column.found.push(match index.checked_sub(layout.data_chunks()) {
@@ -189,7 +190,7 @@ impl Raid {
         view: &ZoneView<'_>,
         (stripe, index, which): (u64, u64, usize),
         blocks: Range<u64>,
-        evidence: &Evidence,
+        evidence: &ZrwaEvidence,
     ) -> Option<Buf> {
         let layout = &self.layout;
         let own = layout.parity_member(stripe, which);
@@ -197,11 +198,11 @@ impl Raid {
         let is_promoted = view.record.finished.is_some()
             && evidence.wp_blocks[own].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
         let (member, place) = match is_promoted {
-            true => (own, Place::Row(stripe)),
+            true => (own, ParityPlace::Row(stripe)),
             false => layout.slot(stripe, index, which),
         };
         match place {
-            Place::Row(row) => {
+            ParityPlace::Row(row) => {
                 let at = row * layout.chunk_blocks;
                 // It was ahead of the write pointer, in the ZRWA of a zone that has been finished since.
                 if row > stripe && evidence.wp_blocks[member].is_some_and(|wp| wp > at) {
@@ -209,7 +210,7 @@ impl Raid {
                 }
                 self.read_part(view.zone, member, at + blocks.start..at + blocks.end, evidence).await
             }
-            Place::MetaLog => {
+            ParityPlace::MetaLog => {
                 evidence.wp_blocks[member]?;
                 let log = self.members.log(member)?;
                 let (live, epoch) = (log.live.borrow(), view.record.epoch);
@@ -225,13 +226,13 @@ impl Raid {
 }
 
 /// The same blocks of all chunks of a stripe and of its parities.
-pub struct Column {
+pub struct StripeColumn {
     pub symbols: [Sum; MAX_MEMBERS],
     /// In the order of `symbols`, what has been found of them.
     pub found: Vec<Option<Buf>>,
 }
 
-impl Column {
+impl StripeColumn {
     fn present(&self) -> u128 {
         let bits = self.found.iter().enumerate().map(|(index, found)| (found.is_some() as u128) << index);
         bits.sum()

@@ -4,31 +4,31 @@ use crate::{
     format::{
         codec::{Absurd, FAR, MOST_NUMBER},
         lineage::Attempt,
-        record::{Burned, Lacks, Record, ZoneRecord},
+        record::{BurnedRange, Lacks, Record, ZoneRecord},
         superblock::{Stage, Superblock, SuperblockMember},
     },
     raid::{
+        bad_blocks::BadBlockMap,
         error::{BadDrive, DriveFault, NoArray, Note},
-        holes::HoleMap,
         membership::SKIPPED_BY_TAKEOVER,
         recover::{
             lineage::{continues, have_diverged},
-            scan::{Candidate, Scanned},
+            scan::{Candidate, LogScan},
         },
     },
 };
 use std::collections::BTreeMap;
 
 /// The state of an array by the metadata of all its members.
-pub struct Found {
+pub struct ArrayMetadata {
     pub superblock: Superblock,
     /// By role; `None` if missing, stale or failed.
     pub members: Vec<Option<Candidate>>,
     /// By role: why the member is out.
     pub notes: Vec<Note>,
     pub zones: Vec<ZoneRecord>,
-    pub burned: Vec<Burned>,
-    pub holes: HoleMap,
+    pub burned: Vec<BurnedRange>,
+    pub holes: BadBlockMap,
     /// The highest sequence number seen.
     pub sequence: u64,
     /// The floor of the next superblock.
@@ -102,9 +102,9 @@ struct Places {
 /// Decides which drives are members, and the state of the array; `force` uses stale members where there are too few
 /// others. Before these, members with a damaged checkpoint are used: its state of the array is in the other logs as
 /// well.
-pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
+pub fn decide_members(scanned: LogScan, force: bool) -> Result<ArrayMetadata, NoArray> {
     let superblock = superblock_of(&scanned)?;
-    let Scanned { candidates, damaged, salvaged } = scanned;
+    let LogScan { candidates, damaged, salvaged } = scanned;
     let mut places = Places::new(superblock);
     for candidate in candidates {
         places.seat(candidate)?;
@@ -118,8 +118,8 @@ pub fn decide_members(scanned: Scanned, force: bool) -> Result<Found, NoArray> {
 }
 
 /// The superblock in effect of the array that all drives belong to.
-fn superblock_of(scanned: &Scanned) -> Result<Superblock, NoArray> {
-    let Scanned { candidates, damaged, .. } = scanned;
+fn superblock_of(scanned: &LogScan) -> Result<Superblock, NoArray> {
+    let LogScan { candidates, damaged, .. } = scanned;
     let Some(first) = candidates.first() else {
         return Err(damaged.first().cloned().map_or(NoArray::NoDrives, NoArray::NoMember));
     };
@@ -300,7 +300,7 @@ impl Places {
 
     /// Takes back the `forced` members, and those stale ones that zones wait for; determines the state of the zones,
     /// the last sequence number and the next floor.
-    fn conclude(self, forced: Vec<Candidate>, undecided: u32) -> Result<Found, NoArray> {
+    fn conclude(self, forced: Vec<Candidate>, undecided: u32) -> Result<ArrayMetadata, NoArray> {
         let Places { mut superblock, mut members, mut notes, stale, .. } = self;
         let taken = || members.iter().flatten();
         let oldest = taken().map(|c| c.superblock().event).min().unwrap_or(superblock.event);
@@ -336,7 +336,7 @@ impl Places {
         }
         returned |= by_force;
         let floor = next_floor(&superblock, back, oldest);
-        let found = Found {
+        let found = ArrayMetadata {
             superblock,
             members,
             notes,
@@ -368,7 +368,7 @@ fn next_floor(superblock: &Superblock, back: u64, oldest: u64) -> u64 {
     superblock.floor.max(back + 1).min(oldest)
 }
 
-impl Found {
+impl ArrayMetadata {
     /// # Panics
     /// If there are too few members, or the next floor is above a member in use, which would make it stale if this
     /// assembly is interrupted.
@@ -458,9 +458,9 @@ impl Candidate {
 fn replay<'a>(
     records: impl Iterator<Item = &'a (Record, u64)>,
     count: u32,
-) -> (Vec<ZoneRecord>, Vec<Burned>, HoleMap) {
+) -> (Vec<ZoneRecord>, Vec<BurnedRange>, BadBlockMap) {
     let mut zones = vec![ZoneRecord::default(); count as usize];
-    let (mut burned, mut holes) = (Vec::new(), HoleMap::default());
+    let (mut burned, mut holes) = (Vec::new(), BadBlockMap::default());
     let mut base = 0;
     let mut changes = BTreeMap::new();
     for (record, sequence) in records {
@@ -469,7 +469,7 @@ fn replay<'a>(
                 base = *sequence;
                 zones.clone_from(&checkpoint.zones);
                 burned.clone_from(&checkpoint.burned);
-                holes = HoleMap::default();
+                holes = BadBlockMap::default();
                 checkpoint.holes.iter().for_each(|hole| holes.add(*hole));
             }
             Record::Checkpoint(_) => {}
@@ -482,7 +482,7 @@ fn replay<'a>(
     for (sequence, record) in changes.range(base + 1..) {
         apply(&mut zones, record, *sequence);
         if let Record::Rebuilt { zone, members, .. } = record {
-            burned.retain(|b: &Burned| b.zone != *zone || members & (1 << b.member) == 0);
+            burned.retain(|b: &BurnedRange| b.zone != *zone || members & (1 << b.member) == 0);
         }
         if let Record::Holes(part) = record {
             holes.set(part.clone());
@@ -566,8 +566,8 @@ mod tests {
     #[test]
     fn replay_applies_newest_checkpoint_and_later_records() {
         let superblock = sane(4);
-        let burned = |epoch| Burned { zone: 0, member: 1, epoch, from: 2, to: 4 };
-        let checkpoint = |finished, burned: Vec<Burned>| {
+        let burned = |epoch| BurnedRange { zone: 0, member: 1, epoch, from: 2, to: 4 };
+        let checkpoint = |finished, burned: Vec<BurnedRange>| {
             let zone = ZoneRecord { epoch: 4, finished, ..ZoneRecord::default() };
             Record::Checkpoint(Box::new(Checkpoint {
                 generation: 1,

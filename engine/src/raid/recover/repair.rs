@@ -7,7 +7,7 @@ use crate::{
         events::Event,
         parts::Raid,
         policy::zrwa::Refusal,
-        recover::verdict::{Awaited, Tail, Verdict},
+        recover::verdict::{AwaitedMembers, Tail, Verdict},
         zone::flow::Zone,
     },
     zone::{ZoneIndex, ZoneState},
@@ -20,7 +20,7 @@ impl Raid {
         self: &Rc<Self>,
         zone: ZoneIndex,
         verdict: Verdict,
-        awaited: Awaited,
+        awaited: AwaitedMembers,
     ) -> Result<(), ArrayError> {
         // If only this zone has failed, it says so.
         let done = |result: Result<(), DeviceError>| result.or_else(|_| self.check_members());
@@ -29,7 +29,7 @@ impl Raid {
             Verdict::Reset => {
                 let dead = self.reset_members(&[zone.0]).await;
                 self.membership.settled().await;
-                let epoch = self.catalog.epoch(zone);
+                let epoch = self.zone_records.epoch(zone);
                 done(self.finish_reset(zone.0..zone.0 + 1, epoch, &dead).await)
             }
             Verdict::Finish(None) => done(self.finish_members(zone, None).await),
@@ -62,14 +62,20 @@ impl Raid {
 
     /// The zone as it goes on from `tail`, with everything written that the tail needs; `None` if it is offline,
     /// since a member that cannot be done without still holds something else.
-    async fn go_on(self: &Rc<Self>, zone: ZoneIndex, mut tail: Tail, awaited: Awaited) -> Option<Zone> {
-        let running = Zone::new(&self.layout, zone, self.catalog.epoch(zone));
+    async fn go_on(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        mut tail: Tail,
+        awaited: AwaitedMembers,
+    ) -> Option<Zone> {
+        let running = Zone::new(&self.layout, zone, self.zone_records.epoch(zone));
         let parities = (std::mem::take(&mut tail.parities), std::mem::take(&mut tail.found));
         running.flow.borrow_mut().restore(tail.blocks, tail.positions, parities);
         self.layout.policy.write_back(self, &running, &tail).await;
         let Some(member) = self.zones.stuck(zone) else { return Some(running) };
         let refusal = Refusal::Lacking { member };
-        self.catalog.change(zone, |record| record.wait_for(awaited.members & !record.lost, awaited.floor));
+        self.zone_records
+            .change(zone, |record| record.wait_for(awaited.members & !record.lost, awaited.floor));
         self.membership.announce_waits();
         self.membership.settled().await;
         self.events.note(Event::ZoneOffline { zone: zone.0, why: refusal.clone() });

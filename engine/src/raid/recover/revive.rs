@@ -16,8 +16,8 @@ use crate::{
     raid::{
         geometry::{each, physical, subsets},
         parts::Raid,
-        policy::zrwa::{self, Evidence, Refusal},
-        recover::verdict::{Held, Tail, ZoneView},
+        policy::zrwa::{self, Refusal, ZrwaEvidence},
+        recover::verdict::{RepairWrite, Tail, ZoneView},
     },
     zone::{Lba, ZoneIndex},
 };
@@ -25,11 +25,11 @@ use std::{ops::Range, rc::Rc};
 
 /// Data of zones with write pointers that have not moved, to be written back.
 #[derive(Default)]
-pub struct Kept {
+pub struct RevivedData {
     /// Members (bits) that lack data that they should hold.
     pub gone: u32,
     /// By member, in the order of the writes.
-    pub pieces: Vec<Held>,
+    pub pieces: Vec<RepairWrite>,
 }
 
 impl Raid {
@@ -38,12 +38,12 @@ impl Raid {
     pub async fn hold(
         &self,
         view: &ZoneView<'_>,
-        evidence: &mut Evidence,
+        evidence: &mut ZrwaEvidence,
         tail: u64,
         empty: u32,
-    ) -> Result<Kept, Refusal> {
-        let (mut held, mut blank) = (Kept::default(), 0);
-        let piece_of = |member, (lba, data)| Held { member, lba, data, oob: Buf::default() };
+    ) -> Result<RevivedData, Refusal> {
+        let (mut held, mut blank) = (RevivedData::default(), 0);
+        let piece_of = |member, (lba, data)| RepairWrite { member, lba, data, oob: Buf::default() };
         for member in (0..self.layout.members).filter(|member| evidence.wp_blocks[*member] == Some(0)) {
             let bit = 1 << member;
             let first = held.pieces.len();
@@ -73,7 +73,7 @@ impl Raid {
     }
 
     /// Removes members from the evidence, as long as enough are left.
-    fn do_without(&self, evidence: &mut Evidence, gone: u32) -> Result<(), Refusal> {
+    fn do_without(&self, evidence: &mut ZrwaEvidence, gone: u32) -> Result<(), Refusal> {
         for member in each(gone) {
             evidence.wp_blocks[member] = None;
             if evidence.wp_blocks.iter().flatten().count() < self.layout.fewest_members() {
@@ -87,7 +87,7 @@ impl Raid {
     async fn lost_of_blank(
         &self,
         view: &ZoneView<'_>,
-        evidence: &Evidence,
+        evidence: &ZrwaEvidence,
         tail: u64,
         blank: u32,
         empty: u32,
@@ -130,7 +130,7 @@ impl Raid {
     }
 
     /// Whether a ZRWA of a member that should hold some of `pieces` has only zeros.
-    async fn lacks_a_zrwa(&self, zone: ZoneIndex, member: usize, pieces: &[Held]) -> bool {
+    async fn lacks_a_zrwa(&self, zone: ZoneIndex, member: usize, pieces: &[RepairWrite]) -> bool {
         let start = self.members.start(member, zone).0;
         for zrwa in self.zrwas_at_start(member) {
             let blocks =
@@ -195,7 +195,7 @@ impl Raid {
     }
 
     /// Whether parity matches the data everywhere below the tail; `None` if that cannot be decided.
-    async fn parity_agrees(&self, view: &ZoneView<'_>, evidence: &Evidence, tail: u64) -> Option<bool> {
+    async fn parity_agrees(&self, view: &ZoneView<'_>, evidence: &ZrwaEvidence, tail: u64) -> Option<bool> {
         let layout = &self.layout;
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         let whole = (0..stripe).map(|stripe| (stripe, layout.stripe_blocks()));
@@ -225,7 +225,7 @@ impl Raid {
                 self.on_parts(zone, 1 << member, "open zone", open).await;
             }
             let pieces = || tail.held.iter().filter(|piece| piece.member == member);
-            for Held { lba, data, oob, .. } in pieces() {
+            for RepairWrite { lba, data, oob, .. } in pieces() {
                 let (lba, data, oob) = (*lba, data.clone(), oob.clone());
                 let write = Command::Write { lba, data, oob, fua: false };
                 self.on_parts(zone, 1 << member, "write", |_| write.clone()).await;

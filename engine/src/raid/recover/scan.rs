@@ -2,8 +2,8 @@
 
 use crate::{
     adapt::{
-        aggregate::Aggregated,
-        append::{Appended, GROUPS_BYTES, Usage},
+        aggregate::AggregateDevice,
+        append::{AppendDevice, GROUPS_BYTES, Usage},
         sequence::Sequencer,
     },
     device::{Command, ZonedDevice},
@@ -21,7 +21,7 @@ use crate::{
             label::read_label,
             read::{NoLog, ReadLog, read_log, salvage_log},
         },
-        status::Examined,
+        status::DriveExamination,
     },
     runtime::Runtime,
     zone::{ZoneIndex, ZoneState},
@@ -74,11 +74,11 @@ pub fn prepare(
         Order::Groups { blocks: group_blocks, member } => {
             let (plain_zones, groups_bytes) = (META_ZONES, GROUPS_BYTES);
             let usage = Usage { group_blocks, plain_zones, member: member.0, groups_bytes };
-            Rc::new(Appended::new(runtime, device, usage)?)
+            Rc::new(AppendDevice::new(runtime, device, usage)?)
         }
     };
     if aggregate > 1 {
-        device = Rc::new(Aggregated::new(runtime, device, aggregate)?);
+        device = Rc::new(AggregateDevice::new(runtime, device, aggregate)?);
     }
     Some(device)
 }
@@ -151,7 +151,7 @@ async fn has_empty_data_zones(device: &dyn ZonedDevice) -> bool {
 }
 
 /// The logs of drives.
-pub struct Scanned {
+pub struct LogScan {
     pub candidates: Vec<Candidate>,
     /// Drives that have no readable log, and why.
     pub damaged: Vec<BadDrive>,
@@ -160,7 +160,7 @@ pub struct Scanned {
 }
 
 /// Reads the logs of `drives`; refuses those of another version.
-pub async fn scan(runtime: &Runtime, drives: Vec<Drive>) -> Result<Scanned, ArrayError> {
+pub async fn scan(runtime: &Runtime, drives: Vec<Drive>) -> Result<LogScan, ArrayError> {
     let (mut candidates, mut damaged, mut salvaged) = (Vec::new(), Vec::new(), Vec::new());
     for drive in drives {
         let name = &drive.name;
@@ -179,7 +179,7 @@ pub async fn scan(runtime: &Runtime, drives: Vec<Drive>) -> Result<Scanned, Arra
         }
     }
     outvote(&mut candidates, &mut damaged)?;
-    Ok(Scanned { candidates, damaged, salvaged })
+    Ok(LogScan { candidates, damaged, salvaged })
 }
 
 /// The fault of a drive that has no readable log.
@@ -233,12 +233,12 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Resu
 }
 
 /// Reads the metadata of zoneraid on a drive; writes nothing.
-pub async fn examine(runtime: &Runtime, drive: &Drive) -> Result<Examined, ArrayError> {
-    let Scanned { candidates, damaged, .. } = scan(runtime, vec![drive.clone()]).await?;
+pub async fn examine(runtime: &Runtime, drive: &Drive) -> Result<DriveExamination, ArrayError> {
+    let LogScan { candidates, damaged, .. } = scan(runtime, vec![drive.clone()]).await?;
     let Some(candidate) = candidates.first() else {
         return Err(damaged.into_iter().next().map_or(NoArray::NoDrives.into(), ArrayError::Drive));
     };
-    Ok(Examined {
+    Ok(DriveExamination {
         superblock: candidate.superblock().clone(),
         member: candidate.log.origin.member as usize,
         generation: candidate.log.generation,

@@ -6,7 +6,7 @@ use crate::{
     raid::{
         geometry::{MAX_MEMBERS, MAX_PARITIES},
         policy::zrwa::Refusal,
-        zone::flow::Found,
+        zone::flow::ParityMismatch,
     },
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
@@ -32,16 +32,16 @@ pub struct Tail {
     pub positions: [u64; MAX_MEMBERS],
     /// The running parities of its stripe.
     pub parities: [BufMut; MAX_PARITIES],
-    pub found: Found,
+    pub found: ParityMismatch,
     /// Members (bits) that hold their part although their zones are empty.
     pub revived: u32,
     /// Blocks to be written back where write pointers have not moved, by member; with the policy `log`, missing parity
     /// of complete stripes.
-    pub held: Vec<Held>,
+    pub held: Vec<RepairWrite>,
 }
 
 /// Blocks to be written to a member, with their out-of-band metadata if there is any.
-pub struct Held {
+pub struct RepairWrite {
     pub member: usize,
     pub lba: Lba,
     pub data: Buf,
@@ -50,7 +50,7 @@ pub struct Held {
 
 /// Members (bits) that a zone in doubt may wait for; their parts are valid as of this floor.
 #[derive(Clone, Copy)]
-pub struct Awaited {
+pub struct AwaitedMembers {
     pub members: u32,
     pub floor: u64,
 }

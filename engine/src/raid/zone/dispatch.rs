@@ -3,7 +3,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
-    raid::{parts::Raid, zone::stillness::changes},
+    raid::{parts::Raid, zone::drain::changes},
     zone::{ZoneIndex, ZoneState},
 };
 use std::{ops::Range, rc::Rc};
@@ -16,8 +16,8 @@ impl Raid {
         if self.membership.has_failed() {
             return Completion::failed(Status::InternalError);
         }
-        if self.stillness.has_begun() && changes(&command) {
-            return self.stillness.hold(command, &self.slots);
+        if self.drain.has_begun() && changes(&command) {
+            return self.drain.hold(command, &self.slots);
         }
         self.dispatch(command).unwrap_or_else(Completion::failed)
     }

@@ -77,16 +77,16 @@ pub struct Flow {
     /// without.
     pub(super) parities: [BufMut; MAX_PARITIES],
     /// Parities of the partial stripe that assembly found on the members and that contradict the data.
-    pub(super) found: Found,
+    pub(super) found: ParityMismatch,
     /// Writes that have not been submitted completely; they follow those in `sent`.
     pub(super) queue: VecDeque<Write>,
     /// Writes that have been submitted completely, and are not complete on the members.
     pub(super) sent: VecDeque<Write>,
-    pub(super) flights: VecDeque<Flight>,
+    pub(super) flights: VecDeque<SubmittedPlan>,
     /// Most blocks queued and in flight together since the present stripe was begun, and the same of the stripe before.
     pub(super) depth: [u64; 2],
     /// Sub-requests of all flights, in order.
-    pub(super) subs: VecDeque<Sub>,
+    pub(super) subs: VecDeque<SubRequest>,
     /// Writes that are complete and have to be safe before they are acknowledged, each with the end of its plan.
     pub(super) waiting: VecDeque<(u64, Completer, Done)>,
     /// Data of a plan by chunk: kept for its allocation.
@@ -114,7 +114,7 @@ pub type Parities = [Option<Buf>; MAX_PARITIES];
 /// Parity blocks of a partial stripe as assembly found them on the members, where they contradict the data: one of the
 /// two is damaged. By parity and offset in the chunk.
 #[derive(Default)]
-pub struct Found {
+pub struct ParityMismatch {
     /// Tail of the zone that they belong to.
     pub tail: u64,
     pub blocks: BTreeMap<(usize, u64), Buf>,
@@ -122,7 +122,7 @@ pub struct Found {
     differing: BTreeSet<u64>,
 }
 
-impl Found {
+impl ParityMismatch {
     /// Adds block `at` of parity `which` as it was found, if it was; `said` is the parity computed from the data.
     pub fn compare(&mut self, (which, at): (usize, u64), found: Option<&[u8]>, said: &[u8]) {
         let Some(found) = found else { return };
@@ -148,7 +148,7 @@ pub fn blank_parities(layout: &Layout) -> [BufMut; MAX_PARITIES] {
 }
 
 /// A submitted plan.
-pub(super) struct Flight {
+pub(super) struct SubmittedPlan {
     pub end: u64,
     /// Sub-requests that have not been reaped.
     pub subs: u32,
@@ -163,7 +163,7 @@ pub(super) struct Traffic {
     pub blocks: u64,
 }
 
-pub(super) struct Sub {
+pub(super) struct SubRequest {
     pub seat: Seat,
     pub completion: Completion,
     pub blocks: u64,
@@ -368,7 +368,7 @@ impl Flow {
         &mut self,
         tail: u64,
         positions: [u64; MAX_MEMBERS],
-        (parities, found): ([BufMut; MAX_PARITIES], Found),
+        (parities, found): ([BufMut; MAX_PARITIES], ParityMismatch),
     ) {
         assert!(self.next == 0 && self.flights.is_empty(), "a zone with {} blocks is recovered", self.next);
         self.open = true;
@@ -376,7 +376,7 @@ impl Flow {
         self.complete = tail;
         self.positions = positions;
         self.parities = parities;
-        self.found = Found { tail, ..found };
+        self.found = ParityMismatch { tail, ..found };
         self.found.keep_differing();
     }
 

@@ -25,11 +25,11 @@ impl Raid {
         future: impl Future<Output = Result<(), DeviceError>> + 'static,
     ) -> Completion {
         let (completer, completion) = self.slots.pair();
-        self.stillness.enter();
+        self.drain.enter();
         let raid = self.clone();
         self.runtime.spawn(async move {
             let result = future.await;
-            raid.stillness.leave();
+            raid.drain.leave();
             raid.zones.changed.open();
             completer.complete(Done { result, ..Done::ok() });
         });
@@ -96,7 +96,7 @@ impl Raid {
             return Err(Status::InvalidZoneStateTransition.into());
         }
         let is_written = |zone: &u32| {
-            let record = self.catalog.record(ZoneIndex(*zone));
+            let record = self.zone_records.record(ZoneIndex(*zone));
             self.zones.state(ZoneIndex(*zone)) != ZoneState::Empty
                 || record.lost != 0
                 || record.resetting
@@ -104,7 +104,7 @@ impl Raid {
         };
         let written: Vec<u32> = zones.clone().filter(is_written).collect();
         let epoch = self.membership.next_sequence();
-        self.catalog.change_each(zones.clone(), |_, record| {
+        self.zone_records.change_each(zones.clone(), |_, record| {
             assert!(record.epoch < epoch, "epoch {epoch} follows epoch {} of a zone", record.epoch);
             (record.epoch, record.resetting, record.finished, record.waits) = (epoch, true, None, 0);
         });
@@ -198,12 +198,12 @@ impl Raid {
         self.check_failed()?;
         let sequence = self.membership.next_sequence();
         let is_back = |zone: u32, member: usize| {
-            let lacked = self.catalog.record(ZoneIndex(zone)).lost & (1 << member) != 0;
+            let lacked = self.zone_records.record(ZoneIndex(zone)).lost & (1 << member) != 0;
             lacked && !dead.iter().any(|(of, dead, _)| (*of, *dead) == (zone, member))
         };
         let parts_of = |member: usize| zones.clone().filter(|zone| is_back(*zone, member)).count() as u32;
         let back: Vec<_> = each(self.members.active()).map(|member| (member, parts_of(member))).collect();
-        self.catalog.change_each(zones.clone(), |zone, record| {
+        self.zone_records.change_each(zones.clone(), |zone, record| {
             assert!(
                 record.epoch == epoch && record.resetting,
                 "zone {} was changed during its reset",
@@ -214,7 +214,7 @@ impl Raid {
         });
         self.zones.unstick(&zones);
         self.forget_burned(zones.clone());
-        self.forget_holes(zones);
+        self.forget_bad_blocks(zones);
         // Lost parts are logged before the end of the reset, with higher sequence numbers: such a member holds data of
         // the epoch before.
         for (zone, member, error) in dead {
@@ -269,7 +269,7 @@ impl Raid {
         }
         self.barrier(self.live(index)).await;
         self.check_zone(index)?;
-        let epoch = self.catalog.change(index, |record| record.finished = Some(tail_blocks));
+        let epoch = self.zone_records.change(index, |record| record.finished = Some(tail_blocks));
         let sequence = self.membership.next_sequence();
         self.broadcast(Record::Finish { zone: index.0, epoch, tail_blocks }, sequence).await;
         let finished = match self.check_zone(index) {

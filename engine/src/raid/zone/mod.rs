@@ -1,6 +1,7 @@
 //! Zones of the array at runtime: commands, writes, reads, settling, zone management.
 
 pub mod dispatch;
+pub mod drain;
 pub mod flow;
 pub mod manage;
 pub mod read;
@@ -8,5 +9,4 @@ pub mod reader;
 mod reread;
 pub mod set;
 pub mod settle;
-pub mod stillness;
 pub mod write;

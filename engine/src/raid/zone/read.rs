@@ -12,13 +12,13 @@ use crate::{
     code::decode,
     device::{Command, Completion, DeviceError, Done, Status},
     raid::{
-        geometry::{Piece, Role},
+        geometry::{ChunkRange, Role},
         members::is_unreadable,
         parts::Raid,
         seat::Seat,
         zone::{
             flow::{Flow, Parities, Zone},
-            reader::{Job, Reader},
+            reader::{ReadJob, ReadWorker},
         },
     },
     zone::{Lba, ZoneIndex, ZoneState},
@@ -49,17 +49,17 @@ impl Raid {
         };
         let (completer, completion) = self.slots.pair();
         let reader = self.readers.take().unwrap_or_else(|| {
-            let reader = Rc::new(Reader::default());
+            let reader = Rc::new(ReadWorker::default());
             self.runtime.spawn(self.clone().serve_reads(reader.clone()));
             reader
         });
-        *reader.job.borrow_mut() = Some(Job { zone, at, blocks, data, completer, losses, direct });
+        *reader.job.borrow_mut() = Some(ReadJob { zone, at, blocks, data, completer, losses, direct });
         reader.work.open();
         completion
     }
 
     /// The member that can serve the whole read, and the piece to read; `None` if there is none.
-    fn direct(&self, zone: ZoneIndex, at: u64, data: &Buf) -> Option<(usize, Piece)> {
+    fn direct(&self, zone: ZoneIndex, at: u64, data: &Buf) -> Option<(usize, ChunkRange)> {
         let (blocks, (_, offset)) = (data.blocks(), self.layout.chunk_of(at));
         if offset + blocks > self.layout.chunk_blocks || at + blocks > self.tail(zone) {
             return None;
@@ -72,10 +72,10 @@ impl Raid {
     }
 
     /// Whether `member` holds its blocks of the stripe's row at `piece`'s offsets, as far as is known.
-    fn has_piece(&self, zone: ZoneIndex, member: usize, piece: Piece) -> bool {
+    fn has_piece(&self, zone: ZoneIndex, member: usize, piece: ChunkRange) -> bool {
         let at = piece.stripe * self.layout.chunk_blocks;
         self.live(zone) & (1 << member) != 0
-            && !self.catalog.has_hole(zone, member, at + piece.from..at + piece.to)
+            && !self.zone_records.has_bad_block(zone, member, at + piece.from..at + piece.to)
             && (self.members.suspects() & (1 << member) == 0 || !self.zones.is_running(zone))
             && self.zones.is_uncut(zone, member, at + piece.to)
             && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to))
@@ -91,7 +91,7 @@ impl Raid {
         end <= passed
     }
 
-    async fn serve_reads(self: Rc<Self>, reader: Rc<Reader>) {
+    async fn serve_reads(self: Rc<Self>, reader: Rc<ReadWorker>) {
         loop {
             let work = reader.work.wait();
             let job = reader.job.borrow_mut().take();
@@ -107,8 +107,8 @@ impl Raid {
         }
     }
 
-    async fn carry_out(self: &Rc<Self>, job: Job) {
-        let Job { zone, at, blocks, mut data, completer, losses, direct } = job;
+    async fn carry_out(self: &Rc<Self>, job: ReadJob) {
+        let ReadJob { zone, at, blocks, mut data, completer, losses, direct } = job;
         if let Some((seat, completion)) = direct {
             let done = completion.await;
             self.note_read(zone, seat.member, self.piece(at, blocks), done.result);
@@ -146,7 +146,7 @@ impl Raid {
     }
 
     /// Records which blocks of a member's part its drive cannot read, and which it can.
-    fn note_read(&self, zone: ZoneIndex, member: usize, piece: Piece, result: Result<(), DeviceError>) {
+    fn note_read(&self, zone: ZoneIndex, member: usize, piece: ChunkRange, result: Result<(), DeviceError>) {
         let at = piece.stripe * self.layout.chunk_blocks;
         self.note_read_of(zone, member, at + piece.from..at + piece.to, result);
     }
@@ -160,9 +160,9 @@ impl Raid {
         result: Result<(), DeviceError>,
     ) {
         match result {
-            Ok(()) => self.catalog.unreadable.remove(zone.0, member, blocks),
+            Ok(()) => self.zone_records.unreadable.remove(zone.0, member, blocks),
             Err(error) if is_unreadable(error) && self.members.is_active(member) => {
-                self.catalog.unreadable.add(zone.0, member, blocks);
+                self.zone_records.unreadable.add(zone.0, member, blocks);
             }
             Err(_) => {}
         }
@@ -179,18 +179,18 @@ impl Raid {
 
     /// The tail of a full zone.
     pub fn finished_tail(&self, zone: ZoneIndex) -> u64 {
-        self.catalog.record(zone).finished.unwrap_or(self.layout.capacity_blocks())
+        self.zone_records.record(zone).finished.unwrap_or(self.layout.capacity_blocks())
     }
 
-    pub(super) fn piece(&self, at: u64, blocks: u64) -> Piece {
+    pub(super) fn piece(&self, at: u64, blocks: u64) -> ChunkRange {
         let layout = &self.layout;
         let ((chunk, from), k) = (layout.chunk_of(at), layout.data_chunks());
         let stripe = chunk / k;
-        Piece { stripe, index: chunk - stripe * k, from, to: layout.chunk_blocks.min(from + blocks) }
+        ChunkRange { stripe, index: chunk - stripe * k, from, to: layout.chunk_blocks.min(from + blocks) }
     }
 
     /// Address of `piece` on `member`, in the row of its stripe.
-    pub fn place(&self, zone: ZoneIndex, member: usize, piece: Piece) -> Lba {
+    pub fn place(&self, zone: ZoneIndex, member: usize, piece: ChunkRange) -> Lba {
         Lba(self.members.start(member, zone).0 + piece.stripe * self.layout.chunk_blocks + piece.from)
     }
 
@@ -239,7 +239,7 @@ impl Raid {
     }
 
     /// Reads `piece` from its own member; `None` if the member lacks it or the read fails.
-    async fn read_own(&self, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
+    async fn read_own(&self, zone: ZoneIndex, piece: ChunkRange) -> Option<Buf> {
         let member = self.layout.member(piece.stripe, piece.index);
         if !self.has_piece(zone, member, piece) {
             return None;
@@ -255,10 +255,10 @@ impl Raid {
 
     /// Reads `piece` block by block, each from its own member, which may have been rebuilt since the read began, or
     /// decoded from the others: several members may have unreadable blocks in it. `None` if a block is lost.
-    async fn read_singly(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Option<Buf> {
+    async fn read_singly(self: &Rc<Self>, zone: ZoneIndex, piece: ChunkRange) -> Option<Buf> {
         let mut whole = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
         for from in piece.from..piece.to {
-            let single = Piece { from, to: from + 1, ..piece };
+            let single = ChunkRange { from, to: from + 1, ..piece };
             let found = match self.read_own(zone, single).await {
                 Some(found) => found,
                 None => self.reconstruct(zone, single).await.ok()?,
@@ -269,7 +269,11 @@ impl Raid {
     }
 
     /// Decodes `piece` from the other members.
-    pub async fn reconstruct(self: &Rc<Self>, zone: ZoneIndex, piece: Piece) -> Result<Buf, DeviceError> {
+    pub async fn reconstruct(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        piece: ChunkRange,
+    ) -> Result<Buf, DeviceError> {
         let partial = match self.zones.running(zone) {
             Some(running) => self.partial_stripe(&running, piece).await?,
             None => None,
@@ -288,7 +292,7 @@ impl Raid {
     pub(super) async fn partial_stripe(
         &self,
         zone: &Zone,
-        piece: Piece,
+        piece: ChunkRange,
     ) -> Result<Option<(u64, Parities)>, DeviceError> {
         let end = (piece.stripe + 1) * self.layout.stripe_blocks();
         let (tail, known) = {
@@ -307,7 +311,7 @@ impl Raid {
     }
 
     /// Copies the running parities at `piece`'s offsets.
-    pub fn running_parities(&self, flow: &Flow, piece: Piece) -> Parities {
+    pub fn running_parities(&self, flow: &Flow, piece: ChunkRange) -> Parities {
         let bytes = piece.from as usize * BLOCK..piece.to as usize * BLOCK;
         let copy = |which: usize| self.copy(&flow.parities[which][bytes.clone()]);
         std::array::from_fn(|which| (which < self.layout.parities).then(|| copy(which)))
@@ -321,7 +325,7 @@ impl Raid {
     pub async fn decode(
         &self,
         zone: ZoneIndex,
-        piece: Piece,
+        piece: ChunkRange,
         role: Role,
         tail: u64,
         known: &Parities,
@@ -333,7 +337,7 @@ impl Raid {
     pub(super) async fn decode_without(
         &self,
         zone: ZoneIndex,
-        piece: Piece,
+        piece: ChunkRange,
         role: Role,
         (tail, known): (u64, &Parities),
         avoided: u32,
@@ -351,7 +355,7 @@ impl Raid {
         let in_memory = |index: u64| index.checked_sub(k).and_then(|which| known[which as usize].as_ref());
         // Blocks above the tail are not read: a member may hold remains of writes there.
         let part = |index: u64| match index < k {
-            true => Piece {
+            true => ChunkRange {
                 index,
                 to: piece.to.min(covered.saturating_sub(index * layout.chunk_blocks)),
                 ..piece
@@ -408,7 +412,7 @@ impl Raid {
         &self,
         zone: ZoneIndex,
         seat: Seat,
-        piece: Piece,
+        piece: ChunkRange,
         done: Done,
     ) -> Result<Buf, DeviceError> {
         self.note_read(zone, seat.member, piece, done.result);
@@ -431,7 +435,7 @@ impl Raid {
         &self,
         zone: ZoneIndex,
         member: usize,
-        piece: Piece,
+        piece: ChunkRange,
     ) -> Result<Buf, DeviceError> {
         if !self.has_piece(zone, member, piece) {
             return Err(Status::UnrecoveredReadError.into());

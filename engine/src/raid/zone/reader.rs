@@ -14,14 +14,14 @@ use std::{
 
 /// A task that carries out one read after the other.
 #[derive(Default)]
-pub struct Reader {
-    pub job: RefCell<Option<Job>>,
+pub struct ReadWorker {
+    pub job: RefCell<Option<ReadJob>>,
     pub work: Gate,
     /// The task is to end.
     pub ended: Cell<bool>,
 }
 
-pub struct Job {
+pub struct ReadJob {
     pub zone: ZoneIndex,
     pub at: u64,
     pub blocks: u64,
@@ -37,7 +37,7 @@ pub struct Job {
 /// All readers of an array, and those that are idle.
 #[derive(Default)]
 pub struct Readers {
-    idle: RefCell<Vec<Rc<Reader>>>,
+    idle: RefCell<Vec<Rc<ReadWorker>>>,
     /// Number of readers at work.
     busy: Cell<u32>,
     /// Opened when none is at work.
@@ -47,13 +47,13 @@ pub struct Readers {
 
 impl Readers {
     /// Takes an idle reader; if there is none, the caller has to start one.
-    pub fn take(&self) -> Option<Rc<Reader>> {
+    pub fn take(&self) -> Option<Rc<ReadWorker>> {
         self.busy.set(self.busy.get() + 1);
         self.idle.borrow_mut().pop()
     }
 
     /// Returns a reader.
-    pub fn give(&self, reader: Rc<Reader>) {
+    pub fn give(&self, reader: Rc<ReadWorker>) {
         assert!(self.busy.get() > 0 && reader.job.borrow().is_none(), "a reader is idle while it has a job");
         self.busy.set(self.busy.get() - 1);
         if self.busy.get() == 0 {

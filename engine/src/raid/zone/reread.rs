@@ -9,7 +9,7 @@ use crate::{
     buf::Buf,
     device::{Completion, DeviceError, Done, Status},
     raid::{
-        geometry::{Piece, Role},
+        geometry::{ChunkRange, Role},
         parts::Raid,
         zone::flow::Parities,
     },
@@ -50,7 +50,7 @@ impl Raid {
     async fn read_without(
         self: &Rc<Self>,
         zone: ZoneIndex,
-        piece: Piece,
+        piece: ChunkRange,
         avoided: u32,
     ) -> Result<Buf, DeviceError> {
         let partial = match self.zones.running(zone) {
@@ -62,7 +62,12 @@ impl Raid {
     }
 
     /// Decodes `piece`, one block, with the parities that assembly found instead of those computed from the data.
-    async fn read_with_found(&self, zone: ZoneIndex, piece: Piece, avoided: u32) -> Result<Buf, DeviceError> {
+    async fn read_with_found(
+        &self,
+        zone: ZoneIndex,
+        piece: ChunkRange,
+        avoided: u32,
+    ) -> Result<Buf, DeviceError> {
         let found = self.found_parities(zone, piece);
         let (tail, known) = found.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
         // For a parity that was not found, its member holds that of another stripe, or nothing.
@@ -74,7 +79,7 @@ impl Raid {
 
     /// The parities at `piece`'s offset that assembly found and that contradict the data, with the tail that they
     /// belong to; `None` if there are none, or the stripe is not partial any more.
-    fn found_parities(&self, zone: ZoneIndex, piece: Piece) -> Option<(u64, Parities)> {
+    fn found_parities(&self, zone: ZoneIndex, piece: ChunkRange) -> Option<(u64, Parities)> {
         let running = self.zones.running(zone)?;
         let flow = running.flow.borrow();
         let of_stripe = flow.found.tail / self.layout.stripe_blocks() == piece.stripe;

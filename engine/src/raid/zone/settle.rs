@@ -30,7 +30,7 @@ impl Raid {
 
     /// Carries out one round; `false` if there was nothing to do.
     async fn settle_once(&self, zone: &Zone) -> bool {
-        if self.has_failed(zone.index) && self.stillness.handing_over().is_none() {
+        if self.has_failed(zone.index) && self.drain.handing_over().is_none() {
             self.give_up(zone);
             return false;
         }
@@ -257,8 +257,8 @@ impl Raid {
     /// Clears the remains of a zone that ends on members that lack their part of it: they take resources that the array
     /// counts as free. A rebuild does that itself.
     pub async fn clear_lost(&self, zone: ZoneIndex) {
-        let rebuilt = self.duty.seat().filter(|_| self.duty.is_in(zone));
-        let lost = self.catalog.lost(zone) & self.members.active();
+        let rebuilt = self.background.seat().filter(|_| self.background.is_in(zone));
+        let lost = self.zone_records.lost(zone) & self.members.active();
         for member in each(lost).filter(|member| rebuilt.is_none_or(|seat| seat.member != *member)) {
             self.clear(zone, member).await;
         }

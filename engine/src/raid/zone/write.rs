@@ -24,21 +24,21 @@ use crate::{
     },
     raid::{
         LogStep,
-        geometry::{Place, physical},
+        geometry::{ParityPlace, physical},
         parts::Raid,
         policy::{inplace, zrwa},
         seat::Seat,
-        zone::flow::{Flight, Flow, Parities, Sub, Traffic, Write, Zone},
+        zone::flow::{Flow, Parities, SubRequest, SubmittedPlan, Traffic, Write, Zone},
     },
     zone::{Lba, ZoneIndex},
 };
 use std::rc::Rc;
 
 /// Why `reap` stops.
-enum Reaped {
+enum ReapStop {
     Idle,
     Ended,
-    Wait(Sub),
+    Wait(SubRequest),
     Membership,
     /// The first promise is about to be made, of everything below this block.
     Promise(u64),
@@ -64,7 +64,7 @@ impl Raid {
         if let Some(zone) = self.zones.running(index) {
             return zone;
         }
-        let zone = Rc::new(Zone::new(&self.layout, index, self.catalog.epoch(index)));
+        let zone = Rc::new(Zone::new(&self.layout, index, self.zone_records.epoch(index)));
         self.zones.start(zone.clone());
         self.runtime.spawn(self.clone().open_members(zone.clone()));
         zone
@@ -80,7 +80,7 @@ impl Raid {
             let limit = self.geometry.max_active as usize;
             let limit = limit.saturating_sub(self.zones.holding());
             let room = limit == 0 || self.zones.open_count() < limit;
-            if self.has_failed(zone.index) || (room && !self.duty.is_in(zone.index)) {
+            if self.has_failed(zone.index) || (room && !self.background.is_in(zone.index)) {
                 break;
             }
             changed.await;
@@ -142,7 +142,7 @@ impl Raid {
             self.zones.add_traffic(traffic);
             let before = flow.flights.back().map_or(flow.complete, |flight| flight.end);
             assert!(end > before, "a plan up to block {end} follows one up to {before}");
-            flow.flights.push_back(Flight { end, subs, traffic });
+            flow.flights.push_back(SubmittedPlan { end, subs, traffic });
             if end.is_multiple_of(self.layout.stripe_blocks()) {
                 flow.depth = [0, flow.depth[0]];
             }
@@ -351,19 +351,19 @@ impl Raid {
     ) {
         let (member, place) = self.layout.slot(stripe, index, which);
         let member = match place {
-            Place::MetaLog if self.behaviour.logs_at_parity => self.layout.parity_member(stripe, which),
+            ParityPlace::MetaLog if self.behaviour.logs_at_parity => self.layout.parity_member(stripe, which),
             _ => member,
         };
         if live & (1 << member) == 0 {
             return;
         }
         match place {
-            Place::Row(row) => {
+            ParityPlace::Row(row) => {
                 let at = row * self.layout.chunk_blocks + offset;
                 let content = inplace::version_of(stripe, row, index);
                 self.store(zone, flow, member, at, data, content);
             }
-            Place::MetaLog => {
+            ParityPlace::MetaLog => {
                 // The log keeps the data for longer than the write lasts, and the parity of one chunk may be a write's
                 // own buffer.
                 let data = if index == 0 { self.copy(&data) } else { data };
@@ -400,9 +400,9 @@ impl Raid {
             Some(done) if done.result.is_ok() => self.give_back(done),
             Some(done) => {
                 let completion = Completion::ready(done);
-                flow.subs.push_back(Sub { seat: self.members.seat(member), completion, blocks });
+                flow.subs.push_back(SubRequest { seat: self.members.seat(member), completion, blocks });
             }
-            None => flow.subs.push_back(Sub { seat: self.members.seat(member), completion, blocks }),
+            None => flow.subs.push_back(SubRequest { seat: self.members.seat(member), completion, blocks }),
         }
     }
 
@@ -411,11 +411,11 @@ impl Raid {
         loop {
             let submitted = zone.submitted.wait();
             match self.reap(&zone) {
-                Reaped::Ended => return,
-                Reaped::Idle => submitted.await,
-                Reaped::Membership => self.membership.settled().await,
-                Reaped::Promise(end) => self.record_promise(&zone, end).await,
-                Reaped::Wait(sub) => {
+                ReapStop::Ended => return,
+                ReapStop::Idle => submitted.await,
+                ReapStop::Membership => self.membership.settled().await,
+                ReapStop::Promise(end) => self.record_promise(&zone, end).await,
+                ReapStop::Wait(sub) => {
                     let done = sub.completion.await;
                     self.finish_sub(zone.index, sub.seat, done);
                 }
@@ -438,32 +438,32 @@ impl Raid {
     }
 
     /// Takes all completions that have arrived.
-    fn reap(&self, zone: &Zone) -> Reaped {
+    fn reap(&self, zone: &Zone) -> ReapStop {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
         let result = loop {
             if flow.ended {
-                break Reaped::Ended;
+                break ReapStop::Ended;
             }
-            let Some(flight) = flow.flights.front_mut() else { break Reaped::Idle };
+            let Some(flight) = flow.flights.front_mut() else { break ReapStop::Idle };
             if flight.subs > 0 {
                 flight.subs -= 1;
                 let Some(mut sub) = flow.subs.pop_front() else { continue };
                 match sub.completion.take() {
                     Some(done) => self.finish_sub(zone.index, sub.seat, done),
-                    None => break Reaped::Wait(sub),
+                    None => break ReapStop::Wait(sub),
                 }
                 continue;
             }
             if self.safe_when_complete() {
                 if !zone.promised.get() {
-                    break Reaped::Promise(flight.end);
+                    break ReapStop::Promise(flight.end);
                 }
                 self.notices_power_loss(self.live(zone.index));
             }
             // A write that a lost part lacks may count only when the other members have the loss in their logs.
             if self.membership.is_pending() {
-                break Reaped::Membership;
+                break ReapStop::Membership;
             }
             let Some(flight) = flow.flights.pop_front() else { continue };
             self.zones.take_traffic(flight.traffic);

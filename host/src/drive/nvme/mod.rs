@@ -10,17 +10,18 @@ mod power;
 mod wire;
 
 use super::{
-    claim::{Claim, For},
+    claim::{DriveClaim, OpenPurpose},
+    drive_id::drive_id,
     error::OpenError,
     flight::{Flight, InFlight},
-    plate::plate,
     shortage, sysfs,
 };
 use crate::ring::{Outcome, Ring, Target};
 use engine::{
     buf::{BLOCK, Buf},
     device::{
-        Command, Completer, Completion, DeviceError, Done, Geometry, Plate, Slots, Status, ZonedDevice, Zones,
+        Command, Completer, Completion, DeviceError, Done, DriveId, Geometry, Slots, Status, ZonedDevice,
+        Zones,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -34,7 +35,7 @@ use std::{
     path::{Path, PathBuf},
     rc::Rc,
 };
-use wire::{Action, DESCRIPTOR, Format, Identify, PAGE, Pages, Passthrough, Transfer};
+use wire::{Action, DESCRIPTOR, Format, Identify, PAGE, Pages, Passthrough, TransferOpcode};
 
 /// The kernel aborts a command that takes longer.
 const TIMEOUT_MS: u32 = 30_000;
@@ -46,44 +47,44 @@ const IDENTIFY_TIMEOUT_MS: u32 = 5_000;
 const REPORT_BYTES: usize = 1 << 16;
 
 /// 72 bytes, the size of the structure, which the ioctl numbers contain.
-type Raw = [u64; 9];
-const ADMIN_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x41);
-const IO_COMMAND: libc::Ioctl = libc::_IOWR::<Raw>(b'N' as u32, 0x43);
+type RawCommand = [u64; 9];
+const ADMIN_COMMAND: libc::Ioctl = libc::_IOWR::<RawCommand>(b'N' as u32, 0x41);
+const IO_COMMAND: libc::Ioctl = libc::_IOWR::<RawCommand>(b'N' as u32, 0x43);
 const NAMESPACE_ID: libc::Ioctl = libc::_IO(b'N' as u32, 0x40);
 /// Error of a command for which no controller has a path at the moment, or which has a registered buffer that is not
 /// accepted.
 const NO_PATH: i32 = -libc::EINVAL;
-const URING_IO_COMMAND: u32 = libc::_IOWR::<Raw>(b'N' as u32, 0x80) as u32;
+const URING_IO_COMMAND: u32 = libc::_IOWR::<RawCommand>(b'N' as u32, 0x80) as u32;
 
 /// A zoned namespace of an NVMe drive.
-pub struct NvmeDrive(Rc<Namespace>);
+pub struct NvmeDrive(Rc<NvmeNamespace>);
 
-struct Namespace {
+struct NvmeNamespace {
     file: File,
     /// Directory of the controller in sysfs.
     device: PathBuf,
     format: Format,
     geometry: Geometry,
-    plate: Plate,
+    drive_id: DriveId,
     power: PowerCycles,
     ring: Ring,
     slots: Rc<Slots>,
-    in_flight: InFlight<Operation>,
+    in_flight: InFlight<NvmeOperation>,
     /// Whether registered buffers are used. Linux 6.6 to 6.11 refuses buffers that are further from the end of their
     /// registration than a request can have segments.
     registered: Cell<bool>,
     /// Metadata of writes that come without, and destination of metadata that a read does not return.
     no_metadata: Buf,
     metadata_sink: Buf,
-    _claim: Claim,
+    _claim: DriveClaim,
 }
 
 /// A command in flight.
-struct Operation {
+struct NvmeOperation {
     completer: Completer,
     data: Buf,
     oob: Buf,
-    kind: Kind,
+    kind: NvmeOperationKind,
     command: Passthrough,
     /// Whether the data goes by a registered buffer, and whether it must not, since the kernel has refused that.
     registered: bool,
@@ -93,7 +94,7 @@ struct Operation {
     tried_for_path: usize,
 }
 
-enum Kind {
+enum NvmeOperationKind {
     Plain,
     Append,
     /// Zones found so far, and the number still wanted; `data` is the page.
@@ -101,7 +102,7 @@ enum Kind {
 }
 
 /// A refused command: the error and its buffers.
-struct Refused {
+struct RefusedCommand {
     error: DeviceError,
     data: Buf,
     oob: Buf,
@@ -111,20 +112,20 @@ impl NvmeDrive {
     /// Opens the namespace at `path`, called `name` in sysfs (`ng0n1`), and claims it if it is to be used. To look at
     /// it, read permission suffices: reads, zone reports and Identify commands are allowed without CAP_SYS_ADMIN from
     /// Linux 6.2 on, if the drive has a log page with the effects of its commands.
-    pub fn open(ring: &Ring, path: &Path, name: &str, purpose: For) -> Result<NvmeDrive, OpenError> {
+    pub fn open(ring: &Ring, path: &Path, name: &str, purpose: OpenPurpose) -> Result<NvmeDrive, OpenError> {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = purpose.open(path, 0)?;
         let claim = purpose.claim(path, &file, &sysfs::twin(name))?;
         let (format, geometry) = identify(&file, name).map_err(failed)?;
         let scratch = geometry.max_transfer_blocks as usize * geometry.oob_bytes as usize;
-        let namespace = Rc::new(Namespace {
+        let namespace = Rc::new(NvmeNamespace {
             file,
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
-            plate: plate(path).keep(&geometry),
+            drive_id: drive_id(path).keep(&geometry),
             power: match purpose {
                 // By a file of its own: the lock is on the file of the commands, and must end with these.
-                For::Use => File::open(path).map_or_else(|_| PowerCycles::unknown(), watch_power),
+                OpenPurpose::Use => File::open(path).map_or_else(|_| PowerCycles::unknown(), watch_power),
                 _ => PowerCycles::unknown(),
             },
             geometry,
@@ -143,7 +144,7 @@ impl NvmeDrive {
 
 /// Whether the namespace called `name` in sysfs has a ZRWA; `false` if it cannot be identified.
 pub fn has_zrwa(path: &Path, name: &str) -> bool {
-    For::Look
+    OpenPurpose::Look
         .open(path, 0)
         .is_ok_and(|file| identify(&file, name).is_ok_and(|(_, geometry)| geometry.zrwa.is_some()))
 }
@@ -159,8 +160,8 @@ impl ZonedDevice for NvmeDrive {
         &self.0.geometry
     }
 
-    fn plate(&self) -> Plate {
-        self.0.plate.clone()
+    fn drive_id(&self) -> DriveId {
+        self.0.drive_id.clone()
     }
 
     fn power_epoch(&self) -> Option<u64> {
@@ -172,7 +173,7 @@ impl ZonedDevice for NvmeDrive {
     }
 }
 
-impl Target for Namespace {
+impl Target for NvmeNamespace {
     fn complete(&self, token: u32, outcome: Outcome) {
         match self.in_flight.take(token) {
             Some(Flight::Operation(operation)) => self.finish(operation, outcome),
@@ -183,13 +184,13 @@ impl Target for Namespace {
     }
 }
 
-impl Namespace {
+impl NvmeNamespace {
     fn submit(&self, command: Command) -> Completion {
         let (completer, completion) = self.slots.pair();
         match self.prepare(command, completer) {
             Ok(operation) => self.start(operation),
             Err((completer, refused)) => {
-                let Refused { error, data, oob } = refused;
+                let RefusedCommand { error, data, oob } = refused;
                 completer.complete(Done { data, oob, ..Done::error(error) });
             }
         }
@@ -197,12 +198,18 @@ impl Namespace {
     }
 
     /// Translates `command`: the buffers to keep, and the command to send.
-    fn prepare(&self, command: Command, completer: Completer) -> Result<Operation, (Completer, Refused)> {
+    fn prepare(
+        &self,
+        command: Command,
+        completer: Completer,
+    ) -> Result<NvmeOperation, (Completer, RefusedCommand)> {
         let prepared = match command {
-            Command::Read { lba, data, oob } => self.transfer(Transfer::Read, lba, data, oob, false),
-            Command::Write { lba, data, oob, fua } => self.transfer(Transfer::Write, lba, data, oob, fua),
+            Command::Read { lba, data, oob } => self.transfer(TransferOpcode::Read, lba, data, oob, false),
+            Command::Write { lba, data, oob, fua } => {
+                self.transfer(TransferOpcode::Write, lba, data, oob, fua)
+            }
             Command::Append { zone, data, oob, fua } => {
-                self.transfer(Transfer::Append, self.geometry.start(zone), data, oob, fua)
+                self.transfer(TransferOpcode::Append, self.geometry.start(zone), data, oob, fua)
             }
             Command::Flush => plain(Ok(Passthrough::flush())),
             Command::Open { zones: Zones::All, zrwa: true } => plain(Err(Status::InvalidField)),
@@ -221,7 +228,7 @@ impl Namespace {
         match prepared {
             Ok((data, oob, kind, command)) => {
                 let (registered, unregistered, tried, tried_for_path) = (false, false, 0, 0);
-                Ok(Operation {
+                Ok(NvmeOperation {
                     completer,
                     data,
                     oob,
@@ -237,16 +244,24 @@ impl Namespace {
         }
     }
 
-    fn transfer(&self, opcode: Transfer, lba: Lba, mut data: Buf, mut oob: Buf, fua: bool) -> Prepared {
+    fn transfer(
+        &self,
+        opcode: TransferOpcode,
+        lba: Lba,
+        mut data: Buf,
+        mut oob: Buf,
+        fua: bool,
+    ) -> PreparedCommand {
         let blocks = data.blocks();
         let most = match opcode {
-            Transfer::Append => self.geometry.max_append_blocks,
+            TransferOpcode::Append => self.geometry.max_append_blocks,
             _ => self.geometry.max_transfer_blocks,
         };
         let metadata = blocks as usize * self.geometry.oob_bytes as usize;
         let whole = data.len().is_multiple_of(BLOCK) && (oob.is_empty() || oob.len() == metadata);
         // A read needs exclusive buffers.
-        let own = !matches!(opcode, Transfer::Read) || data.as_mut().is_some() && oob.as_mut().is_some();
+        let own =
+            !matches!(opcode, TransferOpcode::Read) || data.as_mut().is_some() && oob.as_mut().is_some();
         let error = match self.lba(lba) {
             Ok(lba) if whole && own && (1..=most as u64).contains(&blocks) => {
                 let count = blocks as u32 * self.format.lbas_per_block as u32;
@@ -256,18 +271,22 @@ impl Namespace {
                     // Without a buffer the drive would access metadata at address 0.
                     let buffer = match (&oob, opcode) {
                         (oob, _) if !oob.is_empty() => oob,
-                        (_, Transfer::Read) => &self.metadata_sink,
+                        (_, TransferOpcode::Read) => &self.metadata_sink,
                         _ => &self.no_metadata,
                     };
                     command.metadata = (buffer.as_ptr() as u64, metadata as u32);
                 }
-                let kind = if matches!(opcode, Transfer::Append) { Kind::Append } else { Kind::Plain };
+                let kind = if matches!(opcode, TransferOpcode::Append) {
+                    NvmeOperationKind::Append
+                } else {
+                    NvmeOperationKind::Plain
+                };
                 return Ok((data, oob, kind, command));
             }
             Ok(_) => Status::InvalidField,
             Err(status) => status,
         };
-        Err(Refused { error: error.into(), data, oob })
+        Err(RefusedCommand { error: error.into(), data, oob })
     }
 
     fn manage(&self, action: Action, zones: Zones) -> Result<Passthrough, Status> {
@@ -279,7 +298,7 @@ impl Namespace {
         Ok(Passthrough { timeout_ms, ..Passthrough::manage(action, start) })
     }
 
-    fn report(&self, first: ZoneIndex, count: u32) -> Prepared {
+    fn report(&self, first: ZoneIndex, count: u32) -> PreparedCommand {
         if first.0 >= self.geometry.zones {
             return plain(Err(Status::LbaOutOfRange));
         }
@@ -288,7 +307,12 @@ impl Namespace {
         let bytes = ((count as usize + 1) * DESCRIPTOR).next_multiple_of(BLOCK).min(most);
         let page = Buf::zeroed(bytes);
         let command = self.report_command(first, &page);
-        Ok((page, Buf::default(), Kind::Report(Vec::with_capacity(count as usize), count), command))
+        Ok((
+            page,
+            Buf::default(),
+            NvmeOperationKind::Report(Vec::with_capacity(count as usize), count),
+            command,
+        ))
     }
 
     fn report_command(&self, first: ZoneIndex, page: &Buf) -> Passthrough {
@@ -303,7 +327,7 @@ impl Namespace {
         lba.0.checked_mul(self.format.lbas_per_block).ok_or(Status::LbaOutOfRange)
     }
 
-    fn start(&self, mut operation: Operation) {
+    fn start(&self, mut operation: NvmeOperation) {
         let command = &mut operation.command;
         command.nsid = self.format.nsid;
         if command.timeout_ms == 0 {
@@ -326,7 +350,7 @@ impl Namespace {
         }
     }
 
-    fn finish(&self, mut operation: Operation, outcome: Outcome) {
+    fn finish(&self, mut operation: NvmeOperation, outcome: Outcome) {
         if outcome.result == NO_PATH && operation.registered {
             operation.unregistered = true;
             return self.start(operation);
@@ -337,7 +361,7 @@ impl Namespace {
                 shortage::pause_for_path(operation.tried_for_path - 1)
             }
             // An append may have written blocks at an unknown place, so it is not repeated.
-            status if wire::is_passing(status) && !matches!(operation.kind, Kind::Append) => {
+            status if wire::is_passing(status) && !matches!(operation.kind, NvmeOperationKind::Append) => {
                 shortage::pause(-libc::EAGAIN, operation.tried)
             }
             result => shortage::pause(result, operation.tried),
@@ -353,12 +377,14 @@ impl Namespace {
         if operation.unregistered && outcome.result != NO_PATH {
             self.registered.set(false);
         }
-        let Operation { completer, data, oob, kind, .. } = operation;
+        let NvmeOperation { completer, data, oob, kind, .. } = operation;
         let result = self.judge(outcome.result);
         let mut done = Done { result, data, oob, ..Done::ok() };
         match kind {
-            Kind::Append if result.is_ok() => done.lba = Lba(outcome.extra / self.format.lbas_per_block),
-            Kind::Report(mut zones, count) if result.is_ok() => {
+            NvmeOperationKind::Append if result.is_ok() => {
+                done.lba = Lba(outcome.extra / self.format.lbas_per_block)
+            }
+            NvmeOperationKind::Report(mut zones, count) if result.is_ok() => {
                 let page = std::mem::take(&mut done.data);
                 let found = wire::parse_report(&page, &self.format, &self.geometry).unwrap_or_default();
                 zones.extend(found.iter().take(count as usize - zones.len()));
@@ -367,10 +393,18 @@ impl Namespace {
                 {
                     let next = ZoneIndex(last.zone.0.saturating_add(1));
                     let command = self.report_command(next, &page);
-                    let kind = Kind::Report(zones, count);
+                    let kind = NvmeOperationKind::Report(zones, count);
                     let oob = Buf::default();
                     let (data, tried) = (page, 0);
-                    return self.start(Operation { completer, data, oob, kind, command, tried, ..operation });
+                    return self.start(NvmeOperation {
+                        completer,
+                        data,
+                        oob,
+                        kind,
+                        command,
+                        tried,
+                        ..operation
+                    });
                 }
                 if zones.len() < count as usize {
                     done.result = Err(DeviceError::Os(libc::EPROTO));
@@ -424,14 +458,14 @@ impl Namespace {
     }
 }
 
-type Prepared = Result<(Buf, Buf, Kind, Passthrough), Refused>;
+type PreparedCommand = Result<(Buf, Buf, NvmeOperationKind, Passthrough), RefusedCommand>;
 
 /// A command without buffers.
-fn plain(command: Result<Passthrough, Status>) -> Prepared {
+fn plain(command: Result<Passthrough, Status>) -> PreparedCommand {
     let none = Buf::default;
     match command {
-        Ok(command) => Ok((none(), none(), Kind::Plain, command)),
-        Err(status) => Err(Refused { error: status.into(), data: none(), oob: none() }),
+        Ok(command) => Ok((none(), none(), NvmeOperationKind::Plain, command)),
+        Err(status) => Err(RefusedCommand { error: status.into(), data: none(), oob: none() }),
     }
 }
 
@@ -521,7 +555,7 @@ mod tests {
     }
 
     /// A namespace with commands that go to an ordinary file, which refuses them.
-    fn namespace(ring: &Ring, sysfs: &TempDir) -> Rc<Namespace> {
+    fn namespace(ring: &Ring, sysfs: &TempDir) -> Rc<NvmeNamespace> {
         let geometry = Geometry {
             zones: 4,
             zone_size_blocks: 64,
@@ -535,11 +569,11 @@ mod tests {
             volatile_cache: false,
         };
         let file = tempfile::tempfile().unwrap();
-        let namespace = Rc::new(Namespace {
+        let namespace = Rc::new(NvmeNamespace {
             file,
             device: sysfs.path().to_path_buf(),
             format: Format { nsid: 1, lbas_per_block: 1, metadata_bytes: 0 },
-            plate: Plate::default(),
+            drive_id: DriveId::default(),
             power: PowerCycles::unknown(),
             geometry,
             ring: ring.clone(),
@@ -548,7 +582,7 @@ mod tests {
             registered: Cell::new(true),
             no_metadata: Buf::default(),
             metadata_sink: Buf::default(),
-            _claim: Claim::none(),
+            _claim: DriveClaim::none(),
         });
         namespace.in_flight.belong_to(namespace.clone());
         namespace

@@ -23,9 +23,9 @@ const STACK_BYTES: usize = 64 << 10;
 const UNKNOWN: u64 = u64::MAX;
 
 /// The power cycles of a drive, kept up to date until it is dropped.
-pub struct PowerCycles(Arc<Shared>);
+pub struct PowerCycles(Arc<SharedCycles>);
 
-struct Shared {
+struct SharedCycles {
     cycles: AtomicU64,
     ended: Mutex<bool>,
     end: Condvar,
@@ -37,7 +37,7 @@ impl PowerCycles {
         let first = read();
         let (cycles, ended, end) =
             (AtomicU64::new(first.unwrap_or(UNKNOWN)), Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { cycles, ended, end });
+        let shared = Arc::new(SharedCycles { cycles, ended, end });
         if first.is_some() {
             let kept = shared.clone();
             let thread = Builder::new().name("power-cycles".into()).stack_size(STACK_BYTES);
@@ -67,7 +67,7 @@ impl Drop for PowerCycles {
     }
 }
 
-impl Shared {
+impl SharedCycles {
     fn run(&self, read: impl Fn() -> Option<u64>) {
         loop {
             let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);

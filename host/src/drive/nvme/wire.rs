@@ -54,7 +54,7 @@ impl Passthrough {
     }
 
     /// A read, write or append of `count` logical blocks, at least one.
-    pub fn transfer(opcode: Transfer, lba: u64, count: u32, fua: bool) -> Passthrough {
+    pub fn transfer(opcode: TransferOpcode, lba: u64, count: u32, fua: bool) -> Passthrough {
         let mut command = Passthrough::at(opcode as u8, lba);
         command.cdw[2] = (count - 1) & 0xffff | (fua as u32) << 30;
         command
@@ -103,7 +103,7 @@ const ZONED: u32 = 0x02;
 
 #[derive(Clone, Copy)]
 #[repr(u8)]
-pub enum Transfer {
+pub enum TransferOpcode {
     Write = 0x01,
     Read = 0x02,
     Append = 0x7d,
@@ -594,7 +594,7 @@ mod tests {
 
     #[test]
     fn nvme_passthrough_command_has_kernel_layout() {
-        let mut command = Passthrough::transfer(Transfer::Write, 0x1_0000_0002, 8, true);
+        let mut command = Passthrough::transfer(TransferOpcode::Write, 0x1_0000_0002, 8, true);
         (command.nsid, command.timeout_ms) = (7, 30_000);
         command.data = (0x1122_3344_5566_7788, 4096);
         command.metadata = (0x99, 64);

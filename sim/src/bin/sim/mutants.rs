@@ -7,8 +7,8 @@ use serde_json::json;
 use sim::mutants::{
     self, Build, Judges,
     finders::Finders,
-    list::Fate,
-    play::{self, Options, Played, Score},
+    list::Expectation,
+    play::{self, MutantResult, Options, Score},
 };
 use std::{
     path::{Path, PathBuf},
@@ -88,7 +88,7 @@ impl Mutants {
         let build = Build::make(&workspace, &made, judges, jobs)?;
         let build_seconds = started.elapsed().as_secs_f64();
         let learned = Mutex::new(finders.clone());
-        let told = |played: &Played| {
+        let told = |played: &MutantResult| {
             if !self.json {
                 _ = print_lines(&[line_of(played)]);
             }
@@ -146,15 +146,15 @@ impl Mutants {
         chosen.truncate(count);
         let options =
             Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
-        let told = |played: &Played| {
+        let told = |played: &MutantResult| {
             if !self.json {
                 _ = print_lines(&[format!("{}  {}", line_of(played), played.mutant.rule)]);
             }
         };
         let result = build.play(&chosen, &Finders::default(), &options, &told)?;
         let score = Score::of(&result);
-        let survived = |played: &&Played| played.by.is_none();
-        let line = |played: &Played| {
+        let survived = |played: &&MutantResult| played.by.is_none();
+        let line = |played: &MutantResult| {
             format!("{}: {} ({} checks come to it)", played.mutant.name, played.mutant.rule, played.reached)
         };
         let survivors: Vec<String> = result.iter().filter(survived).map(line).collect();
@@ -173,7 +173,7 @@ impl Mutants {
     }
 }
 
-fn line_of(played: &Played) -> String {
+fn line_of(played: &MutantResult) -> String {
     let (name, judge) = (&played.mutant.name, played.judge());
     let seeds = played.seeds().map(|seeds| seeds.to_string()).unwrap_or_default();
     let first = played.finding.lines().next().unwrap_or_default();
@@ -182,19 +182,19 @@ fn line_of(played: &Played) -> String {
         None => format!("{} checks come to it", played.reached),
     };
     let judge = judge.unwrap_or(match played.mutant.fate {
-        Fate::Equivalent(_) => "equivalent",
+        Expectation::Equivalent(_) => "equivalent",
         _ => "SURVIVED",
     });
     format!("{name:<52} {judge:<24} {seeds:>6}  {finding}")
 }
 
-fn json_of(played: &Played) -> serde_json::Value {
+fn json_of(played: &MutantResult) -> serde_json::Value {
     let mutant = &played.mutant;
     let (fate, why) = match &mutant.fate {
-        Fate::Killed => ("killed", None),
-        Fate::Rare => ("rare", None),
-        Fate::Equivalent(why) => ("equivalent", Some(why)),
-        Fate::Survives(why) => ("survives", Some(why)),
+        Expectation::Killed => ("killed", None),
+        Expectation::Rare => ("rare", None),
+        Expectation::Equivalent(why) => ("equivalent", Some(why)),
+        Expectation::Survives(why) => ("survives", Some(why)),
     };
     json!({
         "name": mutant.name,

@@ -6,15 +6,15 @@ use engine::raid::policy::Policy;
 use serde_json::json;
 use sim::simulator::{
     coverage::Ledger,
-    layer::Over,
+    layer::DeviceBelow,
     layered::{Layer, LayeredMaker},
     namespaces,
     runner::{self, Outcome, Seeds, Summary},
     scenario::{GROUP_BLOCKS, PARITIES, level},
-    silent::Came,
+    silent::SilentResult,
     subject::ArrayMaker,
     volume,
-    world::Tracing,
+    world::TraceMode,
 };
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub struct Run {
     /// Only arrays of this policy: log, zrwa, inplace or append (without this option, half of the log arrays use
     /// append)
     #[arg(long, value_name = "NAME", value_parser = parse_named)]
-    policy: Option<Named>,
+    policy: Option<NamedPolicy>,
     /// Only arrays of this level: raid5 or raid6
     #[arg(long, value_name = "NAME", value_parser = parse_level)]
     level: Option<usize>,
@@ -106,12 +106,12 @@ fn parse_layers(name: &str) -> Result<Layers, String> {
 
 /// A policy as named on the command line. Arrays of `append` are arrays of `log` that write their zones by appends.
 #[derive(Clone, Copy)]
-struct Named {
+struct NamedPolicy {
     policy: Policy,
     appends: bool,
 }
 
-impl Named {
+impl NamedPolicy {
     fn name(self) -> &'static str {
         self.policy.name_with(self.group_blocks())
     }
@@ -122,11 +122,11 @@ impl Named {
     }
 }
 
-fn parse_named(name: &str) -> Result<Named, String> {
+fn parse_named(name: &str) -> Result<NamedPolicy, String> {
     match name {
-        "append" => Ok(Named { policy: Policy::Log, appends: true }),
+        "append" => Ok(NamedPolicy { policy: Policy::Log, appends: true }),
         name => match parse_policy(name) {
-            Ok(policy) => Ok(Named { policy, appends: false }),
+            Ok(policy) => Ok(NamedPolicy { policy, appends: false }),
             Err(known) => Err(known + ", append"),
         },
     }
@@ -159,7 +159,7 @@ impl Run {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
             }
-            let outcome = runner::replay(&maker, self.from, Tracing::All);
+            let outcome = runner::replay(&maker, self.from, TraceMode::All);
             print_lines(&outcome.trace)?;
             return match outcome.failure {
                 Some(failure) => {
@@ -189,7 +189,7 @@ impl Run {
             self.print_text(&summary, seconds)?
         }
         if self.seeds == 1 && !summary.failures.is_empty() {
-            let outcome = runner::replay(&maker, self.from, Tracing::Tail(TRACE_TAIL));
+            let outcome = runner::replay(&maker, self.from, TraceMode::Tail(TRACE_TAIL));
             for line in outcome.trace {
                 eprintln!("{line}");
             }
@@ -209,17 +209,18 @@ impl Run {
             let range = self.from..self.from + (self.seeds / kinds.len() as u64).max(1);
             let jobs = self.jobs.unwrap_or_else(default_jobs);
             let summary = runner::play(&maker, &Seeds { range, ..Seeds::default() }, jobs, &|| ());
-            let mut counts = BTreeMap::from([(Came::Intact, summary.seeds - summary.failures.len() as u64)]);
+            let mut counts =
+                BTreeMap::from([(SilentResult::Intact, summary.seeds - summary.failures.len() as u64)]);
             for failure in &summary.failures {
-                let came = Came::of(failure.failure.as_deref());
+                let came = SilentResult::of(failure.failure.as_deref());
                 *counts.entry(came).or_insert(0) += 1;
-                if came == Came::Panic {
+                if came == SilentResult::Panic {
                     let (why, policy) = (failure.failure.as_deref().unwrap_or_default(), policy.name());
                     let options = format!("--policy {policy} --level {}", level(*parities));
                     panics.push(format!("seed {} with {options}: {why}", failure.seed));
                 }
             }
-            let line = Came::ALL.map(|came| (came.name(), counts.get(&came).copied().unwrap_or(0)));
+            let line = SilentResult::ALL.map(|came| (came.name(), counts.get(&came).copied().unwrap_or(0)));
             let name = format!("{} {}", level(*parities), policy.name());
             if !self.json {
                 let cells: String =
@@ -243,7 +244,7 @@ impl Run {
         for (index, layer) in layers.iter().enumerate() {
             let maker = LayeredMaker { layer: *layer, arrays: arrays.clone() };
             if self.trace {
-                let outcome = runner::replay(&maker, self.from, Tracing::All);
+                let outcome = runner::replay(&maker, self.from, TraceMode::All);
                 print_lines(&outcome.trace)?;
                 let failure = outcome.failure.map(|failure| format!("seed {}: {failure}", self.from));
                 print_lines(failure.as_slice())?;
@@ -282,13 +283,13 @@ impl Run {
     }
 
     /// The device below all layers, if an option selects it.
-    fn over(&self) -> Option<Over> {
+    fn over(&self) -> Option<DeviceBelow> {
         if self.single {
-            return Some(Over::Drive);
+            return Some(DeviceBelow::Drive);
         }
-        let array = |named: Named| {
+        let array = |named: NamedPolicy| {
             let (policy, group_blocks) = (named.policy, named.group_blocks());
-            Over::Array { policy, parities: self.level.unwrap_or(1), group_blocks }
+            DeviceBelow::Array { policy, parities: self.level.unwrap_or(1), group_blocks }
         };
         self.policy.map(array)
     }
@@ -300,7 +301,7 @@ impl Run {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
             }
-            let outcome = namespaces::replay(over, self.from, Tracing::All);
+            let outcome = namespaces::replay(over, self.from, TraceMode::All);
             print_lines(&outcome.trace)?;
             let failure = outcome.failure.map(|failure| format!("seed {}: {failure}", self.from));
             print_lines(failure.as_slice())?;
@@ -359,7 +360,7 @@ impl Run {
     fn run_volumes(&self) -> anyhow::Result<bool> {
         let over = self.over();
         if self.trace {
-            let outcome = volume::replay(over, self.from, Tracing::All);
+            let outcome = volume::replay(over, self.from, TraceMode::All);
             print_lines(&outcome.trace)?;
             print_lines(
                 &outcome.failure.iter().map(|f| format!("seed {}: {f}", self.from)).collect::<Vec<_>>(),
@@ -373,8 +374,8 @@ impl Run {
         let seconds = progress.finish();
         let mut command = String::from("sim run --volume");
         match over {
-            Some(Over::Drive) => command += " --single",
-            Some(Over::Array { policy, parities, group_blocks }) => {
+            Some(DeviceBelow::Drive) => command += " --single",
+            Some(DeviceBelow::Array { policy, parities, group_blocks }) => {
                 let policy = policy.name_with(group_blocks);
                 command += &format!(" --policy {policy} --level {}", level(parities));
             }
@@ -420,7 +421,7 @@ impl Run {
             print_lines(&lines)?;
         }
         if self.seeds == 1 && !summary.failures.is_empty() {
-            for line in volume::replay(over, self.from, Tracing::Tail(TRACE_TAIL)).trace {
+            for line in volume::replay(over, self.from, TraceMode::Tail(TRACE_TAIL)).trace {
                 eprintln!("{line}");
             }
         }

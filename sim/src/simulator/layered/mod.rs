@@ -3,22 +3,22 @@
 //!
 //! The array simulator plays any zoned device made of drives ([`Subject`]), with all its ends and faults: power cuts,
 //! kills, orderly shutdowns, kills followed by a power cut, lost ZRWAs, rebuilds, replacements, deferred starts, two
-//! lost members. A layer is therefore presented as a zoned device: namespaces concatenated (`divided`), a volume as
+//! lost members. A layer is therefore presented as a zoned device: namespaces concatenated (`concat`), a volume as
 //! zones that are written in order (`zoned`). Operations on members go to the array below; the promises of the layer
 //! are judged.
 //!
 //! The parameters of a stack are derived from its random UUID.
 
-mod divided;
+mod concat;
 mod single;
 mod zoned;
 
 use super::{
     scenario::Scenario,
-    subject::{ArrayMaker, How, Maker, Subject, Why, Work},
-    volume::Noted,
+    subject::{ArrayMaker, AssembleOptions, Maker, Subject, SubjectError, Work},
+    volume::RecordingArray,
 };
-use divided::Divided;
+use concat::NamespaceConcat;
 use emu::rng::Rng;
 use engine::{
     array::{Array, ArrayStatus, CreateOptions, Drive, MemberState, PowerMark, Tails},
@@ -32,7 +32,7 @@ use std::{
     cell::{Cell, RefCell},
     rc::Rc,
 };
-use zoned::Zoned;
+use zoned::VolumeZones;
 
 /// The layer on the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,21 +85,21 @@ pub struct LayeredMaker {
 }
 
 /// Parameters of a stack, derived from its UUID.
-struct Shape {
+struct StackParameters {
     vzone_zones: u32,
     namespaces: u32,
     size_percent: u64,
     codec: Option<Codec>,
     unit: Unit,
-    behaviour: volume::Behaviour,
+    behaviour: volume::VolumeOptions,
 }
 
-impl Shape {
-    fn of(uuid: &[u8; 16]) -> Shape {
+impl StackParameters {
+    fn of(uuid: &[u8; 16]) -> StackParameters {
         let mut seed = [0; 8];
         seed.copy_from_slice(&uuid[..8]);
         let mut rng = Rng::new(u64::from_le_bytes(seed));
-        Shape {
+        StackParameters {
             vzone_zones: 1 + rng.below(2) as u32,
             namespaces: 1 + rng.below(3) as u32,
             size_percent: 30 + rng.below(65),
@@ -109,22 +109,22 @@ impl Shape {
                 _ => None,
             },
             unit: Unit::default(),
-            behaviour: volume::Behaviour {
+            behaviour: volume::VolumeOptions {
                 choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
                 map_pages: Some(2 + rng.below(3) as usize),
                 changed_pages: Some(1 + rng.below(2) as usize),
-                ..volume::Behaviour::default()
+                ..volume::VolumeOptions::default()
             },
         }
     }
 }
 
-fn other(error: impl ToString) -> Why {
-    Why::Other(error.to_string())
+fn other(error: impl ToString) -> SubjectError {
+    SubjectError::Other(error.to_string())
 }
 
 /// A subject: the array, its tails file, and the zoned device that presents the layer.
-struct Layered {
+struct LayeredSubject {
     array: Array,
     tails: Rc<RefCell<Tails>>,
     shown: Rc<dyn ZonedDevice>,
@@ -137,17 +137,22 @@ async fn namespaces_on(
     runtime: &Runtime,
     device: Rc<dyn ZonedDevice>,
     clock: &Rc<Cell<u64>>,
-) -> Result<Namespaces, Why> {
+) -> Result<Namespaces, SubjectError> {
     let time = clock.clone();
     let clock: vzone::Clock = Rc::new(move || time.get());
-    let behaviour = vzone::Behaviour { clock, patience_us: PATIENCE_US, admission: false };
+    let behaviour = vzone::NamespaceOptions { clock, patience_us: PATIENCE_US, admission: false };
     Namespaces::open(runtime, device, behaviour).await.map_err(other)
 }
 
 impl LayeredMaker {
     /// Prepares the layer on a new array.
-    async fn prepare(self, runtime: Runtime, device: Rc<dyn ZonedDevice>, uuid: [u8; 16]) -> Result<(), Why> {
-        let shape = Shape::of(&uuid);
+    async fn prepare(
+        self,
+        runtime: Runtime,
+        device: Rc<dyn ZonedDevice>,
+        uuid: [u8; 16],
+    ) -> Result<(), SubjectError> {
+        let shape = StackParameters::of(&uuid);
         let (mut below, mut divided) = (device.clone(), None);
         if self.layer != Layer::Volume {
             let vzone_zones = if self.layer == Layer::Namespaces { shape.vzone_zones } else { 1 };
@@ -157,7 +162,7 @@ impl LayeredMaker {
             let namespaces = namespaces_on(&runtime, device, &clock).await?;
             let one_large = self.layer.is_volume_on_namespace();
             let count = if one_large { 2 } else { shape.namespaces };
-            divided::fill(&namespaces, (count, one_large), max_active).await?;
+            concat::fill(&namespaces, (count, one_large), max_active).await?;
             if let Some(first) = namespaces.list().into_iter().next() {
                 below = Rc::new(first);
             }
@@ -166,8 +171,8 @@ impl LayeredMaker {
         if self.layer != Layer::Namespaces {
             let plan = Plan::of(below.geometry(), None).map_err(other)?;
             let blocks = Some((plan.usable * shape.size_percent / 100).max(1));
-            let Shape { codec, unit, .. } = shape;
-            let options = volume::CreateOptions { uuid, blocks, codec, unit, ..Default::default() };
+            let StackParameters { codec, unit, .. } = shape;
+            let options = volume::VolumeCreateOptions { uuid, blocks, codec, unit, ..Default::default() };
             Volume::create(below, options).await.map_err(other)?;
         }
         if let Some(namespaces) = divided {
@@ -177,12 +182,12 @@ impl LayeredMaker {
     }
 
     /// Starts the layer on an assembled array.
-    async fn bring_up(self, runtime: Runtime, array: Array) -> Result<Rc<dyn Subject>, Why> {
-        let deferred = array.is_provisional();
-        let (noted, tails) = Noted::over(&runtime, array.clone());
-        let shape = Shape::of(&array.status().uuid);
+    async fn bring_up(self, runtime: Runtime, array: Array) -> Result<Rc<dyn Subject>, SubjectError> {
+        let deferred = array.is_deferred();
+        let (noted, tails) = RecordingArray::over(&runtime, array.clone());
+        let shape = StackParameters::of(&array.status().uuid);
         let shown = self.show(runtime, Rc::new(noted), shape).await?;
-        Ok(Rc::new(Layered { array, tails, shown, deferred }))
+        Ok(Rc::new(LayeredSubject { array, tails, shown, deferred }))
     }
 
     /// The zoned device that presents the layer on `device`.
@@ -190,8 +195,8 @@ impl LayeredMaker {
         &self,
         runtime: Runtime,
         mut device: Rc<dyn ZonedDevice>,
-        shape: Shape,
-    ) -> Result<Rc<dyn ZonedDevice>, Why> {
+        shape: StackParameters,
+    ) -> Result<Rc<dyn ZonedDevice>, SubjectError> {
         let clock = Rc::new(Cell::new(1_000_000));
         let mut namespaces = None;
         if self.layer != Layer::Volume {
@@ -203,11 +208,12 @@ impl LayeredMaker {
         }
         Ok(match (self.layer, namespaces) {
             (Layer::Namespaces, Some(namespaces)) => Rc::new(
-                Divided::new(&runtime, namespaces, clock).ok_or_else(|| other("all namespaces are gone"))?,
+                NamespaceConcat::new(&runtime, namespaces, clock)
+                    .ok_or_else(|| other("all namespaces are gone"))?,
             ),
             _ => {
                 let volume = Volume::open(&runtime, device, shape.behaviour).await.map_err(other)?;
-                Rc::new(Zoned::open(&runtime, volume).await?)
+                Rc::new(VolumeZones::open(&runtime, volume).await?)
             }
         })
     }
@@ -279,7 +285,7 @@ impl Maker for LayeredMaker {
         })
     }
 
-    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: How) -> Work<Rc<dyn Subject>> {
+    fn assemble(&self, runtime: &Runtime, drives: Vec<Drive>, how: AssembleOptions) -> Work<Rc<dyn Subject>> {
         let (maker, runtime) = (self.clone(), runtime.clone());
         if self.layer.is_on_drive() {
             return single::assemble(maker, runtime, drives);
@@ -291,7 +297,7 @@ impl Maker for LayeredMaker {
     }
 }
 
-impl ZonedDevice for Layered {
+impl ZonedDevice for LayeredSubject {
     fn geometry(&self) -> &Geometry {
         self.shown.geometry()
     }
@@ -301,7 +307,7 @@ impl ZonedDevice for Layered {
     }
 }
 
-impl Subject for Layered {
+impl Subject for LayeredSubject {
     fn attach(&self, member: usize, drive: Drive) -> Work<()> {
         Subject::attach(&self.array, member, drive)
     }
@@ -338,12 +344,12 @@ impl Subject for Layered {
         Subject::power_marks(&self.array)
     }
 
-    fn events(&self, since: u64) -> Option<events::Noted> {
+    fn events(&self, since: u64) -> Option<events::EventList> {
         Subject::events(&self.array, since)
     }
 
-    fn is_provisional(&self) -> bool {
-        Subject::is_provisional(&self.array)
+    fn is_deferred(&self) -> bool {
+        Subject::is_deferred(&self.array)
     }
 
     fn began_deferred(&self) -> bool {

@@ -1,6 +1,6 @@
 //! A layer on a single drive without an array; its only faults are kills, shutdowns and power cuts.
 
-use super::{LayeredMaker, Shape, Why, other};
+use super::{LayeredMaker, StackParameters, SubjectError, other};
 use crate::simulator::{
     layer::sequenced,
     scenario::{Misfortune, Scenario},
@@ -14,10 +14,10 @@ use engine::{
 use std::rc::Rc;
 
 /// The parameters of a stack on a single drive, which has no UUID to derive them from.
-fn shape_of(geometry: &Geometry) -> Shape {
+fn shape_of(geometry: &Geometry) -> StackParameters {
     let mut seed = [0; 16];
     seed[..8].copy_from_slice(&(geometry.zone_capacity_blocks << 32 | geometry.zones as u64).to_le_bytes());
-    Shape::of(&seed)
+    StackParameters::of(&seed)
 }
 
 /// Zones of a drive in addition to those of a member of an array.
@@ -90,7 +90,7 @@ impl ZonedDevice for Single {
 
 impl Subject for Single {
     fn attach(&self, _: usize, _: Drive) -> Work<()> {
-        Box::pin(async { Err(Why::Other("there is no array".into())) })
+        Box::pin(async { Err(SubjectError::Other("there is no array".into())) })
     }
 
     fn rebuild(&self) -> Work<u64> {
@@ -98,7 +98,7 @@ impl Subject for Single {
     }
 
     fn fail(&self, _: usize) -> Work<()> {
-        Box::pin(async { Err(Why::Other("there is no array".into())) })
+        Box::pin(async { Err(SubjectError::Other("there is no array".into())) })
     }
 
     fn members(&self) -> Vec<(MemberState, String)> {

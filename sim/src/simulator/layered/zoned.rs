@@ -4,7 +4,7 @@
 //! zeros. A reset discards the range; it is recorded in the state block first, so that the next process completes an
 //! interrupted one. A finish is recorded when all earlier writes are durable. Writes complete in order.
 
-use super::{Why, other};
+use super::{SubjectError, other};
 use engine::{
     buf::{BLOCK, Buf, BufMut},
     device::{Command, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones},
@@ -60,7 +60,7 @@ impl Turn {
     }
 }
 
-struct Inner {
+struct VolumeZonesInner {
     volume: Volume,
     geometry: Geometry,
     table: RefCell<ZoneTable>,
@@ -68,18 +68,18 @@ struct Inner {
 }
 
 /// The zones of a volume.
-pub(super) struct Zoned {
+pub(super) struct VolumeZones {
     runtime: Runtime,
     slots: Rc<Slots>,
-    inner: Rc<Inner>,
+    inner: Rc<VolumeZonesInner>,
 }
 
-impl Zoned {
+impl VolumeZones {
     /// Presents a volume as zones, and completes interrupted resets.
-    pub(super) async fn open(runtime: &Runtime, volume: Volume) -> Result<Zoned, Why> {
+    pub(super) async fn open(runtime: &Runtime, volume: Volume) -> Result<VolumeZones, SubjectError> {
         let capacity = (volume.blocks().saturating_sub(ZONES as u64) / ZONES as u64).min(MOST_BLOCKS);
         if capacity == 0 {
-            return Err(Why::Other("the volume is too small to be shown as zones".into()));
+            return Err(SubjectError::Other("the volume is too small to be shown as zones".into()));
         }
         let geometry = Geometry {
             zones: ZONES,
@@ -95,16 +95,16 @@ impl Zoned {
         };
         let table = RefCell::new(ZoneTable::new(&geometry));
         let turns = (0..ZONES).map(|_| Turn::default()).collect();
-        let inner = Inner { volume, geometry, table, turns };
+        let inner = VolumeZonesInner { volume, geometry, table, turns };
         for zone in 0..ZONES {
             inner.find(zone).await.map_err(other)?;
         }
         inner.volume.audit().await.map_err(other)?;
-        Ok(Zoned { runtime: runtime.clone(), slots: Rc::default(), inner: Rc::new(inner) })
+        Ok(VolumeZones { runtime: runtime.clone(), slots: Rc::default(), inner: Rc::new(inner) })
     }
 }
 
-impl Inner {
+impl VolumeZonesInner {
     /// The first block of a zone in the volume.
     fn start(&self, zone: u32) -> u64 {
         ZONES as u64 + zone as u64 * self.geometry.zone_capacity_blocks
@@ -189,7 +189,7 @@ impl Inner {
     }
 }
 
-impl Zoned {
+impl VolumeZones {
     /// Checks a command against the zone table; returns the operation to carry out.
     fn accept(&self, command: Command) -> Result<Job, Status> {
         let inner = &self.inner;
@@ -236,7 +236,7 @@ enum Job {
     Nothing(Vec<ZoneInfo>),
 }
 
-impl Inner {
+impl VolumeZonesInner {
     async fn carry_out(&self, job: Job) -> Done {
         let result = match job {
             Job::Read(at, data) => {
@@ -260,7 +260,7 @@ impl Inner {
     }
 }
 
-impl ZonedDevice for Zoned {
+impl ZonedDevice for VolumeZones {
     fn geometry(&self) -> &Geometry {
         &self.inner.geometry
     }

@@ -10,21 +10,21 @@ pub mod scenario;
 mod stack;
 pub mod world;
 
-pub use super::layer::Over;
+pub use super::layer::DeviceBelow;
 
 use super::{
     layer,
     runner::{failure_of, quietly},
-    world::Tracing,
+    world::TraceMode,
 };
 use emu::rng::Rng;
-use scenario::Scenario;
+use scenario::NamespaceScenario;
 use std::ops::Range;
-use world::World;
+use world::NamespaceWorld;
 
 /// Counters of runs, to show that they reach the relevant cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct NamespaceCounts {
     pub namespaces: u64,
     /// Additions, resizes and removals of namespaces at runtime.
     pub reshapes: u64,
@@ -43,8 +43,8 @@ pub struct Counts {
     pub most_spares: u64,
 }
 
-impl Counts {
-    pub fn add(&mut self, other: &Counts) {
+impl NamespaceCounts {
+    pub fn add(&mut self, other: &NamespaceCounts) {
         self.namespaces += other.namespaces;
         self.reshapes += other.reshapes;
         self.operations += other.operations;
@@ -60,33 +60,33 @@ impl Counts {
 }
 
 /// Result of one seed.
-pub type Outcome = layer::Outcome<Counts>;
+pub type NamespaceOutcome = layer::LayerOutcome<NamespaceCounts>;
 
 /// Result of many seeds.
-pub type Summary = layer::Summary<Counts>;
+pub type NamespaceSummary = layer::LayerSummary<NamespaceCounts>;
 
 /// Plays one seed.
-pub fn run_seed(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
+pub fn run_seed(over: Option<DeviceBelow>, seed: u64, tracing: TraceMode) -> NamespaceOutcome {
     let mut rng = Rng::new(seed);
-    let scenario = Scenario::draw(&mut rng, over);
+    let scenario = NamespaceScenario::draw(&mut rng, over);
     let over = scenario.over;
-    let mut world = World::new(scenario, rng, tracing);
+    let mut world = NamespaceWorld::new(scenario, rng, tracing);
     let failure = failure_of(|| world.run());
-    Outcome { seed, over, counts: world.counts(), failure, trace: world.trace_lines() }
+    NamespaceOutcome { seed, over, counts: world.counts(), failure, trace: world.trace_lines() }
 }
 
 /// Plays a seed again to get its trace.
-pub fn replay(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
+pub fn replay(over: Option<DeviceBelow>, seed: u64, tracing: TraceMode) -> NamespaceOutcome {
     quietly(|| run_seed(over, seed, tracing))
 }
 
 /// Plays all `seeds` on `jobs` threads. `finished` is called after each.
 pub fn run_seeds(
-    over: Option<Over>,
+    over: Option<DeviceBelow>,
     seeds: Range<u64>,
     jobs: usize,
     finished: &(dyn Fn() + Sync),
-) -> Summary {
-    let play = |seed| run_seed(over, seed, Tracing::Off);
-    layer::run_seeds(&play, Counts::add, seeds, jobs, finished)
+) -> NamespaceSummary {
+    let play = |seed| run_seed(over, seed, TraceMode::Off);
+    layer::run_seeds(&play, NamespaceCounts::add, seeds, jobs, finished)
 }

@@ -12,21 +12,21 @@ use engine::{
 
 /// A command that changes a zone and has not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum NamespaceChange {
     Finish,
     Reset,
 }
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum NamespaceEnd {
     PowerCut,
     Kill,
 }
 
 /// One zone of a namespace.
 #[derive(Clone, Debug)]
-pub struct Zone {
+pub struct NamespaceZone {
     /// Identifies the zone in the stamps of its blocks.
     mark: u32,
     capacity: u64,
@@ -38,14 +38,14 @@ pub struct Zone {
     pub finished: Option<u64>,
     /// A write has failed: the zone is only read until the next recovery.
     pub failed: bool,
-    pub change: Option<Change>,
+    pub change: Option<NamespaceChange>,
     /// Number of submitted resets.
     pub epoch: u64,
 }
 
-impl Zone {
-    pub fn new(mark: u32, capacity: u64) -> Zone {
-        Zone {
+impl NamespaceZone {
+    pub fn new(mark: u32, capacity: u64) -> NamespaceZone {
+        NamespaceZone {
             mark,
             capacity,
             stamps: Vec::new(),
@@ -70,7 +70,7 @@ impl Zone {
 
     /// Number of completed blocks; 0 while a reset is in flight.
     pub fn promised(&self) -> u64 {
-        if self.change == Some(Change::Reset) { 0 } else { self.completed }
+        if self.change == Some(NamespaceChange::Reset) { 0 } else { self.completed }
     }
 
     /// Whether the zone can be written.
@@ -100,11 +100,11 @@ impl Zone {
     /// A finish or reset has completed.
     pub fn changed(&mut self) {
         match self.change.take() {
-            Some(Change::Finish) => {
+            Some(NamespaceChange::Finish) => {
                 (self.completed, self.safe) = (self.submitted(), self.submitted());
                 self.finished = Some(self.submitted());
             }
-            Some(Change::Reset) => self.clear(),
+            Some(NamespaceChange::Reset) => self.clear(),
             None => (),
         }
     }
@@ -152,7 +152,7 @@ impl Zone {
     /// Description of the violation.
     pub fn recovered(
         &mut self,
-        end: End,
+        end: NamespaceEnd,
         volatile: bool,
         info: &ZoneInfo,
         data: &[u8],
@@ -160,7 +160,7 @@ impl Zone {
         let change = self.change.take();
         self.failed = false;
         let empty = info.state == ZoneState::Empty;
-        if change == Some(Change::Reset) && empty {
+        if change == Some(NamespaceChange::Reset) && empty {
             self.clear();
             return self.check(0, 0, true, data);
         }
@@ -171,13 +171,13 @@ impl Zone {
                 false => Err(format!("a finished zone is {info:?}: {self:?}")),
             };
         }
-        if change == Some(Change::Finish) && full {
+        if change == Some(NamespaceChange::Finish) && full {
             self.finished = Some(self.submitted());
             (self.completed, self.safe) = (self.submitted(), self.submitted());
             return self.check(0, self.submitted(), true, data);
         }
         let wp = if full { self.capacity } else { info.wp_blocks };
-        let floor = if volatile && end == End::PowerCut { self.safe } else { self.completed };
+        let floor = if volatile && end == NamespaceEnd::PowerCut { self.safe } else { self.completed };
         if wp < floor || wp > self.submitted() || empty != (wp == 0) {
             return Err(format!("the zone is {info:?}, promised were {floor} blocks: {self:?}"));
         }
@@ -197,8 +197,8 @@ mod tests {
         ZoneInfo { zone: ZoneIndex(0), state, wp_blocks, capacity_blocks: 4, zrwa: false }
     }
 
-    fn written() -> (Zone, Vec<u8>) {
-        let mut zone = Zone::new(3, 4);
+    fn written() -> (NamespaceZone, Vec<u8>) {
+        let mut zone = NamespaceZone::new(3, 4);
         let mut bytes = zone.write(1, 2);
         zone.wrote(2, true);
         bytes.extend(zone.write(2, 1));
@@ -210,12 +210,12 @@ mod tests {
     #[test]
     fn namespace_oracle_allows_loss_of_unsafe_data_only() {
         for (end, volatile, wp, right) in [
-            (End::PowerCut, true, 3, true),
-            (End::PowerCut, true, 2, true),
-            (End::PowerCut, true, 1, false),
-            (End::PowerCut, false, 2, false),
-            (End::Kill, true, 2, false),
-            (End::Kill, true, 3, true),
+            (NamespaceEnd::PowerCut, true, 3, true),
+            (NamespaceEnd::PowerCut, true, 2, true),
+            (NamespaceEnd::PowerCut, true, 1, false),
+            (NamespaceEnd::PowerCut, false, 2, false),
+            (NamespaceEnd::Kill, true, 2, false),
+            (NamespaceEnd::Kill, true, 3, true),
         ] {
             let (mut zone, mut bytes) = written();
             bytes[wp as usize * BLOCK..].fill(0);
@@ -224,7 +224,7 @@ mod tests {
         }
         let (mut zone, bytes) = written();
         // There is data above the write pointer.
-        assert!(zone.recovered(End::PowerCut, true, &info(ZoneState::Closed, 2), &bytes).is_err());
+        assert!(zone.recovered(NamespaceEnd::PowerCut, true, &info(ZoneState::Closed, 2), &bytes).is_err());
     }
 
     #[test]
@@ -232,27 +232,31 @@ mod tests {
         let (zone, bytes) = written();
         assert!(zone.check_own(0, &bytes).is_ok());
         assert!(zone.check_own(1, &bytes).is_err());
-        assert!(Zone::new(4, 4).check_own(0, &bytes).is_err());
-        assert!(Zone::new(3, 4).check_own(0, &bytes).is_ok());
+        assert!(NamespaceZone::new(4, 4).check_own(0, &bytes).is_err());
+        assert!(NamespaceZone::new(3, 4).check_own(0, &bytes).is_ok());
     }
 
     #[test]
     fn namespace_oracle_accepts_interrupted_change_done_or_undone() {
         let (zone, bytes) = written();
         for (change, state, right) in [
-            (Change::Reset, ZoneState::Empty, false),
-            (Change::Reset, ZoneState::Closed, true),
-            (Change::Finish, ZoneState::Full, true),
-            (Change::Finish, ZoneState::Closed, true),
-            (Change::Finish, ZoneState::Empty, false),
+            (NamespaceChange::Reset, ZoneState::Empty, false),
+            (NamespaceChange::Reset, ZoneState::Closed, true),
+            (NamespaceChange::Finish, ZoneState::Full, true),
+            (NamespaceChange::Finish, ZoneState::Closed, true),
+            (NamespaceChange::Finish, ZoneState::Empty, false),
         ] {
             let mut zone = zone.clone();
             zone.change = Some(change);
-            let result = zone.recovered(End::PowerCut, true, &info(state, 3), &bytes);
+            let result = zone.recovered(NamespaceEnd::PowerCut, true, &info(state, 3), &bytes);
             assert_eq!(result.is_ok(), right, "{change:?} {state:?}: {result:?}");
         }
         let mut reset = zone.clone();
-        reset.change = Some(Change::Reset);
-        assert!(reset.recovered(End::PowerCut, true, &info(ZoneState::Empty, 0), &[0; 4 * BLOCK]).is_ok());
+        reset.change = Some(NamespaceChange::Reset);
+        assert!(
+            reset
+                .recovered(NamespaceEnd::PowerCut, true, &info(ZoneState::Empty, 0), &[0; 4 * BLOCK])
+                .is_ok()
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Parameters drawn from a seed: the device, the namespaces, their load, and the ends of processes.
 
-use super::Over;
+use super::DeviceBelow;
 use emu::rng::Rng;
 use engine::{
     device::Geometry,
@@ -9,8 +9,8 @@ use engine::{
 };
 
 #[derive(Clone, Debug)]
-pub struct Scenario {
-    pub over: Over,
+pub struct NamespaceScenario {
+    pub over: DeviceBelow,
     pub members: usize,
     pub drive: Geometry,
     pub chunk_blocks: u64,
@@ -44,24 +44,24 @@ pub struct Scenario {
     pub kill_percent: u64,
 }
 
-impl Scenario {
+impl NamespaceScenario {
     /// Draws a scenario.
-    pub fn draw(rng: &mut Rng, over: Option<Over>) -> Scenario {
+    pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> NamespaceScenario {
         let drawn = match rng.below(6) {
-            0..4 => Over::Drive,
+            0..4 => DeviceBelow::Drive,
             kind => {
                 let policy = Policy::ALL[(kind as usize + rng.below(3) as usize) % Policy::ALL.len()];
-                Over::array(policy, 1, rng)
+                DeviceBelow::array(policy, 1, rng)
             }
         };
         let over = over.unwrap_or(drawn);
-        let single = over == Over::Drive;
+        let single = over == DeviceBelow::Drive;
         let members = if single { 1 } else { 3 + rng.below(2) as usize };
         let chunk_blocks = 2 << rng.below(2);
         let stripe = chunk_blocks * (members as u64 - 1).max(1);
         let weight = |rng: &mut Rng| 1 << rng.below(4);
         let vzone_zones = 1 + rng.below(if single { 8 } else { 4 }) as u32;
-        let mut scenario = Scenario {
+        let mut scenario = NamespaceScenario {
             over,
             members,
             drive: if single {

@@ -1,13 +1,13 @@
 //! Sets up namespaces on a bare drive or an array, and reads whole zones of them.
 
-use super::{Over, scenario::Scenario};
+use super::{DeviceBelow, scenario::NamespaceScenario};
 use crate::simulator::layer::sequenced;
 use engine::{
     array::{Array, Drive},
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice},
     runtime::Runtime,
-    vzone::{Behaviour, Namespace, Namespaces},
+    vzone::{Namespace, NamespaceOptions, Namespaces},
     zone::{Lba, ZoneIndex, ZoneInfo},
 };
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 /// Prepares new drives for namespaces.
 pub(super) async fn create(
     runtime: Runtime,
-    scenario: Scenario,
+    scenario: NamespaceScenario,
     drives: Vec<Drive>,
     uuid: [u8; 16],
 ) -> Result<(), String> {
@@ -27,13 +27,15 @@ pub(super) async fn create(
 /// Opens the namespaces on these drives.
 pub(super) async fn bring_up(
     runtime: Runtime,
-    over: Over,
+    over: DeviceBelow,
     drives: Vec<Drive>,
-    behaviour: Behaviour,
+    behaviour: NamespaceOptions,
 ) -> Result<Namespaces, String> {
     let device: Rc<dyn ZonedDevice> = match over {
-        Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { .. } => Rc::new(Array::assemble(&runtime, drives).await.map_err(|e| e.to_string())?),
+        DeviceBelow::Drive => sequenced(&runtime, &drives)?,
+        DeviceBelow::Array { .. } => {
+            Rc::new(Array::assemble(&runtime, drives).await.map_err(|e| e.to_string())?)
+        }
     };
     Namespaces::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
 }

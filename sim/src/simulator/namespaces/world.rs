@@ -5,15 +5,15 @@
 mod load;
 
 use super::{
-    Counts, Over,
-    oracle::{End, Zone},
-    scenario::Scenario,
+    DeviceBelow, NamespaceCounts,
+    oracle::{NamespaceEnd, NamespaceZone},
+    scenario::NamespaceScenario,
     stack::{bring_up, create, show},
 };
 use crate::simulator::{
-    hidden::{Wanted, ask, attach, flip},
-    wire::{Bay, Wire},
-    world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
+    command_queue::{Bay, CommandQueue},
+    hidden::{HiddenLayer, ask, attach, flip},
+    world::{Failure, Pending, TOO_MANY_EVENTS, Trace, TraceMode},
 };
 use emu::{
     rng::Rng,
@@ -23,9 +23,9 @@ use engine::{
     array::Drive,
     device::ZonedDevice,
     runtime::{MOST_WORK, Runtime},
-    vzone::{Behaviour, Namespace, Namespaces, VzoneError},
+    vzone::{Namespace, NamespaceOptions, Namespaces, VzoneError},
 };
-use load::{Kind, Limited, Op, Reshape};
+use load::{NamespaceOp, NamespaceOpKind, Reshape, TenantQos};
 use std::{cell::Cell, future::Future, rc::Rc};
 
 /// Most events of a recovery that is interrupted.
@@ -42,10 +42,10 @@ const MOST_TENANTS: usize = 14;
 const MOST_ZONES: u32 = 16;
 
 /// The simulated world; see the module documentation.
-pub struct World {
-    scenario: Scenario,
+pub struct NamespaceWorld {
+    scenario: NamespaceScenario,
     rng: Rng,
-    wire: Rc<Wire>,
+    command_queue: Rc<CommandQueue>,
     runtime: Runtime,
     clock: Rc<Cell<u64>>,
     bays: Vec<Bay>,
@@ -54,11 +54,11 @@ pub struct World {
     /// The running namespaces, and the handle of each tenant's namespace; `None` for a tenant without one.
     up: Option<(Namespaces, Vec<Option<Namespace>>)>,
     /// By tenant and zone, including zones that the tenant no longer has.
-    zones: Vec<Vec<Zone>>,
+    zones: Vec<Vec<NamespaceZone>>,
     names: Vec<String>,
     /// Number of zones of each tenant; `None` without a namespace.
     sizes: Vec<Option<u32>>,
-    limits: Vec<Limited>,
+    limits: Vec<TenantQos>,
     /// A change of namespaces that may have taken effect, and its result while that is outstanding.
     reshape: Option<Reshape>,
     reshaping: Option<Pending<Result<(), VzoneError>, String>>,
@@ -66,10 +66,10 @@ pub struct World {
     limiting: Option<(usize, Pending<(), String>)>,
     /// Whether each tenant submits operations now.
     busy: Vec<bool>,
-    ops: Vec<Op>,
+    ops: Vec<NamespaceOp>,
     writes: u64,
-    end: End,
-    counts: Counts,
+    end: NamespaceEnd,
+    counts: NamespaceCounts,
     trace: Trace,
     /// Commands of the drive fail occasionally.
     failing: bool,
@@ -78,7 +78,7 @@ pub struct World {
     forks_left: u64,
 }
 
-impl Drop for World {
+impl Drop for NamespaceWorld {
     /// Tasks hold the executor that holds them.
     fn drop(&mut self) {
         self.runtime.clear();
@@ -89,10 +89,10 @@ fn is_pending<T>(pending: &Pending<T, String>) -> bool {
     pending.borrow().is_none()
 }
 
-impl World {
+impl NamespaceWorld {
     /// A world with new drives and without namespaces.
-    pub fn new(scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World {
-        let wire = Rc::new(Wire::default());
+    pub fn new(scenario: NamespaceScenario, mut rng: Rng, tracing: TraceMode) -> NamespaceWorld {
+        let command_queue = Rc::new(CommandQueue::default());
         let mut bays = Vec::new();
         for _ in 0..scenario.members {
             let mut ssd = Ssd::in_memory(&scenario.drive);
@@ -102,12 +102,12 @@ impl World {
             if scenario.fua_stands_alone {
                 ssd.let_fua_stand_alone();
             }
-            bays.push(wire.insert(ssd));
+            bays.push(command_queue.insert(ssd));
         }
-        World {
+        NamespaceWorld {
             runtime: Runtime::seeded(rng.next_u64()),
             rng,
-            wire,
+            command_queue,
             clock: Rc::new(Cell::new(1_000_000)),
             bays,
             lost: None,
@@ -122,8 +122,8 @@ impl World {
             busy: Vec::new(),
             ops: Vec::new(),
             writes: 0,
-            end: End::Kill,
-            counts: Counts::default(),
+            end: NamespaceEnd::Kill,
+            counts: NamespaceCounts::default(),
             trace: Trace::new(tracing),
             failing: false,
             ready: false,
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> NamespaceCounts {
         self.counts
     }
 
@@ -182,7 +182,7 @@ impl World {
         }
         self.drain()?;
         // At the end, so that the life before it does not change.
-        if self.scenario.over == Over::Drive && self.rng.chance(1, 2) {
+        if self.scenario.over == DeviceBelow::Drive && self.rng.chance(1, 2) {
             self.fail_now_and_then()
         } else {
             Ok(())
@@ -242,7 +242,7 @@ impl World {
     fn expect_tenant(&mut self, name: String) -> usize {
         self.names.push(name);
         self.sizes.push(None);
-        self.limits.push(Limited::default());
+        self.limits.push(TenantQos::default());
         self.zones.push(Vec::new());
         self.busy.push(true);
         self.names.len() - 1
@@ -255,7 +255,8 @@ impl World {
         let capacity = namespaces.zone_capacity_blocks();
         let known = self.zones[tenant].len() as u32;
         let mark = |zone: u32| MOST_ZONES * (tenant as u32 + 1) + zone;
-        self.zones[tenant].extend((known..zones.unwrap_or(0)).map(|zone| Zone::new(mark(zone), capacity)));
+        self.zones[tenant]
+            .extend((known..zones.unwrap_or(0)).map(|zone| NamespaceZone::new(mark(zone), capacity)));
     }
 
     /// Updates the handles of the existing namespaces.
@@ -274,7 +275,10 @@ impl World {
     fn drives(&self) -> Vec<Drive> {
         let there = self.bays.iter().enumerate().filter(|(member, _)| self.lost != Some(*member));
         there
-            .map(|(_, bay)| Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(*bay)) })
+            .map(|(_, bay)| Drive {
+                name: format!("drive{bay}"),
+                device: Rc::new(self.command_queue.drive(*bay)),
+            })
             .collect()
     }
 
@@ -295,7 +299,7 @@ impl World {
 
     /// Executes one event; `false` if no event is possible. `working` lets the load submit operations.
     fn event(&mut self, working: bool) -> Result<bool, Failure> {
-        let (queued, executed) = (self.wire.queued(), self.wire.executed());
+        let (queued, executed) = (self.command_queue.queued(), self.command_queue.executed());
         let wanted = working && self.up.is_some() && self.ops.len() < self.scenario.queue_depth;
         let possible = [queued > 0, executed > 0, self.ready, wanted, self.up.is_some()];
         let weights: Vec<u64> =
@@ -303,20 +307,20 @@ impl World {
         if weights.iter().all(|weight| *weight == 0) {
             return Ok(false);
         }
-        self.wire.tick();
+        self.command_queue.tick();
         self.clock.set(self.clock.get() + self.rng.below(40));
         self.trace.event += 1;
         let kind = self.rng.weighted(&weights);
         match kind {
             0 => {
                 let index = if self.scenario.in_order { 0 } else { self.rng.below(queued as u64) as usize };
-                if let Some(event) = self.wire.execute(index, self.trace.on()) {
+                if let Some(event) = self.command_queue.execute(index, self.trace.on()) {
                     self.trace.note(|| format!("drive{} does {}", event.bay, event.what));
                 }
             }
             1 => {
                 let index = self.rng.below(executed as u64) as usize;
-                self.wire.deliver(index);
+                self.command_queue.deliver(index);
                 self.ready = true;
             }
             2 => self.ready = self.runtime.step(),
@@ -354,7 +358,7 @@ impl World {
     }
 
     fn hang(&self) -> Failure {
-        let ops: Vec<Kind> = self.ops.iter().map(|op| op.kind).collect();
+        let ops: Vec<NamespaceOpKind> = self.ops.iter().map(|op| op.kind).collect();
         Failure(format!("this never completes: {ops:?}"))
     }
 
@@ -371,7 +375,7 @@ impl World {
         Err(Failure(format!("still not done after {TOO_MANY_EVENTS} events")))
     }
 
-    /// As [`World::wait`], in order and without delays.
+    /// As [`NamespaceWorld::wait`], in order and without delays.
     fn wait_in_order<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
         for _ in 0..TOO_MANY_EVENTS {
             self.runtime.run();
@@ -379,10 +383,10 @@ impl World {
                 self.ready = true;
                 return Ok(result);
             }
-            if self.wire.queued() == 0 && self.wire.executed() == 0 {
+            if self.command_queue.queued() == 0 && self.command_queue.executed() == 0 {
                 return Err(self.hang());
             }
-            self.wire.run_all();
+            self.command_queue.run_all();
         }
         Err(self.hang())
     }
@@ -417,28 +421,30 @@ impl World {
             self.trace.note(|| "the process is killed".into());
             self.counts.kills += 1;
             self.end_process();
-            self.wire.kill(&mut self.rng);
+            self.command_queue.kill(&mut self.rng);
             return Ok(());
         }
         self.cut_power()
     }
 
     fn cut_power(&mut self) -> Result<(), Failure> {
-        let queued = self.wire.queued();
+        let queued = self.command_queue.queued();
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
         self.trace.note(|| format!("power cut with {queued} commands in flight; caches lost: {cache_lost}"));
         self.counts.power_cuts += 1;
-        self.end = End::PowerCut;
+        self.end = NamespaceEnd::PowerCut;
         self.end_process();
         let cut = Cut { cache_lost, zrwa_lost: false };
-        self.wire.power_cut(&mut self.rng, |_| cut).map_err(|error| Failure(format!("power cut: {error}")))
+        self.command_queue
+            .power_cut(&mut self.rng, |_| cut)
+            .map_err(|error| Failure(format!("power cut: {error}")))
     }
 
     /// Opens the namespaces again; in `cut_percent` of the attempts the power is cut meanwhile.
     fn recover(&mut self, cut_percent: u64) -> Result<(), Failure> {
         loop {
             let clock = self.clock.clone();
-            let behaviour = Behaviour {
+            let behaviour = NamespaceOptions {
                 clock: Rc::new(move || clock.get()),
                 patience_us: self.scenario.patience_us,
                 admission: true,
@@ -502,19 +508,20 @@ impl World {
                 result.map_err(|why| Failure(format!("zone {index} of tenant {tenant}: {why}")))?;
             }
         }
-        self.end = End::Kill;
+        self.end = NamespaceEnd::Kill;
         Ok(())
     }
 
     /// A copy of the world with the same drives, oracle and commands in flight; nothing runs in it.
-    fn copy(&mut self) -> Result<World, Failure> {
-        let wire = self.wire.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
+    fn copy(&mut self) -> Result<NamespaceWorld, Failure> {
+        let command_queue =
+            self.command_queue.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
         let mut rng = self.rng.fork();
-        Ok(World {
+        Ok(NamespaceWorld {
             runtime: Runtime::seeded(rng.next_u64()),
             rng,
             scenario: self.scenario.clone(),
-            wire: Rc::new(wire),
+            command_queue: Rc::new(command_queue),
             clock: Rc::new(Cell::new(self.clock.get())),
             bays: self.bays.clone(),
             lost: self.lost,
@@ -530,7 +537,7 @@ impl World {
             ops: Vec::new(),
             writes: self.writes,
             end: self.end,
-            counts: Counts::default(),
+            counts: NamespaceCounts::default(),
             trace: self.trace.copy(),
             failing: false,
             ready: false,
@@ -562,7 +569,7 @@ impl World {
         }
         self.drain()?;
         self.cut_power()?;
-        if let Some(flipped) = flip(&self.wire, &self.bays, rng) {
+        if let Some(flipped) = flip(&self.command_queue, &self.bays, rng) {
             self.trace.note(|| flipped.clone());
             let judged = self.recover(0).and_then(|()| self.judge());
             return judged.map_err(|failure| Failure(format!("{flipped}: {}", failure.0)));
@@ -576,15 +583,15 @@ impl World {
         let members = self.scenario.members;
         if rng.chance(2, 3) {
             let member = rng.below(members as u64) as usize;
-            let bay = self.wire.insert(Ssd::in_memory(&self.scenario.drive));
-            let new = Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) };
+            let bay = self.command_queue.insert(Ssd::in_memory(&self.scenario.drive));
+            let new = Drive { name: format!("drive{bay}"), device: Rc::new(self.command_queue.drive(bay)) };
             self.lost = Some(member);
             let attached = self.start(attach(self.runtime.clone(), (self.drives(), None), member, new));
             self.lost = None;
             self.wait_in_order(&attached)?.map_err(Failure)?;
             self.bays[member] = bay;
             self.end_process();
-            self.wire.kill(&mut self.rng);
+            self.command_queue.kill(&mut self.rng);
         }
         let mut drives = self.drives();
         for _ in 0..1 + rng.below(2) {
@@ -592,7 +599,7 @@ impl World {
         }
         self.counts.member_losses += 1;
         let names: Vec<String> = drives.iter().map(|drive| drive.name.clone()).collect();
-        let asked = self.start(ask(self.runtime.clone(), drives, None, Wanted::Namespaces));
+        let asked = self.start(ask(self.runtime.clone(), drives, None, HiddenLayer::Namespaces));
         let asked = self.wait_in_order(&asked)?;
         asked.map_err(|why| Failure(format!("with {names:?}: {why}")))
     }

@@ -2,7 +2,7 @@
 //! steps later, compressed or not.
 
 use emu::rng::Rng;
-use engine::volume::{Crew, Packer, Packing, Taken};
+use engine::volume::{CompressionJob, CompressionWorkers, PendingJob, PieceEncoder};
 use std::{cell::RefCell, future::poll_fn, rc::Rc, task::Poll};
 
 /// Most steps until the result is returned.
@@ -10,7 +10,7 @@ const MOST_STEPS: u64 = 40;
 
 pub(super) struct Helpers {
     rng: RefCell<Rng>,
-    packer: Rc<RefCell<Packer>>,
+    packer: Rc<RefCell<PieceEncoder>>,
 }
 
 impl Helpers {
@@ -19,8 +19,8 @@ impl Helpers {
     }
 }
 
-impl Crew for Helpers {
-    fn take(&self, mut packing: Packing) -> Result<Taken, Packing> {
+impl CompressionWorkers for Helpers {
+    fn take(&self, mut packing: CompressionJob) -> Result<PendingJob, CompressionJob> {
         let mut rng = self.rng.borrow_mut();
         if rng.chance(1, 5) {
             return Err(packing);

@@ -10,22 +10,22 @@ pub mod scenario;
 mod stack;
 pub mod world;
 
-pub use super::layer::Over;
-pub(super) use stack::Noted;
+pub use super::layer::DeviceBelow;
+pub(super) use stack::RecordingArray;
 
 use super::{
     layer,
     runner::{failure_of, quietly},
-    world::Tracing,
+    world::TraceMode,
 };
 use emu::rng::Rng;
-use scenario::Scenario;
+use scenario::VolumeScenario;
 use std::ops::Range;
-use world::World;
+use world::VolumeWorld;
 
 /// Counters of runs, to show that they reach the relevant cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct VolumeCounts {
     pub operations: u64,
     /// Power cuts and kills, including those of copies of the world.
     pub power_cuts: u64,
@@ -45,8 +45,8 @@ pub struct Counts {
     pub refusals: u64,
 }
 
-impl Counts {
-    pub fn add(&mut self, other: &Counts) {
+impl VolumeCounts {
+    pub fn add(&mut self, other: &VolumeCounts) {
         self.operations += other.operations;
         self.power_cuts += other.power_cuts;
         self.kills += other.kills;
@@ -63,33 +63,33 @@ impl Counts {
 }
 
 /// Result of one seed.
-pub type Outcome = layer::Outcome<Counts>;
+pub type VolumeOutcome = layer::LayerOutcome<VolumeCounts>;
 
 /// Result of many seeds.
-pub type Summary = layer::Summary<Counts>;
+pub type VolumeSummary = layer::LayerSummary<VolumeCounts>;
 
 /// Plays one seed.
-pub fn run_seed(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
+pub fn run_seed(over: Option<DeviceBelow>, seed: u64, tracing: TraceMode) -> VolumeOutcome {
     let mut rng = Rng::new(seed);
-    let scenario = Scenario::draw(&mut rng, over);
+    let scenario = VolumeScenario::draw(&mut rng, over);
     let over = scenario.over;
-    let mut world = World::new(scenario, rng, tracing);
+    let mut world = VolumeWorld::new(scenario, rng, tracing);
     let failure = failure_of(|| world.run());
-    Outcome { seed, over, counts: world.counts(), failure, trace: world.trace_lines() }
+    VolumeOutcome { seed, over, counts: world.counts(), failure, trace: world.trace_lines() }
 }
 
 /// Plays a seed again to get its trace.
-pub fn replay(over: Option<Over>, seed: u64, tracing: Tracing) -> Outcome {
+pub fn replay(over: Option<DeviceBelow>, seed: u64, tracing: TraceMode) -> VolumeOutcome {
     quietly(|| run_seed(over, seed, tracing))
 }
 
 /// Plays all `seeds` on `jobs` threads. `finished` is called after each.
 pub fn run_seeds(
-    over: Option<Over>,
+    over: Option<DeviceBelow>,
     seeds: Range<u64>,
     jobs: usize,
     finished: &(dyn Fn() + Sync),
-) -> Summary {
-    let play = |seed| run_seed(over, seed, Tracing::Off);
-    layer::run_seeds(&play, Counts::add, seeds, jobs, finished)
+) -> VolumeSummary {
+    let play = |seed| run_seed(over, seed, TraceMode::Off);
+    layer::run_seeds(&play, VolumeCounts::add, seeds, jobs, finished)
 }

@@ -38,13 +38,13 @@ impl Version {
 
 /// How the process of a volume ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum VolumeEnd {
     PowerCut,
     Kill,
 }
 
 #[derive(Clone, Debug)]
-pub struct Oracle {
+pub struct VolumeOracle {
     blocks: Vec<Vec<Version>>,
     now: u64,
     writes: u64,
@@ -65,11 +65,11 @@ fn holds_write(block: u64, write: u64, bytes: &[u8]) -> bool {
     expected == bytes
 }
 
-impl Oracle {
+impl VolumeOracle {
     /// For a volume without writes.
-    pub fn new(blocks: u64) -> Oracle {
+    pub fn new(blocks: u64) -> VolumeOracle {
         let zeros = Version { write: 0, begun: 0, ended: Some(0), safe: true, refused: false };
-        Oracle { blocks: vec![vec![zeros]; blocks as usize], now: 1, writes: 0 }
+        VolumeOracle { blocks: vec![vec![zeros]; blocks as usize], now: 1, writes: 0 }
     }
 
     pub fn blocks(&self) -> u64 {
@@ -165,7 +165,7 @@ impl Oracle {
                 over.is_over(version) && over.ended.is_some_and(|ended| ended < begun)
             };
             let allowed = |version: &Version| !versions.iter().any(|other| over(other, version));
-            if !Oracle::holds(versions, block, bytes, allowed) {
+            if !VolumeOracle::holds(versions, block, bytes, allowed) {
                 return Err(self.complain(block, bytes, &format!("in a read of moment {begun}")));
             }
         }
@@ -176,19 +176,20 @@ impl Oracle {
     ///
     /// # Errors
     /// The first wrong block.
-    pub fn recovered(&mut self, end: End, data: &[u8]) -> Result<(), String> {
+    pub fn recovered(&mut self, end: VolumeEnd, data: &[u8]) -> Result<(), String> {
         for (block, bytes) in (0..).zip(data.chunks_exact(BLOCK)) {
             let versions = &self.blocks[block as usize];
-            let over =
-                |over: &Version, version: &Version| over.is_over(version) && (over.safe || end == End::Kill);
+            let over = |over: &Version, version: &Version| {
+                over.is_over(version) && (over.safe || end == VolumeEnd::Kill)
+            };
             let allowed = |version: &Version| !versions.iter().any(|other| over(other, version));
-            if !Oracle::holds(versions, block, bytes, allowed) {
+            if !VolumeOracle::holds(versions, block, bytes, allowed) {
                 return Err(self.complain(block, bytes, &format!("after {end:?} and recovery")));
             }
         }
         for (block, bytes) in (0..).zip(data.chunks_exact(BLOCK)) {
             let versions = &mut self.blocks[block as usize];
-            versions.retain(|version| Oracle::holds(&[*version], block, bytes, |_| true));
+            versions.retain(|version| VolumeOracle::holds(&[*version], block, bytes, |_| true));
             versions.truncate(1);
             for version in versions {
                 (version.begun, version.ended) = (0, Some(0));
@@ -213,50 +214,50 @@ mod tests {
     }
 
     /// The writes that a block may hold after an end.
-    fn allowed(oracle: &Oracle, end: End) -> Vec<u64> {
+    fn allowed(oracle: &VolumeOracle, end: VolumeEnd) -> Vec<u64> {
         (0..9).filter(|write| oracle.clone().recovered(end, &content(*write)).is_ok()).collect()
     }
 
     #[test]
     fn volume_oracle_allows_old_data_until_write_safe() {
-        let mut oracle = Oracle::new(1);
+        let mut oracle = VolumeOracle::new(1);
         let (first, begun) = oracle.begin(0, 1, false);
-        assert_eq!(allowed(&oracle, End::Kill), [0, first]);
+        assert_eq!(allowed(&oracle, VolumeEnd::Kill), [0, first]);
         oracle.end(0, 1, begun, false);
-        assert_eq!(allowed(&oracle, End::PowerCut), [0, first]);
-        assert_eq!(allowed(&oracle, End::Kill), [first]);
+        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [0, first]);
+        assert_eq!(allowed(&oracle, VolumeEnd::Kill), [first]);
         let flush = oracle.tick();
         let (second, begun) = oracle.begin(0, 1, false);
         oracle.end(0, 1, begun, false);
         oracle.flushed(flush, false);
-        assert_eq!(allowed(&oracle, End::PowerCut), [first, second]);
+        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [first, second]);
         let (_, begun) = oracle.begin(0, 1, true);
         oracle.end(0, 1, begun, true);
-        assert_eq!(allowed(&oracle, End::PowerCut), [0]);
-        oracle.recovered(End::PowerCut, &content(0)).unwrap();
-        assert_eq!(allowed(&oracle, End::Kill), [0]);
+        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [0]);
+        oracle.recovered(VolumeEnd::PowerCut, &content(0)).unwrap();
+        assert_eq!(allowed(&oracle, VolumeEnd::Kill), [0]);
     }
 
     #[test]
     fn volume_oracle_allows_refused_write_until_overwritten() {
-        let mut oracle = Oracle::new(1);
+        let mut oracle = VolumeOracle::new(1);
         let (refused, begun) = oracle.begin(0, 1, false);
         oracle.refuse(0, 1, begun);
-        assert_eq!(allowed(&oracle, End::Kill), [0, refused]);
+        assert_eq!(allowed(&oracle, VolumeEnd::Kill), [0, refused]);
         let (second, begun) = oracle.begin(0, 1, false);
         oracle.end(0, 1, begun, true);
-        assert_eq!(allowed(&oracle, End::PowerCut), [second]);
+        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [second]);
     }
 
     #[test]
     fn volume_oracle_allows_overlapping_writes_in_any_order() {
-        let mut oracle = Oracle::new(1);
+        let mut oracle = VolumeOracle::new(1);
         let (first, one) = oracle.begin(0, 1, false);
         let (second, two) = oracle.begin(0, 1, false);
         let early = oracle.tick();
         oracle.end(0, 1, two, true);
         oracle.end(0, 1, one, true);
-        assert_eq!(allowed(&oracle, End::PowerCut), [first, second]);
+        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [first, second]);
         let late = oracle.tick();
         assert!(oracle.check_read(0, early, &content(0)).is_ok());
         assert!(oracle.check_read(0, late, &content(0)).is_err());

@@ -1,17 +1,17 @@
 //! Parameters drawn from a seed: the device below the volume, its load, and the ends of processes.
 
-use super::Over;
+use super::DeviceBelow;
 use emu::rng::Rng;
 use engine::{
     buf::BLOCK,
     device::Geometry,
     raid::policy::Policy,
-    volume::{Behaviour, Choice, Codec, Level, Unit},
+    volume::{Choice, Codec, Level, Unit, VolumeOptions},
 };
 
 /// Relative rates of the kinds of operations.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct VolumeLoad {
     pub write: u64,
     pub read: u64,
     pub discard: u64,
@@ -27,8 +27,8 @@ pub struct Load {
 }
 
 #[derive(Clone, Debug)]
-pub struct Scenario {
-    pub over: Over,
+pub struct VolumeScenario {
+    pub over: DeviceBelow,
     pub members: usize,
     pub drive: Geometry,
     pub chunk_blocks: u64,
@@ -37,7 +37,7 @@ pub struct Scenario {
     pub unwritten_fails: bool,
     /// On a bare drive, FUA covers only the write's own blocks.
     pub fua_stands_alone: bool,
-    pub behaviour: Behaviour,
+    pub behaviour: VolumeOptions,
     /// Codec of the volume most of the time; Zstandard uses compression workers.
     pub codec: Option<Codec>,
     /// Largest unit of blocks that are compressed together.
@@ -46,7 +46,7 @@ pub struct Scenario {
     pub size_percent: u64,
     /// The volume is filled before anything else.
     pub filled: bool,
-    pub load: Load,
+    pub load: VolumeLoad,
     /// Relative rates of the events: execution by a drive, completion, run of a task, submission of an operation.
     pub pace: [u64; 4],
     pub in_order: bool,
@@ -61,13 +61,13 @@ pub struct Scenario {
     pub fault_rarity: u64,
 }
 
-impl Scenario {
+impl VolumeScenario {
     /// Draws a scenario.
-    pub fn draw(rng: &mut Rng, over: Option<Over>) -> Scenario {
+    pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> VolumeScenario {
         let drawn = draw_over(rng);
         let over = over.unwrap_or(drawn);
-        let single = over == Over::Drive;
-        let parities = if let Over::Array { parities, .. } = over { parities } else { 0 };
+        let single = over == DeviceBelow::Drive;
+        let parities = if let DeviceBelow::Array { parities, .. } = over { parities } else { 0 };
         let members = if single { 1 } else { parities + 2 + rng.below(2) as usize };
         let chunk_blocks = 2 << rng.below(2);
         let stripe = chunk_blocks * (members - parities) as u64;
@@ -80,7 +80,7 @@ impl Scenario {
             over.draw_member(rng, chunk_blocks, (20..26, 8..13), 2 * 640 + 10)
         };
         let fua_stands_alone = single && rng.chance(1, 2);
-        let mut scenario = Scenario {
+        let mut scenario = VolumeScenario {
             over,
             members,
             drive,
@@ -88,7 +88,7 @@ impl Scenario {
             zone_size_blocks,
             unwritten_fails: rng.chance(1, 4),
             fua_stands_alone,
-            behaviour: Behaviour {
+            behaviour: VolumeOptions {
                 choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
                 apart: rng.chance(1, 4),
                 map_pages: Some(2 + rng.below(3) as usize),
@@ -176,11 +176,11 @@ fn draw_codec(rng: &mut Rng) -> Option<Codec> {
 }
 
 /// Draws the device below the volume.
-fn draw_over(rng: &mut Rng) -> Over {
+fn draw_over(rng: &mut Rng) -> DeviceBelow {
     match rng.below(8) {
-        0..4 => Over::Drive,
-        4 => Over::array(*rng.pick(&Policy::ALL), 2, rng),
-        kind => Over::array(Policy::ALL[kind as usize % Policy::ALL.len()], 1, rng),
+        0..4 => DeviceBelow::Drive,
+        4 => DeviceBelow::array(*rng.pick(&Policy::ALL), 2, rng),
+        kind => DeviceBelow::array(Policy::ALL[kind as usize % Policy::ALL.len()], 1, rng),
     }
 }
 
@@ -209,9 +209,9 @@ fn draw_drive(rng: &mut Rng, shape: u64) -> Geometry {
     }
 }
 
-fn draw_load(rng: &mut Rng, crosses: bool) -> Load {
+fn draw_load(rng: &mut Rng, crosses: bool) -> VolumeLoad {
     let rate = |rng: &mut Rng, on: u64, most: u64| if rng.chance(on, 100) { 1 + rng.below(most) } else { 0 };
-    Load {
+    VolumeLoad {
         write: 20 + rng.below(40),
         read: rate(rng, 60, 20),
         discard: rate(rng, 60, 12),

@@ -1,36 +1,39 @@
 //! Sets up the device below a volume: a bare drive behind a sequencer, or an array with a tails file.
 
-use super::{Over, scenario::Scenario};
+use super::{DeviceBelow, scenario::VolumeScenario};
 use crate::simulator::layer::sequenced;
 use engine::{
     array::{Array, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{self, Behaviour, Plan, Volume},
+    volume::{self, Plan, Volume, VolumeOptions},
     zone::Lba,
 };
 use std::{cell::RefCell, rc::Rc};
 
 /// An array that records its tails for the next process, before any completion is reported.
-pub(in crate::simulator) struct Noted {
+pub(in crate::simulator) struct RecordingArray {
     array: Array,
     runtime: Runtime,
     slots: Rc<Slots>,
     tails: Rc<RefCell<Tails>>,
 }
 
-impl Noted {
+impl RecordingArray {
     /// An array without recorded tails, and the tails that it will record.
-    pub(in crate::simulator) fn over(runtime: &Runtime, array: Array) -> (Noted, Rc<RefCell<Tails>>) {
+    pub(in crate::simulator) fn over(
+        runtime: &Runtime,
+        array: Array,
+    ) -> (RecordingArray, Rc<RefCell<Tails>>) {
         let blocks = vec![0; array.geometry().zones as usize];
         let (assembly, power) = (array.assembly(), array.power_marks());
         let tails = Rc::new(RefCell::new(Tails { assembly, blocks, power }));
         let (runtime, slots) = (runtime.clone(), Rc::default());
-        (Noted { array, runtime, slots, tails: tails.clone() }, tails)
+        (RecordingArray { array, runtime, slots, tails: tails.clone() }, tails)
     }
 }
 
-impl ZonedDevice for Noted {
+impl ZonedDevice for RecordingArray {
     fn geometry(&self) -> &Geometry {
         self.array.geometry()
     }
@@ -62,7 +65,7 @@ impl ZonedDevice for Noted {
 /// Creates a volume on new drives.
 pub(super) async fn create(
     runtime: Runtime,
-    scenario: Scenario,
+    scenario: VolumeScenario,
     drives: Vec<Drive>,
     uuid: [u8; 16],
 ) -> Result<(), String> {
@@ -70,8 +73,9 @@ pub(super) async fn create(
     let device = scenario.over.create(&runtime, drives, uuid, sizes).await?;
     let plan = Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
     let blocks = (plan.usable * scenario.size_percent / 100).max(1);
-    let Scenario { codec, unit, .. } = scenario;
-    let options = volume::CreateOptions { uuid, blocks: Some(blocks), codec, unit, ..Default::default() };
+    let VolumeScenario { codec, unit, .. } = scenario;
+    let options =
+        volume::VolumeCreateOptions { uuid, blocks: Some(blocks), codec, unit, ..Default::default() };
     Volume::create(device, options).await.map_err(|e| e.to_string())
 }
 
@@ -79,14 +83,14 @@ pub(super) async fn create(
 /// `tails`.
 pub(super) async fn bring_up(
     runtime: Runtime,
-    over: Over,
+    over: DeviceBelow,
     drives: Vec<Drive>,
-    behaviour: Behaviour,
+    behaviour: VolumeOptions,
     (left, tails): (Option<Tails>, Rc<RefCell<Tails>>),
 ) -> Result<Volume, String> {
     let device = match over {
-        Over::Drive => sequenced(&runtime, &drives)?,
-        Over::Array { .. } => {
+        DeviceBelow::Drive => sequenced(&runtime, &drives)?,
+        DeviceBelow::Array { .. } => {
             let array = match &left {
                 Some(left) => Array::take_over(&runtime, drives, left).await,
                 None => Array::assemble(&runtime, drives).await,
@@ -94,7 +98,7 @@ pub(super) async fn bring_up(
             let array = array.map_err(|e| e.to_string())?;
             let blocks = vec![0; array.geometry().zones as usize];
             *tails.borrow_mut() = Tails { assembly: array.assembly(), blocks, power: array.power_marks() };
-            Rc::new(Noted { array, runtime: runtime.clone(), slots: Rc::default(), tails })
+            Rc::new(RecordingArray { array, runtime: runtime.clone(), slots: Rc::default(), tails })
         }
     };
     Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())

@@ -3,16 +3,16 @@
 //! As in the world of arrays, everything that can happen is an event, and the seed picks among the possible events.
 
 use super::{
-    Counts, Over,
+    DeviceBelow, VolumeCounts,
     helpers::Helpers,
-    oracle::{End, Oracle, fill},
-    scenario::Scenario,
+    oracle::{VolumeEnd, VolumeOracle, fill},
+    scenario::VolumeScenario,
     stack::{bring_up, create},
 };
 use crate::simulator::{
-    hidden::{Wanted, ask, attach, flip},
-    wire::{Bay, Fault, Wire},
-    world::{Failure, Pending, TOO_MANY_EVENTS, Trace, Tracing},
+    command_queue::{Bay, CommandQueue, Fault},
+    hidden::{HiddenLayer, ask, attach, flip},
+    world::{Failure, Pending, TOO_MANY_EVENTS, Trace, TraceMode},
 };
 use emu::{
     rng::Rng,
@@ -50,7 +50,7 @@ const QUIET_EVENTS: u64 = 20_000;
 const RECOVERY_EVENTS: u64 = 300;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum VolumeOpKind {
     Write { at: u64, blocks: u64, fua: bool },
     Discard { at: u64, blocks: u64 },
     Read { at: u64, blocks: u64 },
@@ -60,8 +60,8 @@ enum Kind {
 /// The result of an operation, with the data of a read; `None` while it is outstanding.
 type Answer = Rc<RefCell<Option<Result<Buf, DeviceError>>>>;
 
-struct Op {
-    kind: Kind,
+struct VolumeOp {
+    kind: VolumeOpKind,
     begun: u64,
     answer: Answer,
     /// The largest number of blocks that may have been mapped since the operation began, as of the last count.
@@ -69,23 +69,23 @@ struct Op {
 }
 
 /// The simulated world; see the module documentation.
-pub struct World {
-    scenario: Scenario,
+pub struct VolumeWorld {
+    scenario: VolumeScenario,
     rng: Rng,
-    wire: Rc<Wire>,
+    command_queue: Rc<CommandQueue>,
     runtime: Runtime,
     bays: Vec<Bay>,
     /// The missing member.
     lost: Option<usize>,
     volume: Option<Volume>,
-    oracle: Oracle,
-    ops: Vec<Op>,
+    oracle: VolumeOracle,
+    ops: Vec<VolumeOp>,
     /// Contents of the tails file of the running process, and those that the last killed process has left.
     tails: Rc<RefCell<Tails>>,
     left: Option<Tails>,
     /// The most severe end since the last recovery.
-    end: End,
-    counts: Counts,
+    end: VolumeEnd,
+    counts: VolumeCounts,
     trace: Trace,
     /// A task may be ready to run.
     ready: bool,
@@ -96,7 +96,7 @@ pub struct World {
     forks_left: u64,
 }
 
-impl Drop for World {
+impl Drop for VolumeWorld {
     /// Tasks hold the executor that holds them.
     fn drop(&mut self) {
         self.runtime.clear();
@@ -107,14 +107,14 @@ fn is_pending<T>(pending: &Pending<T, String>) -> bool {
     pending.borrow().is_none()
 }
 
-fn is_unanswered(ops: &[Op]) -> bool {
+fn is_unanswered(ops: &[VolumeOp]) -> bool {
     ops.iter().all(|op| op.answer.borrow().is_none())
 }
 
-impl World {
+impl VolumeWorld {
     /// A world with new drives and without a volume.
-    pub fn new(scenario: Scenario, mut rng: Rng, tracing: Tracing) -> World {
-        let wire = Rc::new(Wire::default());
+    pub fn new(scenario: VolumeScenario, mut rng: Rng, tracing: TraceMode) -> VolumeWorld {
+        let command_queue = Rc::new(CommandQueue::default());
         let mut bays = Vec::new();
         for _ in 0..scenario.members {
             let mut ssd = Ssd::in_memory(&scenario.drive);
@@ -124,21 +124,21 @@ impl World {
             if scenario.fua_stands_alone {
                 ssd.let_fua_stand_alone();
             }
-            bays.push(wire.insert(ssd));
+            bays.push(command_queue.insert(ssd));
         }
-        World {
+        VolumeWorld {
             runtime: Runtime::seeded(rng.next_u64()),
             rng,
-            wire,
+            command_queue,
             bays,
             lost: None,
             volume: None,
-            oracle: Oracle::new(0),
+            oracle: VolumeOracle::new(0),
             ops: Vec::new(),
             tails: Rc::default(),
             left: None,
-            end: End::Kill,
-            counts: Counts::default(),
+            end: VolumeEnd::Kill,
+            counts: VolumeCounts::default(),
             trace: Trace::new(tracing),
             ready: false,
             struck: false,
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> VolumeCounts {
         self.counts
     }
 
@@ -170,7 +170,7 @@ impl World {
         self.wait(&made)?.map_err(|why| Failure(format!("the volume cannot be made: {why}")))?;
         self.end_process();
         self.recover(0)?;
-        self.oracle = Oracle::new(self.volume.as_ref().map_or(0, Volume::blocks));
+        self.oracle = VolumeOracle::new(self.volume.as_ref().map_or(0, Volume::blocks));
         self.judge()?;
         if self.scenario.filled {
             self.fill_up()?;
@@ -199,7 +199,10 @@ impl World {
     fn drives(&self) -> Vec<Drive> {
         let there = self.bays.iter().enumerate().filter(|(member, _)| self.lost != Some(*member));
         there
-            .map(|(_, bay)| Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(*bay)) })
+            .map(|(_, bay)| Drive {
+                name: format!("drive{bay}"),
+                device: Rc::new(self.command_queue.drive(*bay)),
+            })
             .collect()
     }
 
@@ -220,7 +223,7 @@ impl World {
 
     /// Executes one event; `false` if no event is possible. `working` lets the load submit operations.
     fn event(&mut self, working: bool) -> Result<bool, Failure> {
-        let (queued, executed) = (self.wire.queued(), self.wire.executed());
+        let (queued, executed) = (self.command_queue.queued(), self.command_queue.executed());
         if queued == 0 && executed == 0 && !self.ready && !self.ops.is_empty() {
             return Err(self.hang());
         }
@@ -231,19 +234,19 @@ impl World {
         if weights.iter().all(|weight| *weight == 0) {
             return Ok(false);
         }
-        self.wire.tick();
+        self.command_queue.tick();
         self.trace.event += 1;
         let kind = self.rng.weighted(&weights);
         match kind {
             0 => {
                 let index = if self.scenario.in_order { 0 } else { self.rng.below(queued as u64) as usize };
-                if let Some(event) = self.wire.execute(index, self.trace.on()) {
+                if let Some(event) = self.command_queue.execute(index, self.trace.on()) {
                     self.trace.note(|| format!("drive{} does {}", event.bay, event.what));
                 }
             }
             1 => {
                 let index = self.rng.below(executed as u64) as usize;
-                self.wire.deliver(index);
+                self.command_queue.deliver(index);
                 self.ready = true;
             }
             2 if self.rng.chance(1, 100) => self.settle()?,
@@ -272,7 +275,7 @@ impl World {
     }
 
     fn hang(&self) -> Failure {
-        let ops: Vec<Kind> = self.ops.iter().map(|op| op.kind).collect();
+        let ops: Vec<VolumeOpKind> = self.ops.iter().map(|op| op.kind).collect();
         let status = self.status();
         Failure(format!("nothing can happen any more, but this never completed: {ops:?}; {status:?}"))
     }
@@ -303,7 +306,7 @@ impl World {
 
     /// Whether commands of a bare drive are made to fail; above an array the array would handle such errors.
     fn volume_fails(&self) -> bool {
-        self.scenario.fault_rarity > 0 && self.scenario.over == Over::Drive
+        self.scenario.fault_rarity > 0 && self.scenario.over == DeviceBelow::Drive
     }
 
     fn strike(&mut self) {
@@ -322,7 +325,7 @@ impl World {
                 // The head zones are excluded: no volume works without them.
                 let zone = ZoneIndex(2 + self.rng.below(self.scenario.drive.zones as u64 - 2) as u32);
                 self.trace.note(|| format!("zone {} can only be read from now on", zone.0));
-                return self.wire.ssd(self.bays[0]).faults().after(0, ssd::Fault::ReadOnly(zone));
+                return self.command_queue.ssd(self.bays[0]).faults().after(0, ssd::Fault::ReadOnly(zone));
             }
             0 | 1 => Fault::Write,
             2 => Fault::Read,
@@ -330,7 +333,7 @@ impl World {
             _ => Fault::Fail { kind: ssd::Kind::Reset, late },
         };
         self.trace.note(|| format!("the drive will fail: {fault:?}"));
-        self.wire.set_fault(self.bays[0], fault);
+        self.command_queue.set_fault(self.bays[0], fault);
     }
 
     fn stop(&mut self) -> Result<(), Failure> {
@@ -365,29 +368,29 @@ impl World {
         let kind = match kind {
             0 => {
                 let (at, blocks) = self.draw_range(load.most_blocks);
-                Kind::Write { at, blocks, fua: self.rng.chance(load.fua_percent, 100) }
+                VolumeOpKind::Write { at, blocks, fua: self.rng.chance(load.fua_percent, 100) }
             }
             1 => {
                 let (at, blocks) = self.draw_range(2 * load.most_blocks);
-                Kind::Read { at, blocks }
+                VolumeOpKind::Read { at, blocks }
             }
             2 => {
                 let all = self.rng.chance(1, 20);
                 let (at, blocks) = self.draw_range(if all { u64::MAX } else { 3 * load.most_blocks });
-                Kind::Discard { at, blocks }
+                VolumeOpKind::Discard { at, blocks }
             }
-            _ => Kind::Flush,
+            _ => VolumeOpKind::Flush,
         };
         self.begin(kind);
     }
 
-    fn begin(&mut self, kind: Kind) {
+    fn begin(&mut self, kind: VolumeOpKind) {
         let Some(volume) = self.volume.clone() else { return };
         self.counts.operations += 1;
         let answer = Answer::default();
         let told = answer.clone();
         let begun = match kind {
-            Kind::Write { at, blocks, fua } => {
+            VolumeOpKind::Write { at, blocks, fua } => {
                 let (write, begun) = self.oracle.begin(at, blocks, false);
                 let mut data = engine::buf::BufMut::zeroed(blocks as usize * BLOCK);
                 (0..blocks).for_each(|block| fill(at + block, write, data.block_mut(block)));
@@ -398,7 +401,7 @@ impl World {
                 });
                 begun
             }
-            Kind::Discard { at, blocks } => {
+            VolumeOpKind::Discard { at, blocks } => {
                 let (_, begun) = self.oracle.begin(at, blocks, true);
                 self.runtime.spawn(async move {
                     let result = volume.discard(at, blocks).await;
@@ -406,14 +409,14 @@ impl World {
                 });
                 begun
             }
-            Kind::Read { at, blocks } => {
+            VolumeOpKind::Read { at, blocks } => {
                 self.runtime.spawn(async move {
                     let result = volume.read(at, Buf::zeroed(blocks as usize * BLOCK)).await;
                     *told.borrow_mut() = Some(result);
                 });
                 self.oracle.tick()
             }
-            Kind::Flush => {
+            VolumeOpKind::Flush => {
                 self.runtime.spawn(async move {
                     let result = volume.flush().await;
                     *told.borrow_mut() = Some(result.map(|()| Buf::default()));
@@ -422,7 +425,7 @@ impl World {
             }
         };
         self.trace.note(|| format!("begins at {begun}: {kind:?}"));
-        self.ops.push(Op { kind, begun, answer, mapped: 0 });
+        self.ops.push(VolumeOp { kind, begun, answer, mapped: 0 });
         self.ready = true;
     }
 
@@ -435,7 +438,7 @@ impl World {
                 at += 1;
                 continue;
             };
-            let Op { kind, begun, mapped, .. } = self.ops.swap_remove(at);
+            let VolumeOp { kind, begun, mapped, .. } = self.ops.swap_remove(at);
             self.trace.note(|| format!("ended, begun at {begun}: {kind:?} {answer:?}"));
             let mapped_now = self.oracle.may_be_mapped();
             // The refusal was decided before other operations that free space completed.
@@ -447,14 +450,14 @@ impl World {
 
     fn answered(
         &mut self,
-        kind: Kind,
+        kind: VolumeOpKind,
         begun: u64,
         mapped: u64,
         answer: Result<Buf, DeviceError>,
     ) -> Result<(), Failure> {
         let data = match (answer, kind) {
             (Ok(data), _) => data,
-            (Err(DeviceError::Status(Status::CapacityExceeded)), Kind::Write { at, blocks, .. }) => {
+            (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::Write { at, blocks, .. }) => {
                 self.counts.refusals += 1;
                 // Blocks that compress less than the ones that they overwrite, and worn zones, may use up the free
                 // space.
@@ -473,11 +476,11 @@ impl World {
             (Err(error), _) => return Err(Failure(format!("{kind:?} fails: {error}"))),
         };
         match kind {
-            Kind::Write { at, blocks, fua } => self.oracle.end(at, blocks, begun, fua),
-            Kind::Discard { at, blocks } => self.oracle.end(at, blocks, begun, false),
-            Kind::Read { at, .. } => self.oracle.check_read(at, begun, &data).map_err(Failure)?,
-            Kind::Flush => {
-                let reads = self.ops.iter().any(|op| matches!(op.kind, Kind::Read { .. }));
+            VolumeOpKind::Write { at, blocks, fua } => self.oracle.end(at, blocks, begun, fua),
+            VolumeOpKind::Discard { at, blocks } => self.oracle.end(at, blocks, begun, false),
+            VolumeOpKind::Read { at, .. } => self.oracle.check_read(at, begun, &data).map_err(Failure)?,
+            VolumeOpKind::Flush => {
+                let reads = self.ops.iter().any(|op| matches!(op.kind, VolumeOpKind::Read { .. }));
                 self.oracle.flushed(begun, reads);
             }
         }
@@ -497,7 +500,7 @@ impl World {
         self.ops.clear();
         self.ready = false;
         self.struck = false;
-        self.wire.clear_fault(self.bays[0]);
+        self.command_queue.clear_fault(self.bays[0]);
     }
 
     /// Ends the world: a power cut, or a kill of the process.
@@ -513,22 +516,24 @@ impl World {
             self.counts.kills += 1;
             self.end_process();
             self.left = Some(self.tails.borrow().clone());
-            self.wire.kill(&mut self.rng);
+            self.command_queue.kill(&mut self.rng);
             return Ok(());
         }
         self.cut_power()
     }
 
     fn cut_power(&mut self) -> Result<(), Failure> {
-        let queued = self.wire.queued();
+        let queued = self.command_queue.queued();
         let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
         self.trace.note(|| format!("power cut with {queued} commands in flight; caches lost: {cache_lost}"));
         self.counts.power_cuts += 1;
-        self.end = End::PowerCut;
+        self.end = VolumeEnd::PowerCut;
         self.end_process();
         self.left = None;
         let cut = Cut { cache_lost, zrwa_lost: false };
-        self.wire.power_cut(&mut self.rng, |_| cut).map_err(|error| Failure(format!("power cut: {error}")))
+        self.command_queue
+            .power_cut(&mut self.rng, |_| cut)
+            .map_err(|error| Failure(format!("power cut: {error}")))
     }
 
     /// Opens the volume again; in `cut_percent` of the attempts the power is cut meanwhile.
@@ -557,10 +562,10 @@ impl World {
             if strikes && let Err(why) = &volume {
                 self.trace.note(|| format!("the volume does not come up: {why}"));
                 self.end_process();
-                self.wire.kill(&mut self.rng);
+                self.command_queue.kill(&mut self.rng);
                 continue;
             }
-            self.wire.clear_fault(self.bays[0]);
+            self.command_queue.clear_fault(self.bays[0]);
             self.volume =
                 Some(volume.map_err(|why| Failure(format!("the volume does not come up again: {why}")))?);
             if matches!(self.scenario.codec, Some(Codec::Zstd(_))) {
@@ -607,18 +612,18 @@ impl World {
         });
         let all = self.wait_in_order(&all)?.map_err(Failure)?;
         self.oracle.recovered(self.end, &all).map_err(Failure)?;
-        self.end = End::Kill;
+        self.end = VolumeEnd::Kill;
         self.check_active()
     }
 
     /// Checks that the volume's zones are the only active ones of a bare drive, which may limit active zones.
     fn check_active(&self) -> Result<(), Failure> {
         let Some(status) = self.status().filter(|status| !status.collects) else { return Ok(()) };
-        let ssd = self.wire.ssd(self.bays[0]);
+        let ssd = self.command_queue.ssd(self.bays[0]);
         let is_active = |zone: &u32| ssd.zones().info(ZoneIndex(*zone)).state.is_active();
         let is_stray = |zone: &u32| is_active(zone) && !status.writing.contains(zone);
         let stray = (2..self.scenario.drive.zones).filter(is_stray).collect::<Vec<u32>>();
-        if self.scenario.over != Over::Drive || stray.is_empty() {
+        if self.scenario.over != DeviceBelow::Drive || stray.is_empty() {
             return Ok(());
         }
         Err(Failure(format!("zones {stray:?} are active, and the volume does not write them: {status:?}")))
@@ -629,13 +634,16 @@ impl World {
         let Some(status) = self.status() else { return Ok(()) };
         let blocks = status.blocks.min(status.usable);
         for at in (0..blocks).step_by(FILLED_AT_ONCE as usize) {
-            self.begin(Kind::Write { at, blocks: FILLED_AT_ONCE.min(blocks - at), fua: false });
+            self.begin(VolumeOpKind::Write { at, blocks: FILLED_AT_ONCE.min(blocks - at), fua: false });
             while !self.ops.is_empty() {
                 self.settle()?;
-                if self.wire.queued() == 0 && self.wire.executed() == 0 && is_unanswered(&self.ops) {
+                if self.command_queue.queued() == 0
+                    && self.command_queue.executed() == 0
+                    && is_unanswered(&self.ops)
+                {
                     return Err(self.hang());
                 }
-                self.wire.run_all();
+                self.command_queue.run_all();
                 self.collect()?;
             }
         }
@@ -651,23 +659,24 @@ impl World {
                 self.ready = true;
                 return Ok(result);
             }
-            if self.wire.queued() == 0 && self.wire.executed() == 0 {
+            if self.command_queue.queued() == 0 && self.command_queue.executed() == 0 {
                 return Err(self.hang());
             }
-            self.wire.run_all();
+            self.command_queue.run_all();
         }
         Err(Failure(format!("still not done after {TOO_MANY_EVENTS} rounds")))
     }
 
     /// A copy of the world with the same drives, oracle and commands in flight; nothing runs in it.
-    fn copy(&mut self) -> Result<World, Failure> {
-        let wire = self.wire.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
+    fn copy(&mut self) -> Result<VolumeWorld, Failure> {
+        let command_queue =
+            self.command_queue.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
         let mut rng = self.rng.fork();
-        Ok(World {
+        Ok(VolumeWorld {
             runtime: Runtime::seeded(rng.next_u64()),
             rng,
             scenario: self.scenario.clone(),
-            wire: Rc::new(wire),
+            command_queue: Rc::new(command_queue),
             bays: self.bays.clone(),
             lost: self.lost,
             volume: None,
@@ -676,7 +685,7 @@ impl World {
             tails: Rc::new(RefCell::new(self.tails.borrow().clone())),
             left: self.left.clone(),
             end: self.end,
-            counts: Counts::default(),
+            counts: VolumeCounts::default(),
             trace: self.trace.copy(),
             ready: false,
             struck: false,
@@ -717,8 +726,8 @@ impl World {
         }
         self.end_process();
         self.left = Some(self.tails.borrow().clone());
-        self.wire.kill(&mut self.rng);
-        if let Some(flipped) = flip(&self.wire, &self.bays, rng) {
+        self.command_queue.kill(&mut self.rng);
+        if let Some(flipped) = flip(&self.command_queue, &self.bays, rng) {
             self.trace.note(|| flipped.clone());
             self.counts.flips += 1;
             let judged = self.recover(0).and_then(|()| self.judge());
@@ -733,8 +742,8 @@ impl World {
         let members = self.scenario.members;
         if rng.chance(2, 3) {
             let member = rng.below(members as u64) as usize;
-            let bay = self.wire.insert(Ssd::in_memory(&self.scenario.drive));
-            let new = Drive { name: format!("drive{bay}"), device: Rc::new(self.wire.drive(bay)) };
+            let bay = self.command_queue.insert(Ssd::in_memory(&self.scenario.drive));
+            let new = Drive { name: format!("drive{bay}"), device: Rc::new(self.command_queue.drive(bay)) };
             self.lost = Some(member);
             let found = (self.drives(), self.left.take());
             let attached = self.start(attach(self.runtime.clone(), found, member, new));
@@ -742,7 +751,7 @@ impl World {
             self.wait_in_order(&attached)?.map_err(Failure)?;
             self.bays[member] = bay;
             self.end_process();
-            self.wire.kill(&mut self.rng);
+            self.command_queue.kill(&mut self.rng);
         }
         let mut drives = self.drives();
         for _ in 0..1 + rng.below(2) {
@@ -750,7 +759,7 @@ impl World {
         }
         self.counts.member_losses += 1;
         let names: Vec<String> = drives.iter().map(|drive| drive.name.clone()).collect();
-        let asked = ask(self.runtime.clone(), drives, self.left.clone(), Wanted::Volume);
+        let asked = ask(self.runtime.clone(), drives, self.left.clone(), HiddenLayer::Volume);
         let asked = self.start(asked);
         let asked = self.wait_in_order(&asked)?;
         asked.map_err(|why| Failure(format!("with {names:?}: {why}")))

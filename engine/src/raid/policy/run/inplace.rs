@@ -10,14 +10,14 @@ use crate::{
         record::{ParityRecord, Record, TailRecord, ZoneRecord},
     },
     raid::{
-        geometry::{Layout, MAX_MEMBERS, Place, Role},
+        geometry::{Layout, MAX_MEMBERS, ParityPlace, Role},
         parts::Raid,
         policy::{
-            inplace::{Evidence, Seen, chunks_at, decide, version_of},
+            inplace::{InplaceEvidence, InplacePart, chunks_at, decide, version_of},
             zrwa::{Refusal, tail_slots},
         },
-        recover::verdict::{Held, Tail, Verdict, ZoneView},
-        zone::flow::{Found, Round, Zone, blank_parities},
+        recover::verdict::{RepairWrite, Tail, Verdict, ZoneView},
+        zone::flow::{ParityMismatch, Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -34,8 +34,8 @@ pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
 }
 
 /// The rows of a zone that recovery has read.
-struct Rows {
-    evidence: Evidence,
+struct RecoveryRows {
+    evidence: InplaceEvidence,
     /// By member, block by block from the base row on; empty if it cannot be read.
     blocks: Vec<Vec<Buf>>,
     /// Versions in the metadata logs: stripe, offset, chunks covered, number of the parity.
@@ -65,7 +65,7 @@ impl Raid {
         let lba = Lba(self.members.start(member, zone).0 + at);
         let oob = match self.layout.policy.uses_marks() {
             true => {
-                let epoch = self.catalog.epoch(zone) as u32;
+                let epoch = self.zone_records.epoch(zone) as u32;
                 let mark = Mark { epoch, generation: self.membership.generation(), content };
                 self.oob(member, lba, data.blocks(), mark)
             }
@@ -131,7 +131,7 @@ impl Raid {
             return Ok(Verdict::Reset);
         }
         let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
-        let (mut parities, mut found) = (blank_parities(layout), Found::default());
+        let (mut parities, mut found) = (blank_parities(layout), ParityMismatch::default());
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = chunks_at(layout, covered, block) as usize;
             for (which, parity) in parities.iter_mut().enumerate().take(layout.parities) {
@@ -196,14 +196,14 @@ impl Raid {
         record: &ZoneRecord,
         told: &TailRecord,
         wps: &[Option<u64>],
-    ) -> Rows {
+    ) -> RecoveryRows {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
         let passed = wps.iter().flatten().min().copied().unwrap_or(0) / chunk;
         let base_row = record.finished.map_or(passed, |tail| passed.min(tail / layout.stripe_blocks()));
         let end_row = (base_row + 2 * layout.distance).min(layout.rows);
-        let mut rows = Rows {
-            evidence: Evidence {
+        let mut rows = RecoveryRows {
+            evidence: InplaceEvidence {
                 base_row,
                 members: vec![None; layout.members],
                 told_blocks: told.tail_blocks,
@@ -214,7 +214,7 @@ impl Raid {
         };
         for (member, wp) in wps.iter().enumerate() {
             let Some(wp_blocks) = *wp else { continue };
-            let mut seen = Seen { wp_blocks, ..Seen::default() };
+            let mut seen = InplacePart { wp_blocks, ..InplacePart::default() };
             for row in base_row..end_row {
                 for (at, block) in (row * chunk..).zip(self.read_row(zone, member, row).await) {
                     let content = block.as_ref().ok().and_then(|(_, mark)| {
@@ -227,7 +227,7 @@ impl Raid {
                     seen.found.push(content);
                     let data = block.map_or(Buf::default(), |(data, _)| data);
                     // A hole counts as written for the tail, and nothing is decoded with it.
-                    let hole = self.catalog.has_hole(zone, member, at..at + 1);
+                    let hole = self.zone_records.has_bad_block(zone, member, at..at + 1);
                     rows.blocks[member].push(if hole { Buf::default() } else { data });
                 }
             }
@@ -318,13 +318,19 @@ impl Raid {
 
     /// Blocks to be written before a zone continues at `tail`: blocks below the tail that members lack, and all of them
     /// where write pointers have not moved ([`Raid::revive`]).
-    fn to_write_back(&self, rows: &Rows, zone: ZoneIndex, told: &TailRecord, tail: u64) -> Vec<Held> {
+    fn to_write_back(
+        &self,
+        rows: &RecoveryRows,
+        zone: ZoneIndex,
+        told: &TailRecord,
+        tail: u64,
+    ) -> Vec<RepairWrite> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
         let (last, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        let mut held: Vec<Held> = Vec::new();
+        let mut held: Vec<RepairWrite> = Vec::new();
         for (member, seen) in rows.evidence.members.iter().enumerate() {
-            let Some(Seen { wp_blocks, .. }) = *seen else { continue };
+            let Some(InplacePart { wp_blocks, .. }) = *seen else { continue };
             for stripe in rows.evidence.base_row.max(wp_blocks / chunk)..layout.rows.min(last + 1) {
                 for block in 0..chunk {
                     let (there, data, content) = match layout.role(member, stripe) {
@@ -342,14 +348,14 @@ impl Raid {
                         _ => continue,
                     };
                     let at = stripe * chunk + block;
-                    let data = match self.catalog.has_hole(zone, member, at..at + 1) {
+                    let data = match self.zone_records.has_bad_block(zone, member, at..at + 1) {
                         true => Some(Buf::zeroed(BLOCK)),
                         false => data,
                     };
                     let Some(data) = data.filter(|_| !there || wp_blocks == 0) else { continue };
                     let lba = Lba(self.members.start(member, zone).0 + at);
                     let mark = Mark { epoch: told.epoch as u32, generation: told.generation, content };
-                    held.push(Held { member, lba, data, oob: self.oob(member, lba, 1, mark) });
+                    held.push(RepairWrite { member, lba, data, oob: self.oob(member, lba, 1, mark) });
                 }
             }
         }
@@ -372,12 +378,12 @@ impl Raid {
             }
             let seat = self.members.seat(member);
             let written = match place {
-                Place::Row(row) => {
+                ParityPlace::Row(row) => {
                     let content = version_of(stripe, row, part.index);
                     let at = row * layout.chunk_blocks + part.from;
                     self.members.submit(member, self.write_of(member, zone.index, at, data, content, false))
                 }
-                Place::MetaLog => {
+                ParityPlace::MetaLog => {
                     let epoch = zone.flow.borrow().epoch();
                     let (index, from) = (part.index as u32, part.from as u32);
                     let record = ParityRecord { zone: zone.index.0, epoch, stripe, index, from, data };
@@ -403,7 +409,7 @@ impl Raid {
     }
 }
 
-impl Rows {
+impl RecoveryRows {
     fn block(&self, layout: &Layout, member: usize, row: u64, block: u64) -> Option<&Buf> {
         let at = row.checked_sub(self.evidence.base_row)? * layout.chunk_blocks + block;
         self.blocks[member].get(at as usize).filter(|block| !block.is_empty())
@@ -420,8 +426,8 @@ impl Rows {
         let version =
             versions.into_iter().find(|version| (version.which, version.covers) == (which, covers))?;
         let found = match version.place {
-            Place::Row(row) => self.block(layout, layout.parity_member(stripe, which), row, block),
-            Place::MetaLog => self.logged.get(&(stripe, block, covers, which)),
+            ParityPlace::Row(row) => self.block(layout, layout.parity_member(stripe, which), row, block),
+            ParityPlace::MetaLog => self.logged.get(&(stripe, block, covers, which)),
         };
         found.map(|found| &found[..])
     }
@@ -432,8 +438,10 @@ impl Rows {
         let data = column.data.iter().map(|index| layout.member(stripe, *index));
         let data = data.map(|member| self.block(layout, member, stripe, block));
         let versions = column.versions.iter().map(|version| match version.place {
-            Place::Row(row) => self.block(layout, layout.parity_member(stripe, version.which), row, block),
-            Place::MetaLog => self.logged.get(&(stripe, block, version.covers, version.which)),
+            ParityPlace::Row(row) => {
+                self.block(layout, layout.parity_member(stripe, version.which), row, block)
+            }
+            ParityPlace::MetaLog => self.logged.get(&(stripe, block, version.covers, version.which)),
         });
         // A hole counts as written for the tail, but nothing is decoded with it.
         let there = column.sums.iter().zip(data.chain(versions));

@@ -4,20 +4,20 @@ use crate::{
     buf::{BLOCK, Buf, BufMut},
     code::decode::Sum,
     device::{Command, Completion},
-    format::record::{Burned, ParityRecord, RELOCATED, Record},
+    format::record::{BurnedRange, ParityRecord, RELOCATED, Record},
     raid::{
         error::ArrayError,
         events::Event,
-        geometry::{MAX_MEMBERS, MAX_PARITIES, Piece, Place, Role},
+        geometry::{ChunkRange, MAX_MEMBERS, MAX_PARITIES, ParityPlace, Role},
         journal::log::{checkpoint_blocks, log_blocks},
         parts::Raid,
         policy::{
             Policy,
-            log::{Evidence, Part, Stored, data_end, decide, position},
+            log::{LogEvidence, LogPart, SymbolLocation, data_end, decide, position},
             zrwa::{Refusal, tail_slots},
         },
-        recover::verdict::{Held, Tail, Verdict, ZoneView},
-        zone::flow::{Found, Round, Zone, blank_parities},
+        recover::verdict::{RepairWrite, Tail, Verdict, ZoneView},
+        zone::flow::{ParityMismatch, Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -49,7 +49,7 @@ impl Raid {
         let trusted = |member: usize| record.lost & (1 << member) == 0;
         let present = || view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?)));
         let full = |info: &ZoneInfo| info.state == ZoneState::Full;
-        let burned = self.catalog.burned().iter().any(|b| b.zone == zone.0);
+        let burned = self.zone_records.burned().iter().any(|b| b.zone == zone.0);
         let all_full = present().all(|(m, info)| !trusted(m) || full(info));
         if all_full && (!burned || record.finished.is_some()) && present().any(|(m, _)| trusted(m)) {
             return Ok(Verdict::Full);
@@ -57,7 +57,7 @@ impl Raid {
         if record.finished == Some(0) {
             return Ok(Verdict::Finish(None));
         }
-        let mut evidence = Evidence { told_blocks: view.answered_blocks, ..Evidence::default() };
+        let mut evidence = LogEvidence { told_blocks: view.answered_blocks, ..LogEvidence::default() };
         for (member, info) in view.info.iter().enumerate() {
             let trusted = info.as_ref().filter(|_| trusted(member));
             let part = trusted.map(|info| self.part_of(zone, record.epoch, member, info));
@@ -113,7 +113,7 @@ impl Raid {
             }
         };
         if record.finished.is_none() {
-            self.check_holes(zone, &evidence, blocks)?;
+            self.check_bad_blocks(zone, &evidence, blocks)?;
         }
         if blocks == 0 {
             let leftovers = present().any(|(m, info)| match info.state {
@@ -138,9 +138,9 @@ impl Raid {
     async fn gather(
         &self,
         view: &ZoneView<'_>,
-        evidence: &mut Evidence,
+        evidence: &mut LogEvidence,
         tail_blocks: u64,
-    ) -> Result<(Vec<Held>, ([BufMut; MAX_PARITIES], Found)), Refusal> {
+    ) -> Result<(Vec<RepairWrite>, ([BufMut; MAX_PARITIES], ParityMismatch)), Refusal> {
         let layout = &self.layout;
         let mut held = Vec::new();
         // A copy of the parts: blocks found unreadable on the way are not missing.
@@ -155,10 +155,10 @@ impl Raid {
                 }
                 let data = self.sum_of(view, evidence, (stripe, block), layout.sum(role)).await?;
                 let lba = Lba(self.members.start(member, view.zone).0 + at);
-                held.push(Held { member, lba, data, oob: Buf::default() });
+                held.push(RepairWrite { member, lba, data, oob: Buf::default() });
             }
         }
-        let (mut running, mut differing) = (blank_parities(layout), Found::default());
+        let (mut running, mut differing) = (blank_parities(layout), ParityMismatch::default());
         let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = (covered - block).div_ceil(layout.chunk_blocks);
@@ -175,7 +175,7 @@ impl Raid {
 
     /// Whether records of `zone` may be missing in the log of `member`, since some of it could not be read.
     pub fn log_has_holes(&self, zone: ZoneIndex, member: usize) -> bool {
-        let record = self.catalog.record(zone);
+        let record = self.zone_records.record(zone);
         self.members.log(member).is_some_and(|log| {
             let live = log.live.borrow();
             live.holes || record.waits != 0 && live.incomplete.get(&zone.0) == Some(&record.epoch)
@@ -184,7 +184,12 @@ impl Raid {
 
     /// Refuses a tail if the next block belongs to a missing member and may have been written: the partial parity that
     /// would show it may have been in an unreadable part of another member's log.
-    fn check_holes(&self, zone: ZoneIndex, evidence: &Evidence, tail_blocks: u64) -> Result<(), Refusal> {
+    fn check_bad_blocks(
+        &self,
+        zone: ZoneIndex,
+        evidence: &LogEvidence,
+        tail_blocks: u64,
+    ) -> Result<(), Refusal> {
         let layout = &self.layout;
         let (stripe, at) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
         let (index, _) = layout.chunk_of(at);
@@ -207,9 +212,9 @@ impl Raid {
     }
 
     /// Evidence on a member's part of a zone, for which its drive reports `info`.
-    fn part_of(&self, zone: ZoneIndex, epoch: u64, member: usize, info: &ZoneInfo) -> Part {
+    fn part_of(&self, zone: ZoneIndex, epoch: u64, member: usize, info: &ZoneInfo) -> LogPart {
         let wp_blocks = self.wp_of(info);
-        let mut part = Part { wp_blocks, ..Part::default() };
+        let mut part = LogPart { wp_blocks, ..LogPart::default() };
         let burned = self.burned_of(zone, epoch, member);
         part.gaps = burned.into_iter().flatten().filter(|at| *at < wp_blocks).collect();
         if let Some(log) = self.members.log(member) {
@@ -232,18 +237,18 @@ impl Raid {
 
     /// The burned blocks of a member's part of a zone.
     fn burned_of(&self, zone: ZoneIndex, epoch: u64, member: usize) -> Vec<Range<u64>> {
-        let burned = self.catalog.burned();
+        let burned = self.zone_records.burned();
         let own = burned.iter().filter(|b| (b.zone, b.epoch, b.member as usize) == (zone.0, epoch, member));
         own.map(|b| b.from..b.to).collect()
     }
 
     /// Records the blocks that members hold beyond a tail at `tail_blocks` as burned.
-    fn burn(&self, zone: ZoneIndex, epoch: u64, evidence: &Evidence, tail_blocks: u64) {
+    fn burn(&self, zone: ZoneIndex, epoch: u64, evidence: &LogEvidence, tail_blocks: u64) {
         for (member, part) in evidence.parts.iter().enumerate() {
             let Some(part) = part else { continue };
             let (from, to) = (position(&self.layout, member, tail_blocks), part.wp_blocks);
             if from < to {
-                self.catalog.burn(Burned { zone: zone.0, member: member as u32, epoch, from, to });
+                self.zone_records.burn(BurnedRange { zone: zone.0, member: member as u32, epoch, from, to });
             }
         }
     }
@@ -253,7 +258,7 @@ impl Raid {
     async fn sum_of(
         &self,
         view: &ZoneView<'_>,
-        evidence: &mut Evidence,
+        evidence: &mut LogEvidence,
         (stripe, block): (u64, u64),
         wanted: Sum,
     ) -> Result<Buf, Refusal> {
@@ -267,7 +272,7 @@ impl Raid {
             let mut blocks = Vec::new();
             for source in recipe.sources() {
                 let (member, at) = match column.stored[source.stored as usize] {
-                    Stored::Slot(index, which) => {
+                    SymbolLocation::Slot(index, which) => {
                         let Some(slot) = self.logged(view, (stripe, index, which), block) else {
                             evidence.slots.remove(&(stripe, block, index, which));
                             continue 'again;
@@ -275,13 +280,13 @@ impl Raid {
                         blocks.push(slot);
                         continue;
                     }
-                    Stored::Row(index) => {
+                    SymbolLocation::Row(index) => {
                         (layout.member(stripe, index), stripe * layout.chunk_blocks + block)
                     }
                 };
                 let lba = Lba(self.members.start(member, view.zone).0 + at);
                 let read = self.members.submit(member, Command::read(lba, Buf::zeroed(BLOCK))).await;
-                let is_whole = !self.catalog.has_hole(view.zone, member, at..at + 1);
+                let is_whole = !self.zone_records.has_bad_block(view.zone, member, at..at + 1);
                 let Some(data) = read.result.ok().filter(|()| is_whole).map(|()| read.data) else {
                     if let Some(part) = &mut evidence.parts[member] {
                         part.unreadable.insert(at);
@@ -324,14 +329,15 @@ impl Raid {
             }
         }
         let is_present = |zone: u32, epoch: u64| {
-            self.catalog.records().get(zone as usize).is_some_and(|record| record.epoch == epoch)
+            self.zone_records.records().get(zone as usize).is_some_and(|record| record.epoch == epoch)
         };
         let of_zone = |zone: u32, epoch: u64| tails.get(&zone).filter(|_| is_present(zone, epoch));
         // All records of zones in doubt may be needed.
         let in_doubt = |zone: u32, epoch: u64| offline.contains(&zone) && is_present(zone, epoch);
         // A part that is to be rebuilt has no relocated blocks.
-        let is_lost = |b: &Burned| self.catalog.record(ZoneIndex(b.zone)).lost & (1 << b.member) != 0;
-        self.catalog.retain_burned(|b| {
+        let is_lost =
+            |b: &BurnedRange| self.zone_records.record(ZoneIndex(b.zone)).lost & (1 << b.member) != 0;
+        self.zone_records.retain_burned(|b| {
             in_doubt(b.zone, b.epoch) || of_zone(b.zone, b.epoch).is_some() && !is_lost(b)
         });
         for member in 0..self.members.count() {
@@ -360,11 +366,11 @@ impl Raid {
                 in_doubt(zone, epoch) || below && burned().iter().any(|b| b.contains(&at))
             });
             for (zone, tail) in tails.iter().filter_map(|(zone, tail)| Some((*zone, (*tail)?))) {
-                let epoch = self.catalog.record(ZoneIndex(zone)).epoch;
+                let epoch = self.zone_records.record(ZoneIndex(zone)).epoch;
                 let (stripe, covered) =
                     (tail.blocks / layout.stripe_blocks(), tail.blocks % layout.stripe_blocks());
                 for (which, part) in tail_slots(layout, covered) {
-                    if layout.slot(stripe, part.index, which) != (member, Place::MetaLog) {
+                    if layout.slot(stripe, part.index, which) != (member, ParityPlace::MetaLog) {
                         continue;
                     }
                     let bytes = part.from as usize * BLOCK..part.to as usize * BLOCK;
@@ -385,10 +391,11 @@ impl Raid {
         let needed = checkpoint_blocks(&self.membership.superblock());
         for member in 0..self.members.count() {
             let Some(device) = self.members.device(member) else { continue };
-            let room = log_blocks(device.geometry(), Policy::Log).saturating_sub(needed + self.hole_blocks());
+            let room =
+                log_blocks(device.geometry(), Policy::Log).saturating_sub(needed + self.bad_block_room());
             loop {
                 let mut of_zones = BTreeMap::new();
-                for b in self.catalog.burned().iter().filter(|b| b.member as usize == member) {
+                for b in self.zone_records.burned().iter().filter(|b| b.member as usize == member) {
                     *of_zones.entry(b.zone).or_insert(0) += b.to - b.from + 1;
                 }
                 let taken = of_zones.values().sum::<u64>();
@@ -407,7 +414,7 @@ impl Raid {
                     }
                     return Err(ArrayError::LogIsFull { member });
                 };
-                self.catalog.change(ZoneIndex(zone), |record| record.lost |= 1 << member);
+                self.zone_records.change(ZoneIndex(zone), |record| record.lost |= 1 << member);
                 self.events.note(Event::PartDisplaced { member, zone });
                 self.unburn(ZoneIndex(zone), member);
             }
@@ -426,7 +433,7 @@ impl Raid {
 
     /// Drops the burned blocks of a member's part of a zone, which is written anew.
     pub fn unburn(&self, zone: ZoneIndex, member: usize) {
-        self.catalog.retain_burned(|b| (b.zone, b.member as usize) != (zone.0, member));
+        self.zone_records.retain_burned(|b| (b.zone, b.member as usize) != (zone.0, member));
         if let Some(log) = self.members.log(member) {
             log.live.borrow_mut().relocated.forget(zone.0, u64::MAX, &mut self.pool.borrow_mut());
         }
@@ -455,7 +462,7 @@ impl Raid {
         let log = self.members.log(member);
         if let Some(log) = log.filter(|_| self.has_relocated(zone, member)) {
             let mut data = data.into_mut();
-            let (epoch, live) = (self.catalog.epoch(zone), log.live.borrow());
+            let (epoch, live) = (self.zone_records.epoch(zone), log.live.borrow());
             for (at, block) in (at..).zip(data.chunks_exact_mut(BLOCK)) {
                 let (stripe, offset) = (at / self.layout.chunk_blocks, at % self.layout.chunk_blocks);
                 if let Some(found) = live.relocated.get(zone.0, epoch, stripe, RELOCATED as u64, offset) {
@@ -471,21 +478,21 @@ impl Raid {
     pub fn is_relocated(&self, zone: ZoneIndex, member: usize, at: u64) -> bool {
         let log = self.members.log(member);
         log.filter(|_| self.has_relocated(zone, member)).is_some_and(|log| {
-            let (epoch, chunk) = (self.catalog.epoch(zone), self.layout.chunk_blocks);
+            let (epoch, chunk) = (self.zone_records.epoch(zone), self.layout.chunk_blocks);
             let live = log.live.borrow();
             live.relocated.get(zone.0, epoch, at / chunk, RELOCATED as u64, at % chunk).is_some()
         })
     }
 
     /// As [`Raid::overlay`], for a piece of the stripe's row.
-    pub fn overlay_piece(&self, zone: ZoneIndex, member: usize, piece: Piece, data: Buf) -> Buf {
+    pub fn overlay_piece(&self, zone: ZoneIndex, member: usize, piece: ChunkRange, data: Buf) -> Buf {
         self.overlay(zone, member, piece.stripe * self.layout.chunk_blocks + piece.from, data)
     }
 
     /// Writes blocks of members' parts of a quiesced zone, and waits for them.
-    pub async fn fill(&self, zone: &Zone, pieces: &[Held]) {
+    pub async fn fill(&self, zone: &Zone, pieces: &[RepairWrite]) {
         let mut pending = Vec::new();
-        for Held { member, lba, data, .. } in pieces {
+        for RepairWrite { member, lba, data, .. } in pieces {
             if self.live(zone.index) & (1 << member) == 0 {
                 continue;
             }
@@ -527,7 +534,7 @@ impl Raid {
             if !blocks.is_empty() {
                 let data = zone.flow.borrow().parity(which, blocks.start, blocks.end);
                 let lba = Lba(self.members.start(member, zone.index).0 + at);
-                held.push(Held { member, lba, data, oob: Buf::default() });
+                held.push(RepairWrite { member, lba, data, oob: Buf::default() });
             }
         }
         if !held.is_empty() {

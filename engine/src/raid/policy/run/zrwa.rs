@@ -6,19 +6,19 @@ use crate::{
     device::{Command, Status},
     format::{
         Origin,
-        codec::Unreadable,
+        codec::RecordError,
         record::{Record, TailRecord, ZoneRecord},
     },
     raid::{
         Consistency,
-        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, Place, each},
+        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES, ParityPlace, each},
         parts::Raid,
         policy::{
             inplace,
-            zrwa::{Evidence, Refusal, claim, decide, needed, next_round, tail_slots, witness_count},
+            zrwa::{Refusal, ZrwaEvidence, claim, decide, needed, next_round, tail_slots, witness_count},
         },
         recover::verdict::{Tail, Verdict, ZoneView},
-        zone::flow::{Found, Round, Zone, blank_parities},
+        zone::flow::{ParityMismatch, Round, Zone, blank_parities},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 /// Evidence of the logs on a zone.
 #[derive(Default)]
-struct Logged {
+struct LoggedTails {
     tail: Option<u64>,
     /// Largest tail in the metadata logs.
     promised: Option<u64>,
@@ -38,7 +38,7 @@ struct Logged {
     doubt: Option<(u64, usize)>,
 }
 
-impl Logged {
+impl LoggedTails {
     /// Refuses a tail if a larger one may have been logged.
     fn check(&self, tail_blocks: u64) -> Result<(), Refusal> {
         match self.doubt {
@@ -54,7 +54,7 @@ impl Logged {
     fn check_promise(&self, layout: &Layout, wps: &[Option<u64>]) -> Result<(), Refusal> {
         let Some(promised_blocks) = self.promised.filter(|_| !self.in_zone) else { return Ok(()) };
         let (_, place) = layout.log((promised_blocks - 1) / layout.stripe_blocks());
-        if !wps.iter().flatten().all(|wp| *wp == 0) || !matches!(place, Place::Row(_)) {
+        if !wps.iter().flatten().all(|wp| *wp == 0) || !matches!(place, ParityPlace::Row(_)) {
             return Ok(());
         }
         // The log block may be present and unreadable.
@@ -147,7 +147,7 @@ impl Raid {
         logged.check_promise(&self.layout, &wps)?;
         let told = logged.tail.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
         let lost = view.present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
-        let mut evidence = Evidence { wp_blocks: wps, told_blocks: told };
+        let mut evidence = ZrwaEvidence { wp_blocks: wps, told_blocks: told };
         let blocks = match record.finished {
             Some(tail) => tail,
             None => decide(&self.layout, &evidence)?,
@@ -204,9 +204,9 @@ impl Raid {
         record: &ZoneRecord,
         wps: &[Option<u64>],
         all_empty: bool,
-    ) -> Logged {
+    ) -> LoggedTails {
         let layout = &self.layout;
-        let mut found = Logged::default();
+        let mut found = LoggedTails::default();
         for log in self.members.logs() {
             if let Some(tail) = log.live.borrow().tails.get(&zone.0)
                 && tail.epoch == record.epoch
@@ -220,7 +220,7 @@ impl Raid {
         let mut pending = Vec::new();
         for stripe in passed.saturating_sub(1)..last.min(layout.rows) {
             let (members, place) = layout.log(stripe);
-            let Place::Row(row) = place else {
+            let ParityPlace::Row(row) = place else {
                 let holes = |m: &usize| wps[*m].is_some() && self.log_has_holes(zone, *m);
                 if !members.clone().any(|m| wps[m].is_some() && !holes(&m)) {
                     let end = (stripe + 1) * layout.stripe_blocks();
@@ -244,7 +244,7 @@ impl Raid {
             let unwritten = done.result == Err(Status::DeallocatedBlock.into());
             let read = match done.result {
                 Ok(()) => Record::read(&done.data, origin),
-                Err(_) => Err(Unreadable::NoRecord),
+                Err(_) => Err(RecordError::NoRecord),
             };
             // A log block is written atomically: no power cut leaves half of one. Data can be in its place only once
             // all members have passed the row of the stripe, and then no tail is in this stripe.
@@ -286,11 +286,11 @@ impl Raid {
         &self,
         view: &ZoneView<'_>,
         tail: u64,
-        evidence: &Evidence,
-    ) -> Result<([BufMut; MAX_PARITIES], Found), Refusal> {
+        evidence: &ZrwaEvidence,
+    ) -> Result<([BufMut; MAX_PARITIES], ParityMismatch), Refusal> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;
-        let (mut result, mut differing) = (blank_parities(layout), Found::default());
+        let (mut result, mut differing) = (blank_parities(layout), ParityMismatch::default());
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         let offset = (covered + chunk - 1) % chunk + 1;
         for whole in [0..offset.min(covered), offset..chunk.min(covered)] {
@@ -332,7 +332,7 @@ impl Raid {
     /// one with a write pointer that has passed none of the blocks where parity contradicts the data.
     pub async fn outdated_zrwa(&self, view: &ZoneView<'_>, tail: &Tail) -> Result<u32, Refusal> {
         let (layout, chunk) = (&self.layout, self.layout.chunk_blocks);
-        let evidence = Evidence { wp_blocks: self.trusted_wps(view), told_blocks: None };
+        let evidence = ZrwaEvidence { wp_blocks: self.trusted_wps(view), told_blocks: None };
         if evidence.wp_blocks.iter().flatten().count() <= layout.fewest_members() || tail.revived != 0 {
             // No symbol is redundant, or the blocks to be written back are in memory only.
             return Ok(0);
@@ -364,11 +364,12 @@ impl Raid {
                 for index in 0..layout.members as u64 {
                     let which = index.checked_sub(layout.data_chunks()).map(|which| which as usize);
                     let (member, place) = match which {
-                        None => (layout.member(stripe, index), Place::Row(stripe)),
+                        None => (layout.member(stripe, index), ParityPlace::Row(stripe)),
                         Some(which) => layout.slot(stripe, chunks - 1, which),
                     };
                     let Some(data) = column.found[index as usize].take() else { continue };
-                    let is_sure = matches!(place, Place::Row(row) if wp_blocks(member) > row * chunk + block);
+                    let is_sure =
+                        matches!(place, ParityPlace::Row(row) if wp_blocks(member) > row * chunk + block);
                     // With two redundant symbols the others agree without the wrong one.
                     let others = column.agrees();
                     if others != Some(false) && !is_sure {
@@ -453,8 +454,8 @@ impl Raid {
         let mut pending = Vec::new();
         for member in members.filter(|m| live & (1 << m) != 0) {
             let completion = match place {
-                Place::MetaLog => self.append(member, record.clone()),
-                Place::Row(row) => {
+                ParityPlace::MetaLog => self.append(member, record.clone()),
+                ParityPlace::Row(row) => {
                     let lba = self.members.start(member, zone.index).0 + row * layout.chunk_blocks + block;
                     let origin = Origin { array: self.array, member: member as u32, lba };
                     self.members

@@ -1,13 +1,13 @@
 //! Load of the tenants: I/O operations, changes of limits, and namespaces that are added, resized and removed; and
 //! checks of the results.
 
-use super::{MOST_TENANTS, World};
+use super::{MOST_TENANTS, NamespaceWorld};
 use crate::simulator::{
+    command_queue::Fault as WireFault,
     namespaces::{
-        oracle::{Change, Zone},
+        oracle::{NamespaceChange, NamespaceZone},
         scenario::draw_spec,
     },
-    wire::Fault as WireFault,
     world::Failure,
 };
 use emu::{
@@ -25,7 +25,7 @@ use engine::{
 type Place = (usize, usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NamespaceOpKind {
     Write {
         place: Place,
         from: u64,
@@ -49,31 +49,33 @@ pub(super) enum Kind {
     },
 }
 
-impl Kind {
+impl NamespaceOpKind {
     fn tenant(&self) -> usize {
         match *self {
-            Kind::Write { place, .. } | Kind::Read { place, .. } | Kind::Change { place } => place.0,
-            Kind::Flush { tenant } => tenant,
+            NamespaceOpKind::Write { place, .. }
+            | NamespaceOpKind::Read { place, .. }
+            | NamespaceOpKind::Change { place } => place.0,
+            NamespaceOpKind::Flush { tenant } => tenant,
         }
     }
 }
 
 /// QoS limits and guarantees of a tenant.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Limited {
+pub(super) struct TenantQos {
     /// Values last confirmed, by a command or a recovery.
     by: Qos,
     /// Values of a change that has not completed, and that may be in effect.
     or_by: Option<Qos>,
 }
 
-impl Limited {
+impl TenantQos {
     /// Checks the values found by a recovery, and takes them as confirmed.
     pub(super) fn recovered(&mut self, found: Qos) -> Result<(), String> {
         if found != self.by && Some(found) != self.or_by {
             return Err(format!("is limited to {found:?}, and should be to {self:?}"));
         }
-        *self = Limited { by: found, or_by: None };
+        *self = TenantQos { by: found, or_by: None };
         Ok(())
     }
 }
@@ -88,14 +90,14 @@ pub(super) struct Reshape {
     in_use: bool,
 }
 
-pub(super) struct Op {
-    pub(super) kind: Kind,
+pub(super) struct NamespaceOp {
+    pub(super) kind: NamespaceOpKind,
     completion: Completion,
     /// For a flush: completed blocks of each zone at its start, and the zone's epoch.
     seen: Vec<(u64, u64)>,
 }
 
-impl World {
+impl NamespaceWorld {
     /// Submits a random operation.
     pub(super) fn issue(&mut self) {
         let alone = self.limiting.is_none() && self.reshaping.is_none();
@@ -118,17 +120,17 @@ impl World {
             0 => self.write((tenant, zone)),
             1 => self.read((tenant, zone)),
             2 => self.flush(tenant),
-            3 => self.change((tenant, zone), Change::Finish),
-            _ => self.change((tenant, zone), Change::Reset),
+            3 => self.change((tenant, zone), NamespaceChange::Finish),
+            _ => self.change((tenant, zone), NamespaceChange::Reset),
         }
     }
 
-    fn submit(&mut self, tenant: usize, kind: Kind, command: Command, seen: Vec<(u64, u64)>) {
+    fn submit(&mut self, tenant: usize, kind: NamespaceOpKind, command: Command, seen: Vec<(u64, u64)>) {
         let Some(namespace) = self.namespace(tenant) else { return };
         let completion = namespace.submit(command);
         self.counts.operations += 1;
         self.trace.note(|| format!("begins: {kind:?}"));
-        self.ops.push(Op { kind, completion, seen });
+        self.ops.push(NamespaceOp { kind, completion, seen });
         self.ready = true;
     }
 
@@ -136,7 +138,7 @@ impl World {
     fn may_begin(&self, (tenant, zone): Place) -> bool {
         let Some(namespace) = self.namespace(tenant) else { return false };
         let most = namespace.geometry().max_active as usize;
-        let active = |zone: &Zone| zone.submitted() > 0 && zone.takes_writes();
+        let active = |zone: &NamespaceZone| zone.submitted() > 0 && zone.takes_writes();
         let held = self.zones[tenant].iter().filter(|zone| active(zone)).count();
         self.zones[tenant][zone].submitted() > 0 || held < most
     }
@@ -157,7 +159,12 @@ impl World {
             true => Command::append(number, data, fua),
             false => Command::write(Lba(geometry.start(number).0 + from), data, fua),
         };
-        self.submit(tenant, Kind::Write { place, from, blocks, fua, append, epoch }, command, Vec::new());
+        self.submit(
+            tenant,
+            NamespaceOpKind::Write { place, from, blocks, fua, append, epoch },
+            command,
+            Vec::new(),
+        );
     }
 
     fn read(&mut self, place @ (tenant, index): Place) {
@@ -168,32 +175,33 @@ impl World {
         let most = (geometry.zone_capacity_blocks - from).min(geometry.max_transfer_blocks as u64);
         let blocks = 1 + self.rng.below(most);
         let below = zone.promised();
-        let kind = Kind::Read { place, from, below, epoch: zone.epoch };
+        let kind = NamespaceOpKind::Read { place, from, below, epoch: zone.epoch };
         let lba = Lba(geometry.start(ZoneIndex(index as u32)).0 + from);
         self.submit(tenant, kind, Command::read(lba, Buf::zeroed(blocks as usize * BLOCK)), Vec::new());
     }
 
     fn flush(&mut self, tenant: usize) {
         let seen = self.zones[tenant].iter().map(|zone| (zone.promised(), zone.epoch)).collect();
-        self.submit(tenant, Kind::Flush { tenant }, Command::Flush, seen);
+        self.submit(tenant, NamespaceOpKind::Flush { tenant }, Command::Flush, seen);
     }
 
-    fn change(&mut self, place @ (tenant, index): Place, change: Change) {
+    fn change(&mut self, place @ (tenant, index): Place, change: NamespaceChange) {
         let zone = &mut self.zones[tenant][index];
         // Writes that fill a zone may have to complete before the zone counts as full.
-        let sensible =
-            zone.change.is_none() && !zone.failed && (change == Change::Reset || zone.takes_writes());
+        let sensible = zone.change.is_none()
+            && !zone.failed
+            && (change == NamespaceChange::Reset || zone.takes_writes());
         if !sensible {
             return;
         }
         zone.change = Some(change);
-        zone.epoch += (change == Change::Reset) as u64;
+        zone.epoch += (change == NamespaceChange::Reset) as u64;
         let zones = Zones::One(ZoneIndex(index as u32));
         let command = match change {
-            Change::Finish => Command::Finish { zones },
-            Change::Reset => Command::Reset { zones },
+            NamespaceChange::Finish => Command::Finish { zones },
+            NamespaceChange::Reset => Command::Reset { zones },
         };
-        self.submit(tenant, Kind::Change { place }, command, Vec::new());
+        self.submit(tenant, NamespaceOpKind::Change { place }, command, Vec::new());
     }
 
     /// Changes the QoS of a tenant while all tenants work.
@@ -227,7 +235,7 @@ impl World {
         let fails = |why: String| Failure(format!("limits of tenant {tenant}: {why}"));
         result.map_err(fails)?;
         let by = self.limits[tenant].or_by.unwrap_or_default();
-        self.limits[tenant] = Limited { by, or_by: None };
+        self.limits[tenant] = TenantQos { by, or_by: None };
         let Some(namespace) = self.namespace(tenant) else { return Ok(()) };
         let found = namespace.status().spec.qos;
         self.limits[tenant].recovered(found).map_err(fails)
@@ -306,20 +314,20 @@ impl World {
                 at += 1;
                 continue;
             };
-            let Op { kind, seen, .. } = self.ops.remove(at);
+            let NamespaceOp { kind, seen, .. } = self.ops.remove(at);
             self.trace.note(|| format!("ended: {kind:?} {:?}", done.result));
             self.answered(kind, &seen, done).map_err(|why| Failure(format!("{kind:?}: {why}")))?;
         }
         Ok(())
     }
 
-    fn answered(&mut self, kind: Kind, seen: &[(u64, u64)], done: Done) -> Result<(), String> {
+    fn answered(&mut self, kind: NamespaceOpKind, seen: &[(u64, u64)], done: Done) -> Result<(), String> {
         if self.failing && done.result.is_err() && self.may_fail(kind) {
             return Ok(());
         }
         done.result.map_err(|error| format!("fails: {error}"))?;
         match kind {
-            Kind::Write { place: (tenant, index), from, blocks, fua, append, epoch } => {
+            NamespaceOpKind::Write { place: (tenant, index), from, blocks, fua, append, epoch } => {
                 let start = self
                     .namespace(tenant)
                     .map_or(0, |namespace| namespace.geometry().start(ZoneIndex(index as u32)).0);
@@ -332,7 +340,7 @@ impl World {
                 }
                 Ok(())
             }
-            Kind::Read { place: (tenant, index), from, below, epoch } => {
+            NamespaceOpKind::Read { place: (tenant, index), from, below, epoch } => {
                 let zone = &self.zones[tenant][index];
                 zone.check_own(from, &done.data)?;
                 if zone.epoch != epoch {
@@ -340,7 +348,7 @@ impl World {
                 }
                 zone.check(from, below, false, &done.data)
             }
-            Kind::Flush { tenant } => {
+            NamespaceOpKind::Flush { tenant } => {
                 for (zone, (completed, epoch)) in self.zones[tenant].iter_mut().zip(seen) {
                     if zone.epoch == *epoch {
                         zone.safe = zone.safe.max(*completed);
@@ -348,7 +356,7 @@ impl World {
                 }
                 Ok(())
             }
-            Kind::Change { place: (tenant, index) } => {
+            NamespaceOpKind::Change { place: (tenant, index) } => {
                 self.zones[tenant][index].changed();
                 Ok(())
             }
@@ -356,11 +364,11 @@ impl World {
     }
 
     /// Whether an operation may fail after an injected fault. A failed finish or reset may have been carried out.
-    fn may_fail(&mut self, kind: Kind) -> bool {
-        if let Kind::Write { place: (tenant, index), .. } = kind {
+    fn may_fail(&mut self, kind: NamespaceOpKind) -> bool {
+        if let NamespaceOpKind::Write { place: (tenant, index), .. } = kind {
             self.zones[tenant][index].failed = true;
         }
-        !matches!(kind, Kind::Read { .. })
+        !matches!(kind, NamespaceOpKind::Read { .. })
     }
 
     /// Makes a command of the drive fail soon: the next finish or flush, or the next write to a random zone, except
@@ -370,12 +378,12 @@ impl World {
         let bay = self.bays[0];
         if number < 2 && self.rng.chance(1, 2) {
             let zone = ZoneIndex(2 + self.rng.below(self.scenario.drive.zones as u64 - 2) as u32);
-            self.wire.ssd(bay).faults().after(0, Fault::WriteFault(zone));
+            self.command_queue.ssd(bay).faults().after(0, Fault::WriteFault(zone));
             return self.trace.note(|| format!("a write to {zone:?} is to fail"));
         }
         let kind = if self.rng.chance(1, 8) { DriveKind::Flush } else { DriveKind::Finish };
         let late = self.rng.chance(1, 2);
-        self.wire.set_fault(bay, WireFault::Fail { kind, late });
+        self.command_queue.set_fault(bay, WireFault::Fail { kind, late });
         self.trace.note(|| format!("a {kind:?} is to fail"));
     }
 }

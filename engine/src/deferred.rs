@@ -1,0 +1,401 @@
+//! Deferred-write mode: an array that is assembled without a member, and writes nothing before the first change.
+//!
+//! Assembling an array without a member makes that member stale for good: it lacks all writes from then on. So an array
+//! that lacks at most as many members as there are parities can defer its writes: it is assembled on overlays
+//! ([`crate::adapt::overlay`]), can be read, and reports its zones, while the drives stay unchanged. A member that
+//! returns meanwhile simply joins. The first command that changes something waits until the array has been assembled
+//! again, on the drives themselves; the return of the last missing member has the same effect.
+//!
+//! *Zones end where they were reported to end.* With a member that has returned, the drives may show more of a zone
+//! than without it: the end of a write that was never acknowledged. The host may have read the write pointer by then,
+//! and continue to write there. So members that have returned count as lacking their parts of such a zone, which ends
+//! without them where it did before. If another member goes before the array starts to write, which leaves enough of
+//! them with two parities, the zone may end elsewhere without that one: where possible, it ends at the reported end all
+//! the same.
+
+use crate::{
+    adapt::overlay::Overlay,
+    device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, Zones},
+    format::Uuid,
+    raid::{
+        ArrayOptions, Drive, Tails,
+        error::{ArrayError, BadDrive, DriveFault, Note},
+        geometry::Layout,
+        parts::Raid,
+        recover::assemble::{ArrayLook, KnownEnds, look},
+        status::{ArrayStatus, MemberState},
+        zone::drain::changes,
+    },
+    runtime::{Gate, Runtime},
+    zone::Lba,
+};
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+
+/// The running array and its properties; the running array is exchanged once if it was in deferred-write mode.
+pub struct ArrayHandle {
+    pub geometry: Geometry,
+    pub layout: Layout,
+    raid: RefCell<Rc<Raid>>,
+    held: RefCell<Option<DeferredState>>,
+    /// Opened when an attempt to start writing has ended.
+    ended: Gate,
+}
+
+/// State of an array in deferred-write mode, or one that is read-only or closed.
+struct DeferredState {
+    /// The input of the assembly that starts writing; `None` if there will be none.
+    source: Option<AssemblyInputs>,
+    /// [`crate::array::Array::assembly`] as stored on the drives.
+    assembly: u64,
+    /// Members (bits) that are still missing.
+    awaited: u32,
+    /// Whether the assembly that starts writing is under way, and the commands that wait for it.
+    begins: bool,
+    waiting: Vec<(Command, Completer)>,
+    /// Why the array could not start writing.
+    problem: Option<ArrayError>,
+    /// Called when the array has started writing, before waiting commands are executed.
+    hook: Option<Box<dyn FnOnce()>>,
+    /// The array is closed: it cannot be read either.
+    closed: bool,
+}
+
+#[derive(Clone)]
+struct AssemblyInputs {
+    runtime: Runtime,
+    drives: Vec<Drive>,
+    /// Members that have returned since, by role.
+    returned: Vec<(usize, Drive)>,
+    tails: Option<Tails>,
+    /// Where zones end, as reported to the host.
+    ends: Vec<Option<u64>>,
+    behaviour: ArrayOptions,
+}
+
+impl AssemblyInputs {
+    async fn look(&self) -> Result<ArrayLook, ArrayError> {
+        self.look_at(self.drives.clone()).await
+    }
+
+    async fn look_at(&self, drives: Vec<Drive>) -> Result<ArrayLook, ArrayError> {
+        let told = KnownEnds { tails: self.tails.as_ref(), ends: &self.ends };
+        look(&self.runtime, drives, told, self.behaviour).await
+    }
+
+    /// Inspects the drives including the members that have returned.
+    async fn look_again(&self) -> Result<ArrayLook, ArrayError> {
+        let returned = self.returned.iter().map(|(_, drive)| drive);
+        self.look_at(self.drives.iter().chain(returned).cloned().collect()).await
+    }
+
+    /// Assembles the array on the drives themselves.
+    async fn assemble(&self) -> Result<Rc<Raid>, ArrayError> {
+        let mut without = self.look().await;
+        if without.as_ref().is_ok_and(ArrayLook::may_run_elsewhere) {
+            without?.claim().await?;
+            without = self.look().await;
+        }
+        if self.returned.is_empty() {
+            return without?.carry_out().await;
+        }
+        let mut found = self.look_again().await?;
+        // If other members have gone meanwhile, those that have returned may be needed.
+        if let Ok(without) = without {
+            found.end_as(without);
+        }
+        found.carry_out().await
+    }
+}
+
+impl ArrayHandle {
+    fn with(raid: Rc<Raid>, held: Option<DeferredState>) -> Rc<ArrayHandle> {
+        Rc::new(ArrayHandle {
+            geometry: raid.geometry.clone(),
+            layout: raid.layout,
+            raid: raid.into(),
+            held: held.into(),
+            ended: Gate::default(),
+        })
+    }
+
+    /// An array that writes from the start.
+    pub fn new(raid: Rc<Raid>) -> Rc<ArrayHandle> {
+        ArrayHandle::with(raid, None)
+    }
+
+    /// The array that runs now.
+    pub fn raid(&self) -> Rc<Raid> {
+        self.raid.borrow().clone()
+    }
+
+    /// See [`crate::array::Array::assemble_deferred`].
+    pub async fn assemble_deferred(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<&Tails>,
+        behaviour: ArrayOptions,
+    ) -> Result<Rc<ArrayHandle>, ArrayError> {
+        let (runtime, tails) = (runtime.clone(), tails.cloned());
+        let mut source =
+            AssemblyInputs { runtime, drives, returned: Vec::new(), tails, ends: Vec::new(), behaviour };
+        let found = source.look().await?;
+        let awaited = found.awaited();
+        if awaited == 0 && found.may_run_elsewhere() {
+            return Ok(ArrayHandle::new(source.assemble().await?));
+        }
+        if awaited == 0 {
+            return Ok(ArrayHandle::new(found.carry_out().await?));
+        }
+        let assembly = found.assembly();
+        // Drives that the array does without may be put to other uses.
+        source.drives.retain(|drive| found.uses(drive));
+        let AssemblyInputs { runtime, drives, tails, .. } = &source;
+        let told = KnownEnds { tails: tails.as_ref(), ..KnownEnds::default() };
+        let raid = look(runtime, overlaid(runtime, drives).await, told, behaviour).await?.carry_out().await?;
+        source.ends = raid.ends();
+        Ok(ArrayHandle::with(raid, Some(DeferredState::new(Some(source), assembly, awaited))))
+    }
+
+    /// See [`crate::array::Array::assemble_read_only`].
+    pub async fn assemble_read_only(
+        runtime: &Runtime,
+        drives: Vec<Drive>,
+        tails: Option<&Tails>,
+        behaviour: ArrayOptions,
+    ) -> Result<Rc<ArrayHandle>, ArrayError> {
+        let told = KnownEnds { tails, ..KnownEnds::default() };
+        let found = look(runtime, overlaid(runtime, &drives).await, told, behaviour).await?;
+        let assembly = found.assembly();
+        Ok(ArrayHandle::with(found.carry_out().await?, Some(DeferredState::new(None, assembly, 0))))
+    }
+
+    /// See [`crate::array::Array::is_deferred`].
+    pub fn is_deferred(&self) -> bool {
+        self.held.borrow().as_ref().is_some_and(|held| held.source.is_some())
+    }
+
+    /// See [`crate::array::Array::is_read_only`].
+    pub fn is_read_only(&self) -> bool {
+        self.held.borrow().as_ref().is_some_and(|held| held.source.is_none())
+    }
+
+    /// See [`crate::array::Array::on_begin`].
+    pub fn on_begin(&self, hook: Box<dyn FnOnce()>) {
+        if let Some(held) = &mut *self.held.borrow_mut() {
+            held.hook = Some(hook);
+        }
+    }
+
+    /// See [`crate::array::Array::assembly`].
+    pub fn assembly(&self) -> u64 {
+        let held = self.held.borrow().as_ref().map(|held| held.assembly);
+        held.unwrap_or_else(|| self.raid().membership.superblock().assembly)
+    }
+
+    /// See [`crate::array::Array::begin`].
+    pub async fn begin(self: &Rc<Self>) -> Result<(), ArrayError> {
+        self.start_to_begin()?;
+        loop {
+            match &*self.held.borrow() {
+                None => return Ok(()),
+                Some(held) if !held.begins => {
+                    return Err(held.problem.clone().unwrap_or(ArrayError::NotBegun));
+                }
+                Some(_) => (),
+            }
+            self.ended.wait().await;
+        }
+    }
+
+    /// See [`crate::array::Array::complete`].
+    pub async fn complete(self: &Rc<Self>, drive: Drive) -> Result<(), ArrayError> {
+        let bad = |fault| Err(BadDrive::new(&drive.name, fault).into());
+        loop {
+            let mut source = match &*self.held.borrow() {
+                Some(DeferredState { source: Some(source), begins: false, .. }) => source.clone(),
+                _ => return bad(DriveFault::IsLate),
+            };
+            let known = source.returned.len();
+            source.returned.push((0, drive.clone()));
+            let found = source.look_again().await?;
+            match source.returned.last_mut().zip(found.role_of(&drive)) {
+                Some(((role, _), of_drive)) => *role = of_drive,
+                None => return bad(DriveFault::NotMissing),
+            }
+            let awaited = found.awaited();
+            match &mut *self.held.borrow_mut() {
+                // Another member has returned meanwhile.
+                Some(DeferredState { source: Some(now), begins: false, .. })
+                    if now.returned.len() != known =>
+                {
+                    continue;
+                }
+                // Without a source the array has been closed meanwhile.
+                Some(held) if !held.begins && held.source.is_some() => {
+                    (held.source, held.awaited) = (Some(source), awaited)
+                }
+                _ => return bad(DriveFault::IsLate),
+            }
+            return if awaited == 0 { self.begin().await } else { Ok(()) };
+        }
+    }
+
+    fn start_to_begin(self: &Rc<Self>) -> Result<(), ArrayError> {
+        if let Some(held) = &mut *self.held.borrow_mut() {
+            let Some(source) = held.source.clone() else {
+                return Err(ArrayError::ReadOnly);
+            };
+            if !std::mem::replace(&mut held.begins, true) {
+                let array = self.clone();
+                self.raid().runtime.spawn(async move { array.try_to_begin(source).await });
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_to_begin(self: Rc<Self>, source: AssemblyInputs) {
+        let begun = source.assemble().await;
+        let Some(mut held) = self.held.take() else { return };
+        let waiting = std::mem::take(&mut held.waiting);
+        match begun {
+            Ok(raid) => {
+                raid.pool.swap(&self.raid().pool);
+                raid.tell_may_lose(self.geometry.volatile_cache);
+                raid.events.follow(&self.raid().events);
+                let before = self.raid.replace(raid.clone());
+                if let Some(hook) = held.hook {
+                    hook();
+                }
+                // Zones that could not be made to end at the reported end.
+                let ends = raid.ends().into_iter().zip(&source.ends).enumerate();
+                let mut moved: BTreeSet<u32> =
+                    ends.filter(|(_, (end, told))| end != *told).map(|(zone, _)| zone as u32).collect();
+                for (command, completer) in waiting {
+                    match &command {
+                        Command::Reset { zones: Zones::One(zone) } => _ = moved.remove(&zone.0),
+                        Command::Reset { zones: Zones::All } => moved.clear(),
+                        _ => {}
+                    }
+                    // The append was meant for the reported end: it fails like a write that does not start at the write
+                    // pointer.
+                    let completion = match &command {
+                        Command::Append { zone, .. } if moved.contains(&zone.0) => {
+                            Completion::failed(Status::ZoneInvalidWrite)
+                        }
+                        _ => raid.submit_command(command),
+                    };
+                    source.runtime.spawn(async move { completer.complete(completion.await) });
+                }
+                before.membership.tell();
+                source.runtime.spawn(async move { before.end().await });
+            }
+            Err(error) => {
+                (held.begins, held.problem) = (false, Some(error));
+                *self.held.borrow_mut() = Some(held);
+                for (_, completer) in waiting {
+                    completer.complete(Done::error(Status::InternalError.into()));
+                }
+            }
+        }
+        self.ended.open();
+    }
+
+    /// Why an array in deferred-write mode could not start writing.
+    pub fn problem(&self) -> Option<ArrayError> {
+        self.held.borrow().as_ref()?.problem.clone()
+    }
+
+    /// Adds to `status` the members that are missing, and those that have returned meanwhile.
+    pub fn say_who_is_awaited(&self, status: &mut ArrayStatus) {
+        let held = self.held.borrow();
+        let Some(DeferredState { source: Some(source), awaited, .. }) = &*held else { return };
+        status.wait_for(*awaited);
+        // Also when the last one has returned, until the array has started writing.
+        status.provisional = true;
+        status.most_missing = status.most_missing.saturating_sub(source.returned.len());
+        for (role, drive) in &source.returned {
+            let member = &mut status.members[*role];
+            (member.state, member.drive) = (MemberState::Active, drive.name.clone());
+            member.note = Note::IsBack;
+        }
+    }
+
+    /// Queues a command until the array has started writing.
+    fn hold_back(self: &Rc<Self>, command: Command) -> Completion {
+        if self.start_to_begin().is_err() {
+            return Completion::failed(Status::NamespaceIsWriteProtected);
+        }
+        let (completer, completion) = self.raid().slots.pair();
+        if let Some(held) = &mut *self.held.borrow_mut() {
+            held.waiting.push((command, completer));
+        }
+        completion
+    }
+
+    /// Starts a command for the array.
+    pub fn submit(self: &Rc<Self>, command: Command) -> Completion {
+        let held = self.held.borrow();
+        match &*held {
+            Some(DeferredState { closed: true, .. }) => Completion::failed(DeviceError::Gone),
+            Some(_) if changes(&command) => {
+                drop(held);
+                self.hold_back(command)
+            }
+            _ => self.raid.borrow().submit_command(command),
+        }
+    }
+
+    /// See [`crate::device::ZonedDevice::reread`].
+    pub fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
+        match &*self.held.borrow() {
+            Some(DeferredState { closed: true, .. }) => None,
+            _ => self.raid.borrow().reread(lba, attempt),
+        }
+    }
+
+    /// See [`crate::array::Array::close`].
+    pub async fn close(self: &Rc<Self>) -> Result<(), ArrayError> {
+        let raid = self.raid();
+        if raid.background.is_under_way() || self.held.borrow().as_ref().is_some_and(|held| held.begins) {
+            return Err(ArrayError::Busy);
+        }
+        let has_begun = self.held.borrow().is_none();
+        // No command is accepted from now on.
+        let closed = DeferredState { closed: true, ..DeferredState::new(None, self.assembly(), 0) };
+        *self.held.borrow_mut() = Some(closed);
+        let mut result = Ok(());
+        if has_begun {
+            result = raid.come_to_rest().await;
+            if result.is_ok() && raid.membership.superblock().runner != Uuid::default() {
+                raid.membership.change(|superblock| superblock.runner = Uuid::default());
+                raid.membership.settle().await;
+            }
+        }
+        raid.end().await;
+        result.map_err(ArrayError::NotSafe)
+    }
+}
+
+impl DeferredState {
+    fn new(source: Option<AssemblyInputs>, assembly: u64, awaited: u32) -> DeferredState {
+        DeferredState {
+            source,
+            assembly,
+            awaited,
+            begins: false,
+            waiting: Vec::new(),
+            problem: None,
+            hook: None,
+            closed: false,
+        }
+    }
+}
+
+async fn overlaid(runtime: &Runtime, drives: &[Drive]) -> Vec<Drive> {
+    let mut overlaid = Vec::new();
+    for Drive { name, device } in drives {
+        let overlay = Overlay::over(runtime, device.clone()).await;
+        overlaid.push(Drive { name: name.clone(), device: Rc::new(overlay) });
+    }
+    overlaid
+}

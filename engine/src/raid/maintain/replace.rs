@@ -1,0 +1,781 @@
+//! Replacement: a drive takes over from a working member, which is copied and mirrored until then.
+//!
+//! *The copy.* The old drive stays the member. Commands for it go through a [`Mirror`], which sends commands for zones
+//! that it *follows* to the new drive as well. A zone is followed from a moment at which it reads the same on both
+//! drives, and no command for it is in flight: an empty zone at once; a full one when it has been copied; one that is
+//! being written when it is quiesced and the rest of it has been copied, with the readable blocks of its ZRWA, and the
+//! write pointer where it is on the old drive. From then on both get the same commands, each of which completes only
+//! when it is complete on both. So a followed zone is equal on both drives for every reader, recovery included; the
+//! records of the member's part (holes, burned blocks) are true of both. Log blocks and marks contain their address, so
+//! zones have to be equally far apart.
+//!
+//! A zone is protected from resets and finishes while it is copied, as while it is rebuilt; only one rebuild or
+//! replacement runs at a time. Blocks that the old drive cannot read are decoded. Where they cannot be, or are part of
+//! a stripe that is not complete, the zone is left out: the new drive lacks it, and it is rebuilt later. That is
+//! refused if any other member lacks the zone too: a replacement does not reduce redundancy that is reduced already.
+//!
+//! *It can be cancelled* until the new drive takes over: the new drive is then detached, as if it had failed, and
+//! emptied, its label last: if that is interrupted, the copy is still unfinished and can continue.
+//!
+//! *Nothing is recorded about it* before all zones are followed, except on the new drive, which lists its complete
+//! zones ([`super::target`]) so that the copy can continue later. After a power loss the array is as it was, and the
+//! new drive, which has no log, is not a member of any array. If the new drive fails it is detached. If the old one
+//! fails, the member is out, and the new drive is attached and rebuilt: it holds the data of a member that lacks the
+//! writes since.
+//!
+//! *The takeover* happens while nothing changes. Commands of the host that change anything are held, and those in
+//! progress are drained; then both drives hold the same, logs apart, and nothing that is acknowledged until the end
+//! depends on data that only one of them has. In this state, in this order:
+//!
+//! 1. the cache of the new drive is flushed;
+//! 2. all other members get a checkpoint that names the new drive, as *taking over*;
+//! 3. the new drive gets such a checkpoint, with the parity and tails of the old drive's log;
+//! 4. all get a superblock by which it has taken over.
+//!
+//! The old drive is not updated: by its own superblock it stays the member. An assembly that finds a drive taking over
+//! (by the newest superblock) uses the new drive if that has its checkpoint, and otherwise the old one, which is
+//! complete as well: until step 4 is done everywhere nothing has changed. So whichever single drive is lost, and
+//! whenever the power fails,
+//!
+//! - before the first checkpoint of step 2 the old drive is the member;
+//! - up to the end of step 3 one of the two is present, or it is the one that is lost;
+//! - once a superblock of step 4 is on any drive, the new drive has its checkpoint, and is the member or the one that
+//!   is lost. If only members without that superblock are present, the old drive may be used in place of a new one that
+//!   is lost. It still holds everything: nothing has changed before all had the superblock.
+//!
+//! *Only one of them ever continues.* The assembly that uses one of them records this in its checkpoints, before
+//! anything else is written; if it is interrupted, some have the record and nothing has changed. The drive that is not
+//! used may have newer superblocks than all that are present, from updates in flight when the power failed. So such an
+//! assembly skips 2^33 sequence numbers, more than can have been in flight ([`SKIPPED_BY_TAKEOVER`]): its records are newer than
+//! any on the other drive, and name another drive in its place. If both are missing, all members record that neither
+//! takes part any more, as for any absent member, before anything changes.
+//!
+//! *If the new drive fails during the takeover*, the old one gets its place back, still while nothing changes, with a
+//! newer superblock on all others, and then on itself. If the power fails before that, and after all have recorded that
+//! the new one is out, an assembly uses the old one all the same: the takeover was still under way.
+
+use crate::{
+    adapt::mirror::Mirror,
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
+    format::superblock::{Superblock, SuperblockMember},
+    raid::{
+        Drive,
+        bad_blocks::RebuildLoss,
+        create::check_forgotten,
+        erase::{kept_drive_id, reset_each, wipe_filled, wipe_for_member},
+        error::{ArrayError, BadDrive, DriveFault, NoCopy, NoPart, NoReplacement, ReplaceFailure},
+        events::Event,
+        geometry::physical,
+        journal::log::MetaLog,
+        maintain::{
+            rebuild::RebuildStop,
+            target::{Newcomer, Target},
+        },
+        parts::Raid,
+        seat::Seat,
+        status::Progress,
+        zone::flow::Zone,
+    },
+    runtime::{self, COPY, give_way},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+    rc::Rc,
+};
+
+/// Blocks in a read or write of a copy, if both drives support that many.
+const BATCH_BLOCKS: u64 = 256;
+/// Reads ahead of the write in flight.
+const READS_AHEAD: usize = 4;
+
+/// How blocks are written to a zone of the new drive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WriteOrder {
+    /// Without a ZRWA, at the write pointer; unwritten blocks become zeros.
+    InOrder,
+    /// In the ZRWA, and the write pointer then moves past them.
+    Passed,
+    /// In the ZRWA, without moving the write pointer.
+    Ahead,
+}
+
+/// Blocks of the old drive.
+struct OldBlocks {
+    data: Buf,
+    oob: Buf,
+    /// Offsets of blocks that were never written.
+    unwritten: Vec<u64>,
+}
+
+/// A copy in progress.
+struct Copy<'a> {
+    seat: Seat,
+    mirror: &'a Rc<Mirror>,
+    /// Called with the number of bytes that have been copied.
+    report: &'a dyn Fn(u64),
+}
+
+/// Cleans up after a replacement, also after one whose future is dropped.
+struct ReplaceGuard<'a>(&'a Raid);
+
+impl Drop for ReplaceGuard<'_> {
+    fn drop(&mut self) {
+        let raid = self.0;
+        raid.background.end();
+        raid.members.end_mirror();
+        raid.drain.end();
+        raid.zones.changed.open();
+    }
+}
+
+impl Raid {
+    /// Replaces the drive of `member` by `drive`; returns the bytes that were copied, or `None` if the member went out
+    /// meanwhile.
+    pub async fn replace(
+        self: &Rc<Self>,
+        member: usize,
+        drive: &Drive,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Option<u64>, ArrayError> {
+        if !self.background.begin_copy() {
+            return Err(NoReplacement::UnderWay.into());
+        }
+        let _guard = ReplaceGuard(self);
+        let label = self.label_of(drive).await.filter(|label| label.member == member);
+        let new = self.newcomer(member, drive, label)?;
+        let seat = self.members.seat(member);
+        let mirror = self.mirror_with(member, &new)?;
+        let filled = self.copy_and_hand_over(seat, &mirror, &new, progress).await?;
+        if let Ok(Some(bytes)) = filled {
+            self.events.note(Event::Replaced { member, drive: new.name });
+            return Ok(Some(bytes));
+        }
+        self.members.end_mirror();
+        mirror.end().await;
+        let failed = |why| NoReplacement::Failed { drive: new.name.clone(), member, why };
+        if self.background.is_cancelled() {
+            // No command for it is in flight any more.
+            let why = match wipe_filled(&*new.drive, &*new.device).await {
+                Ok(()) => ReplaceFailure::Cancelled,
+                Err(error) => ReplaceFailure::CancelledNotBlank(error),
+            };
+            self.events.note(Event::NotReplaced(failed(why.clone())));
+            return Err(failed(why).into());
+        }
+        if !self.members.is_active(member) && !self.membership.has_failed() {
+            return Ok(None);
+        }
+        filled.map_err(|why| {
+            self.events.note(Event::NotReplaced(failed(why.clone())));
+            failed(why).into()
+        })
+    }
+
+    /// Copies `seat` to the new drive and makes that the member; gives the bytes that were copied, or `None` if the
+    /// member went out or the copy was cancelled before it had begun.
+    async fn copy_and_hand_over(
+        self: &Rc<Self>,
+        seat: Seat,
+        mirror: &Rc<Mirror>,
+        new: &Newcomer,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Result<Option<u64>, ReplaceFailure>, ArrayError> {
+        // The drive may have been a member before, with reads in flight.
+        self.members.note_loss();
+        let target = self.find_target(seat.member, new).await;
+        let wiped = match target.is_blank() {
+            true => wipe_for_member(&*new.drive, &*new.device).await,
+            false => reset_each(&*new.device, target.others()).await,
+        };
+        wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
+        check_forgotten(&self.runtime, &Drive { name: new.name.clone(), device: new.drive.clone() }).await?;
+        let has_ended = || !self.members.is_seated(seat) || self.background.is_cancelled();
+        if has_ended() {
+            return Ok(Ok(None));
+        }
+        if let Err(error) = self.begin_label(&target).await {
+            mirror.let_go(error);
+        }
+        if has_ended() {
+            return Ok(Ok(None));
+        }
+        self.members.mirror(seat, mirror.clone());
+        self.background.work_on(seat);
+        let kept_bytes = self.copy_progress(seat.member, &target).done_bytes;
+        let show = |done_bytes: u64, total_bytes: u64| {
+            progress(Progress { done_bytes: done_bytes.min(total_bytes), total_bytes, kept_bytes });
+        };
+        let (bytes, in_place) = (Cell::new(0), Cell::new(kept_bytes));
+        let mut result = self.copy_all(seat, (mirror, &target), (&bytes, &in_place), &show).await;
+        loop {
+            let left_out = match result {
+                Ok(left_out) if self.members.is_seated(seat) => left_out,
+                Ok(_) => return Ok(Ok(None)),
+                Err(why) => return Ok(Err(why)),
+            };
+            target.close().await;
+            let handed_over = self.hand_over(seat, mirror, new, &left_out);
+            result = match self.while_drained(seat.member, handed_over).await {
+                Ok(true) => return Ok(Ok(Some(bytes.get()))),
+                // There are zones again that are neither followed nor left out.
+                Ok(false) => self.copy_all(seat, (mirror, &target), (&bytes, &in_place), &show).await,
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    /// As [`crate::array::Array::cancel_replacement`].
+    pub fn cancel_replacement(&self) -> Result<(), ArrayError> {
+        if self.drain.has_begun() {
+            return Err(NoReplacement::TakesOver.into());
+        }
+        if !self.background.cancel_copy() {
+            return Err(NoReplacement::NoneUnderWay.into());
+        }
+        // None yet while the new drive is being emptied.
+        self.members.let_mirror_go();
+        self.zones.changed.open();
+        self.zones.wake();
+        Ok(())
+    }
+
+    /// A mirror of the drive of `member` and `new`; the error says why there cannot be one.
+    pub fn mirror_with(&self, member: usize, new: &Newcomer) -> Result<Rc<Mirror>, ArrayError> {
+        if let Some(zone) = self.zones.offline().keys().next() {
+            return Err(NoReplacement::Offline(*zone).into());
+        }
+        let Some(old) = self.members.device(member) else { return Err(NoReplacement::OldGone.into()) };
+        let (old_bytes, have) = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
+        let no_copy = |why: NoCopy| ArrayError::from(BadDrive::new(&new.name, why));
+        if self.layout.policy.uses_marks() && old_bytes != have {
+            return Err(no_copy(NoCopy::OobBytes { have, old: old_bytes }));
+        }
+        Mirror::new(&self.runtime, old, new.device.clone()).ok_or_else(|| no_copy(NoCopy::ZoneSize))
+    }
+
+    /// Copies until every zone is followed or left out; returns those that are left out, and why. Shows the bytes
+    /// in place, and how many these will be; counts those that it has copied.
+    async fn copy_all(
+        self: &Rc<Self>,
+        seat: Seat,
+        (mirror, target): (&Rc<Mirror>, &Target),
+        (done_bytes, in_place): (&Cell<u64>, &Cell<u64>),
+        show: &dyn Fn(u64, u64),
+    ) -> Result<BTreeMap<u32, NoPart>, ReplaceFailure> {
+        let mut left_out = BTreeMap::new();
+        loop {
+            self.check_new(mirror)?;
+            if !self.members.is_seated(seat) || self.membership.has_failed() {
+                return Err(ReplaceFailure::OldGone);
+            }
+            self.follow_empty(seat.member, mirror);
+            let to_copy = self.to_copy(seat.member, mirror, &left_out);
+            let to_read = to_copy.iter().filter(|zone| !self.is_copied(**zone, target));
+            let left_bytes: u64 = to_read.map(|zone| self.member_bytes(*zone)).sum();
+            let (before, total_bytes) = (in_place.get(), in_place.get() + left_bytes);
+            show(before, total_bytes);
+            let Some(zone) = to_copy.iter().copied().find(|zone| self.is_free(*zone)) else {
+                if to_copy.is_empty() {
+                    return Ok(left_out);
+                }
+                self.zones.changed.wait().await;
+                continue;
+            };
+            self.background.enter(zone);
+            let copied = Cell::new(0);
+            let report = |bytes: u64| {
+                copied.set(copied.get() + bytes);
+                // Some blocks of a ZRWA are copied twice.
+                show(before + copied.get().min(self.member_bytes(zone)), total_bytes);
+            };
+            let result = self.copy_zone(zone, target, &Copy { seat, mirror, report: &report }).await;
+            if result.is_err() && mirror.error().is_none() {
+                // Half a zone would take resources of the drive.
+                self.on_new(mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
+            }
+            self.background.leave();
+            self.zones.changed.open();
+            match result {
+                Ok(()) => {
+                    done_bytes.set(done_bytes.get() + copied.get());
+                    let is_new = copied.get() > 0;
+                    in_place.set(before + if is_new { self.member_bytes(zone) } else { 0 });
+                }
+                Err(RebuildStop::Again) => {}
+                Err(RebuildStop::Error(reason)) => _ = left_out.insert(zone.0, reason),
+            }
+        }
+    }
+
+    fn check_new(&self, mirror: &Mirror) -> Result<(), ReplaceFailure> {
+        mirror.error().map_or(Ok(()), |error| Err(ReplaceFailure::NewFailed(error)))
+    }
+
+    fn is_free(&self, zone: ZoneIndex) -> bool {
+        !self.zones.is_busy(zone) && !self.background.is_clearing(zone)
+    }
+
+    /// Zones that are neither followed nor left out, of which the member has its part.
+    fn to_copy(&self, member: usize, mirror: &Mirror, left_out: &BTreeMap<u32, NoPart>) -> Vec<ZoneIndex> {
+        let zones = (0..self.geometry.zones).map(ZoneIndex);
+        let lacks = |zone: &ZoneIndex| !mirror.follows(physical(*zone)) && !left_out.contains_key(&zone.0);
+        zones.filter(lacks).filter(|zone| self.live(*zone) & (1 << member) != 0).collect()
+    }
+
+    /// Follows zones that are unwritten on both drives.
+    fn follow_empty(&self, member: usize, mirror: &Mirror) {
+        for zone in (0..self.geometry.zones).map(ZoneIndex) {
+            let live = self.live(zone) & (1 << member) != 0;
+            if live && !mirror.follows(physical(zone)) && self.is_free(zone) && self.zones.is_unwritten(zone)
+            {
+                mirror.follow(physical(zone));
+            }
+        }
+    }
+
+    /// Submits a command to the new drive, which is detached if it fails.
+    async fn on_new(&self, mirror: &Mirror, command: Command) -> Result<Buf, RebuildStop> {
+        if mirror.error().is_some() {
+            return Err(RebuildStop::Again);
+        }
+        let done = mirror.second().submit(command).await;
+        done.result.map(|()| done.data).map_err(|error| {
+            mirror.let_go(error);
+            RebuildStop::Again
+        })
+    }
+
+    /// Copies a zone that does not change meanwhile, and follows it.
+    async fn copy_zone(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        target: &Target,
+        copy: &Copy<'_>,
+    ) -> Result<(), RebuildStop> {
+        let member = copy.seat.member;
+        if self.is_copied(zone, target) {
+            self.check_part(zone, copy)?;
+            copy.mirror.follow(physical(zone));
+            return Ok(());
+        }
+        let zones = Zones::One(physical(zone));
+        self.on_new(copy.mirror, Command::Reset { zones }).await?;
+        self.check_stop(member)?;
+        let running = self.zones.running(zone);
+        match running {
+            // A zone that waits to be opened will be opened on both.
+            Some(running) if running.flow.borrow().is_open() => self.copy_running(&running, copy).await?,
+            None if !self.zones.is_unwritten(zone) => self.copy_full(zone, copy).await?,
+            _ => {}
+        }
+        self.check_part(zone, copy)?;
+        copy.mirror.follow(physical(zone));
+        if let Err(error) = self.label_copied(zone, target).await {
+            copy.mirror.let_go(error);
+        }
+        Ok(())
+    }
+
+    /// Checks that the member still has its part of a zone, and that no other operation waits for the zone.
+    fn check_part(&self, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), RebuildStop> {
+        self.check_stop(copy.seat.member)?;
+        match self.live(zone) & (1 << copy.seat.member) != 0 && !self.has_failed(zone) {
+            true => Ok(()),
+            false => Err(NoPart::OldLacks.into()),
+        }
+    }
+
+    async fn copy_full(&self, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), RebuildStop> {
+        let rows = self.finished_tail(zone).div_ceil(self.layout.stripe_blocks());
+        self.copy_blocks(zone, 0..rows * self.layout.chunk_blocks, WriteOrder::InOrder, copy).await?;
+        let zones = Zones::One(physical(zone));
+        self.on_new(copy.mirror, Command::Finish { zones }).await.map(|_| ())
+    }
+
+    /// Copies a zone that is being written: most of it meanwhile, the rest while it is quiesced.
+    async fn copy_running(self: &Rc<Self>, zone: &Rc<Zone>, copy: &Copy<'_>) -> Result<(), RebuildStop> {
+        let zrwa = self.layout.policy.uses_zrwa();
+        let way = if zrwa { WriteOrder::Passed } else { WriteOrder::InOrder };
+        let zones = Zones::One(physical(zone.index));
+        self.on_new(copy.mirror, Command::Open { zones, zrwa }).await?;
+        let mut at = 0;
+        for _ in 0..8 {
+            let end = self.unchanging(zone, copy.seat.member);
+            if end < at + self.layout.distance * self.layout.chunk_blocks {
+                break;
+            }
+            self.copy_blocks(zone.index, at..end, way, copy).await?;
+            at = end;
+        }
+        self.quiesce(zone).await;
+        let result = self.copy_rest(zone, at, way, copy).await;
+        if result.is_ok() {
+            copy.mirror.follow(physical(zone.index));
+        }
+        self.resume(zone);
+        result
+    }
+
+    /// Blocks of a member's part of a zone that will not change: those of complete stripes that its write
+    /// pointer has passed.
+    fn unchanging(&self, zone: &Zone, member: usize) -> u64 {
+        let layout = &self.layout;
+        let flow = zone.flow.borrow();
+        let complete = flow.complete() / layout.stripe_blocks() * layout.chunk_blocks;
+        complete.min(flow.positions()[member] * layout.policy.position_blocks(layout))
+    }
+
+    /// Copies the rest of a paused zone, from block `at` of the member's part on.
+    async fn copy_rest(
+        &self,
+        zone: &Zone,
+        at: u64,
+        way: WriteOrder,
+        copy: &Copy<'_>,
+    ) -> Result<(), RebuildStop> {
+        let layout = &self.layout;
+        let (index, member) = (zone.index, copy.seat.member);
+        // So that no other task needs more to be made safe meanwhile.
+        let tail = zone.flow.borrow().complete();
+        self.make_safe(zone, tail).await?;
+        self.quiet(zone).await;
+        self.check_part(index, copy)?;
+        if zone.flow.borrow().is_over() {
+            return Err(RebuildStop::Again);
+        }
+        let report = Command::Report { first: physical(index), count: 1 };
+        let done = self.members.submit(member, report).await;
+        if let Err(error) = done.result {
+            self.read_failed(index, copy.seat, error);
+        }
+        let used_blocks = layout.rows * layout.chunk_blocks;
+        // In the last row a write pointer may be at the end before those of others.
+        let passed_all =
+            zone.flow.borrow().positions()[member] * layout.policy.position_blocks(layout) >= used_blocks;
+        let at_end = |info: &ZoneInfo| info.state == ZoneState::Full || info.wp_blocks >= used_blocks;
+        let as_left = |info: &ZoneInfo| way == WriteOrder::InOrder || info.zrwa || passed_all && at_end(info);
+        let Some(info) = done.zones.first().copied().filter(as_left) else {
+            return Err(NoPart::OldChanged.into());
+        };
+        let wp_blocks = if passed_all { used_blocks } else { info.wp_blocks.min(used_blocks) };
+        self.copy_blocks(index, at..wp_blocks, way, copy).await?;
+        if way == WriteOrder::Passed {
+            let window = layout.window_blocks();
+            let ahead = wp_blocks..(wp_blocks + window).min(used_blocks);
+            self.copy_blocks(index, ahead, WriteOrder::Ahead, copy).await?;
+        }
+        self.check_part(index, copy)
+    }
+
+    /// Most blocks that are copied at once: in a ZRWA, no more than the write pointer may move by.
+    fn copy_batch_blocks(&self, copy: &Copy<'_>) -> u64 {
+        let devices = [copy.mirror.geometry(), copy.mirror.second().geometry()];
+        let most = devices.iter().fold(BATCH_BLOCKS, |most, d| most.min(d.max_transfer_blocks as u64));
+        let window = self.layout.window_blocks();
+        match self.layout.policy.uses_zrwa() {
+            false => most,
+            true => {
+                let chunk = self.layout.chunk_blocks;
+                most.min(window).max(chunk) / chunk * chunk
+            }
+        }
+    }
+
+    /// Copies blocks of the member's part of a zone that do not change, in their order.
+    async fn copy_blocks(
+        &self,
+        zone: ZoneIndex,
+        blocks: Range<u64>,
+        way: WriteOrder,
+        copy: &Copy<'_>,
+    ) -> Result<(), RebuildStop> {
+        let part_blocks = self.layout.rows * self.layout.chunk_blocks;
+        assert!(blocks.end <= part_blocks, "blocks {blocks:?} of a part of {part_blocks} are copied");
+        let start = self.members.start(copy.seat.member, zone).0;
+        let most = self.copy_batch_blocks(copy);
+        assert!(most > 0, "a copy of no blocks at a time");
+        let (mut next, mut reads) = (blocks.start, VecDeque::new());
+        loop {
+            while reads.len() < READS_AHEAD && next < blocks.end {
+                let to = (next + most).min(blocks.end);
+                reads.push_back((next..to, self.read_old(zone, next..to, copy)));
+                next = to;
+            }
+            let Some((part, read)) = reads.pop_front() else { return Ok(()) };
+            let done = read.await;
+            let found = match done.result {
+                Ok(()) => OldBlocks { data: done.data, oob: done.oob, unwritten: Vec::new() },
+                Err(_) => self.read_old_singly(zone, part.clone(), copy).await?,
+            };
+            self.check_stop(copy.seat.member)?;
+            (copy.report)(found.data.len() as u64);
+            runtime::work(found.data.blocks() as u32 * COPY);
+            give_way().await;
+            self.check_stop(copy.seat.member)?;
+            self.write_new(Lba(start + part.start), found, way, copy).await?;
+            if way == WriteOrder::Passed {
+                self.on_new(copy.mirror, Command::FlushZrwa { last: Lba(start + part.end - 1) }).await?;
+            }
+            self.check_stop(copy.seat.member)?;
+        }
+    }
+
+    fn read_old(&self, zone: ZoneIndex, blocks: Range<u64>, copy: &Copy<'_>) -> Completion {
+        let lba = Lba(self.members.start(copy.seat.member, zone).0 + blocks.start);
+        let count = blocks.end - blocks.start;
+        let data = self.pool.borrow_mut().take(count).freeze();
+        self.members.submit(copy.seat.member, Command::Read { lba, data, oob: self.no_oob(count, copy) })
+    }
+
+    /// A buffer for the metadata of blocks, empty if the policy uses none.
+    fn no_oob(&self, blocks: u64, copy: &Copy<'_>) -> Buf {
+        match self.layout.policy.uses_marks() {
+            true => Buf::zeroed((blocks * copy.mirror.geometry().oob_bytes as u64) as usize),
+            false => Buf::default(),
+        }
+    }
+
+    /// Reads blocks one by one that could not be read at once.
+    async fn read_old_singly(
+        &self,
+        zone: ZoneIndex,
+        blocks: Range<u64>,
+        copy: &Copy<'_>,
+    ) -> Result<OldBlocks, RebuildStop> {
+        let count = blocks.end - blocks.start;
+        let (mut data, mut oob) = (Vec::new(), Vec::new());
+        let mut unwritten = Vec::new();
+        for at in blocks.clone() {
+            let done = self.read_old(zone, at..at + 1, copy).await;
+            let (block, marks) = match done.result {
+                Ok(()) => (done.data, done.oob),
+                Err(DeviceError::Status(Status::DeallocatedBlock)) => {
+                    unwritten.push(at - blocks.start);
+                    (Buf::zeroed(BLOCK), self.no_oob(1, copy))
+                }
+                Err(error) => self.decode_old(zone, at, error, copy).await?,
+            };
+            self.check_stop(copy.seat.member)?;
+            data.extend_from_slice(&block);
+            oob.extend_from_slice(&marks);
+        }
+        assert!(
+            data.len() as u64 == count * BLOCK as u64,
+            "{} bytes of {count} blocks were read",
+            data.len()
+        );
+        Ok(OldBlocks { data: Buf::copy_of(&data), oob: Buf::copy_of(&oob), unwritten })
+    }
+
+    /// Decodes a block of a complete stripe, which the old drive cannot read, from the others.
+    async fn decode_old(
+        &self,
+        zone: ZoneIndex,
+        at: u64,
+        error: DeviceError,
+        copy: &Copy<'_>,
+    ) -> Result<(Buf, Buf), RebuildStop> {
+        let (layout, member) = (&self.layout, copy.seat.member);
+        self.read_failed(zone, copy.seat, error);
+        self.note_read_of(zone, member, at..at + 1, Err(error));
+        self.check_part(zone, copy)?;
+        let row = at / layout.chunk_blocks;
+        let mut lost = RebuildLoss::default();
+        if row < self.tail(zone) / layout.stripe_blocks() {
+            let data = self.other_rows(zone, member, at..at + 1, &mut lost).await?;
+            let content = self.content_of(member, row);
+            if lost.bad_blocks.is_empty()
+                && let Command::Write { data, oob, .. } =
+                    self.write_of(member, zone, at, data, content, false)
+            {
+                return Ok((data, oob));
+            }
+        }
+        Err(NoPart::OldUnreadable { block: at, error }.into())
+    }
+
+    /// Writes blocks to the new drive, from `lba` on.
+    async fn write_new(
+        &self,
+        lba: Lba,
+        found: OldBlocks,
+        way: WriteOrder,
+        copy: &Copy<'_>,
+    ) -> Result<(), RebuildStop> {
+        let OldBlocks { data, oob, unwritten } = found;
+        if way == WriteOrder::InOrder || unwritten.is_empty() {
+            let write = Command::Write { lba, data, oob, fua: false };
+            let data = self.on_new(copy.mirror, write).await?;
+            self.pool.borrow_mut().give(data);
+            return Ok(());
+        }
+        assert!(data.blocks() > 0, "nothing is copied to block {}", lba.0);
+        let marks = oob.len() / data.blocks() as usize;
+        for at in (0..data.blocks()).filter(|at| !unwritten.contains(at)) {
+            let oob = oob.slice(at as usize * marks..(at as usize + 1) * marks);
+            let data = data.slice_blocks(at..at + 1);
+            let write = Command::Write { lba: Lba(lba.0 + at), data, oob, fua: false };
+            self.on_new(copy.mirror, write).await?;
+        }
+        Ok(())
+    }
+
+    /// Does `work`, in which `member` may get another drive, while nothing changes.
+    async fn while_drained<T>(self: &Rc<Self>, member: usize, work: impl Future<Output = T>) -> T {
+        self.drain.begin();
+        self.underway_ended().await;
+        let zones = self.pause_zones().await;
+        self.drain.hand_over(Some(member));
+        let result = work.await;
+        self.drain.hand_over(None);
+        self.fail_without_enough();
+        for zone in &zones {
+            self.resume(zone);
+        }
+        for (command, completer) in self.drain.end() {
+            let completion = self.submit_command(command);
+            self.runtime.spawn(async move { completer.complete(completion.await) });
+        }
+        result
+    }
+
+    /// Makes the new drive take over, while nothing changes; `false` if there are zones again that are to be copied.
+    async fn hand_over(
+        self: &Rc<Self>,
+        seat: Seat,
+        mirror: &Rc<Mirror>,
+        new: &Newcomer,
+        left_out: &BTreeMap<u32, NoPart>,
+    ) -> Result<bool, ReplaceFailure> {
+        if new.device.geometry().volatile_cache
+            && let Err(error) = new.device.submit(Command::Flush).await.result
+        {
+            mirror.let_go(error);
+        }
+        // Parts that the old drive has lost were copied as it reads them.
+        self.notices_power_loss(1 << seat.member);
+        if new.device.power_epoch() != new.power_epoch {
+            mirror.let_go(DeviceError::PowerLost);
+        }
+        self.membership.settled().await;
+        self.check_new(mirror)?;
+        if !self.members.is_seated(seat) || self.membership.has_failed() {
+            return Err(ReplaceFailure::OldGone);
+        }
+        if !self.to_copy(seat.member, mirror, left_out).is_empty() {
+            return Ok(false);
+        }
+        self.check_left_out(seat.member, left_out)?;
+        let Some(old_log) = self.members.log(seat.member) else {
+            return Err(ReplaceFailure::OldGone);
+        };
+        let (before, name) = (self.membership.superblock().clone(), self.members.name(seat.member));
+        let lost = self.lost_by_new(seat.member, mirror);
+        let log = self.seat_new(seat.member, new, &old_log, &lost);
+        let event = self.membership.superblock().event;
+        let own = log.renew();
+        self.renew_logs(self.members.active() & !(1 << seat.member)).await;
+        self.runtime.spawn(log.run());
+        own.await;
+        self.membership.settled().await;
+        let taken = self.members.seat(seat.member);
+        if self.members.is_seated(taken) && !self.membership.has_failed() {
+            self.membership.change(|superblock| {
+                superblock.floor = superblock.floor.max(event);
+                superblock.members[seat.member].taking_over = None;
+            });
+            self.membership.settle().await;
+        }
+        if self.membership.has_failed() {
+            return Err(ReplaceFailure::ArrayFailed);
+        }
+        if self.members.is_seated(taken) {
+            old_log.end();
+            return Ok(true);
+        }
+        let note = self.members.about(seat.member).note;
+        self.seat_old(seat.member, name, old_log, before, &lost).await;
+        Err(ReplaceFailure::Out(note))
+    }
+
+    /// Refuses to leave out a zone that another member lacks as well.
+    fn check_left_out(&self, member: usize, left_out: &BTreeMap<u32, NoPart>) -> Result<(), ReplaceFailure> {
+        let lacking = |zone: u32| {
+            let parts = self.live(ZoneIndex(zone));
+            parts & (1 << member) != 0 && parts.count_ones() as usize != self.members.count()
+        };
+        match left_out.iter().find(|(zone, _)| lacking(**zone)) {
+            Some((zone, why)) => Err(ReplaceFailure::LeftOut { zone: *zone, why: *why }),
+            None => Ok(()),
+        }
+    }
+
+    /// Zones of which the old drive has its part and the new one lacks it.
+    fn lost_by_new(&self, member: usize, mirror: &Mirror) -> Vec<ZoneIndex> {
+        let zones = (0..self.geometry.zones).map(ZoneIndex);
+        zones
+            .filter(|zone| self.live(*zone) & (1 << member) != 0 && !mirror.follows(physical(*zone)))
+            .collect()
+    }
+
+    /// Makes the new drive the member in memory; the change is to be logged.
+    fn seat_new(
+        self: &Rc<Self>,
+        member: usize,
+        new: &Newcomer,
+        old_log: &MetaLog,
+        lost: &[ZoneIndex],
+    ) -> Rc<MetaLog> {
+        let event = self.membership.next_sequence();
+        self.membership.change(|superblock| {
+            superblock.event = event;
+            let taking_over = Some(superblock.members[member].since);
+            superblock.members[member] = SuperblockMember {
+                taking_over,
+                ..SuperblockMember::new(new.uuid, event, kept_drive_id(&*new.drive))
+            };
+        });
+        for zone in lost {
+            self.zone_records.change(*zone, |record| record.lost |= 1 << member);
+        }
+        let live = old_log.live.borrow().clone();
+        let device = (new.device.clone(), BTreeMap::new());
+        let log = self.new_log(member, new.drive.clone(), device, (1, 0), live);
+        self.members.end_mirror();
+        self.members.forget(member);
+        self.zone_records.unreadable.remove_parts(member, None);
+        self.members.put(member, new.name.clone(), log.clone());
+        log
+    }
+
+    /// Makes the old drive the member again: the new one has failed before anything has changed.
+    async fn seat_old(
+        self: &Rc<Self>,
+        member: usize,
+        name: String,
+        log: Rc<MetaLog>,
+        before: Superblock,
+        lost: &[ZoneIndex],
+    ) {
+        let event = self.membership.next_sequence();
+        self.membership.change(|superblock| {
+            superblock.event = event;
+            superblock.floor = before.floor;
+            // Superblocks that name the new drive are older than this event.
+            superblock.members[member] = SuperblockMember { since: event, ..before.members[member].clone() };
+        });
+        for zone in lost {
+            self.zone_records.change(*zone, |record| record.lost &= !(1 << member));
+        }
+        self.zone_records.change_all(|_, record| record.waits &= !(1 << member));
+        self.members.put(member, name, log);
+        // The old drive is updated last, like one that is attached: the others may continue without it.
+        self.renew_logs(self.members.active() & !(1 << member)).await;
+        self.renew_logs(self.members.active() & (1 << member)).await;
+        self.membership.settled().await;
+    }
+}

@@ -1,0 +1,222 @@
+//! The label of a drive that is being filled with a copy of a member, so that the copy can continue after the process
+//! has ended, a crash or a power cut.
+//!
+//! The *label* is in the second metadata zone of the new drive: the array's superblock, under the role of the member,
+//! followed by a record for each zone that is complete there, with its epoch. A log begins with a checkpoint, in the
+//! first zone, so a label cannot be mistaken for one; it is erased when the log of the drive that has taken over needs
+//! its zone.
+//!
+//! *A zone in the label need not be copied again if it is full in the same epoch.* The contents of a full zone never
+//! change during its epoch, whichever members leave, return or are rebuilt. The label lists zones that were full and of
+//! which the member's part had all blocks in their places: neither holes, which are filled later, nor burned blocks.
+//! The record is written when the zone has been finished on the new drive and the drive's cache has been flushed. All
+//! other zones are copied again.
+//!
+//! *The label says which drive is copied*, by its UUID in the superblock: a label of a drive that is not the member any
+//! more does not count. Blocks of the policy `append` contain the UUID of the drive that they lie on, so the copy
+//! continues under the UUID with which it began: the label has the number that this UUID is derived from.
+
+use crate::{
+    device::{Command, DeviceError, ZonedDevice, Zones},
+    format::{Origin, Uuid, record::Record, superblock::Order},
+    raid::{
+        Drive,
+        geometry::{META_ZONES, physical},
+        journal::{
+            label::{LABEL_ZONE, Label, read_label},
+            read::NoLog,
+        },
+        parts::Raid,
+        recover::scan::{find_log, prepare},
+        status::{Progress, UnfinishedCopy},
+    },
+    zone::{Lba, ZoneIndex, ZoneState},
+};
+use std::{cell::Cell, collections::BTreeMap, rc::Rc};
+
+/// A drive that is to become a member.
+pub struct Newcomer {
+    pub name: String,
+    /// UUID of the drive as the member, and the number that it is derived from.
+    pub uuid: Uuid,
+    pub number: u64,
+    /// The drive itself, and the drive as the array uses it.
+    pub drive: Rc<dyn ZonedDevice>,
+    pub device: Rc<dyn ZonedDevice>,
+    /// Its power epoch before anything is written to it.
+    pub power_epoch: Option<u64>,
+    /// Label of an interrupted copy of the member to the drive.
+    pub label: Option<Label>,
+}
+
+/// A drive that is being filled, and its label.
+pub struct Target {
+    array: Uuid,
+    member: usize,
+    device: Rc<dyn ZonedDevice>,
+    /// Number that the drive's UUID is derived from.
+    number: u64,
+    /// As [`crate::raid::journal::label::Label::copied`].
+    copied: BTreeMap<u32, u64>,
+    /// End of the label; `None` if it cannot be written any more.
+    wp_blocks: Cell<Option<u64>>,
+}
+
+impl Target {
+    /// Whether no zone of the drive is kept.
+    pub fn is_blank(&self) -> bool {
+        self.wp_blocks.get().is_none()
+    }
+
+    /// Zones of the drive that are to be emptied: all but the label and the zones that have been copied.
+    pub fn others(&self) -> impl Iterator<Item = u32> {
+        let is_kept = |zone: &u32| {
+            *zone == LABEL_ZONE.0
+                || zone.checked_sub(META_ZONES).is_some_and(|zone| self.copied.contains_key(&zone))
+        };
+        (0..self.device.geometry().zones).filter(move |zone| !is_kept(zone))
+    }
+
+    /// Appends to the label, if it can still be written: zones without a record are copied again. The error is that of
+    /// a flush, which may have lost copied data as well.
+    async fn append(&self, record: Record, sequence: u64) -> Result<(), DeviceError> {
+        let Some(at) = self.wp_blocks.take() else { return Ok(()) };
+        let geometry = self.device.geometry();
+        let lba = geometry.start(LABEL_ZONE).0 + at;
+        let origin = Origin { array: self.array, member: self.member as u32, lba };
+        let data = record.encode(origin, sequence);
+        let end = at + data.blocks();
+        if end > geometry.zone_capacity_blocks || data.blocks() > geometry.max_transfer_blocks as u64 {
+            return Ok(());
+        }
+        let volatile = geometry.volatile_cache;
+        if self.device.submit(Command::write(Lba(lba), data, !volatile)).await.result.is_ok() {
+            self.flush().await?;
+            self.wp_blocks.set(Some(end));
+        }
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), DeviceError> {
+        match self.device.geometry().volatile_cache {
+            true => self.device.submit(Command::Flush).await.result,
+            false => Ok(()),
+        }
+    }
+
+    /// Finishes the label before the drive takes over, so that it takes no resources.
+    pub async fn close(&self) {
+        self.wp_blocks.take();
+        self.device.submit(Command::Finish { zones: Zones::One(LABEL_ZONE) }).await;
+    }
+}
+
+impl Raid {
+    /// The label of a drive that is being filled with a copy of a present member; `None` if it is another drive.
+    pub async fn label_of(&self, drive: &Drive) -> Option<Label> {
+        let superblock = self.membership.superblock().clone();
+        if !matches!(find_log(&self.runtime, drive).await, Err(NoLog::Target(array, _)) if array == self.array)
+        {
+            return None;
+        }
+        let device = prepare(&self.runtime, drive.device.clone(), Order::Any, superblock.aggregate)?;
+        let label = read_label(&device).await?;
+        let is_of_member = superblock.members[label.member].uuid == label.source().uuid;
+        (is_of_member && label.superblock.agree(&superblock).is_ok()).then_some(label)
+    }
+
+    /// The number that the UUID of a drive is derived from under which its copy can continue: where blocks contain the
+    /// UUID.
+    pub fn number_of_filled(&self, label: &Label) -> Option<u64> {
+        let superblock = self.membership.superblock();
+        let is_unchanged = superblock.members[label.member].since == label.source().since;
+        label.source().taking_over.filter(|_| is_unchanged && superblock.group_blocks > 0)
+    }
+
+    /// The unfinished copy of a member to `drive`, if it is being filled with one.
+    pub async fn copy_to(&self, drive: &Drive) -> Option<UnfinishedCopy> {
+        let label = self.label_of(drive).await?;
+        let member = label.member;
+        let new = self.newcomer(member, drive, Some(label)).ok()?;
+        let target = self.find_target(member, &new).await;
+        let progress = self.copy_progress(member, &target);
+        self.members.is_active(member).then(|| UnfinishedCopy { drive: drive.name.clone(), member, progress })
+    }
+
+    /// The contents that can be kept of a drive that is to be filled with a copy of `member`: none, unless the copy was
+    /// begun before.
+    pub async fn find_target(&self, member: usize, new: &Newcomer) -> Target {
+        let (device, number) = (&new.device, new.number);
+        // Without the number the UUID in appended blocks is not known.
+        let counts = |label: &&Label| {
+            let is_known = self.number_of_filled(label).is_some();
+            label.member == member && (self.membership.superblock().group_blocks == 0 || is_known)
+        };
+        let label = new.label.as_ref().filter(counts);
+        let (mut copied, wp_blocks) = label.map(|label| (label.copied.clone(), label.wp_blocks)).unzip();
+        if let Some(copied) = &mut copied {
+            let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
+            let zones = device.submit(report).await.zones;
+            let is_full =
+                |zone: u32| zones.get(zone as usize).is_some_and(|info| info.state == ZoneState::Full);
+            copied.retain(|zone, epoch| is_full(*zone) && self.is_full_in(ZoneIndex(*zone), *epoch));
+        }
+        let (array, device) = (self.array, device.clone());
+        let (copied, wp_blocks) = (copied.unwrap_or_default(), Cell::new(wp_blocks));
+        Target { array, member, device, number, copied, wp_blocks }
+    }
+
+    /// Whether a zone is full and has this epoch.
+    fn is_full_in(&self, zone: ZoneIndex, epoch: u64) -> bool {
+        let is_full = zone.0 < self.geometry.zones && self.zones.state(zone) == ZoneState::Full;
+        is_full && !self.zones.is_running(zone) && self.zone_records.epoch(zone) == epoch
+    }
+
+    /// Begins the label of a drive that has been emptied, if it has none. After an error the drive's contents are not
+    /// to be relied on.
+    pub async fn begin_label(&self, target: &Target) -> Result<(), DeviceError> {
+        if target.wp_blocks.get().is_some() {
+            return Ok(());
+        }
+        target.wp_blocks.set(Some(0));
+        let (mut superblock, sequence) = (self.membership.superblock().clone(), self.membership.sequence());
+        superblock.members[target.member].taking_over = Some(target.number);
+        target.append(Record::Superblock(Box::new(superblock)), sequence).await
+    }
+
+    /// Whether a zone on the drive, from an earlier copy, equals the member's part.
+    pub fn is_copied(&self, zone: ZoneIndex, target: &Target) -> bool {
+        target.copied.get(&zone.0).is_some_and(|epoch| self.is_full_in(zone, *epoch))
+    }
+
+    /// Progress of the copy of `member` to a drive that is not written at the moment.
+    pub fn copy_progress(&self, member: usize, target: &Target) -> Progress {
+        let zones = (0..self.geometry.zones).map(ZoneIndex);
+        let (mut done_bytes, mut total_bytes) = (0, 0);
+        for zone in zones.filter(|zone| self.live(*zone) & (1 << member) != 0) {
+            let bytes = self.member_bytes(zone);
+            total_bytes += bytes;
+            done_bytes += if self.is_copied(zone, target) { bytes } else { 0 };
+        }
+        Progress::paused(done_bytes, total_bytes)
+    }
+
+    /// Records that a zone has been copied, if it will not change. After an error the drive's contents are not to be
+    /// relied on.
+    pub async fn label_copied(&self, zone: ZoneIndex, target: &Target) -> Result<(), DeviceError> {
+        let (member, epoch) = (target.member, self.zone_records.epoch(zone));
+        let blocks = 0..self.layout.rows * self.layout.chunk_blocks;
+        let is_burned =
+            self.zone_records.burned().iter().any(|b| (b.zone, b.member as usize) == (zone.0, member));
+        let has_all = !is_burned
+            && !self.has_relocated(zone, member)
+            && !self.zone_records.has_bad_block(zone, member, blocks);
+        if !has_all || !self.is_full_in(zone, epoch) || self.is_copied(zone, target) {
+            return Ok(());
+        }
+        target.flush().await?;
+        let tail_blocks = self.finished_tail(zone);
+        let sequence = self.membership.sequence();
+        target.append(Record::Finish { zone: zone.0, epoch, tail_blocks }, sequence).await
+    }
+}

@@ -1,0 +1,210 @@
+//! Places: where a logical block is stored on the device.
+//!
+//! Logical blocks are stored as a *piece*: a number of *grains* of 64 bytes, one after the other in a group. A piece is
+//! of a *unit* of blocks that were compressed together, all of which have its place, or of one block. A place has its
+//! first grain, the number of its grains, and its unit. A piece of a single block that begins with a block of the
+//! device and is as long is *whole*, and its place is just the number of that block.
+
+use crate::buf::BLOCK;
+
+/// Bytes of a grain, and grains of a block.
+pub const GRAIN: usize = 64;
+pub const GRAINS: u32 = (BLOCK / GRAIN) as u32;
+
+/// Number of blocks that are compressed together: 1, 2, 4, 8 or 16, as the power of two. A unit begins at a multiple of
+/// that number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unit(u8);
+
+impl Unit {
+    /// One block, the smallest unit.
+    pub const BLOCK: Unit = Unit(0);
+    /// 64 KiB, the largest unit.
+    pub const MOST: Unit = Unit(4);
+
+    /// All units, the smallest first.
+    pub fn all() -> impl DoubleEndedIterator<Item = Unit> {
+        (0..=Unit::MOST.0).map(Unit)
+    }
+
+    /// The unit with this number of bytes, if there is one.
+    pub fn from_bytes(bytes: u64) -> Option<Unit> {
+        Unit::all().find(|unit| unit.bytes() as u64 == bytes)
+    }
+
+    /// Bytes of the unit.
+    pub fn bytes(self) -> usize {
+        BLOCK << self.0
+    }
+
+    /// Blocks of the unit.
+    pub(super) fn blocks(self) -> u32 {
+        1 << self.0
+    }
+
+    /// Its number on the device.
+    pub(super) fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The unit with this number, if there is one.
+    pub(super) fn of_number(number: u8) -> Option<Unit> {
+        (number <= Unit::MOST.0).then_some(Unit(number))
+    }
+
+    /// The largest unit, no larger than this, that begins with the block at `at` and has no more blocks than `most`.
+    pub(super) fn at(self, at: u64, most: u64) -> Unit {
+        let fits = |unit: &Unit| at.is_multiple_of(unit.blocks().into()) && unit.blocks() as u64 <= most;
+        Unit::all().rev().find(|unit| *unit <= self && fits(unit)).unwrap_or_default()
+    }
+
+    /// The first block of the unit that has the block at `at`.
+    pub(super) fn first(self, at: u64) -> u64 {
+        at - at % self.blocks() as u64
+    }
+
+    /// A bit for each of its blocks.
+    pub(super) fn mask(self) -> u16 {
+        u16::MAX >> (16 - self.blocks())
+    }
+
+    /// The lengths of its pieces are multiples of this number of grains.
+    pub(super) fn step(self) -> u32 {
+        self.blocks().div_ceil(2)
+    }
+
+    /// Most grains of a compressed piece: it saves an eighth.
+    pub(super) fn most_grains(self) -> u32 {
+        GRAINS / 8 * 7 * self.blocks()
+    }
+
+    /// Whether a piece of the unit may have `grains` grains.
+    pub(super) fn is_sane(self, grains: u32) -> bool {
+        let most = if self == Unit::BLOCK { GRAINS } else { self.most_grains() };
+        (1..=most).contains(&grains) && grains.is_multiple_of(self.step())
+    }
+}
+
+/// Place of a piece; 0 for none. Bits 0 to 31 are the number of the block on the device that it begins in, counted zone
+/// by zone without the blocks above capacities; bits 32 to 37 the grain of that block; bits 38 to 40 the number of its
+/// unit; bits 41 to 47 how many steps it is shorter than the unit.
+pub type Address = u64;
+
+/// The place of a piece of `grains` grains that begins at grain `from` of a block.
+pub fn place(block: u32, from: u32, (unit, grains): (Unit, u32)) -> Address {
+    let most = GRAINS * unit.blocks();
+    assert!(
+        from < GRAINS && grains <= most,
+        "a place from grain {from} of {grains} grains, of a unit of {most}"
+    );
+    let shorter = (most - grains) / unit.step();
+    block as u64 | (from as u64 | (unit.0 as u64) << 6 | (shorter as u64) << 9) << 32
+}
+
+/// The place with this block and this [`shape`].
+pub fn shaped(block: u32, shape: u16) -> Address {
+    block as u64 | (shape as u64) << 32
+}
+
+/// The bits of a place besides the block: 0 if it is whole.
+pub fn shape(place: Address) -> u16 {
+    (place >> 32) as u16
+}
+
+/// The block that the piece begins in.
+pub fn block(place: Address) -> u32 {
+    place as u32
+}
+
+/// The grain of that block that the piece begins with.
+pub fn from(place: Address) -> u32 {
+    (place >> 32) as u32 & 0x3f
+}
+
+/// The unit of the piece.
+pub fn unit(place: Address) -> Unit {
+    Unit((place >> 38) as u8 & 7).min(Unit::MOST)
+}
+
+/// Number of grains of the piece.
+pub fn grains(place: Address) -> u32 {
+    let unit = unit(place);
+    (GRAINS * unit.blocks()).saturating_sub(((place >> 41) as u32 & 0x7f) * unit.step())
+}
+
+/// Whether the piece is exactly one block of the device.
+pub fn is_whole(place: Address) -> bool {
+    place >> 32 == 0
+}
+
+/// Whether a place is valid.
+pub fn is_sane(place: Address) -> bool {
+    let (unit, grains) = (unit(place), grains(place));
+    unit.is_sane(grains) && place == self::place(block(place), from(place), (unit, grains))
+}
+
+/// Number of blocks of the device that the piece lies in.
+pub fn blocks(place: Address) -> u32 {
+    (from(place) + grains(place)).div_ceil(GRAINS)
+}
+
+/// Grains that a piece of `grains` grains counts for if `live` of its blocks are still mapped: its length with its
+/// share of the header of its group, or at most as much as these blocks by themselves. Headers of groups of whole
+/// blocks are counted by the most groups that there can be ([`super::space`]); of shorter pieces there may be so many
+/// in few blocks that their header counts.
+pub fn charge(grains: u32, live: u32) -> u32 {
+    (grains + 1).min(GRAINS * live)
+}
+
+/// Grains that the piece at a place counts for more with `live` of its blocks mapped than with one less.
+pub fn share(place: Address, live: u32) -> u32 {
+    let grains = grains(place);
+    charge(grains, live) - charge(grains, live.saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_address_round_trips_all_fields() {
+        let mut shapes = std::collections::BTreeSet::new();
+        for unit in Unit::all() {
+            for length in (0..=GRAINS * unit.blocks()).filter(|grains| unit.is_sane(*grains)) {
+                for (at, start) in [(7, 0), (u32::MAX, 63), (9, 60), (1, 63)] {
+                    let place = place(at, start, (unit, length));
+                    assert_eq!((block(place), from(place), grains(place)), (at, start, length));
+                    assert_eq!((self::unit(place), place >> 48), (unit, 0));
+                    assert_eq!(is_whole(place), start == 0 && length == GRAINS && unit == Unit::BLOCK);
+                    assert_eq!(blocks(place), (start + length).div_ceil(GRAINS));
+                    assert_eq!(shaped(block(place), shape(place)), place);
+                    assert!(is_sane(place));
+                    shapes.insert(shape(place));
+                }
+            }
+        }
+        assert_eq!(place(12, 0, (Unit::BLOCK, GRAINS)), 12);
+        // No other shape is valid.
+        let all = (0..=u16::MAX).filter(|shape| is_sane(shaped(5, *shape)));
+        assert_eq!(all.count(), shapes.len() / 3 * 64);
+        assert!(!is_sane(1 << 48 | 5));
+    }
+
+    #[test]
+    fn piece_is_charged_its_size_or_remaining_blocks() {
+        assert_eq!([charge(1, 1), charge(GRAINS - 1, 1), charge(GRAINS, 1)], [2, GRAINS, GRAINS]);
+        let unit = |live| charge(500, live);
+        assert_eq!([0, 1, 7, 8, 16].map(unit), [0, GRAINS, 7 * GRAINS, 501, 501]);
+    }
+
+    #[test]
+    fn unit_is_aligned_and_fits_remaining_blocks() {
+        let at = |at, most| Unit::MOST.at(at, most).blocks();
+        assert_eq!([at(0, 16), at(16, 15), at(4, 99), at(6, 99), at(5, 99), at(8, 1)], [16, 8, 4, 2, 1, 1]);
+        assert_eq!(Unit(2).at(32, 99).blocks(), 4);
+        assert_eq!(Unit::from_bytes(65536), Some(Unit::MOST));
+        assert!([0, 512, 4097, 12288, 131072].iter().all(|bytes| Unit::from_bytes(*bytes).is_none()));
+        assert_eq!(Unit::all().map(Unit::mask).collect::<Vec<u16>>(), [1, 3, 15, 255, u16::MAX]);
+        assert_eq!((Unit(3).first(31), Unit::BLOCK.first(31)), (24, 31));
+    }
+}

@@ -1,0 +1,36 @@
+//! Group commit: the task of a stream that waits for its groups.
+
+use crate::volume::{core::VolumeCore, stream::Stream};
+use std::rc::Rc;
+
+/// Waits for the groups of a stream and begins its zones, until the device fails.
+pub async fn serve(core: Rc<VolumeCore>, index: usize) {
+    let moved = core.moved_stream();
+    loop {
+        let flight = core.with_stream(index, |stream, _| stream.next_landing());
+        if let Some(flight) = flight {
+            let mut done = flight.await;
+            if let Err(error) = std::mem::replace(&mut done.result, Ok(())) {
+                return core.fail(error);
+            }
+            let capacity = core.capacity();
+            let full = core.with_stream(index, |stream, common| {
+                let full = stream.land(done, capacity, common);
+                // No request waits for single blocks that are moved.
+                if index != moved {
+                    stream.launch(index, capacity, common);
+                }
+                full
+            });
+            core.landed(index, full);
+        } else if core.with_stream(index, |stream, _| stream.waits_for_zone()) {
+            let begun_before = core.with_stream(index, |stream, _| stream.has_begun());
+            if begun_before && core.flush_device().await.is_err() {
+                return;
+            }
+            core.with_stream(index, Stream::begin_zone);
+        } else {
+            core.wait_for_groups(index).await;
+        }
+    }
+}

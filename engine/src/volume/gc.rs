@@ -1,0 +1,450 @@
+//! Garbage collection: empties zones whose blocks are mostly obsolete.
+//!
+//! A victim is read from its start to its end, several parts ahead. A block named by an entry is moved if the map still
+//! says that it is there, *at the moment in which the move gets its entry*: a block that was written meanwhile is
+//! newer, and stays. A unit is moved as a whole, or block by block if the blocks that are left take less. At the end
+//! nothing in the victim is live; the next checkpoint frees it.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Status},
+    evidence::reread_verified,
+    runtime::give_way,
+    volume::{
+        address::{self, Address, GRAINS, Unit},
+        core::{Need, Piece, VolumeCore, VolumeState},
+        format::{EntryKind, FANOUT, GroupHeader, ZoneUse, read_group},
+        piece::Patience,
+        space::{HEAD_ZONES, ZonePurpose},
+        stream::{MOVED, Ticket, piece_of},
+        victim,
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::{collections::VecDeque, rc::Rc};
+
+/// Dead zones that are worth a checkpoint.
+const WORTH: u32 = 4;
+
+/// Blocks of a victim that are read at a time: writes wait behind them in the drives.
+const PART: u32 = 64;
+
+/// Parts of a victim that are read ahead: busy drives answer late.
+const AHEAD: usize = 8;
+
+/// Groups of moved blocks in flight.
+const MOST_MOVES: u64 = 2;
+
+/// Part (1/n) of the yield of a victim that is credited to writers before the victim is read.
+const IN_ADVANCE: u32 = 4;
+
+/// Collects zones whenever few are free, until the device fails.
+pub async fn collect(core: Rc<VolumeCore>) {
+    loop {
+        let step = core.next_step();
+        let rests = matches!(step, Step::Rest);
+        let worked = std::mem::replace(&mut core.state.borrow_mut().collects, !rests);
+        if worked && rests {
+            core.let_writers_go_on();
+        }
+        let result = match step {
+            Step::Rest => {
+                core.few.wait().await;
+                core.check()
+            }
+            Step::Free => {
+                // Zones that will be free count already: writers need not wait for them.
+                core.let_writers_go_on();
+                core.request_checkpoint().await
+            }
+            Step::Empty(zone) => core.empty(zone).await,
+        };
+        // A victim that cannot be read is left alone; reads of its blocks report the error.
+        if result.is_err() && core.check().is_err() {
+            return;
+        }
+    }
+}
+
+enum Step {
+    Rest,
+    /// Frees dead zones.
+    Free,
+    /// Empties this zone.
+    Empty(u32),
+}
+
+impl VolumeCore {
+    fn next_step(&self) -> Step {
+        // Before the first write the volume may be opened for reading only, or be on an array in deferred-write mode.
+        if !self.is_used.get() {
+            return Step::Rest;
+        }
+        let state = self.state.borrow();
+        state.space.count_scan();
+        // An unreadable zone may be readable by now: each refused write has one of them tried again.
+        if state.tried < state.refused
+            && let Some((zone, _)) = state.space.unreadable().min_by_key(|(_, refused)| *refused)
+        {
+            return Step::Empty(zone);
+        }
+        let (available, dead, low) = (state.space.available(), state.space.dead(), state.space.low_mark());
+        if available > low || dead == 0 && state.stalled_at == Some(state.next_number) {
+            return Step::Rest;
+        }
+        if dead >= WORTH || dead > 0 && available + dead > low {
+            return Step::Free;
+        }
+        let plan = state.space.plan();
+        // Headers of moved groups take room as well.
+        let most = (plan.in_full_zone() as u32).saturating_sub(1);
+        let (choice, shape) = (self.options.choice, (plan.capacity * GRAINS, most * GRAINS));
+        let others = state.space.zones().filter(|(zone, _)| !state.space.is_unreadable(*zone));
+        match victim::choose(others, choice, shape, state.space.next_segment) {
+            Some(zone) => Step::Empty(zone),
+            None if dead > 0 => Step::Free,
+            None => Step::Rest,
+        }
+    }
+
+    /// Whether garbage collection is at work, or has work to do.
+    pub fn makes_room(&self) -> bool {
+        self.state.borrow().collects || !matches!(self.next_step(), Step::Rest)
+    }
+
+    /// Ends the throttling of writers, and wakes them.
+    fn let_writers_go_on(&self) {
+        self.state.borrow_mut().credit = None;
+        self.room.open();
+    }
+
+    /// Moves the live blocks out of a zone.
+    async fn empty(&self, zone: u32) -> Result<(), DeviceError> {
+        let (segment, yields) = {
+            let mut state = self.state.borrow_mut();
+            let record = state.space.zone(zone).record;
+            assert!(
+                zone >= HEAD_ZONES && record.state == ZoneUse::ClosedData,
+                "zone {zone} is collected while {record:?}"
+            );
+            let is_open = state.streams.iter().any(|stream| stream.writes(zone));
+            assert!(!is_open, "zone {zone} is collected while a stream writes it");
+            let age = state.space.next_segment.saturating_sub(record.segment);
+            if state.space.zone(zone).hot {
+                state.lifespan.learn(age);
+            }
+            state.credit.get_or_insert(0);
+            state.tried = state.refused;
+            (record.segment, self.capacity().saturating_sub(record.live.div_ceil(GRAINS)))
+        };
+        let mut victim = Victim::new(self, zone);
+        let result = self.move_groups(&mut victim, segment, yields).await;
+        victim.end().await;
+        self.launch(self.moved_stream(), true);
+        let mut state = self.state.borrow_mut();
+        match result {
+            // Emptied, by moves or by other writes.
+            _ if state.live_in(zone, segment) == 0 => state.collected_zones += 1,
+            Err(error) if error == no_zone() => state.stalled_at = Some(state.next_number),
+            _ => {
+                let refused = state.tried;
+                state.space.could_not_empty(zone, refused);
+            }
+        }
+        result
+    }
+
+    pub fn moved_stream(&self) -> usize {
+        self.state.borrow().space.plan().index_of(MOVED)
+    }
+
+    async fn move_groups(
+        &self,
+        victim: &mut Victim<'_>,
+        segment: u64,
+        yields: u32,
+    ) -> Result<(), DeviceError> {
+        let Victim { zone, end, .. } = *victim;
+        let capacity = self.capacity();
+        let (mut at, mut unreadable) = (0, Ok(()));
+        let mut earned = yields / IN_ADVANCE;
+        self.earn(earned);
+        while at < end && self.state.borrow().live_in(zone, segment) > 0 {
+            let verify = |block: &[u8]| {
+                read_group(block)
+                    .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, capacity))
+            };
+            let read = victim.read(at, 1).await.map(verify);
+            if read == Err(DeviceError::Gone) {
+                return Err(DeviceError::Gone);
+            }
+            let mut header = read.ok().flatten();
+            if header.is_none() {
+                header = reread_verified(&*self.device, victim.lba(at), verify).await;
+                self.reread.set(self.reread.get() + header.is_some() as u64);
+            }
+            let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
+            let GroupHeader { blocks, entries, .. } = header;
+            let there = entries.iter().map(|entry| entry.block).filter(|block| self.has(*block));
+            self.fetch(there.map(|block| block / FANOUT as u32), Need::Write).await;
+            let mut from = 0;
+            for entry in entries {
+                give_way().await;
+                let (unit, grains) = (entry.what.unit(), entry.what.grains());
+                let place = self.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
+                let offset = at + 1 + from / GRAINS;
+                let offset_end = offset + address::blocks(place);
+                from += grains;
+                if grains == 0 || offset_end > end || !self.has(entry.block) {
+                    continue;
+                }
+                if self.may_be_at(entry.block, entry.what, place) {
+                    let read = match victim.read(offset, offset_end - offset).await {
+                        Ok(read) => read,
+                        // An unreadable block stays where it is.
+                        Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                        Err(error) => {
+                            unreadable = Err(error);
+                            continue;
+                        }
+                    };
+                    let bytes = piece_of(read, 0, place).ok_or(Status::UnrecoveredReadError)?;
+                    let moved = self.move_piece(entry.block, (place, segment), bytes).await;
+                    // An unreadable page of the map keeps its own blocks in the zone, and no others.
+                    match moved {
+                        Err(error) if error != no_zone() && self.check().is_ok() => unreadable = Err(error),
+                        moved => moved?,
+                    }
+                }
+            }
+            at += blocks;
+            self.wait_for_moves().await?;
+            let earns = (yields as u64 * at.min(capacity) as u64 / capacity as u64) as u32;
+            self.earn(earns.saturating_sub(earned));
+            earned = earned.max(earns);
+        }
+        self.earn(yields - earned);
+        unreadable
+    }
+
+    fn has(&self, block: u32) -> bool {
+        (block as u64) < self.identity.blocks
+    }
+
+    /// Whether a block of an entry may be at `place`, as far as the map in memory tells.
+    fn may_be_at(&self, block: u32, what: EntryKind, place: Address) -> bool {
+        let mut state = self.state.borrow_mut();
+        let mut blocks = block as u64..block as u64 + what.blocks();
+        blocks.any(|block| state.map.get(block).is_none_or(|known| known == place))
+    }
+
+    /// Moves the blocks that are left of the unit that begins with `block`. `segment` is the incarnation of the zone
+    /// that was read: during a wait the zone may have been freed and written anew, with the same block in the same
+    /// place.
+    async fn move_piece(
+        &self,
+        block: u32,
+        (place, segment): (Address, u64),
+        piece: &[u8],
+    ) -> Result<(), DeviceError> {
+        loop {
+            self.hold((block as u64 / FANOUT) as u32, Need::Write).await?;
+            {
+                let mut state = self.state.borrow_mut();
+                let (zone, _) = state.space.locate(place);
+                if state.live_in(zone, segment) == 0 {
+                    return Ok(());
+                }
+                let there = state.there(block as u64, place);
+                if there == 0 {
+                    return Ok(());
+                }
+                let unit = address::unit(place);
+                let is_shorter = unit == Unit::BLOCK || address::grains(place) < GRAINS * there.count_ones();
+                let moved = match is_shorter && unit <= state.space.plan().unit {
+                    true => {
+                        state.place(self, block as u64, Piece { bytes: piece, unit, there }, (MOVED, false))
+                    }
+                    false => self.move_blocks(&mut state, block as u64, (unit, there), piece)?,
+                };
+                if let Some((index, _)) = moved {
+                    let target = state.streams[index].open().map(|open| open.zone);
+                    assert_ne!(target, Some(zone), "the zone that blocks of zone {zone} are moved to");
+                }
+                drop(state);
+                if let Some((index, _)) = moved {
+                    self.tell(index);
+                    return Ok(());
+                }
+            }
+            // No zone is left: dead ones have to be freed first.
+            self.request_checkpoint().await?;
+            let state = self.state.borrow();
+            if !state.space.may_begin(ZonePurpose::Collection) && state.space.dead() == 0 {
+                return Err(no_zone());
+            }
+        }
+    }
+
+    /// Moves the blocks that are left of a unit, block by block. `None` if there is not room for all of them at
+    /// present.
+    fn move_blocks(
+        &self,
+        state: &mut VolumeState,
+        first: u64,
+        (unit, there): (Unit, u16),
+        piece: &[u8],
+    ) -> Result<Option<Ticket>, DeviceError> {
+        let mut blocks = vec![0; unit.bytes()];
+        let made = self.decoder.borrow_mut().unpack(piece, &mut blocks);
+        made.ok_or(Status::UnrecoveredReadError)?;
+        let mut moved = None;
+        for (block, bytes) in (first..).zip(blocks.chunks_exact(BLOCK)) {
+            if there >> (block - first) & 1 == 0 {
+                continue;
+            }
+            let packed = state.codec.map(|codec| {
+                let encoder = state.encoder.get_or_insert_default();
+                encoder.pack((block, bytes), (codec, Unit::BLOCK), &mut Patience::default())
+            });
+            let shorter = packed.as_ref().and_then(|packed| packed.piece(0));
+            let piece = Piece::all(shorter.unwrap_or((bytes, Unit::BLOCK)));
+            moved = state.place(self, block, piece, (MOVED, false));
+            if moved.is_none() {
+                break;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Waits until few groups of moved blocks are in flight: user writes wait behind them, and they take memory.
+    async fn wait_for_moves(&self) -> Result<(), DeviceError> {
+        let index = self.moved_stream();
+        let closed = self.state.borrow().streams[index].closed();
+        self.wait_landed((index, closed.saturating_sub(MOST_MOVES))).await
+    }
+
+    /// Adds `blocks` blocks to the credit of writers.
+    fn earn(&self, blocks: u32) {
+        let mut state = self.state.borrow_mut();
+        if let Some(credit) = &mut state.credit {
+            *credit += blocks as u64;
+        }
+        drop(state);
+        if blocks > 0 {
+            self.room.open();
+        }
+    }
+}
+
+/// The error of a move for which no zone is left.
+fn no_zone() -> DeviceError {
+    Status::CapacityExceeded.into()
+}
+
+impl VolumeState {
+    /// Live grains of a zone if it is still of this segment; otherwise 0.
+    fn live_in(&self, zone: u32, segment: u64) -> u32 {
+        let record = self.space.zone(zone).record;
+        if record.segment == segment { record.live } else { 0 }
+    }
+}
+
+/// A zone that is read from its start to its end, with read-ahead.
+struct Victim<'c> {
+    core: &'c VolumeCore,
+    zone: u32,
+    end: u32,
+    /// Blocks of a part.
+    blocks: u32,
+    /// Parts that are being read, and the number from 0 of the one that follows them.
+    ahead: VecDeque<Completion>,
+    next: u32,
+    /// The number from 1 of the current part, and its data; none if it cannot be read as a whole.
+    current: u32,
+    part: Buf,
+    /// Blocks that were read by themselves, or lie in two parts.
+    alone: Vec<u8>,
+}
+
+impl<'c> Victim<'c> {
+    fn new(core: &'c VolumeCore, zone: u32) -> Victim<'c> {
+        let most = core.device.geometry().max_transfer_blocks.min(core.capacity()).min(PART);
+        let end = core.state.borrow().space.zone(zone).ends_at.unwrap_or(core.capacity());
+        let (part, alone) = Default::default();
+        Victim { core, zone, end, blocks: most, ahead: VecDeque::new(), next: 0, current: 0, part, alone }
+    }
+
+    /// Reads blocks from `offset` on, which is not below the last block of the previous call.
+    ///
+    /// # Errors
+    /// When just these blocks cannot be read.
+    async fn read(&mut self, offset: u32, blocks: u32) -> Result<&[u8], DeviceError> {
+        self.alone.clear();
+        let (mut at, end) = (offset, offset + blocks);
+        while at < end {
+            self.turn_to(at / self.blocks + 1).await?;
+            let here = at % self.blocks;
+            let count = (end - at).min(self.blocks - here);
+            let (from, length) = (here as usize * BLOCK, count as usize * BLOCK);
+            if self.part.len() < from + length {
+                let done = self.core.device.submit(self.command(offset, blocks)).await;
+                done.result?;
+                self.alone.clear();
+                self.alone.extend_from_slice(&done.data);
+                return Ok(&self.alone);
+            }
+            if count == blocks {
+                return Ok(&self.part[from..from + length]);
+            }
+            self.alone.extend_from_slice(&self.part[from..from + length]);
+            at += count;
+        }
+        Ok(&self.alone)
+    }
+
+    /// Waits for a part, by its number from 1.
+    async fn turn_to(&mut self, wanted: u32) -> Result<(), DeviceError> {
+        while self.current < wanted {
+            self.read_ahead();
+            let Some(part) = self.ahead.pop_front() else { return Err(Status::InternalError.into()) };
+            let done = part.await;
+            self.current += 1;
+            self.core.state.borrow_mut().pool.give(std::mem::take(&mut self.part));
+            match done.result {
+                Ok(()) => self.part = done.data,
+                Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                Err(_) => {}
+            }
+        }
+        self.read_ahead();
+        Ok(())
+    }
+
+    /// Waits for the outstanding reads: the zone may be reset after that.
+    async fn end(self) {
+        let Victim { core, part, ahead, .. } = self;
+        core.state.borrow_mut().pool.give(part);
+        for part in ahead {
+            let read = part.await.data;
+            core.state.borrow_mut().pool.give(read);
+        }
+    }
+
+    fn read_ahead(&mut self) {
+        while self.ahead.len() < AHEAD && self.next * self.blocks < self.end {
+            let from = self.next * self.blocks;
+            let command = self.command(from, self.blocks.min(self.end - from));
+            self.ahead.push_back(self.core.device.submit(command));
+            self.next += 1;
+        }
+    }
+
+    fn lba(&self, offset: u32) -> Lba {
+        Lba(self.core.device.geometry().start(ZoneIndex(self.zone)).0 + offset as u64)
+    }
+
+    fn command(&self, offset: u32, blocks: u32) -> Command {
+        Command::read(self.lba(offset), self.core.state.borrow_mut().pool.take(blocks as u64).freeze())
+    }
+}

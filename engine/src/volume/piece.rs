@@ -1,0 +1,498 @@
+//! Pieces: the stored form of the blocks of a unit, and its expansion to blocks.
+//!
+//! A piece is a whole number of grains. A piece of a block's length is the block itself, if it is of one block; other
+//! pieces begin with the number of bytes that follow (2 bytes) and their codec (1 byte). A piece is expanded and
+//! compared before anything depends on it, so that an error in a codec costs room and no data. Units that would not
+//! save an eighth are stored uncompressed, block by block.
+//!
+//! To find out that blocks do not compress takes longer than all other work for them. Such blocks come in long runs, so
+//! after some units in a row only few are tried, until one compresses: compressible data is noticed after
+//! [`MOST_UNTRIED`] blocks at the latest. Of a unit that is tried then, the first block is tried first.
+//!
+//! This is pure work on bytes, and most of the cost of a volume that compresses. So a [`CompressionWorkers`] may do it
+//! elsewhere.
+
+use crate::{
+    buf::BLOCK,
+    volume::address::{GRAIN, Unit},
+};
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+use std::pin::Pin;
+use zstd::bulk::{Compressor, Decompressor};
+
+/// How blocks are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// LZ4.
+    Lz4,
+    /// Zstandard.
+    Zstd(Level),
+}
+
+/// Level of Zstandard: 1, the fastest, to 19.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level(u8);
+
+impl Level {
+    /// The level of this number, if there is one.
+    pub fn new(number: u8) -> Option<Level> {
+        (1..=19).contains(&number).then_some(Level(number))
+    }
+
+    /// Its number.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+impl Codec {
+    /// The codec's number in pieces on the device.
+    fn in_pieces(self) -> u8 {
+        match self {
+            Codec::Lz4 => 1,
+            Codec::Zstd(_) => 2,
+        }
+    }
+
+    /// The codec's number in a root, and its level.
+    pub(super) fn in_root(codec: Option<Codec>) -> [u8; 2] {
+        match codec {
+            None => [0, 0],
+            Some(codec @ Codec::Lz4) => [codec.in_pieces(), 0],
+            Some(codec @ Codec::Zstd(level)) => [codec.in_pieces(), level.0],
+        }
+    }
+
+    /// The inverse of [`Codec::in_root`]; `None` of other bytes.
+    pub(super) fn of_root(bytes: [u8; 2]) -> Option<Option<Codec>> {
+        let codec = match bytes {
+            [0, _] => None,
+            [1, _] => Some(Codec::Lz4),
+            [_, level] => Some(Codec::Zstd(Level::new(level)?)),
+        };
+        (Codec::in_root(codec) == bytes).then_some(codec)
+    }
+}
+
+/// How blocks are compressed, and how many together at most.
+pub(super) type Encoding = (Codec, Unit);
+
+/// Bytes before the compressed data.
+const PREFIX: usize = 3;
+
+/// Units in a row that are tried although none of them compresses.
+const PATIENCE: u32 = 8;
+/// Further tries in vain after which the interval between two tries is doubled.
+const STEP: u32 = 4;
+/// Most blocks between two tries: a try costs as much as a few writes, here a hundredth of one.
+const MOST_UNTRIED: u32 = 1024;
+
+/// Decides which units are tried.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Patience {
+    /// Units in a row that were tried and did not compress.
+    in_vain: u32,
+    /// Blocks that are stored without a try from now on.
+    untried: u32,
+}
+
+impl Patience {
+    /// Whether the next unit, of `blocks` blocks, is tried; counts its blocks.
+    fn tries(&mut self, blocks: u32) -> bool {
+        let tries = self.untried == 0;
+        self.untried = self.untried.saturating_sub(blocks);
+        tries
+    }
+
+    /// Whether no unit has compressed for long.
+    pub fn is_out(&self) -> bool {
+        self.in_vain >= PATIENCE
+    }
+
+    /// Records the result of a try.
+    fn tried(&mut self, compresses: bool) {
+        if compresses {
+            *self = Patience::default();
+            return;
+        }
+        self.in_vain = self.in_vain.saturating_add(1);
+        let steps = self.in_vain.checked_sub(PATIENCE).map(|in_vain| in_vain / STEP);
+        self.untried = steps.map_or(0, |steps| 1 << steps.min(MOST_UNTRIED.ilog2()));
+    }
+
+    /// Whether none of the next `blocks` blocks is tried; if so, counts them.
+    pub fn passes(&mut self, blocks: u64) -> bool {
+        let passes = self.untried as u64 >= blocks;
+        if passes {
+            self.untried -= blocks as u32;
+        }
+        passes
+    }
+
+    /// Adds the results of blocks that were packed elsewhere meanwhile.
+    pub fn learn(&mut self, compression: &CompressionJob) {
+        if compression.packed.bytes.is_empty() {
+            (compression.before.in_vain..compression.patience.in_vain).for_each(|_| self.tried(false));
+        } else {
+            *self = compression.patience;
+        }
+    }
+}
+
+/// Pieces of blocks, one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct PackedPieces {
+    bytes: Vec<u8>,
+    /// For each block the end of the piece of its unit, and the unit. The piece begins at the end for the block before:
+    /// so it is empty for a block that is stored uncompressed, and for one that is not the first of its unit.
+    ends: Vec<(u32, Unit)>,
+}
+
+impl PackedPieces {
+    /// The piece of the unit that begins with a block, counted from 0; `None` if the block is stored uncompressed.
+    pub fn piece(&self, block: usize) -> Option<(&[u8], Unit)> {
+        let (end, unit) = *self.ends.get(block)?;
+        let start = block.checked_sub(1).map_or(0, |before| self.ends[before].0);
+        (start < end).then(|| (&self.bytes[start as usize..end as usize], unit))
+    }
+}
+
+/// Blocks to be packed, and the result.
+#[derive(Debug)]
+pub struct CompressionJob {
+    blocks: Vec<u8>,
+    at: u64,
+    how: Encoding,
+    /// The state before, and the present one.
+    before: Patience,
+    patience: Patience,
+    pub(super) packed: PackedPieces,
+}
+
+impl CompressionJob {
+    pub(super) fn new((at, blocks): (u64, &[u8]), how: Encoding, patience: Patience) -> CompressionJob {
+        CompressionJob {
+            blocks: blocks.to_vec(),
+            at,
+            how,
+            before: patience,
+            patience,
+            packed: PackedPieces::default(),
+        }
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len() / BLOCK
+    }
+
+    /// Packs the blocks.
+    pub fn run(&mut self, encoder: &mut PieceEncoder) {
+        self.packed = encoder.pack((self.at, &self.blocks), self.how, &mut self.patience);
+    }
+}
+
+/// Packs blocks while the engine does something else: calls [`CompressionJob::run`] on any thread. It may give up on a
+/// job that it has taken; then the volume packs the blocks.
+pub trait CompressionWorkers {
+    /// Takes a job, or returns it at once if the workers are busy.
+    ///
+    /// # Errors
+    /// The job.
+    fn take(&self, compression: CompressionJob) -> Result<PendingJob, CompressionJob>;
+}
+
+/// A job that a [`CompressionWorkers`] has taken: resolves to it after [`CompressionJob::run`], or to `None` if the
+/// workers have given up on it.
+pub type PendingJob = Pin<Box<dyn Future<Output = Option<CompressionJob>>>>;
+
+/// Makes pieces. One for each thread.
+pub struct PieceEncoder {
+    table: CompressTable,
+    zstd: Option<(Level, Compressor<'static>)>,
+    decoder: PieceDecoder,
+    piece: Vec<u8>,
+    again: Vec<u8>,
+}
+
+impl Default for PieceEncoder {
+    fn default() -> PieceEncoder {
+        PieceEncoder {
+            table: CompressTable::default(),
+            zstd: None,
+            decoder: PieceDecoder::default(),
+            piece: vec![0; PREFIX + get_maximum_output_size(Unit::MOST.bytes())],
+            again: vec![0; Unit::MOST.bytes()],
+        }
+    }
+}
+
+impl PieceEncoder {
+    /// Packs blocks, the first of which is the logical block `at`.
+    pub(super) fn pack(
+        &mut self,
+        (at, blocks): (u64, &[u8]),
+        (codec, most): Encoding,
+        patience: &mut Patience,
+    ) -> PackedPieces {
+        let (mut packed, mut rest) = (PackedPieces::default(), blocks);
+        while !rest.is_empty() {
+            let unit = most.at(at + packed.ends.len() as u64, (rest.len() / BLOCK) as u64);
+            let (blocks, others) = rest.split_at(unit.bytes().min(rest.len()));
+            if patience.tries(unit.blocks()) {
+                let hopeless =
+                    patience.is_out() && self.compress(&blocks[..BLOCK], codec, Unit::BLOCK).is_none();
+                let bytes = if hopeless { None } else { self.compress(blocks, codec, unit) };
+                patience.tried(bytes.is_some());
+                packed.bytes.extend_from_slice(&self.piece[..bytes.unwrap_or(0)]);
+            }
+            let end = (packed.bytes.len() as u32, unit);
+            packed.ends.extend(std::iter::repeat_n(end, unit.blocks() as usize));
+            rest = others;
+        }
+        assert_eq!(packed.ends.len() * BLOCK, blocks.len(), "bytes of packed blocks, and bytes to be packed");
+        packed
+    }
+
+    /// Makes the piece of the blocks of a unit; returns its length in bytes. `None` if the blocks do not compress.
+    fn compress(&mut self, blocks: &[u8], codec: Codec, unit: Unit) -> Option<usize> {
+        let (step, most) = (unit.step() as usize * GRAIN, unit.most_grains() as usize * GRAIN);
+        let (prefix, target) = self.piece.split_at_mut(PREFIX);
+        let length = match codec {
+            Codec::Lz4 => compress_into_with_table(blocks, target, &mut self.table).ok()?,
+            Codec::Zstd(level) => {
+                if self.zstd.as_ref().is_none_or(|(other, _)| *other != level) {
+                    self.zstd = Some((level, Compressor::new(level.0.into()).ok()?));
+                }
+                let (_, zstd) = self.zstd.as_mut()?;
+                zstd.compress_to_buffer(blocks, &mut target[..most - PREFIX]).ok()?
+            }
+        };
+        let bytes = (PREFIX + length).next_multiple_of(step);
+        if bytes > most {
+            return None;
+        }
+        let [low, high] = (length as u16).to_le_bytes();
+        prefix.copy_from_slice(&[low, high, codec.in_pieces()]);
+        self.piece[PREFIX + length..bytes].fill(0);
+        let again = &mut self.again[..blocks.len()];
+        self.decoder.unpack(&self.piece[..bytes], again)?;
+        (again == blocks).then_some(bytes)
+    }
+}
+
+/// Expands pieces to blocks.
+#[derive(Default)]
+pub struct PieceDecoder {
+    zstd: Option<Decompressor<'static>>,
+    /// All blocks of a unit of which some are wanted.
+    all: Vec<u8>,
+}
+
+impl PieceDecoder {
+    /// Expands a piece to `blocks`; `None` if it is not a piece of that many.
+    pub fn unpack(&mut self, piece: &[u8], blocks: &mut [u8]) -> Option<()> {
+        if piece.len() == blocks.len() {
+            blocks.copy_from_slice(piece);
+            return Some(());
+        }
+        let ([low, high, codec], bytes) = piece.split_first_chunk::<PREFIX>()?;
+        let bytes = bytes.get(..u16::from_le_bytes([*low, *high]) as usize)?;
+        let made = match codec {
+            1 => decompress_into(bytes, blocks).ok()?,
+            2 => {
+                if self.zstd.is_none() {
+                    self.zstd = Some(Decompressor::new().ok()?);
+                }
+                self.zstd.as_mut()?.decompress_to_buffer(bytes, blocks).ok()?
+            }
+            _ => return None,
+        };
+        (made == blocks.len()).then_some(())
+    }
+
+    /// Expands some blocks of a unit, from the one with this index on: as many as there is room for.
+    pub fn unpack_some(&mut self, piece: &[u8], (unit, index): (Unit, usize), some: &mut [u8]) -> Option<()> {
+        if some.len() == unit.bytes() {
+            return self.unpack(piece, some);
+        }
+        let mut all = std::mem::take(&mut self.all);
+        all.resize(unit.bytes(), 0);
+        let made = self.unpack(piece, &mut all);
+        let wanted = all.get(index * BLOCK..).and_then(|all| all.get(..some.len()));
+        let given = made.and(wanted).map(|wanted| some.copy_from_slice(wanted));
+        self.all = all;
+        given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CODECS: [Codec; 3] = [Codec::Lz4, Codec::Zstd(Level(1)), Codec::Zstd(Level(19))];
+
+    fn packed(block: &[u8], codec: Codec) -> Vec<u8> {
+        let packed = PieceEncoder::default().pack((0, block), (codec, Unit::BLOCK), &mut Patience::default());
+        packed.piece(0).map_or(block, |(piece, _)| piece).to_vec()
+    }
+
+    /// Bytes that do not compress.
+    fn noise(bytes: usize) -> Vec<u8> {
+        (0..bytes as u32 / 4).flat_map(|word| crc32c::crc32c(&word.to_le_bytes()).to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn pack_saving_under_one_eighth_stays_uncompressed() {
+        for codec in CODECS {
+            assert_eq!(packed(&noise(BLOCK), codec), noise(BLOCK));
+            let part = |noisy: usize| {
+                let mut block = noise(noisy);
+                block.resize(BLOCK, 0);
+                packed(&block, codec).len()
+            };
+            assert_eq!(part(BLOCK / 32 * 29), BLOCK);
+            assert!((BLOCK / 4 * 3..BLOCK / 8 * 7).contains(&part(BLOCK / 4 * 3)));
+            assert_eq!(part(0), GRAIN);
+        }
+    }
+
+    #[test]
+    fn packer_places_pieces_contiguously_in_aligned_units() {
+        let mut blocks = noise(BLOCK);
+        blocks.resize(3 * BLOCK, 0);
+        blocks.extend(noise(BLOCK));
+        let pack = |at, unit| {
+            let packed =
+                PieceEncoder::default().pack((at, &blocks), (Codec::Lz4, unit), &mut Patience::default());
+            let of = |block| packed.piece(block).map(|(piece, unit)| (piece.len(), unit.blocks()));
+            ([0, 1, 2, 3, 4].map(of), packed.bytes.len())
+        };
+        let one = Some((GRAIN, 1));
+        assert_eq!(pack(0, Unit::BLOCK), ([None, one, one, None, None], 2 * GRAIN));
+        // Naturally aligned: both blocks of zeros are of one unit, or each is of one with one of noise.
+        let pair = Unit::from_bytes(2 * BLOCK as u64).unwrap();
+        assert_eq!(pack(7, pair), ([None, Some((GRAIN, 2)), None, None, None], GRAIN));
+        let (found, bytes) = pack(8, pair);
+        assert!(found[0] == found[2] && found[0].is_some_and(|(_, blocks)| blocks == 2) && bytes > 2 * BLOCK);
+        let (found, bytes) = pack(16, Unit::MOST);
+        assert_eq!((found[1..].iter().flatten().count(), found[0]), (0, Some((bytes, 4))));
+    }
+
+    #[test]
+    fn patience_samples_incompressible_data_and_recovers_quickly() {
+        let (mut encoder, mut patience) = (PieceEncoder::default(), Patience::default());
+        let (noise, zeros) = (noise(BLOCK), vec![0; BLOCK]);
+        let mut compresses = |block: &[u8], patience: &mut Patience| {
+            encoder.pack((1, block), (Codec::Lz4, Unit::MOST), patience).piece(0).is_some()
+        };
+        // A unit now and then that compresses keeps all of them tried.
+        for _ in 0..10 * PATIENCE {
+            for _ in 1..PATIENCE {
+                assert!(!compresses(&noise, &mut patience));
+            }
+            assert!(compresses(&zeros, &mut patience));
+        }
+        let mut tried = 0;
+        for _ in 0..100 * MOST_UNTRIED {
+            tried += (patience.untried == 0) as u32;
+            assert!(!compresses(&noise, &mut patience));
+        }
+        assert!((100..100 + PATIENCE + STEP * MOST_UNTRIED.ilog2()).contains(&tried), "{tried}");
+        let late = (0..).take_while(|_| !compresses(&zeros, &mut patience)).count();
+        assert!(late <= MOST_UNTRIED as usize);
+        assert!(compresses(&zeros, &mut patience));
+        // After a short run of noise compressible data is not missed for longer than that.
+        for noisy in [PATIENCE, 10 * PATIENCE, 100 * PATIENCE] {
+            assert!(compresses(&zeros, &mut patience));
+            assert!((0..noisy).all(|_| !compresses(&noise, &mut patience)));
+            let late = (0..).take_while(|_| !compresses(&zeros, &mut patience)).count();
+            assert!(late <= noisy as usize / STEP as usize, "{late} after {noisy}");
+        }
+        // Most compressible data is found if three units in ten compress, in no order.
+        let mut rng = (0_u32..).map(|word| crc32c::crc32c(&word.to_le_bytes()) % 10 < 3);
+        let (mut all, mut found) = (0, 0);
+        for _ in 0..10_000 {
+            let compressible = rng.next().unwrap();
+            all += compressible as u32;
+            found += compresses(if compressible { &zeros } else { &noise }, &mut patience) as u32;
+        }
+        assert!(found * 10 > all * 8, "{found} of {all}");
+        assert!(patience.passes(0) && !patience.passes(1));
+    }
+
+    #[test]
+    fn patience_learns_from_packing_on_other_threads() {
+        let (mut encoder, mut patience) = (PieceEncoder::default(), Patience::default());
+        let mut compression = |bytes: &[u8], before: Patience| {
+            let mut compression = CompressionJob::new((0, bytes), (Codec::Lz4, Unit::BLOCK), before);
+            compression.run(&mut encoder);
+            compression
+        };
+        let noise = noise(BLOCK);
+        // Many at once, each without the results of the others.
+        for _ in 0..10 * PATIENCE {
+            patience.learn(&compression(&noise, Patience::default()));
+        }
+        assert!(patience.in_vain == 10 * PATIENCE && patience.is_out());
+        assert!(patience.passes(MOST_UNTRIED as u64) && !patience.passes(1));
+        patience.learn(&compression(&[0; BLOCK], Patience::default()));
+        assert!(!patience.passes(1) && !patience.is_out());
+    }
+
+    #[test]
+    fn codec_code_in_root_is_unique_and_reversible() {
+        let all = [None, Some(Codec::Lz4)].into_iter().chain((1..=19).map(|n| Some(Codec::Zstd(Level(n)))));
+        let mut known = Vec::new();
+        for codec in all {
+            known.push(Codec::in_root(codec));
+            assert_eq!(Codec::of_root(Codec::in_root(codec)), Some(codec));
+        }
+        let words = (0..=u16::MAX).map(u16::to_le_bytes);
+        assert_eq!(words.filter(|bytes| Codec::of_root(*bytes).is_some()).count(), known.len());
+    }
+
+    proptest! {
+        /// The pieces of any blocks expand to the blocks, also with an encoder that was used before.
+        #[test]
+        fn pack_then_unpack_restores_blocks(
+            words in prop::collection::vec(any::<u16>(), 1..3000), zeros in 0..16 * BLOCK,
+            number in 0..=4u8, from in 0..16usize
+        ) {
+            let unit = Unit::of_number(number).unwrap();
+            let bytes = words.iter().flat_map(|word| word.to_le_bytes()).cycle();
+            let mut blocks: Vec<u8> = bytes.take(unit.bytes()).collect();
+            blocks[zeros % unit.bytes()..].fill(0);
+            let (mut encoder, mut decoder) = (PieceEncoder::default(), PieceDecoder::default());
+            for codec in CODECS {
+                encoder.pack((0, &noise(BLOCK)), (codec, unit), &mut Patience::default());
+                let packed = encoder.pack((32, &blocks), (codec, unit), &mut Patience::default());
+                let Some((piece, of)) = packed.piece(0) else { continue };
+                prop_assert!(of == unit && piece.len() % GRAIN == 0 && unit.is_sane((piece.len() / GRAIN) as u32));
+                let mut again = vec![7; unit.bytes()];
+                prop_assert_eq!(decoder.unpack(piece, &mut again), Some(()));
+                prop_assert_eq!(&again, &blocks);
+                let from = from % unit.blocks() as usize;
+                let some = &mut again[from * BLOCK..];
+                some.fill(7);
+                prop_assert_eq!(decoder.unpack_some(piece, (unit, from), some), Some(()));
+                prop_assert_eq!(&again, &blocks);
+            }
+        }
+
+        /// No bytes cause a panic, or a write beyond a block, whichever codec they name.
+        #[test]
+        fn unpack_of_arbitrary_bytes_never_panics(mut bytes in prop::collection::vec(any::<u8>(), 3..400), codec in 0..4u8) {
+            let [low, high] = (bytes.len() as u16 - 3).to_le_bytes();
+            bytes[..PREFIX].copy_from_slice(&[low, high, codec]);
+            let (mut decoder, mut block) = (PieceDecoder::default(), vec![0; BLOCK]);
+            let _ = decoder.unpack(&bytes, &mut block);
+            let _ = decoder.unpack_some(&bytes, (Unit::MOST, 9), &mut block);
+            // A damaged piece is expanded or refused.
+            let mut piece = packed(&vec![7; BLOCK], CODECS[codec as usize % 3]);
+            piece.iter_mut().skip(PREFIX).zip(&bytes).for_each(|(byte, change)| *byte ^= *change & 1);
+            let _ = decoder.unpack(&piece, &mut block);
+        }
+    }
+}

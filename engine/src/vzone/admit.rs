@@ -1,0 +1,146 @@
+//! Admission of clients' requests to a namespace: rate limits and throttling apply here.
+//!
+//! The server of a namespace calls it before each read and write, and reports each completion. Internal work of a
+//! namespace does not pass here. Without limits and guarantees it costs two memory accesses.
+
+use crate::vzone::{
+    core::{NamespaceCore, Tenant},
+    limit::Meter,
+    throttle::{LOOK_EVERY_US, RateLimit, SLACK_US, Throttle, ThrottleEntry},
+};
+use std::rc::Rc;
+
+/// Interval at which a waiting request checks for changed limits, in microseconds.
+const LIMITS_CHANGE_US: u64 = 100_000;
+
+/// An admitted request: the time of its admission, if requests are counted.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "the answer must be delivered"]
+pub struct AdmittedRequest(Option<u64>);
+
+impl NamespaceCore {
+    /// Waits until a read or write of `blocks` blocks is admitted. `sleep` waits for a number of microseconds.
+    pub async fn let_in<F: Future<Output = ()>>(
+        &self,
+        tenant: &Tenant,
+        blocks: u64,
+        sleep: impl Fn(u64) -> F,
+    ) -> AdmittedRequest {
+        let qos_state = &tenant.qos_state;
+        self.keep_to_limits(tenant, blocks, &sleep).await;
+        if !self.promised.get() {
+            return AdmittedRequest(None);
+        }
+        let mut demand = qos_state.demand.get();
+        demand.asked(self.now_us());
+        qos_state.demand.set(demand);
+        if qos_state.held_to().is_some() {
+            {
+                let _turn = qos_state.turn.take().await;
+                self.wait(|| qos_state.standing.get().hold, &sleep).await;
+                let mut standing = qos_state.standing.get();
+                standing.hold.goes(blocks, self.now_us(), SLACK_US);
+                qos_state.standing.set(standing);
+            }
+            let _turn = self.turn.take().await;
+            let waited = self.wait(|| self.throttle.get().pace, &sleep).await;
+            let mut throttle = self.throttle.get();
+            // Idle time gives no credit, or several would be admitted at once.
+            throttle.pace.goes(blocks, self.now_us(), if waited { SLACK_US } else { 0 });
+            self.throttle.set(throttle);
+        }
+        AdmittedRequest(Some(self.now_us()))
+    }
+
+    /// Counts the completion of an admitted request of `blocks` blocks.
+    pub fn answered(&self, tenant: &Tenant, passed: AdmittedRequest, blocks: u64) {
+        let (qos_state, Some(passed_us)) = (&tenant.qos_state, passed.0) else { return };
+        let (now_us, mut demand) = (self.now_us(), qos_state.demand.get());
+        demand.answered(qos_state.qos.get(), blocks, now_us.saturating_sub(passed_us), now_us);
+        qos_state.demand.set(demand);
+    }
+
+    /// Waits until `hold`, which may change meanwhile, admits a request; returns whether it had to wait.
+    async fn wait<F: Future<Output = ()>>(
+        &self,
+        hold: impl Fn() -> RateLimit,
+        sleep: &impl Fn(u64) -> F,
+    ) -> bool {
+        let mut wait_us = hold().wait_us(self.now_us());
+        let waited = wait_us > 0;
+        while wait_us > 0 {
+            sleep(wait_us.min(LOOK_EVERY_US)).await;
+            wait_us = hold().wait_us(self.now_us());
+        }
+        waited
+    }
+
+    /// Delays a request to keep to the rate limits; starts again if these change meanwhile.
+    async fn keep_to_limits<F: Future<Output = ()>>(
+        &self,
+        tenant: &Tenant,
+        blocks: u64,
+        sleep: &impl Fn(u64) -> F,
+    ) {
+        let qos_state = &tenant.qos_state;
+        loop {
+            let limits = qos_state.qos.get().limits;
+            if limits.is_none() {
+                // The meter starts anew with later limits, even if these are the same.
+                qos_state.meter.take();
+                return;
+            }
+            let (kept, mut meter) = qos_state.meter.get();
+            if kept != limits {
+                meter = Meter::default();
+            }
+            let now_ns = self.now_us().saturating_mul(1000);
+            let mut wait_us = meter.wait_ns(limits, blocks, now_ns).div_ceil(1000);
+            qos_state.meter.set((limits, meter));
+            while wait_us > 0 && qos_state.qos.get().limits == limits {
+                let part = wait_us.min(LIMITS_CHANGE_US);
+                sleep(part).await;
+                wait_us -= part;
+            }
+            if wait_us == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Updates whether a namespace has a guarantee. When that changes all state of throttling is reset.
+    pub fn note_promises(&self) {
+        let (tenants, now_us) = (self.tenants(), self.now_us());
+        let promised = tenants.iter().any(|tenant| tenant.qos_state.qos.get().promises());
+        if self.promised.replace(promised) != promised {
+            self.throttle.set(Throttle::new(now_us));
+            for tenant in tenants {
+                tenant.qos_state.standing.take();
+                tenant.qos_state.seen(now_us);
+            }
+        }
+    }
+
+    /// Carries out a look of throttling, if one is due; returns whether requests are outstanding.
+    pub fn look(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
+        let mut throttle = self.throttle.get();
+        if throttle.is_due(now_us).is_some() {
+            let party = |tenant: &Rc<Tenant>| {
+                let qos_state = &tenant.qos_state;
+                ThrottleEntry::new(
+                    qos_state.qos.get(),
+                    tenant.spec.weight,
+                    qos_state.seen(now_us),
+                    qos_state.standing.get(),
+                )
+            };
+            let mut parties: Vec<ThrottleEntry> = tenants.iter().map(party).collect();
+            throttle.look(now_us, &mut parties);
+            self.throttle.set(throttle);
+            for (tenant, party) in tenants.iter().zip(&parties) {
+                tenant.qos_state.standing.set(party.standing());
+            }
+        }
+        tenants.iter().any(|tenant| tenant.qos_state.demand.get().is_asking())
+    }
+}

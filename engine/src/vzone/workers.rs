@@ -1,0 +1,83 @@
+//! Worker tasks that carry out commands. They are reused: a warm namespace starts none.
+
+use crate::{
+    device::{Completion, Done},
+    vzone::{
+        core::{NamespaceCore, Tenant, Worker, WorkerJob},
+        transfer::GroupTransfer,
+    },
+};
+use std::rc::Rc;
+
+impl NamespaceCore {
+    /// Lets a worker carry out `job`.
+    pub fn employ(self: &Rc<NamespaceCore>, tenant: &Rc<Tenant>, job: WorkerJob) -> Completion {
+        let (completer, completion) = self.slots.pair();
+        tenant.commands.set(tenant.commands.get() + job.is_command() as u32);
+        let idle = self.idle.borrow_mut().pop();
+        let worker = idle.unwrap_or_else(|| {
+            let worker = Rc::new(Worker::default());
+            self.runtime.spawn(serve(self.clone(), worker.clone()));
+            worker
+        });
+        let before = worker.job.replace(Some((tenant.clone(), job, completer)));
+        assert!(before.is_none(), "a worker gets a command while it has one");
+        worker.begun.open();
+        completion
+    }
+
+    /// Queues the relocation of the last group of a v-zone, if it is not queued already.
+    pub fn move_later(self: &Rc<NamespaceCore>, tenant: &Rc<Tenant>, zone: usize) {
+        let ticket = {
+            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
+            if std::mem::replace(&mut vzone.leaving, true) {
+                return;
+            }
+            vzone.ticket()
+        };
+        self.moves.set(self.moves.get() + 1);
+        // Its completion is dropped: an error stays with the v-zone.
+        drop(self.employ(tenant, WorkerJob::Move { zone, ticket }));
+    }
+
+    async fn carry_out(
+        self: &Rc<NamespaceCore>,
+        tenant: &Rc<Tenant>,
+        job: WorkerJob,
+        flights: &mut Vec<GroupTransfer>,
+    ) -> Done {
+        let result = match job {
+            WorkerJob::Read { zone, turn, from, data } => {
+                return self.read(tenant, (zone, turn), from, data, flights).await;
+            }
+            WorkerJob::Write { zone, ticket, from, data, fua, begins } => {
+                let done = self.write(tenant, (zone, ticket, begins), from, (data, fua), flights).await;
+                self.begun(tenant, begins);
+                return done;
+            }
+            WorkerJob::Flush => self.flush_and_tell(tenant).await,
+            WorkerJob::Finish(zones) => self.finish(tenant, zones).await,
+            WorkerJob::Reset(zones) => self.reset(tenant, zones).await,
+            WorkerJob::Move { zone, ticket } => self.relocate(tenant, zone, ticket, flights).await,
+        };
+        Done { result, ..Done::ok() }
+    }
+}
+
+async fn serve(core: Rc<NamespaceCore>, worker: Rc<Worker>) {
+    let mut flights = Vec::new();
+    loop {
+        let job = worker.job.borrow_mut().take();
+        let Some((tenant, job, completer)) = job else {
+            worker.begun.wait().await;
+            continue;
+        };
+        let is_command = job.is_command();
+        let done = core.carry_out(&tenant, job, &mut flights).await;
+        assert!(flights.is_empty(), "a command ends with {} of its parts in flight", flights.len());
+        tenant.commands.set(tenant.commands.get() - is_command as u32);
+        // First, so that a submitter woken by the completion finds an idle worker.
+        core.idle.borrow_mut().push(worker.clone());
+        completer.complete(done);
+    }
+}

@@ -1,0 +1,155 @@
+//! Detects whether data that was read of a drive has changed since.
+//!
+//! Drives that other processes may use are read at different moments. If all that was read is the same when it is read
+//! once more, then there was a moment at which all of it was valid: after the last read of the first pass and before
+//! the first of the second. No process is kept from writing for that.
+
+use engine::{
+    buf::Buf,
+    device::{Command, Completion, Done, Geometry, Slots, ZonedDevice},
+    runtime::Runtime,
+    zone::{Lba, ZoneIndex},
+};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+/// A drive that records its reads and zone reports.
+pub struct StableRead {
+    device: Rc<dyn ZonedDevice>,
+    runtime: Runtime,
+    slots: Rc<Slots>,
+    heard: Cell<bool>,
+    seen: Rc<RefCell<Vec<RecordedCommand>>>,
+}
+
+/// A recorded command, and the checksum of its result once it has completed.
+#[derive(Clone, Copy)]
+struct RecordedCommand {
+    asked: ReadCommand,
+    answer: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+enum ReadCommand {
+    Read { lba: Lba, data_bytes: usize, oob_bytes: usize },
+    Report { first: ZoneIndex, count: u32 },
+}
+
+impl ReadCommand {
+    /// The record of a command; `None` unless it is a read or a report.
+    fn of(command: &Command) -> Option<ReadCommand> {
+        match command {
+            Command::Read { lba, data, oob } => {
+                Some(ReadCommand::Read { lba: *lba, data_bytes: data.len(), oob_bytes: oob.len() })
+            }
+            Command::Report { first, count } => Some(ReadCommand::Report { first: *first, count: *count }),
+            _ => None,
+        }
+    }
+
+    fn again(self) -> Command {
+        match self {
+            ReadCommand::Read { lba, data_bytes, oob_bytes } => {
+                Command::Read { lba, data: Buf::zeroed(data_bytes), oob: Buf::zeroed(oob_bytes) }
+            }
+            ReadCommand::Report { first, count } => Command::Report { first, count },
+        }
+    }
+}
+
+impl StableRead {
+    pub fn of(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> StableRead {
+        let (slots, seen) = Default::default();
+        StableRead { device, runtime: runtime.clone(), slots, heard: Cell::new(true), seen }
+    }
+
+    /// Stops recording.
+    pub fn dismiss(&self) {
+        self.heard.set(false);
+    }
+
+    /// Whether `device`, the same drive opened anew, still returns the recorded results.
+    pub async fn agrees_with(&self, device: &dyn ZonedDevice) -> bool {
+        let seen = self.seen.borrow().clone();
+        for RecordedCommand { asked, answer } in seen {
+            if answer != Some(checksum(&device.submit(asked.again()).await)) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl ZonedDevice for StableRead {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn power_epoch(&self) -> Option<u64> {
+        self.device.power_epoch()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        let Some(asked) = ReadCommand::of(&command).filter(|_| self.heard.get()) else {
+            return self.device.submit(command);
+        };
+        let place = self.seen.borrow().len();
+        self.seen.borrow_mut().push(RecordedCommand { asked, answer: None });
+        let answered = self.device.submit(command);
+        let (completer, completion) = self.slots.pair();
+        let seen = self.seen.clone();
+        self.runtime.spawn(async move {
+            let done = answered.await;
+            if let Some(seen) = seen.borrow_mut().get_mut(place) {
+                seen.answer = Some(checksum(&done));
+            }
+            completer.complete(done);
+        });
+        completion
+    }
+}
+
+fn checksum(done: &Done) -> u32 {
+    let mut sum = crc32c::crc32c(format!("{:?}", done.result).as_bytes());
+    for part in [&done.data, &done.oob] {
+        sum = crc32c::crc32c_append(sum, part);
+    }
+    for zone in &done.zones {
+        sum = crc32c::crc32c_append(sum, format!("{zone:?}").as_bytes());
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use emu::ssd::{EmulatedDrive, Model};
+    use engine::{buf::BLOCK, device::Zones};
+
+    #[test]
+    fn stable_read_detects_changes_of_read_data_only() {
+        let runtime = Runtime::default();
+        let run = |future| runtime.block_on(future, || false).unwrap();
+        let drive = EmulatedDrive::in_memory(&Model::zn540().scaled(4, 1024).geometry);
+        let do_it = |device: &dyn ZonedDevice, command| {
+            let done = runtime.block_on(device.submit(command), || false).unwrap();
+            assert_eq!(done.result, Ok(()));
+        };
+        let write = |lba| Command::write(Lba(lba), Buf::copy_of(&[7; BLOCK]), false);
+        let stable_read = StableRead::of(&runtime, Rc::new(drive.clone()));
+        do_it(&stable_read, Command::Report { first: ZoneIndex(0), count: 2 });
+        do_it(&stable_read, Command::read(Lba(0), Buf::zeroed(BLOCK)));
+        assert!(run(stable_read.agrees_with(&drive)));
+        do_it(&drive, Command::Open { zones: Zones::One(ZoneIndex(3)), zrwa: true });
+        do_it(&drive, write(3 * 1024));
+        assert!(run(stable_read.agrees_with(&drive)), "nothing was read there");
+        stable_read.dismiss();
+        do_it(&stable_read, Command::read(Lba(3 * 1024), Buf::zeroed(BLOCK)));
+        do_it(&drive, write(3 * 1024));
+        assert!(run(stable_read.agrees_with(&drive)));
+        do_it(&drive, write(0));
+        assert!(!run(stable_read.agrees_with(&drive)));
+    }
+}
