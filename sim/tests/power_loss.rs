@@ -143,6 +143,32 @@ fn take_over_compares_drives_with_own_power_epochs() {
     }
 }
 
+/// A second drive loses power while the first one is asked for its zones: reads of both complete.
+#[test]
+fn power_loss_during_check_of_another_drive_is_checked() {
+    for policy in [Policy::Zrwa, Policy::InPlace] {
+        let scene = scene_of(policy, 2, &geometry(8, 240, 8));
+        write(&scene.runtime, &scene.array, 0, 0, 12, true);
+        let holds = |drive: usize| {
+            scene.rig.rule(move |of, command| {
+                Act::hold_if(of == drive && matches!(command, Command::Report { count: 2.., .. }))
+            });
+        };
+        let read = |at: u64| scene.start(Command::read(Lba(at), Buf::zeroed(BLOCK)));
+        scene.rig.cut_power_of(0, ZRWA_LOST);
+        holds(0);
+        let first = read(0);
+        assert_eq!(scene.rig.held(), 1, "{policy:?}");
+        scene.rig.cut_power_of(1, ZRWA_LOST);
+        let second = read(CHUNK);
+        scene.release();
+        for (read, at) in [(first, 0), (second, CHUNK)] {
+            let done = scene.runtime.block_on(read, || false).expect("the read does not complete");
+            assert!(done.result.is_ok() && done.data[..] == pattern(at, 1), "{policy:?} {at}");
+        }
+    }
+}
+
 #[test]
 fn power_marks_name_drive_and_settled_epoch() {
     let scene = scene_of(Policy::Zrwa, 1, &geometry(8, 240, 8));

@@ -565,7 +565,10 @@ impl Raid {
                 if self.check_fence().await.is_err() {
                     break;
                 }
-                self.check_power().await;
+                // A member that becomes suspect during a check is checked before its announcement counts as logged.
+                while self.members.suspects() != 0 {
+                    self.check_power().await;
+                }
                 let (begun, active) = (self.membership.begin(), self.members.active());
                 for lacks in self.membership.take_lacks() {
                     lost.push(lacks);

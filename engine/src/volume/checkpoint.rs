@@ -129,10 +129,11 @@ impl VolumeCore {
     async fn lay_ahead(&self) -> Result<Vec<PlacedPage>, DeviceError> {
         let (mut laid, mut from) = (Vec::new(), 0);
         loop {
-            let mut state = self.state.borrow_mut();
-            let Some(pages) = state.map.take_unlaid(from..from + SLOTS_LAID) else { return Ok(laid) };
-            let enough = state.lay_pages(pages, &mut laid);
-            drop(state);
+            let enough = {
+                let mut state = self.state.borrow_mut();
+                let Some(pages) = state.map.take_unlaid(from..from + SLOTS_LAID) else { return Ok(laid) };
+                state.lay_pages(pages, &mut laid)
+            };
             enough.ok_or_else(|| self.no_map_zone())?;
             from += SLOTS_LAID;
             work(SLOTS_LAID as u32 / 16);

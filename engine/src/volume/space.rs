@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "zone 2 is reset while ZoneRecord { live: 64, state: ClosedData")]
+    #[should_panic(expected = "live: 64, state: ClosedData")]
     fn space_ends_process_before_reset_of_live_zone() {
         let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
         let zone = space.begin(ZonePurpose::Writer).unwrap();
