@@ -1,4 +1,4 @@
-//! Assembly as a whole: look at everything, write nothing; then carry out what was decided.
+//! Assembly of an array: an inspection of all drives, which writes nothing, and then repair according to the verdicts.
 
 use crate::{
     device::{Command, Status},
@@ -24,16 +24,17 @@ use crate::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-/// What is known of zones beside what is on the drives.
+/// Ends of zones that are known from other sources than the drives.
 #[derive(Clone, Copy, Default)]
 pub struct KnownEnds<'a> {
-    /// What a process that died had answered.
+    /// Acknowledged tails of a process that died.
     pub tails: Option<&'a Tails>,
-    /// Where zones end, as somebody has been told who goes on there; of those that are known.
+    /// Ends of zones as reported to the host, which may continue there, by zone; `None` and missing entries are
+    /// unknown.
     pub ends: &'a [Option<u64>],
 }
 
-/// Reads the metadata of `drives` and decides what each zone needs; writes nothing.
+/// Reads the metadata of `drives` and determines the verdict on each zone; writes nothing.
 pub async fn look(
     runtime: &Runtime,
     drives: Vec<Drive>,
@@ -65,7 +66,7 @@ pub async fn look(
         raid.members.put(role, name, log);
     }
     for (member, note) in found.notes.into_iter().enumerate().filter(|(_, note)| !note.is_empty()) {
-        // One that was there before may be offered beside the member.
+        // The note may be about a former drive of the member, which was found beside the current one.
         match raid.members.is_active(member) {
             true => raid.members.say(member, note),
             false => raid.say_out(member, note),
@@ -80,19 +81,19 @@ pub async fn look(
     Ok(ArrayLook { raid, verdicts, floor: found.floor, late: found.returned | found.undecided })
 }
 
-/// What [`look`] finds.
+/// Result of [`look`]: an array that can be assembled.
 pub struct ArrayLook {
     raid: Rc<Raid>,
     verdicts: Vec<(ZoneIndex, Verdict)>,
     /// The floor of the next superblock.
     floor: u64,
-    /// Members (bits) that come back from having been away, or of which one of two drives was taken: they are
-    /// told last.
+    /// Members (bits) that return after an absence, or of which one of two drives was chosen: their superblocks are
+    /// written last.
     late: u32,
 }
 
 impl ArrayLook {
-    /// Members (bits) that are not there, and not out yet.
+    /// Members (bits) that are absent, and not out yet.
     pub fn awaited(&self) -> u32 {
         let superblock = self.raid.membership.superblock();
         let members = superblock.members.iter().enumerate();
@@ -101,7 +102,7 @@ impl ArrayLook {
         awaited.fold(0, |all, (member, _)| all | 1 << member)
     }
 
-    /// Whether a drive is a member.
+    /// Whether a drive is in use as a member.
     pub fn uses(&self, drive: &Drive) -> bool {
         self.raid.members.check_unused(drive).is_err()
     }
@@ -112,13 +113,14 @@ impl ArrayLook {
         self.raid.members.member_of(drive).filter(|member| superblock.members[*member].active)
     }
 
-    /// [`crate::array::Array::assembly`] as it is on the drives.
+    /// [`crate::array::Array::assembly`] as recorded on the drives.
     pub fn assembly(&self) -> u64 {
         self.raid.membership.superblock().assembly
     }
 
-    /// Has every zone end where it does `without` members that are here: of those that would not, they lack
-    /// their parts.
+    /// Makes every zone end where it ends in `without`, the inspection without some members that are present here.
+    /// Where the verdicts differ, these members count as lacking their parts. A zone that is offline in `without` keeps
+    /// its verdict.
     pub fn end_as(&mut self, without: ArrayLook) {
         let raid = &self.raid;
         let absent = raid.members.active() & !without.raid.members.active();
@@ -139,24 +141,24 @@ impl ArrayLook {
         self.verdicts = own.into_iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Empty)).collect();
     }
 
-    /// Tells the table what the zones are.
+    /// Loads the states of all zones into the zone table.
     fn load(&self) {
         self.verdicts.iter().for_each(|(zone, verdict)| self.raid.load(*zone, verdict));
     }
 
-    /// Drops what is in logs and does not count any more.
+    /// Drops contents of logs that are obsolete according to the verdicts.
     fn keep_what_counts(&self) -> Result<(), ArrayError> {
         self.raid.layout.policy.keep_what_counts(&self.raid, &self.verdicts)
     }
 
-    /// Has all members that are here say `change`, and nothing else: as two assemblies do that are cut off when
-    /// they have written their checkpoints.
+    /// Writes `change` to the superblocks of all members that are present, and nothing else: equivalent to two
+    /// assemblies that are interrupted when they have written their checkpoints.
     ///
-    /// One that is away may have been told anything that was cut off before the others knew of it, by numbers that
-    /// nobody who is here has heard of: so the change gets one that is larger than all of these ([`SKIPPED_BY_CHANGE`]). Another
-    /// change of this kind may be what was cut off: therefore the first assembly, which changes nothing. Whoever has
-    /// been told of that change was there when all had the number before; one of these is here, and so this change's
-    /// number is the larger one.
+    /// An absent member may have an update that was interrupted before it reached the others, with sequence numbers
+    /// that no present member has seen. So this change skips to a number larger than all of these
+    /// ([`SKIPPED_BY_CHANGE`]). The interrupted update may itself have been such a change: therefore the first
+    /// checkpoint, without `change`. A member that has the interrupted change was present when all members had that
+    /// change's first checkpoint. One of these is present now, so the number of this change is larger.
     pub async fn relabel(self, change: &Change) -> Result<(), ArrayError> {
         change.apply(&mut self.raid.membership.superblock().clone())?;
         self.keep_what_counts()?;
@@ -172,18 +174,18 @@ impl ArrayLook {
         }
     }
 
-    /// Whether another host has run the array last and not stopped it, so that it may still run there.
+    /// Whether another host was the last to run the array and has not stopped it, so that it may still run there.
     pub fn may_run_elsewhere(&self) -> bool {
         let (runner, host) = (self.raid.membership.superblock().runner, self.raid.runtime.host());
         host.pause.is_some() && ![Uuid::default(), Uuid(host.id)].contains(&runner)
     }
 
-    /// Has another host let go of the array, which finds the claims of this one in its logs: see
-    /// [`crate::array::Array::check_fence`]. What there is has to be looked at again then: the other host may have gone on
-    /// until it noticed. Nobody is stale afterwards.
+    /// Fences another host that may run the array: appends a claim to the log of each member, and gives the other host
+    /// time to find one (see [`crate::array::Array::check_fence`]). Afterwards the drives have to be inspected again,
+    /// since the other host may have written until then. No member becomes stale.
     ///
     /// # Errors
-    /// The other host goes on, or a third one assembles the array.
+    /// The other host still writes, or a third one assembles the array.
     pub async fn claim(self) -> Result<(), ArrayError> {
         let (raid, host) = (self.raid.clone(), self.raid.runtime.host());
         let id = Uuid(raid.runtime.draw_id());
@@ -200,7 +202,8 @@ impl ArrayLook {
             if !is_full {
                 return Err(ArrayError::Fenced);
             }
-            // No room for claims: checkpoints do the same, but for what is being logged at this moment.
+            // No room for claims: checkpoints have the same effect, but records that the other host is logging at this
+            // moment may be lost.
             claims.clear();
             self.keep_what_counts()?;
             self.load();
@@ -221,7 +224,7 @@ impl ArrayLook {
         }
     }
 
-    /// How the array, its zones and the copies to `filled` drives would be after assembly.
+    /// The array, its zones and the copies to `filled` drives as they would be after assembly.
     pub async fn inspected(self, filled: &[Drive]) -> Result<ArrayInspection, ArrayError> {
         self.keep_what_counts()?;
         self.load();
@@ -239,7 +242,7 @@ impl ArrayLook {
         Ok(ArrayInspection { status, geometry: raid.geometry.clone(), zones, rebuild, copies })
     }
 
-    /// Does on the drives what was decided.
+    /// Carries out the verdicts on the drives, and starts the array.
     pub async fn carry_out(self) -> Result<Rc<Raid>, ArrayError> {
         self.keep_what_counts()?;
         self.load();
@@ -254,13 +257,13 @@ impl ArrayLook {
             raid.repair(zone, verdict, awaited).await?;
         }
         raid.begin().await?;
-        // One that was away may hold zones that ended without it.
+        // A member that was absent may hold obsolete parts.
         raid.clear_leftovers().await;
         Ok(raid)
     }
 }
 
-/// Finds what `drives` are members of, and gets it going.
+/// Assembles and starts the array that `drives` are members of; fences another host that may run it first.
 pub async fn assemble(
     runtime: &Runtime,
     drives: Vec<Drive>,
@@ -274,13 +277,14 @@ pub async fn assemble(
     }
     found.claim().await?;
     let found = look(runtime, drives, told, behaviour).await?;
-    // A third host may have claimed it meanwhile.
+    // A third host may have claimed the array meanwhile.
     found.raid.check_fence().await?;
     found.carry_out().await
 }
 
 impl Raid {
-    /// Looks at every zone; writes nothing. Members that are `forced` (bits) count in full zones only.
+    /// Determines the verdict on every zone; writes nothing. `forced` members (bits) count only in zones that wait for
+    /// them or are full on all present members.
     async fn judge_all(
         &self,
         KnownEnds { tails, ends }: KnownEnds<'_>,
@@ -328,7 +332,8 @@ impl Raid {
             }
             let mut answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
             if answered_blocks > 0 {
-                // A member that was cut off may have lost answered blocks that were not safe, in parts not yet full.
+                // A member that lost power may have lost acknowledged blocks that were not durable, in parts not yet
+                // full.
                 let is_open = |m: &usize| {
                     let part = reports[*m].as_ref().map(|zones| zones[index as usize].state);
                     part.is_some_and(|state| state != ZoneState::Full)
@@ -346,19 +351,19 @@ impl Raid {
             match &verdict {
                 Verdict::Offline(refusal) => {
                     self.events.note(Event::ZoneOffline { zone: index, why: refusal.clone() });
-                    // As long as it is offline these parts stay as they are, whoever comes and goes.
+                    // While the zone is offline, these parts stay unchanged, whichever members leave or return.
                     record.wait_for(awaited.members & !record.lost, awaited.floor);
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
                     self.zones.put_offline(zone, refusal.clone(), reports.iter().any(holds));
                 }
-                // Those that have come back are members again only when all others know it.
+                // Members that have returned stay in `waits` until all other members have recorded their return.
                 _ => record.waits &= self.members.active(),
             }
             if matches!(verdict, Verdict::Reset) && !record.resetting {
-                // Promised like any other reset: half of it must not look like a zone that lost members,
-                // and nothing that is left of its life may be believed later.
+                // Logged like any other reset: a partial reset must not look like lost parts, and remains of the old
+                // zone epoch must not be taken for valid later.
                 (record.epoch, record.resetting) = (self.membership.next_sequence(), true);
             }
             let lacking = record.lost & !self.zone_records.lost(zone) & self.members.active();
@@ -371,7 +376,7 @@ impl Raid {
         Ok(verdicts)
     }
 
-    /// Drops whatever the logs of some members (bits) say of a zone.
+    /// Drops all records of a zone from the logs of some members (bits), in memory.
     fn forget_logs_of(&self, members: u32, zone: u32) {
         for member in each(members) {
             if let Some(log) = self.members.log(member) {
@@ -380,8 +385,8 @@ impl Raid {
         }
     }
 
-    /// Drops logged parity and tails of zones that do not go on. In one that does, parity of stripes below
-    /// its tail is still needed: until write pointers show these, another crash may end before them.
+    /// Drops logged parity and tails of zones that do not continue. In a zone that does, parity of stripes below its
+    /// tail is still needed: until write pointers prove these stripes, another recovery may find an earlier tail.
     pub fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
         let goes_on = |zone: u32, epoch: u64| {
             self.zone_records.record(ZoneIndex(zone)).epoch == epoch
@@ -398,10 +403,10 @@ impl Raid {
         }
     }
 
-    /// Writes the superblock of this assembly to all members, as a checkpoint. Who is absent is not out yet:
-    /// this may come to nothing. Those that are `late` learn last that they are members: if one of
-    /// them knew before the others, and they went on without it, its superblock would be the newest. `attempt` is the
-    /// id of an assembly that is to go on from there.
+    /// Writes the superblock of this assembly to all members, as a checkpoint. Absent members are not out yet, since
+    /// the assembly may still fail. `late` members are written last: if one of them had the new superblock before the
+    /// others, and these continued without it, its superblock would be the newest. `attempt` is the id of the assembly
+    /// if it is to continue after this.
     async fn renew(self: &Rc<Self>, floor: u64, late: u32, attempt: Option<Uuid>) -> Result<(), ArrayError> {
         let event = self.membership.next_sequence();
         self.membership.change(|superblock| {
@@ -412,13 +417,13 @@ impl Raid {
             for (m, member) in superblock.members.iter_mut().enumerate() {
                 member.active |= self.members.is_active(m);
                 if late & self.members.active() & (1 << m) != 0 {
-                    // Whoever has heard otherwise has heard it before.
+                    // Superblocks that contradict this are older.
                     member.since = event;
                 }
             }
         });
-        // What was decided rests on what the drives hold. If a process has died and the power goes only
-        // now, no checkpoint may speak of what was lost with a cache.
+        // The verdicts may rest on blocks in volatile caches, written by a process that died. After a power cut no
+        // checkpoint may refer to blocks that were lost with a cache.
         self.flush_caches(self.members.active()).await;
         let active = self.members.active();
         for member in each(active & !late).chain(each(active & late)) {
@@ -434,8 +439,9 @@ impl Raid {
         Ok(())
     }
 
-    /// Has all members know that the assembly with this id writes from now on, and that those are out which are not
-    /// there, before anything is done without them: one that was taking over, too, and the one before it.
+    /// Commits the assembly with this id: records on all members that it may write, and that absent members are out,
+    /// before anything is done without them. This also excludes an absent drive that was taking over from another one,
+    /// and the predecessor of a drive that has taken over.
     async fn commit(&self, id: Uuid) -> Result<(), ArrayError> {
         self.membership.change(|superblock| {
             superblock.members.iter_mut().for_each(|member| member.taking_over = None);
@@ -445,12 +451,12 @@ impl Raid {
         self.check_members()
     }
 
-    /// Ends the assembly: everything is safe that tails of an earlier process spoke of, and they are
-    /// not to be believed any more.
+    /// Ends the assembly: all data below the acknowledged tails of an earlier process is safe, so a new assembly number
+    /// invalidates these tails.
     async fn begin(&self) -> Result<(), ArrayError> {
         self.membership.settled().await;
         let waited = |zone: &ZoneIndex| self.zone_records.record(*zone).waits != 0;
-        // One that has failed goes on waiting: whom it waited for may be gone again.
+        // A failed zone keeps waiting: the member that it waited for may be absent again.
         let is_decided = |zone: &ZoneIndex| !self.zones.is_offline(*zone) && !self.has_failed(*zone);
         let decided: Vec<_> = self.zones.all().filter(waited).filter(is_decided).collect();
         for zone in decided {
@@ -473,14 +479,15 @@ impl Raid {
         Err(self.too_many_failed())
     }
 
-    /// The members that a zone in doubt may wait for, as the metadata was found.
+    /// Members that a zone in doubt may wait for: those not out according to the metadata as found, and those in use
+    /// now.
     fn may_wait_for(&self) -> AwaitedMembers {
         let superblock = self.membership.superblock();
         let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
         AwaitedMembers { members: active.sum::<u32>() | self.members.active(), floor: superblock.floor }
     }
 
-    /// Where zones end that can be written.
+    /// Write pointers of the zones that can be written, by zone; `None` for all others.
     pub fn ends(&self) -> Vec<Option<u64>> {
         let table = self.zones.table();
         let zones = self.zones.all().map(|zone| table.info(zone));
@@ -490,7 +497,7 @@ impl Raid {
         zones.map(|info| is_writable(&info).then_some(info.wp_blocks)).collect()
     }
 
-    /// What a zone is to the host by a verdict.
+    /// State and write pointer (blocks) that the host sees of a zone with this verdict.
     fn seen(&self, verdict: &Verdict) -> (ZoneState, u64) {
         match verdict {
             Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
@@ -503,13 +510,13 @@ impl Raid {
         }
     }
 
-    /// Tells the table what a zone is.
+    /// Loads a zone into the zone table, with the state that follows from a verdict.
     pub fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
         let (state, wp_blocks) = self.seen(verdict);
         self.load_as(zone, state, wp_blocks);
     }
 
-    /// Tells the table that a zone is in this state, and where its write pointer is.
+    /// Loads a zone into the zone table, with this state and write pointer.
     pub fn load_as(&self, zone: ZoneIndex, state: ZoneState, wp_blocks: u64) {
         let capacity_blocks = self.layout.capacity_blocks();
         assert!(wp_blocks <= capacity_blocks, "zone {} ends at {wp_blocks} of {capacity_blocks}", zone.0);

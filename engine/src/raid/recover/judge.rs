@@ -1,4 +1,4 @@
-//! What a zone is, and where it ended: reads what it needs, and writes nothing.
+//! Determines the verdict on a zone, including its tail, from the parts on the members; only reads.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -16,15 +16,15 @@ use crate::{
 use std::ops::Range;
 
 impl Raid {
-    /// Looks at one zone and decides; only reads. Members that lost their part are marked in
-    /// `view.record`, unless there is no decision.
+    /// Determines the verdict on one zone; only reads. Members that lost their part are marked in `view.record`, unless
+    /// the zone is refused.
     ///
-    /// If what some members hold is not what any crash leaves, while all others agree and are enough, somebody
-    /// else has been at them: they are done without, as if they were missing.
+    /// If no crash can leave the parts of some members as they are, while all others agree and are enough, these
+    /// members have been changed from outside of the array: they count as lacking their parts.
     pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         let (record, burned) = (*view.record, self.zone_records.burned().clone());
         if let Some(end) = view.told_end.filter(|end| *end > view.answered_blocks) {
-            // If it can: with a member that was there, more may have been.
+            // Where possible: a member that is gone may have held more of the zone.
             let answered = std::mem::replace(&mut view.answered_blocks, end);
             if let Ok(verdict) = self.judge_as_found(view).await {
                 return Ok(verdict);
@@ -58,7 +58,7 @@ impl Raid {
             let held = matches!(verdict, Ok(Verdict::Open(_) | Verdict::Full | Verdict::Finish(_)));
             if let (true, Ok(verdict)) = (held, verdict) {
                 if found.is_some() {
-                    // It could be either of two.
+                    // Ambiguous: either of two sets of members may be the changed one.
                     found = None;
                     break;
                 }
@@ -75,7 +75,8 @@ impl Raid {
         result
     }
 
-    /// Members (bits) that could be done without if they are not as they were left: the smaller sets first.
+    /// Sets of members (bits) that can be excluded as changed from outside, as enough others are left; smaller sets
+    /// first.
     fn accusable(&self, view: &ZoneView<'_>) -> Vec<u32> {
         let there = view.present().filter(|(m, _)| view.trusts(*m)).fold(0u32, |all, (m, _)| all | 1 << m);
         let spare = (there.count_ones() as usize).saturating_sub(self.layout.fewest_members());
@@ -84,8 +85,8 @@ impl Raid {
 
     async fn judge_as_found(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, info) in view.info.iter().enumerate() {
-            // Nothing can be read from or written to it any more, or nothing written; or nobody can tell where it
-            // ends, and whatever is said of that may turn out to be wrong when all of it can be read.
+            // The part is offline or read-only; or its end is unknown, and an assumed end may prove wrong when all of
+            // its blocks can be read.
             let is_in_doubt = |info: &ZoneInfo| info.state.is_active() && info.wp_blocks == UNKNOWN_WP;
             if info.is_some_and(|info| is_worn(info.state) || is_in_doubt(&info)) {
                 view.record.lost |= 1 << member;
@@ -98,8 +99,8 @@ impl Raid {
         self.layout.policy.judge(self, view).await
     }
 
-    /// Write pointers of the members that can be relied on: with a ZRWA, full, or empty, which may be what a
-    /// shutdown has made of it.
+    /// Write pointers (blocks) of the trusted members, by role, where they are reliable: zones with a ZRWA, full zones,
+    /// and empty ones, since a shutdown may have emptied a zone with a ZRWA. `None` for all others.
     pub fn trusted_wps(&self, view: &ZoneView<'_>) -> Vec<Option<u64>> {
         let used_blocks = self.layout.rows * self.layout.chunk_blocks;
         let wp = |info: &ZoneInfo| match info.state {
@@ -111,7 +112,8 @@ impl Raid {
         (0..view.info.len()).map(|m| view.info[m].as_ref().filter(|_| view.trusts(m)).and_then(wp)).collect()
     }
 
-    /// What a zone is that has ended, if it has.
+    /// Verdict on a zone that is full on all trusted members, or was empty when its finish was logged; otherwise
+    /// `None`.
     pub fn judge_ended(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Option<Verdict> {
         let full = |m: usize, info: &ZoneInfo| !view.trusts(m) || info.state == ZoneState::Full;
         let all_full = view.present().all(|(m, info)| full(m, info)) && wps.iter().flatten().next().is_some();
@@ -122,8 +124,8 @@ impl Raid {
         }
     }
 
-    /// Refuses a zone that has ended and lacks more parts than parity makes up for, if a member that is not
-    /// there may hold its own: it would be stale there from now on, and what it holds could not be had back.
+    /// Refuses a zone that has ended and lacks more parts than parity covers, if an absent member may hold its part:
+    /// that part would be stale from now on, and its data could not be recovered.
     pub fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
         let record = &view.record;
         let trusted = |m: &usize| view.trusts(*m);
@@ -140,7 +142,8 @@ impl Raid {
         }
     }
 
-    /// Blocks `from..to` of a member's part of a zone, if it can be relied on and has them.
+    /// Reads `blocks` of a member's part of a zone; `None` if the part is not in the evidence, has bad blocks there, or
+    /// cannot be read.
     pub async fn read_part(
         &self,
         zone: ZoneIndex,
@@ -156,8 +159,8 @@ impl Raid {
         done.result.is_ok().then_some(done.data)
     }
 
-    /// What there is at blocks `from..to` of the chunks of a stripe, of which `chunks` chunks are below the
-    /// tail there, and of the slots of the last of these.
+    /// Reads `blocks` of each chunk of a stripe, of which the first `chunks` are below the tail at these blocks, and of
+    /// the slots of the last of these.
     pub async fn read_column(
         &self,
         view: &ZoneView<'_>,
@@ -184,7 +187,7 @@ impl Raid {
         column
     }
 
-    /// Blocks `from..to` of a slot: of parity number `which` of chunks `0..=index` of a stripe.
+    /// Reads `blocks` of a slot: of parity number `which` of chunks `0..=index` of a stripe.
     async fn read_slot(
         &self,
         view: &ZoneView<'_>,
@@ -194,7 +197,7 @@ impl Raid {
     ) -> Option<Buf> {
         let layout = &self.layout;
         let own = layout.parity_member(stripe, which);
-        // A finish that got as far as the write pointer of the parity has made it the full parity.
+        // A finish that has moved the parity member's write pointer past the row has written the full parity there.
         let is_promoted = view.record.finished.is_some()
             && evidence.wp_blocks[own].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
         let (member, place) = match is_promoted {
@@ -204,7 +207,7 @@ impl Raid {
         match place {
             ParityPlace::Row(row) => {
                 let at = row * layout.chunk_blocks;
-                // It was ahead of the write pointer, in the ZRWA of a zone that has been finished since.
+                // The slot was ahead of the write pointer, in the ZRWA of a zone that has been finished since.
                 if row > stripe && evidence.wp_blocks[member].is_some_and(|wp| wp > at) {
                     return None;
                 }
@@ -228,7 +231,7 @@ impl Raid {
 /// The same blocks of all chunks of a stripe and of its parities.
 pub struct StripeColumn {
     pub symbols: [Sum; MAX_MEMBERS],
-    /// In the order of `symbols`, what has been found of them.
+    /// The blocks that could be read, in the order of `symbols`.
     pub found: Vec<Option<Buf>>,
 }
 
@@ -246,7 +249,8 @@ impl StripeColumn {
         result.freeze()
     }
 
-    /// What `wanted` is, if what has been found tells it: the data alone, or else with the parities.
+    /// Decodes `wanted` from the blocks found: from the data alone if possible, otherwise with the parities. `None` if
+    /// they do not suffice.
     pub fn decode(&self, wanted: Sum, data_chunks: u64) -> Option<Buf> {
         let (symbols, data) = (&self.symbols[..self.found.len()], (1 << data_chunks) - 1);
         let recipe = decode::solve(self.present() & data, symbols, wanted);
@@ -254,7 +258,7 @@ impl StripeColumn {
         Some(self.run(&recipe))
     }
 
-    /// Whether what has been found fits together; `None` if nothing in it is redundant.
+    /// Whether the blocks found are consistent; `None` if they have no redundancy.
     pub fn agrees(&self) -> Option<bool> {
         let checks = decode::checks(self.present(), &self.symbols[..self.found.len()]);
         checks.map(|check| self.run(&check).iter().all(|byte| *byte == 0)).reduce(|all, this| all && this)

@@ -1,4 +1,4 @@
-//! Does on the drives what was decided of a zone.
+//! Carries out the verdict on a zone on the drives.
 
 use crate::{
     device::DeviceError,
@@ -15,14 +15,14 @@ use crate::{
 use std::rc::Rc;
 
 impl Raid {
-    /// Carries a verdict out. The table knows it already.
+    /// Carries out a verdict on a zone. The zone table has its state already.
     pub async fn repair(
         self: &Rc<Self>,
         zone: ZoneIndex,
         verdict: Verdict,
         awaited: AwaitedMembers,
     ) -> Result<(), ArrayError> {
-        // If only this zone has failed, it says so.
+        // The failure of this zone alone does not fail the assembly: the zone's own state shows it.
         let done = |result: Result<(), DeviceError>| result.or_else(|_| self.check_members());
         match verdict {
             Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),
@@ -38,8 +38,8 @@ impl Raid {
                 let finished = self.finish_members(zone, Some(&running)).await;
                 match finished {
                     Ok(()) => self.forget_logged(zone, u64::MAX),
-                    // The parities of its last stripe are not all where those of a full zone are: reads take
-                    // those that are in memory. It still holds resources of its members.
+                    // Not all parities of the last stripe are in the places of a full zone: reads take them from
+                    // memory. The zone still holds active resources of its members.
                     Err(_) => {
                         running.flow.borrow_mut().end_here();
                         running.failed.set(true);
@@ -60,8 +60,8 @@ impl Raid {
         }
     }
 
-    /// The zone as it goes on from `tail`, with everything written that the tail needs; `None` if it is offline,
-    /// since a member that cannot be done without still holds something else.
+    /// Prepares a zone to continue from `tail`, and writes all blocks that the tail needs. `None` if the zone has gone
+    /// offline, since a member that cannot be spared could not be written.
     async fn go_on(
         self: &Rc<Self>,
         zone: ZoneIndex,
