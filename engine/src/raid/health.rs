@@ -1,7 +1,7 @@
-//! How well an array is, and what helps: decided from its [`ArrayStatus`] alone, so that commands print what the
-//! simulator checks.
+//! Health of an array, and the remedy: determined from its [`ArrayStatus`] alone, so that commands print the same
+//! results that the simulator checks.
 //!
-//! The rule is that nothing here is better than reality: blocks count, not members. A zone that lacks more parts than
+//! Nothing is reported better than it is: missing blocks count, not missing members. A zone that lacks more parts than
 //! there are parities has failed, however few members are out.
 
 use crate::{
@@ -9,10 +9,10 @@ use crate::{
     zone::ZoneIndex,
 };
 
-/// How well an array is, from well to bad.
+/// Condition of an array, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
-    /// Everything is there, with all of its redundancy.
+    /// All data is available, with full redundancy.
     Healthy,
     /// Redundancy is reduced, or zones or blocks are unavailable. Every block that a read returns is as written.
     Degraded,
@@ -31,64 +31,64 @@ pub enum Cause {
     ZonesFailed,
     /// Members are missing, and nothing has been written without them.
     MembersMissing,
-    /// An array whose members are all there could not begin to write.
+    /// All members are present, but the array could not leave deferred-write mode.
     NotBegun,
     /// Members are out, or lack parts of zones.
     MembersLack,
     /// Metadata zones of members are worn, and have no spare zone in their place.
     LogsConfined,
-    /// Drives have not been able to read some blocks.
+    /// Drives could not read some blocks.
     BlocksUnreadable,
-    /// A rebuild could not bring some blocks back.
+    /// A rebuild could not decode some blocks.
     BlocksLost,
 }
 
-/// What helps.
+/// Action that improves the condition of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Bring these members back, if any are named, then end the array and assemble it again.
+    /// Bring these members back, if any are named, then stop the array and assemble it again.
     AssembleAgain(Vec<usize>),
-    /// Assemble it with these members, which may decide zones; or reset the zones.
+    /// Assemble the array with these members, with which recovery may determine the tails; or reset the offline zones.
     AssembleWith(Vec<usize>),
     /// Bring these members back before the first write, or replace them.
     BringBack(Vec<usize>),
     /// Replace these members, one after the other.
     Replace(Vec<usize>),
-    /// Rebuild what members lack.
+    /// Rebuild the lost parts.
     Rebuild,
-    /// Give up what cannot be read: reset the zones that it is in.
+    /// Reset the zones with unreadable blocks, which gives up their data.
     ResetZones,
 }
 
-/// How well an array is.
+/// Health of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// In one word.
+    /// Condition in one word.
     pub condition: Condition,
-    /// Why it is not healthy.
+    /// Why the array is not healthy.
     pub cause: Option<Cause>,
-    /// What helps.
+    /// Action that improves the condition.
     pub remedy: Option<Remedy>,
-    /// How many more members may be lost before data is, whichever they are.
+    /// Number of further members, any of them, that may be lost without loss of data.
     pub may_be_lost: usize,
-    /// Zones of which not everything can be read; none of an array that has failed.
+    /// Zones with unreadable data; empty if the array has failed.
     pub unreadable_zones: Vec<ZoneIndex>,
-    /// In other zones there may be single blocks that cannot be read.
+    /// Other zones may have single unreadable blocks.
     pub blocks_unreadable: bool,
-    /// Members that the array does without for good.
+    /// Members that are out.
     pub out: Vec<usize>,
-    /// Members that are not there, and without which nothing has been written.
+    /// Members that are missing, and without which nothing has been written.
     pub missing: Vec<usize>,
     /// Members that lack parts of zones.
     pub lacking: Vec<usize>,
-    /// Members whose drives have not been able to read some blocks.
+    /// Members with blocks that their drives could not read.
     pub unreadable: Vec<usize>,
-    /// Members whose metadata log cannot move to another zone any more, and that are out when it is full.
+    /// Members with a metadata log that cannot move to another zone any more: they go out when it is full.
     pub confined: Vec<usize>,
 }
 
 impl Health {
-    /// How well an array with this status is.
+    /// Determines the health of an array from its status.
     pub fn of(array: &ArrayStatus) -> Health {
         let those = |which: &dyn Fn(&MemberStatus) -> bool| -> Vec<usize> {
             let roles = array.members.iter().enumerate().filter(|(_, member)| which(member));
@@ -149,7 +149,7 @@ impl Health {
     }
 
     fn remedy_of(&self, cause: Cause, array: &ArrayStatus) -> Remedy {
-        // Members whose drives cannot store what is to be rebuilt.
+        // Members with drives that have no place for the parts to be rebuilt.
         let worn = self.lacking.iter().filter(|role| array.members[**role].is_worn_out());
         let need_drives: Vec<usize> = self.out.iter().chain(worn).copied().collect();
         let worn_parts = self.lacking.iter().filter(|role| array.members[**role].worn).count();
@@ -166,7 +166,7 @@ impl Health {
                     false => Remedy::AssembleWith(waited),
                 }
             }
-            // A reset takes as many parts that can be written as there are without parities.
+            // A reset needs as many writable parts as a stripe has data chunks.
             Cause::ZonesFailed if !self.out.is_empty() && self.out.len() + worn_parts > array.parities => {
                 Remedy::Replace(self.out.clone())
             }

@@ -1,4 +1,4 @@
-//! What can be said of an array.
+//! Status of an array and its members, and results of operations, as reported to users.
 
 use crate::{
     device::{DriveId, Geometry},
@@ -14,70 +14,72 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a member is to the array now.
+/// State of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// Holds what it should.
+    /// In use, and lacks no parts of zones.
     Active,
     /// Being filled; not counted as redundancy yet.
     Rebuilding,
-    /// Not there, failed, or stale: the array does without it.
+    /// Missing, failed, or stale: the array runs without it.
     Out,
 }
 
-/// One line of [`ArrayStatus`].
+/// Status of one member.
 #[derive(Clone, Debug)]
 pub struct MemberStatus {
-    /// What it is to the array now.
+    /// State of the member.
     pub state: MemberState,
     /// Name of the drive; empty if there is none.
     pub drive: String,
-    /// It is only not there, and is back when its drive is: nothing has been written without it so far.
+    /// The member is only missing, and returns with its drive: nothing has been written without it so far.
     pub awaited: bool,
-    /// Why a member is out, or what else there is to say.
+    /// Why the member is out, or another remark on it.
     pub note: Note,
-    /// Reads that its drive could not answer.
+    /// Reads that failed on its drive.
     pub read_errors: u64,
-    /// Commands that changed something and failed on its drive.
+    /// Errors of its drive that took the member out or made a part of a zone lost or not writable: mostly failed
+    /// writes.
     pub write_errors: u64,
-    /// Blocks that its drive could not read, and that nobody has read, rebuilt or reset since.
+    /// Blocks that its drive could not read, and that have not been read, rebuilt or reset since.
     pub unreadable_blocks: u64,
     /// Zones on this member that have to be rebuilt.
     pub zones_to_rebuild: u32,
-    /// Zones of the drive are read-only or offline, and not in spare zones: without one they can be rebuilt on another
-    /// drive only.
+    /// The drive has read-only or offline zones that are not replaced by spare zones: without a free spare zone, their
+    /// parts can be rebuilt on another drive only.
     pub worn: bool,
-    /// Zones of the member that are in spare zones of its drive, and in which, as the array counts these.
+    /// Zones of the member that are stored in spare zones of its drive, with the numbers of these as the array counts
+    /// them.
     pub moved: BTreeMap<u32, u32>,
-    /// Spare zones of the drive that nothing has been moved to.
+    /// Number of free spare zones of the drive.
     pub spare_zones: u32,
-    /// Metadata zones of the drive that are worn: spare ones are used in their place, if there are any.
+    /// Worn metadata zones of the drive: spare zones are used in their place, if there are any.
     pub worn_log: Vec<u32>,
-    /// The log of the drive can only be written as long as there is room in one zone, since the other one is worn.
+    /// The metadata log is confined to one zone and can be written until that is full, since the other one is worn.
     pub log_confined: bool,
-    /// What was written on the drive when it became the member, whether it is there or not.
+    /// Label of the drive, to identify it also when it is missing.
     pub drive_id: DriveId,
 }
 
 impl MemberStatus {
-    /// What is worn of the drive cannot be moved to spare zones any more.
+    /// Whether the drive has worn zones and no free spare zone for them.
     pub fn is_worn_out(&self) -> bool {
         self.worn && self.spare_zones == 0
     }
 }
 
-/// What there is to say about an array.
+/// Status of an array.
 #[derive(Clone, Debug)]
 pub struct ArrayStatus {
-    /// The name that somebody chose.
+    /// User-visible name.
     pub name: String,
-    /// The name that nobody chose.
+    /// UUID of the array, random.
     pub uuid: [u8; 16],
     /// Blocks in a chunk.
     pub chunk_blocks: u64,
     /// How partial stripes are protected.
     pub policy: Policy,
-    /// Blocks that are appended in any order, if members' zones are written so; otherwise 0.
+    /// Blocks of a group, which may land in any order, if members' zones are written by appends; otherwise 0.
     pub group_blocks: u32,
     /// Parities of a stripe: so many members may be lost.
     pub parities: usize,
@@ -85,62 +87,63 @@ pub struct ArrayStatus {
     pub aggregate: u32,
     /// Grows with every change of membership.
     pub event: u64,
-    /// Who made or adopted it; zeros for nobody.
+    /// UUID of the owner, the host that created or adopted the array; zeros for none.
     pub host: [u8; 16],
-    /// Whether it starts by itself on that host.
+    /// Whether the array starts automatically on that host.
     pub autostart: bool,
-    /// In order of their roles.
+    /// By role.
     pub members: Vec<MemberStatus>,
-    /// Blocks that a rebuild could not bring back: reads of them, and of those that they would be decoded
-    /// from, fail while another drive cannot read either.
+    /// Blocks that a rebuild could not decode. Reads of them, and of the blocks from which they would be decoded, fail
+    /// while another drive cannot read its block either.
     pub lost_blocks: u64,
-    /// Whether more members are out than parity can make up for: nothing works any more.
+    /// Whether the array has failed, since more members are out than parity covers or another host has fenced it: all
+    /// commands fail.
     pub failed: bool,
-    /// How many members the blocks of the array that lack most are without, for any reason.
+    /// Largest number of members that any block of the array lacks, for any reason.
     pub most_missing: usize,
-    /// The same for single blocks, of zones that have not failed, that drives could not read or a rebuild not bring back.
+    /// The same for blocks that a drive could not read or a rebuild could not decode, in zones that have not failed.
     pub most_missing_of_blocks: usize,
-    /// Zones that lack more parts than there are parities, and cannot be written.
+    /// Zones that cannot be written: they lack more parts than parity covers, or a member that cannot be spared fails.
     pub failed_zones: Vec<ZoneIndex>,
-    /// Those of them in which something cannot be read.
+    /// Those of `failed_zones` that have unreadable blocks.
     pub unreadable_zones: Vec<ZoneIndex>,
-    /// Zones that are offline, since nobody can tell where they ended.
+    /// Zones that are offline, since recovery could not determine their tails.
     pub offline: Vec<OfflineZone>,
-    /// Nothing has been written on the drives yet, since members are missing that are not out so far.
+    /// Deferred-write mode: assembled without members that are not out, and nothing has been written to the drives yet.
     pub provisional: bool,
-    /// It can only be read, and nothing is written on the drives.
+    /// The array can only be read, and nothing is written to the drives.
     pub read_only: bool,
-    /// Why an array that has held back could not begin to write.
+    /// Why the array could not leave deferred-write mode, or that another host has fenced it.
     pub problem: Option<ArrayError>,
 }
 
 impl ArrayStatus {
-    /// Says that nothing has been written without these members (bits).
+    /// Marks these members (bits) as awaited: nothing has been written without them.
     pub(crate) fn wait_for(&mut self, awaited: u32) {
         self.provisional = awaited != 0;
         each(awaited).for_each(|member| self.members[member].awaited = true);
     }
 }
 
-/// A zone that could not be decided; everything else works.
+/// A zone in doubt; it is offline, and all other zones work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfflineZone {
-    /// Which one.
+    /// Zone of the array.
     pub zone: ZoneIndex,
-    /// Why.
+    /// Why its tail could not be determined.
     pub refusal: Refusal,
-    /// Members that may decide it when they are there again.
+    /// Absent members with which recovery may determine the tail.
     pub waits_for: Vec<usize>,
 }
 
-/// What [`crate::array::Array::inspect`] finds.
+/// Result of [`crate::array::Array::inspect`].
 #[derive(Clone, Debug)]
 pub struct ArrayInspection {
-    /// How it would be.
+    /// Status of the array as it would be after assembly.
     pub status: ArrayStatus,
-    /// What it is like.
+    /// Geometry of the array as a zoned device.
     pub geometry: Geometry,
-    /// As they would be after assembly.
+    /// Zones as they would be after assembly.
     pub zones: Vec<ZoneInfo>,
     /// Progress of the rebuild that an assembly would continue, if any member lacks zones.
     pub rebuild: Option<Progress>,
@@ -177,27 +180,27 @@ pub struct UnfinishedCopy {
     pub progress: Progress,
 }
 
-/// What has become of a drive that was to replace another one.
+/// Result of the replacement of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceOutcome {
-    /// It holds what the old one did, but for what is to be rebuilt.
+    /// The new drive holds the same data as the old one; parts that the old one lacked are still to be rebuilt.
     Copied {
-        /// That have been copied.
+        /// Bytes that have been copied.
         bytes: u64,
     },
-    /// The old one went out on the way: it is to be rebuilt as a whole.
+    /// The old drive went out during the copy: the new one is a member, and all of it is to be rebuilt.
     Attached,
 }
 
-/// What a rebuild has come to.
+/// Result of a rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RebuildOutcome {
     /// Bytes written to the members under repair.
     pub bytes: u64,
     /// Zones that could not be rebuilt; all others have been.
     pub left_out: Vec<SkippedPart>,
-    /// Blocks of the array that nobody can read any more: the drives under repair lacked something of
-    /// them, and another one could not read what it had. In order.
+    /// Blocks of the array that cannot be read any more, in order: the drives under repair lacked chunks of their
+    /// stripes, and another drive could not read its own.
     pub lost: Vec<LostBlocks>,
 }
 
@@ -206,9 +209,9 @@ pub struct RebuildOutcome {
 pub struct LostBlocks {
     /// Zone of the array.
     pub zone: u32,
-    /// From the start of the zone.
+    /// First block, from the start of the zone.
     pub from: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
@@ -219,32 +222,32 @@ pub struct SkippedPart {
     pub zone: u32,
     /// Role of the member.
     pub member: usize,
-    /// Why.
+    /// Why it could not be rebuilt.
     pub reason: NoPart,
 }
 
-/// What [`crate::array::examine`] finds on a drive.
+/// Metadata of a drive; result of [`crate::array::examine`].
 #[derive(Clone, Debug)]
 pub struct DriveExamination {
-    /// What the drive says of its array.
+    /// The superblock on the drive.
     pub superblock: Superblock,
     /// Role of the drive.
     pub member: usize,
-    /// Generation of its metadata log, and how many records are in it.
+    /// Generation of its metadata log.
     pub generation: u64,
-    /// Records that can be read.
+    /// Number of intact records in the log.
     pub records: usize,
-    /// Records that cannot be read: torn by a power cut, usually.
+    /// Number of damaged records: usually torn by a power cut.
     pub damaged: u32,
 }
 
 impl Raid {
-    /// How the array is, as far as what runs it knows.
+    /// Status of the assembled array. The fields of deferred-write and read-only mode are not set.
     pub fn status(&self) -> ArrayStatus {
         let superblock = self.membership.superblock();
         let zones = self.zone_records.records();
         let unreadable = self.zone_records.unreadable.count(self.members.count());
-        // Most zones lack nothing and are at rest, and are passed over at once.
+        // Most zones lack no parts and are idle: they are skipped.
         let mut concerned: BTreeSet<u32> =
             (0..).zip(zones.iter()).filter(|(_, record)| record.lost != 0).map(|(zone, _)| zone).collect();
         concerned.extend(self.zones.running_or_stuck());
@@ -283,7 +286,7 @@ impl Raid {
             refusal: refusal.clone(),
             waits_for: each(zones[zone as usize].waits & !self.members.active()).collect(),
         };
-        // Zones in doubt lack what they lack until they are decided.
+        // Missing parts of an offline zone are provisional until recovery can determine its tail.
         let missing =
             |zone: u32| self.members.out() | self.zone_records.lost(ZoneIndex(zone)) & self.members.active();
         let all_zones = concerned.iter().map(|zone| ZoneIndex(*zone));
@@ -306,7 +309,7 @@ impl Raid {
             let failed = failed_zones.contains(&ZoneIndex(gap.zone));
             (if failed { &mut of_failed } else { &mut of_others }).push(*gap);
         }
-        // All parts may be there of a zone that cannot be written.
+        // A zone that cannot be written may have all of its parts.
         let has_unreadable_blocks = |zone: ZoneIndex| {
             let gaps: Vec<Gap> = of_failed.iter().copied().filter(|gap| gap.zone == zone.0).collect();
             most_missing(&gaps, missing) > superblock.parities as usize
@@ -337,7 +340,7 @@ impl Raid {
         }
     }
 
-    /// Progress of the rebuild: bytes of the members that lack zones, and how many of these are in place.
+    /// Progress of the rebuild: bytes of all members that lack parts, and how many of these are in place.
     pub fn rebuild_progress(&self) -> Progress {
         let (records, active) = (self.zone_records.records(), self.members.active());
         let lacking = records.iter().fold(0, |all, record| all | record.lost) & active;
@@ -350,7 +353,7 @@ impl Raid {
         Progress::paused(total_bytes - left_bytes, total_bytes)
     }
 
-    /// Whether something in a zone, which has failed, cannot be read since it lacks too many parts.
+    /// Whether a failed zone has data that cannot be read, since it lacks too many parts.
     fn is_unreadable(&self, zone: ZoneIndex) -> bool {
         self.tail(zone) > 0 && !self.members.are_enough(self.live(zone))
     }
