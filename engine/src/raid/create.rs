@@ -50,7 +50,7 @@ pub struct CreateOptions {
     /// flush granularity and at most half of it.
     pub chunk_blocks: u64,
     /// Distance between two logical zones; the next power of two above the capacity by default.
-    /// If it is smaller than what a zone could hold, the zone's capacity is cut to it.
+    /// If it is smaller than the possible capacity of a zone, the capacity is cut to it.
     pub zone_size_blocks: Option<u64>,
     /// Parities of a stripe: 1 (RAID-5) or 2 (RAID-6), the number of drives that may be lost.
     pub parities: usize,

@@ -39,7 +39,7 @@ pub enum ArrayError {
     /// A drive has not replaced another one.
     #[error(transparent)]
     Replace(#[from] NoReplacement),
-    /// What is wrong with the name.
+    /// Reason why the name is invalid.
     #[error("an array cannot have this name: {0}")]
     Name(&'static str),
     /// More members are out than parity covers; with the remarks on all members.
@@ -103,7 +103,7 @@ impl Display for BadDrive {
     }
 }
 
-/// What is wrong with a drive.
+/// Reason why a drive cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DriveFault {
     #[error("is blank")]

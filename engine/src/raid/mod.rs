@@ -104,7 +104,7 @@ pub enum Consistency {
 }
 
 /// Steps from RAIZN+ towards ZRAID with the policy `log`, each with those before it (ZRAID §6.3). For
-/// measuring alone: no recovery understands what the last two leave behind.
+/// measuring alone: no recovery understands the contents that the last two leave on drives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogStep {
     /// RAIZN+ itself.

@@ -31,7 +31,7 @@ use std::{
 /// Pages of the map that are read at a time.
 pub const MOST_LOADS: usize = 64;
 
-/// Zones' worth of blocks that may be written between two checkpoints: limits what a start has to read.
+/// Zones' worth of blocks that may be written between two checkpoints: limits the blocks that a start has to read.
 const MOST_BEHIND_CUT: u64 = 4;
 
 pub struct VolumeCore {

@@ -395,7 +395,7 @@ impl VolumeCore {
         }
         request_groups.launch(self);
         request_groups.wait(self).await?;
-        // Zones that are dead now may be what garbage collection needs.
+        // Garbage collection may need the zones that are dead now.
         self.few.open();
         self.freed.open();
         Ok(())
