@@ -896,7 +896,7 @@ fn answers() -> Vec<Vec<u8>> {
     let about = About { name: "tank".into(), uuid: uuid.clone(), pid: 7, members: 5, ..Default::default() };
     let progress = json!({
         "copied": {"role": 1, "drive": "x"},
-        "done_bytes": 1, "total_bytes": 9, "bytes_per_second": 1, "seconds_left": 8,
+        "done_bytes": 1, "total_bytes": 9, "bytes_per_second": 1, "seconds_left": 8, "running": true,
     });
     let rebuilt = json!({
         "array": "tank", "role": 1, "drive": "x", "copied_bytes": 5, "rebuilt_bytes": 7,
