@@ -909,6 +909,32 @@ fn copy_of_former_member_does_not_continue() {
     }
 }
 
+/// A zone that an interrupted copy has completed is reset before the copy that continues reaches it.
+#[test]
+fn replacement_resumed_copies_kept_zone_reset_meanwhile() {
+    for policy in POLICIES {
+        let mut scene = Scene::new(policy, false);
+        scene.start_all_but_one();
+        crash(&mut scene, false);
+        scene
+            .rig
+            .rule(|drive, command| Act::hold_if(drive == NEW && matches!(command, Command::Reset { .. })));
+        let outcome = scene.start();
+        scene.runtime.run();
+        assert!(scene.rig.held() > 0, "{policy:?}");
+        submit(&scene.runtime, &scene.array, reset(0));
+        scene.rig.rule(|_, _| Act::Pass);
+        while scene.rig.release(|_, _| true) > 0 {
+            scene.runtime.run();
+        }
+        write(&scene.runtime, &scene.array, 0, 0, 9, true);
+        scene.runtime.run();
+        let ended = outcome.take().expect("it ends");
+        assert!(matches!(ended, Ok(ReplaceOutcome::Copied { .. })), "{policy:?}: {ended:?}");
+        check_with_new(&mut scene, &[9]);
+    }
+}
+
 /// Full zones that were copied before the cut are not copied again, unless their content has changed.
 #[test]
 fn replacement_resumes_with_copied_zones_after_interruption() {

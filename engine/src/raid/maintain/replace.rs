@@ -272,7 +272,7 @@ impl Raid {
             if !self.members.is_seated(seat) || self.membership.has_failed() {
                 return Err(ReplaceFailure::OldGone);
             }
-            self.follow_empty(seat.member, mirror);
+            self.follow_empty(seat.member, mirror, target);
             let to_copy = self.to_copy(seat.member, mirror, &left_out);
             let to_read = to_copy.iter().filter(|zone| !self.is_copied(**zone, target));
             let left_bytes: u64 = to_read.map(|zone| self.member_bytes(*zone)).sum();
@@ -327,11 +327,11 @@ impl Raid {
     }
 
     /// Follows zones that are unwritten on both drives.
-    fn follow_empty(&self, member: usize, mirror: &Mirror) {
+    fn follow_empty(&self, member: usize, mirror: &Mirror, target: &Target) {
         for zone in (0..self.geometry.zones).map(ZoneIndex) {
             let live = self.live(zone) & (1 << member) != 0;
-            if live && !mirror.follows(physical(zone)) && self.is_free(zone) && self.zones.is_unwritten(zone)
-            {
+            let is_new = !mirror.follows(physical(zone)) && !target.has_kept(zone);
+            if live && is_new && self.is_free(zone) && self.zones.is_unwritten(zone) {
                 mirror.follow(physical(zone));
             }
         }

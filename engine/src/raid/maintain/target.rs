@@ -72,9 +72,14 @@ impl Target {
     pub fn others(&self) -> impl Iterator<Item = u32> {
         let is_kept = |zone: &u32| {
             *zone == LABEL_ZONE.0
-                || zone.checked_sub(META_ZONES).is_some_and(|zone| self.copied.contains_key(&zone))
+                || zone.checked_sub(META_ZONES).is_some_and(|zone| self.has_kept(ZoneIndex(zone)))
         };
         (0..self.device.geometry().zones).filter(move |zone| !is_kept(zone))
+    }
+
+    /// Whether the drive has kept a zone of an earlier run, which may have changed on the member since.
+    pub fn has_kept(&self, zone: ZoneIndex) -> bool {
+        self.copied.contains_key(&zone.0)
     }
 
     /// Appends to the label, if it can still be written: zones without a record are copied again. The error is that of
