@@ -20,7 +20,7 @@ use engine::{
             BurnedRange, Checkpoint, HEADER_BYTES, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED,
             Record, TailRecord, ZoneRecord,
         },
-        superblock::Superblock,
+        superblock::{Superblock, SuperblockMember},
     },
     raid::{geometry::META_ZONES, policy::Policy},
     runtime::Runtime,
@@ -477,6 +477,24 @@ fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl Fn
     for command in [Command::Reset { zones: Zones::One(zone) }, Command::write(start, data, true)] {
         assert_eq!(run(&runtime, drive.device.submit(command)).result, Ok(()));
     }
+}
+
+/// The label of a drive that is being filled names a member that the array does not have.
+#[test]
+fn inspect_ignores_label_of_larger_array() {
+    let bed = Bed::new(Policy::Zrwa);
+    let mut superblock = bed.found.superblock.clone();
+    superblock.members.push(SuperblockMember { uuid: Uuid([77; 16]), ..superblock.members[0].clone() });
+    let filled = bed.rig.drive(&geometry(Policy::Zrwa));
+    let lba = filled.device.geometry().start(ZoneIndex(1));
+    let origin = Origin { array: superblock.array, member: MEMBERS as u32, lba: lba.0 };
+    let label = Record::Superblock(Box::new(superblock)).encode(origin, 1);
+    let runtime = Runtime::new();
+    assert_eq!(run(&runtime, filled.device.submit(Command::write(lba, label, true))).result, Ok(()));
+    let content = run(&runtime, examine(&runtime, &filled)).err().map(|error| error.to_string());
+    assert!(content.is_some_and(|content| content.contains("copy of member 4")), "not taken for a label");
+    let found = run(&runtime, Array::inspect_with(&runtime, bed.drives.clone(), &[filled], None)).unwrap();
+    assert_eq!(found.copies, []);
 }
 
 /// An assembly that skipped many event numbers and was interrupted after it had written one superblock leaves an event

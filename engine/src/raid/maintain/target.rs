@@ -126,8 +126,9 @@ impl Raid {
         }
         let device = prepare(&self.runtime, drive.device.clone(), Order::Any, superblock.aggregate)?;
         let label = read_label(&device).await?;
-        let is_of_member = superblock.members[label.member].uuid == label.source().uuid;
-        (is_of_member && label.superblock.agree(&superblock).is_ok()).then_some(label)
+        // Only then has the array a member with this role.
+        label.superblock.agree(&superblock).ok()?;
+        (superblock.members[label.member].uuid == label.source().uuid).then_some(label)
     }
 
     /// The number that the UUID of a drive is derived from under which its copy can continue: where blocks contain the
@@ -203,6 +204,7 @@ impl Raid {
             total_bytes += bytes;
             done_bytes += if self.is_copied(zone, target) { bytes } else { 0 };
         }
+        assert!(done_bytes <= total_bytes, "{done_bytes} bytes of {total_bytes} are copied");
         Progress::paused(done_bytes, total_bytes)
     }
 
