@@ -486,7 +486,10 @@ impl Ssd {
 
     fn strike(&mut self, fault: Fault) -> io::Result<()> {
         match fault {
-            Fault::ReadOnly(zone) | Fault::Offline(zone) if self.info(zone).is_ok() => {
+            // An offline zone stays so for good.
+            Fault::ReadOnly(zone) | Fault::Offline(zone)
+                if self.info(zone).is_ok_and(|info| info.state != ZoneState::Offline) =>
+            {
                 match fault {
                     Fault::ReadOnly(_) => self.table.set_read_only(zone),
                     _ => self.table.set_offline(zone),

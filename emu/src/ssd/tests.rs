@@ -146,6 +146,17 @@ fn ssd_failed_media_write_leaves_zones_unchanged() {
 }
 
 #[test]
+fn offline_zone_never_becomes_read_only() {
+    let mut ssd = Ssd::in_memory(&geometry());
+    ssd.faults().after(0, Fault::Offline(ZoneIndex(1)));
+    ssd.faults().after(1, Fault::ReadOnly(ZoneIndex(1)));
+    for _ in 0..2 {
+        ssd.execute(Command::Flush);
+        assert_eq!(zones(&ssd)[1].state, ZoneState::Offline);
+    }
+}
+
+#[test]
 fn failing_write_is_not_torn_by_power_cut() {
     for seed in 0..100 {
         let mut ssd = Ssd::in_memory(&geometry());
