@@ -31,6 +31,11 @@ pub async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
 /// of the drive.
 pub async fn wipe_for_member(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     wipe(device).await?;
+    reset_rest(drive, device).await
+}
+
+/// Resets the zones of `drive` behind the last aggregate of `device`.
+async fn reset_rest(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     let (whole, used) = (drive.geometry(), device.geometry());
     let aggregate = (used.zone_size_blocks / whole.zone_size_blocks) as u32;
     reset_each(drive, used.zones * aggregate..whole.zones).await
@@ -40,10 +45,8 @@ pub async fn wipe_for_member(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) 
 /// reset is interrupted, the drive is still known as one that is being filled, and zones that are empty are not taken
 /// for copied ones.
 pub async fn wipe_filled(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) -> Result<(), DeviceError> {
-    let (whole, used) = (drive.geometry(), device.geometry());
-    let aggregate = (used.zone_size_blocks / whole.zone_size_blocks) as u32;
-    reset_each(device, (0..used.zones).filter(|zone| *zone != LABEL_ZONE.0)).await?;
-    reset_each(drive, used.zones * aggregate..whole.zones).await?;
+    reset_each(device, (0..device.geometry().zones).filter(|zone| *zone != LABEL_ZONE.0)).await?;
+    reset_rest(drive, device).await?;
     reset_each(device, [LABEL_ZONE.0].into_iter()).await
 }
 

@@ -126,9 +126,14 @@ impl Members {
         self.active.get() & (1 << member) != 0
     }
 
+    /// All members (bits).
+    fn all(&self) -> u32 {
+        u32::MAX >> (u32::BITS as usize - self.places.len())
+    }
+
     /// The members (bits) that are out.
     pub fn out(&self) -> u32 {
-        u32::MAX >> (u32::BITS as usize - self.places.len()) & !self.active.get()
+        self.all() & !self.active.get()
     }
 
     /// Whether everything can be read with these members (bits) alone.
@@ -277,11 +282,7 @@ impl Members {
 
     /// Makes members (bits) suspect until [`Members::end_suspicion`]; reads in flight are repeated.
     pub fn suspect(&self, members: u32) {
-        assert!(
-            members >> self.places.len().min(31) <= 1,
-            "suspects {members:#b} of {} members",
-            self.places.len()
-        );
+        assert!(members & !self.all() == 0, "suspects {members:#b} of {} members", self.places.len());
         self.suspects.set(self.suspects.get() | members);
         self.note_loss();
     }

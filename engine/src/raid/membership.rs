@@ -5,7 +5,7 @@
 //! settled. It is settled when the logs of all remaining members have it; [`super::parts::Raid`] writes the logs.
 
 use crate::{
-    format::{record::Lacks, superblock::Superblock},
+    format::{codec::MOST_NUMBER, record::Lacks, superblock::Superblock},
     runtime::Gate,
 };
 use std::{
@@ -87,8 +87,10 @@ impl Membership {
     }
 
     pub fn next_sequence(&self) -> u64 {
-        self.sequence.set(self.sequence.get() + 1);
-        self.sequence.get()
+        let next = self.sequence.get() + 1;
+        assert!(next < MOST_NUMBER, "sequence number {next}");
+        self.sequence.set(next);
+        next
     }
 
     pub fn generation(&self) -> u32 {

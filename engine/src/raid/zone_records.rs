@@ -56,18 +56,13 @@ impl ZoneRecords {
     /// # Panics
     /// If the zone would return to an earlier epoch.
     pub fn set(&self, zone: ZoneIndex, record: ZoneRecord) {
-        let old = &mut self.records.borrow_mut()[zone.0 as usize];
-        assert!(
-            record.epoch >= old.epoch,
-            "zone {} would go from epoch {} to {}",
-            zone.0,
-            old.epoch,
-            record.epoch
-        );
-        *old = record;
+        self.change(zone, |old| *old = record);
     }
 
     /// Changes a record; returns the epoch of the zone.
+    ///
+    /// # Panics
+    /// If the zone would return to an earlier epoch.
     pub fn change(&self, zone: ZoneIndex, change: impl FnOnce(&mut ZoneRecord)) -> u64 {
         let record = &mut self.records.borrow_mut()[zone.0 as usize];
         let before = record.epoch;
@@ -76,13 +71,11 @@ impl ZoneRecords {
         record.epoch
     }
 
+    /// As [`ZoneRecords::change`], of each of some zones.
     pub fn change_each(&self, zones: Range<u32>, mut change: impl FnMut(ZoneIndex, &mut ZoneRecord)) {
-        let records = &mut self.records.borrow_mut()[zones.start as usize..zones.end as usize];
-        zones.zip(records).for_each(|(zone, record)| {
-            let before = record.epoch;
-            change(ZoneIndex(zone), record);
-            assert!(record.epoch >= before, "zone {zone} would go from epoch {before} to {}", record.epoch);
-        });
+        for zone in zones.map(ZoneIndex) {
+            self.change(zone, |record| change(zone, record));
+        }
     }
 
     pub fn change_all(&self, mut change: impl FnMut(ZoneIndex, &mut ZoneRecord)) {

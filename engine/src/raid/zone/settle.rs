@@ -78,9 +78,7 @@ impl Raid {
         if self.behaviour.consistency != Consistency::WpLog || self.has_failed(zone.index) {
             return;
         }
-        let live = self.live(zone.index);
-        let unmoved = each(live).filter(|m| zone.flow.borrow().positions[*m] == 0);
-        self.log_promise(zone, tail_blocks, live, unmoved.fold(0, |mask, m| mask | 1 << m)).await;
+        self.log_promise(zone, tail_blocks, self.live(zone.index), 0).await;
     }
 
     /// As [`Raid::record_promise`], for a promise that was made before `member` gets its part with the write pointer at
@@ -89,20 +87,23 @@ impl Raid {
         if !zone.promised.get() || self.behaviour.consistency != Consistency::WpLog {
             return;
         }
-        let live = self.live(zone.index);
-        let unmoved = each(live).filter(|m| zone.flow.borrow().positions[*m] == 0);
-        let unmoved = unmoved.fold(1 << member, |mask, m| mask | 1 << m);
-        self.log_promise(zone, tail_blocks, live | 1 << member, unmoved).await;
+        self.log_promise(zone, tail_blocks, self.live(zone.index), 1 << member).await;
     }
 
-    /// Logs a promise on the members `parts`, unless too few of them (bits `unmoved`) have their write pointers at the
-    /// start: a part with a write pointer that has moved is not empty after the loss of its ZRWA, and without enough
-    /// others the zone is offline anyway.
-    async fn log_promise(&self, zone: &Zone, tail_blocks: u64, parts: u32, unmoved: u32) {
-        if self.members.are_enough(unmoved) {
+    /// Logs a promise on the members `live` and `joining` (bits), unless too few of them have their write pointers at the
+    /// start, as the joining ones do: a part with a write pointer that has moved is not empty after the loss of its ZRWA,
+    /// and without enough others the zone is offline anyway.
+    async fn log_promise(&self, zone: &Zone, tail_blocks: u64, live: u32, joining: u32) {
+        assert!(
+            live & joining == 0,
+            "members {joining:#b} of {live:#b} get their part of zone {}",
+            zone.index.0
+        );
+        let unmoved = each(live).filter(|m| zone.flow.borrow().positions[*m] == 0);
+        if self.members.are_enough(unmoved.fold(joining, |mask, m| mask | 1 << m)) {
             let record = self.layout.policy.promise_record(self, zone, tail_blocks);
             let sequence = self.membership.next_sequence();
-            self.append_to(parts, Record::Tail(record), sequence).await;
+            self.append_to(live | joining, Record::Tail(record), sequence).await;
         }
     }
 
