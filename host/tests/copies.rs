@@ -88,7 +88,7 @@ fn check_replaced(place: &Place, data: &[u8]) {
     place.run(&["stop", "drives"]).ok();
     let released = place.run(&["replace", "--cancel", "drives"]);
     released.fails_with(&["no unfinished copy"]);
-    // The old drive is of no use to the array any more, and nobody else misses it.
+    // The old drive is needed neither by the array nor by another one: no `--yes`.
     place.run(&["wipe", &drive("drives", 1)]).ok();
     check_data(place, data);
 }
@@ -109,7 +109,7 @@ fn is_blank(place: &Place) -> bool {
 }
 
 /// A daemon is killed, and its successor stopped by a signal, in the middle of a copy: the copy continues by itself,
-/// with what was complete, and everybody says how far it is.
+/// with its complete zones, and `status` and `examine` show its progress.
 fn copy_continues(policy: &str) {
     let (place, data) = filled(policy);
     let mut server = Server::of(&place, &[]);

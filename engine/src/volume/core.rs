@@ -210,8 +210,9 @@ impl VolumeState {
         Some((index, self.streams[index].begun()))
     }
 
-    /// Makes an entry that discards blocks of one page, which has to be known, and unmaps them; `who` decides whether
-    /// another zone may be begun for it. `None`, and no entry was made, if there is no room at present.
+    /// Makes an entry that discards blocks of one page (of which `PagedMap::is_known` is true) and unmaps them; the
+    /// purpose `who` decides whether another zone may be begun for it. `None`, without an entry, if there is no room at
+    /// present.
     pub fn discard(
         &mut self,
         core: &VolumeCore,

@@ -401,8 +401,8 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Discards blocks of one page, which has to be known. `false` if there is no room for an entry at present, in a
-    /// zone that `who` may begin.
+    /// Discards blocks of one page, of which `PagedMap::is_known` is true. `false` if there is no room for an entry at
+    /// present, in a zone that may be begun for the purpose `who`.
     fn discard_part(
         &self,
         (block, end): (u64, u64),

@@ -147,7 +147,7 @@ impl Plan {
         pages_in((self.blocks * BLOCK as u64 / 8192).max(LEAST_MAP_BYTES))
     }
 
-    /// Most blocks of data in a group that is written for `who`.
+    /// Most blocks of data in a group that is written for the purpose `who`.
     pub fn most_of(&self, who: ZonePurpose) -> u64 {
         if who == ZonePurpose::Collection { self.group_most.min(MOST_MOVED) } else { self.group_most }
     }

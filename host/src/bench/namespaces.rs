@@ -68,13 +68,13 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     runtime.clear();
     output.print(&costs, |costs| {
         let lines = [
-            ("4 KiB write, one on the way", costs.write_4k_alone_ns, "ns"),
-            ("4 KiB write, 64 on the way", costs.write_4k_ns, "ns"),
+            ("4 KiB write, queue depth 1", costs.write_4k_alone_ns, "ns"),
+            ("4 KiB write, queue depth 64", costs.write_4k_ns, "ns"),
             ("    allocations in it", costs.write_4k_allocations, ""),
-            ("4 KiB read, one on the way", costs.read_4k_alone_ns, "ns"),
-            ("4 KiB read, 64 on the way", costs.read_4k_ns, "ns"),
+            ("4 KiB read, queue depth 1", costs.read_4k_alone_ns, "ns"),
+            ("4 KiB read, queue depth 64", costs.read_4k_ns, "ns"),
             ("    allocations in it", costs.read_4k_allocations, ""),
-            ("4 KiB read of the drive, 64 on the way", costs.drive_4k_ns, "ns"),
+            ("4 KiB read of the drive, queue depth 64", costs.drive_4k_ns, "ns"),
         ];
         let line = |(what, value, unit): (&str, f64, &str)| match unit {
             "" => format!("  {what:<48} {value:>12.3}\n"),

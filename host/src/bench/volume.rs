@@ -157,7 +157,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             std::iter::once(head.map(String::from).to_vec()).chain(costs.units.iter().map(row)).collect();
         [
             "a volume on a drive that answers at once, one core\n".to_string(),
-            line("4 KiB write, random, 64 on the way", costs.write_4k_random_ns),
+            line("4 KiB write, random, queue depth 64", costs.write_4k_random_ns),
             figure("    allocations in it", costs.write_4k_random_allocations),
             figure("    blocks written for each", costs.write_amplification),
             line("4 KiB read, random, queue depth 64", costs.read_4k_random_ns),
