@@ -779,10 +779,16 @@ pub fn cancel_copy(output: Output, args: Vec<PathBuf>) -> Result<u8> {
         Some(cancelled) => cancelled,
         None => cancel_copy_here(output, &name, member.as_ref())?,
     };
-    output.print(&cancelled, |FailReport { array, role, drive, .. }| {
-        format!("the copy of member {role} of '{array}' to {drive} is cancelled; {drive} is blank\n")
-    })?;
+    output.print(&cancelled, fail_text)?;
     Ok(HEALTHY)
+}
+
+fn fail_text(report: &FailReport) -> String {
+    let FailReport { array, role, drive, called_off } = report;
+    match called_off {
+        true => format!("the copy of member {role} of '{array}' to {drive} is cancelled; {drive} is blank\n"),
+        false => format!("member {role} ({drive}) is out of '{array}'\n"),
+    }
 }
 
 /// As [`cancel_copy`], of a copy that no daemon works on. Only the drive that is filled is written.
@@ -868,14 +874,6 @@ pub fn fail(output: Output, name: &ArrayName, member: &Path) -> Result<u8> {
             session.wait(repair::fail(&session.array, role))??
         }
     };
-    output.print(&failed, |failed| {
-        let FailReport { array, role, drive, called_off } = failed;
-        match called_off {
-            true => {
-                format!("the copy of member {role} of '{array}' to {drive} is cancelled; {drive} is blank\n")
-            }
-            false => format!("member {role} ({drive}) is out of '{array}'\n"),
-        }
-    })?;
+    output.print(&failed, fail_text)?;
     Ok(HEALTHY)
 }

@@ -48,6 +48,12 @@ struct ReplaceResult {
     result: RefCell<Option<Result<u64>>>,
 }
 
+/// Whether a copy was cancelled, and the new drive is blank.
+fn is_cancelled(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref();
+    matches!(error, Some(ArrayError::Replace(NoReplacement::Failed { why: ReplaceFailure::Cancelled, .. })))
+}
+
 impl Daemon {
     /// Starts a rebuild of lacking parts in the background, or makes the running one repeat.
     pub fn start_rebuild(self: &Rc<Self>) {
@@ -258,7 +264,7 @@ impl Daemon {
             self.rebuilder.changed.wait().await;
         }
         let error = self.rebuilder.copy_error.borrow().clone();
-        if let Some(error) = error.filter(|error| !error.contains(&ReplaceFailure::Cancelled.to_string())) {
+        if let Some(error) = error {
             bail!("{error}");
         }
         let array = self.array.status().name;
@@ -310,7 +316,8 @@ impl Daemon {
         }
         let note = |note: &str| placing.notes.borrow_mut().push(note.to_string());
         let result = repair::replace(&self.array, role, drive.drive(), now, &progress, &note).await;
-        *rebuilder.copy_error.borrow_mut() = result.as_ref().err().map(|error| format!("{error:#}"));
+        let failed = result.as_ref().err().filter(|error| !is_cancelled(error));
+        *rebuilder.copy_error.borrow_mut() = failed.map(|error| format!("{error:#}"));
         if rebuilder.copied.take().is_some() {
             rebuilder.running.set(None);
             rebuilder.changed.open();

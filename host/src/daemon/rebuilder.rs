@@ -16,7 +16,7 @@ pub struct Rebuilder {
     pub(super) running: Cell<Option<(Instant, Progress)>>,
     /// The copy that is in progress, if any.
     pub(super) copied: RefCell<Option<CopyReport>>,
-    /// Error with which the last copy ended, if it did.
+    /// Error with which the last copy ended, unless it was cancelled.
     pub(super) copy_error: RefCell<Option<String>>,
     pub(super) last: RefCell<Option<Result<array::RebuildOutcome, String>>>,
     pub(super) changed: Gate,

@@ -138,7 +138,7 @@ impl BlockDevice {
         let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
         let started = async {
             controls.set_params(info.device, &params).await?;
-            face.served(reactor, tails, Replay::default()).and_then(|served| serve(reactor, &info, served))
+            serve(reactor, &info, face.served(reactor, tails, Replay::default())?)
         };
         let queues = match started.await {
             Ok(served) => served,
