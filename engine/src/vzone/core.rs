@@ -131,11 +131,13 @@ impl TenantState {
         self.table.hold(stuck as u32);
     }
 
-    /// V-zones that have groups and are neither full nor failed, and those that still hold active zones.
+    /// V-zones that have groups and are neither full nor failed, and those that hold active zones, or are about to.
     fn engaged(&self, capacity: u64) -> impl Iterator<Item = &Vzone> {
         let is_full = move |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
         let is_ended = move |vzone: &Vzone| vzone.failed.is_some() || is_full(vzone);
-        let engaged = move |vzone: &&Vzone| vzone.active || !vzone.groups.is_empty() && !is_ended(vzone);
+        let engaged = move |vzone: &&Vzone| {
+            vzone.active || vzone.opening || !vzone.groups.is_empty() && !is_ended(vzone)
+        };
         self.vzones.iter().filter(engaged)
     }
 
@@ -169,6 +171,8 @@ pub(super) struct Vzone {
     /// Whether the last group holds active zones, and how many of these are spare.
     pub active: bool,
     pub spares: u32,
+    /// Whether it is getting another group, which will hold active zones even if the v-zone fails meanwhile.
+    pub opening: bool,
     /// Whether its relocation is queued or running.
     pub leaving: bool,
     pub failed: Option<DeviceError>,
@@ -199,6 +203,7 @@ impl Vzone {
             tokens: Tokens::default(),
             active: false,
             spares: 0,
+            opening: false,
             leaving: false,
             failed: None,
             stuck: false,

@@ -213,11 +213,22 @@ impl NamespaceCore {
             if let Some(number) = begins.filter(|_| at == 0) {
                 self.wait_to_begin(tenant, number).await?;
             }
-            self.open_group(tenant, zone).await?;
+            tenant.state.borrow_mut().vzones[zone].opening = true;
+            let opened = self.open_group(tenant, zone).await;
+            tenant.state.borrow_mut().vzones[zone].opening = false;
+            opened?;
+            self.check_active(tenant);
             self.begun(tenant, begins);
             begun_us.set(self.now_us());
         }
         Ok(())
+    }
+
+    /// Stops the daemon if a namespace has more active v-zones than it may have.
+    fn check_active(&self, tenant: &Tenant) {
+        let engaged = tenant.state.borrow().engaged_count(tenant.geometry.zone_capacity_blocks);
+        let most = tenant.spec.max_active as usize;
+        assert!(engaged <= most, "{engaged} v-zones of a namespace are active, and {most} may be");
     }
 
     /// Removes a write that begins a v-zone from the queue: it has begun, or never will.
