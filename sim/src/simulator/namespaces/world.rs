@@ -496,6 +496,7 @@ impl NamespaceWorld {
             let judged = self.limits[tenant].recovered(found);
             judged.map_err(|why| Failure(format!("tenant {tenant} {why}")))?;
             let volatile = namespace.geometry().volatile_cache;
+            let (mut active, mut written) = (0, 0);
             for index in 0..namespace.geometry().zones as usize {
                 let shown = self.start(show(namespace.clone(), index as u32));
                 // Mostly in order and without delays.
@@ -504,8 +505,16 @@ impl NamespaceWorld {
                     false => self.wait_in_order(&shown)?,
                 };
                 let (info, data) = shown.map_err(Failure)?;
-                let result = self.zones[tenant][index].recovered(self.end, volatile, &info, &data);
+                active += info.state.is_active() as u32;
+                let zone = &mut self.zones[tenant][index];
+                let result = zone.recovered(self.end, volatile, &info, &data);
                 result.map_err(|why| Failure(format!("zone {index} of tenant {tenant}: {why}")))?;
+                written += zone.completed;
+            }
+            let status = namespace.status();
+            if (status.active, status.written_blocks, status.read_blocks) != (active, written, 0) {
+                let truth = format!("{active} zones are active, and {written} blocks written");
+                return Err(Failure(format!("tenant {tenant}: {truth}: {status:?}")));
             }
         }
         self.end = NamespaceEnd::Kill;

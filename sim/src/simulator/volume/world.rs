@@ -613,7 +613,20 @@ impl VolumeWorld {
         let all = self.wait_in_order(&all)?.map_err(Failure)?;
         self.oracle.recovered(self.end, &all).map_err(Failure)?;
         self.end = VolumeEnd::Kill;
+        self.check_status()?;
         self.check_active()
+    }
+
+    /// Compares the status after a recovery with the blocks that were read.
+    fn check_status(&self) -> Result<(), Failure> {
+        let Some(status) = self.status() else { return Ok(()) };
+        let mapped = self.oracle.may_be_mapped();
+        let is_at_rest = (status.waiting, status.refused, status.failed) == (0, 0, None);
+        let is_readable = status.unreadable_zones == 0 || self.struck;
+        if status.mapped != mapped || !is_at_rest || !is_readable {
+            return Err(Failure(format!("{mapped} blocks hold data, and all can be read: {status:?}")));
+        }
+        Ok(())
     }
 
     /// Checks that the volume's zones are the only active ones of a bare drive, which may limit active zones.
