@@ -50,6 +50,9 @@ use std::{collections::BTreeMap, ops::Range, rc::Rc};
 /// Blocks read from each member at a time.
 const BATCH_BLOCKS: u64 = 256;
 
+/// Zones of which a part is rebuilt before it is determined again which zones lack most parts.
+const ZONES_IN_PASS: usize = 16;
+
 /// Why a zone was not rebuilt.
 pub enum RebuildStop {
     /// A reset or finish of the zone is requested, or its state has changed: try again.
@@ -160,16 +163,29 @@ impl Raid {
         self.zones.changed.open();
     }
 
-    /// Parts that need a rebuild (zone, member), zones that lack most parts first.
-    fn lacking(&self) -> Vec<(ZoneIndex, usize)> {
-        let records = self.zone_records.records();
-        let active = self.members.active();
-        let mut lacking: Vec<_> = (0..records.len())
-            .filter(|z| !self.zones.is_offline(ZoneIndex(*z as u32)))
-            .flat_map(|z| each(records[z].lost & active).map(move |m| (ZoneIndex(z as u32), m)))
-            .collect();
-        lacking.sort_by_key(|(zone, _)| self.live(*zone).count_ones());
-        lacking
+    /// Zones with members (bits) whose parts need a rebuild, those that lack most parts first; and the size of these
+    /// parts, in bytes.
+    async fn lacking(&self, left_out: &[SkippedPart]) -> (Vec<(ZoneIndex, u32)>, u64) {
+        let mut skipped = BTreeMap::new();
+        for part in left_out {
+            *skipped.entry(part.zone).or_insert(0) |= 1 << part.member;
+        }
+        let (mut by_live, mut bytes) = (vec![Vec::new(); self.members.count() + 1], 0);
+        for zone in (0..self.geometry.zones).map(ZoneIndex) {
+            let lacking = self.lacking_members(zone) & !skipped.get(&zone.0).copied().unwrap_or(0);
+            if lacking != 0 {
+                bytes += u64::from(lacking.count_ones()) * self.member_bytes(zone);
+                by_live[self.live(zone).count_ones() as usize].push((zone, lacking));
+            }
+            runtime::work(1);
+            give_way().await;
+        }
+        (by_live.concat(), bytes)
+    }
+
+    /// Members (bits) whose parts of a zone need a rebuild.
+    fn lacking_members(&self, zone: ZoneIndex) -> u32 {
+        if self.zones.is_offline(zone) { 0 } else { self.zone_records.lost(zone) & self.members.active() }
     }
 
     /// Resets the remains of parts that members lack, and zones of drives that are not used: they would hold active
@@ -178,7 +194,8 @@ impl Raid {
         for log in each(self.members.active()).filter_map(|member| self.members.log(member)) {
             log.device.clear_unused().await;
         }
-        for (zone, member) in self.lacking() {
+        let lacking = self.lacking(&[]).await.0.into_iter();
+        for (zone, member) in lacking.flat_map(|(zone, mask)| each(mask).map(move |member| (zone, member))) {
             let leftover = self.part(zone, member).await.is_some_and(|info| info.state.is_active());
             let is_idle =
                 || self.zone_records.record(zone).lost & (1 << member) != 0 && !self.zones.is_busy(zone);
@@ -234,7 +251,7 @@ impl Raid {
 
     async fn rebuild_all(self: &Rc<Self>, progress: &dyn Fn(Progress)) -> Result<RebuildOutcome, ArrayError> {
         let (mut done_bytes, mut rebuilt, mut filled) = (0, RebuildOutcome::default(), false);
-        let under_repair = self.lacking().iter().fold(0, |mask, (_, member)| mask | 1u32 << member);
+        let under_repair = self.lacking(&[]).await.0.iter().fold(0, |all, (_, lacking)| all | lacking);
         let kept_bytes = self.rebuild_progress().done_bytes;
         let show = |done_bytes: u64, total_bytes: u64| {
             let (done_bytes, total_bytes) = (kept_bytes + done_bytes, kept_bytes + total_bytes);
@@ -242,75 +259,84 @@ impl Raid {
         };
         self.clear_leftovers().await;
         loop {
-            let mut lacking = self.lacking();
-            lacking.retain(|(zone, m)| !rebuilt.left_out.iter().any(|l| (l.zone, l.member) == (zone.0, *m)));
-            let left: u64 = lacking.iter().map(|(zone, _)| self.member_bytes(*zone)).sum();
-            let total_bytes = done_bytes + left;
+            let changed = self.zones.changed.wait();
+            let (lacking, left_bytes) = self.lacking(&rebuilt.left_out).await;
+            let total_bytes = done_bytes + left_bytes;
             show(done_bytes, total_bytes);
-            let free = |zone: &ZoneIndex| !self.zones.is_busy(*zone) && !self.background.is_clearing(*zone);
-            let Some((zone, member)) = lacking.iter().find(|(zone, _)| free(zone)).copied() else {
-                if lacking.is_empty() && !std::mem::replace(&mut filled, true) {
-                    done_bytes += self.fill_bad_blocks().await;
-                    continue;
-                }
-                if lacking.is_empty() {
-                    rebuilt.left_out.extend(self.left_offline());
-                    return match self.members.active() & under_repair == under_repair {
-                        true => Ok(RebuildOutcome { bytes: done_bytes, ..rebuilt }),
-                        false => Err(NoRebuild::Failed.into()),
-                    };
-                }
-                self.zones.changed.wait().await;
+            if lacking.is_empty() && !std::mem::replace(&mut filled, true) {
+                done_bytes += self.fill_bad_blocks().await;
                 continue;
-            };
-            self.background.enter(zone);
-            self.background.work_on(self.members.seat(member));
-            let before = done_bytes;
-            let (result, lost) = {
-                let mut report = |bytes: u64| {
-                    done_bytes += bytes;
-                    show(done_bytes, total_bytes);
-                };
-                let (lost, power_epoch) = (RebuildLoss::default(), self.drive_epoch(member));
-                let mut work = Work { report: &mut report, lost, power_epoch };
-                (self.rebuild_zone(zone, member, &mut work).await, work.lost)
-            };
-            // The member may have its part again, if only a later step has failed.
-            let lacks = self.zone_records.record(zone).lost & (1 << member) != 0;
-            if result.is_err() && lacks {
-                // A part that is half rebuilt would hold active resources of the drive.
-                let zones = Zones::One(physical(zone));
-                self.on_member(member, Command::Reset { zones }).await.ok();
             }
-            self.background.leave();
-            self.zones.changed.open();
-            match result {
-                Ok(()) => rebuilt.lost.extend(lost_blocks(zone, lost.blocks)),
-                Err(RebuildStop::Again) if !self.membership.has_failed() => done_bytes = before,
-                Err(RebuildStop::Again) => return Err(self.too_many_failed()),
-                // The zone of the drive became worn during the rebuild.
-                Err(RebuildStop::Error(NoPart::Worn(_)))
-                    if lacks && self.find_spare(zone, member).await.is_some() =>
-                {
-                    done_bytes = before;
+            if lacking.is_empty() {
+                rebuilt.left_out.extend(self.left_offline());
+                return match self.members.active() & under_repair == under_repair {
+                    true => Ok(RebuildOutcome { bytes: done_bytes, ..rebuilt }),
+                    false => Err(NoRebuild::Failed.into()),
+                };
+            }
+            let ready = |(zone, _): &(ZoneIndex, u32)| {
+                !self.zones.is_busy(*zone) && !self.background.is_clearing(*zone)
+            };
+            let mut any_is_ready = false;
+            for (zone, parts) in lacking.into_iter().filter(ready).take(ZONES_IN_PASS) {
+                any_is_ready = true;
+                let Some(member) = each(parts & self.lacking_members(zone)).next() else { continue };
+                self.background.enter(zone);
+                self.background.work_on(self.members.seat(member));
+                let before = done_bytes;
+                let (result, lost) = {
+                    let mut report = |bytes: u64| {
+                        done_bytes += bytes;
+                        show(done_bytes, total_bytes);
+                    };
+                    let (lost, power_epoch) = (RebuildLoss::default(), self.drive_epoch(member));
+                    let mut work = Work { report: &mut report, lost, power_epoch };
+                    (self.rebuild_zone(zone, member, &mut work).await, work.lost)
+                };
+                // The member may have its part again, if only a later step has failed.
+                let lacks = self.zone_records.record(zone).lost & (1 << member) != 0;
+                if result.is_err() && lacks {
+                    // A part that is half rebuilt would hold active resources of the drive.
+                    let zones = Zones::One(physical(zone));
+                    self.on_member(member, Command::Reset { zones }).await.ok();
                 }
-                // The failure of one zone does not stop the rebuild of the others.
-                Err(RebuildStop::Error(_)) if !lacks && !self.membership.has_failed() => {
-                    rebuilt.lost.extend(lost_blocks(zone, lost.blocks));
+                self.background.leave();
+                self.zones.changed.open();
+                match result {
+                    Ok(()) => rebuilt.lost.extend(lost_blocks(zone, lost.blocks)),
+                    Err(RebuildStop::Again) if !self.membership.has_failed() => {
+                        done_bytes = before;
+                        break;
+                    }
+                    Err(RebuildStop::Again) => return Err(self.too_many_failed()),
+                    // The zone of the drive became worn during the rebuild.
+                    Err(RebuildStop::Error(NoPart::Worn(_)))
+                        if lacks && self.find_spare(zone, member).await.is_some() =>
+                    {
+                        done_bytes = before;
+                        break;
+                    }
+                    // The failure of one zone does not stop the rebuild of the others.
+                    Err(RebuildStop::Error(_)) if !lacks && !self.membership.has_failed() => {
+                        rebuilt.lost.extend(lost_blocks(zone, lost.blocks));
+                    }
+                    Err(RebuildStop::Error(reason))
+                        if self.check_active(member).is_ok() && !self.membership.has_failed() =>
+                    {
+                        done_bytes = before;
+                        rebuilt.left_out.push(SkippedPart { zone: zone.0, member, reason });
+                    }
+                    // The member is out, but other members may lack parts too.
+                    Err(RebuildStop::Error(_))
+                        if !self.members.is_active(member) && !self.membership.has_failed() =>
+                    {
+                        done_bytes = before;
+                    }
+                    Err(RebuildStop::Error(why)) => return Err(NoRebuild::Zone { zone: zone.0, why }.into()),
                 }
-                Err(RebuildStop::Error(reason))
-                    if self.check_active(member).is_ok() && !self.membership.has_failed() =>
-                {
-                    done_bytes = before;
-                    rebuilt.left_out.push(SkippedPart { zone: zone.0, member, reason });
-                }
-                // The member is out, but other members may lack parts too.
-                Err(RebuildStop::Error(_))
-                    if !self.members.is_active(member) && !self.membership.has_failed() =>
-                {
-                    done_bytes = before;
-                }
-                Err(RebuildStop::Error(why)) => return Err(NoRebuild::Zone { zone: zone.0, why }.into()),
+            }
+            if !any_is_ready {
+                changed.await;
             }
         }
     }

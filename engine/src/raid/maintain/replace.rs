@@ -268,46 +268,62 @@ impl Raid {
     ) -> Result<BTreeMap<u32, NoPart>, ReplaceFailure> {
         let mut left_out = BTreeMap::new();
         loop {
-            self.check_new(mirror)?;
-            if !self.members.is_seated(seat) || self.membership.has_failed() {
-                return Err(ReplaceFailure::OldGone);
+            let changed = self.zones.changed.wait();
+            let (to_copy, left_bytes) = self.to_copy(seat.member, mirror, &left_out, target).await;
+            self.check_copying(seat, mirror)?;
+            let total_bytes = in_place.get() + left_bytes;
+            show(in_place.get(), total_bytes);
+            if to_copy.is_empty() {
+                return Ok(left_out);
             }
-            self.follow_empty(seat.member, mirror, target);
-            let to_copy = self.to_copy(seat.member, mirror, &left_out);
-            let to_read = to_copy.iter().filter(|zone| !self.is_copied(**zone, target));
-            let left_bytes: u64 = to_read.map(|zone| self.member_bytes(*zone)).sum();
-            let (before, total_bytes) = (in_place.get(), in_place.get() + left_bytes);
-            show(before, total_bytes);
-            let Some(zone) = to_copy.iter().copied().find(|zone| self.is_free(*zone)) else {
-                if to_copy.is_empty() {
-                    return Ok(left_out);
+            let mut all_are_busy = true;
+            for zone in to_copy {
+                runtime::work(1);
+                give_way().await;
+                self.check_copying(seat, mirror)?;
+                if !self.is_free(zone) {
+                    continue;
                 }
-                self.zones.changed.wait().await;
-                continue;
-            };
-            self.background.enter(zone);
-            let copied = Cell::new(0);
-            let report = |bytes: u64| {
-                copied.set(copied.get() + bytes);
-                // Some blocks of a ZRWA are copied twice.
-                show(before + copied.get().min(self.member_bytes(zone)), total_bytes);
-            };
-            let result = self.copy_zone(zone, target, &Copy { seat, mirror, report: &report }).await;
-            if result.is_err() && mirror.error().is_none() {
-                // Half a zone would take resources of the drive.
-                self.on_new(mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
-            }
-            self.background.leave();
-            self.zones.changed.open();
-            match result {
-                Ok(()) => {
-                    done_bytes.set(done_bytes.get() + copied.get());
-                    let is_new = copied.get() > 0;
-                    in_place.set(before + if is_new { self.member_bytes(zone) } else { 0 });
+                all_are_busy = false;
+                if !self.is_to_copy(zone, seat.member, mirror, &left_out) {
+                    continue;
                 }
-                Err(RebuildStop::Again) => {}
-                Err(RebuildStop::Error(reason)) => _ = left_out.insert(zone.0, reason),
+                self.background.enter(zone);
+                let (before, copied) = (in_place.get(), Cell::new(0));
+                let report = |bytes: u64| {
+                    copied.set(copied.get() + bytes);
+                    // Some blocks of a ZRWA are copied twice.
+                    show(before + copied.get().min(self.member_bytes(zone)), total_bytes);
+                };
+                let result = self.copy_zone(zone, target, &Copy { seat, mirror, report: &report }).await;
+                if result.is_err() && mirror.error().is_none() {
+                    // Half a zone would take resources of the drive.
+                    self.on_new(mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
+                }
+                self.background.leave();
+                self.zones.changed.open();
+                match result {
+                    Ok(()) => {
+                        done_bytes.set(done_bytes.get() + copied.get());
+                        let is_new = copied.get() > 0;
+                        in_place.set(before + if is_new { self.member_bytes(zone) } else { 0 });
+                    }
+                    Err(RebuildStop::Again) => {}
+                    Err(RebuildStop::Error(reason)) => _ = left_out.insert(zone.0, reason),
+                }
             }
+            if all_are_busy {
+                changed.await;
+            }
+        }
+    }
+
+    /// Checks that both drives are still in use.
+    fn check_copying(&self, seat: Seat, mirror: &Mirror) -> Result<(), ReplaceFailure> {
+        self.check_new(mirror)?;
+        match self.members.is_seated(seat) && !self.membership.has_failed() {
+            true => Ok(()),
+            false => Err(ReplaceFailure::OldGone),
         }
     }
 
@@ -319,22 +335,41 @@ impl Raid {
         !self.zones.is_busy(zone) && !self.background.is_clearing(zone)
     }
 
-    /// Zones that are neither followed nor left out, of which the member has its part.
-    fn to_copy(&self, member: usize, mirror: &Mirror, left_out: &BTreeMap<u32, NoPart>) -> Vec<ZoneIndex> {
-        let zones = (0..self.geometry.zones).map(ZoneIndex);
-        let lacks = |zone: &ZoneIndex| !mirror.follows(physical(*zone)) && !left_out.contains_key(&zone.0);
-        zones.filter(lacks).filter(|zone| self.live(*zone) & (1 << member) != 0).collect()
+    /// Whether a zone is neither followed nor left out, and the member has its part.
+    fn is_to_copy(
+        &self,
+        zone: ZoneIndex,
+        member: usize,
+        mirror: &Mirror,
+        left_out: &BTreeMap<u32, NoPart>,
+    ) -> bool {
+        let live = self.live(zone) & (1 << member) != 0;
+        live && !mirror.follows(physical(zone)) && !left_out.contains_key(&zone.0)
     }
 
-    /// Follows zones that are unwritten on both drives.
-    fn follow_empty(&self, member: usize, mirror: &Mirror, target: &Target) {
+    /// Zones that are to be copied, and how many bytes of them the new drive lacks. Zones that are unwritten on both
+    /// drives are followed instead.
+    async fn to_copy(
+        &self,
+        member: usize,
+        mirror: &Mirror,
+        left_out: &BTreeMap<u32, NoPart>,
+        target: &Target,
+    ) -> (Vec<ZoneIndex>, u64) {
+        let (mut to_copy, mut left_bytes) = (Vec::new(), 0);
         for zone in (0..self.geometry.zones).map(ZoneIndex) {
             let live = self.live(zone) & (1 << member) != 0;
             let is_new = !mirror.follows(physical(zone)) && !target.has_kept(zone);
             if live && is_new && self.is_free(zone) && self.zones.is_unwritten(zone) {
                 mirror.follow(physical(zone));
+            } else if self.is_to_copy(zone, member, mirror, left_out) {
+                to_copy.push(zone);
+                left_bytes += if self.is_copied(zone, target) { 0 } else { self.member_bytes(zone) };
             }
+            runtime::work(1);
+            give_way().await;
         }
+        (to_copy, left_bytes)
     }
 
     /// Submits a command to the new drive, which is detached if it fails.
@@ -662,11 +697,9 @@ impl Raid {
             mirror.let_go(DeviceError::PowerLost);
         }
         self.membership.settled().await;
-        self.check_new(mirror)?;
-        if !self.members.is_seated(seat) || self.membership.has_failed() {
-            return Err(ReplaceFailure::OldGone);
-        }
-        if !self.to_copy(seat.member, mirror, left_out).is_empty() {
+        self.check_copying(seat, mirror)?;
+        let is_to_copy = |zone: u32| self.is_to_copy(ZoneIndex(zone), seat.member, mirror, left_out);
+        if (0..self.geometry.zones).any(is_to_copy) {
             return Ok(false);
         }
         self.check_left_out(seat.member, left_out)?;
