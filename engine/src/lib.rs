@@ -39,7 +39,8 @@
 //! # Ok::<(), Status>(())
 //! ```
 //!
-//! An array takes the same commands as a drive; the crate `sim` has drives to try it on, and an example.
+//! An array takes the same commands as a drive. `examples/embed.rs` has drives of its own, and an array of them; the
+//! crates `emu` and `sim` have emulated drives to try it on.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(missing_docs))]
 

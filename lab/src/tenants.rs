@@ -132,16 +132,9 @@ async fn array(runtime: &Runtime, clock: &Clock, max_active: u32, degraded: bool
         device: Rc::new(drive(clock, 1 + number as u64, max_active)),
     });
     let options = CreateOptions {
-        name: "tenants".into(),
-        uuid: [1; 16],
-        chunk_blocks: 16,
-        zone_size_blocks: None,
-        parities: 1,
         policy: Some(Policy::Zrwa),
-        host: [0; 16],
-        autostart: false,
-        group_blocks: 0,
         spare_zones: Some(0),
+        ..CreateOptions::new("tenants", [1; 16])
     };
     let array = Array::create(runtime, options, members.collect()).await?;
     if degraded {

@@ -302,14 +302,10 @@ impl TestBed {
         let options = CreateOptions {
             group_blocks: setup.group_blocks,
             spare_zones: Some(0),
-            name: setup.system.name().into(),
-            uuid: [1; 16],
             chunk_blocks: setup.chunk_kib * 1024 / BLOCK as u64,
-            zone_size_blocks: None,
             parities: setup.parities,
             policy: Some(setup.system.policy()),
-            host: [0; 16],
-            autostart: false,
+            ..CreateOptions::new(setup.system.name(), [1; 16])
         };
         let chunk_blocks = options.chunk_blocks;
         let members = (0..setup.members).map(member).collect();

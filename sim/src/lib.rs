@@ -16,18 +16,7 @@
 //! let shape = Model::zn540().scaled(6, 2048).geometry;
 //! let drive = |n| Drive { name: format!("drive{n}"), device: Rc::new(EmulatedDrive::in_memory(&shape)) };
 //! let mut drives: Vec<Drive> = (0..6).map(drive).collect();
-//! let options = CreateOptions {
-//!     name: "tank".into(),
-//!     uuid: *b"sixteen bytes...",
-//!     chunk_blocks: 16,
-//!     zone_size_blocks: None,
-//!     parities: 2,
-//!     policy: None,
-//!     group_blocks: 0,
-//!     spare_zones: None,
-//!     host: [0; 16],
-//!     autostart: false,
-//! };
+//! let options = CreateOptions { parities: 2, ..CreateOptions::new("tank", *b"sixteen bytes...") };
 //!
 //! // The engine has no threads of its own: `block_on` runs it until the future completes.
 //! let runtime = Runtime::new();

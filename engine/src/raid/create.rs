@@ -68,6 +68,24 @@ pub struct CreateOptions {
     pub autostart: bool,
 }
 
+impl CreateOptions {
+    /// Options of a RAID-5 with chunks of 64 KiB and the best policy that the drives support, without an owner.
+    pub fn new(name: &str, uuid: [u8; 16]) -> CreateOptions {
+        CreateOptions {
+            name: name.into(),
+            uuid,
+            chunk_blocks: 16,
+            zone_size_blocks: None,
+            parities: 1,
+            policy: None,
+            group_blocks: 0,
+            spare_zones: None,
+            host: [0; 16],
+            autostart: false,
+        }
+    }
+}
+
 /// An array that could be made (see [`crate::array::Array::design`]).
 #[derive(Clone, Debug)]
 pub struct Design {

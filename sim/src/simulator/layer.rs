@@ -60,15 +60,11 @@ impl DeviceBelow {
         };
         let options = CreateOptions {
             group_blocks,
-            spare_zones: None,
-            name: "simulated".into(),
-            uuid,
             chunk_blocks,
             zone_size_blocks: Some(zone_size_blocks),
             parities,
             policy: Some(policy),
-            host: [0; 16],
-            autostart: false,
+            ..CreateOptions::new("simulated", uuid)
         };
         Ok(Rc::new(Array::create(runtime, options, drives).await.map_err(|e| e.to_string())?))
     }

@@ -316,21 +316,16 @@ pub struct ArrayMaker {
 
 /// Creation options of the subject of a scenario.
 pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptions {
-    let name = "simulated".into();
     let Scenario { chunk_blocks, zone_size_blocks, policy, parities, group_blocks, spare_zones, .. } =
         *scenario;
-    let (policy, spare_zones, host, autostart) = (Some(policy), Some(spare_zones), [0; 16], false);
     CreateOptions {
-        name,
-        uuid,
         chunk_blocks,
         zone_size_blocks,
         parities,
-        policy,
+        policy: Some(policy),
         group_blocks,
-        spare_zones,
-        host,
-        autostart,
+        spare_zones: Some(spare_zones),
+        ..CreateOptions::new("simulated", uuid)
     }
 }
 

@@ -33,18 +33,7 @@ pub fn drives(count: usize, geometry: &Geometry) -> Vec<Drive> {
 }
 
 pub fn options(chunk_blocks: u64) -> CreateOptions {
-    CreateOptions {
-        group_blocks: 0,
-        spare_zones: None,
-        name: "test".into(),
-        uuid: [3; 16],
-        chunk_blocks,
-        zone_size_blocks: None,
-        parities: 1,
-        policy: None,
-        host: [0; 16],
-        autostart: false,
-    }
+    CreateOptions { chunk_blocks, ..CreateOptions::new("test", [3; 16]) }
 }
 
 pub fn run<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {

@@ -107,16 +107,12 @@ impl Golden {
 
     pub fn options(&self) -> CreateOptions {
         CreateOptions {
-            group_blocks: 0,
-            spare_zones: None,
-            name: NAME.into(),
-            uuid: self.uuid,
             chunk_blocks: CHUNK_BLOCKS,
             zone_size_blocks: self.zone_size_blocks,
             parities: self.parities,
-            policy: None,
             host: HOST,
             autostart: true,
+            ..CreateOptions::new(NAME, self.uuid)
         }
     }
 

@@ -1,7 +1,9 @@
 //! The partial-parity policy of an array: how stripes that are not full are protected.
 //!
-//! Chosen when an array is created, kept in its superblock. The three policies differ in the place of the parity of a
-//! partial stripe and in the evidence of a zone's end after a crash; everything else is shared.
+//! Chosen when an array is created, kept in its superblock. The three policies `zrwa`, `inplace` and `log` differ in the
+//! place of the parity of a partial stripe and in the evidence of a zone's end after a crash; everything else is shared.
+//! The fourth policy of the command line, `append`, is `log` on members whose zones are written by appends
+//! (`adapt/append/`).
 //!
 //! All differences are methods of [`Policy`], and nothing else depends on the policy: each method says when it is
 //! called and what its result means. Where most policies agree, the result is here; otherwise each policy has a file.
