@@ -8,7 +8,7 @@ use crate::support::{
 use emu::ssd::Fault;
 use engine::{
     array::{Array, CreateOptions},
-    device::Command,
+    device::{Command, ZonedDevice},
     raid::{
         error::{NoDesign, NoPart},
         policy::Policy,
@@ -178,6 +178,40 @@ fn spare_zone_worn_while_filled_is_replaced() {
         assert_eq!((scene.states()[1], moved(&scene, 1).0.len()), (ACTIVE, 2), "{kind:?}");
         scene.check(0, tail);
         scene.check(1, tail + STRIPE);
+    }
+}
+
+/// A zone that too many members cannot write is reset while another one is being rebuilt in a spare zone.
+#[test]
+fn zones_moved_at_the_same_time_get_different_spares() {
+    for kind in KINDS {
+        let mut scene = scene(kind, 4);
+        wear(&scene, 1);
+        scene.damage(2, Fault::Offline(part(1)));
+        scene.cut(|_| true);
+        scene.assemble(None);
+        assert_eq!(scene.array.status().offline.len(), 1, "{kind:?}");
+        let is_of_spares =
+            |command: &Command| matches!(command, Command::Report { first, .. } if first.0 >= SPARE);
+        scene.rig.rule(move |drive, command| Act::hold_if(drive == 1 && is_of_spares(command)));
+        let rebuilt = scene.start_rebuild();
+        let reset = scene.array.submit(reset(1));
+        scene.runtime.run();
+        assert!(scene.rig.held() > 1, "{kind:?}");
+        scene.rig.rule(|_, _| Act::Pass);
+        scene.rig.release(|_, _| true);
+        assert_eq!(run(&scene.runtime, reset).result, Ok(()), "{kind:?}");
+        scene.runtime.run();
+        assert!(rebuilt.get().is_some(), "{kind:?}");
+        scene.rebuild();
+        assert_eq!(scene.states(), [ACTIVE; 4], "{kind:?}");
+        let (moved, _) = moved(&scene, 1);
+        assert!(moved.len() == 2 && moved[0].1 != moved[1].1, "{kind:?}: {moved:?}");
+        scene.write(1, 0, 2 * STRIPE + 1);
+        scene.cut(|_| true);
+        scene.assemble(Some(0));
+        scene.check(0, 7 * STRIPE + 3);
+        scene.check(1, 2 * STRIPE + 1);
     }
 }
 

@@ -31,6 +31,21 @@ pub struct SpareZoneDevice {
     kept: RefCell<BTreeMap<u32, u32>>,
     /// Spare zones that are known to be worn.
     worn: RefCell<BTreeSet<u32>>,
+    /// Spare zones that are being filled, or reset.
+    reserved: RefCell<BTreeSet<u32>>,
+}
+
+/// A spare zone that is reserved until this is dropped.
+pub struct ReservedSpare {
+    device: Rc<SpareZoneDevice>,
+    /// Its number on the drive.
+    pub zone: u32,
+}
+
+impl Drop for ReservedSpare {
+    fn drop(&mut self) {
+        self.device.reserved.borrow_mut().remove(&self.zone);
+    }
 }
 
 /// The last zones of a drive with `zones` zones; spare ones among them may replace a worn metadata zone.
@@ -52,9 +67,17 @@ impl SpareZoneDevice {
         // No appends: the address in a completion would have to be translated.
         let geometry = Geometry { zones, max_append_blocks: 0, ..device.geometry().clone() };
         let has_moved = Cell::new(!places.is_empty());
-        let (runtime, slots, kept, worn) =
-            (runtime.clone(), Rc::default(), places.clone().into(), RefCell::default());
-        SpareZoneDevice { runtime, slots, device, geometry, places: places.into(), has_moved, kept, worn }
+        SpareZoneDevice {
+            runtime: runtime.clone(),
+            slots: Rc::default(),
+            device,
+            geometry,
+            kept: places.clone().into(),
+            places: places.into(),
+            has_moved,
+            worn: RefCell::default(),
+            reserved: RefCell::default(),
+        }
     }
 
     /// Places of moved zones.
@@ -77,10 +100,11 @@ impl SpareZoneDevice {
         self.geometry.zones..self.device.geometry().zones
     }
 
-    /// Spare zones that are not in use and not known to be worn.
+    /// Spare zones that are neither in use nor reserved, and not known to be worn.
     pub fn free(&self) -> impl Iterator<Item = u32> {
         let mut taken = self.worn.borrow().clone();
         taken.extend(self.places.borrow().values());
+        taken.extend(&*self.reserved.borrow());
         self.spares().filter(move |spare| !taken.contains(spare))
     }
 
@@ -98,17 +122,26 @@ impl SpareZoneDevice {
     }
 
     /// A spare zone that is not in use and not worn, by a report of the drive.
-    pub async fn find_free(&self) -> Option<u32> {
+    pub async fn find_free(self: &Rc<Self>) -> Option<ReservedSpare> {
         let sound = self.look_at_spares().await;
-        self.free().find(|spare| sound.iter().any(|info| info.zone.0 == *spare))
+        let zone = self.free().find(|spare| sound.iter().any(|info| info.zone.0 == *spare))?;
+        self.reserve(zone)
+    }
+
+    /// Reserves a spare zone, if it is free.
+    fn reserve(self: &Rc<Self>, zone: u32) -> Option<ReservedSpare> {
+        let is_free = self.free().any(|free| free == zone);
+        (is_free && self.reserved.borrow_mut().insert(zone))
+            .then(|| ReservedSpare { device: self.clone(), zone })
     }
 
     /// As [`SpareZoneDevice::find_free`], but one of the last zones of the drive, where metadata logs are searched.
-    pub async fn find_reserve(&self) -> Option<u32> {
+    pub async fn find_reserve(self: &Rc<Self>) -> Option<ReservedSpare> {
         let sound = self.look_at_spares().await;
         let last = reserves(self.device.geometry().zones);
         let usable = |spare: &u32| last.contains(spare) && sound.iter().any(|info| info.zone.0 == *spare);
-        self.free().filter(usable).last()
+        let zone = self.free().filter(usable).last()?;
+        self.reserve(zone)
     }
 
     /// Whether there is a spare zone for a metadata log, as far as is known.
@@ -120,13 +153,18 @@ impl SpareZoneDevice {
     /// Resets unused zones that are not empty, as far as possible: active ones would take resources of the drive. They
     /// are left by an interrupted move; or they are the other parts of an aggregate that was moved since a single part
     /// was worn.
-    pub async fn clear_unused(&self) {
+    pub async fn clear_unused(self: &Rc<Self>) {
+        let reset = |zone| self.device.submit(Command::Reset { zones: Zones::One(zone) });
         let sound = self.look_at_spares().await;
-        let is_used = |info: &ZoneInfo| info.state != ZoneState::Empty;
-        let used: Vec<u32> = sound.iter().filter(|info| is_used(info)).map(|info| info.zone.0).collect();
+        for info in sound.iter().filter(|info| info.state != ZoneState::Empty) {
+            // Another zone may have been moved there meanwhile.
+            if let Some(_spare) = self.reserve(info.zone.0) {
+                reset(info.zone).await;
+            }
+        }
         let left: Vec<u32> = self.places.borrow().keys().copied().collect();
-        for zone in self.free().filter(|spare| used.contains(spare)).chain(left).map(ZoneIndex) {
-            self.device.submit(Command::Reset { zones: Zones::One(zone) }).await;
+        for zone in left.into_iter().map(ZoneIndex) {
+            reset(zone).await;
         }
     }
 

@@ -148,9 +148,9 @@ pub async fn create(
         raid.members.put(member, name.clone(), log.clone());
         for zone in worn_zones(&*log.device).await.into_iter().filter(|zone| *zone >= META_ZONES) {
             if raid.zone_records.lost(ZoneIndex(zone - META_ZONES)) & (1 << member) == 0
-                && let Some(place) = log.device.find_free().await
+                && let Some(spare) = log.device.find_free().await
             {
-                log.device.place(ZoneIndex(zone), place);
+                log.device.place(ZoneIndex(zone), spare.zone);
             }
         }
         let written = log.checkpoint(&*raid, true).await;

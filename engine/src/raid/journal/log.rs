@@ -339,8 +339,8 @@ impl MetaLog {
             return false;
         }
         self.worn.set(self.worn.get() | 1 << zone);
-        let Some(place) = self.device.find_reserve().await else { return false };
-        self.device.place(ZoneIndex(zone), place);
+        let Some(spare) = self.device.find_reserve().await else { return false };
+        self.device.place(ZoneIndex(zone), spare.zone);
         true
     }
 

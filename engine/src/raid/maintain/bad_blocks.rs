@@ -108,16 +108,16 @@ impl Raid {
         }
         let is_full = self.zones.state(zone) == ZoneState::Full && !self.zones.is_running(zone);
         let log = self.members.log(member).filter(|_| is_full);
-        let place = match &log {
+        let spare = match &log {
             Some(log) => log.device.find_free().await,
             None => None,
         };
-        if let Some((log, place)) = log.zip(place) {
-            let copied = self.copy_to_spare(zone, member, (&log, place)).await;
-            if copied.is_err() && log.device.places().get(&physical(zone).0) != Some(&place) {
+        if let Some((log, spare)) = log.zip(spare) {
+            let copied = self.copy_to_spare(zone, member, (&log, spare.zone)).await;
+            if copied.is_err() && log.device.places().get(&physical(zone).0) != Some(&spare.zone) {
                 // Half a zone would take resources of the drive.
                 let zones = Zones::One(physical(zone));
-                log.device.submit_to(place, Command::Reset { zones }).await;
+                log.device.submit_to(spare.zone, Command::Reset { zones }).await;
             }
             return copied;
         }

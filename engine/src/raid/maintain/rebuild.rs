@@ -18,6 +18,7 @@
 //! rebuilt at all is left out.
 
 use crate::{
+    adapt::spare::ReservedSpare,
     buf::{BLOCK, Buf, BufMut},
     code::decode,
     device::{Command, DeviceError, Status, ZonedDevice, Zones},
@@ -377,11 +378,11 @@ impl Raid {
     }
 
     /// A spare zone for a member's part of a zone, if its own zone is worn and a spare one is left.
-    async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, u32)> {
+    async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, ReservedSpare)> {
         let log = self.members.log(member)?;
         let worn = self.part(zone, member).await.is_some_and(|info| is_worn(info.state));
-        let place = if worn { log.device.find_free().await } else { None };
-        place.map(|place| (log, place))
+        let spare = if worn { log.device.find_free().await } else { None };
+        spare.map(|spare| (log, spare))
     }
 
     /// Moves a member's part of a zone, which is lost and not in use, to a spare zone if its own zone is worn. The
@@ -389,11 +390,11 @@ impl Raid {
     /// be lost silently.
     pub async fn move_part(&self, zone: ZoneIndex, member: usize) -> Result<(), DeviceError> {
         let seat = self.members.seat(member);
-        if let Some((log, place)) = self.find_spare(zone, member).await {
+        if let Some((log, spare)) = self.find_spare(zone, member).await {
             // Some of the small zones that are used as one may not be worn: they would hold active resources.
             log.device.submit(Command::Reset { zones: Zones::One(physical(zone)) }).await;
-            log.device.place(physical(zone), place);
-            self.events.note(Event::Moved { member, zone: zone.0, place });
+            log.device.place(physical(zone), spare.zone);
+            self.events.note(Event::Moved { member, zone: zone.0, place: spare.zone });
         }
         // Left so by a rebuild that was dropped.
         if let Some(log) = self.members.log(member).filter(|log| !log.device.is_kept()) {
