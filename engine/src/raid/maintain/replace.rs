@@ -46,9 +46,9 @@
 //! *Only one of them ever continues.* The assembly that uses one of them records this in its checkpoints, before
 //! anything else is written; if it is interrupted, some have the record and nothing has changed. The drive that is not
 //! used may have newer superblocks than all that are present, from updates in flight when the power failed. So such an
-//! assembly skips 2^33 sequence numbers, more than can have been in flight ([`SKIPPED_BY_TAKEOVER`]): its records are newer than
-//! any on the other drive, and name another drive in its place. If both are missing, all members record that neither
-//! takes part any more, as for any absent member, before anything changes.
+//! assembly skips 2^33 sequence numbers, more than can have been in flight ([`SKIPPED_BY_TAKEOVER`]): its records are
+//! newer than any on the other drive, and name another drive in its place. If both are missing, all members record that
+//! neither takes part any more, as for any absent member, before anything changes.
 //!
 //! *If the new drive fails during the takeover*, the old one gets its place back, still while nothing changes, with a
 //! newer superblock on all others, and then on itself. If the power fails before that, and after all have recorded that
