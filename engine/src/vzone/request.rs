@@ -217,14 +217,17 @@ impl NamespaceCore {
             let opened = self.open_group(tenant, zone).await;
             tenant.state.borrow_mut().vzones[zone].opening = false;
             opened?;
-            self.check_active(tenant);
+            if begins.is_some() {
+                self.check_active(tenant);
+            }
             self.begun(tenant, begins);
             begun_us.set(self.now_us());
         }
         Ok(())
     }
 
-    /// Stops the daemon if a namespace has more active v-zones than it may have.
+    /// Stops the daemon if a namespace has more active v-zones than it may have, after one was begun. More of them may
+    /// be active after a start, which lets v-zones be written again that had failed.
     fn check_active(&self, tenant: &Tenant) {
         let engaged = tenant.state.borrow().engaged_count(tenant.geometry.zone_capacity_blocks);
         let most = tenant.spec.max_active as usize;
