@@ -57,6 +57,19 @@ impl Ssd {
         Ok(())
     }
 
+    /// Makes a zone read-only, and loses the data in its ZRWA with that.
+    ///
+    /// # Errors
+    /// Those of the media; the drive must not be used any more then.
+    pub fn wear_out_with_zrwa(&mut self, zone: ZoneIndex) -> io::Result<()> {
+        let info = self.table.info(zone);
+        if info.zrwa {
+            self.lose_zrwa(&info)?;
+        }
+        self.faults().after(0, super::Fault::ReadOnly(zone));
+        Ok(())
+    }
+
     /// Zones with unflushed data in the volatile cache, each with the number of ways to lose a part of it.
     pub fn unflushed(&self) -> Vec<(ZoneIndex, usize)> {
         self.cache.ways(&self.table)

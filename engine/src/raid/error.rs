@@ -433,6 +433,8 @@ pub enum NoPart {
     TooFewOthers,
     #[error("the zone is offline: it can be rebuilt after a start with all members, or after a reset")]
     Offline,
+    #[error("the zone is read-only: too many members cannot write their part of it")]
+    ReadOnly,
     /// A member that cannot be spared cannot write the zone.
     #[error("member {0} cannot write its part of the zone: stop the array and start it again")]
     Stuck(usize),

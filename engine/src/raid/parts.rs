@@ -27,11 +27,16 @@ use crate::{
         members::{Members, is_of_zone},
         membership::Membership,
         seat::Seat,
-        zone::{drain::Drain, flow::Zone, reader::Readers, set::ZoneSet},
+        zone::{
+            drain::Drain,
+            flow::Zone,
+            reader::Readers,
+            set::{UnclearPart, ZoneSet},
+        },
         zone_records::ZoneRecords,
     },
     runtime::Runtime,
-    zone::{ZoneIndex, ZoneInfo, is_worn},
+    zone::{ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -354,6 +359,19 @@ impl Raid {
             self.zones.stick(zone, member);
             return self.zones.wake_one(zone);
         }
+        if self.members.are_needed(self.live(zone)) && self.may_keep_data(zone, error) {
+            let epoch = self.zone_records.epoch(zone);
+            self.zones.doubt_part(UnclearPart { zone, epoch, seat, error, what });
+            self.members.note_loss();
+            self.membership.announce();
+            return self.zones.wake_one(zone);
+        }
+        self.lose_part(zone, seat, error, what);
+    }
+
+    /// Marks a part as lost, or takes its member out if the member has lost many parts.
+    fn lose_part(&self, zone: ZoneIndex, seat: Seat, error: DeviceError, what: &'static str) {
+        let member = seat.member;
         let most = MOST_PARTS_LOST.max(self.geometry.zones / 8);
         if self.members.parts_lost(member) >= most && self.others_are_whole(member) {
             return self.member_failed(seat, error, what);
@@ -369,8 +387,48 @@ impl Raid {
     fn keeps_data(&self, zone: ZoneIndex, member: usize, error: DeviceError) -> bool {
         let keeps = [Status::ZoneIsReadOnly, Status::WriteFault].map(DeviceError::from).contains(&error);
         // Later errors on a part that is stuck already follow from the first one.
-        let follows = self.zones.stuck(zone) == Some(member) && error != Status::ZoneIsOffline.into();
+        let is_stuck = self.zones.stuck_members(zone) & (1 << member) != 0;
+        let follows = is_stuck && error != Status::ZoneIsOffline.into();
         error == Status::UnrecoveredReadError.into() || (keeps || follows) && self.zones.is_running(zone)
+    }
+
+    /// Whether a part may still hold its data after a command has failed with this ambiguous `error`: an explicit
+    /// flush, for example, returns Invalid Field both for a read-only zone and for one that has lost its ZRWA.
+    fn may_keep_data(&self, zone: ZoneIndex, error: DeviceError) -> bool {
+        let is_clear = [Status::ZoneIsReadOnly, Status::WriteFault, Status::ZoneIsOffline];
+        !is_clear.map(DeviceError::from).contains(&error) && self.zones.is_running(zone)
+    }
+
+    /// Requests the zone state of each unclear part: a read-only part keeps its data, any other is marked as lost.
+    /// Called by the task that logs changes of the membership.
+    async fn check_unclear_parts(&self) {
+        let parts = self.zones.unclear_parts();
+        for UnclearPart { zone, epoch, seat, error, what } in &parts {
+            let (zone, member) = (*zone, seat.member);
+            let info = self.part(zone, member).await;
+            let is_stuck = self.zones.stuck_members(zone) & (1 << member) != 0;
+            if !is_stuck || self.zone_records.epoch(zone) != *epoch {
+                continue;
+            }
+            if !self.members.is_seated(*seat) {
+                self.zones.release(zone, member);
+            } else if info.is_some_and(|info| info.state == ZoneState::ReadOnly) {
+                self.members.note_wear(member, Status::ZoneIsReadOnly.into());
+                self.members.count_write_error(member);
+                self.members.say(member, Note::PartLost { zone: zone.0, what, error: *error });
+            } else {
+                self.zones.release(zone, member);
+                self.lose_part(zone, *seat, *error, what);
+            }
+        }
+        self.zones.end_doubt(parts.len());
+    }
+
+    /// Waits until it is known which parts of a zone can be read, or the array has failed.
+    pub async fn parts_checked(&self, zone: ZoneIndex) {
+        while self.zones.is_unclear(zone) && !self.membership.has_failed() {
+            self.membership.changed().await;
+        }
     }
 
     /// Marks a member's part of a zone as lost after an error, and has that logged.
@@ -565,9 +623,11 @@ impl Raid {
                 if self.check_fence().await.is_err() {
                     break;
                 }
-                // A member that becomes suspect during a check is checked before its announcement counts as logged.
-                while self.members.suspects() != 0 {
+                // A member that becomes suspect, or a part that becomes unclear, during a check is checked before its
+                // announcement counts as logged.
+                while self.members.suspects() != 0 || self.zones.has_unclear_parts() {
                     self.check_power().await;
+                    self.check_unclear_parts().await;
                 }
                 let (begun, active) = (self.membership.begin(), self.members.active());
                 for lacks in self.membership.take_lacks() {

@@ -58,7 +58,12 @@ impl Raid {
         let is_held = self.live(zone) & (1 << member) != 0 && self.zones.is_uncut(zone, member, u64::MAX);
         let running =
             self.zones.running(zone).filter(|_| is_held && !self.zone_records.record(zone).resetting);
-        let is_open = |zone: &Zone| !zone.flow.borrow().is_unwritten() && !zone.flow.borrow().is_over();
+        let is_open = |zone: &Zone| {
+            let flow = zone.flow.borrow();
+            !flow.is_unwritten()
+                && (!flow.is_over() || self.zones.is_read_only(zone.index))
+                && flow.without_zrwa() & (1 << member) == 0
+        };
         running.is_some_and(|zone| is_open(&zone)) && !info.zrwa && info.state != ZoneState::Full
     }
 
@@ -169,7 +174,7 @@ impl Raid {
         if flow.is_unwritten() {
             return false;
         }
-        if flow.is_over() {
+        if flow.is_over() && !self.zones.is_read_only(zone) {
             // A finish in between fills the zone and hides the missing blocks.
             return true;
         }

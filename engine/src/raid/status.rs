@@ -289,10 +289,13 @@ impl Raid {
         // Missing parts of an offline zone are provisional until recovery can determine its tail.
         let missing =
             |zone: u32| self.members.out() | self.zone_records.lost(ZoneIndex(zone)) & self.members.active();
+        let is_decided = |zone: &ZoneIndex| !self.zones.is_offline(*zone) || self.zones.is_read_only(*zone);
         let all_zones = concerned.iter().map(|zone| ZoneIndex(*zone));
-        let decided = || all_zones.clone().filter(|zone| !self.zones.is_offline(*zone));
+        let decided = || all_zones.clone().filter(is_decided);
         let is_any_decided = self.zones.offline().len() < self.geometry.zones as usize;
         let out = if is_any_decided { self.members.out().count_ones() as usize } else { 0 };
+        let is_frail = concerned.iter().any(|zone| self.zones.is_frail(ZoneIndex(*zone)));
+        let out = if is_frail { out.max(superblock.parities as usize) } else { out };
         let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).fold(out, usize::max);
         let mut gaps: Vec<Gap> = self.zone_records.unreadable.gaps();
         gaps.extend(self.zone_records.bad_blocks().all().into_iter().map(|hole| Gap {
@@ -301,20 +304,19 @@ impl Raid {
             from: hole.from,
             to: hole.to,
         }));
-        let failed = |zone: &ZoneIndex| !self.membership.has_failed() && self.has_failed(*zone);
+        let failed = |zone: &ZoneIndex| {
+            !self.membership.has_failed() && (self.has_failed(*zone) || self.zones.is_frail(*zone))
+        };
         let failed_zones: Vec<ZoneIndex> = decided().filter(failed).collect();
         let most_missing_of_gaps = most_missing(&gaps, missing);
-        let (mut of_failed, mut of_others) = (Vec::new(), Vec::new());
-        for gap in gaps.iter().filter(|gap| !self.zones.is_offline(ZoneIndex(gap.zone))) {
-            let failed = failed_zones.contains(&ZoneIndex(gap.zone));
-            (if failed { &mut of_failed } else { &mut of_others }).push(*gap);
-        }
-        // A zone that cannot be written may have all of its parts.
-        let has_unreadable_blocks = |zone: ZoneIndex| {
-            let gaps: Vec<Gap> = of_failed.iter().copied().filter(|gap| gap.zone == zone.0).collect();
-            most_missing(&gaps, missing) > superblock.parities as usize
+        let is_of_others = |gap: &&Gap| {
+            let zone = ZoneIndex(gap.zone);
+            is_decided(&zone) && !failed_zones.contains(&zone)
         };
-        let is_unreadable = |zone: &ZoneIndex| self.is_unreadable(*zone) || has_unreadable_blocks(*zone);
+        let of_others: Vec<Gap> = gaps.iter().filter(is_of_others).copied().collect();
+        let is_unreadable = |zone: &ZoneIndex| !self.is_readable(*zone) || self.zones.is_curtailed(*zone);
+        let refusals = self.zones.offline();
+        let undecided = refusals.iter().filter(|(zone, _)| !is_decided(&ZoneIndex(**zone)));
         ArrayStatus {
             most_missing: parts_missing.max(most_missing_of_gaps),
             most_missing_of_blocks: most_missing(&of_others, missing),
@@ -336,7 +338,7 @@ impl Raid {
             provisional: false,
             read_only: false,
             problem: self.membership.is_fenced().then_some(ArrayError::Fenced),
-            offline: self.zones.offline().iter().map(|(zone, refusal)| offline(*zone, refusal)).collect(),
+            offline: undecided.map(|(zone, refusal)| offline(*zone, refusal)).collect(),
         }
     }
 
@@ -351,10 +353,5 @@ impl Raid {
             left_bytes += u64::from((record.lost & lacking).count_ones()) * bytes;
         }
         Progress::paused(total_bytes - left_bytes, total_bytes)
-    }
-
-    /// Whether a failed zone has data that cannot be read, since it lacks too many parts.
-    fn is_unreadable(&self, zone: ZoneIndex) -> bool {
-        self.tail(zone) > 0 && !self.members.are_enough(self.live(zone))
     }
 }

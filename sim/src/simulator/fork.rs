@@ -88,7 +88,16 @@ impl World<'_> {
                     .and_then(|()| self.damage_fork(&ended, &losses, &mut rng)),
                 false => Ok(()),
             })
-            .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))
+            .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))?;
+        if losses.suspects.is_empty()
+            && losses.offered
+            && self.replacement_drive.is_none()
+            && rng.chance(1, 4)
+        {
+            self.on_copy(ended.copy(rng.fork())?, Self::judge_common_wear)
+                .map_err(|failure| Failure(format!("forked here, after {end}, {failure}")))?;
+        }
+        Ok(())
     }
 
     /// Strikes copies of the ended world with more faults: within the guarantee, and with one more than it covers.

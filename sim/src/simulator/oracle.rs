@@ -276,6 +276,12 @@ impl Oracle {
         }
     }
 
+    /// Up to where a zone holds what was promised, if the power has been cut or the process killed since.
+    pub fn promised(&self, zone: u32) -> u64 {
+        let zone = &self.zones[zone as usize];
+        zone.durable.max(zone.answered)
+    }
+
     /// The power was cut: only durable data has to survive.
     pub fn power_cut(&mut self) {
         self.zones.iter_mut().for_each(|zone| zone.answered = 0);

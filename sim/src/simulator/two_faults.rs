@@ -438,6 +438,11 @@ impl World<'_> {
             let zone = info.zone.0;
             let end = (self.oracle.zones[zone as usize].submitted() + BEYOND).min(self.oracle.capacity);
             let sure = !matches!(info.state, ZoneState::Offline | ZoneState::ReadOnly);
+            // Reads above the write pointer of a read-only zone fail by design.
+            let readable = match info.state {
+                ZoneState::ReadOnly => info.wp_blocks.max(self.oracle.promised(zone)),
+                _ => end,
+            };
             let reads = |from: u64| Command::read(Lba(limits.start(info.zone).0 + from), Buf::zeroed(BLOCK));
             let points: Vec<_> = (0..end).map(|block| self.oracle.read_sure(zone, block, sure)).collect();
             for (point, done) in points.into_iter().zip(self.ask((0..end).map(reads).collect())?) {
@@ -448,7 +453,9 @@ impl World<'_> {
                     Ok(()) => self.oracle.check_read(point, &done.data)?,
                     Err(_) if may(zone) => {
                         self.oracle.zones[zone as usize].end();
-                        failed.insert(zone);
+                        if point.block < readable {
+                            failed.insert(zone);
+                        }
                     }
                     Err(error) => {
                         return Err(Failure(format!(

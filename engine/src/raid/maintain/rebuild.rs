@@ -349,7 +349,11 @@ impl Raid {
         let lacking = zones.keys().flat_map(|zone| {
             each(self.zone_records.lost(ZoneIndex(*zone)) & active).map(|member| (*zone, member))
         });
-        lacking.map(|(zone, member)| SkippedPart { zone, member, reason: NoPart::Offline }).collect()
+        let reason = |zone| match self.zones.is_read_only(ZoneIndex(zone)) {
+            true => NoPart::ReadOnly,
+            false => NoPart::Offline,
+        };
+        lacking.map(|(zone, member)| SkippedPart { zone, member, reason: reason(zone) }).collect()
     }
 
     async fn rebuild_zone(
@@ -378,7 +382,7 @@ impl Raid {
     }
 
     /// A spare zone for a member's part of a zone, if its own zone is worn and a spare one is left.
-    async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, ReservedSpare)> {
+    pub async fn find_spare(&self, zone: ZoneIndex, member: usize) -> Option<(Rc<MetaLog>, ReservedSpare)> {
         let log = self.members.log(member)?;
         let worn = self.part(zone, member).await.is_some_and(|info| is_worn(info.state));
         let spare = if worn { log.device.find_free().await } else { None };
@@ -465,9 +469,11 @@ impl Raid {
 
     /// Marks the part of the member that a zone is stuck on as lost, if enough other members hold the zone now.
     fn release_stuck(&self, zone: ZoneIndex) {
-        let stuck = self.zones.stuck(zone).filter(|_| !self.members.are_needed(self.live(zone)));
-        if let Some(member) = stuck {
-            self.zones.unstick(&(zone.0..zone.0 + 1));
+        for member in each(self.zones.stuck_members(zone)) {
+            if self.members.are_needed(self.live(zone)) {
+                return;
+            }
+            self.zones.release(zone, member);
             self.part_lost(zone, member, Status::ZoneIsReadOnly.into(), "write");
         }
     }

@@ -202,6 +202,38 @@ impl InplaceEvidence {
         self.is_present(layout, stripe, index, block)
             || self.column(layout, stripe, block).solve(Sum::data(index as usize)).is_some()
     }
+
+    /// End of the blocks below `tail_blocks` that can be read although recovery writes nothing; all acknowledged blocks
+    /// are below. Each of these was written to its member, with the parity of complete stripes: it is present, or its
+    /// member is absent or cannot read it.
+    pub fn end_as_stored(&self, layout: &Layout, tail_blocks: u64) -> u64 {
+        assert!(
+            tail_blocks <= layout.capacity_blocks(),
+            "a tail at {tail_blocks}, beyond the end of the zone"
+        );
+        let (chunk, k, stripe_blocks) = (layout.chunk_blocks, layout.data_chunks(), layout.stripe_blocks());
+        let lacks = |member: usize, stripe: u64, block: u64| {
+            let at = (stripe - self.base_row) * chunk + block;
+            self.members[member].as_ref().is_some_and(|seen| !seen.unreadable.contains(&at))
+        };
+        let is_stored = |at: u64| {
+            let (stripe, (index, block)) = (at / stripe_blocks, layout.chunk_of(at % stripe_blocks));
+            self.is_present(layout, stripe, index, block)
+                || !lacks(layout.member(stripe, index), stripe, block)
+        };
+        // Complete stripes were acknowledged with their parities.
+        let has_parity = |at: u64| {
+            let (stripe, (index, block)) = (at / stripe_blocks, layout.chunk_of(at % stripe_blocks));
+            index + 1 < k
+                || (stripe + 1) * stripe_blocks > tail_blocks
+                || (0..layout.parities).all(|which| {
+                    self.own_version(layout, stripe, which, block) == Some(k)
+                        || !lacks(layout.parity_member(stripe, which), stripe, block)
+                })
+        };
+        let from = (self.base_row * stripe_blocks).min(tail_blocks);
+        (from..tail_blocks).find(|at| !is_stored(*at) || !has_parity(*at)).unwrap_or(tail_blocks)
+    }
 }
 
 /// Tail of the zone: blocks of the logical zone that are present or can be decoded, at least everything that was

@@ -291,6 +291,8 @@ pub enum Refusal {
          lost their ZRWAs; reset the zone to use it again"
     )]
     PromiseLost { promised_blocks: u64 },
+    #[error("it holds no data, and too many members cannot write their part of it any more")]
+    ReadOnly,
 }
 
 impl Refusal {
@@ -307,7 +309,8 @@ impl Refusal {
             | Refusal::Contradiction
             | Refusal::Lacking { .. }
             | Refusal::Log { .. }
-            | Refusal::PromiseLost { .. } => false,
+            | Refusal::PromiseLost { .. }
+            | Refusal::ReadOnly => false,
         }
     }
 }

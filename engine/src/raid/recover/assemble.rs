@@ -11,12 +11,14 @@ use crate::{
         events::Event,
         geometry::{each, physical},
         parts::Raid,
+        policy::zrwa::Refusal,
         recover::{
             membership::decide_members,
             scan::{Candidate, scan},
             verdict::{AwaitedMembers, Verdict, ZoneView},
         },
         status::ArrayInspection,
+        zone::flow::Zone,
         zone_records::ZoneRecords,
     },
     runtime::Runtime,
@@ -129,7 +131,7 @@ impl ArrayLook {
         for zone in raid.zones.all() {
             let other = others.remove(&zone).unwrap_or(Verdict::Empty);
             let seen = raid.seen(own.get(&zone).unwrap_or(&Verdict::Empty));
-            if seen == raid.seen(&other) || matches!(other, Verdict::Offline(_)) {
+            if seen == raid.seen(&other) || matches!(other, Verdict::Offline(_) | Verdict::ReadOnly(_)) {
                 continue;
             }
             raid.zone_records.take_over(zone, &without.raid.zone_records);
@@ -346,20 +348,32 @@ impl Raid {
                 }
             }
             let told_end = ends.get(index as usize).copied().flatten();
-            let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end };
-            let verdict = self.judge(&mut view).await.unwrap_or_else(Verdict::Offline);
-            match &verdict {
+            let mut view =
+                ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
+            let verdict = self.judge_worn(&mut view).await.unwrap_or_else(Verdict::Offline);
+            let refusal = match &verdict {
                 Verdict::Offline(refusal) => {
                     self.events.note(Event::ZoneOffline { zone: index, why: refusal.clone() });
-                    // While the zone is offline, these parts stay unchanged, whichever members leave or return.
+                    Some(refusal.clone())
+                }
+                Verdict::ReadOnly(_) => {
+                    self.events.note(Event::ZoneFailed { zone: index });
+                    Some(Refusal::ReadOnly)
+                }
+                _ => None,
+            };
+            match refusal {
+                Some(refusal) => {
+                    // While the zone is offline or read-only, these parts stay unchanged, whichever members leave or
+                    // return.
                     record.wait_for(awaited.members & !record.lost, awaited.floor);
                     let holds = |report: &Option<Vec<ZoneInfo>>| {
                         report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
                     };
-                    self.zones.put_offline(zone, refusal.clone(), reports.iter().any(holds));
+                    self.zones.put_offline(zone, refusal, reports.iter().any(holds));
                 }
                 // Members that have returned stay in `waits` until all other members have recorded their return.
-                _ => record.waits &= self.members.active(),
+                None => record.waits &= self.members.active(),
             }
             if matches!(verdict, Verdict::Reset) && !record.resetting {
                 // Logged like any other reset: a partial reset must not look like lost parts, and remains of the old
@@ -391,8 +405,13 @@ impl Raid {
         let goes_on = |zone: u32, epoch: u64| {
             self.zone_records.record(ZoneIndex(zone)).epoch == epoch
                 && verdicts.iter().any(|(z, verdict)| {
-                    let goes_on =
-                        matches!(verdict, Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::Offline(_));
+                    let goes_on = matches!(
+                        verdict,
+                        Verdict::Open(_)
+                            | Verdict::Finish(Some(_))
+                            | Verdict::ReadOnly(_)
+                            | Verdict::Offline(_)
+                    );
                     z.0 == zone && goes_on
                 })
         };
@@ -506,6 +525,7 @@ impl Raid {
                 (ZoneState::Full, tail.blocks)
             }
             Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
+            Verdict::ReadOnly(tail) => (ZoneState::ReadOnly, tail.blocks),
             Verdict::Offline(_) => (ZoneState::Offline, 0),
         }
     }
@@ -514,6 +534,14 @@ impl Raid {
     pub fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
         let (state, wp_blocks) = self.seen(verdict);
         self.load_as(zone, state, wp_blocks);
+        if let Verdict::ReadOnly(tail) = verdict {
+            // A failed zone, which can be read.
+            let running = Zone::new(&self.layout, zone, self.zone_records.epoch(zone));
+            let parities = (&tail.parities, tail.lacks_parities);
+            running.flow.borrow_mut().restore_read_only(tail.blocks, tail.positions, parities, tail.revived);
+            running.failed.set(true);
+            self.zones.start(Rc::new(running));
+        }
     }
 
     /// Loads a zone into the zone table, with this state and write pointer.

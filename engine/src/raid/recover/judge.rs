@@ -48,7 +48,8 @@ impl Raid {
         };
         let mut found: Option<(Verdict, ZoneRecord, Vec<BurnedRange>)> = None;
         let mut fewest = u32::MAX;
-        for accused in self.accusable(view).into_iter().filter(|_| refusal.accuses()) {
+        let may_accuse = refusal.accuses() && view.read_only == 0;
+        for accused in self.accusable(view).into_iter().filter(|_| may_accuse) {
             if accused.count_ones() > fewest {
                 break;
             }
@@ -85,9 +86,6 @@ impl Raid {
 
     async fn judge_as_found(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, info) in view.info.iter().enumerate() {
-            // The part is offline or read-only; or its end is unknown, and an assumed end may prove wrong when all of
-            // its blocks can be read.
-            let is_in_doubt = |info: &ZoneInfo| info.state.is_active() && info.wp_blocks == UNKNOWN_WP;
             if info.is_some_and(|info| is_worn(info.state) || is_in_doubt(&info)) {
                 view.record.lost |= 1 << member;
             }
@@ -153,6 +151,9 @@ impl Raid {
     ) -> Option<Buf> {
         evidence.wp_blocks[member]
             .filter(|_| !self.zone_records.has_bad_block(zone, member, blocks.clone()))?;
+        if !self.zones.is_uncut(zone, member, blocks.end) {
+            return None;
+        }
         let lba = Lba(self.members.start(member, zone).0 + blocks.start);
         let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
         let done = self.members.submit(member, Command::read(lba, data)).await;
@@ -226,6 +227,11 @@ impl Raid {
             }
         }
     }
+}
+
+/// Whether the end of a part is unknown: an assumed end may prove wrong when all of its blocks can be read.
+pub fn is_in_doubt(info: &ZoneInfo) -> bool {
+    info.state.is_active() && info.wp_blocks == UNKNOWN_WP
 }
 
 /// The same blocks of all chunks of a stripe and of its parities.

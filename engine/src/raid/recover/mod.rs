@@ -44,3 +44,4 @@ pub mod repair;
 pub mod revive;
 pub mod scan;
 pub mod verdict;
+pub mod worn;

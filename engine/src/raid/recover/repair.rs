@@ -26,6 +26,10 @@ impl Raid {
         let done = |result: Result<(), DeviceError>| result.or_else(|_| self.check_members());
         match verdict {
             Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),
+            Verdict::ReadOnly(tail) => {
+                self.record_end(zone, &tail).await;
+                self.check_members()
+            }
             Verdict::Reset => {
                 let dead = self.reset_members(&[zone.0]).await;
                 self.membership.settled().await;

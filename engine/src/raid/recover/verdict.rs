@@ -22,6 +22,9 @@ pub enum Verdict {
     Finish(Option<Tail>),
     /// The zone continues at this tail.
     Open(Tail),
+    /// The zone has this tail and is read-only, since too many members cannot write their parts. Like an offline zone
+    /// it is not changed.
+    ReadOnly(Tail),
     /// The tail cannot be determined.
     Offline(Refusal),
 }
@@ -30,10 +33,12 @@ pub enum Verdict {
 pub struct Tail {
     pub blocks: u64,
     pub positions: [u64; MAX_MEMBERS],
-    /// The running parities of its stripe.
+    /// The running parities of its stripe, unless `lacks_parities`.
     pub parities: [BufMut; MAX_PARITIES],
+    /// Only in a read-only zone: too much of the stripe of the tail is lost to compute its parities.
+    pub lacks_parities: bool,
     pub found: ParityMismatch,
-    /// Members (bits) that hold their part although their zones are empty.
+    /// Members (bits) that hold their part although their zones are empty or, in a read-only zone, read-only.
     pub revived: u32,
     /// Blocks to be written back where write pointers have not moved, by member; with the policy `log`, missing parity
     /// of complete stripes.
@@ -64,6 +69,8 @@ pub struct ZoneView<'a> {
     pub answered_blocks: u64,
     /// End of the zone that has been reported to the host, which continues there.
     pub told_end: Option<u64>,
+    /// Members (bits) with read-only parts that are needed: `info` describes these as if they could be written.
+    pub read_only: u32,
 }
 
 impl ZoneView<'_> {

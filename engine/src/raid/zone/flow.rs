@@ -67,6 +67,8 @@ pub struct Flow {
     pub(super) claimed: u64,
     pub(super) positions: [u64; MAX_MEMBERS],
     pub(super) settling: bool,
+    /// See [`Flow::without_zrwa`].
+    without_zrwa: u32,
     /// Policy `inplace`: the tail in the zone's last tail record.
     pub(super) told: u64,
     /// Which of the two log blocks was written last.
@@ -378,6 +380,45 @@ impl Flow {
         self.parities = parities;
         self.found = ParityMismatch { tail, ..found };
         self.found.keep_differing();
+    }
+
+    /// Sets the state of a read-only zone that recovery has found: its tail does not change. With
+    /// `lacks_parities`, the running parities are not known; `without_zrwa`: see [`Flow::without_zrwa`].
+    pub fn restore_read_only(
+        &mut self,
+        tail: u64,
+        positions: [u64; MAX_MEMBERS],
+        (parities, lacks_parities): (&[BufMut; MAX_PARITIES], bool),
+        without_zrwa: u32,
+    ) {
+        assert!(tail > 0, "a read-only zone with a tail at {tail}");
+        let copy = |which: usize| {
+            let parity = &parities[which];
+            let mut copy = BufMut::zeroed(parity.len());
+            copy.copy_from_slice(parity);
+            copy
+        };
+        self.restore(tail, positions, (std::array::from_fn(copy), ParityMismatch::default()));
+        self.end_here();
+        // The zone holds no open or active resources of its own.
+        self.open = false;
+        self.without_zrwa = without_zrwa;
+        if lacks_parities {
+            // Beyond the complete blocks: nothing is decoded in this stripe.
+            self.next = self.complete + 1;
+        }
+    }
+
+    /// Members (bits) whose parts of a read-only zone have had no ZRWA since the assembly.
+    pub fn without_zrwa(&self) -> u32 {
+        self.without_zrwa
+    }
+
+    /// For an incomplete stripe that ends at block `end`: the tail of its parities, and whether these are in memory;
+    /// `None` if it is complete.
+    pub(super) fn partial_stripe(&self, end: u64) -> Option<(u64, bool)> {
+        // If the tail has passed the stripe, the running parities are those of another one.
+        (self.complete < end && !self.ended).then(|| (self.next.min(end), self.next < end))
     }
 
     /// Freezes the zone; everything complete counts as safe.

@@ -136,6 +136,14 @@ impl Raid {
 
     /// Whether enough members could write a zone after a reset: a reset that would fail discards nothing.
     async fn is_usable(&self, zone: ZoneIndex) -> bool {
+        let mut could = 0u32;
+        for member in each(self.members.active()) {
+            let is_sound = self.part(zone, member).await.is_some_and(|info| !is_worn(info.state));
+            could |= ((is_sound || self.find_spare(zone, member).await.is_some()) as u32) << member;
+        }
+        if !self.members.are_enough(could) {
+            return false;
+        }
         // A worn part has to be logged as lost first: the spare zone in its place would be taken for the member's data.
         for member in each(self.live(zone)) {
             if self.part(zone, member).await.is_some_and(|info| is_worn(info.state)) {

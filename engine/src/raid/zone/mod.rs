@@ -5,6 +5,7 @@ pub mod drain;
 pub mod flow;
 pub mod manage;
 pub mod read;
+mod readable;
 pub mod reader;
 mod reread;
 pub mod set;

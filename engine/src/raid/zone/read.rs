@@ -72,23 +72,26 @@ impl Raid {
     }
 
     /// Whether `member` holds its blocks of the stripe's row at `piece`'s offsets, as far as is known.
-    fn has_piece(&self, zone: ZoneIndex, member: usize, piece: ChunkRange) -> bool {
+    pub(super) fn has_piece(&self, zone: ZoneIndex, member: usize, piece: ChunkRange) -> bool {
         let at = piece.stripe * self.layout.chunk_blocks;
         self.live(zone) & (1 << member) != 0
             && !self.zone_records.has_bad_block(zone, member, at + piece.from..at + piece.to)
             && (self.members.suspects() & (1 << member) == 0 || !self.zones.is_running(zone))
-            && self.zones.is_uncut(zone, member, at + piece.to)
-            && (self.zones.stuck(zone) != Some(member) || self.keeps_blocks(zone, member, at + piece.to))
+            && at + piece.to <= self.kept_end(zone, member)
     }
 
-    /// Whether a member that cannot write a zone any more still holds its blocks below `end`: a zone that has become
-    /// read-only may have lost the contents of its ZRWA.
-    fn keeps_blocks(&self, zone: ZoneIndex, member: usize, end: u64) -> bool {
-        let running = self.zones.running(zone).filter(|_| self.layout.policy.uses_zrwa());
-        let Some(running) = running.filter(|_| self.members.is_worn(member)) else { return true };
+    /// Exclusive end of the blocks that a member keeps of its part of a zone, or `u64::MAX`: a zone that becomes
+    /// read-only at runtime may lose the contents of its ZRWA.
+    pub(super) fn kept_end(&self, zone: ZoneIndex, member: usize) -> u64 {
+        let cut = self.zones.cut_end(zone, member);
+        let may_lack_zrwa = self.zones.stuck_members(zone) & (1 << member) != 0
+            && self.layout.policy.uses_zrwa()
+            && self.members.is_worn(member)
+            && !self.zones.is_read_only(zone);
+        let Some(running) = self.zones.running(zone).filter(|_| may_lack_zrwa) else { return cut };
         let passed =
             running.flow.borrow().positions()[member] * self.layout.policy.position_blocks(&self.layout);
-        end <= passed
+        passed.min(cut)
     }
 
     async fn serve_reads(self: Rc<Self>, reader: Rc<ReadWorker>) {
@@ -126,6 +129,7 @@ impl Raid {
         }
         let result = loop {
             self.power_checked().await;
+            self.parts_checked(zone).await;
             let losses = self.members.losses();
             let result = self.read_pieces(zone, at, &mut data).await;
             if self.members.losses() == losses {
@@ -231,6 +235,10 @@ impl Raid {
             target[block as usize * BLOCK..][..bytes.len()].copy_from_slice(&bytes);
             self.pool.borrow_mut().give(bytes);
         }
+        if done_blocks < blocks && self.zones.is_offline(zone) {
+            // Above its end, a read-only zone may have held more blocks.
+            return Err(Status::UnrecoveredReadError.into());
+        }
         if done_blocks < blocks {
             let target = data.as_mut().ok_or(DeviceError::Status(Status::InvalidField))?;
             target[done_blocks as usize * BLOCK..].fill(0);
@@ -294,15 +302,11 @@ impl Raid {
         zone: &Zone,
         piece: ChunkRange,
     ) -> Result<Option<(u64, Parities)>, DeviceError> {
-        let end = (piece.stripe + 1) * self.layout.stripe_blocks();
         let (tail, known) = {
             let flow = zone.flow.borrow();
-            if flow.complete >= end || flow.ended {
-                return Ok(None);
-            }
-            // If the tail has passed the stripe, the running parities are those of another one.
-            let known = (flow.next < end).then(|| self.running_parities(&flow, piece));
-            (flow.next.min(end), known)
+            let end = (piece.stripe + 1) * self.layout.stripe_blocks();
+            let Some((tail, is_in_memory)) = flow.partial_stripe(end) else { return Ok(None) };
+            (tail, is_in_memory.then(|| self.running_parities(&flow, piece)))
         };
         match zone.landed(tail).await {
             true => Ok(known.map(|known| (tail, known))),

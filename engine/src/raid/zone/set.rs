@@ -3,7 +3,9 @@
 use crate::{
     device::{DeviceError, Geometry, Status},
     raid::{
+        geometry::each,
         policy::zrwa::Refusal,
+        seat::Seat,
         zone::flow::{Traffic, Zone},
     },
     runtime::Gate,
@@ -17,6 +19,18 @@ use std::{
     rc::Rc,
 };
 
+/// A part of a zone after an error of its drive that does not show whether the part can still be read.
+#[derive(Clone, Copy)]
+pub struct UnclearPart {
+    pub zone: ZoneIndex,
+    /// Epoch of the zone at the time.
+    pub epoch: u64,
+    pub seat: Seat,
+    pub error: DeviceError,
+    /// The command, in messages.
+    pub what: &'static str,
+}
+
 pub struct ZoneSet {
     count: u32,
     /// Zone states as the host sees them.
@@ -25,13 +39,20 @@ pub struct ZoneSet {
     running: RefCell<BTreeMap<u32, Rc<Zone>>>,
     /// Zones that are being reset or finished.
     busy: RefCell<BTreeSet<u32>>,
-    /// Offline zones, and why recovery could not judge them. They are not accessed.
+    /// Offline zones, which recovery could not judge, and zones that recovery has found read-only, each with the
+    /// reason. Only a reset changes them.
     offline: RefCell<BTreeMap<u32, Refusal>>,
     /// Offline zones that hold active resources of drives.
     holding: RefCell<BTreeSet<u32>>,
-    /// Stuck zones: a member holds its part but cannot write it for now, and parity does not cover the loss of the
-    /// part. With the number of that member.
-    stuck: RefCell<BTreeMap<u32, usize>>,
+    /// Stuck zones: members hold their parts but cannot write them for now, and parity does not cover the loss of these
+    /// parts. With these members (bits).
+    stuck: RefCell<BTreeMap<u32, u32>>,
+    /// Parts that count as empty until their drives have reported the state of the zone.
+    unclear_parts: RefCell<Vec<UnclearPart>>,
+    /// Read-only zones whose last promised blocks may have been in lost ZRWAs.
+    curtailed: RefCell<BTreeSet<u32>>,
+    /// Zones with needed read-only parts that the next recovery cannot decide with fewer members.
+    frail: RefCell<BTreeSet<u32>>,
     /// By zone and member, the exclusive end in blocks of the part that survived a power loss, in zones that have lost
     /// more than parity covers.
     cut_parts: RefCell<BTreeMap<(u32, usize), u64>>,
@@ -53,6 +74,9 @@ impl ZoneSet {
             offline: RefCell::default(),
             holding: RefCell::default(),
             stuck: RefCell::default(),
+            unclear_parts: RefCell::default(),
+            curtailed: RefCell::default(),
+            frail: RefCell::default(),
             cut_parts: RefCell::default(),
             traffic: Cell::default(),
             flushes: Cell::default(),
@@ -129,7 +153,8 @@ impl ZoneSet {
     /// Zones that are running, or that a member cannot write for now.
     pub fn running_or_stuck(&self) -> Vec<u32> {
         let running = self.running.borrow();
-        running.keys().chain(self.stuck.borrow().keys()).copied().collect()
+        let (stuck, frail) = (self.stuck.borrow(), self.frail.borrow());
+        running.keys().chain(stuck.keys()).chain(frail.iter()).copied().collect()
     }
 
     pub fn all_running(&self) -> Vec<Rc<Zone>> {
@@ -211,6 +236,11 @@ impl ZoneSet {
         self.offline.borrow().contains_key(&zone.0)
     }
 
+    /// Whether a zone is read-only: recovery has found where it ends, and too many members cannot write it.
+    pub fn is_read_only(&self, zone: ZoneIndex) -> bool {
+        self.is_offline(zone) && self.is_running(zone)
+    }
+
     /// Takes a zone offline; `holds` says that it holds active resources of drives.
     pub fn put_offline(&self, zone: ZoneIndex, refusal: Refusal, holds: bool) {
         self.offline.borrow_mut().insert(zone.0, refusal);
@@ -244,17 +274,85 @@ impl ZoneSet {
 
     /// Marks a zone as stuck on a member, which cannot write it for now.
     pub fn stick(&self, zone: ZoneIndex, member: usize) {
-        self.stuck.borrow_mut().insert(zone.0, member);
+        *self.stuck.borrow_mut().entry(zone.0).or_default() |= 1 << member;
     }
 
-    /// The member that a zone is stuck on.
+    /// The members (bits) that a zone is stuck on.
+    pub fn stuck_members(&self, zone: ZoneIndex) -> u32 {
+        self.stuck.borrow().get(&zone.0).copied().unwrap_or(0)
+    }
+
+    /// The first member that a zone is stuck on.
     pub fn stuck(&self, zone: ZoneIndex) -> Option<usize> {
-        self.stuck.borrow().get(&zone.0).copied()
+        each(self.stuck_members(zone)).next()
+    }
+
+    /// Ends [`ZoneSet::stick`] and [`ZoneSet::cut_part`] for one member.
+    pub fn release(&self, zone: ZoneIndex, member: usize) {
+        let mut stuck = self.stuck.borrow_mut();
+        if let Some(members) = stuck.get_mut(&zone.0) {
+            *members &= !(1 << member);
+            if *members == 0 {
+                stuck.remove(&zone.0);
+            }
+        }
+        self.cut_parts.borrow_mut().remove(&(zone.0, member));
     }
 
     pub fn unstick(&self, zones: &Range<u32>) {
         self.stuck.borrow_mut().retain(|zone, _| !zones.contains(zone));
         self.cut_parts.borrow_mut().retain(|(zone, _), _| !zones.contains(zone));
+        self.curtailed.borrow_mut().retain(|zone| !zones.contains(zone));
+        self.frail.borrow_mut().retain(|zone| !zones.contains(zone));
+    }
+
+    /// Marks a part as unclear: it counts as empty until its drive has reported the state of the zone.
+    pub fn doubt_part(&self, part: UnclearPart) {
+        assert!(part.zone.0 < self.count, "zone {} of {}", part.zone.0, self.count);
+        self.stick(part.zone, part.seat.member);
+        self.unclear_parts.borrow_mut().push(part);
+    }
+
+    /// The unclear parts.
+    pub fn unclear_parts(&self) -> Vec<UnclearPart> {
+        self.unclear_parts.borrow().clone()
+    }
+
+    /// Whether any part is unclear.
+    pub fn has_unclear_parts(&self) -> bool {
+        !self.unclear_parts.borrow().is_empty()
+    }
+
+    /// Whether a zone has unclear parts.
+    pub fn is_unclear(&self, zone: ZoneIndex) -> bool {
+        self.unclear_parts.borrow().iter().any(|part| part.zone == zone)
+    }
+
+    /// Removes the first `count` of the unclear parts.
+    pub fn end_doubt(&self, count: usize) {
+        let mut parts = self.unclear_parts.borrow_mut();
+        assert!(count <= parts.len(), "{count} of {} unclear parts are removed", parts.len());
+        parts.drain(..count);
+    }
+
+    /// Marks a read-only zone whose last promised blocks may have been in lost ZRWAs.
+    pub fn curtail(&self, zone: ZoneIndex) {
+        self.curtailed.borrow_mut().insert(zone.0);
+    }
+
+    /// Marks a zone with needed read-only parts that recovery cannot decide if another member is lost.
+    pub fn note_frail(&self, zone: ZoneIndex) {
+        self.frail.borrow_mut().insert(zone.0);
+    }
+
+    /// See [`ZoneSet::note_frail`].
+    pub fn is_frail(&self, zone: ZoneIndex) -> bool {
+        self.frail.borrow().contains(&zone.0)
+    }
+
+    /// See [`ZoneSet::curtail`].
+    pub fn is_curtailed(&self, zone: ZoneIndex) -> bool {
+        self.curtailed.borrow().contains(&zone.0)
     }
 
     /// Limits a member's part of a zone to the blocks below `end_blocks`; the zone fails, as parity does not cover it.
@@ -264,14 +362,24 @@ impl ZoneSet {
         self.stick(zone, member);
     }
 
-    /// Whether a power loss has cost a zone more than parity covers.
+    /// Whether a zone may have lost more than parity covers, in parts that are not marked as lost.
     pub fn is_cut(&self, zone: ZoneIndex) -> bool {
-        self.cut_parts.borrow().range((zone.0, 0)..(zone.0 + 1, 0)).next().is_some()
+        self.is_unclear(zone) || self.cut_parts.borrow().range((zone.0, 0)..(zone.0 + 1, 0)).next().is_some()
     }
 
-    /// Whether [`ZoneSet::cut_part`] leaves a member all blocks below `end_blocks` of its part of a zone.
+    /// Whether a member keeps all blocks below `end_blocks` of its part of a zone.
     pub fn is_uncut(&self, zone: ZoneIndex, member: usize, end_blocks: u64) -> bool {
+        end_blocks <= self.cut_end(zone, member)
+    }
+
+    /// Exclusive end of the blocks that a member keeps of a cut or unclear part of a zone; `u64::MAX` for other parts.
+    pub fn cut_end(&self, zone: ZoneIndex, member: usize) -> u64 {
+        let unclear_parts = self.unclear_parts.borrow();
+        if unclear_parts.iter().any(|part| (part.zone, part.seat.member) == (zone, member)) {
+            return 0;
+        }
         let cut_parts = self.cut_parts.borrow();
-        cut_parts.is_empty() || cut_parts.get(&(zone.0, member)).is_none_or(|cut| end_blocks <= *cut)
+        let cut = (!cut_parts.is_empty()).then(|| cut_parts.get(&(zone.0, member)).copied());
+        cut.flatten().unwrap_or(u64::MAX)
     }
 }

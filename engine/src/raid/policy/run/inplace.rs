@@ -126,7 +126,17 @@ impl Raid {
         }
         let mut rows = self.read_rows(view.zone, &record, &told, &wps).await;
         rows.evidence.told_blocks = rows.evidence.told_blocks.max(view.answered_blocks);
-        let blocks = decide(layout, &rows.evidence, record.finished)?;
+        let mut blocks = decide(layout, &rows.evidence, record.finished)?;
+        if view.read_only != 0 {
+            let stored = rows.evidence.end_as_stored(layout, blocks);
+            if stored < rows.evidence.told_blocks.max(1).min(blocks) {
+                let (index, _) = layout.chunk_of(stored % layout.stripe_blocks());
+                return Err(Refusal::Lacking {
+                    member: layout.member(stored / layout.stripe_blocks(), index),
+                });
+            }
+            blocks = stored;
+        }
         if blocks == 0 {
             return Ok(Verdict::Reset);
         }
@@ -154,7 +164,7 @@ impl Raid {
         for (position, wp) in positions.iter_mut().zip(wps) {
             *position = wp.unwrap_or(0) / half;
         }
-        let tail = Tail { blocks, positions, parities, found, revived, held };
+        let tail = Tail { blocks, positions, parities, lacks_parities: false, found, revived, held };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
@@ -217,6 +227,9 @@ impl Raid {
             let mut seen = InplacePart { wp_blocks, ..InplacePart::default() };
             for row in base_row..end_row {
                 for (at, block) in (row * chunk..).zip(self.read_row(zone, member, row).await) {
+                    // The ZRWA of a read-only part may be lost.
+                    let is_there = self.zones.is_uncut(zone, member, at + 1);
+                    let block = if is_there { block } else { Err(Status::UnrecoveredReadError.into()) };
                     let content = block.as_ref().ok().and_then(|(_, mark)| {
                         let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
                         self.content(member, at, at < wp_blocks, mark, told)

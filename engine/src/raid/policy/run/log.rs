@@ -103,6 +103,15 @@ impl Raid {
         }
         let (held, (running, found)) = loop {
             match self.gather(view, &mut evidence, blocks).await {
+                // A read-only zone ends before the first missing parity, which was never acknowledged.
+                Ok((held, _)) if view.read_only != 0 && !held.is_empty() => {
+                    let last = layout.stripe_blocks() - layout.chunk_blocks;
+                    let end = |held: &RepairWrite| {
+                        let at = held.lba.0 - self.members.start(held.member, zone).0;
+                        at / layout.chunk_blocks * layout.stripe_blocks() + last + at % layout.chunk_blocks
+                    };
+                    blocks = held.iter().map(end).fold(blocks, u64::min);
+                }
                 Ok(found) => break found,
                 Err(refusal) if record.finished.is_some() => return Err(refusal),
                 // Blocks that cannot be decoded were never promised, unless too many members are unknown.
@@ -123,13 +132,14 @@ impl Raid {
             });
             return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
         }
-        if record.finished.is_none() {
+        if record.finished.is_none() && view.read_only == 0 {
             self.burn(zone, record.epoch, &evidence, blocks);
         }
         if all_full && blocks == layout.capacity_blocks() && held.is_empty() {
             return Ok(Verdict::Full);
         }
-        let tail = Tail { blocks, positions, parities: running, found, revived: 0, held };
+        let (parities, lacks_parities) = (running, false);
+        let tail = Tail { blocks, positions, parities, lacks_parities, found, revived: 0, held };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
@@ -322,7 +332,7 @@ impl Raid {
         let (mut tails, mut offline) = (BTreeMap::new(), BTreeSet::new());
         for (zone, verdict) in verdicts {
             match verdict {
-                Verdict::Offline(_) => _ = offline.insert(zone.0),
+                Verdict::ReadOnly(_) | Verdict::Offline(_) => _ = offline.insert(zone.0),
                 Verdict::Open(tail) | Verdict::Finish(Some(tail)) => _ = tails.insert(zone.0, Some(tail)),
                 Verdict::Full => _ = tails.insert(zone.0, None),
                 Verdict::Empty | Verdict::Reset | Verdict::Finish(None) => {}

@@ -169,9 +169,21 @@ impl Raid {
         for (position, wp) in positions.iter_mut().zip(&evidence.wp_blocks) {
             *position = wp.unwrap_or(0) / half;
         }
-        let (parities, found) = self.load_parities(view, blocks, &evidence).await?;
-        let tail =
-            Tail { blocks, positions, parities, found, revived: empty & !held.gone, held: held.pieces };
+        let loaded = self.load_parities(view, blocks, &evidence).await;
+        let lacks_parities = loaded.is_err();
+        let (parities, found) = match loaded {
+            Err(_) if view.read_only != 0 => (blank_parities(&self.layout), ParityMismatch::default()),
+            loaded => loaded?,
+        };
+        let tail = Tail {
+            blocks,
+            positions,
+            parities,
+            lacks_parities,
+            found,
+            revived: empty & !held.gone,
+            held: held.pieces,
+        };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
