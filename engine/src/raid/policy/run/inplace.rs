@@ -126,7 +126,20 @@ impl Raid {
         }
         let mut rows = self.read_rows(view.zone, &record, &told, &wps).await;
         rows.evidence.told_blocks = rows.evidence.told_blocks.max(view.answered_blocks);
+        let promised_blocks = rows.evidence.told_blocks;
+        let is_blank = |part: &InplacePart| part.wp_blocks == 0 && part.found.iter().all(Option::is_none);
+        let all_blank = promised_blocks > 0 && rows.evidence.members.iter().flatten().all(is_blank);
+        // Each durable block is on a member, in the zone itself: if all parts are blank, the ZRWAs have been lost.
+        if all_blank && relied == members {
+            return Err(Refusal::PromiseLost { promised_blocks });
+        }
         let mut blocks = decide(layout, &rows.evidence, record.finished)?;
+        // Also if one part has only lost its ZRWA: its write pointer has passed complete stripes.
+        let kept = view.present().filter(|(m, _)| record.lost & (1 << *m) == 0);
+        let passed = kept.map(|(_, info)| info.wp_blocks / layout.chunk_blocks).max().unwrap_or(0);
+        if all_blank && passed * layout.stripe_blocks() > blocks {
+            return Err(Refusal::PromiseLost { promised_blocks });
+        }
         if view.read_only != 0 {
             let stored = rows.evidence.end_as_stored(layout, blocks);
             if stored < rows.evidence.told_blocks.max(1).min(blocks) {
