@@ -7,19 +7,20 @@
 //!
 //! No command to `M` zones is atomic. After a crash the write pointers of the parts show how far it got:
 //!
-//! - An explicit flush moves the part that holds the last block below the new write pointer first, and the others when
-//!   that is done. So the furthest part shows either the old write pointer or the new one, and in the latter case the
-//!   others follow: all blocks below it were complete when the flush was submitted.
-//! - An empty part beside one with a ZRWA gets a ZRWA too: an open was carried out by the others only, or an orderly
-//!   shutdown of the drive has made this part empty because its write pointer had not moved. Its blocks can still be
-//!   read, and are written again. That is done for a part with a ZRWA as well: an earlier repair may have been
-//!   interrupted between the two steps.
-//! - A finish or reset that was carried out by some parts leaves a zone that is neither full nor empty. The caller has
-//!   to repeat it, and must not rely on the write pointer any more. A finish first moves every write pointer off the
-//!   start, since a shutdown in the midst of it would otherwise leave parts that look like those of a drive that has
+//! - An explicit flush first moves the write pointer of the part that holds the last block below the new write pointer,
+//!   and then the others. So the furthest part shows either the old write pointer or the new one. In the latter case
+//!   recovery moves the others: all blocks below the new one were complete when the flush was submitted.
+//! - An empty part beside one with a ZRWA is given a ZRWA too: either only the others had carried out an open, or an
+//!   orderly shutdown of the drive has made this part empty because its write pointer had not moved. Its blocks can
+//!   still be read, and are written again. That is done for a part at its start that has a ZRWA already, too: an
+//!   earlier repair may have been interrupted between the two steps.
+//! - A finish or reset that only some parts have carried out leaves a zone that is neither full nor empty. The caller
+//!   has to repeat it, and must not rely on the write pointer any more. A finish first moves every write pointer off
+//!   the start of its part: otherwise a shutdown in the middle of it would leave empty parts, as on a drive that has
 //!   lost its ZRWAs.
 //!
-//! A zone is reported as it will be after its repair, which precedes the first command that changes it.
+//! A zone is reported as it will be after its repair, which is carried out before the first command that changes the
+//! zone.
 //!
 //! A drive with a volatile cache may lose the write pointer of one part and not that of another, so its ZRWAs are not
 //! aggregated. A drive is assumed to lose the ZRWAs of all parts or of none.
@@ -34,28 +35,31 @@ use crate::{
 };
 use std::{cell::RefCell, collections::BTreeMap, ops::Range, rc::Rc};
 
-/// Blocks of a unit on drives without a ZRWA: 64 KiB.
+/// Unit in blocks on drives without a ZRWA: 64 KiB.
 const UNIT_BLOCKS: u64 = 16;
 
 /// Layout of the blocks of an aggregated zone.
 #[derive(Clone, Copy, Debug)]
 struct AggregateShape {
-    /// M: zones of the drive in an aggregate.
+    /// Number of zones of the drive in an aggregate (`M`), its *parts*.
     factor: u64,
+    /// Blocks of a unit: the size of the ZRWA of the drive, or [`UNIT_BLOCKS`].
     unit_blocks: u64,
 }
 
-/// A piece of a range of an aggregated zone that lies in one part.
+/// A piece, within one unit, of a range of an aggregated zone.
 struct PartRange {
     part: u64,
-    /// Its place in the part, its place in the range, and its length, in blocks.
+    /// Offset in the part, in blocks.
     offset: u64,
+    /// Offset in the range, in blocks.
     at: u64,
+    /// Length in blocks.
     blocks: u64,
 }
 
 impl AggregateShape {
-    /// Blocks of `part` among the first `blocks` of the whole.
+    /// Number of blocks in `part` among the first `blocks` blocks of the aggregate.
     fn share(self, part: u64, blocks: u64) -> u64 {
         let row = self.factor * self.unit_blocks;
         let behind = (blocks % row).saturating_sub(part * self.unit_blocks);
@@ -83,7 +87,7 @@ impl AggregateShape {
         })
     }
 
-    /// State of the aggregate whose parts have the states `parts`. All blocks below its write pointer are complete.
+    /// Derives the state of an aggregate from those of its parts. All blocks below its write pointer are complete.
     fn describe(self, zone: ZoneIndex, parts: &[ZoneInfo]) -> ZoneInfo {
         use ZoneState::*;
         let any = |state| parts.iter().any(|part| part.state == state);
@@ -100,19 +104,19 @@ impl AggregateShape {
         let wp_blocks = match state {
             Empty => 0,
             Full => capacity_blocks,
-            // As far as the furthest part.
+            // The write pointer to which the last flush has moved the furthest part.
             _ if zrwa => {
                 let ends = wps().filter(|(_, wp)| *wp > 0).map(|(part, wp)| self.position(part, wp - 1) + 1);
                 ends.max().unwrap_or(0)
             }
-            // Up to the first block that is missing.
+            // The first missing block.
             _ => wps().map(|(part, wp)| self.position(part, wp)).min().unwrap_or(0).min(capacity_blocks),
         };
         ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa }
     }
 }
 
-/// A drive whose zones are aggregated.
+/// A drive with every `factor` zones as one zone.
 pub struct AggregateDevice(Rc<AggregateInner>);
 
 struct AggregateInner {
@@ -121,22 +125,24 @@ struct AggregateInner {
     slots: Rc<Slots>,
     geometry: Geometry,
     shape: AggregateShape,
-    /// By zone; `None` before its repair.
+    /// State by zone; `None` before the repair of the zone.
     known: RefCell<Vec<Option<AggregateZoneState>>>,
-    /// Commands that wait for that, by zone.
+    /// Commands that wait for the repair of their zone.
     waiting: RefCell<BTreeMap<u32, Vec<(Command, Completer)>>>,
 }
 
-/// State of a zone that its changes depend on.
+/// State of a zone that is needed to carry out commands that change it.
 #[derive(Clone, Copy, Default)]
 struct AggregateZoneState {
+    /// Whether the zone has a ZRWA.
     zrwa: bool,
-    /// The write pointer, if there is a ZRWA.
+    /// The write pointer in blocks; valid only with a ZRWA.
     wp_blocks: u64,
 }
 
 impl AggregateDevice {
-    /// `device` with every `factor` zones as one, at least 2. `None` if its zones cannot be aggregated so.
+    /// Aggregates every `factor` zones of `device`, at least 2; `None` if they cannot be
+    /// ([`AggregateDevice::geometry_of`]).
     pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, factor: u32) -> Option<AggregateDevice> {
         let geometry = AggregateDevice::geometry_of(device.geometry(), factor)?;
         let unit_blocks = device.geometry().zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
@@ -151,8 +157,9 @@ impl AggregateDevice {
         })))
     }
 
-    /// Geometry of a drive with zones aggregated by `factor`. `None` if they cannot be: there are too few of them,
-    /// their capacity is not a multiple of the unit, or the drive has a ZRWA and a volatile cache.
+    /// Geometry of a drive with zones aggregated by `factor`. `None` if they cannot be: there are fewer zones, or open
+    /// or active ones, than `factor`; the capacity of a zone is not a multiple of the unit; or the drive has a ZRWA and
+    /// a volatile cache.
     pub fn geometry_of(drive: &Geometry, factor: u32) -> Option<Geometry> {
         let unit_blocks = drive.zrwa.map_or(UNIT_BLOCKS, |zrwa| zrwa.size_blocks);
         let possible = (2..=drive.zones).contains(&factor)
@@ -170,7 +177,8 @@ impl AggregateDevice {
                 granularity_blocks: zrwa.granularity_blocks,
                 max_zones: zrwa.max_zones / factor,
             }),
-            // No command reaches a part twice: without a ZRWA its blocks have to be written in order.
+            // A transfer has at most one piece in each part: without a ZRWA two pieces would have to be written one
+            // after the other.
             max_transfer_blocks: unit_blocks
                 .saturating_mul(factor as u64 - 1)
                 .min(drive.max_transfer_blocks as u64) as u32,
@@ -224,7 +232,7 @@ impl AggregateInner {
         completion
     }
 
-    /// Carries out a command for zones with a known state.
+    /// Carries out a command; its zone has been repaired if the command changes it.
     fn carry_out(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
         match command {
             Command::Read { lba, data, oob } => {
@@ -286,11 +294,12 @@ impl AggregateInner {
         self.device.geometry().start(self.part(zone, part))
     }
 
+    /// The zone of the drive that is `part` of `zone`.
     fn part(&self, zone: ZoneIndex, part: u64) -> ZoneIndex {
         ZoneIndex(zone.0 * self.shape.factor as u32 + part as u32)
     }
 
-    /// Zone and offset of a transfer, if it is valid.
+    /// Checks a transfer; returns its zone and offset.
     fn check(&self, lba: Lba, data: &Buf) -> Result<(ZoneIndex, u64), Status> {
         let (zone, offset) = self.geometry.locate(lba);
         if data.is_empty() || !data.len().is_multiple_of(BLOCK) {
@@ -319,7 +328,7 @@ impl AggregateInner {
         })
     }
 
-    /// Address of a transfer on the drive, if it lies in one unit.
+    /// Address of a transfer on the drive if it lies in one unit; otherwise `None`.
     fn undivided(&self, zone: ZoneIndex, offset: u64, blocks: u64) -> Option<Lba> {
         let first = self.pieces(zone, offset, blocks).next();
         first.filter(|(_, range)| range.end == blocks).map(|(lba, _)| lba)
@@ -350,16 +359,18 @@ impl AggregateInner {
         completion
     }
 
+    /// Submits a command to all parts of a zone; completes when all have.
     fn on_parts(&self, zone: ZoneIndex, command: impl Fn(Zones) -> Command) -> Completion {
         self.join(self.to_parts(zone, command), Buf::default(), Buf::default())
     }
 
+    /// Submits a command to all parts of a zone.
     fn to_parts(&self, zone: ZoneIndex, command: impl Fn(Zones) -> Command) -> Vec<Completion> {
         let part = |part| self.device.submit(command(Zones::One(self.part(zone, part))));
         (0..self.shape.factor).map(part).collect()
     }
 
-    /// Completes when all `parts` have, with the first error and the buffers of the whole.
+    /// Completes when all `parts` have, with the first error and the buffers of the command.
     fn join(&self, parts: Vec<Completion>, data: Buf, oob: Buf) -> Completion {
         let (completer, completion) = self.slots.pair();
         self.runtime.spawn(async move {
@@ -376,6 +387,7 @@ impl AggregateInner {
         change(self.known.borrow_mut()[zone.0 as usize].get_or_insert_default());
     }
 
+    /// Explicit flush: moves the part with block `last` first, then the others (see the head of this file).
     fn flush_zrwa(self: &Rc<Self>, last: Lba) -> Result<Completion, DeviceError> {
         let (zone, offset) = self.geometry.locate(last);
         let (from, to) = (self.known(zone).wp_blocks, offset + 1);
@@ -398,6 +410,8 @@ impl AggregateInner {
         }))
     }
 
+    /// Finishes all parts of a zone, after write pointers at the start of a part have been moved (see the head of this
+    /// file).
     fn finish(self: &Rc<Self>, zone: ZoneIndex) -> Completion {
         let known = self.known(zone);
         self.change(zone, |known| known.zrwa = false);
@@ -432,7 +446,7 @@ impl AggregateInner {
         completion
     }
 
-    /// Moves the write pointer of a part to its place for the write pointer `to` of the aggregate.
+    /// Moves the write pointer of a part to where it is if that of the aggregate is `to`.
     fn flush_part(&self, zone: ZoneIndex, part: u64, to: u64) -> Completion {
         let share = self.shape.share(part, to);
         assert!(
@@ -451,14 +465,14 @@ impl AggregateInner {
         Ok((first.0..).zip(parts).map(|(zone, parts)| self.shape.describe(ZoneIndex(zone), parts)).collect())
     }
 
-    /// Reports of the drive for the parts of `count` zones.
+    /// Reads the zone report of the drive for all parts of `count` zones.
     async fn parts(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
         let (first, count) = (self.part(first, 0), count * self.shape.factor as u32);
         let done = self.device.submit(Command::Report { first, count }).await;
         done.result.map(|()| done.zones)
     }
 
-    /// Repairs a zone, and carries out the commands that wait for that.
+    /// Repairs a zone, and carries out the commands that wait for the repair; if it fails, they fail with its error.
     async fn learn(self: Rc<Self>, zone: ZoneIndex) {
         let learned = self.repair(zone).await;
         if let Ok(known) = learned {
@@ -485,7 +499,8 @@ impl AggregateInner {
             info.state != ZoneState::Full
                 && self.shape.share(part, whole.wp_blocks) > info.wp_blocks + zrwa_blocks
         };
-        // Parts further apart than a flush can leave them: an interrupted finish, which will be repeated.
+        // Write pointers further apart than a flush can leave them are due to an interrupted finish, which the caller
+        // will repeat.
         if !whole.zrwa || (0..).zip(&parts).any(lags) {
             return Ok(known);
         }
@@ -501,9 +516,9 @@ impl AggregateInner {
         Ok(known)
     }
 
-    /// Writes the blocks at the start of a zone of the drive again, in a new ZRWA if the zone is empty. All of them
-    /// must be readable: a block that is left out would read as zeros in the new ZRWA, or when the write pointer has
-    /// passed.
+    /// Writes the readable blocks of the first ZRWA of a zone of the drive again, in a new ZRWA if the zone is empty.
+    /// Deallocated blocks are skipped; any other read error ends the repair, since a block that is left out would read
+    /// as zeros afterwards.
     async fn revive(&self, zone: ZoneIndex, empty: bool) -> Result<(), DeviceError> {
         let start = self.device.geometry().start(zone).0;
         let read = |at| {
@@ -529,7 +544,7 @@ impl AggregateInner {
     }
 }
 
-/// Waits for all of them. Returns the first error.
+/// Waits for all completions; returns the first error.
 async fn all(completions: Vec<Completion>) -> Result<(), DeviceError> {
     let mut result = Ok(());
     for completion in completions {
@@ -609,7 +624,7 @@ mod tests {
         }
     }
 
-    /// Whichever parts lag behind after a power cut, a flush has happened or not.
+    /// Whichever parts lag behind after a power cut, a flush is recovered as carried out, or as not carried out.
     #[test]
     fn aggregate_write_pointer_follows_leading_part_after_flush() {
         for shape in shapes() {
@@ -637,7 +652,7 @@ mod tests {
         parts[2].zrwa = false;
         let whole = shape.describe(ZoneIndex(0), &parts);
         assert_eq!((whole.wp_blocks, whole.zrwa), (5, false));
-        // An empty part gets it again, and a full one needs none.
+        // An empty part is given a ZRWA again by the repair, and a full one needs none.
         for state in [ZoneState::Empty, ZoneState::Full] {
             parts[2].state = state;
             assert!(shape.describe(ZoneIndex(0), &parts).zrwa, "{state:?}");

@@ -20,7 +20,7 @@ use std::{
     rc::Rc,
 };
 
-/// Two drives, of which the second gets the changes to followed zones.
+/// Two drives, of which the second is sent all changes of followed zones.
 pub struct Mirror {
     runtime: Runtime,
     slots: Rc<Slots>,
@@ -34,7 +34,8 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Combines two drives; `None` unless their zones have the same size, so that a block has the same address on both.
+    /// Combines two drives; `None` unless their zones have the same size, since a block must have the same address on
+    /// both.
     pub fn new(
         runtime: &Runtime,
         first: Rc<dyn ZonedDevice>,
@@ -83,7 +84,7 @@ impl Mirror {
         self.error.get()
     }
 
-    /// Drops the second drive.
+    /// Drops the second drive because of `error`; the first such error is kept.
     pub fn let_go(&self, error: DeviceError) {
         self.error.set(self.error.get().or(Some(error)));
     }
@@ -114,7 +115,7 @@ impl Mirror {
             | Command::Finish { zones }
             | Command::Reset { zones } => match zones {
                 Zones::One(zone) => Ok(Some(*zone)),
-                // Not possible: followed zones are changed on both drives, others on one.
+                // Not supported: only the followed zones may be changed on the second drive.
                 Zones::All => Err(Status::InvalidField),
             },
         }

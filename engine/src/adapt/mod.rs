@@ -1,5 +1,5 @@
-//! Device adapters: each is a [`crate::device::ZonedDevice`] over another one, which it changes in one respect, and
-//! depends only on that interface.
+//! Device adapters: each is a [`crate::device::ZonedDevice`] on top of another one, of which it changes one property;
+//! it depends only on that interface.
 
 pub mod aggregate;
 pub mod append;

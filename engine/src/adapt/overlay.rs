@@ -5,7 +5,7 @@
 //! become stale otherwise, it runs on overlays. The memory is small: a checkpoint, and the rows that are being written
 //! of each open zone.
 //!
-//! The drive below must not be changed otherwise meanwhile.
+//! While an overlay exists the drive must not be changed by other means.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -20,7 +20,7 @@ use std::{
     rc::Rc,
 };
 
-/// A drive, and the writes over it.
+/// A drive, with all changes kept in memory.
 pub struct Overlay {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
@@ -28,13 +28,13 @@ pub struct Overlay {
     written: RefCell<OverlayState>,
 }
 
-/// The state of the drive if it had carried out all commands.
+/// The changes: with them, the drive as if it had carried out all commands.
 struct OverlayState {
-    /// The zones, or the error of their report: then no write is possible.
+    /// The zones, or the error of their report, with which all changes fail.
     table: Result<ZoneTable, DeviceError>,
-    /// Blocks with their metadata.
+    /// Written blocks: data, then out-of-band metadata.
     blocks: BTreeMap<Lba, Box<[u8]>>,
-    /// Zones that have been reset: data of the drive in them does not count.
+    /// Zones that have been reset: the data of the drive in them is ignored.
     reset: BTreeSet<ZoneIndex>,
 }
 
@@ -84,7 +84,7 @@ impl Overlay {
             let oob = Buf::zeroed(if has_oob { oob_bytes } else { 0 });
             self.device.submit(Command::Read { lba, data: Buf::zeroed(BLOCK), oob })
         };
-        // By block: overwritten blocks of the drive need not be readable.
+        // Blocks are read individually, since overwritten blocks of the drive need not be readable.
         let parts = (lba.0..end.0).map(Lba).map(|lba| match written.blocks.get(&lba) {
             Some(bytes) => BlockSource::Here(bytes.clone()),
             None if reset => BlockSource::Here(vec![0; BLOCK + oob_bytes].into()),
@@ -99,10 +99,13 @@ impl Overlay {
 
 /// Source of a block that is read.
 enum BlockSource {
+    /// In memory: data, then metadata.
     Here(Box<[u8]>),
+    /// A read of the drive in flight.
     Below(Completion),
 }
 
+/// Waits for the blocks of a read, and copies them to its buffers.
 async fn put_together(parts: Vec<BlockSource>, data: Buf, oob: Buf) -> Done {
     assert_eq!(parts.len() as u64, data.blocks(), "blocks that were found, and blocks to be read");
     let oob_bytes = oob.len() / parts.len().max(1);

@@ -1,4 +1,4 @@
-//! One write at a time in each zone, for drives that are written at the write pointer.
+//! Sequencer: one write at a time in each zone, for drives that are written at the write pointer.
 //!
 //! NVMe promises no order among commands in flight, so two writes to a sequential zone must not be in flight together.
 //! [`Sequencer`] submits one write a zone at a time, as the kernel's `mq-deadline` scheduler does; later ones wait, and
@@ -20,32 +20,32 @@ use std::{
     rc::{Rc, Weak},
 };
 
-/// A drive whose zones are written one command at a time. Commands that wait when the last reference is dropped are
-/// never submitted.
+/// A drive whose zones are written one command at a time. Commands that still wait when it is dropped are never
+/// submitted.
 pub struct Sequencer(Rc<SequencerInner>);
 
 struct SequencerInner {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
     slots: Rc<Slots>,
-    /// One for each zone with a command in flight, reused.
+    /// Lanes: one for each zone with a command in flight. They are reused.
     lanes: RefCell<Vec<Rc<SequencerLane>>>,
     pool: RefCell<BufPool>,
 }
 
-/// The commands of a zone that has one in flight.
+/// Queue of the commands of one zone, of which one is in flight.
 #[derive(Default)]
 struct SequencerLane {
-    /// `None` if nothing is in flight or waits.
+    /// The zone; `None` if the lane is idle.
     zone: Cell<Option<ZoneIndex>>,
     flight: Cell<Option<Completion>>,
-    /// Owners of the command in flight; several if it is a merged one.
+    /// The commands that the one in flight completes; several if it is a merged write.
     owners: RefCell<Vec<CommandOwner>>,
     waiting: RefCell<VecDeque<(Command, Completer)>>,
     begun: Gate,
 }
 
-/// Completer of a command, and its buffers, which a merged command does not give back.
+/// A submitted command: its completer, and its buffers if it was merged, since the merged command has copies.
 struct CommandOwner {
     completer: Completer,
     data: Buf,
@@ -53,7 +53,7 @@ struct CommandOwner {
 }
 
 impl Sequencer {
-    /// Wraps `device`. A task of `runtime` belongs to every zone that is in use at the same time.
+    /// Wraps `device`. `runtime` runs a task for each zone that is in use at the same time.
     pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> Sequencer {
         Sequencer(Rc::new(SequencerInner {
             device,
@@ -101,7 +101,7 @@ impl ZonedDevice for Sequencer {
 }
 
 impl SequencerInner {
-    /// The lane of `zone`, or one that is idle.
+    /// The lane of `zone`, or an idle or new one.
     fn lane(self: &Rc<Self>, zone: ZoneIndex) -> Rc<SequencerLane> {
         let mut lanes = self.lanes.borrow_mut();
         let find = |wanted| lanes.iter().find(|lane| lane.zone.get() == wanted);
@@ -114,7 +114,8 @@ impl SequencerInner {
         lane
     }
 
-    /// Submits the oldest waiting command, merged with the writes that continue it; without any the lane becomes idle.
+    /// Submits the oldest waiting command, merged with the writes that continue it; if none waits, the lane becomes
+    /// idle.
     fn launch(&self, lane: &SequencerLane) {
         let mut waiting = lane.waiting.borrow_mut();
         let Some((first, completer)) = waiting.pop_front() else { return lane.zone.set(None) };
@@ -146,7 +147,7 @@ impl SequencerInner {
         assert!(before.is_none(), "a zone has two commands in flight");
     }
 
-    /// A copy of the owners' buffers, one behind the other.
+    /// Copies one buffer of each owner to a common buffer.
     fn gather(&self, owners: &[CommandOwner], part: fn(&CommandOwner) -> &Buf) -> Buf {
         let len = owners.iter().map(|owner| part(owner).len()).sum::<usize>();
         if len == 0 {

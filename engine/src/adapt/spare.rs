@@ -1,9 +1,9 @@
-//! A drive with spare zones, which are used in the place of worn ones.
+//! A drive with spare zones, which replace worn ones.
 //!
 //! [`SpareZoneDevice`] presents the first zones of a drive, under the same numbers. The zones behind them are the
-//! *spare zones*. A zone that has been moved ([`SpareZoneDevice::place`]) is stored in one of these from then on, for
-//! all users of this device: same number, same addresses, another place. The caller has to record the places durably,
-//! and to copy the data.
+//! *spare zones*. A zone that has been moved ([`SpareZoneDevice::place`]) is stored in a spare zone, its *place*, from
+//! then on; for users of this device its number and addresses stay the same. The caller has to copy the data, and to
+//! record the places durably.
 
 use crate::{
     device::{Command, Completion, Done, DriveId, Geometry, Slots, Status, ZonedDevice, Zones},
@@ -17,21 +17,22 @@ use std::{
     rc::Rc,
 };
 
-/// A drive of which some zones are spare.
+/// A drive of which some zones are reserved as spare zones.
 pub struct SpareZoneDevice {
     runtime: Runtime,
     slots: Rc<Slots>,
     device: Rc<dyn ZonedDevice>,
-    /// Of the presented device.
+    /// Geometry of the presented device.
     geometry: Geometry,
-    /// Places of moved zones, which are permanent; and whether there are any.
+    /// Places of moved zones, by zone; permanent.
     places: RefCell<BTreeMap<u32, u32>>,
+    /// Whether any zone has been moved.
     has_moved: Cell<bool>,
-    /// Places that have been recorded durably.
+    /// Places that the caller has recorded durably.
     kept: RefCell<BTreeMap<u32, u32>>,
     /// Spare zones that are known to be worn.
     worn: RefCell<BTreeSet<u32>>,
-    /// Spare zones that are being filled, or reset.
+    /// Spare zones that are being filled, or reset ([`ReservedSpare`]).
     reserved: RefCell<BTreeSet<u32>>,
 }
 
@@ -53,7 +54,7 @@ pub fn reserves(zones: u32) -> Range<u32> {
     zones.saturating_sub(RESERVES)..zones
 }
 
-/// Few enough to be read whenever metadata logs are searched.
+/// Number of last zones of a drive in which metadata logs are searched: few enough to be read at each search.
 const RESERVES: u32 = 4;
 
 impl SpareZoneDevice {
@@ -85,7 +86,7 @@ impl SpareZoneDevice {
         self.places.borrow().clone()
     }
 
-    /// Sets the places that have been recorded durably.
+    /// Notes which places the caller has recorded durably.
     pub fn keep(&self, places: BTreeMap<u32, u32>) {
         self.kept.replace(places);
     }
@@ -108,7 +109,7 @@ impl SpareZoneDevice {
         self.spares().filter(move |spare| !taken.contains(spare))
     }
 
-    /// Updates which spare zones are worn, by a report of the drive; returns the others with their states.
+    /// Updates the set of worn spare zones by a report of the drive; returns the other spare zones with their states.
     async fn look_at_spares(&self) -> Vec<ZoneInfo> {
         let Range { start, end } = self.spares();
         if start == end {
@@ -121,7 +122,7 @@ impl SpareZoneDevice {
         sound
     }
 
-    /// A spare zone that is not in use and not worn, by a report of the drive.
+    /// Reserves a spare zone that is neither in use nor, by a report of the drive, worn.
     pub async fn find_free(self: &Rc<Self>) -> Option<ReservedSpare> {
         let sound = self.look_at_spares().await;
         let zone = self.free().find(|spare| sound.iter().any(|info| info.zone.0 == *spare))?;
@@ -144,20 +145,20 @@ impl SpareZoneDevice {
         self.reserve(zone)
     }
 
-    /// Whether there is a spare zone for a metadata log, as far as is known.
+    /// Whether there is a free spare zone for a metadata log, among those not known to be worn.
     pub fn has_reserve(&self) -> bool {
         let last = reserves(self.device.geometry().zones);
         self.free().any(|spare| last.contains(&spare))
     }
 
-    /// Resets unused zones that are not empty, as far as possible: active ones would take resources of the drive. They
-    /// are left by an interrupted move; or they are the other parts of an aggregate that was moved since a single part
-    /// was worn.
+    /// Resets unused zones: spare zones that are not empty, which an interrupted move has left, and the former zones of
+    /// moved ones, of which parts may be usable (an aggregate is moved if one part is worn). Active zones would take
+    /// resources of the drive. Errors are ignored.
     pub async fn clear_unused(self: &Rc<Self>) {
         let reset = |zone| self.device.submit(Command::Reset { zones: Zones::One(zone) });
         let sound = self.look_at_spares().await;
         for info in sound.iter().filter(|info| info.state != ZoneState::Empty) {
-            // Another zone may have been moved there meanwhile.
+            // The spare zone may have been taken meanwhile.
             if let Some(_spare) = self.reserve(info.zone.0) {
                 reset(info.zone).await;
             }
@@ -168,7 +169,7 @@ impl SpareZoneDevice {
         }
     }
 
-    /// Moves `zone` to the spare zone `to`. No command for it may be outstanding.
+    /// Sets the place of `zone` to the spare zone `to`, which has its data. No command for it may be outstanding.
     pub fn place(&self, zone: ZoneIndex, to: u32) {
         let (shown, spares) = (self.geometry.zones, self.spares());
         assert!(
@@ -184,7 +185,8 @@ impl SpareZoneDevice {
         self.has_moved.set(true);
     }
 
-    /// Submits a command for a presented zone to the spare zone `to`, wherever the zone itself is.
+    /// Submits a command (write, finish or reset) for a presented zone to the spare zone `to` instead of the place of
+    /// the zone.
     pub fn submit_to(&self, to: u32, mut command: Command) -> Completion {
         let spares = self.spares();
         assert!(spares.contains(&to), "zone {to} gets a command for a spare zone, and these are {spares:?}");
@@ -198,8 +200,8 @@ impl SpareZoneDevice {
         self.device.submit(command)
     }
 
-    /// The device to which a command has to be submitted: the drive itself, if no translation is needed. That moves the
-    /// command once less, which is a fifth of the cost of a read.
+    /// The device to which a command is to be submitted: the drive itself if no address has to be translated, which
+    /// saves a copy of the command and a fifth of the cost of a read.
     pub fn that_takes(&self, command: &Command) -> &dyn ZonedDevice {
         match command {
             Command::Report { .. } | Command::Append { .. } => self,
@@ -208,12 +210,12 @@ impl SpareZoneDevice {
         }
     }
 
-    /// Place of a zone.
+    /// Zone of the drive in which a presented zone is stored.
     fn place_of(&self, zone: ZoneIndex) -> ZoneIndex {
         self.places.borrow().get(&zone.0).map_or(zone, |to| ZoneIndex(*to))
     }
 
-    /// Address of a block on the drive.
+    /// Translates an address to one on the drive.
     fn block_of(&self, lba: Lba) -> Lba {
         let (zone, offset) = self.geometry.locate(lba);
         Lba(self.geometry.start(self.place_of(zone)).0 + offset)

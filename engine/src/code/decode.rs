@@ -1,25 +1,24 @@
 //! The decoder: finds the stored symbols from which a missing one is computed.
 //!
-//! It works on one column, the same offset in every chunk of a stripe. Data symbols are the unknowns. The stored
-//! symbols are sums of them, each with its own coverage: a data symbol is the sum of itself; P is the XOR of the first
-//! few data symbols, of all of them or of fewer if it is partial parity; Q is the same with the coefficients `2^i`.
-//! There may be several of each, of different coverage. So the caller passes a list of sums, not a number of parities,
-//! and tells which of them are present.
+//! It works on one column, the same offset in every chunk of a stripe. The data symbols are the unknowns. Each stored
+//! symbol is a sum of data symbols: a data symbol is the sum of itself; P is the XOR of the first data symbols, of all
+//! of them or, for partial parity, of fewer; Q is the same with the coefficients `2^i`. There may be several of each,
+//! which cover different numbers of data symbols. So the caller passes a list of sums, and which of them are present,
+//! rather than a number of parities.
 //!
-//! [`solve`] returns a [`Recipe`]: the present symbols that add up to the wanted one, each times a coefficient.
-//! Everything that decodes uses it:
+//! [`solve`] returns a [`Recipe`]: present symbols, each with a coefficient, that add up to the wanted one. All
+//! decoding uses it:
 //!
 //! - a degraded read, and the rebuild of one member or two, ask for [`Sum::data`], [`Sum::p`] or [`Sum::q`];
 //! - whether a block can be decoded is whether there is a recipe for it;
 //! - whether a stripe agrees with its parity is whether all [`checks`] give zeros.
 //!
-//! A recipe may use few parities or many, and some choices of parities cancel symbols that both cover: the P of five
-//! chunks and the P of four give the fifth without reading the other four. So all choices of no, one and two parities
-//! are tried, and the best one is taken: of the fewest sources, among these one with coefficients of 1 only, among
-//! these the first. This is exact: where no source can be left out, the coefficients of two parities follow from two
-//! symbols that are not used, so pairs of such symbols are all that has to be tried. Only if there is no such recipe,
-//! Gaussian elimination over all parities finds out whether more than two of them give one; this case is not critical
-//! for latency, so the first solution is taken.
+//! The choice of parities determines the number of reads: the P of five chunks and the P of four give the fifth chunk
+//! without reading the other four. So all choices of no, one and two parities are tried, and the best one is taken: of
+//! the fewest sources, among these one with coefficients of 1 only, among these the first. This is exact: where no
+//! source can be left out, the coefficients of two parities follow from two symbols that are not used, so pairs of such
+//! symbols are all that has to be tried. Only if there is no such recipe, Gaussian elimination over all parities finds
+//! out whether more than two of them give one; this case is not critical for latency, so the first solution is taken.
 
 use super::{
     gf256::{div, mul, pow2},
@@ -27,18 +26,18 @@ use super::{
 };
 use std::ops::Deref;
 
-/// Most data symbols of a column.
+/// Maximum number of data symbols of a column.
 pub const MAX_DATA: usize = 32;
 
-/// Most stored symbols of a column: one for each bit of `present`.
+/// Maximum number of stored symbols of a column: one for each bit of `present`.
 pub const MAX_STORED: usize = u128::BITS as usize;
 
-/// A sum of data symbols.
+/// A sum of data symbols, with coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sum {
     /// A bit for each data symbol that is in it.
     symbols: u32,
-    /// Data symbol `i` is in it `2^(power * i)` times.
+    /// The coefficient of data symbol `i` is `2^(power * i)`: `power` is 0 for data and P, 1 for Q.
     power: u8,
 }
 
@@ -58,7 +57,7 @@ impl Sum {
         Sum { symbols: first(covers), power: 1 }
     }
 
-    /// Parity number `which` of the first `covers` data symbols: P or Q.
+    /// Parity `which` of the first `covers` data symbols: P for 0, otherwise Q.
     pub const fn parity(which: usize, covers: usize) -> Sum {
         if which == 0 { Sum::p(covers) } else { Sum::q(covers) }
     }
@@ -81,12 +80,12 @@ const fn first(count: usize) -> u32 {
     ((1_u64 << count) - 1) as u32
 }
 
-/// A part of a [`Recipe`].
+/// A term of a [`Recipe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecipeTerm {
-    /// The stored symbol: its place in the list.
+    /// Index of the stored symbol in the list.
     pub stored: u8,
-    /// How many times; never 0.
+    /// Its coefficient; never 0.
     pub coefficient: u8,
 }
 
@@ -97,7 +96,7 @@ pub struct Recipe {
     count: usize,
 }
 
-/// Sources of a recipe are linearly independent; those of a check have one dependency.
+/// Maximum number of sources: those of a recipe are linearly independent, and a check has one more.
 const MAX_SOURCES: usize = MAX_DATA + 1;
 
 impl Recipe {
@@ -149,18 +148,18 @@ impl Recipe {
     }
 }
 
-/// Finds how `wanted` is computed from the symbols of `stored` that are `present`, a bit each; `None` if they do not
-/// determine it. Allocates nothing.
+/// Finds the best recipe for `wanted` from the present symbols of `stored` (bit `i` of `present` for `stored[i]`);
+/// `None` if these do not determine it. Allocates no memory.
 pub fn solve(present: u128, stored: &[Sum], wanted: Sum) -> Option<Recipe> {
     let column = SymbolColumn::new(present, stored, wanted);
     column.few_parities().or_else(|| column.many_parities())
 }
 
-/// Recipes for zeros: all equations that hold if the `present` symbols of `stored` are consistent. Each is about the
-/// last of its sources, and those before it; there are none without redundancy.
+/// Parity checks: recipes that give 0 if the `present` symbols of `stored` are consistent. Each expresses one symbol,
+/// its last source, by earlier ones; without redundancy there are none.
 ///
-/// If they do not hold because one symbol is wrong, that is the one without which the remaining checks hold; with P and
-/// Q of all data symbols there is no other such symbol.
+/// If they do not hold because one symbol is wrong, it is the symbol without which the remaining checks hold; with P
+/// and Q of all data symbols only one symbol has that property.
 pub fn checks(present: u128, stored: &[Sum]) -> impl Iterator<Item = Recipe> {
     let at = (0..stored.len().min(MAX_STORED)).filter(move |at| present >> at & 1 == 1);
     at.filter_map(move |at| {
@@ -171,18 +170,19 @@ pub fn checks(present: u128, stored: &[Sum]) -> impl Iterator<Item = Recipe> {
     })
 }
 
-/// The present symbols, and the wanted sum.
+/// Input of the decoder: the present symbols, and the wanted sum.
 struct SymbolColumn {
     wanted: Sum,
-    /// A bit for each data symbol that is present, and where in the list.
+    /// A bit for each data symbol that is present.
     known: u32,
+    /// Index in the list of each of these data symbols.
     places: [u8; MAX_DATA],
-    /// All other present symbols.
+    /// All other present symbols; `count` of them are valid.
     parities: [Parity; MAX_STORED],
     count: usize,
 }
 
-/// A stored sum, and its place in the list.
+/// A stored sum, and its index in the list.
 #[derive(Clone, Copy)]
 struct Parity {
     sum: Sum,
@@ -215,7 +215,7 @@ impl SymbolColumn {
         &self.parities[..self.count]
     }
 
-    /// The best recipe with no parity, one or two.
+    /// The best recipe with at most two parities.
     fn few_parities(&self) -> Option<Recipe> {
         let mut best = self.with(&[]);
         for a in self.parities() {
@@ -247,8 +247,8 @@ impl SymbolColumn {
         best
     }
 
-    /// Lower bound of the data sources beside parities that cover `symbols`, unless the parities cancel symbols that
-    /// are not wanted.
+    /// Lower bound of the number of data sources in addition to parities that cover `symbols`, if the parities do not
+    /// cancel each other in symbols that are not wanted.
     fn left_over(&self, symbols: u32) -> usize {
         ((symbols ^ self.wanted.symbols) & self.known).count_ones() as usize
     }
@@ -260,14 +260,15 @@ impl SymbolColumn {
         if a.power == b.power { both } else { both.min(1) }
     }
 
-    /// Candidates for a data symbol that is not used, from which a solution is computed: the first missing one of the
-    /// wanted sum and of `symbols`; if none is missing, all of `symbols`.
+    /// Data symbols that may be assumed not to be sources, from which the coefficient of a parity follows: the first
+    /// missing one of the wanted sum and of `symbols`; if none is missing, each of `symbols`.
     fn zeros(&self, symbols: u32) -> impl Iterator<Item = usize> {
         let lacking = (symbols | self.wanted.symbols) & !self.known;
         bits(if lacking == 0 { symbols } else { lacking & lacking.wrapping_neg() })
     }
 
-    /// Coefficients with which `a` and `b` together contain data symbols `i` and `j` as often as the wanted sum.
+    /// Coefficients of `a` and `b` with which their sum has the same coefficients of data symbols `i` and `j` as the
+    /// wanted sum, so that these are not needed as sources; `None` if there are none.
     fn two(&self, a: &Sum, b: &Sum, i: usize, j: usize) -> Option<(u8, u8)> {
         let at = |index| (a.coefficient(index), b.coefficient(index), self.wanted.coefficient(index));
         let ((a_i, b_i, w_i), (a_j, b_j, w_j)) = (at(i), at(j));
@@ -277,8 +278,8 @@ impl SymbolColumn {
         Some((a_times, b_times))
     }
 
-    /// The recipe that uses these parities with these coefficients, and otherwise data only; `None` if it needs data
-    /// that is not present.
+    /// The recipe with these parities and coefficients, and data symbols for the rest; `None` if one of those is not
+    /// present.
     fn with(&self, parities: &[(Parity, u8)]) -> Option<Recipe> {
         let mut recipe = Recipe::EMPTY;
         let covered = parities.iter().fold(self.wanted.symbols, |all, (parity, _)| all | parity.sum.symbols);
@@ -298,8 +299,8 @@ impl SymbolColumn {
         Some(recipe)
     }
 
-    /// Finds a recipe with any number of parities by Gaussian elimination: missing data symbols are the rows of a
-    /// matrix, parities its columns, with the wanted sum as the last one.
+    /// Finds a recipe with any number of parities by Gaussian elimination: the rows of the matrix are the missing data
+    /// symbols, the columns the parities, and the last column the wanted sum.
     fn many_parities(&self) -> Option<Recipe> {
         let covered =
             self.parities().iter().fold(self.wanted.symbols, |all, parity| all | parity.sum.symbols);
@@ -341,11 +342,12 @@ impl SymbolColumn {
     }
 }
 
-/// Whether a recipe with this number of sources could be better than the best one.
+/// Whether a recipe with `sources` sources could be better than the best one so far.
 fn is_worth_a_try(best: &Option<Recipe>, sources: usize) -> bool {
     best.as_ref().is_none_or(|best| (sources, false) < best.cost())
 }
 
+/// Replaces the best recipe so far if `recipe` is better.
 fn keep_better(best: &mut Option<Recipe>, recipe: Option<Recipe>) {
     if let Some(recipe) = recipe
         && best.as_ref().is_none_or(|best| recipe.cost() < best.cost())
@@ -417,7 +419,7 @@ mod tests {
         rank
     }
 
-    /// Oracle: whether `wanted` depends linearly on the others.
+    /// Oracle: whether `wanted` is a linear combination of the others.
     fn is_told(others: &[Vec<u8>], wanted: &[u8]) -> bool {
         rank(others.to_vec()) == rank([others, &[wanted.to_vec()]].concat())
     }
@@ -453,7 +455,7 @@ mod tests {
             (1 << self.stored.len()) - 1
         }
 
-        /// Asks for `wanted`, and checks the answer against the oracle.
+        /// Solves for `wanted`, and checks the result against the oracle.
         fn ask(&self, present: u128, wanted: Sum) -> Option<Recipe> {
             let what = || format!("{wanted:?} of {:?}, present {present:b}", self.stored);
             let recipe = solve(present, &self.stored, wanted);
@@ -576,7 +578,7 @@ mod tests {
 
     #[test]
     fn decode_recovers_data_from_partial_parities_alone() {
-        // A slot of every chunk, and no data.
+        // Only the partial parity of each chunk is present, and no data.
         for k in 2..=31 {
             for power in [Sum::p, Sum::q] {
                 let example = Example::new(k, &(1..=k).map(power).collect::<Vec<_>>(), 1);

@@ -1,4 +1,4 @@
-//! The field GF(2^8) that a second parity is computed in.
+//! The field GF(2^8), in which the second parity is computed.
 //!
 //! A byte is a polynomial over GF(2), bit `i` the coefficient of `x^i`. Sums are XOR; products are taken
 //! modulo `x^8 + x^4 + x^3 + x^2 + 1` (0x11d), for which `x`, the number 2, generates all 255 bytes but 0:
@@ -8,13 +8,13 @@
 //!
 //! These functions handle single bytes, for decisions and tables; for blocks see [`super::pq`].
 
-/// The polynomial without its `x^8`: added when a product by 2 overflows.
+/// The polynomial without its `x^8`: added when doubling overflows a byte.
 pub const POLYNOMIAL: u8 = 0x1d;
 
 /// `2 a`.
 #[inline(always)]
 pub const fn double(a: u8) -> u8 {
-    // The sign as a mask, which vectors compare and select by.
+    // The sign bit as a mask: it compiles to vector compare instructions.
     (a << 1) ^ (((a as i8) >> 7) as u8 & POLYNOMIAL)
 }
 
@@ -51,7 +51,7 @@ const POWERS: [u8; 255] = {
     powers
 };
 
-/// The exponents for which the powers of 2 are these bytes; 0 has none.
+/// Logarithms to base 2 of all bytes; 0 has none, and its entry is not used.
 const LOGARITHMS: [u8; 256] = {
     let mut logarithms = [0; 256];
     let mut i = 0;
@@ -62,17 +62,17 @@ const LOGARITHMS: [u8; 256] = {
     logarithms
 };
 
-/// The products of one byte with the 16 lower halves and the 16 upper halves of bytes. A product by any
-/// byte is the sum of one of each.
+/// Products of one byte with the 16 values of the low half and of the high half of a byte. The product with any byte is
+/// the sum of one entry of each.
 #[derive(Clone, Copy)]
 pub struct ProductTables {
-    /// Products of the values of the low half of a byte.
+    /// Products with 0x00 to 0x0f.
     pub low: [u8; 16],
-    /// Products of the values of the high half.
+    /// Products with 0x00 to 0xf0, in steps of 0x10.
     pub high: [u8; 16],
 }
 
-/// The [`ProductTables`] of every byte.
+/// [`ProductTables`] by byte.
 pub static HALVES: [ProductTables; 256] = {
     let mut halves = [ProductTables { low: [0; 16], high: [0; 16] }; 256];
     let mut c = 0;

@@ -1,8 +1,8 @@
 //! Arithmetic on blocks, independent of their layout.
 //!
-//! A *column* is the set of blocks at one offset of all chunks of a stripe: *data symbols*, and sums of them that are
-//! stored as parity. [`xor`] and [`pq`] compute the sums, over [`gf256`] where there are two parities; [`decode`] finds
-//! the stored symbols from which a missing one is computed.
+//! A *column* is the set of blocks at the same offset of all chunks of a stripe. Its *symbols* are data blocks, and
+//! sums of them that are stored as parity. [`xor`] and [`pq`] compute the sums, over [`gf256`] where there are two
+//! parities; [`decode`] finds the stored symbols from which a missing one is computed.
 
 pub mod decode;
 pub mod gf256;
@@ -12,5 +12,5 @@ pub mod xor;
 use pulp::Arch;
 use std::sync::LazyLock;
 
-/// Vector instructions of the processor.
+/// Vector instruction set of the processor, detected at first use.
 static ARCH: LazyLock<Arch> = LazyLock::new(Arch::new);

@@ -1,10 +1,10 @@
-//! Two parities over blocks: P, the XOR of the data, and Q, in which source `i` counts `2^i` times, over
+//! RAID-6 parities over blocks: P, the XOR of the sources, and Q, the sum of `2^i` times source `i` over
 //! [`super::gf256`].
 //!
-//! Whole stripes need no multiplication: Q is `s0 + 2 (s1 + 2 (s2 + ...))`, so one pass from the last source
-//! down doubles a sum that stays in registers. Where a source comes alone, or a coefficient is any byte, a
-//! product is the sum of two entries of a table of 16 each ([`ProductTables`]), which AVX2 looks up for 32 bytes at
-//! a time. Other processors add up the products of the bits, in plain loops: slower, and the same.
+//! Whole stripes need no general multiplication: Q is `s0 + 2 (s1 + 2 (s2 + ...))` (Horner), so one pass from the last
+//! source down doubles a sum that stays in registers. For single sources and arbitrary coefficients, a product is the
+//! sum of one entry each of two tables of 16 ([`ProductTables`]), which AVX2 looks up for 32 bytes at a time. Other
+//! processors add up the products with single bits in plain loops, which is slower.
 //!
 //! As in [`super::xor`], all slices of a call must have the same length, a multiple of 256 bytes.
 
@@ -19,7 +19,7 @@ use std::{ops::Deref, slice::Iter};
 #[cfg(target_arch = "x86_64")]
 use pulp::{cast, x86::V3};
 
-/// Most sources of [`pq_all`].
+/// Maximum number of sources of [`pq_all`].
 pub const MAX_SOURCES: usize = 32;
 
 /// `p` = XOR of all `sources`, `q` = sum of `2^i` times source `i`.
@@ -37,10 +37,11 @@ pub fn pq_all(p: &mut [u8], q: &mut [u8], sources: &[impl Deref<Target = [u8]>])
     ARCH.dispatch(PqSum { p, q, last, others });
 }
 
-/// Bytes of both sums that stay in registers while all sources are added.
+/// Bytes of each sum that stay in registers while all sources are added.
 const SUM: usize = 128;
 
-/// A structure, since a closure of this size would be compiled but once, for no vectors.
+/// Arguments of the loop of [`pq_all`]. It is not a closure: one of this size is not inlined into the vectorized
+/// variants, but compiled once, without vector instructions.
 struct PqSum<'a> {
     p: &'a mut [u8],
     q: &'a mut [u8],
@@ -68,7 +69,7 @@ impl NullaryFnOnce for PqSum<'_> {
     }
 }
 
-/// `p ^= a; q ^= 2^index a`: both parities with one source more.
+/// `p ^= a; q ^= 2^index a`: adds one source to both parities.
 pub fn pq_assign(p: &mut [u8], q: &mut [u8], index: usize, a: &[u8]) {
     assert!(p.len() == a.len() && q.len() == a.len());
     let targets = p.chunks_mut(SEGMENT).zip(q.chunks_mut(SEGMENT));
@@ -78,7 +79,7 @@ pub fn pq_assign(p: &mut [u8], q: &mut [u8], index: usize, a: &[u8]) {
     }
 }
 
-/// [`pq_assign`] with copies of both, for parities that are kept and written out.
+/// [`pq_assign`], with copies of both results: for running parities that are also written out.
 pub fn pq_assign_and_copy(
     (p, q): (&mut [u8], &mut [u8]),
     index: usize,
@@ -95,8 +96,8 @@ pub fn pq_assign_and_copy(
     }
 }
 
-/// Bytes that several passes go over before the next ones: they stay in the nearest cache. One pass with
-/// everything in it is slower.
+/// Bytes that all passes process before they continue, so that these stay in the first-level cache. A single combined
+/// pass is slower.
 pub const SEGMENT: usize = 4096;
 
 /// `target = c a`.
@@ -144,7 +145,7 @@ pub fn mul_add_and_copy(running: &mut [u8], c: u8, a: &[u8], copy: &mut [u8]) {
     )
 }
 
-/// Bytes that are multiplied at a time: a register of AVX2.
+/// Bytes that are multiplied at a time: an AVX2 register.
 const PIECE: usize = 32;
 type PqLane = [u8; PIECE];
 
@@ -152,7 +153,7 @@ fn pieces_mut(bytes: &mut [u8]) -> impl Iterator<Item = &mut PqLane> {
     bytes.as_chunks_mut().0.iter_mut()
 }
 
-/// Calls `store` for every piece of `source`, with its target and its product by `c`.
+/// Calls `store` with the target of each piece of `source`, and the product of the piece with `c`.
 #[inline(always)]
 fn products<T>(c: u8, source: &[u8], targets: impl Iterator<Item = T>, store: impl FnMut(T, &PqLane)) {
     let halves = &HALVES[c as usize];
@@ -164,6 +165,7 @@ fn products<T>(c: u8, source: &[u8], targets: impl Iterator<Item = T>, store: im
     }
 }
 
+/// Multiplication by table look-up with AVX2.
 #[cfg(target_arch = "x86_64")]
 struct ByTable<'a, I, F> {
     simd: V3,
@@ -193,6 +195,7 @@ impl<I: Iterator, F: FnMut(I::Item, &PqLane)> NullaryFnOnce for ByTable<'_, I, F
     }
 }
 
+/// Multiplication without AVX2: adds the products with the bits that are set.
 fn by_bits<T>(
     arch: Arch,
     ProductTables { low, high }: &ProductTables,
@@ -200,7 +203,7 @@ fn by_bits<T>(
     targets: impl Iterator<Item = T>,
     mut store: impl FnMut(T, &PqLane),
 ) {
-    // Of 2^7 down to 2^0.
+    // Products of `c` with 2^7 down to 2^0.
     let bits = [high[8], high[4], high[2], high[1], low[8], low[4], low[2], low[1]];
     arch.dispatch(
         #[inline(always)]
@@ -209,7 +212,7 @@ fn by_bits<T>(
                 let mut product = [0; PIECE];
                 for i in 0..PIECE {
                     for (shift, c) in bits.iter().enumerate() {
-                        // The sign as a mask.
+                        // The sign bit as a mask.
                         product[i] ^= ((piece[i] << shift) as i8 >> 7) as u8 & c;
                     }
                 }
@@ -285,7 +288,7 @@ mod tests {
         }
     }
 
-    /// On this processor and on one without its vectors.
+    /// With the vector instructions of this processor, and without.
     #[test]
     fn pq_products_by_any_byte_agree_with_oracle() {
         for c in 0..=255 {

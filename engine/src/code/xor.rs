@@ -35,7 +35,7 @@ pub fn xor_assign(target: &mut [u8], a: &[u8]) {
     )
 }
 
-/// `running ^= a; copy = running`: one pass for a parity that is kept and written out.
+/// `running ^= a; copy = running`, in one pass: for a running parity that is also written out.
 pub fn xor_assign_and_copy(running: &mut [u8], a: &[u8], copy: &mut [u8]) {
     ARCH.dispatch(
         #[inline(always)]
@@ -91,7 +91,7 @@ pub fn xor_all(target: &mut [u8], sources: &[impl Deref<Target = [u8]>]) {
     }
 }
 
-/// Bytes that a loop handles at a time: enough registers to be unrolled.
+/// Bytes of a loop iteration, which is unrolled over several registers.
 const PIECE: usize = 256;
 
 #[inline(always)]

@@ -1,18 +1,20 @@
-//! Places: where a logical block is stored on the device.
+//! Addresses (*places*) of logical blocks on the device.
 //!
-//! Logical blocks are stored as a *piece*: a number of *grains* of 64 bytes, one after the other in a group. A piece is
-//! of a *unit* of blocks that were compressed together, all of which have its place, or of one block. A place has its
-//! first grain, the number of its grains, and its unit. A piece of a single block that begins with a block of the
-//! device and is as long is *whole*, and its place is just the number of that block.
+//! Logical blocks are stored in *pieces* of one or more *grains* of 64 bytes, which lie one behind the other in a
+//! group. A piece holds one *unit*: a single block, or 2 to 16 blocks that were compressed together. All blocks of a
+//! unit have the same place in the map: that of the piece, which consists of its first grain, its number of grains, and
+//! its unit. A *whole* piece is a single uncompressed block that fills exactly one block of the device; its place is
+//! the number of that block.
 
 use crate::buf::BLOCK;
 
-/// Bytes of a grain, and grains of a block.
+/// Bytes of a grain, the granularity of pieces.
 pub const GRAIN: usize = 64;
+/// Grains of a block: 64.
 pub const GRAINS: u32 = (BLOCK / GRAIN) as u32;
 
-/// Number of blocks that are compressed together: 1, 2, 4, 8 or 16, as the power of two. A unit begins at a multiple of
-/// that number.
+/// Number of logical blocks that are compressed together: 1, 2, 4, 8 or 16, stored as the exponent of two. A unit
+/// begins at a multiple of its number of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unit(u8);
 
@@ -42,38 +44,38 @@ impl Unit {
         1 << self.0
     }
 
-    /// Its number on the device.
+    /// Its encoding on the device: the exponent of two, 0 to 4.
     pub(super) fn number(self) -> u8 {
         self.0
     }
 
-    /// The unit with this number, if there is one.
+    /// Decodes [`Unit::number`]; `None` above 4.
     pub(super) fn of_number(number: u8) -> Option<Unit> {
         (number <= Unit::MOST.0).then_some(Unit(number))
     }
 
-    /// The largest unit, no larger than this, that begins with the block at `at` and has no more blocks than `most`.
+    /// The largest unit, at most `self`, that may begin at logical block `at` and has at most `most` blocks.
     pub(super) fn at(self, at: u64, most: u64) -> Unit {
         let fits = |unit: &Unit| at.is_multiple_of(unit.blocks().into()) && unit.blocks() as u64 <= most;
         Unit::all().rev().find(|unit| *unit <= self && fits(unit)).unwrap_or_default()
     }
 
-    /// The first block of the unit that has the block at `at`.
+    /// First logical block of the unit that contains the block at `at`.
     pub(super) fn first(self, at: u64) -> u64 {
         at - at % self.blocks() as u64
     }
 
-    /// A bit for each of its blocks.
+    /// Bit mask with a bit set for each block of the unit.
     pub(super) fn mask(self) -> u16 {
         u16::MAX >> (16 - self.blocks())
     }
 
-    /// The lengths of its pieces are multiples of this number of grains.
+    /// Granularity of the lengths of its pieces, in grains: 1 to 8.
     pub(super) fn step(self) -> u32 {
         self.blocks().div_ceil(2)
     }
 
-    /// Most grains of a compressed piece: it saves an eighth.
+    /// Maximum length of a compressed piece in grains: seven eighths of the unit.
     pub(super) fn most_grains(self) -> u32 {
         GRAINS / 8 * 7 * self.blocks()
     }
@@ -85,9 +87,10 @@ impl Unit {
     }
 }
 
-/// Place of a piece; 0 for none. Bits 0 to 31 are the number of the block on the device that it begins in, counted zone
-/// by zone without the blocks above capacities; bits 32 to 37 the grain of that block; bits 38 to 40 the number of its
-/// unit; bits 41 to 47 how many steps it is shorter than the unit.
+/// Place of a piece, in 48 bits; 0 for none (block 0 is in the head). Bits 0 to 31 are the number of the block on the
+/// device that it begins in, counted zone by zone without the blocks above capacities; bits 32 to 37 the grain of that
+/// block; bits 38 to 40 the number of its unit; bits 41 to 47 how much shorter than the unit it is, in units of
+/// [`Unit::step`].
 pub type Address = u64;
 
 /// The place of a piece of `grains` grains that begins at grain `from` of a block.
@@ -101,22 +104,22 @@ pub fn place(block: u32, from: u32, (unit, grains): (Unit, u32)) -> Address {
     block as u64 | (from as u64 | (unit.0 as u64) << 6 | (shorter as u64) << 9) << 32
 }
 
-/// The place with this block and this [`shape`].
+/// The place with this block and this shape: the inverse of [`block`] and [`shape`].
 pub fn shaped(block: u32, shape: u16) -> Address {
     block as u64 | (shape as u64) << 32
 }
 
-/// The bits of a place besides the block: 0 if it is whole.
+/// The upper 16 bits of a place (first grain, unit and length): 0 for a whole piece.
 pub fn shape(place: Address) -> u16 {
     (place >> 32) as u16
 }
 
-/// The block that the piece begins in.
+/// Number of the device block in which the piece begins.
 pub fn block(place: Address) -> u32 {
     place as u32
 }
 
-/// The grain of that block that the piece begins with.
+/// First grain of the piece within that block, 0 to 63.
 pub fn from(place: Address) -> u32 {
     (place >> 32) as u32 & 0x3f
 }
@@ -126,7 +129,7 @@ pub fn unit(place: Address) -> Unit {
     Unit((place >> 38) as u8 & 7).min(Unit::MOST)
 }
 
-/// Number of grains of the piece.
+/// Length of the piece in grains.
 pub fn grains(place: Address) -> u32 {
     let unit = unit(place);
     (GRAINS * unit.blocks()).saturating_sub(((place >> 41) as u32 & 0x7f) * unit.step())
@@ -143,20 +146,20 @@ pub fn is_sane(place: Address) -> bool {
     unit.is_sane(grains) && place == self::place(block(place), from(place), (unit, grains))
 }
 
-/// Number of blocks of the device that the piece lies in.
+/// Number of device blocks that the piece touches.
 pub fn blocks(place: Address) -> u32 {
     (from(place) + grains(place)).div_ceil(GRAINS)
 }
 
-/// Grains that a piece of `grains` grains counts for if `live` of its blocks are still mapped: its length with its
-/// share of the header of its group, or at most as much as these blocks by themselves. Headers of groups of whole
-/// blocks are counted by the most groups that there can be ([`super::space`]); of shorter pieces there may be so many
-/// in few blocks that their header counts.
+/// Grains of room that a piece of `grains` grains counts for if `live` of its blocks are still mapped: its length and
+/// one grain more, but at most 64 for each of these blocks. The additional grain is for the header: short pieces fill
+/// up a group with entries before its data does, so that there are more headers for the same data. The headers of
+/// groups of whole blocks are part of the layout ([`super::space::Plan`]).
 pub fn charge(grains: u32, live: u32) -> u32 {
     (grains + 1).min(GRAINS * live)
 }
 
-/// Grains that the piece at a place counts for more with `live` of its blocks mapped than with one less.
+/// Difference in grains between the charges of the piece at `place` with `live` and with `live - 1` mapped blocks.
 pub fn share(place: Address, live: u32) -> u32 {
     let grains = grains(place);
     charge(grains, live) - charge(grains, live.saturating_sub(1))

@@ -19,18 +19,20 @@ impl VolumeCore {
         loop {
             let before = self.moment();
             let result = self.compare().await;
-            // Garbage collection may run on its own.
+            // Repeated if garbage collection or a checkpoint has changed something meanwhile.
             if self.moment() == before {
                 return result;
             }
         }
     }
 
+    /// Next entry number and generation: both are unchanged if nothing has changed.
     fn moment(&self) -> (u64, u64) {
         let state = self.state.borrow();
         (state.next_number, state.generation)
     }
 
+    /// Counts the live grains of each zone from the map, and compares them with the recorded counts.
     async fn compare(&self) -> Result<(), String> {
         let zones = self.identity.zones as usize;
         let (mut live, mut mapped) = (vec![0; zones], 0);
@@ -46,7 +48,7 @@ impl VolumeCore {
             for block in block..end {
                 let place = state.map.get(block).unwrap_or(0);
                 if place != 0 {
-                    // One block of a unit after the other.
+                    // The charge of a unit is the sum of the shares of its blocks, counted in order.
                     let bit = block - unit(place).first(block);
                     let others = state.there(block, place) as u32 & ((1 << bit) - 1);
                     live[state.space.locate(place).0 as usize] += share(place, others.count_ones() + 1);

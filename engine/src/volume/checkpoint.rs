@@ -1,4 +1,4 @@
-//! Checkpoints: write the map and a root, and free zones.
+//! Checkpoints: write changed pages of the map and a root, then reset dead zones.
 //!
 //! The order makes them correct (docs/VOLUME.md, 'The checkpoint'): cut; pages and directory; all groups before the cut
 //! have landed; flush; root; resets last.
@@ -9,7 +9,7 @@ use crate::{
     runtime::{COPY, give_way, work},
     volume::{
         address::{self, Address},
-        core::{MOST_LOADS, Need, VolumeCore, VolumeState, leave},
+        core::{MOST_LOADS, Need, VolumeCore, VolumeState, deactivate_zone},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
         recover::are_sane,
         space::{HEAD_ZONES, ZonePurpose},
@@ -22,13 +22,13 @@ use std::{collections::VecDeque, rc::Rc};
 /// Pages of the directory that are examined before other tasks get a turn.
 const PAGES_LOOKED_AT: usize = 4096;
 
-/// Slots of the map whose changed pages get places before other tasks get a turn.
+/// Slots of the map that are examined for changed pages before other tasks get a turn.
 const SLOTS_LAID: usize = 1024;
 
-/// Writes of the map in flight.
+/// Maximum number of writes of the map in flight.
 const MOST_WRITES: usize = 4;
 
-/// A page, or a block of the directory, and its new place.
+/// A page of the map, or a block of its directory, with its place in the checkpoint.
 struct PlacedPage {
     place: Address,
     kind: Kind,
@@ -38,7 +38,9 @@ struct PlacedPage {
 /// The state of the volume at one moment, and the writes that have to complete before it is valid.
 struct Cut {
     root: Root,
+    /// Pages and directory blocks to write, in the order of their places.
     laid: Vec<PlacedPage>,
+    /// The last group of each stream before the cut.
     tickets: [Ticket; 3],
     /// Zones to free once the root is durable.
     dead: Vec<u32>,
@@ -58,7 +60,8 @@ impl VolumeCore {
             state.thaws = true;
             begun
         };
-        // In this root a zone that could not be freed may be begun anew: the next root says that it is lost.
+        // By its root a zone that could not be reset is dead, and might be in use again: another root records that it
+        // is lost.
         while self.write_checkpoint().await? {}
         self.state.borrow_mut().done = begun;
         self.ended.open();
@@ -85,7 +88,8 @@ impl VolumeCore {
         self.release(&cut.dead).await
     }
 
-    /// Marks the live pages and directory blocks in some map zones as changed, so that the checkpoint moves them.
+    /// Garbage collection of map zones: marks the live pages and directory blocks in some of them as changed, so that
+    /// the checkpoint moves them.
     async fn sweep(&self) -> Result<(), DeviceError> {
         let zones = self.state.borrow().space.to_sweep();
         if zones.is_empty() {
@@ -109,7 +113,7 @@ impl VolumeCore {
         for some in pages.chunks(MOST_LOADS) {
             self.fetch(some.iter().copied(), Need::Pressing).await;
             for page in some {
-                // An unreadable page stays where it is.
+                // An unreadable page stays at its place.
                 match self.hold(*page, Need::Pressing).await {
                     Ok(()) => self.state.borrow_mut().map.touch(*page),
                     Err(_) => self.check()?,
@@ -124,8 +128,9 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Gives changed pages places in slices, before the cut: the cut is one stretch, and has only those pages left that
-    /// change meanwhile. A changed page stays in memory until the cut has frozen it, so it is not read at its new place.
+    /// Assigns places to changed pages before the cut, in slices between which other tasks run: the cut, which is one
+    /// stretch, then has to handle only the pages that change meanwhile. A page with a new place is changed, and so is
+    /// kept in memory until it is written there.
     async fn lay_ahead(&self) -> Result<Vec<PlacedPage>, DeviceError> {
         let (mut laid, mut from) = (Vec::new(), 0);
         loop {
@@ -141,14 +146,15 @@ impl VolumeCore {
         }
     }
 
-    /// Fails the volume: there is no map zone left, which the map's share prevents.
+    /// Stops all writing for lack of a map zone, which cannot happen: [`super::space::Plan::map_share`] zones are set
+    /// aside.
     fn no_map_zone(&self) -> DeviceError {
         let error = DeviceError::from(Status::CapacityExceeded);
         self.fail(error);
         error
     }
 
-    /// Takes the cut, in one synchronous stretch. Some pages have been `laid` before.
+    /// Takes the cut, in one synchronous stretch. The pages in `laid` have been given their places before.
     fn cut(&self, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError> {
         let tickets = self.close_all();
         let mut state = self.state.borrow_mut();
@@ -163,7 +169,7 @@ impl VolumeCore {
         let mut zones: Vec<_> = state.space.records().collect();
         let open = |zone: u32| state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone));
         for (zone, record) in (0..).zip(&mut zones) {
-            // Its last group is in flight, and lands before the root is written.
+            // No stream has it open: its last group is in flight, and lands before the root is written.
             if record.state == ZoneUse::Data && !open(zone) {
                 record.state = ZoneUse::ClosedData;
             }
@@ -199,7 +205,7 @@ impl VolumeCore {
         Ok(Cut { root, laid, tickets, dead })
     }
 
-    /// Writes pages and directory to the places of the cut.
+    /// Writes pages and directory blocks to their places.
     async fn write_map(&self, cut: &Cut) -> Result<(), DeviceError> {
         let most = self.device.geometry().max_transfer_blocks as usize;
         let mut flights: VecDeque<Completion> = VecDeque::new();
@@ -208,7 +214,8 @@ impl VolumeCore {
         let mut zone = rest.first().map(zone_of);
         while let Some(first) = rest.first() {
             if Some(zone_of(first)) != zone {
-                // A zone is begun when the one before it is durable.
+                // A zone is begun only when the previous one is durable, so that a power cut leaves one zone partly
+                // written.
                 while let Some(flight) = flights.pop_front() {
                     self.wrote(flight).await?;
                 }
@@ -231,13 +238,15 @@ impl VolumeCore {
         Ok(())
     }
 
+    /// Waits for a write of the map; a failure stops all writing.
     async fn wrote(&self, flight: Completion) -> Result<(), DeviceError> {
         let mut done = flight.await;
         self.state.borrow_mut().pool.give(std::mem::take(&mut done.data));
         self.must(done).map(drop)
     }
 
-    /// Submits a write of pages and directory blocks as of the cut, while other tasks go on changing the map.
+    /// Submits a write of consecutive pages and directory blocks with their content at the cut; other tasks may change
+    /// the map meanwhile.
     async fn write_pages(&self, laid: &[PlacedPage], generation: u64) -> Completion {
         let mut bytes = self.state.borrow_mut().pool.take(laid.len() as u64);
         for (at, PlacedPage { kind, index, .. }) in (0..).zip(laid) {
@@ -248,7 +257,7 @@ impl VolumeCore {
             let (volume, kind, index) = (self.mark, *kind, *index);
             match kind {
                 Kind::Page => put_addresses(block, state.map.frozen(index)),
-                // Only cuts give places to pages, and the next cut waits for this checkpoint.
+                // The directory changes only when pages get places, which the next checkpoint does.
                 _ => {
                     let pages = &state.map.directory()[index as usize * FANOUT as usize..];
                     put_addresses(block, pages.iter().copied());
@@ -297,7 +306,7 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// Resets zones to which no pointer is left in a durable root; returns whether one was lost.
+    /// Resets zones in which nothing is live in the durable root, when no read uses them; returns whether one was lost.
     async fn release(&self, zones: &[u32]) -> Result<bool, DeviceError> {
         let mut lost = false;
         for zone in zones {
@@ -309,12 +318,12 @@ impl VolumeCore {
             let command = Command::Reset { zones: Zones::One(ZoneIndex(*zone)) };
             let result = self.device.submit(command).await.result;
             if result.is_err() {
-                leave(&*self.device, ZoneIndex(*zone)).await;
+                deactivate_zone(&*self.device, ZoneIndex(*zone)).await;
             }
             let mut state = self.state.borrow_mut();
             match result {
                 Ok(()) => state.space.release(*zone),
-                // Nothing depends on it any more: the volume does without the zone.
+                // It holds nothing that is needed, so the volume continues without it.
                 Err(DeviceError::Status(_)) => {
                     state.space.lose(*zone);
                     lost = true;
@@ -333,8 +342,8 @@ impl VolumeCore {
 }
 
 impl VolumeState {
-    /// Gives every changed page without a place, and then every changed block of the directory, a place in map zones.
-    /// `None` if no zone is left, which the map's share prevents.
+    /// Freezes the map, and assigns places in map zones to all changed pages that have none yet, then to the changed
+    /// blocks of the directory. `None` if no zone is left.
     fn lay_map(&mut self, laid: &mut Vec<PlacedPage>) -> Option<()> {
         let pages = self.map.freeze();
         self.lay_pages(pages, laid)?;
@@ -347,7 +356,7 @@ impl VolumeState {
         Some(())
     }
 
-    /// Gives changed pages places in map zones. `None` if there are no zones left.
+    /// Assigns places in map zones to pages. `None` if no zone is left.
     fn lay_pages(&mut self, pages: Vec<u32>, laid: &mut Vec<PlacedPage>) -> Option<()> {
         for page in pages {
             let place = self.map_place()?;
@@ -359,7 +368,7 @@ impl VolumeState {
         Some(())
     }
 
-    /// Takes the next place in map zones.
+    /// Takes the next block of the open map zone, or of a new one. `None` if no zone is left.
     fn map_place(&mut self) -> Option<Address> {
         let (zone, offset) = match self.map_open {
             Some(open) => open,
@@ -374,7 +383,7 @@ impl VolumeState {
     }
 }
 
-/// Writes the requested checkpoints, until the device fails.
+/// Task that writes the requested checkpoints, until writing fails.
 pub async fn keep(core: Rc<VolumeCore>) {
     loop {
         let wanted = {

@@ -1,9 +1,9 @@
-//! Group commit: the task of a stream that waits for its groups.
+//! Group commit: the task of a stream waits for groups in flight, completes them, and begins the next zone.
 
 use crate::volume::{core::VolumeCore, stream::Stream};
 use std::rc::Rc;
 
-/// Waits for the groups of a stream and begins its zones, until the device fails.
+/// Task of the stream with this index; runs until writing fails.
 pub async fn serve(core: Rc<VolumeCore>, index: usize) {
     let moved = core.moved_stream();
     loop {
@@ -16,7 +16,7 @@ pub async fn serve(core: Rc<VolumeCore>, index: usize) {
             let capacity = core.capacity();
             let full = core.with_stream(index, |stream, common| {
                 let full = stream.land(done, capacity, common);
-                // No request waits for single blocks that are moved.
+                // Groups of moved blocks are closed when they are full: no request waits for one.
                 if index != moved {
                     stream.launch(index, capacity, common);
                 }

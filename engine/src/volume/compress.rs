@@ -1,4 +1,4 @@
-//! Compression of the blocks of a write into pieces: here, or by the workers.
+//! Compression of the blocks of a write into pieces: in the task of the write, or by the workers.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -10,23 +10,23 @@ use crate::{
 };
 use std::{collections::VecDeque, ops::Range};
 
-/// End of the part of a write that begins with block `from` of it, if the write begins with the logical block `at`: no
-/// unit is in two parts.
+/// End of the part that begins at block `from` of a write to the logical block `at`. A part has 16 blocks at most, and
+/// ends at a multiple of 16 logical blocks, so that no unit is in two parts.
 pub fn part_end(at: u64, from: u64, data: &Buf) -> u64 {
     let part = Unit::MOST.blocks() as u64;
     data.blocks().min(Unit::MOST.first(at + from) + part - at)
 }
 
-/// The parts of a write that are packed.
+/// Parts of a write that were offered to the workers.
 #[derive(Default)]
 pub struct WriteParts {
-    /// End of the parts that were offered to the workers.
+    /// End of the parts that were offered, in blocks of the write.
     offered: u64,
-    /// The next of them; `None` for a part that is packed here.
+    /// Jobs of these parts, the next one first; `None` for a part that is packed in the task of the write.
     taken: VecDeque<Option<PendingJob>>,
 }
 
-/// Counts a write in progress.
+/// Guard that counts a write in progress.
 pub struct WriteCount<'c>(&'c VolumeCore);
 
 impl<'c> WriteCount<'c> {
@@ -43,19 +43,20 @@ impl Drop for WriteCount<'_> {
 }
 
 impl VolumeCore {
-    /// Whether the next `blocks` blocks of a write are stored uncompressed.
+    /// Whether the next `blocks` blocks of a write are stored uncompressed without a try; then they count as untried.
     pub fn passes(&self, blocks: u64, parts: &WriteParts) -> bool {
         parts.taken.is_empty() && self.state.borrow_mut().patience.passes(blocks)
     }
 
-    /// Packs a part of a write. Later parts are offered to the workers before, and the part itself if other writes are
-    /// in progress, which continue meanwhile: unless few blocks are tried, which takes no time.
+    /// Packs a part of a write. All later parts are offered to the workers first, and this part too if other writes are
+    /// in progress, which can continue meanwhile. Nothing is offered while few units are tried, since that takes little
+    /// time.
     pub async fn pack(
         &self,
         at: u64,
         data: &Buf,
         part: Range<u64>,
-        how: Encoding,
+        encoding: Encoding,
         parts: &mut WriteParts,
     ) -> PackedPieces {
         let blocks = |part: Range<u64>| {
@@ -72,7 +73,7 @@ impl VolumeCore {
             }
             while parts.offered < data.blocks() {
                 let end = part_end(at, parts.offered, data);
-                let taken = self.offer(&**workers, blocks(parts.offered..end), how);
+                let taken = self.offer(&**workers, blocks(parts.offered..end), encoding);
                 if taken.is_none() && parts.offered > part.start {
                     break;
                 }
@@ -88,16 +89,16 @@ impl VolumeCore {
         }
         let mut state = self.state.borrow_mut();
         let VolumeState { encoder, patience, .. } = &mut *state;
-        encoder.get_or_insert_default().pack(blocks(part), how, patience)
+        encoder.get_or_insert_default().pack(blocks(part), encoding, patience)
     }
 
-    /// Offers blocks to the workers.
+    /// Offers blocks to the workers; `None` if they are busy.
     fn offer(
         &self,
         workers: &dyn CompressionWorkers,
         blocks: (u64, &[u8]),
-        how: Encoding,
+        encoding: Encoding,
     ) -> Option<PendingJob> {
-        workers.take(CompressionJob::new(blocks, how, self.state.borrow().patience)).ok()
+        workers.take(CompressionJob::new(blocks, encoding, self.state.borrow().patience)).ok()
     }
 }

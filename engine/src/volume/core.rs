@@ -1,4 +1,4 @@
-//! State of a running volume, shared by its requests and background tasks.
+//! State of a running volume, shared by its requests and background tasks, and access to pages of the map.
 //!
 //! All state is in one [`VolumeState`], which changes in synchronous stretches only; after every wait it has to be read
 //! again. A task waits at a [`Gate`], which is opened when the condition may have become true.
@@ -28,12 +28,13 @@ use std::{
     rc::Rc,
 };
 
-/// Pages of the map that are read at a time.
+/// Maximum number of pages of the map that are read at a time.
 pub const MOST_LOADS: usize = 64;
 
 /// Zones' worth of blocks that may be written between two checkpoints: limits the blocks that a start has to read.
 const MOST_BEHIND_CUT: u64 = 4;
 
+/// A running volume: its device, its state, and the gates at which its tasks wait.
 pub struct VolumeCore {
     pub device: Rc<dyn ZonedDevice>,
     pub identity: VolumeIdentity,
@@ -46,25 +47,28 @@ pub struct VolumeCore {
     /// Compression workers; without them each write is compressed in its own task.
     pub workers: RefCell<Option<Rc<dyn CompressionWorkers>>>,
     pub decoder: RefCell<PieceDecoder>,
-    /// Blocks that failed their checksum and were right when the device read them in another way.
+    /// Number of blocks that failed their checksum and were then reconstructed by the device ([`ZonedDevice::reread`]).
     pub reread: Cell<u64>,
-    /// Writes in progress.
+    /// Number of writes in progress.
     pub writers: Cell<u32>,
-    /// Something has been written or discarded since the start.
+    /// Whether something was written or discarded since the start: the background tasks change nothing before.
     pub is_used: Cell<bool>,
-    /// Opened when groups of each stream have been closed, and when they have landed.
+    /// By stream: opened when a group has been closed.
     closed: [Gate; 3],
+    /// By stream: opened when a group has landed.
     landed: [Gate; 3],
-    /// Opened when zones or credit may have become free.
+    /// Opened when zones may have become free, or writers have been given credit.
     pub room: Gate,
     /// Opened when a page has been read, or the budget has room again.
     pub pages: Gate,
-    /// Opened when a checkpoint is requested, and when one has ended.
+    /// Opened when a checkpoint is requested.
     pub wanted: Gate,
+    /// Opened when a checkpoint has ended.
     pub ended: Gate,
     flushing: CombinedOperation,
-    /// Opened when there may be room for refused writes; and the number of writes that wait for it.
+    /// Opened when refused writes may have room, or are to be retried.
     pub freed: Gate,
+    /// Number of refused writes that wait for room.
     pub waiting: Cell<u64>,
     /// Opened when garbage collection may have work: few zones are free, or a zone may yield more than before.
     pub few: Gate,
@@ -72,45 +76,54 @@ pub struct VolumeCore {
     pub unread: Gate,
 }
 
+/// Mutable state of a running volume.
 pub struct VolumeState {
     pub map: PagedMap,
     pub space: Space,
     pub streams: [Stream; 3],
-    /// Zone and offset of the next map page.
+    /// Zone and offset at which the next map page is written; `None` if no map zone is open.
     pub map_open: Option<(u32, u32)>,
-    /// Places of the blocks of the directory, and those that the next checkpoint has to write.
+    /// Places of the blocks of the directory; 0 for blocks that were never written.
     pub directory: Vec<Address>,
+    /// Blocks of the directory that the next checkpoint has to write.
     pub directory_changed: BTreeSet<u32>,
-    /// Zone of the newest root, and offset of the next one.
+    /// Head zone of the newest root, and offset in it of the next one.
     pub head: (u32, u32),
+    /// Number of the last cut.
     pub generation: u64,
+    /// Number of the next entry.
     pub next_number: u64,
     pub lifespan: Lifespan,
-    /// Codec of new data, and most blocks that are compressed together.
+    /// Codec of new data.
     pub codec: Option<Codec>,
+    /// Largest unit of new data.
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
     pub encoder: Option<PieceEncoder>,
     pub patience: Patience,
     pub pool: BufPool,
-    /// `next_number` when garbage collection had no zone to move blocks to, nor one that a checkpoint would free: a
-    /// retry is useless before there is another entry.
+    /// Value of `next_number` when garbage collection last stopped because it had no zone to move blocks to and no dead
+    /// zone that a checkpoint would free. A retry is useless before there is another entry.
     pub stalled_at: Option<u64>,
-    /// Writes and discards refused for lack of room, and this number when a zone was last collected.
+    /// Number of writes and discards refused for lack of room.
     pub refused: u64,
+    /// Value of `refused` when garbage collection last began to empty a zone.
     pub tried: u64,
     /// Pages that are being read.
     loading: BTreeSet<u32>,
     /// Blocks written since the last cut.
     pub behind_cut: u64,
-    /// Numbers of the last checkpoints that were begun, that have ended, and that are requested.
+    /// Number of the last checkpoint that was begun.
     pub begun: u64,
+    /// Number of the last checkpoint that has ended.
     pub done: u64,
+    /// Number of the last checkpoint that is requested.
     pub wanted: u64,
-    /// The checkpoint in progress will make room for pages.
+    /// A checkpoint is in progress, after which pages of the map can be evicted: no other one has to be requested for
+    /// that.
     pub thaws: bool,
-    /// Blocks that writers may still write while zones are collected; `None` if they are not throttled.
+    /// Throttle: blocks that writers may still write, earned by garbage collection; `None` if they are not throttled.
     pub credit: Option<u64>,
     /// Garbage collection is emptying or freeing zones.
     pub collects: bool,
@@ -121,16 +134,19 @@ pub struct VolumeState {
     pub failed: Option<DeviceError>,
 }
 
-/// The purpose for which a page is needed.
+/// The purpose for which a page of the map is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
+    /// To look up addresses; possible also after writing has failed.
     Read,
+    /// To change addresses; fails after writing has failed.
     Write,
-    /// By a task that makes room for pages, or has the volume for itself: the budget does not apply.
+    /// By the checkpoint, which makes room for pages, or by recovery or the audit, which run alone: the memory budget
+    /// does not apply.
     Pressing,
 }
 
-/// State with which a running volume begins, from its root.
+/// Initial state of a running volume, taken from its root; see [`VolumeState`].
 pub struct Start {
     pub map: PagedMap,
     pub space: Space,
@@ -144,7 +160,7 @@ pub struct Start {
     pub queue_seconds: u8,
 }
 
-/// The piece of a unit for which an entry is made, and a bit for each block of the unit that the entry maps.
+/// A piece to be written, and the blocks of its unit that its entry maps (`there`, a bit for each).
 #[derive(Clone, Copy)]
 pub struct Piece<'p> {
     pub bytes: &'p [u8],
@@ -181,26 +197,26 @@ impl VolumeState {
             "a piece of {grains} grains, of a unit of {most}, for the blocks {:#x} from {block} on",
             piece.there
         );
-        let who = if stream == MOVED { ZonePurpose::Collection } else { ZonePurpose::Writer };
+        let purpose = if stream == MOVED { ZonePurpose::Collection } else { ZonePurpose::Writer };
         let index = self.space.plan().index_of(stream);
         let number = self.next_number;
         let VolumeState { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let stream = &mut streams[index];
         let begun = stream.begun();
-        if !stream.prepare(index, (who, piece.grains()), space, number, &mut common) {
+        if !stream.prepare(index, (purpose, piece.grains()), space, number, &mut common) {
             return None;
         }
         let headers = stream.begun() - begun;
-        let what = EntryKind::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
-        let entry = GroupEntry { number, block: block as u32, what };
+        let kind = EntryKind::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
+        let entry = GroupEntry { number, block: block as u32, kind };
         let (place, blocks) = stream.put(entry, piece.bytes, fua, space)?;
         work(piece.grains().div_ceil(GRAINS) * COPY);
-        self.apply(block, what, place);
+        self.apply(block, kind, place);
         self.next_number += 1;
         self.behind_cut += piece.grains().div_ceil(GRAINS) as u64 + headers;
         let logical = piece.there.count_ones() as u64;
-        match who {
+        match purpose {
             ZonePurpose::Collection => self.written.moved += logical,
             _ => {
                 self.written.user += logical;
@@ -210,14 +226,14 @@ impl VolumeState {
         Some((index, self.streams[index].begun()))
     }
 
-    /// Makes an entry that discards blocks of one page (of which `PagedMap::is_known` is true) and unmaps them; the
-    /// purpose `who` decides whether another zone may be begun for it. `None`, without an entry, if there is no room at
+    /// Makes an entry that discards blocks of one page (of which `PagedMap::is_known` is true) and unmaps them;
+    /// `purpose` decides whether another zone may be begun for it. `None`, without an entry, if there is no room at
     /// present.
     pub fn discard(
         &mut self,
         core: &VolumeCore,
         (block, blocks): (u64, u32),
-        who: ZonePurpose,
+        purpose: ZonePurpose,
     ) -> Option<Ticket> {
         let last = block + blocks as u64 - 1;
         assert_eq!(
@@ -230,7 +246,7 @@ impl VolumeState {
         let VolumeState { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let begun = streams[index].begun();
-        if !streams[index].prepare(index, (who, 0), space, number, &mut common) {
+        if !streams[index].prepare(index, (purpose, 0), space, number, &mut common) {
             return None;
         }
         streams[index].put_discard(block as u32, blocks, number);
@@ -242,9 +258,9 @@ impl VolumeState {
     }
 
     /// Applies an entry to the map. The page of its blocks has to be known.
-    pub fn apply(&mut self, block: u64, what: EntryKind, place: Address) {
-        for index in 0..what.blocks() {
-            match what {
+    pub fn apply(&mut self, block: u64, kind: EntryKind, place: Address) {
+        for index in 0..kind.blocks() {
+            match kind {
                 EntryKind::Discard(_) => self.set(block + index, 0),
                 EntryKind::Data { there, .. } if there >> index & 1 == 1 => self.set(block + index, place),
                 EntryKind::Data { .. } => {}
@@ -278,15 +294,15 @@ impl VolumeState {
         (0..unit.blocks()).filter(at_place).fold(0, |there, index| there | 1 << index)
     }
 
-    /// Whether there is room to store all blocks of a unit as a piece of `grains` grains, or this takes no additional
-    /// room. The page has to be known.
+    /// Whether all blocks of the unit that begins with `block` may be stored as a piece of `grains` grains: there is
+    /// room, or this takes no additional room. The page has to be known.
     pub fn has_room(&mut self, block: u64, (unit, grains): (Unit, u32)) -> bool {
         let more = address::charge(grains, unit.blocks());
         if self.space.has_room_for_new(more) {
             return true;
         }
         let more = more.saturating_sub(self.freed(block, unit));
-        // Overwriting may use the reserve: for journals and for the metadata of a full file system.
+        // Only overwrites may use the reserve: the journal and the metadata of a full file system.
         let mut blocks = block..block + unit.blocks() as u64;
         match blocks.all(|block| self.map.get(block).is_some_and(|place| place != 0)) {
             true => self.space.has_room(more),
@@ -294,7 +310,7 @@ impl VolumeState {
         }
     }
 
-    /// Grains that are no longer counted when all blocks of a unit are stored elsewhere.
+    /// Grains of room that become free if all blocks of the unit that begins with `block` are written anew.
     fn freed(&mut self, block: u64, unit: Unit) -> u32 {
         let mut gone: [(Address, u32); 16] = [(0, 0); 16];
         let mut freed = 0;
@@ -311,12 +327,12 @@ impl VolumeState {
         freed
     }
 
-    /// The stream of discards.
+    /// Index of the stream that takes the entries of discards.
     pub fn discards(&self, apart: bool) -> usize {
         if apart { HOT } else { self.space.plan().index_of(COLD) }
     }
 
-    /// The stream for a block with its last version at `before`.
+    /// The stream, `HOT` or `COLD`, for a new version of a block; its previous version is at `before`, 0 for none.
     pub fn stream_of(&self, before: Address, apart: bool) -> usize {
         if before == 0 || !apart {
             return COLD;
@@ -326,7 +342,7 @@ impl VolumeState {
         if self.lifespan.is_hot(age) { HOT } else { COLD }
     }
 
-    /// Whether writers may write another block now.
+    /// Whether writers have credit for another block, or are not throttled.
     pub fn may_write(&self) -> bool {
         self.credit != Some(0)
     }
@@ -338,24 +354,26 @@ impl VolumeState {
         }
     }
 
-    /// The piece at `place`, if it may not be on the device yet.
+    /// The piece at `place` if its group has not landed yet.
     pub fn in_memory(&self, place: Address) -> Option<&[u8]> {
         let (zone, offset) = self.space.locate(place);
         self.streams.iter().find_map(|stream| stream.piece(zone, offset, place))
     }
 
+    /// Address on the device of the block in which the piece at `place` begins.
     pub fn lba(&self, device: &dyn ZonedDevice, place: Address) -> Lba {
         let (zone, offset) = self.space.locate(place);
         Lba(device.geometry().start(ZoneIndex(zone)).0 + offset as u64)
     }
 
+    /// Whether so much was changed or written since the last checkpoint that another one is due.
     fn is_checkpoint_due(&self) -> bool {
         let most = MOST_BEHIND_CUT * self.space.plan().capacity as u64;
         self.map.is_strained() || self.behind_cut > most
     }
 }
 
-/// A read of a page in progress. If it is dropped before it has completed, another task may read the page.
+/// Guard of a read of a page in progress: on drop, other tasks may read the page.
 struct PageRead<'c> {
     core: &'c VolumeCore,
     page: u32,
@@ -369,7 +387,7 @@ impl Drop for PageRead<'_> {
     }
 }
 
-/// Reads into `data`; if a block of it cannot be read, only the first `least` blocks.
+/// Reads blocks from `lba` on into `data`; if they cannot all be read, only the first `least` blocks.
 pub async fn read_some(
     device: &dyn ZonedDevice,
     lba: Lba,
@@ -385,7 +403,7 @@ pub async fn read_some(
 }
 
 /// Finishes a zone that could not be reset, so that it does not stay active.
-pub async fn leave(device: &dyn ZonedDevice, zone: ZoneIndex) {
+pub async fn deactivate_zone(device: &dyn ZonedDevice, zone: ZoneIndex) {
     let done = device.submit(Command::Report { first: zone, count: 1 }).await;
     if done.zones.first().is_some_and(|info| info.state.is_active()) {
         // If this fails as well, nothing else can be tried.
@@ -474,11 +492,12 @@ impl VolumeCore {
         }
     }
 
+    /// Writable blocks of a zone.
     pub fn capacity(&self) -> u32 {
         self.identity.zone_capacity_blocks as u32
     }
 
-    /// Stops all writing, since blocks that did not land are missing where the map points. Wakes all waiting tasks.
+    /// Stops all writing for good, since the map points to blocks that were not written. Wakes all waiting tasks.
     pub fn fail(&self, error: DeviceError) {
         self.state.borrow_mut().failed.get_or_insert(error);
         let gates =
@@ -486,7 +505,7 @@ impl VolumeCore {
         gates.into_iter().chain(&self.closed).chain(&self.landed).for_each(Gate::open);
     }
 
-    /// Fails if the volume cannot be written any more.
+    /// Returns an error if all writing has stopped.
     ///
     /// # Errors
     /// The error that has stopped writing.
@@ -494,7 +513,10 @@ impl VolumeCore {
         self.state.borrow().failed.map_or(Ok(()), Err)
     }
 
-    /// The result of a command whose failure stops all writing.
+    /// Returns `done` if the command succeeded; otherwise stops all writing.
+    ///
+    /// # Errors
+    /// That of the command.
     pub fn must(&self, done: Done) -> Result<Done, DeviceError> {
         match done.result {
             Ok(()) => Ok(done),
@@ -514,6 +536,7 @@ impl VolumeCore {
         self.check()
     }
 
+    /// Calls `act` with a stream and the resources that it needs.
     pub fn with_stream<T>(&self, index: usize, act: impl FnOnce(&mut Stream, &mut Common<'_>) -> T) -> T {
         let mut state = self.state.borrow_mut();
         let VolumeState { streams, pool, written, .. } = &mut *state;
@@ -532,12 +555,12 @@ impl VolumeCore {
         self.landed[index].open();
     }
 
-    /// Waits until groups of a stream have been closed.
+    /// Waits until a group of a stream is closed, or its task is woken.
     pub async fn wait_for_groups(&self, index: usize) {
         self.closed[index].wait().await;
     }
 
-    /// Closes the group that is being filled if it need not wait; with `all`, in any case.
+    /// Closes the group that is being filled if it is as large as the data in flight; with `all`, in any case.
     pub fn launch(&self, index: usize, all: bool) {
         let capacity = self.capacity();
         let closed = self.with_stream(index, |stream, common| {
@@ -553,12 +576,12 @@ impl VolumeCore {
         }
     }
 
-    /// Wakes the task of a stream: a group was closed because it was full.
-    pub fn tell(&self, index: usize) {
+    /// Wakes the task of a stream ([`super::commit`]), since a group may have been closed.
+    pub fn wake_stream(&self, index: usize) {
         self.closed[index].open();
     }
 
-    /// Closes all groups that are being filled; returns the tickets to wait for.
+    /// Closes all groups that are being filled; returns the last ticket of each stream.
     pub fn close_all(&self) -> [Ticket; 3] {
         [HOT, COLD, MOVED].map(|index| {
             self.launch(index, true);
@@ -566,10 +589,10 @@ impl VolumeCore {
         })
     }
 
-    /// Waits until `groups` groups of the stream have landed.
+    /// Waits until a group, and all before it in its stream, have landed.
     pub async fn wait_landed(&self, (index, groups): Ticket) -> Result<(), DeviceError> {
-        // The request that closed a group may have found no room for the next one, and then has not woken the task.
-        self.tell(index);
+        // If a request closes a group and finds no room for the next one, it does not wake the task of the stream.
+        self.wake_stream(index);
         let begun = self.state.borrow().streams[index].begun();
         assert!(groups <= begun, "group {groups} of stream {index} is waited for, and {begun} were begun");
         loop {
@@ -586,8 +609,8 @@ impl VolumeCore {
         }
     }
 
-    /// Waits until a page can be looked up and changed. This holds until the caller waits again: then the page may be
-    /// evicted.
+    /// Waits until a page of the map is in memory, or is known not to exist; reads it if necessary. The caller may use
+    /// the page until it waits again: then it may be evicted.
     ///
     /// # Errors
     /// When the page cannot be read: the places of its blocks are unknown. When writing has stopped, if the need is
@@ -630,8 +653,8 @@ impl VolumeCore {
         }
     }
 
-    /// Reads pages ahead that the caller will [`VolumeCore::hold`] one by one, [`MOST_LOADS`] at a time. Pages that
-    /// cannot be read are left to that call, as are pages for which there is no room, unless the need is `Pressing`.
+    /// Read-ahead for later calls of [`VolumeCore::hold`], [`MOST_LOADS`] pages at a time. Skips pages that cannot be
+    /// read, and pages for which there is no room, unless the need is `Pressing`.
     pub async fn fetch(&self, pages: impl Iterator<Item = u32>, need: Need) {
         let mut reads = Vec::new();
         let mut pages = pages.peekable();
@@ -657,12 +680,13 @@ impl VolumeCore {
         Some(self.read_page(page, place))
     }
 
+    /// Submits the read of a page.
     fn read_page(&self, page: u32, place: Address) -> (PageRead<'_>, Completion) {
         let lba = self.state.borrow().lba(&*self.device, place);
         (PageRead { core: self, page, place }, self.device.submit(Command::read(lba, Buf::zeroed(BLOCK))))
     }
 
-    /// Verifies a page that was read, reads it in other ways if necessary, and puts it into the map.
+    /// Verifies a page that was read, or has the device reconstruct it, and puts it into the map.
     async fn take_page(&self, loading: PageRead<'_>, done: Done) -> Result<(), DeviceError> {
         let page = loading.page;
         let verify = |block: &[u8]| self.page_of(page, block);
@@ -698,7 +722,7 @@ impl VolumeCore {
         Some(addresses(block).collect())
     }
 
-    /// Records that something is written or discarded: zones may be collected from now on.
+    /// Records the first write or discard since the start: garbage collection may run from now on.
     pub fn note_use(&self) {
         if !self.is_used.replace(true) {
             self.few.open();
@@ -741,6 +765,7 @@ impl VolumeCore {
         }
     }
 
+    /// State and statistics of the volume.
     pub fn status(&self) -> VolumeStatus {
         let state = self.state.borrow();
         let plan = state.space.plan();

@@ -91,7 +91,7 @@ pub enum NoVolume {
     DeviceTooSmall { zones: u32, capacity_blocks: u64, least: u32 },
 }
 
-/// The first eight zones, by number.
+/// Formats the numbers of the first eight zones for a message, with 'and others' if there are more.
 fn list(zones: &[u32]) -> String {
     let first: Vec<String> = zones.iter().take(8).map(u32::to_string).collect();
     let (what, more) =

@@ -16,18 +16,20 @@ use crate::{
 /// Version of the format. Every change of a layout raises it.
 pub const VERSION: u16 = 5;
 
-/// Magic numbers of a group and of a sealed block.
+/// Magic number of a group header.
 const GROUP: u32 = u32::from_le_bytes(*b"zvg1");
+/// Magic number of a sealed block.
 const SEALED: u32 = u32::from_le_bytes(*b"zvs1");
 
-/// Bytes before the entries of a group, and of an entry.
+/// Bytes of a group header before its entries.
 const GROUP_HEADER: usize = 64;
+/// Bytes of an entry.
 const ENTRY: usize = 16;
 
-/// Limit of the numbers of entries, segments and generations: adding to them cannot overflow.
+/// Exclusive limit of entry, segment and generation numbers in valid metadata: incrementing them cannot overflow.
 pub const MOST_NUMBER: u64 = 1 << 56;
 
-/// Most grains that the contents of one block count for. Short pieces count for more than their length.
+/// Maximum live count of one block in grains: a piece of one grain counts for two (`address::charge`).
 const MOST_LIVE: u64 = 2 * GRAINS as u64;
 
 /// Most entries of a group.
@@ -39,18 +41,19 @@ const SEAL: usize = 32;
 /// Bytes of the payload of a sealed block.
 pub const PAYLOAD: usize = BLOCK - SEAL;
 
-/// Bytes of a place; and places in a page of the map or a block of its directory, a multiple of the largest unit, so
-/// that no unit is in two pages.
+/// Bytes of a place in a page.
 const ADDRESS: usize = 6;
+/// Places in a page of the map or in a block of its directory: a multiple of the blocks of the largest unit, so that no
+/// unit is in two pages.
 pub const FANOUT: u64 = (PAYLOAD / ADDRESS / 16 * 16) as u64;
 
-/// The checksum of a group header or a sealed block, which covers the bytes after it.
+/// Position of the checksum in a group header and in a sealed block; it covers the bytes behind it.
 const SUM: std::ops::Range<usize> = 4..8;
 
 /// The change of the map that an entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// The next piece of the group, of `grains` grains, is of the unit that begins with the entry's block. `there` has
+    /// The next piece of the group, of `grains` grains, holds the unit that begins with the entry's block. `there` has
     /// a bit for each block that the entry maps: all of them for a write, the blocks that were left for a move.
     Data { unit: Unit, grains: u32, there: u16 },
     /// This many logical blocks are discarded.
@@ -68,7 +71,7 @@ impl EntryKind {
         if let EntryKind::Data { unit, .. } = self { unit } else { Unit::BLOCK }
     }
 
-    /// Number of logical blocks from the entry's block on that include all blocks concerned.
+    /// Number of logical blocks from the entry's block to the last one that the entry changes.
     pub fn blocks(self) -> u64 {
         match self {
             EntryKind::Data { there, .. } => 16 - there.leading_zeros() as u64,
@@ -77,19 +80,22 @@ impl EntryKind {
     }
 }
 
+/// An entry of a group header: one change of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupEntry {
     /// Its number in the order of all entries of the volume.
     pub number: u64,
     /// The first logical block.
     pub block: u32,
-    pub what: EntryKind,
+    pub kind: EntryKind,
 }
 
 /// The location of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPlace {
+    /// [`VolumeIdentity::mark`].
     pub volume: u64,
+    /// Segment of the zone: its incarnation.
     pub segment: u64,
     /// Blocks from the start of the zone to the header.
     pub offset: u32,
@@ -106,8 +112,8 @@ pub struct GroupHeader {
 }
 
 impl GroupHeader {
-    /// Whether this is a group of `volume` at `offset` of a zone with `capacity` blocks, and lies within the zone. It
-    /// may not leave a single block, in which no group would have room.
+    /// Whether this is a group of `volume` at `offset` of a zone with `capacity` blocks, and lies within the zone. A
+    /// remainder of one block is invalid, since no group fits into it.
     pub fn is_at(&self, volume: u64, offset: u32, capacity: u32) -> bool {
         let left = capacity.checked_sub(offset).and_then(|left| left.checked_sub(self.blocks));
         (self.place.volume, self.place.offset) == (volume, offset) && left.is_some_and(|left| left != 1)
@@ -120,7 +126,7 @@ impl GroupHeader {
 /// a bit for each mapped block of the unit (16 bits) and the number of the unit; and the grains of its piece, 0 if it
 /// has none.
 pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: GroupEntry) {
-    let (blocks, grains) = match entry.what {
+    let (blocks, grains) = match entry.kind {
         EntryKind::Data { unit, grains, there } => (there as u32 | (unit.number() as u32) << 16, grains),
         EntryKind::Discard(blocks) => (blocks, 0),
     };
@@ -174,30 +180,30 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     for _ in 0..count {
         let (delta, logical) = (from.u32().ok()?, from.u32().ok()?);
         let (blocks, grains) = (from.u32().ok()?, from.u32().ok()?);
-        let what = match (blocks, grains) {
+        let kind = match (blocks, grains) {
             (1.., 0) => EntryKind::Discard(blocks),
             _ => {
                 let (unit, there) = (Unit::of_number(u8::try_from(blocks >> 16).ok()?)?, blocks as u16);
-                let speaks = there != 0
+                let is_valid = there != 0
                     && there & unit.mask() == there
                     && unit.first(logical.into()) == logical as u64;
-                let what = EntryKind::Data { unit, grains, there };
-                (speaks && unit.is_sane(grains)).then_some(what)?
+                let kind = EntryKind::Data { unit, grains, there };
+                (is_valid && unit.is_sane(grains)).then_some(kind)?
             }
         };
-        entries.push(GroupEntry { number: first.checked_add(delta as u64)?, block: logical, what });
+        entries.push(GroupEntry { number: first.checked_add(delta as u64)?, block: logical, kind });
         if entries.last().is_some_and(|entry| entry.number + 1 >= MOST_NUMBER) {
             return None;
         }
     }
-    let data: u32 = entries.iter().map(|entry| entry.what.grains()).sum();
+    let data: u32 = entries.iter().map(|entry| entry.kind.grains()).sum();
     let place = GroupPlace { volume, segment, offset, stream };
     // The next root has the numbers that follow: they have to be valid, too.
     let sane = blocks > data.div_ceil(GRAINS) && segment < MOST_NUMBER - 1;
     sane.then_some(GroupHeader { place, blocks, entries })
 }
 
-/// Whether a block is the header of a group, or a damaged one.
+/// Whether a block is the header of a group, valid or damaged (by its magic number).
 pub fn looks_like_group(block: &[u8]) -> bool {
     read_group(block).is_some() || block.starts_with(&GROUP.to_le_bytes())
 }
@@ -216,11 +222,13 @@ pub enum Kind {
 /// The header of a sealed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
+    /// [`VolumeIdentity::mark`].
     pub volume: u64,
-    /// Of the checkpoint that has written the block.
+    /// Number of the checkpoint that wrote the block.
     pub generation: u64,
     pub kind: Kind,
     pub last: bool,
+    /// Number of the page, of the directory block, or of the block within the root.
     pub index: u32,
 }
 
@@ -240,7 +248,7 @@ pub fn seal(block: &mut [u8], seal: Seal) {
 /// Why a block is not a valid sealed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SealError {
-    /// It has other contents, or is torn or damaged.
+    /// Its content is not a sealed block, or it is torn or damaged.
     Other,
     /// It is of another format version.
     Version(u16),
@@ -267,7 +275,8 @@ pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), SealError> {
     Ok((seal, &block[SEAL..]))
 }
 
-/// Whether a block is a sealed one, of any version, or was one before a bit of it was changed.
+/// Whether a block is a sealed block of any format version, also with damaged content or with one flipped bit in its
+/// magic number.
 pub fn looks_sealed(block: &[u8]) -> bool {
     let Some((head, rest)) = block.split_first_chunk::<8>() else { return false };
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -298,7 +307,7 @@ pub fn payload_mut(block: &mut [u8]) -> &mut [u8] {
 /// The state of a zone in a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RootZone {
-    /// Live grains.
+    /// Live count of the zone, in grains.
     pub live: u32,
     pub state: ZoneUse,
     /// Incarnation of the zone; 0 if it is free or holds pages.
@@ -312,17 +321,20 @@ impl RootZone {
     }
 }
 
+/// Use of a zone by the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZoneUse {
     #[default]
     Free = 0,
-    /// Being written.
+    /// Being written with groups.
     Data = 1,
+    /// Being written with pages and directory blocks of the map.
     Map = 2,
-    /// Closed: nothing more is written to it.
+    /// Contains groups; nothing more is written to it.
     ClosedData = 3,
+    /// Contains pages of the map; nothing more is written to it.
     ClosedMap = 4,
-    /// It could not be reset: nothing more is written to it.
+    /// Unusable: it could not be reset, or is worn. It holds no live data.
     Lost = 5,
 }
 
@@ -338,9 +350,10 @@ impl ZoneUse {
 pub struct CutRecord {
     pub stream: u8,
     pub zone: u32,
-    /// Blocks below this offset are covered by the root.
+    /// Cut: the root covers all blocks below this offset.
     pub offset: u32,
-    /// Lower limit of the write pointer; the blocks from here to `offset` were torn by a power cut.
+    /// Least possible write pointer of the zone. If it is below `offset`, a power cut has torn the last group, and the
+    /// blocks from here to `offset` are to be filled with zeros.
     pub written: u32,
 }
 
@@ -375,26 +388,30 @@ pub struct VolumeIdentity {
 }
 
 impl VolumeIdentity {
-    /// The mark of the volume, which all its group headers and sealed blocks have.
+    /// 64-bit hash of the UUID, which is part of every group header and sealed block of the volume.
     pub fn mark(&self) -> u64 {
         let mark = crc32c::crc32c(&self.uuid);
         self.uuid.iter().fold(mark as u64, |sum, byte| sum.rotate_left(8) ^ *byte as u64)
     }
 }
 
-/// The state of a volume at a cut.
+/// The state of a volume at a cut: the content of a checkpoint record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
     pub identity: VolumeIdentity,
+    /// Number of the checkpoint.
     pub generation: u64,
+    /// Number of the next entry.
     pub next_number: u64,
+    /// Number of the next segment.
     pub next_segment: u64,
     /// Age in segments below which a version counts as short-lived.
     pub lifespan: u64,
     /// Number of mapped logical blocks.
     pub mapped: u64,
-    /// Codec of new data, and most blocks that are compressed together.
+    /// Codec of new data.
     pub codec: Option<Codec>,
+    /// Largest unit of new data.
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
@@ -498,14 +515,14 @@ mod tests {
     }
 
     fn data(number: u64, block: u32, (unit, grains, there): (Unit, u32, u16)) -> GroupEntry {
-        GroupEntry { number, block, what: EntryKind::Data { unit, grains, there } }
+        GroupEntry { number, block, kind: EntryKind::Data { unit, grains, there } }
     }
 
     #[test]
     fn group_header_reads_back_and_rejects_changed_bits() {
         let entries = [
             data(100, 5, (Unit::BLOCK, GRAINS, 1)),
-            GroupEntry { number: 103, block: 77, what: EntryKind::Discard(1000) },
+            GroupEntry { number: 103, block: 77, kind: EntryKind::Discard(1000) },
             data(104, u32::MAX, (Unit::BLOCK, 1, 1)),
             data(105, 48, (Unit::MOST, 64, 0x8001)),
         ];

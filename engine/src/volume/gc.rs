@@ -1,9 +1,9 @@
-//! Garbage collection: empties zones whose blocks are mostly obsolete.
+//! Garbage collection: moves the live blocks out of zones in which most blocks are obsolete.
 //!
-//! A victim is read from its start to its end, several parts ahead. A block named by an entry is moved if the map still
-//! says that it is there, *at the moment in which the move gets its entry*: a block that was written meanwhile is
-//! newer, and stays. A unit is moved as a whole, or block by block if the blocks that are left take less. At the end
-//! nothing in the victim is live; the next checkpoint frees it.
+//! A victim is read from its start to its end, several parts ahead. A block of an entry is moved if the map still has
+//! this place for it, *at the moment in which the move gets its entry*: a block that was overwritten meanwhile is not
+//! moved. A unit is moved as a whole, or block by block if the blocks that are left take less. At the end nothing in
+//! the victim is live; the next checkpoint frees it.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -23,22 +23,22 @@ use crate::{
 };
 use std::{collections::VecDeque, rc::Rc};
 
-/// Dead zones that are worth a checkpoint.
+/// Number of dead zones for which a checkpoint is made.
 const WORTH: u32 = 4;
 
-/// Blocks of a victim that are read at a time: writes wait behind them in the drives.
+/// Maximum number of blocks of a victim in one read: writes queue behind it in the drives.
 const PART: u32 = 64;
 
-/// Parts of a victim that are read ahead: busy drives answer late.
+/// Reads of a victim in flight: busy drives have long latencies.
 const AHEAD: usize = 8;
 
-/// Groups of moved blocks in flight.
+/// Maximum number of groups of moved blocks in flight when the next group of the victim is read.
 const MOST_MOVES: u64 = 2;
 
-/// Part (1/n) of the yield of a victim that is credited to writers before the victim is read.
+/// Fraction (1/n) of the yield of a victim that is credited to writers before the victim is read.
 const IN_ADVANCE: u32 = 4;
 
-/// Collects zones whenever few are free, until the device fails.
+/// Task of garbage collection: collects zones whenever few are free, until writing fails.
 pub async fn collect(core: Rc<VolumeCore>) {
     loop {
         let step = core.next_step();
@@ -53,36 +53,40 @@ pub async fn collect(core: Rc<VolumeCore>) {
                 core.check()
             }
             Step::Free => {
-                // Zones that will be free count already: writers need not wait for them.
+                // The checkpoint will free the dead zones: writers are not throttled meanwhile.
                 core.let_writers_go_on();
                 core.request_checkpoint().await
             }
             Step::Empty(zone) => core.empty(zone).await,
         };
-        // A victim that cannot be read is left alone; reads of its blocks report the error.
+        // A victim that cannot be read is skipped; reads of its blocks report the error.
         if result.is_err() && core.check().is_err() {
             return;
         }
     }
 }
 
+/// The next step of garbage collection.
 enum Step {
+    /// Waits until there may be work.
     Rest,
-    /// Frees dead zones.
+    /// Requests a checkpoint, which frees dead zones.
     Free,
     /// Empties this zone.
     Empty(u32),
 }
 
 impl VolumeCore {
+    /// Chooses the next step by the numbers of free and dead zones.
     fn next_step(&self) -> Step {
-        // Before the first write the volume may be opened for reading only, or be on an array in deferred-write mode.
+        // Nothing is written before the first write of a user: the volume may be opened for reading only, or be on an
+        // array in deferred-write mode.
         if !self.is_used.get() {
             return Step::Rest;
         }
         let state = self.state.borrow();
         state.space.count_scan();
-        // An unreadable zone may be readable by now: each refused write has one of them tried again.
+        // After a refused write one unreadable zone is tried again: it may be readable by now.
         if state.tried < state.refused
             && let Some((zone, _)) = state.space.unreadable().min_by_key(|(_, refused)| *refused)
         {
@@ -96,7 +100,7 @@ impl VolumeCore {
             return Step::Free;
         }
         let plan = state.space.plan();
-        // Headers of moved groups take room as well.
+        // A zone with more live data saves nothing, since moved blocks need headers too.
         let most = (plan.in_full_zone() as u32).saturating_sub(1);
         let (choice, shape) = (self.options.choice, (plan.capacity * GRAINS, most * GRAINS));
         let others = state.space.zones().filter(|(zone, _)| !state.space.is_unreadable(*zone));
@@ -118,7 +122,7 @@ impl VolumeCore {
         self.room.open();
     }
 
-    /// Moves the live blocks out of a zone.
+    /// Moves the live blocks of a victim to other zones, and records the result.
     async fn empty(&self, zone: u32) -> Result<(), DeviceError> {
         let (segment, yields) = {
             let mut state = self.state.borrow_mut();
@@ -143,7 +147,7 @@ impl VolumeCore {
         self.launch(self.moved_stream(), true);
         let mut state = self.state.borrow_mut();
         match result {
-            // Emptied, by moves or by other writes.
+            // Nothing is live in it any more: all blocks were moved or overwritten.
             _ if state.live_in(zone, segment) == 0 => state.collected_zones += 1,
             Err(error) if error == no_zone() => state.stalled_at = Some(state.next_number),
             _ => {
@@ -154,10 +158,16 @@ impl VolumeCore {
         result
     }
 
+    /// Index of the stream of moved blocks.
     pub fn moved_stream(&self) -> usize {
         self.state.borrow().space.plan().index_of(MOVED)
     }
 
+    /// Moves the live blocks of a victim, group by group, and credits its `yields` blocks to writers as it proceeds.
+    /// Continues behind unreadable blocks.
+    ///
+    /// # Errors
+    /// The last unreadable block or page; a header that cannot be read; no zone for the moved blocks.
     async fn move_groups(
         &self,
         victim: &mut Victim<'_>,
@@ -190,7 +200,7 @@ impl VolumeCore {
             let mut from = 0;
             for entry in entries {
                 give_way().await;
-                let (unit, grains) = (entry.what.unit(), entry.what.grains());
+                let (unit, grains) = (entry.kind.unit(), entry.kind.grains());
                 let place = self.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
                 let offset = at + 1 + from / GRAINS;
                 let offset_end = offset + address::blocks(place);
@@ -198,10 +208,10 @@ impl VolumeCore {
                 if grains == 0 || offset_end > end || !self.has(entry.block) {
                     continue;
                 }
-                if self.may_be_at(entry.block, entry.what, place) {
+                if self.may_be_at(entry.block, entry.kind, place) {
                     let read = match victim.read(offset, offset_end - offset).await {
                         Ok(read) => read,
-                        // An unreadable block stays where it is.
+                        // An unreadable block stays in the victim.
                         Err(DeviceError::Gone) => return Err(DeviceError::Gone),
                         Err(error) => {
                             unreadable = Err(error);
@@ -210,7 +220,7 @@ impl VolumeCore {
                     };
                     let bytes = piece_of(read, 0, place).ok_or(Status::UnrecoveredReadError)?;
                     let moved = self.move_piece(entry.block, (place, segment), bytes).await;
-                    // An unreadable page of the map keeps its own blocks in the zone, and no others.
+                    // If a page of the map cannot be read, only the blocks of that page stay in the victim.
                     match moved {
                         Err(error) if error != no_zone() && self.check().is_ok() => unreadable = Err(error),
                         moved => moved?,
@@ -227,20 +237,21 @@ impl VolumeCore {
         unreadable
     }
 
+    /// Whether the volume has this logical block.
     fn has(&self, block: u32) -> bool {
         (block as u64) < self.identity.blocks
     }
 
-    /// Whether a block of an entry may be at `place`, as far as the map in memory tells.
-    fn may_be_at(&self, block: u32, what: EntryKind, place: Address) -> bool {
+    /// Whether a block of an entry may be at `place`: the map says so, or its page is not in memory.
+    fn may_be_at(&self, block: u32, kind: EntryKind, place: Address) -> bool {
         let mut state = self.state.borrow_mut();
-        let mut blocks = block as u64..block as u64 + what.blocks();
+        let mut blocks = block as u64..block as u64 + kind.blocks();
         blocks.any(|block| state.map.get(block).is_none_or(|known| known == place))
     }
 
-    /// Moves the blocks that are left of the unit that begins with `block`. `segment` is the incarnation of the zone
-    /// that was read: during a wait the zone may have been freed and written anew, with the same block in the same
-    /// place.
+    /// Moves the live blocks of the unit that begins with `block` and is stored at `place`. `segment` is the segment
+    /// that the zone had when it was read: during a wait the zone may have been freed and written anew, with the same
+    /// block at the same place.
     async fn move_piece(
         &self,
         block: u32,
@@ -273,11 +284,11 @@ impl VolumeCore {
                 }
                 drop(state);
                 if let Some((index, _)) = moved {
-                    self.tell(index);
+                    self.wake_stream(index);
                     return Ok(());
                 }
             }
-            // No zone is left: dead ones have to be freed first.
+            // No zone is left, and a checkpoint may free dead ones.
             self.request_checkpoint().await?;
             let state = self.state.borrow();
             if !state.space.may_begin(ZonePurpose::Collection) && state.space.dead() == 0 {
@@ -286,7 +297,7 @@ impl VolumeCore {
         }
     }
 
-    /// Moves the blocks that are left of a unit, block by block. `None` if there is not room for all of them at
+    /// Moves the live blocks of a unit as units of one block each. `None` if there is not room for all of them at
     /// present.
     fn move_blocks(
         &self,
@@ -317,7 +328,8 @@ impl VolumeCore {
         Ok(moved)
     }
 
-    /// Waits until few groups of moved blocks are in flight: user writes wait behind them, and they take memory.
+    /// Waits until at most [`MOST_MOVES`] groups of moved blocks are in flight: user writes queue behind them, and they
+    /// take memory.
     async fn wait_for_moves(&self) -> Result<(), DeviceError> {
         let index = self.moved_stream();
         let closed = self.state.borrow().streams[index].closed();
@@ -350,20 +362,24 @@ impl VolumeState {
     }
 }
 
-/// A zone that is read from its start to its end, with read-ahead.
+/// Sequential reader of a victim, with read-ahead in parts of `blocks` blocks.
 struct Victim<'c> {
     core: &'c VolumeCore,
     zone: u32,
+    /// End of the written blocks.
     end: u32,
-    /// Blocks of a part.
+    /// Blocks of a part; the last part may be shorter.
     blocks: u32,
-    /// Parts that are being read, and the number from 0 of the one that follows them.
+    /// Reads of parts in flight, in order.
     ahead: VecDeque<Completion>,
+    /// Number of the next part to submit, from 0.
     next: u32,
-    /// The number from 1 of the current part, and its data; none if it cannot be read as a whole.
+    /// Number of the current part, from 1; 0 before the first one.
     current: u32,
+    /// Data of the current part; empty if it cannot be read as a whole.
     part: Buf,
-    /// Blocks that were read by themselves, or lie in two parts.
+    /// Buffer of [`Victim::read`] for blocks that lie in two parts, or were read individually because their part cannot
+    /// be read.
     alone: Vec<u8>,
 }
 
@@ -378,7 +394,7 @@ impl<'c> Victim<'c> {
     /// Reads blocks from `offset` on, which is not below the last block of the previous call.
     ///
     /// # Errors
-    /// When just these blocks cannot be read.
+    /// When these blocks cannot be read; other unreadable blocks of the part do not matter.
     async fn read(&mut self, offset: u32, blocks: u32) -> Result<&[u8], DeviceError> {
         self.alone.clear();
         let (mut at, end) = (offset, offset + blocks);
@@ -403,7 +419,7 @@ impl<'c> Victim<'c> {
         Ok(&self.alone)
     }
 
-    /// Waits for a part, by its number from 1.
+    /// Makes the part with this number, from 1, the current one, and reads ahead.
     async fn turn_to(&mut self, wanted: u32) -> Result<(), DeviceError> {
         while self.current < wanted {
             self.read_ahead();
@@ -421,7 +437,7 @@ impl<'c> Victim<'c> {
         Ok(())
     }
 
-    /// Waits for the outstanding reads: the zone may be reset after that.
+    /// Waits for the reads in flight, so that the zone may be reset.
     async fn end(self) {
         let Victim { core, part, ahead, .. } = self;
         core.state.borrow_mut().pool.give(part);
@@ -431,6 +447,7 @@ impl<'c> Victim<'c> {
         }
     }
 
+    /// Submits reads until [`AHEAD`] parts are in flight.
     fn read_ahead(&mut self) {
         while self.ahead.len() < AHEAD && self.next * self.blocks < self.end {
             let from = self.next * self.blocks;

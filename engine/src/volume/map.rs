@@ -1,8 +1,9 @@
 //! The L2P map: the place of each logical block.
 //!
-//! A logical block is at an [`Address`]. Place 0 is in the head, so 0 means unmapped. [`PagedMap`] keeps a limited
-//! number of pages in memory; a page is read in before it is looked up or changed. It is never the only copy of a
-//! change: entries of groups have it too, until a checkpoint has written the page.
+//! The map has an [`Address`] (*place*) for each logical block; 0, which would be in the head, means unmapped.
+//! [`PagedMap`] keeps a limited number of pages in memory; a page is read in before it is looked up or changed. A
+//! changed page in memory is never the only copy of its changes: the entries of groups have them until a checkpoint has
+//! written the page.
 //!
 //! A lookup of a random block costs a miss of the processor's caches, or two, so pages take as little memory as
 //! possible: 4 bytes per block, and 2 more where there are pieces that are not whole blocks.
@@ -16,40 +17,43 @@ use crate::{
 };
 use std::{collections::BTreeMap, ops::Range};
 
-/// A page in memory. Its entries are in [`PagedMap::tables`].
+/// A slot: a page in memory, with its entries in [`PagedMap::tables`].
 struct PageSlot {
     page: u32,
-    /// It has entries of pieces that are not whole blocks, or had some.
+    /// It has, or had, places of pieces that are not whole blocks: its [`Tables::shapes`] are in use.
     shaped: bool,
-    /// It has changes that the device does not have yet.
+    /// It was changed since the last cut, so it stays in memory.
     changed: bool,
-    /// It is being written as of the cut: the device may not have it yet.
+    /// The checkpoint in progress writes its entries at the cut; it stays in memory until that has ended.
     frozen: bool,
-    /// It has its place in the next checkpoint already; then it is changed.
+    /// It has been given its place in the next checkpoint. Implies `changed`.
     laid: bool,
-    /// It was used since the clock hand last passed.
+    /// It was used since the clock hand last passed it (second chance).
     used: bool,
 }
 
-/// Pages of one [`Tables`].
+/// Number of pages of one [`Tables`].
 const PAGES: usize = 512;
 
 /// The entries of [`PAGES`] pages.
 struct Tables {
+    /// Device block of each entry.
     blocks: Box<[u32]>,
-    /// The shapes of the entries of shaped pages; empty if none ever was.
+    /// Upper bits of each entry ([`address::shape`]), valid for pages with [`PageSlot::shaped`]; empty as long as there
+    /// was no such page.
     shapes: Box<[u16]>,
 }
 
-/// Pages that do not exist: how many are skipped at a time, and per unit of work.
+/// Maximum number of nonexistent pages that are skipped by one call.
 const MOST_SKIPPED: u32 = 1 << 14;
+/// Skipped pages that count as one unit of work.
 const SKIPPED_PER_UNIT: u32 = 16;
 
-/// A checkpoint is due when only one page in `SHARE` in memory is not changed: the more may be changed, the more often
-/// busy pages are changed before they are written once. The others are for reads meanwhile.
+/// A checkpoint is due when all pages in memory but one in `SHARE` are changed. The later it is made, the more changes
+/// of a busy page are combined into one write of it. The unchanged pages serve reads in the meantime.
 const SHARE: usize = 16;
 
-/// A map in pages.
+/// The L2P map in pages, with a limited number of them in memory.
 pub struct PagedMap {
     /// The places of the pages on the device.
     directory: Vec<Address>,
@@ -58,16 +62,17 @@ pub struct PagedMap {
     slots: Vec<PageSlot>,
     /// The entries of the pages, slot by slot.
     tables: Vec<Tables>,
-    /// The entries at the cut of frozen pages that were changed since.
+    /// Entries at the cut of frozen pages that were changed after it.
     at_cut: BTreeMap<u32, Box<[Address]>>,
-    /// Most slots, unless all are changed.
+    /// Budget: maximum number of slots. It is exceeded only if every page in memory is changed or frozen.
     most: usize,
-    /// Most changed pages.
+    /// Number of changed pages above which a checkpoint is due.
     most_changed: usize,
-    /// Clock hand: where to look next for a page to evict.
+    /// Clock hand: the slot that is examined next for eviction.
     hand: usize,
-    /// Pages that were changed, and frozen ones that were not.
+    /// Number of changed pages.
     changed: usize,
+    /// Number of frozen pages that were not changed after the cut.
     only_frozen: usize,
     /// The last page that was looked up, and its slot: the next lookup is mostly of the same one.
     last: (u32, u32),
@@ -116,7 +121,7 @@ impl PagedMap {
         if let Some(slot) = self.slot(page as u32) {
             return Some(self.entry(slot, index as usize));
         }
-        // A page that is nowhere was never written.
+        // A page that is neither in memory nor on the device was never written: all its blocks are unmapped.
         (self.directory[page as usize] == 0).then_some(0)
     }
 
@@ -137,7 +142,7 @@ impl PagedMap {
             return Some(before);
         }
         if self.slots[slot].frozen && !self.at_cut.contains_key(&(page as u32)) {
-            // A checkpoint writes the entries of the cut.
+            // The checkpoint in progress still has to write the entries at the cut.
             let all = (0..FANOUT as usize).map(|index| self.entry(slot, index)).collect();
             self.at_cut.insert(page as u32, all);
         }
@@ -179,7 +184,7 @@ impl PagedMap {
         }
     }
 
-    /// Counts a slot as changed.
+    /// Marks a slot as changed, and keeps the counts.
     fn change(&mut self, slot: usize) {
         let slot = &mut self.slots[slot];
         if !std::mem::replace(&mut slot.changed, true) {
@@ -203,8 +208,8 @@ impl PagedMap {
         self.directory[page as usize]
     }
 
-    /// The first page from `page` on, before `end`, that exists; `end` if there is none, or a page before it, since
-    /// only `MOST_SKIPPED` pages are checked.
+    /// The first page from `page` on, before `end`, that was ever written; `end` if there is none. After
+    /// [`MOST_SKIPPED`] nonexistent pages it returns the next page unchecked.
     pub fn next_page(&self, page: u32, end: u32) -> u32 {
         let end = end.min(page.saturating_add(MOST_SKIPPED));
         let there = |page: &u32| self.is_here(*page) || self.directory[*page as usize] != 0;
@@ -230,7 +235,7 @@ impl PagedMap {
         self.changed > self.most_changed || !all_fit && self.changed * SHARE >= self.most * (SHARE - 1)
     }
 
-    /// Whether there is room for `pages` pages more, with those that can be evicted.
+    /// Whether the budget has room for `pages` more pages; pages that can be evicted count as room.
     pub fn has_room_for(&self, pages: usize) -> bool {
         self.changed + self.only_frozen + pages <= self.most.max(self.slots.len())
     }
@@ -285,15 +290,15 @@ impl PagedMap {
         None
     }
 
-    /// Counts a page as changed, so that the next checkpoint writes it elsewhere. It has to be in memory.
+    /// Marks a page in memory as changed, so that the next checkpoint writes it to a new place.
     pub fn touch(&mut self, page: u32) {
         if let Some(slot) = self.slot(page) {
             self.change(slot);
         }
     }
 
-    /// The changed pages in some slots that have no place in the next checkpoint yet; the caller gives them one. `None`
-    /// behind the last slot.
+    /// Returns the changed pages in a range of slots that have no place in the next checkpoint yet, and marks them as
+    /// having one, which the caller has to assign. `None` if the range begins behind the last slot.
     pub fn take_unlaid(&mut self, slots: Range<usize>) -> Option<Vec<u32>> {
         let end = slots.end.min(self.slots.len());
         let some = self.slots.get_mut(slots.start..end).filter(|some| !some.is_empty())?;
@@ -305,8 +310,9 @@ impl PagedMap {
         Some(unlaid)
     }
 
-    /// Freezes the changed pages for a checkpoint, and returns those that have no place in it yet. Their present entries
-    /// are kept until [`PagedMap::thaw`], and so are the pages; from now on they count as unchanged.
+    /// Freezes the changed pages at the cut of a checkpoint; returns those that have no place in it yet. Until
+    /// [`PagedMap::thaw`] frozen pages stay in memory, and their present entries are preserved if they are changed.
+    /// They count as unchanged from now on.
     pub fn freeze(&mut self) -> Vec<u32> {
         let (frozen, copies) = (self.only_frozen, self.at_cut.len());
         assert!(
@@ -325,7 +331,7 @@ impl PagedMap {
         unlaid
     }
 
-    /// The entries of a frozen page at the cut.
+    /// Entries of a frozen page, as they were at the cut.
     pub fn frozen(&self, page: u32) -> impl Iterator<Item = Address> {
         assert!(self.is_here(page), "page {page} of the map is to be written, and is not in memory");
         let (at_cut, slot) = (self.at_cut.get(&page), self.slots_by_page[page as usize] as usize - 1);
@@ -336,7 +342,7 @@ impl PagedMap {
         })
     }
 
-    /// Sets the place of a page; returns the one before.
+    /// Sets the place of a page in the directory; returns the previous one.
     pub fn lay(&mut self, page: u32, place: Address) -> Address {
         work(1);
         std::mem::replace(&mut self.directory[page as usize], place)

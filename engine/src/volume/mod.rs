@@ -51,10 +51,10 @@ use std::rc::Rc;
 pub struct Volume(Rc<VolumeCore>);
 
 impl Volume {
-    /// Makes a volume on an empty device.
+    /// Creates a volume on an empty device, or on one on which a creation was interrupted.
     ///
     /// # Errors
-    /// When there cannot be such a volume, or the device is not empty.
+    /// When the device cannot carry such a volume, is not empty, or fails.
     pub async fn create(
         device: Rc<dyn ZonedDevice>,
         options: VolumeCreateOptions,
@@ -62,8 +62,8 @@ impl Volume {
         recover::create(device, options).await
     }
 
-    /// Whether there is a volume of any version on `device`, by its head zones. Nothing is written. If the answer is
-    /// [`Presence::Unknown`], nothing else may be written to the device either.
+    /// Whether there is a volume of any format version on `device`, judged by its head zones (zones 0 and 1). Nothing
+    /// is written. If the answer is [`Presence::Unknown`], nothing else may be written to the device either.
     ///
     /// # Errors
     /// When the device does not report its zones, or is gone.
@@ -74,7 +74,7 @@ impl Volume {
     /// Opens the volume on `device`, and recovers it if it was not stopped.
     ///
     /// # Errors
-    /// When there is none, or it cannot be started.
+    /// When there is no volume, or it cannot be started.
     pub async fn open(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
@@ -89,7 +89,8 @@ impl Volume {
         Ok(Volume(core))
     }
 
-    /// Promised data that may have been lost: given up at the start, as requested by [`VolumeOptions::give_up`].
+    /// Losses of possibly promised data that the start accepted ([`VolumeOptions::give_up`]); empty if nothing was
+    /// lost.
     pub fn given_up(&self) -> &[VolumeError] {
         &self.0.given_up
     }
@@ -141,7 +142,8 @@ impl Volume {
         self.0.discard(at, blocks).await
     }
 
-    /// Whether the block at `at` is mapped, and how many blocks from there on are equal in that, `most` at most.
+    /// Whether the block at `at` is mapped, and the length of the extent from there in which all blocks are mapped, or
+    /// all are not: 1 to `most` blocks.
     ///
     /// # Errors
     /// Those of the device; LBA Out of Range.
@@ -149,10 +151,10 @@ impl Volume {
         self.0.extent(at, most).await
     }
 
-    /// Sets the compression of new data, or switches it off; existing data stays as it is. A write is cut into the
-    /// largest units within it, up to `unit` and to the limit of the device, each of which is compressed by itself. A
-    /// block that compresses less well than the one it overwrites takes more room, and may be refused: see
-    /// [`Volume::write`]. The setting is durable at the return.
+    /// Sets the codec and the largest unit for new data, `None` for no compression; existing data stays as it is. A
+    /// write is cut into the largest units within it, up to `unit` and to the limit of the device, each of which is
+    /// compressed by itself. A block that compresses less well than the one it overwrites takes more room, and may be
+    /// refused: see [`Volume::write`]. The setting is durable at the return.
     ///
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
@@ -175,14 +177,15 @@ impl Volume {
         self.0.request_checkpoint().await
     }
 
-    /// Lends `blocks` blocks of the reserve, or all of it if it has less, to unmapped blocks until the next start.
-    /// Replaces an earlier loan; blocks that were written with that one stay.
+    /// Allows writes to unmapped blocks to use `blocks` blocks of the reserve, at most all of it, until the next start.
+    /// Replaces an earlier allowance; blocks that were written under that one stay.
     pub fn lend(&self, blocks: u64) {
         self.0.state.borrow_mut().space.lend(blocks);
         self.retry_refused();
     }
 
-    /// Waits until there may be room for refused writes: something was discarded, or more of the reserve was lent.
+    /// Waits until refused writes may have room: blocks were discarded, more of the reserve was lent, or
+    /// [`Volume::retry_refused`] was called.
     pub async fn room_made(&self) {
         self.0.room_made().await;
     }
@@ -192,7 +195,7 @@ impl Volume {
         self.0.freed.open();
     }
 
-    /// Offers data that is to be compressed to `workers` from now on.
+    /// Sets the compression workers, to which data is offered from now on.
     pub fn employ(&self, workers: Rc<dyn CompressionWorkers>) {
         *self.0.workers.borrow_mut() = Some(workers);
     }
@@ -205,15 +208,15 @@ impl Volume {
         self.0.request_checkpoint().await
     }
 
-    /// Compares the live counts of zones with the map, all of which is read. No request may be in flight.
+    /// Checks the live counts of the zones against the map, all of which is read. No request may be in flight.
     ///
     /// # Errors
-    /// The first difference.
+    /// The first zone with a wrong count, or a page of the map that cannot be read.
     pub async fn audit(&self) -> Result<(), String> {
         self.0.audit().await
     }
 
-    /// Whether the volume is larger than its room.
+    /// Whether the volume has more logical blocks than fit uncompressed.
     pub fn is_over_committed(&self) -> bool {
         self.0.state.borrow().space.plan().reserve > 0
     }

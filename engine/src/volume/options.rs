@@ -7,31 +7,31 @@ use crate::volume::{address::Unit, format::SectorSize, piece::Codec, victim::Cho
 pub struct VolumeCreateOptions {
     /// UUID of the volume.
     pub uuid: [u8; 16],
-    /// Number of logical blocks; by default as many as there is room for.
+    /// Number of logical blocks of 4 KiB; by default as many as fit uncompressed.
     pub blocks: Option<u64>,
     /// Size of a sector: the smallest write that users may make.
     pub sector: SectorSize,
     /// Compression of data until [`super::Volume::compress`] changes it.
     pub codec: Option<Codec>,
-    /// Most blocks that are compressed together; the device may allow less.
+    /// Largest number of blocks that are compressed together; the transfer size of the device may allow less.
     pub unit: Unit,
 }
 
 /// Runtime options of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VolumeOptions {
-    /// How the victims of garbage collection are chosen.
+    /// Policy for the choice of victims of garbage collection.
     pub choice: Choice,
-    /// Gives blocks with a short-lived last version a stream of their own: for comparison, since it costs more headers
-    /// than it saves moves.
+    /// Writes blocks with a short-lived previous version to a stream of their own (hot and cold separation). For
+    /// comparison only: it costs more headers than it saves moves.
     pub apart: bool,
     /// Pages of the map that are kept in memory; by default 128 MiB per TiB and at least 64 MiB.
     pub map_pages: Option<usize>,
     /// Pages of the map that may change between two checkpoints, all of which a start reads; by default 350,000, which
     /// it reads in some three seconds.
     pub changed_pages: Option<usize>,
-    /// A write with FUA makes only its own blocks durable, as with a bare drive, and not the blocks before it in its
-    /// zone, as with an array.
+    /// FUA of the device makes only the blocks of that write durable, as with a bare drive, and not the blocks before
+    /// it in its zone, as with an array. The volume then serves FUA by a write and a flush.
     pub fua_stands_alone: bool,
     /// Gives up data that cannot be read, even if it was promised: that of offline zones, the rest of a zone after an
     /// unreadable group, and writes since the last checkpoint to blocks of an unreadable page of the map.

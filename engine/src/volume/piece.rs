@@ -5,12 +5,13 @@
 //! compared before anything depends on it, so that an error in a codec costs room and no data. Units that would not
 //! save an eighth are stored uncompressed, block by block.
 //!
-//! To find out that blocks do not compress takes longer than all other work for them. Such blocks come in long runs, so
-//! after some units in a row only few are tried, until one compresses: compressible data is noticed after
-//! [`MOST_UNTRIED`] blocks at the latest. Of a unit that is tried then, the first block is tried first.
+//! An attempt to compress incompressible blocks takes longer than all other work for them. Such blocks come in long
+//! runs, so after some incompressible units in a row attempts become rare ([`Patience`]), until one succeeds:
+//! compressible data is noticed after [`MOST_UNTRIED`] blocks at the latest. Such an attempt tries the first block of a
+//! unit alone before the whole unit.
 //!
-//! This is pure work on bytes, and most of the cost of a volume that compresses. So a [`CompressionWorkers`] may do it
-//! elsewhere.
+//! Compression depends on nothing but the bytes, and is most of the cost of a compressed volume. So other threads may
+//! do it ([`CompressionWorkers`]).
 
 use crate::{
     buf::BLOCK,
@@ -20,7 +21,7 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, 
 use std::pin::Pin;
 use zstd::bulk::{Compressor, Decompressor};
 
-/// How blocks are compressed.
+/// Compression algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// LZ4.
@@ -34,7 +35,7 @@ pub enum Codec {
 pub struct Level(u8);
 
 impl Level {
-    /// The level of this number, if there is one.
+    /// The level with this number; `None` unless it is 1 to 19.
     pub fn new(number: u8) -> Option<Level> {
         (1..=19).contains(&number).then_some(Level(number))
     }
@@ -63,7 +64,7 @@ impl Codec {
         }
     }
 
-    /// The inverse of [`Codec::in_root`]; `None` of other bytes.
+    /// Decodes [`Codec::in_root`]; `None` for invalid bytes.
     pub(super) fn of_root(bytes: [u8; 2]) -> Option<Option<Codec>> {
         let codec = match bytes {
             [0, _] => None,
@@ -74,25 +75,26 @@ impl Codec {
     }
 }
 
-/// How blocks are compressed, and how many together at most.
+/// Codec, and the largest unit.
 pub(super) type Encoding = (Codec, Unit);
 
-/// Bytes before the compressed data.
+/// Bytes of a compressed piece before the compressed data: its length (2) and codec (1).
 const PREFIX: usize = 3;
 
-/// Units in a row that are tried although none of them compresses.
+/// Number of incompressible units in a row after which not every unit is tried.
 const PATIENCE: u32 = 8;
-/// Further tries in vain after which the interval between two tries is doubled.
+/// Number of further failed tries after which the interval between two tries is doubled.
 const STEP: u32 = 4;
-/// Most blocks between two tries: a try costs as much as a few writes, here a hundredth of one.
+/// Maximum number of untried blocks between two tries: a try costs as much as the writes of a few blocks, so spread
+/// over these it costs a hundredth of a write.
 const MOST_UNTRIED: u32 = 1024;
 
-/// Decides which units are tried.
+/// Backoff for incompressible data: decides for which units compression is tried.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
-    /// Units in a row that were tried and did not compress.
+    /// Number of tries in a row that failed.
     in_vain: u32,
-    /// Blocks that are stored without a try from now on.
+    /// Number of following blocks that are stored without a try.
     untried: u32,
 }
 
@@ -104,7 +106,7 @@ impl Patience {
         tries
     }
 
-    /// Whether no unit has compressed for long.
+    /// Whether at least [`PATIENCE`] tries in a row have failed: only few units are tried.
     pub fn is_out(&self) -> bool {
         self.in_vain >= PATIENCE
     }
@@ -120,7 +122,7 @@ impl Patience {
         self.untried = steps.map_or(0, |steps| 1 << steps.min(MOST_UNTRIED.ilog2()));
     }
 
-    /// Whether none of the next `blocks` blocks is tried; if so, counts them.
+    /// Whether none of the next `blocks` blocks is to be tried; if so, counts them as untried.
     pub fn passes(&mut self, blocks: u64) -> bool {
         let passes = self.untried as u64 >= blocks;
         if passes {
@@ -129,7 +131,8 @@ impl Patience {
         passes
     }
 
-    /// Adds the results of blocks that were packed elsewhere meanwhile.
+    /// Adds the results of a job that ran on another thread. If a unit of it has compressed, the state of the job
+    /// replaces this one; otherwise its failures are added.
     pub fn learn(&mut self, compression: &CompressionJob) {
         if compression.packed.bytes.is_empty() {
             (compression.before.in_vain..compression.patience.in_vain).for_each(|_| self.tried(false));
@@ -139,17 +142,19 @@ impl Patience {
     }
 }
 
-/// Pieces of blocks, one after the other.
+/// Pieces of consecutive logical blocks, one behind the other.
 #[derive(Clone, Debug, Default)]
 pub struct PackedPieces {
     bytes: Vec<u8>,
-    /// For each block the end of the piece of its unit, and the unit. The piece begins at the end for the block before:
-    /// so it is empty for a block that is stored uncompressed, and for one that is not the first of its unit.
+    /// For each block the end of the piece of its unit in `bytes`, and the unit. The piece begins at the end that the
+    /// block before has: so it is empty for a block that is stored uncompressed, and for all but the first block of a
+    /// unit.
     ends: Vec<(u32, Unit)>,
 }
 
 impl PackedPieces {
-    /// The piece of the unit that begins with a block, counted from 0; `None` if the block is stored uncompressed.
+    /// The piece of the unit that begins with block `block`, counted from 0, and the unit; `None` if the block is
+    /// stored uncompressed.
     pub fn piece(&self, block: usize) -> Option<(&[u8], Unit)> {
         let (end, unit) = *self.ends.get(block)?;
         let start = block.checked_sub(1).map_or(0, |before| self.ends[before].0);
@@ -157,24 +162,26 @@ impl PackedPieces {
     }
 }
 
-/// Blocks to be packed, and the result.
+/// Consecutive blocks to be packed, and the result.
 #[derive(Debug)]
 pub struct CompressionJob {
     blocks: Vec<u8>,
+    /// Number of the first logical block.
     at: u64,
-    how: Encoding,
-    /// The state before, and the present one.
+    encoding: Encoding,
+    /// State of the backoff before the job.
     before: Patience,
+    /// State of the backoff after the job.
     patience: Patience,
     pub(super) packed: PackedPieces,
 }
 
 impl CompressionJob {
-    pub(super) fn new((at, blocks): (u64, &[u8]), how: Encoding, patience: Patience) -> CompressionJob {
+    pub(super) fn new((at, blocks): (u64, &[u8]), encoding: Encoding, patience: Patience) -> CompressionJob {
         CompressionJob {
             blocks: blocks.to_vec(),
             at,
-            how,
+            encoding,
             before: patience,
             patience,
             packed: PackedPieces::default(),
@@ -188,12 +195,12 @@ impl CompressionJob {
 
     /// Packs the blocks.
     pub fn run(&mut self, encoder: &mut PieceEncoder) {
-        self.packed = encoder.pack((self.at, &self.blocks), self.how, &mut self.patience);
+        self.packed = encoder.pack((self.at, &self.blocks), self.encoding, &mut self.patience);
     }
 }
 
-/// Packs blocks while the engine does something else: calls [`CompressionJob::run`] on any thread. It may give up on a
-/// job that it has taken; then the volume packs the blocks.
+/// Threads that compress blocks in parallel to the engine, by [`CompressionJob::run`]. They may give up on a job that
+/// they have taken; then the volume packs the blocks itself.
 pub trait CompressionWorkers {
     /// Takes a job, or returns it at once if the workers are busy.
     ///
@@ -206,12 +213,16 @@ pub trait CompressionWorkers {
 /// workers have given up on it.
 pub type PendingJob = Pin<Box<dyn Future<Output = Option<CompressionJob>>>>;
 
-/// Makes pieces. One for each thread.
+/// Compresses blocks to pieces, with buffers that are reused: one encoder for each thread.
 pub struct PieceEncoder {
+    /// Hash table of LZ4.
     table: CompressTable,
+    /// Compressor of the level that was last used.
     zstd: Option<(Level, Compressor<'static>)>,
     decoder: PieceDecoder,
+    /// The piece that was last made.
     piece: Vec<u8>,
+    /// Blocks expanded from it, for comparison.
     again: Vec<u8>,
 }
 
@@ -254,7 +265,8 @@ impl PieceEncoder {
         packed
     }
 
-    /// Makes the piece of the blocks of a unit; returns its length in bytes. `None` if the blocks do not compress.
+    /// Compresses the blocks of a unit into `self.piece`; returns its length in bytes. `None` if that would not save an
+    /// eighth.
     fn compress(&mut self, blocks: &[u8], codec: Codec, unit: Unit) -> Option<usize> {
         let (step, most) = (unit.step() as usize * GRAIN, unit.most_grains() as usize * GRAIN);
         let (prefix, target) = self.piece.split_at_mut(PREFIX);
@@ -285,12 +297,12 @@ impl PieceEncoder {
 #[derive(Default)]
 pub struct PieceDecoder {
     zstd: Option<Decompressor<'static>>,
-    /// All blocks of a unit of which some are wanted.
+    /// Buffer for all blocks of a unit of which only some are wanted.
     all: Vec<u8>,
 }
 
 impl PieceDecoder {
-    /// Expands a piece to `blocks`; `None` if it is not a piece of that many.
+    /// Expands a piece to `blocks`; `None` if the piece is damaged, or expands to another length.
     pub fn unpack(&mut self, piece: &[u8], blocks: &mut [u8]) -> Option<()> {
         if piece.len() == blocks.len() {
             blocks.copy_from_slice(piece);
@@ -311,7 +323,8 @@ impl PieceDecoder {
         (made == blocks.len()).then_some(())
     }
 
-    /// Expands some blocks of a unit, from the one with this index on: as many as there is room for.
+    /// Expands the blocks of a unit from `index` on into `some`, as many as that has room for; `None` if the piece is
+    /// damaged.
     pub fn unpack_some(&mut self, piece: &[u8], (unit, index): (Unit, usize), some: &mut [u8]) -> Option<()> {
         if some.len() == unit.bytes() {
             return self.unpack(piece, some);

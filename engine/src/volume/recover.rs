@@ -1,7 +1,7 @@
-//! Start of a volume: the newest root, and the entries after its cuts.
+//! Creation and start of a volume. A start reads the newest root, and applies the entries behind its cuts to the map.
 //!
-//! Until another root is durable, nothing changes that this root depends on: zones that are reset here were dead in it,
-//! and torn groups are filled up after that. So an interrupted recovery is simply repeated.
+//! Until another root is durable, nothing is changed that this root depends on: zones that are reset before were free
+//! or dead in it, and torn groups are filled up afterwards. So an interrupted recovery is simply repeated.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -10,12 +10,12 @@ use crate::{
     runtime::give_way,
     volume::{
         address::{Address, GRAINS},
-        core::{Need, Start, VolumeCore, leave},
+        core::{Need, Start, VolumeCore, deactivate_zone},
         error::VolumeError,
         format::{CutRecord, EntryKind, FANOUT, Root, VolumeIdentity, ZoneUse},
         map::PagedMap,
         options::{VolumeCreateOptions, VolumeOptions},
-        scan::{DeviceScan, FoundEntry, Newest, WalkResult, ZoneWalk},
+        scan::{DeviceScan, FoundEntry, RootEnd, WalkResult, ZoneWalk},
         space::{HEAD_ZONES, Plan, Space},
         stream::{MAP, OpenZone},
         victim::Lifespan,
@@ -24,7 +24,7 @@ use crate::{
 };
 use std::{collections::BTreeSet, rc::Rc};
 
-/// Entries for which pages are read ahead together.
+/// Number of entries for which pages are read ahead together.
 const AT_ONCE: usize = 1024;
 
 /// Default limit of pages that change between two checkpoints.
@@ -41,21 +41,21 @@ pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError>
 /// Writes the first root of a volume.
 ///
 /// # Errors
-/// When there cannot be such a volume, or the device is not empty.
+/// When the device cannot carry such a volume, is not empty, or fails.
 pub async fn create(
     device: Rc<dyn ZonedDevice>,
     VolumeCreateOptions { uuid, blocks, sector, codec, unit }: VolumeCreateOptions,
 ) -> Result<(), VolumeError> {
     let plan = Plan::of(device.geometry(), blocks)?;
-    let look = DeviceScan::at(device.clone()).await?;
-    if let Some(info) = look.zones.iter().find(|info| info.state != ZoneState::Empty) {
+    let scan = DeviceScan::at(device.clone()).await?;
+    if let Some(info) = scan.zones.iter().find(|info| info.state != ZoneState::Empty) {
         let zone = info.zone.0;
-        match look.has_volume().await? {
+        match scan.has_volume().await? {
             Presence::No => return Err(VolumeError::NotEmpty { zone }),
             Presence::Unknown(zones) => return Err(VolumeError::Hidden { zones }),
             Presence::Yes => (),
         }
-        if !look.was_cut_off().await? {
+        if !scan.was_cut_off().await? {
             return Err(VolumeError::IsThere);
         }
         for zone in 0..HEAD_ZONES {
@@ -88,6 +88,7 @@ pub async fn create(
     Ok(core.flush_device().await?)
 }
 
+/// Builds the state of a volume from its root. `directory` has the places of the pages; missing ones are 0.
 fn core_of(
     device: Rc<dyn ZonedDevice>,
     identity: VolumeIdentity,
@@ -119,11 +120,11 @@ fn core_of(
 /// Opens the volume on a device, and recovers it after a power cut or the end of its process.
 ///
 /// # Errors
-/// When there is no volume, or it cannot be started: then nothing has been changed, since everything that a start needs
-/// is read first.
+/// When there is no volume, or it cannot be started. Everything that a start needs is read and checked before anything
+/// is changed.
 pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result<VolumeCore, VolumeError> {
-    let mut look = DeviceScan::at(device.clone()).await?;
-    let (mut root, head) = look.newest().await?;
+    let mut scan = DeviceScan::at(device.clone()).await?;
+    let (mut root, head) = scan.newest().await?;
     let identity = root.identity.clone();
     let geometry = device.geometry();
     if (identity.zones, identity.zone_capacity_blocks) != (geometry.zones, geometry.zone_capacity_blocks) {
@@ -135,14 +136,14 @@ pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result
         return Err(VolumeError::Absurd);
     }
     let space = Space::new(plan, &root.zones, root.mapped, root.next_segment);
-    let directory = look.directory(&root, &space).await?;
+    let directory = scan.directory(&root, &space).await?;
     let mut seen = WalkResult { gives_up: options.give_up, ..WalkResult::default() };
-    walk_all(&mut look, &mut root, &mut seen).await?;
+    walk_all(&mut scan, &mut root, &mut seen).await?;
     let mut core = core_of(device.clone(), identity, &root, head, options, directory)?;
     for (zone, end) in &seen.ends {
         core.state.borrow_mut().space.zone_mut(*zone).ends_at = Some(*end);
     }
-    let mut torn = resume(&core, &look, &root, &seen.walked);
+    let mut torn = resume(&core, &scan, &root, &seen.walked);
     torn.append(&mut seen.torn);
     seen.found.sort_unstable_by_key(|entry| entry.number);
     if let Some(last) = seen.found.last() {
@@ -152,9 +153,9 @@ pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {
-            // Nothing is in it: the volume does without the zone, which must not stay active.
+            // It holds nothing that is needed, so the volume continues without it. It must not stay active.
             Err(DeviceError::Status(_)) => {
-                leave(&*device, ZoneIndex(zone)).await;
+                deactivate_zone(&*device, ZoneIndex(zone)).await;
                 core.state.borrow_mut().space.lose(zone);
                 seen.is_new = true;
             }
@@ -165,14 +166,14 @@ pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result
         core.checkpoint().await?;
     }
     for (zone, from, to) in &torn {
-        // The checkpoint has reset it if nothing in it was live.
+        // If nothing in it was live, the checkpoint has reset it.
         let used = core.state.borrow().space.zone(*zone).record.state;
         if ![ZoneUse::Free, ZoneUse::Lost].contains(&used) {
             mend(&core, *zone, *from, *to).await?;
         }
     }
     if !torn.is_empty() {
-        // Streams begin zones without a flush if they have none open.
+        // The zeros have to be durable: a stream without an open zone begins one without a flush.
         core.flush_device().await?;
     }
     core.state.borrow_mut().streams.iter_mut().for_each(|stream| stream.mend());
@@ -180,8 +181,8 @@ pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result
     Ok(core)
 }
 
-/// Whether each cut is of a zone and a stream of its own, the zone is one that such a stream writes, and nothing is
-/// recorded of the zones of the head.
+/// Whether the cuts and zone records of a root are consistent: each cut has a stream and a zone of its own, the zone is
+/// being written by that kind of stream, and the records of the head zones are empty.
 pub fn are_sane(root: &Root) -> bool {
     let mut of_head = root.zones.iter().take(HEAD_ZONES as usize);
     of_head.all(|record| *record == Default::default())
@@ -195,19 +196,19 @@ pub fn are_sane(root: &Root) -> bool {
 }
 
 /// Walks all zones. Afterwards the zone records of `root` describe their present contents.
-async fn walk_all(look: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult) -> Result<(), VolumeError> {
+async fn walk_all(scan: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
     let (segment, number) = (root.next_segment, root.next_number);
-    let new = Newest { identity: &identity, segment, number };
+    let new = RootEnd { identity: &identity, segment, number };
     for zone in HEAD_ZONES..identity.zones {
         let record = root.zones[zone as usize];
         let cut = root.cuts.iter().find(|cut| cut.zone == zone).copied();
-        let state = look.zones[zone as usize].state;
+        let state = scan.zones[zone as usize].state;
         if state == ZoneState::ReadOnly && record.state != ZoneUse::Lost {
-            look.find_end(zone, cut.map_or(0, |cut| cut.written)).await?;
-            seen.ends.push((zone, look.written(zone)));
+            scan.find_end(zone, cut.map_or(0, |cut| cut.written)).await?;
+            seen.ends.push((zone, scan.written(zone)));
         }
-        let (written, capacity) = (look.written(zone), identity.zone_capacity_blocks as u32);
+        let (written, capacity) = (scan.written(zone), identity.zone_capacity_blocks as u32);
         match (record.state, cut) {
             (ZoneUse::Data, Some(_)) if state == ZoneState::Offline => {
                 seen.give_up(VolumeError::ZoneOffline { zone })?;
@@ -215,7 +216,7 @@ async fn walk_all(look: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
                 root.cuts.retain(|cut| cut.zone != zone);
                 continue;
             }
-            // Its pages are lost, and it contains nothing else.
+            // It contains map pages only: reads of these fail, and the next checkpoint continues in another zone.
             (ZoneUse::Map, Some(_)) if state == ZoneState::Offline => continue,
             (ZoneUse::Data | ZoneUse::Map, Some(cut)) => {
                 if written < cut.written {
@@ -223,7 +224,7 @@ async fn walk_all(look: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
                 }
                 if record.state == ZoneUse::Data {
                     let from = (cut.offset, Some(record.segment));
-                    let walked = look.walk(&new, zone, from, seen).await?;
+                    let walked = scan.walk(&new, zone, from, seen).await?;
                     seen.walked.extend(walked);
                 }
                 continue;
@@ -231,7 +232,7 @@ async fn walk_all(look: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
             (ZoneUse::Data | ZoneUse::Map, None) => {
                 return Err(VolumeError::NoEnd { zone });
             }
-            // It was reset by other software, and would read as zeros.
+            // The zone was reset by other software: its live blocks are lost.
             (ZoneUse::ClosedData, _) if record.live > 0 && state == ZoneState::Empty => {
                 return Err(VolumeError::LostBlocks {
                     zone,
@@ -241,27 +242,27 @@ async fn walk_all(look: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
             }
             (ZoneUse::ClosedData, _) if record.live > 0 => {
                 // Its last group was torn, and has not been filled up.
-                if written < capacity && !look.is_lost(zone) {
+                if written < capacity && !scan.is_lost(zone) {
                     seen.torn.push((zone, written, capacity));
                 }
                 continue;
             }
             (ZoneUse::ClosedMap, _) if record.live > 0 => continue,
-            (ZoneUse::Lost, _) if look.is_lost(zone) => continue,
+            (ZoneUse::Lost, _) if scan.is_lost(zone) => continue,
             _ => (),
         }
-        // It was dead, free or lost at the cut.
+        // The zone was dead, free or lost at the cut, and may have been written since.
         let was = std::mem::take(&mut root.zones[zone as usize]).state;
         let record = &mut root.zones[zone as usize];
         if state == ZoneState::Offline {
             seen.give_up(VolumeError::ZoneOffline { zone })?;
             record.state = ZoneUse::Lost;
         } else if was == ZoneUse::Lost {
-            // It is usable again. Its contents were given up, and are not read.
+            // The zone is usable again. Its contents were given up, so they are not read.
             seen.is_new = true;
             seen.resets.extend((state != ZoneState::Empty).then_some(zone));
         } else if written > 0
-            && let Some(new) = look.walk(&new, zone, (0, None), seen).await?
+            && let Some(new) = scan.walk(&new, zone, (0, None), seen).await?
         {
             record.segment = new.open.segment;
             record.state = ZoneUse::ClosedData;
@@ -277,14 +278,15 @@ async fn walk_all(look: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
     Ok(())
 }
 
-/// Lets streams continue where they ended; returns the torn ranges: zone, from and to.
-fn resume(core: &VolumeCore, look: &DeviceScan, root: &Root, walked: &[ZoneWalk]) -> Vec<(u32, u32, u32)> {
+/// Lets each stream continue in its newest zone; returns the torn ranges, which are to be filled with zeros: zone, from
+/// and to.
+fn resume(core: &VolumeCore, scan: &DeviceScan, root: &Root, walked: &[ZoneWalk]) -> Vec<(u32, u32, u32)> {
     let mut state = core.state.borrow_mut();
     let mut ends: Vec<ZoneWalk> = Vec::new();
     for CutRecord { stream, zone, offset, .. } in root.cuts.iter().copied() {
-        let written = look.written(zone);
-        if look.is_lost(zone) {
-            // Nothing more is written to it.
+        let written = scan.written(zone);
+        if scan.is_lost(zone) {
+            // It is read-only or offline.
             state.space.close(zone);
             continue;
         }
@@ -314,7 +316,7 @@ fn resume(core: &VolumeCore, look: &DeviceScan, root: &Root, walked: &[ZoneWalk]
     for ZoneWalk { stream, open } in ends {
         let index = (stream as usize).min(streams - 1);
         state.space.close(open.zone);
-        if look.is_lost(open.zone) {
+        if scan.is_lost(open.zone) {
             continue;
         }
         if let Some(from) = open.torn_at {
@@ -323,7 +325,7 @@ fn resume(core: &VolumeCore, look: &DeviceScan, root: &Root, walked: &[ZoneWalk]
         if open.next < capacity
             && let Some(older) = newest[index].replace(open)
         {
-            // A device that keeps its promises never leaves two; the rest of this one is given up.
+            // On a correct device a stream has only one zone that is not full; the rest of the older one is filled up.
             torn.push((older.zone, older.next, capacity));
         }
     }
@@ -343,8 +345,8 @@ fn resume(core: &VolumeCore, look: &DeviceScan, root: &Root, walked: &[ZoneWalk]
 async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeError> {
     let (blocks, mut lost) = (core.identity.blocks, BTreeSet::<u32>::new());
     let found = std::mem::take(&mut seen.found);
-    for (index, FoundEntry { block, what, place, .. }) in found.iter().enumerate() {
-        // The volume may be in a namespace, and others are served meanwhile.
+    for (index, FoundEntry { block, kind, place, .. }) in found.iter().enumerate() {
+        // The volume may be in a namespace while others are served.
         give_way().await;
         if index % AT_ONCE == 0 {
             let ahead: BTreeSet<u32> =
@@ -352,20 +354,20 @@ async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeErr
             let pages = PagedMap::pages(blocks) as u32;
             core.fetch(ahead.into_iter().filter(|page| *page < pages), Need::Pressing).await;
         }
-        let (mut from, end) = (*block as u64, *block as u64 + what.blocks());
+        let (mut from, end) = (*block as u64, *block as u64 + kind.blocks());
         if end > blocks {
             return Err(VolumeError::NoSuchBlock { block: end - 1 });
         }
         while from < end {
             let (page, page_end) = ((from / FANOUT) as u32, end.min((from / FANOUT + 1) * FANOUT));
-            let what = match what {
-                EntryKind::Data { .. } => *what,
+            let kind = match kind {
+                EntryKind::Data { .. } => *kind,
                 EntryKind::Discard(_) => EntryKind::Discard((page_end - from) as u32),
             };
-            // Newer entries of a page must not be applied where older ones are missing.
+            // After an entry of a page could not be applied, no newer one of that page is.
             if !lost.contains(&page) {
                 match core.hold(page, Need::Pressing).await {
-                    Ok(()) => core.state.borrow_mut().apply(from, what, *place),
+                    Ok(()) => core.state.borrow_mut().apply(from, kind, *place),
                     Err(error @ DeviceError::Status(_)) => {
                         seen.give_up(VolumeError::PageUnreadable { page, error })?;
                         lost.insert(page);
@@ -379,7 +381,7 @@ async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeErr
     Ok(())
 }
 
-/// Fills up a torn range with zeros.
+/// Fills the torn blocks `from..to` of a zone with zeros.
 async fn mend(core: &VolumeCore, zone: u32, from: u32, to: u32) -> Result<(), DeviceError> {
     let most = core.device.geometry().max_transfer_blocks;
     let start = core.device.geometry().start(ZoneIndex(zone)).0;

@@ -15,10 +15,10 @@ use crate::{
     },
 };
 
-/// Pages of the map that are read ahead for a scan of extents.
+/// Number of pages of the map that are read ahead of the current one in a scan of extents.
 const PAGES_AHEAD: u64 = 15;
 
-/// A read in flight from a zone, which is not reset meanwhile.
+/// Guard of a read in flight: the zone is not reset while it exists.
 struct ZoneReader<'c> {
     core: &'c VolumeCore,
     zone: u32,
@@ -45,19 +45,20 @@ impl Drop for ZoneReader<'_> {
     }
 }
 
-/// Neighbouring blocks of a read that are neighbours on the device, too: their pieces lie one after the other.
+/// A run of a read: consecutive logical blocks, with pieces that lie one behind the other on the device, so that one
+/// command reads them.
 struct Run<'c> {
     /// Index of the first block in the read.
     from: u64,
-    /// Offset of the first piece in the data read from the device, in grains; and the pieces, none if all are whole
-    /// blocks.
+    /// Offset of the first piece in the data read from the device, in grains.
     first_grain: u32,
+    /// The pieces, in order; empty if all are whole blocks.
     pieces: Vec<PieceRead>,
     completion: Completion,
     _reader: ZoneReader<'c>,
 }
 
-/// A piece that is read: `blocks` blocks of its unit are wanted, from the one with this index on.
+/// A piece to be read and expanded: of its unit, `blocks` blocks from index `index` on are wanted.
 struct PieceRead {
     grains: u32,
     unit: Unit,
@@ -73,7 +74,7 @@ impl PieceRead {
     }
 }
 
-/// The groups that have to land before a request completes, by stream.
+/// The groups that have to land before a request completes: for each stream the number of the last one, 0 for none.
 #[derive(Default)]
 struct RequestGroups([u64; 3]);
 
@@ -82,15 +83,16 @@ impl RequestGroups {
         self.0[index] = self.0[index].max(groups);
     }
 
-    /// Closes groups that need not wait, and wakes the tasks of the streams.
+    /// Closes the groups that are large enough, and wakes the tasks of the streams.
     fn launch(&self, core: &VolumeCore) {
         for index in (0..3).filter(|index| self.0[*index] > 0) {
             core.launch(index, false);
-            core.tell(index);
+            core.wake_stream(index);
         }
         core.note_writes();
     }
 
+    /// Waits until all of the groups have landed.
     async fn wait(&self, core: &VolumeCore) -> Result<(), DeviceError> {
         for index in (0..3).filter(|index| self.0[*index] > 0) {
             core.wait_landed((index, self.0[index])).await?;
@@ -100,7 +102,7 @@ impl RequestGroups {
 }
 
 impl VolumeCore {
-    /// Whether blocks lie in the volume.
+    /// Checks that blocks lie in the volume.
     ///
     /// # Errors
     /// Invalid Field without blocks, LBA Out of Range beyond the end.
@@ -114,6 +116,7 @@ impl VolumeCore {
         }
     }
 
+    /// Checks that a buffer has whole blocks that lie in the volume; returns their number.
     fn check_data(&self, at: u64, data: &Buf) -> Result<u64, DeviceError> {
         if !data.len().is_multiple_of(BLOCK) {
             return Err(Status::InvalidField.into());
@@ -135,8 +138,7 @@ impl VolumeCore {
         while from < blocks {
             let page = ((at + from) / FANOUT) as u32;
             if !self.state.borrow().map.is_known(page) {
-                // Waiting for a page may mean waiting for a checkpoint, and a checkpoint waits for the readers of
-                // zones.
+                // Deadlock: the wait for a page may be one for a checkpoint, which waits for readers of zones.
                 self.end_runs(&mut runs, bytes).await?;
                 self.hold(page, Need::Read).await?;
             }
@@ -173,20 +175,23 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// The place of the first block, if all blocks are known to be on the device, one after the other and uncompressed.
+    /// Fast path of reads: the place of the first block, if all blocks are uncompressed and consecutive on the device,
+    /// and their pages are in memory.
     fn one_run(&self, at: u64, blocks: u64) -> Option<Address> {
         let mut state = self.state.borrow_mut();
         let first = state.map.get(at).filter(|first| *first != 0 && address::is_whole(*first))?;
         let (_, offset) = state.space.locate(first);
-        // Neighbours are in the same group, and land together.
+        // Consecutive device blocks without a header between them are of one group, so if the first has landed, all
+        // have.
         let fits = offset as u64 + blocks <= self.capacity() as u64
             && blocks <= self.device.geometry().max_transfer_blocks as u64
             && state.in_memory(first).is_none();
         (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block))).then_some(first)
     }
 
-    /// Serves the next blocks of a read that are neighbours in their places: one that is unmapped, or several in memory
-    /// or on the device. Returns their number. The page of the first one has to be known.
+    /// Starts the next part of a read, from block `from` of it on: one unmapped block, blocks of one unit in memory, or
+    /// a run on the device, for which a command is submitted. Returns the number of blocks. The page of the first one
+    /// has to be known.
     fn start_run<'c>(
         &'c self,
         at: u64,
@@ -213,7 +218,8 @@ impl VolumeCore {
         }
         let (zone, offset) = state.space.locate(first);
         let most = self.device.geometry().max_transfer_blocks.min(self.capacity() - offset);
-        // Where the next piece has to begin, in grains from the start of the block in which the first one begins.
+        // End of the run so far, in grains from the start of the block in which the first piece begins: the next piece
+        // has to begin there.
         let mut end = address::from(first) + address::grains(first);
         let (mut count, mut pieces) = (of_first, Vec::new());
         if !address::is_whole(first) {
@@ -252,18 +258,18 @@ impl VolumeCore {
         let (mut request_groups, mut from, mut result) = (RequestGroups::default(), 0, Ok(()));
         let flushes = fua && self.options.fua_stands_alone && self.device.geometry().volatile_cache;
         let _writing = WriteCount::new(self);
-        let how = {
+        let encoding = {
             let state = self.state.borrow();
             state.codec.map(|codec| (codec, state.unit))
         };
         let mut parts = WriteParts::default();
         while from < blocks && result.is_ok() {
             let (first, mut end, mut packed) = (from, blocks, None);
-            if let Some(how) = how {
+            if let Some(encoding) = encoding {
                 end = part_end(at, first, data);
                 if !self.passes(end - first, &parts) {
-                    packed = Some(self.pack(at, data, first..end, how, &mut parts).await);
-                    // Compression took some 100 microseconds, or more.
+                    packed = Some(self.pack(at, data, first..end, encoding, &mut parts).await);
+                    // Compression takes 100 µs or more: the slice of this task is used up.
                     work(SLICE);
                 }
             }
@@ -294,18 +300,18 @@ impl VolumeCore {
         result
     }
 
-    /// Waits until there may be room. After a failure nothing makes room any more, and the failure may have happened
-    /// during a wait for a page.
+    /// Waits until there may be room for a write. Fails after a write error, which may have happened during a wait for
+    /// a page: nothing would make room then.
     ///
     /// # Errors
-    /// Capacity Exceeded if nothing will make room: more zones are lost, or cannot be emptied, than are spare.
+    /// Capacity Exceeded if nothing will make room: more zones than are spare are lost or cannot be emptied.
     async fn wait_for_room(&self) -> Result<(), DeviceError> {
         self.check()?;
         if self.makes_room() {
             self.room.wait().await;
             return self.check();
         }
-        // A zone that becomes full may be collected then, and a checkpoint frees dead zones.
+        // Groups in flight may fill a zone, which can be collected then; and a checkpoint frees dead zones.
         let (groups, checkpoint) = {
             let state = self.state.borrow();
             let on_its_way = state.streams.iter().position(|stream| stream.landed() < stream.closed());
@@ -329,8 +335,11 @@ impl VolumeCore {
         Status::CapacityExceeded.into()
     }
 
-    /// Places as many blocks of a write, up to `end`, as there is room for in one page at present. `packed` has the
-    /// pieces of the blocks from `first` on.
+    /// Places blocks of a write, from `from` on, in groups: up to `end`, within one page of the map, and as many as
+    /// there is room for at present; advances `from`. `packed` has the pieces of the blocks from `first` on.
+    ///
+    /// # Errors
+    /// Capacity Exceeded if a block would take more room than there is.
     fn place_blocks(
         &self,
         at: u64,
@@ -368,7 +377,7 @@ impl VolumeCore {
         self.check()?;
         self.note_use();
         let (mut request_groups, mut block, end) = (RequestGroups::default(), at, at + blocks);
-        let mut who = ZonePurpose::Writer;
+        let mut purpose = ZonePurpose::Writer;
         while block < end {
             give_way().await;
             let next = self.next_page(block, end);
@@ -379,13 +388,13 @@ impl VolumeCore {
             let page = block / FANOUT;
             let part_end = end.min((page + 1) * FANOUT);
             self.hold(page as u32, Need::Write).await?;
-            if !self.discard_part((block, part_end), who, &mut request_groups) {
+            if !self.discard_part((block, part_end), purpose, &mut request_groups) {
                 request_groups.launch(self);
                 self.few.open();
                 match self.wait_for_room().await {
-                    // Where nothing else makes room, a discard does: it may take one more zone.
-                    Err(DeviceError::Status(Status::CapacityExceeded)) if who == ZonePurpose::Writer => {
-                        who = ZonePurpose::Discard;
+                    // If nothing else makes room, a discard may begin a zone of the map's share, since it frees others.
+                    Err(DeviceError::Status(Status::CapacityExceeded)) if purpose == ZonePurpose::Writer => {
+                        purpose = ZonePurpose::Discard;
                     }
                     result => result?,
                 }
@@ -402,36 +411,37 @@ impl VolumeCore {
     }
 
     /// Discards blocks of one page, of which `PagedMap::is_known` is true. `false` if there is no room for an entry at
-    /// present, in a zone that may be begun for the purpose `who`.
+    /// present; another zone is begun only if `purpose` permits it.
     fn discard_part(
         &self,
         (block, end): (u64, u64),
-        who: ZonePurpose,
+        purpose: ZonePurpose,
         request_groups: &mut RequestGroups,
     ) -> bool {
         let mut state = self.state.borrow_mut();
         if (block..end).all(|block| state.map.get(block) == Some(0)) {
-            // The entry that has unmapped the blocks may still be in flight.
+            // The blocks are unmapped already, but the entry that did so may still be in flight: it has to land.
             let index = state.discards(self.options.apart);
             request_groups.add((index, state.streams[index].begun()));
             return true;
         }
-        let ticket = state.discard(self, (block, (end - block) as u32), who);
+        let ticket = state.discard(self, (block, (end - block) as u32), purpose);
         ticket.is_some_and(|ticket| {
             request_groups.add(ticket);
             true
         })
     }
 
-    /// The first block from `block` on, before `end`, of a page that exists; `end` if there is none, or a block before
-    /// it.
+    /// Skips pages that were never written: the first block from `block` on, before `end`, in a page that may exist;
+    /// `end` if there is none.
     fn next_page(&self, block: u64, end: u64) -> u64 {
         let (page, end_page) = (block / FANOUT, end.div_ceil(FANOUT));
         let next = self.state.borrow().map.next_page(page as u32, end_page as u32) as u64;
         if next == page { block } else { end.min(next * FANOUT) }
     }
 
-    /// Whether the block at `at` is mapped, and how many blocks from there on are equal in that, `most` at most.
+    /// Whether the block at `at` is mapped, and the length of the extent from there, 1 to `most` blocks, in which all
+    /// blocks are mapped, or all are not.
     pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
         self.check_range(at, most)?;
         let (mut block, end, mut first) = (at, at + most, None);
@@ -468,13 +478,13 @@ impl VolumeCore {
     /// Makes all writes durable that have completed before this call.
     pub async fn flush(&self) -> Result<(), DeviceError> {
         self.check()?;
-        // It has landed.
+        // The groups of completed writes have landed, so a flush of the device covers them.
         self.flush_device().await
     }
 }
 
 impl VolumeState {
-    /// Number of blocks from `block` on, `most` at most, that are of the same unit and are at `place`, the place of
+    /// Number of consecutive blocks from `block` on, at most `most`, that are in the same unit and at the same place as
     /// `block`. The page has to be known.
     fn run_of(&mut self, block: u64, most: u64, place: Address) -> u64 {
         let unit = address::unit(place);

@@ -1,8 +1,8 @@
-//! Inspection of a device: zones, roots, the directory of the map, groups. Only reads.
+//! Inspection of a device without changes: zones, roots, the directory of the map, groups.
 //!
-//! Every block that is used has a checksum of its own, and an array may have a right copy of a wrong block: each is
-//! read by [`read_verified`]. A block without a copy that verifies is damaged. It may be newer than everything else, so
-//! it counts as obsolete only where something else proves it.
+//! Every block that is used has a checksum, and an array may be able to reconstruct a damaged block from redundancy:
+//! blocks are read by [`read_verified`]. A block of which no version verifies is damaged. It may be newer than
+//! everything else, so it counts as obsolete only if something else proves that.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -30,48 +30,50 @@ pub struct DeviceScan {
     pub zones: Vec<ZoneInfo>,
 }
 
-/// An entry that was found after the cut.
+/// An entry behind the cut, and the place of its piece.
 pub struct FoundEntry {
     pub number: u64,
     pub block: u32,
-    pub what: EntryKind,
+    pub kind: EntryKind,
     pub place: Address,
 }
 
-/// First segment and entry number that the root does not cover.
-pub struct Newest<'r> {
+/// The first segment and entry number that the root does not cover: larger ones are newer than the root.
+pub struct RootEnd<'r> {
     pub identity: &'r VolumeIdentity,
     pub segment: u64,
     pub number: u64,
 }
 
-/// Result of walking a zone after the cut.
+/// Result of reading the groups of a zone behind the cut: its stream, and its end.
 pub struct ZoneWalk {
     pub stream: u8,
     pub open: OpenZone,
 }
 
-/// The state of a zone that the root does not count on, by its first block.
+/// The state of a zone that the root does not need, judged by its first block.
 enum FirstBlock {
-    /// It was begun since the root, with this group.
+    /// The zone was begun after the root, with this group.
     New(GroupHeader),
-    /// Nothing in it is needed: its groups are older than the root, or its pages belong to no root.
+    /// Nothing in the zone is needed: its groups are older than the root, or it has pages, which the root does not use.
     Obsolete,
 }
 
-/// The contents of a zone of the head.
+/// The contents of a head zone.
 struct HeadZone {
     zone: u32,
+    /// The newest complete root.
     root: Option<Root>,
-    /// The largest one of any block of a root in it.
+    /// The largest generation of any root block that was read.
     generation: Option<u64>,
-    /// The last damaged block after that root, and the error if it cannot be read.
+    /// The last damaged block behind that root, and the error if it cannot be read.
     damaged: Option<(u32, Option<DeviceError>)>,
 }
 
 /// A block of a root: its header and its payload, or the version of another format.
 type RootBlock = Result<(Seal, Vec<u8>), u16>;
 
+/// Decodes a block of a root; `None` if it is anything else.
 fn root_block(block: &[u8]) -> Option<RootBlock> {
     match unseal(block) {
         Ok((seal, payload)) if seal.kind == Kind::Root => Some(Ok((seal, payload.to_vec()))),
@@ -81,6 +83,7 @@ fn root_block(block: &[u8]) -> Option<RootBlock> {
 }
 
 impl DeviceScan {
+    /// Reads the zone report of a device.
     pub async fn at(device: Rc<dyn ZonedDevice>) -> Result<DeviceScan, DeviceError> {
         let count = device.geometry().zones;
         let done = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
@@ -89,7 +92,7 @@ impl DeviceScan {
         if whole { Ok(DeviceScan { device, zones: done.zones }) } else { Err(Status::InternalError.into()) }
     }
 
-    /// Blocks below the write pointer.
+    /// Number of blocks of a zone below its write pointer.
     pub fn written(&self, zone: u32) -> u32 {
         let info = &self.zones[zone as usize];
         match info.state {
@@ -99,12 +102,13 @@ impl DeviceScan {
         }
     }
 
+    /// Whether a zone is read-only or offline.
     pub fn is_lost(&self, zone: u32) -> bool {
         matches!(self.zones[zone as usize].state, ZoneState::Offline | ZoneState::ReadOnly)
     }
 
-    /// Finds the end of a zone that can only be read, which drives do not report: the end of the last block that is not
-    /// zeros, and no less than `least`.
+    /// Finds the end of the written blocks of a read-only zone, for which drives report no write pointer: behind the
+    /// last block that is not zeros, and not below `least`. Sets it as the write pointer.
     pub async fn find_end(&mut self, zone: u32, least: u32) -> Result<(), DeviceError> {
         let capacity = self.device.geometry().zone_capacity_blocks;
         let mut end = self.zones[zone as usize].wp_blocks.min(capacity) as u32;
@@ -122,7 +126,7 @@ impl DeviceScan {
         Ok(())
     }
 
-    /// Reads `blocks` blocks, or only the first where others cannot be read.
+    /// Reads `blocks` blocks, or only the first one if they cannot all be read.
     async fn read(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
         let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
         read_some(&*self.device, lba, Buf::zeroed(blocks as usize * BLOCK), 1).await
@@ -132,15 +136,15 @@ impl DeviceScan {
         Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64)
     }
 
-    /// Whether there is a volume: every incarnation of a zone of the head begins and ends with a block of a root. Where
-    /// a zone of the head cannot be read, the first block of another zone decides. A damaged block counts as its former
-    /// kind.
+    /// Whether there is a volume: every incarnation of a head zone begins and ends with a block of a root. If the head
+    /// zones cannot be read, the first blocks of other zones decide. A damaged block counts as what its magic number
+    /// says.
     pub async fn has_volume(&self) -> Result<Presence, DeviceError> {
         let is_own = |is_head: bool, block: &[u8]| looks_sealed(block) || !is_head && looks_like_group(block);
         presence(&*self.device, &self.zones, true, is_own).await
     }
 
-    /// The newest whole root in a zone of the head, and blocks that may be newer.
+    /// Finds the newest complete root in a head zone, and damaged blocks that may be newer.
     async fn head(&self, zone: u32) -> Result<HeadZone, VolumeError> {
         let mut head = HeadZone { zone, root: None, generation: None, damaged: None };
         for at in (0..self.written(zone)).rev() {
@@ -157,7 +161,7 @@ impl DeviceScan {
                             Err(damaged) => head.damaged = head.damaged.or(Some(damaged)),
                         }
                     }
-                    // Otherwise it is a root that was interrupted.
+                    // Otherwise the write of this root was interrupted, or this is not its last block.
                 }
                 Ok(None) => head.damaged = head.damaged.or(Some((at, None))),
                 Err(error @ DeviceError::Status(_)) => {
@@ -169,7 +173,8 @@ impl DeviceScan {
         Ok(head)
     }
 
-    /// Reads a root of `blocks` blocks, or returns the block of it that is damaged.
+    /// Reads a root of `blocks` blocks; returns the damaged block, with its error if it cannot be read, in place of the
+    /// root.
     async fn root_at(
         &self,
         zone: u32,
@@ -196,7 +201,7 @@ impl DeviceScan {
         Ok(root.ok_or((offset, None)))
     }
 
-    /// The newest root, and the place of the next one.
+    /// Finds the newest root; returns it with the head zone and the offset at which the next one is written.
     pub async fn newest(&self) -> Result<(Root, (u32, u32)), VolumeError> {
         let mut heads = Vec::new();
         for zone in 0..HEAD_ZONES.min(self.zones.len() as u32) {
@@ -209,7 +214,8 @@ impl DeviceScan {
         let newest = heads.iter().filter_map(|head| Some((head.root.as_ref()?, head.zone)));
         let newest = newest.max_by_key(|(root, _)| root.generation);
         for head in &heads {
-            // An older root does not know of zones that have been freed and begun anew since.
+            // A damaged block may be of a newer root, and an older root must not be used: zones that it needs may have
+            // been reset since.
             let is_older = newest.is_some_and(|(root, zone)| self.is_older(head, root, zone));
             match head.damaged.filter(|_| !is_older) {
                 None => (),
@@ -226,8 +232,9 @@ impl DeviceScan {
         Ok((root.clone(), (zone, next)))
     }
 
-    /// Whether all of a zone of the head is older than `root` in `zone`: the other zone is begun when that has no room
-    /// for another root or can only be read, and not before.
+    /// Whether everything in a head zone is older than `root`, which is in the head zone `zone`. Without a readable
+    /// block that follows from the order of use: the other head zone is begun only when `zone` has no room for another
+    /// root, or is read-only.
     fn is_older(&self, head: &HeadZone, root: &Root, zone: u32) -> bool {
         let capacity = self.device.geometry().zone_capacity_blocks;
         let blocks = root.encode().len().div_ceil(PAYLOAD) as u64 + 1;
@@ -235,7 +242,8 @@ impl DeviceScan {
         head.zone != zone && head.generation.map_or(has_room, |generation| generation < root.generation)
     }
 
-    /// Whether there is a head without a whole root, and nothing else: the state of an interrupted creation.
+    /// Whether the device is in the state of an interrupted creation: no complete root in the head, and all other zones
+    /// are empty.
     pub async fn was_cut_off(&self) -> Result<bool, VolumeError> {
         let mut others = self.zones.iter().skip(HEAD_ZONES as usize);
         if !others.all(|info| info.state == ZoneState::Empty) {
@@ -247,7 +255,7 @@ impl DeviceScan {
         }
     }
 
-    /// The places of the pages of the map.
+    /// Reads the directory: the places of the pages of the map.
     pub async fn directory(&self, root: &Root, space: &Space) -> Result<Vec<Address>, VolumeError> {
         let pages = PagedMap::pages(root.identity.blocks) as usize;
         let mut directory = vec![0; pages];
@@ -293,21 +301,26 @@ impl DeviceScan {
         Ok(directory)
     }
 
-    /// The state of a zone that the root does not count on, by its first block; `None` if that is damaged, or not of
-    /// this volume.
-    async fn life(&self, new: &Newest<'_>, zone: u32) -> Result<Option<FirstBlock>, DeviceError> {
-        let verify = |block: &[u8]| self.life_of(new, block);
-        let life = match read_verified(&*self.device, self.lba(zone, 0), verify).await {
+    /// Judges a zone that the root does not need by its first block; `None` if that block is damaged, or not of this
+    /// volume. A zone of zeros is obsolete.
+    async fn judge_first_block(
+        &self,
+        new: &RootEnd<'_>,
+        zone: u32,
+    ) -> Result<Option<FirstBlock>, DeviceError> {
+        let verify = |block: &[u8]| self.parse_first_block(new, block);
+        let found = match read_verified(&*self.device, self.lba(zone, 0), verify).await {
             Err(DeviceError::Status(Status::DeallocatedBlock | Status::UnrecoveredReadError)) => None,
-            life => life?,
+            found => found?,
         };
-        if life.is_none() && self.is_unwritten(zone).await? {
+        if found.is_none() && self.is_unwritten(zone).await? {
             return Ok(Some(FirstBlock::Obsolete));
         }
-        Ok(life)
+        Ok(found)
     }
 
-    fn life_of(&self, new: &Newest<'_>, block: &[u8]) -> Option<FirstBlock> {
+    /// Judges a zone by the content of its first block; `None` if that does not verify.
+    fn parse_first_block(&self, new: &RootEnd<'_>, block: &[u8]) -> Option<FirstBlock> {
         let (mark, capacity) = (new.identity.mark(), new.identity.zone_capacity_blocks as u32);
         let Some(header) = read_group(block) else {
             let (seal, _) = unseal(block).ok()?;
@@ -322,7 +335,7 @@ impl DeviceScan {
         header.entries.iter().all(|entry| entry.number >= new.number).then_some(FirstBlock::New(header))
     }
 
-    /// Whether nothing was written in a zone, regardless of its write pointer.
+    /// Whether all blocks below the write pointer of a zone are zeros or deallocated.
     async fn is_unwritten(&self, zone: u32) -> Result<bool, DeviceError> {
         for at in 0..self.written(zone) {
             match self.read(zone, at, 1).await {
@@ -335,14 +348,16 @@ impl DeviceScan {
         Ok(true)
     }
 
-    /// Reads the groups of a zone from `from` to the end of the written blocks. `segment` is the segment that they have
-    /// to be of; if there is none, that of the first group, if it is `new`.
+    /// Reads the groups of a zone from block `from` to the end of the written blocks; adds their entries to
+    /// `seen.found`. The groups have to be of `segment`; without one, of the segment of the first group, if that is
+    /// newer than the root. `None` if there is no such group.
     ///
     /// # Errors
-    /// The block at which an unreadable group begins, unless lost data is given up: then the rest of the zone is.
+    /// The block at which an unreadable group begins. If lost data is given up, the rest of the zone is, without an
+    /// error.
     pub async fn walk(
         &self,
-        new: &Newest<'_>,
+        new: &RootEnd<'_>,
         zone: u32,
         (from, segment): (u32, Option<u64>),
         seen: &mut WalkResult,
@@ -353,13 +368,13 @@ impl DeviceScan {
         let (mut at, mut walked, mut segment) = (from, None, segment);
         let mut begun = None;
         if segment.is_none() && at < written {
-            match self.life(new, zone).await? {
+            match self.judge_first_block(new, zone).await? {
                 Some(FirstBlock::New(header)) => {
                     segment = Some(header.place.segment);
                     begun = Some(header);
                 }
                 Some(FirstBlock::Obsolete) => return Ok(None),
-                // Nothing proves that its contents are not needed.
+                // Nothing proves that the zone is obsolete.
                 None => {
                     seen.give_up(VolumeError::GroupUnreadable { zone, block: at })?;
                     return Ok(None);
@@ -390,7 +405,7 @@ impl DeviceScan {
             }
             let Some(header) = header else {
                 seen.give_up(VolumeError::GroupUnreadable { zone, block: at })?;
-                // Nothing is written after it.
+                // Nothing more is written to the zone: the rest is filled up.
                 let (next, torn_at) = (capacity, Some(written));
                 let stream = walked.map_or(0, |walked: ZoneWalk| walked.stream);
                 return Ok(segment
@@ -399,17 +414,17 @@ impl DeviceScan {
             segment = Some(header.place.segment);
             let mut from = 0;
             for entry in header.entries {
-                let (first, grains) = (at + 1 + from / GRAINS, entry.what.grains());
+                let (first, grains) = (at + 1 + from / GRAINS, entry.kind.grains());
                 let place =
-                    address::place(zone * capacity + first, from % GRAINS, (entry.what.unit(), grains));
+                    address::place(zone * capacity + first, from % GRAINS, (entry.kind.unit(), grains));
                 from += grains;
-                // All of a piece has to be written.
+                // An entry counts only if its whole piece was written.
                 let end = first + address::blocks(place);
                 if grains == 0 || end <= written {
                     seen.found.push(FoundEntry {
                         number: entry.number,
                         block: entry.block,
-                        what: entry.what,
+                        kind: entry.kind,
                         place,
                     });
                 }
@@ -423,27 +438,32 @@ impl DeviceScan {
     }
 }
 
-/// The results of walking zones.
+/// Results of reading the groups of all zones behind the cuts.
 #[derive(Default)]
 pub struct WalkResult {
-    /// Entries after the cut, and the zones that they are in.
+    /// Entries behind the cuts.
     pub found: Vec<FoundEntry>,
+    /// Zones with groups behind a cut, and their ends.
     pub walked: Vec<ZoneWalk>,
-    /// Zones that are free and not empty.
+    /// Free zones that are not empty: they are to be reset.
     pub resets: Vec<u32>,
-    /// Ranges that are to be filled up: zone, from and to.
+    /// Ranges of closed zones that are to be filled with zeros: zone, from and to.
     pub torn: Vec<(u32, u32, u32)>,
-    /// Zones that can only be read, and where they end.
+    /// Read-only zones, and the ends of their written blocks.
     pub ends: Vec<(u32, u32)>,
     /// A zone has become lost, or usable again: a new root has to be durable before anything else is written.
     pub is_new: bool,
-    /// Data that may have been promised and cannot be read is given up; and the errors for which that was done.
+    /// Whether possibly promised data that cannot be read is given up ([`super::VolumeOptions::give_up`]).
     pub gives_up: bool,
+    /// The losses so far.
     pub given_up: Vec<VolumeError>,
 }
 
 impl WalkResult {
-    /// Records lost data; returns the error unless lost data may be given up.
+    /// Records a loss of possibly promised data.
+    ///
+    /// # Errors
+    /// The loss, unless lost data is given up.
     pub fn give_up(&mut self, lost: VolumeError) -> Result<(), VolumeError> {
         self.given_up.push(lost.clone());
         if self.gives_up { Ok(()) } else { Err(lost) }

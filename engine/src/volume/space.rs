@@ -2,7 +2,7 @@
 //! be mapped.
 //!
 //! A zone is free, then being written, then closed. It becomes free again only when a root is durable in which nothing
-//! in the zone is live (docs/VOLUME.md, 'The checkpoint'). This file keeps count; it resets nothing.
+//! in the zone is live (docs/VOLUME.md, 'The checkpoint'). This module keeps the counts and resets nothing.
 
 use crate::{
     buf::BLOCK,
@@ -20,17 +20,17 @@ use std::collections::{BTreeMap, VecDeque};
 /// Number of head zones.
 pub const HEAD_ZONES: u32 = 2;
 
-/// Free zones, besides the map's share, that only garbage collection may begin.
+/// Free zones, besides those set aside for the map, that only garbage collection may begin.
 const FOR_COLLECTION: u32 = 2;
 
-/// Least number of spare zones: those of the streams, those that only garbage collection may begin, and enough to keep
-/// it from moving blocks for ever.
+/// Least number of spare zones: those that the streams write, those that only garbage collection may begin, and enough
+/// obsolete blocks for garbage collection to make progress.
 const LEAST_SPARE: u32 = 9;
 
-/// One in this many data zones is spare.
+/// Spare zones are this fraction (1/n) of the data zones, or [`LEAST_SPARE`] if that is more.
 const SPARE_SHARE: u32 = 10;
 
-/// Free zones that are enough for writes while others are being freed.
+/// Largest value of [`Space::low_mark`]: free zones that suffice for writes while others are being freed.
 const MOST_KEPT_FREE: u32 = 8;
 
 /// Active zones besides those of data streams: two of the head, one of the map.
@@ -52,7 +52,7 @@ const ZONES_IN_UNIT: u32 = 8;
 /// The reserve of a volume that is larger than its room is at most this part (1/n) of the room.
 const RESERVE_SHARE: u64 = 16;
 
-/// Units of the largest size for which a group has room, at least.
+/// Minimum number of units of the largest size that fit into a group: it limits the size of units.
 const UNITS_IN_GROUP: u64 = 4;
 
 /// Layout of a volume on a device.
@@ -66,24 +66,25 @@ pub struct Plan {
     pub zones: u32,
     /// Number of data streams: 2 or 3.
     pub streams: usize,
-    /// Most blocks of data in a group.
+    /// Maximum blocks of data in a group of user writes.
     pub group_most: u64,
-    /// The largest unit.
+    /// The largest unit that the transfer size of the device allows.
     pub unit: Unit,
-    /// Map zones that are kept; a checkpoint sweeps those in excess.
+    /// Number of map zones that the whole map needs; a checkpoint empties closed ones beyond it.
     pub map_kept: u32,
-    /// Zones set aside for the map.
+    /// Zones set aside for the map: no other purpose may use up the last of them.
     pub map_share: u32,
-    /// Over-provisioning in zones: not counted as room, so that garbage collection always finds obsolete blocks.
+    /// Over-provisioning in zones: they are not counted as room, so that garbage collection always finds obsolete
+    /// blocks.
     pub spare: u32,
     /// Logical blocks that may be mapped at once if they are not compressed.
     pub usable: u64,
-    /// Of these, blocks that only overwrites may take, if the volume is larger than its room; otherwise 0.
+    /// Of these, blocks that only overwrites may take, if the volume has more logical blocks; otherwise 0.
     pub reserve: u64,
 }
 
 impl Plan {
-    /// The layout of a volume of `blocks` blocks; by default as many as there is room for.
+    /// Computes the layout of a volume of `blocks` blocks; by default as many as fit uncompressed.
     ///
     /// # Errors
     /// When the device cannot carry such a volume.
@@ -147,9 +148,9 @@ impl Plan {
         pages_in((self.blocks * BLOCK as u64 / 8192).max(LEAST_MAP_BYTES))
     }
 
-    /// Most blocks of data in a group that is written for the purpose `who`.
-    pub fn most_of(&self, who: ZonePurpose) -> u64 {
-        if who == ZonePurpose::Collection { self.group_most.min(MOST_MOVED) } else { self.group_most }
+    /// Maximum blocks of data in a group that is written for the purpose `purpose`.
+    pub fn most_of(&self, purpose: ZonePurpose) -> u64 {
+        if purpose == ZonePurpose::Collection { self.group_most.min(MOST_MOVED) } else { self.group_most }
     }
 
     /// Blocks of data in a zone of full groups of moved blocks.
@@ -157,7 +158,8 @@ impl Plan {
         in_full_zone(self.capacity as u64, self.group_most, self.unit)
     }
 
-    /// Index of a stream (`stream::HOT` and so on); if there are two, `HOT` and `COLD` share the first.
+    /// Index of a stream (`stream::HOT`, `COLD` or `MOVED`); if there are only two streams, `HOT` and `COLD` share the
+    /// first.
     pub fn index_of(&self, stream: usize) -> usize {
         if self.streams == 3 { stream } else { stream.saturating_sub(1) }
     }
@@ -177,9 +179,9 @@ pub fn bytes_in(pages: usize) -> u64 {
     6 * FANOUT * pages as u64
 }
 
-/// Blocks of data in a zone of full groups of moved blocks, which are the smallest, if all pieces have the greatest
-/// length. Each group has a header, and its last block may be partly empty. A group is closed when the next piece does
-/// not fit into it, and so is the zone.
+/// Least number of blocks of data that fit into a zone: full groups of moved blocks, which are the smallest groups,
+/// with pieces of the greatest length. Each group has a header, and its last block may be partly empty. A group, and
+/// the zone, is closed when the next piece does not fit, so up to a piece of room may be lost.
 fn in_full_zone(capacity: u64, group_most: u64, unit: Unit) -> u64 {
     let piece = if unit == Unit::BLOCK { 1 } else { unit.most_grains().div_ceil(GRAINS) as u64 };
     let group = group_most.min(MOST_MOVED) + 2 - piece;
@@ -189,36 +191,43 @@ fn in_full_zone(capacity: u64, group_most: u64, unit: Unit) -> u64 {
 /// The purpose for which a zone is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZonePurpose {
+    /// A write or a discard of a user.
     Writer,
+    /// Blocks that garbage collection moves.
     Collection,
-    /// A discard when there is no room for anything else.
+    /// A discard of a user when there is no room for writes.
     Discard,
+    /// Pages of the map.
     Map,
 }
 
+/// A zone: its record in a root, and its state at runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VolumeZone {
     pub record: RootZone,
-    /// Its blocks counted as short-lived when they were written.
+    /// It was written by the first stream: that of hot blocks, or with two streams that of all user writes.
     pub hot: bool,
-    /// Reads in flight.
+    /// Number of reads in flight; the zone is not reset before they have completed.
     pub readers: u32,
-    /// End of the written blocks, if the zone can only be read.
+    /// End of the written blocks, if the zone is read-only.
     pub ends_at: Option<u32>,
 }
 
+/// Use of all zones, and the room of the volume.
 pub struct Space {
     plan: Plan,
     zones: Vec<VolumeZone>,
+    /// Free zones; the one that has been free for longest is first.
     free: VecDeque<u32>,
-    /// Zones of the map.
+    /// Number of zones of the map, closed or being written.
     map_zones: u32,
     /// Number of lost zones.
     lost: u32,
-    /// Zones that garbage collection could not empty, and how many writes had been refused at the last attempt.
+    /// Zones that garbage collection could not empty, with the number of refused writes at the last attempt.
     unreadable: BTreeMap<u32, u64>,
-    /// Number of mapped logical blocks, and the grains that they count for.
+    /// Number of mapped logical blocks.
     mapped: u64,
+    /// Grains that the mapped blocks count for.
     held: u64,
     /// Blocks of the reserve that new blocks may take until the next start.
     lent: u64,
@@ -267,11 +276,12 @@ impl Space {
         &mut self.zones[zone as usize]
     }
 
-    /// All zones but those of the head.
+    /// Records of all zones except the head zones.
     pub fn zones(&self) -> impl Iterator<Item = (u32, &RootZone)> {
         (0..).zip(self.zones.iter().map(|zone| &zone.record)).skip(HEAD_ZONES as usize)
     }
 
+    /// Records of all zones, the head zones included.
     pub fn records(&self) -> impl Iterator<Item = RootZone> {
         self.zones.iter().map(|zone| zone.record)
     }
@@ -289,13 +299,13 @@ impl Space {
         self.held
     }
 
-    /// Whether there is room for `more` grains; always for none.
+    /// Whether overwrites that take `more` additional grains have room; always true for 0.
     pub fn has_room(&self, more: u32) -> bool {
         more == 0 || self.held + more as u64 <= self.usable() * GRAINS as u64
     }
 
-    /// Whether there is room for `more` grains of blocks that are not mapped yet, which may take only the lent part of
-    /// the reserve.
+    /// Whether writes to unmapped blocks that take `more` additional grains have room: of the reserve they may take the
+    /// lent part only. Always true for 0.
     pub fn has_room_for_new(&self, more: u32) -> bool {
         more == 0 || self.held + more as u64 <= self.usable_for_new() * GRAINS as u64
     }
@@ -305,7 +315,7 @@ impl Space {
         self.usable().saturating_sub(self.plan.reserve.saturating_sub(self.lent))
     }
 
-    /// Lends `blocks` blocks of the reserve, or all of it if it has less, to new blocks until the next start.
+    /// Lends `blocks` blocks of the reserve, at most all of it, to unmapped blocks until the next start.
     pub fn lend(&mut self, blocks: u64) {
         self.lent = blocks.min(self.plan.reserve);
     }
@@ -315,7 +325,7 @@ impl Space {
         self.lent
     }
 
-    /// Lends half of the reserve to new blocks until the next start if there is little room: a file system may have to
+    /// At the start, lends half of the reserve to unmapped blocks if there is little room: a file system may have to
     /// replay its journal before it can discard anything.
     pub fn lend_reserve(&mut self) {
         let used = self.held.div_ceil(GRAINS as u64);
@@ -333,24 +343,24 @@ impl Space {
         self.plan.usable.saturating_sub(self.lost as u64 * in_zone + wasted)
     }
 
-    /// Records that garbage collection could not empty a zone, and how many writes had been refused then.
+    /// Records that garbage collection could not empty a zone, when `refused` writes had been refused.
     pub fn could_not_empty(&mut self, zone: u32, refused: u64) {
         self.unreadable.insert(zone, refused);
     }
 
-    /// Zones that garbage collection could not empty and in which something is still live, and how many writes had been
-    /// refused at the last attempt.
+    /// Zones that garbage collection could not empty and that still have live data, with the number of refused writes
+    /// at the last attempt.
     pub fn unreadable(&self) -> impl Iterator<Item = (u32, u64)> {
         let tried = self.unreadable.iter().map(|(zone, refused)| (*zone, *refused));
         tried.filter(|(zone, _)| self.zone(*zone).record.live > 0)
     }
 
-    /// Whether garbage collection could not empty the zone.
+    /// Whether the last attempt of garbage collection to empty the zone has failed.
     pub fn is_unreadable(&self, zone: u32) -> bool {
         self.unreadable.contains_key(&zone)
     }
 
-    /// Whether an address from the device can be valid: 0, or a piece within a zone in which something is live.
+    /// Whether a place that was read from the device can be valid: 0, or a piece within a zone that has live data.
     pub fn may_be_live(&self, place: Address) -> bool {
         if place == 0 {
             return true;
@@ -388,15 +398,17 @@ impl Space {
         self.beside_map().saturating_sub(FOR_COLLECTION)
     }
 
+    /// Free zones besides those that are set aside for the map.
     fn beside_map(&self) -> u32 {
         self.free_zones().saturating_sub(self.plan.map_share.saturating_sub(self.map_zones))
     }
 
-    pub fn may_begin(&self, who: ZonePurpose) -> bool {
-        match who {
+    /// Whether a free zone may be taken for this purpose.
+    pub fn may_begin(&self, purpose: ZonePurpose) -> bool {
+        match purpose {
             ZonePurpose::Writer => self.available() > 0,
             ZonePurpose::Collection => self.beside_map() > 0,
-            // The share of the map is one zone larger than the map needs.
+            // The map needs one zone less than its share.
             ZonePurpose::Discard => {
                 self.free_zones() + self.map_zones >= self.plan.map_share && !self.free.is_empty()
             }
@@ -410,16 +422,16 @@ impl Space {
         self.zones().filter(move |(_, record)| is_written(record)).map(|(zone, _)| zone)
     }
 
-    /// Takes the zone that has been free for longest, to be written.
-    pub fn begin(&mut self, who: ZonePurpose) -> Option<u32> {
-        if !self.may_begin(who) {
+    /// Takes the zone that has been free for longest, to be written; `None` if none may be taken for this purpose.
+    pub fn begin(&mut self, purpose: ZonePurpose) -> Option<u32> {
+        if !self.may_begin(purpose) {
             return None;
         }
         let zone = self.free.pop_front()?;
         let VolumeZone { record, hot, ends_at, .. } = &mut self.zones[zone as usize];
         assert!(record.state == ZoneUse::Free && record.live == 0, "zone {zone} is begun while {record:?}");
         (*hot, *ends_at) = (false, None);
-        *record = match who {
+        *record = match purpose {
             ZonePurpose::Map => {
                 self.map_zones += 1;
                 RootZone { state: ZoneUse::Map, ..RootZone::default() }
@@ -449,7 +461,7 @@ impl Space {
         *state = ZoneUse::Data;
     }
 
-    /// Checks that nothing in a zone is needed any more, before it is reset.
+    /// Asserts that a zone has no live data and no readers, before it is reset.
     pub fn check_dead(&self, zone: u32) {
         let VolumeZone { record, readers, .. } = self.zone(zone);
         assert!(
@@ -458,7 +470,7 @@ impl Space {
         );
     }
 
-    /// Checks the free list and the counts against the states of the zones.
+    /// Asserts that the free list and the counts agree with the states of the zones.
     pub fn check_counts(&self) {
         let count =
             |state: fn(ZoneUse) -> bool| self.zones().filter(|(_, record)| state(record.state)).count();
@@ -480,7 +492,7 @@ impl Space {
         self.free.push_back(zone);
     }
 
-    /// Records that a zone cannot be reset. Nothing in it is live.
+    /// Records that a zone without live data cannot be reset.
     pub fn lose(&mut self, zone: u32) {
         self.free.retain(|free| *free != zone);
         let record = &mut self.zones[zone as usize].record;
@@ -492,15 +504,16 @@ impl Space {
     }
 
     /// Adjusts the live counts when a logical block is mapped to `now` instead of `before` (0: unmapped). `were` is the
-    /// number of blocks of its unit that were at `before`, and `are` the number that are at `now`.
+    /// number of blocks of its unit that were at `before` before the change, and `are` the number that are at `now`
+    /// after it.
     pub fn moved(&mut self, (before, were): (Address, u32), (now, are): (Address, u32)) {
         if before != 0 {
-            let counted = self.left(before, were);
+            let counted = self.subtract_share(before, were);
             self.mapped = self.mapped.saturating_sub(1);
             self.held = self.held.saturating_sub(counted as u64);
         }
         if now != 0 {
-            self.held += self.taken(now, are) as u64;
+            self.held += self.add_share(now, are) as u64;
             self.mapped += 1;
         }
     }
@@ -508,12 +521,14 @@ impl Space {
     /// Adjusts the live counts when a block of the map or its directory moves from `before` to `now`.
     pub fn map_moved(&mut self, before: Address, now: Address) {
         if before != 0 {
-            self.left(before, 1);
+            self.subtract_share(before, 1);
         }
-        self.taken(now, 1);
+        self.add_share(now, 1);
     }
 
-    fn left(&mut self, place: Address, were: u32) -> u32 {
+    /// Subtracts the share of one block of a piece from the live count of its zone, where `were` of its blocks were
+    /// mapped before; returns the share in grains.
+    fn subtract_share(&mut self, place: Address, were: u32) -> u32 {
         let (zone, _) = self.locate(place);
         let charge = address::share(place, were);
         // A live count below that of the map is damage, which the audit reports.
@@ -522,30 +537,33 @@ impl Space {
         charge
     }
 
-    fn taken(&mut self, place: Address, are: u32) -> u32 {
+    /// Adds the share of one block of a piece to the live count of its zone, where `are` of its blocks are mapped now;
+    /// returns the share in grains.
+    fn add_share(&mut self, place: Address, are: u32) -> u32 {
         let (zone, _) = self.locate(place);
         let charge = address::share(place, are);
         self.zones[zone as usize].record.live += charge;
         charge
     }
 
-    /// Counts the work of an iteration over all zones: some nanoseconds each.
+    /// Accounts for the work of one iteration over all zones.
     pub fn count_scan(&self) {
         work(self.zones.len() as u32 / ZONES_IN_UNIT);
     }
 
-    /// Closed zones in which nothing is live.
+    /// Number of closed zones without live data.
     pub fn dead(&self) -> u32 {
         self.zones().filter(|(_, record)| record.is_closed() && record.live == 0).count() as u32
     }
 
-    /// Number of free zones at which garbage collection begins. It is small: spare zones that are kept free contain no
-    /// obsolete blocks to collect.
+    /// Number of free zones at which garbage collection begins, 2 to 8. It is small, since a spare zone that is kept
+    /// free holds no obsolete blocks, which make collection cheap.
     pub fn low_mark(&self) -> u32 {
         (self.plan.spare / 4).clamp(2, MOST_KEPT_FREE)
     }
 
-    /// Map zones to sweep, those with the fewest live blocks first, so that no more than [`Plan::map_kept`] are closed.
+    /// Closed map zones that the next checkpoint empties, those with the fewest live blocks, so that no more than
+    /// [`Plan::map_kept`] stay.
     pub fn to_sweep(&self) -> Vec<u32> {
         let closed = |record: &RootZone| record.state == ZoneUse::ClosedMap && record.live > 0;
         let mut zones: Vec<(u32, u32)> =
@@ -604,8 +622,8 @@ mod tests {
     fn space_reserves_zones_for_collection_and_map() {
         let plan = Plan::of(&geometry(), None).unwrap();
         let mut space = Space::new(plan, &[RootZone::default(); 30], 0, 1);
-        let mut taken = [ZonePurpose::Writer, ZonePurpose::Collection, ZonePurpose::Map].map(|who| {
-            let zones: Vec<u32> = std::iter::from_fn(|| space.begin(who)).collect();
+        let mut taken = [ZonePurpose::Writer, ZonePurpose::Collection, ZonePurpose::Map].map(|purpose| {
+            let zones: Vec<u32> = std::iter::from_fn(|| space.begin(purpose)).collect();
             zones
         });
         assert_eq!(taken.each_ref().map(Vec::len), [20, 2, 6]);

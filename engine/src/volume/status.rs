@@ -46,7 +46,7 @@ pub struct VolumeStatus {
     pub sector: SectorSize,
     /// Logical blocks that may be mapped at once, if they are not compressed.
     pub usable: u64,
-    /// Blocks of room in addition, for overwrites alone; 0 if the volume is not larger than its room.
+    /// Blocks of room in addition that only overwrites may take; 0 if all logical blocks fit uncompressed.
     pub reserve: u64,
     /// Blocks of the reserve that new blocks may take until the next start.
     pub lent: u64,
@@ -54,15 +54,15 @@ pub struct VolumeStatus {
     pub refused: u64,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
-    /// Writes that wait for room.
+    /// Number of writes that wait for room.
     pub waiting: u64,
     /// Number of mapped logical blocks.
     pub mapped: u64,
-    /// Bytes that these count for, with the share of headers of short pieces.
+    /// Room that these take, in bytes, including headers for short pieces.
     pub held_bytes: u64,
     /// Compression of new data.
     pub codec: Option<Codec>,
-    /// Most blocks that are compressed together.
+    /// Largest number of blocks that are compressed together.
     pub unit: Unit,
     /// Zones of the device.
     pub zones: u32,
@@ -74,13 +74,13 @@ pub struct VolumeStatus {
     pub unreadable_zones: u32,
     /// Live bytes of each zone.
     pub live_bytes: Vec<u64>,
-    /// Garbage collection is at work, because few zones are free.
+    /// Whether garbage collection is running.
     pub collects: bool,
-    /// Zones that were emptied since the start.
+    /// Number of zones that garbage collection has emptied since the start.
     pub collected_zones: u64,
-    /// Blocks that were discarded since the start.
+    /// Number of blocks that were discarded since the start.
     pub discarded: u64,
-    /// Checkpoints since the start.
+    /// Number of checkpoints since the start.
     pub checkpoints: u64,
     /// Memory that the whole map would take, in bytes.
     pub map_bytes: u64,

@@ -1,4 +1,4 @@
-//! Streams: groups are filled, written, and land.
+//! Streams: groups are filled, closed, submitted, and have *landed* when their write has completed.
 //!
 //! Everything in here is synchronous; [`super::commit`] waits for the device. A block gets its place in the group that
 //! is being filled; the group is closed when it is full, when nothing of its stream is in flight, when it is as large
@@ -20,16 +20,17 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// Streams for blocks with a short-lived last version, for other blocks, and for moved blocks. Where there are only
-/// two, the first two share one.
+/// Stream of user writes to blocks with a short-lived previous version.
 pub const HOT: usize = 0;
+/// Stream of other user writes. If there are only two streams, it is the same one as [`HOT`].
 pub const COLD: usize = 1;
+/// Stream of the blocks that garbage collection moves.
 pub const MOVED: usize = 2;
 
-/// The number of the map's stream in cuts.
+/// Number of the map in [`super::format::CutRecord::stream`]: map zones have no [`Stream`].
 pub const MAP: u8 = 3;
 
-/// Most groups of a stream in flight.
+/// Maximum number of groups of a stream in flight.
 const MOST_FLIGHTS: usize = 8;
 
 /// The zone that a stream writes.
@@ -37,27 +38,28 @@ const MOST_FLIGHTS: usize = 8;
 pub struct OpenZone {
     pub zone: u32,
     pub segment: u64,
-    /// Where the next group begins.
+    /// Offset of the next group.
     pub next: u32,
-    /// First block that a power cut has torn, if that has to be filled up.
+    /// First missing block of a group that a power cut has torn; recovery fills the blocks up to `next` with zeros.
+    /// `None` if there is no such group.
     pub torn_at: Option<u32>,
 }
 
-/// A group that is being filled, or is closed.
+/// A group that is being filled.
 struct Group {
     open: OpenZone,
     /// The header, then data.
     bytes: BufMut,
-    /// Number of the first entry.
+    /// Number of its first entry.
     first: u64,
     entries: usize,
-    /// Grains of all pieces.
+    /// Grains of all its pieces.
     grains: u32,
     fua: bool,
 }
 
 impl Group {
-    /// Blocks of data with `grains` grains more.
+    /// Blocks of data after `grains` more grains.
     fn blocks_with(&self, grains: u32) -> u32 {
         (self.grains + grains).div_ceil(GRAINS)
     }
@@ -67,7 +69,7 @@ impl Group {
         self.blocks_with(0)
     }
 
-    /// Most blocks of data, besides the header and a block that fills up the zone.
+    /// Maximum blocks of data: the buffer without the header and a block that may fill up the zone.
     fn most(&self) -> u32 {
         (self.bytes.len() / BLOCK) as u32 - 2
     }
@@ -84,52 +86,60 @@ struct ClosedGroup {
 }
 
 impl ClosedGroup {
-    /// The piece at `place`, which begins at `offset` of `zone`, if it is in here.
+    /// The piece at `place`, which begins at `offset` of `zone`, if it is in this group.
     fn piece(&self, zone: u32, offset: u32, place: Address) -> Option<&[u8]> {
         let inside = zone == self.zone && (self.start..self.start + self.blocks).contains(&offset);
         inside.then(|| piece_of(&self.bytes, offset - self.start, place)).flatten()
     }
 }
 
-/// The piece at `place` in bytes in which the block that it begins in is at `index`.
+/// The piece at `place` within `bytes`, in which block `index` is the one that it begins in; `None` if it does not lie
+/// within.
 pub fn piece_of(bytes: &[u8], index: u32, place: Address) -> Option<&[u8]> {
     let at = index as usize * BLOCK + address::from(place) as usize * GRAIN;
     bytes.get(at..at + address::grains(place) as usize * GRAIN)
 }
 
+/// The groups of a stream, from filling to landing.
 #[derive(Default)]
 pub struct Stream {
+    /// The zone of the next group; `None` if a zone has to be begun for it.
     open: Option<OpenZone>,
     filling: Option<Group>,
+    /// Closed groups that are not submitted yet, in order.
     ready: VecDeque<ClosedGroup>,
+    /// Groups in flight, in order.
     flights: VecDeque<ClosedGroup>,
-    /// The zone that groups may be written to.
+    /// The zone to which groups may be submitted: groups for the next zone wait until all groups of this one have
+    /// landed and are flushed.
     writing: Option<u32>,
-    /// Groups closed so far, and landed so far.
+    /// Number of groups closed so far.
     closed: u64,
+    /// Number of groups landed so far.
     landed: u64,
 }
 
-/// A group: its stream, and the number of groups of that stream up to it.
+/// Identifies a group: index of its stream, and its number in that stream, from 1.
 pub type Ticket = (usize, u64);
 
-/// Resources that all groups have in common.
+/// Resources that all streams use.
 pub struct Common<'a> {
     pub device: &'a dyn ZonedDevice,
+    /// [`super::format::VolumeIdentity::mark`].
     pub volume: u64,
     pub pool: &'a mut BufPool,
     pub written: &'a mut super::status::WrittenBlocks,
 }
 
 impl Stream {
-    /// Continues in a zone.
+    /// Continues in a zone that was partly written before the start.
     pub fn resume(&mut self, open: OpenZone) {
         assert!(self.open.is_none() && self.begun() == 0, "a stream that has begun goes on with {open:?}");
         self.open = Some(open);
         self.writing = Some(open.zone);
     }
 
-    /// Whether a group of the stream is to be written to a zone, or is on its way there.
+    /// Whether a group of the stream is, or will be, written to a zone.
     pub fn writes(&self, zone: u32) -> bool {
         let next = self.open.iter().map(|open| open.zone);
         next.chain(self.flights.iter().chain(&self.ready).map(|group| group.zone)).any(|other| other == zone)
@@ -140,6 +150,7 @@ impl Stream {
         self.open
     }
 
+    /// Number of groups that have landed.
     pub fn landed(&self) -> u64 {
         self.landed
     }
@@ -154,18 +165,19 @@ impl Stream {
         self.closed + self.filling.is_some() as u64
     }
 
-    /// Whether an entry with a piece of `grains` grains can be put in now; begins a group, or a zone, if necessary. A
-    /// group without entries fills up the rest of a zone that is too small.
+    /// Makes room for an entry with a piece of `grains` grains: closes the group that is being filled if that has no
+    /// room, and begins another one, in another zone if necessary. If the rest of a zone is too small, a group without
+    /// entries fills it up. `false` if no zone may be begun for this purpose.
     pub fn prepare(
         &mut self,
         index: usize,
-        (who, grains): (ZonePurpose, u32),
+        (purpose, grains): (ZonePurpose, u32),
         space: &mut Space,
         number: u64,
         common: &mut Common<'_>,
     ) -> bool {
         let plan = space.plan();
-        let (capacity, most) = (plan.capacity, plan.most_of(who));
+        let (capacity, most) = (plan.capacity, plan.most_of(purpose));
         if let Some(group) = &self.filling {
             let blocks = group.blocks_with(grains);
             let fits = blocks <= group.most() && group.open.next + 1 + blocks <= capacity;
@@ -184,7 +196,7 @@ impl Stream {
         }
         let open = match self.open {
             Some(open) => open,
-            None => match space.begin(who) {
+            None => match space.begin(purpose) {
                 Some(zone) => {
                     let segment = space.zone(zone).record.segment;
                     space.zone_mut(zone).hot = index == HOT;
@@ -197,8 +209,8 @@ impl Stream {
         true
     }
 
-    /// Puts a piece into the group that is being filled; returns its place, and how many blocks were begun for it.
-    /// [`Stream::prepare`] has returned true.
+    /// Puts a piece into the group that is being filled; returns its place, and the number of blocks by which the group
+    /// has grown. [`Stream::prepare`] has to have returned true.
     pub fn put(
         &mut self,
         entry: GroupEntry,
@@ -207,7 +219,7 @@ impl Stream {
         space: &Space,
     ) -> Option<(Address, u32)> {
         let group = self.filling.as_mut()?;
-        let (from, grains) = (group.grains, entry.what.grains());
+        let (from, grains) = (group.grains, entry.kind.grains());
         group.bytes[BLOCK + from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
         let (blocks, most) = (group.blocks_with(grains), group.most());
         assert!(blocks <= most, "a group gets {blocks} blocks of data, and may have {most}");
@@ -216,20 +228,20 @@ impl Stream {
         put_entry(&mut group.bytes, group.entries, group.first, entry);
         group.entries += 1;
         group.fua |= fua;
-        let place = space.piece(group.open.zone, group.open.next + 1, from, (entry.what.unit(), grains));
+        let place = space.piece(group.open.zone, group.open.next + 1, from, (entry.kind.unit(), grains));
         Some((place, begun))
     }
 
-    /// Puts a discard into the group that is being filled. [`Stream::prepare`] has returned true.
+    /// Puts a discard into the group that is being filled. [`Stream::prepare`] has to have returned true.
     pub fn put_discard(&mut self, block: u32, blocks: u32, number: u64) {
         if let Some(group) = &mut self.filling {
-            let entry = GroupEntry { number, block, what: EntryKind::Discard(blocks) };
+            let entry = GroupEntry { number, block, kind: EntryKind::Discard(blocks) };
             put_entry(&mut group.bytes, group.entries, group.first, entry);
             group.entries += 1;
         }
     }
 
-    /// Closes the group that is being filled.
+    /// Closes the group that is being filled, if there is one, and submits it if possible.
     pub fn close(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
         let Some(group) = self.filling.take() else { return };
         let data = group.blocks();
@@ -237,7 +249,8 @@ impl Stream {
         let OpenZone { zone, segment, next: offset, .. } = open;
         bytes[BLOCK + grains as usize * GRAIN..(1 + data) as usize * BLOCK].fill(0);
         let mut blocks = 1 + data;
-        // No group fits into a single block.
+        // No group fits into a single block at the end of a zone, so it is filled up; a group without entries fills up
+        // the zone.
         while offset + blocks + 1 == capacity || entries == 0 && offset + blocks < capacity {
             bytes.block_mut(blocks as u64).fill(0);
             blocks += 1;
@@ -257,7 +270,8 @@ impl Stream {
         self.submit(common);
     }
 
-    /// Closes the group that is being filled if it need not wait.
+    /// Closes the group that is being filled if it has at least as many blocks as those that are closed and have not
+    /// landed.
     pub fn launch(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
         let Some(group) = &self.filling else { return };
         let on_their_way: u32 = self.flights.iter().chain(&self.ready).map(|group| group.blocks).sum();
@@ -266,7 +280,7 @@ impl Stream {
         }
     }
 
-    /// Submits closed groups of the zone that may be written, as far as not too many are in flight.
+    /// Submits closed groups of the current zone, until [`MOST_FLIGHTS`] are in flight.
     fn submit(&mut self, common: &mut Common<'_>) {
         while self.flights.len() < MOST_FLIGHTS
             && self.ready.front().is_some_and(|group| self.writing == Some(group.zone))
@@ -287,12 +301,13 @@ impl Stream {
         }
     }
 
-    /// Whether groups wait for a zone to be begun. Called when none is in flight.
+    /// Whether the next closed group is of another zone, which has to be begun first. Called when no group is in
+    /// flight.
     pub fn waits_for_zone(&self) -> bool {
         self.ready.front().is_some_and(|group| self.writing != Some(group.zone))
     }
 
-    /// Whether a zone has been begun.
+    /// Whether the stream has written a zone, which is flushed before the next one is begun.
     pub fn has_begun(&self) -> bool {
         self.writing.is_some()
     }
@@ -309,7 +324,7 @@ impl Stream {
         self.submit(common);
     }
 
-    /// The oldest group in flight has landed; returns its zone if that is full.
+    /// Completes the oldest group in flight, which has landed; returns its zone if that is full now.
     pub fn land(&mut self, done: Done, capacity: u32, common: &mut Common<'_>) -> Option<u32> {
         let group = self.flights.pop_front()?;
         self.landed += 1;
@@ -326,7 +341,7 @@ impl Stream {
         (start + blocks == capacity).then_some(zone)
     }
 
-    /// The piece at `place`, which begins at `offset` of `zone`, if it may not be on the device yet.
+    /// The piece at `place`, which begins at `offset` of `zone`, if its group has not landed.
     pub fn piece(&self, zone: u32, offset: u32, place: Address) -> Option<&[u8]> {
         if let Some(group) = &self.filling
             && group.open.zone == zone
@@ -337,7 +352,7 @@ impl Stream {
         self.flights.iter().chain(&self.ready).find_map(|group| group.piece(zone, offset, place))
     }
 
-    /// The torn blocks have been filled up.
+    /// Records that the torn blocks of the open zone have been filled up.
     pub fn mend(&mut self) {
         if let Some(open) = &mut self.open {
             open.torn_at = None;

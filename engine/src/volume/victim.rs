@@ -1,8 +1,8 @@
-//! Selection of victims, and of hot blocks: decisions without effects.
+//! Policies of garbage collection, as pure functions: the choice of a victim, and the classification of blocks as hot.
 
 use crate::volume::format::{RootZone, ZoneUse};
 
-/// How a victim is chosen.
+/// Policy for the choice of victims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// The zone with the fewest live grains.
@@ -13,8 +13,9 @@ pub enum Choice {
     CostBenefit,
 }
 
-/// The next zone to collect; `None` if none is worth it. `most` is the largest number of live grains of a zone that is
-/// worth it, and `capacity` that of a whole zone. `now` is the next segment.
+/// Chooses the next zone to collect; `None` if no zone qualifies. Closed data zones with 1 to `most` live grains
+/// qualify; `capacity` is the capacity of a zone in grains, and `now` the next segment number, from which ages are
+/// counted.
 pub fn choose<'z>(
     zones: impl Iterator<Item = (u32, &'z RootZone)>,
     choice: Choice,
@@ -22,7 +23,7 @@ pub fn choose<'z>(
     now: u64,
 ) -> Option<u32> {
     let closed = zones.filter(|(_, z)| z.state == ZoneUse::ClosedData && (1..=most).contains(&z.live));
-    // Fractions that are compared without a division: this runs for every zone.
+    // Scores are fractions (gain, cost), compared by cross-multiplication: a division for every zone would be slower.
     let score = |zone: &RootZone| {
         let yields = capacity.saturating_sub(zone.live) as u128;
         match choice {
@@ -46,7 +47,7 @@ pub fn choose<'z>(
 pub struct Lifespan(pub u64);
 
 impl Lifespan {
-    /// Before the first zone was collected: every version counts as short-lived.
+    /// Initial value, before a zone of hot blocks was collected: every version counts as short-lived.
     pub const UNKNOWN: Lifespan = Lifespan(u64::MAX >> 8);
 
     /// Whether a block is hot, if its last version lived for `age` segments.

@@ -1,8 +1,9 @@
-//! Refused writes that wait for room. They hold nothing meanwhile: the server of the volume submits them again.
+//! Refused writes that wait for room. They hold no resources of the engine: the server of the volume submits them
+//! again.
 
 use crate::volume::core::VolumeCore;
 
-/// Counts a write that waits for room.
+/// Guard that counts a write that waits for room.
 struct WaitingWrite<'c>(&'c VolumeCore);
 
 impl<'c> WaitingWrite<'c> {

@@ -1,63 +1,68 @@
-//! Write admission control: which writes may enter the write cache (eZNS §4.5.2, Algorithm 1, lines 11–27).
+//! Write admission control: limits the writes in the write cache of the device (eZNS §4.5.2, Algorithm 1, lines 11–27).
 //!
-//! All zones share the write cache of a drive, and a writer that fills it slows down the others. The time that a block
-//! takes, on average over all v-zones, shows how fast the cache drains: at that pace each physical zone of a v-zone's
-//! group brings tokens, one a block. A write is submitted when its v-zone owes nothing, and takes its tokens, even into
-//! debt: so a writer is held to the pace however few of its writes are in flight, and writers with less demand never
-//! wait. As long as a single namespace writes, admission control is off: there is nothing to protect.
+//! All zones share the write cache of a drive, and a writer that fills it slows down the others. The mean time for a
+//! block over all v-zones, the *pace*, shows how fast the cache drains. A v-zone gets one token, which is worth a
+//! block, in that time for each physical zone of its group. A write is submitted when its v-zone owes no tokens; it
+//! takes one for each block, and may leave a debt. So a writer is held to the pace even with few writes in flight, and
+//! writers with less demand never wait. As long as a single namespace writes, admission control is off, since no other
+//! one has to be protected.
 //!
 //! Latency is per block of a *physical* zone, as in the paper, whose monitor measures device commands: a stripe that
 //! takes as long as one of its chunks is no reason for a higher rate.
 //!
-//! The average follows the cache late: it drains in less than the time between two looks, and at a pace that is taken
-//! from a full cache alone dies would be idle before the next one. So the pace is never slower than an eighth above the
-//! device's recent write rate for each physical zone that was written: together the v-zones may always submit more than
-//! it writes.
+//! The average lags behind the state of the cache, which drains in less than the time between two evaluations
+//! (*looks*): at the pace of a full cache the dies would run idle before the next look. So the pace is never slower
+//! than the recent write rate of the device, for each physical zone that was written, and an eighth more: together the
+//! v-zones may always submit more than the device writes.
 //!
 //! Times are in microseconds from an arbitrary origin, and are passed in by the caller.
 
-/// Interval between looks (Algorithm 1, line 19).
+/// Interval between looks, in microseconds (Algorithm 1, line 19).
 pub const LOOK_EVERY_US: u64 = 10_000;
 
-/// Most tokens that a v-zone owes, in blocks for each physical zone of its group: 1 MiB.
+/// Maximum debt of a v-zone, in tokens for each physical zone of its group: 1 MiB.
 const MOST_OWED: i64 = 256;
 
-/// Most tokens that it saves up, likewise: 128 KiB.
+/// Maximum balance of a v-zone, in tokens for each physical zone of its group: 128 KiB.
 const MOST_SAVED: i64 = 32;
 
 /// The slowest pace, in nanoseconds for a block: 1 MiB/s for each physical zone, so that a debt is paid within a second
 /// however long a write has taken.
 const SLOWEST_NS: u64 = 1_000_000_000 / 256;
 
-/// The pace is faster than the device's by this fraction (1/n).
+/// The time for a block is shorter than that of the device by this fraction (1/n), which is a rate an eighth higher.
 const HEADROOM: u64 = 9;
 
-/// One token, in the unit of [`Tokens`].
+/// One token, in the fixed-point unit of [`Tokens`].
 const ONE: i64 = 1000;
 
-/// How long blocks take to be written, on average over all v-zones: the latency monitor.
+/// The latency monitor of writes: mean time for a block of a physical zone, over all v-zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
+    /// Sum, over the writes since the last look, of the time for a block.
     sum_ns: u64,
+    /// Number of writes since the last look.
     writes: u64,
     looked_us: u64,
-    /// Averages of the last two looks.
+    /// Mean time for a block at the last look that had writes.
     last_ns: u64,
+    /// The same at the look before.
     before_ns: u64,
-    /// Blocks that have been written since the last look.
+    /// Blocks written since the last look.
     blocks: u64,
-    /// Mean time of the device for a block of a physical zone, as of the last look; 0 if it wrote none.
+    /// Time between the last two looks, divided by the blocks written to a physical zone in it: the reciprocal of the
+    /// device's write rate. 0 if nothing was written.
     share_ns: u64,
-    /// Several namespaces have written since the look before.
+    /// Whether several namespaces wrote between the last two looks.
     shared: bool,
 }
 
-/// Writers since the last look.
+/// Number of writers since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterCounts {
-    /// Namespaces.
+    /// Namespaces that have written.
     pub namespaces: u32,
-    /// Physical zones of their groups.
+    /// Physical zones of the groups that were written.
     pub physical_zones: u64,
 }
 
@@ -75,7 +80,7 @@ impl Pace {
         (now_us.saturating_sub(self.looked_us) >= LOOK_EVERY_US).then_some(self.looked_us)
     }
 
-    /// Updates the pace, if it is time to, from the writers since the last look.
+    /// Updates the pace, if a look is due.
     pub fn look(&mut self, now_us: u64, writers: WriterCounts) {
         let Some(since_us) = self.is_due(now_us) else { return };
         if let Some(mean_ns) = self.sum_ns.checked_div(self.writes) {
@@ -99,18 +104,20 @@ impl Pace {
 /// Write tokens of a v-zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
+    /// Balance in thousandths of a token; negative for a debt.
     count: i64,
     refilled_us: Option<u64>,
     /// Something was written since the last look.
     written: bool,
-    /// The moment of the first refill, and the time that has brought tokens since: see [`Tokens::is_fair`].
+    /// Time of the first refill.
     first_us: u64,
+    /// Time for which tokens were added since; see [`Tokens::is_fair`].
     counted_us: u64,
 }
 
 impl Tokens {
-    /// Adds the tokens of the time since the last call. Time that has passed counts once: more calls bring no more
-    /// tokens.
+    /// Adds the tokens for the time since the last call, for a group of `width` physical zones. More frequent calls add
+    /// no more tokens.
     pub fn refill(&mut self, now_us: u64, pace: &Pace, width: u32) {
         let last_us = *self.refilled_us.get_or_insert(now_us);
         if last_us == now_us && self.counted_us == 0 {
@@ -150,7 +157,7 @@ impl Tokens {
         self.count / ONE
     }
 
-    /// Whether tokens were given for no more time than has passed.
+    /// Whether tokens were added for no more time than has passed since the first refill.
     pub fn is_fair(&self, now_us: u64) -> bool {
         self.counted_us <= now_us.saturating_sub(self.first_us)
     }

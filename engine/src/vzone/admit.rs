@@ -1,7 +1,7 @@
-//! Admission of clients' requests to a namespace: rate limits and throttling apply here.
+//! Admission of client requests to a namespace, by its rate limits and by throttling.
 //!
-//! The server of a namespace calls it before each read and write, and reports each completion. Internal work of a
-//! namespace does not pass here. Without limits and guarantees it costs two memory accesses.
+//! The server of a namespace requests admission for each read and write, and reports each completion. Internal work
+//! needs none. Without limits and guarantees admission costs two memory accesses.
 
 use crate::vzone::{
     core::{NamespaceCore, Tenant},
@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Interval at which a waiting request checks for changed limits, in microseconds.
 const LIMITS_CHANGE_US: u64 = 100_000;
 
-/// An admitted request: the time of its admission, if requests are counted.
+/// An admitted request, with the time of its admission in microseconds if requests are counted.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the answer must be delivered"]
 pub struct AdmittedRequest(Option<u64>);
@@ -45,7 +45,8 @@ impl NamespaceCore {
             let _turn = self.turn.take().await;
             let waited = self.wait(|| self.throttle.get().pace, &sleep).await;
             let mut throttle = self.throttle.get();
-            // Idle time gives no credit, or several would be admitted at once.
+            // Only a request that had to wait is given credit for waking up late: after idle time several would be
+            // admitted at once.
             throttle.pace.goes(blocks, self.now_us(), if waited { SLACK_US } else { 0 });
             self.throttle.set(throttle);
         }
@@ -60,7 +61,7 @@ impl NamespaceCore {
         qos_state.demand.set(demand);
     }
 
-    /// Waits until `hold`, which may change meanwhile, admits a request; returns whether it had to wait.
+    /// Waits until the throttle `hold`, which may change meanwhile, admits a request; returns whether there was a wait.
     async fn wait<F: Future<Output = ()>>(
         &self,
         hold: impl Fn() -> RateLimit,
@@ -75,7 +76,7 @@ impl NamespaceCore {
         waited
     }
 
-    /// Delays a request to keep to the rate limits; starts again if these change meanwhile.
+    /// Delays a request according to the rate limits; if these change meanwhile, the wait is computed anew.
     async fn keep_to_limits<F: Future<Output = ()>>(
         &self,
         tenant: &Tenant,
@@ -108,7 +109,7 @@ impl NamespaceCore {
         }
     }
 
-    /// Updates whether a namespace has a guarantee. When that changes all state of throttling is reset.
+    /// Determines whether any namespace has a guarantee. If that has changed, all state of throttling is reset.
     pub fn note_promises(&self) {
         let (tenants, now_us) = (self.tenants(), self.now_us());
         let promised = tenants.iter().any(|tenant| tenant.qos_state.qos.get().promises());
@@ -121,7 +122,7 @@ impl NamespaceCore {
         }
     }
 
-    /// Carries out a look of throttling, if one is due; returns whether requests are outstanding.
+    /// Evaluates and updates throttling, if a look is due; returns whether requests are outstanding.
     pub fn look(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
         let mut throttle = self.throttle.get();
         if throttle.is_due(now_us).is_some() {

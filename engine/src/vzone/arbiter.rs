@@ -1,4 +1,4 @@
-//! Allocator of physical zones: owner of each, and order of allocation (eZNS §4.2, §4.3).
+//! Allocator of physical zones: their owners, and the order of allocation (eZNS §4.2, §4.3).
 //!
 //! Drives place zones on dies in the order in which they are first written. So zones are *reserved* one after the
 //! other, by writing one block each, and given to groups in that order: consecutive zones lie on different dies, as
@@ -11,21 +11,21 @@ use std::collections::VecDeque;
 /// Owner of a physical zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneOwner {
-    /// The journal's.
+    /// Belongs to the journal.
     Head,
-    /// No owner, and empty.
+    /// No owner, empty.
     Free,
-    /// Being reserved.
+    /// No owner; its reservation is being written.
     Reserving,
-    /// Reserved, without an owner.
+    /// No owner; reserved, and available to groups.
     Ready,
-    /// A v-zone's, or a group's that is being filled for one.
+    /// Belongs to a v-zone, or is allocated for a group of one.
     Given,
-    /// No owner, and not empty.
+    /// No owner; released, and to be reset.
     Dirty,
-    /// Being reset.
+    /// No owner; its reset is in flight.
     Resetting,
-    /// No owner: it cannot be written any more.
+    /// No owner; it cannot be written any more.
     Worn,
 }
 
@@ -35,13 +35,13 @@ pub struct Physical {
     owner: ZoneOwner,
     /// Whether it counts against the limit of active zones.
     active: bool,
-    /// Outstanding reads: it is not reset before they have ended.
+    /// Outstanding reads; the zone is not reset before they have completed.
     readers: u32,
-    /// Failed reservations and resets.
+    /// Number of failed reservations and resets.
     failures: u8,
 }
 
-/// A zone counts as worn after this number of failures.
+/// Number of failures after which a zone counts as worn.
 const MOST_FAILURES: u8 = 3;
 
 const _: () = assert!(size_of::<Physical>() < 64);
@@ -53,20 +53,23 @@ pub struct Arbiter {
     free: VecDeque<u32>,
     ready: VecDeque<u32>,
     dirty: VecDeque<u32>,
-    /// Zones that may be active at once, without those of the journal, and how many are.
+    /// Zones that may be active at once, without those of the journal.
     limit: u32,
+    /// Zones that are active, without those of the journal.
     active: u32,
     /// Active zones that belong to groups.
     grouped: u32,
-    /// Zones that are kept reserved, and zones that a group waits for.
+    /// Zones that are kept reserved.
     kept: u32,
+    /// Zones that a group waits for.
     wanted: u32,
+    /// Number of the next reservation.
     serial: u64,
 }
 
 impl Arbiter {
-    /// An allocator for `zones` zones, of which the first two are the journal's. The others have to be added by
-    /// [`Arbiter::found`].
+    /// An allocator for `zones` zones, of which the first two belong to the journal; the others have to be added by
+    /// [`Arbiter::found`]. At most `limit` zones are active, and `kept` of these are kept reserved.
     pub fn new(zones: u32, limit: u32, kept: u32, serial: u64) -> Arbiter {
         let head = Physical { owner: ZoneOwner::Head, active: false, readers: 0, failures: 0 };
         Arbiter {
@@ -105,12 +108,13 @@ impl Arbiter {
         self.serial
     }
 
-    /// Active zones that groups may have.
+    /// Maximum number of active zones of groups.
     pub fn group_limit(&self) -> u32 {
         self.limit - self.kept
     }
 
-    /// Picks a zone to be reserved now, and its number, if one is lacking.
+    /// Picks a zone to be reserved; returns it with the number of the reservation. `None` if enough zones are ready,
+    /// none is free, or too many are active.
     pub fn reserve(&mut self) -> Option<(u32, u64)> {
         let lacking = (self.ready.len() as u32) < self.kept.max(self.wanted);
         if !lacking || self.active >= self.limit {
@@ -124,21 +128,22 @@ impl Arbiter {
         Some((zone, self.serial - 1))
     }
 
-    /// The reservation has been written.
+    /// Records that the reservation of a zone has been written.
     pub fn reserved(&mut self, zone: u32) {
         self.set(zone, &[ZoneOwner::Reserving], ZoneOwner::Ready);
         self.ready.push_back(zone);
     }
 
-    /// The reservation cannot be written for now: the zone stays free.
+    /// Records that the device refused a reservation for now: the zone is free again.
     pub fn unreserved(&mut self, zone: u32) {
         self.retire(zone);
         self.set(zone, &[ZoneOwner::Reserving], ZoneOwner::Free);
         self.free.push_front(zone);
     }
 
-    /// A zone could not be reserved or reset. If it is `out`, it is worn; otherwise it is reset, and tried again a few
-    /// times. A zone that is not out stays active if it was: only a reset would change that.
+    /// Records that a zone could not be reserved or reset. If the error shows that it is worn (`out`), or this was its
+    /// third failure, it counts as worn; otherwise it is to be reset. Without `out` an active zone stays active, since
+    /// only a reset would change that.
     pub fn fail(&mut self, zone: u32, out: bool) {
         if out {
             self.retire(zone);
@@ -153,18 +158,18 @@ impl Arbiter {
         }
     }
 
-    /// Requests a group of `width` zones; `true` if they can be taken.
+    /// Requests `width` zones for a group, so that they are reserved; `true` if they can be taken now.
     pub fn want(&mut self, width: u32) -> bool {
         self.wanted = width;
         self.fits(width) && self.ready.len() >= width as usize
     }
 
-    /// Whether `width` more zones of groups may be active.
+    /// Whether groups may have `width` more active zones.
     pub fn fits(&self, width: u32) -> bool {
         self.grouped + width <= self.group_limit()
     }
 
-    /// Whether there will never be `width` zones for a group.
+    /// Whether fewer than `width` zones without an owner are usable: waiting for resets does not help.
     pub fn is_exhausted(&self, width: u32) -> bool {
         let coming = |physical: &&Physical| {
             use ZoneOwner::*;
@@ -173,7 +178,7 @@ impl Arbiter {
         (self.zones.iter().filter(coming).count() as u32) < width
     }
 
-    /// Takes the next `width` zones, which have to be ready.
+    /// Gives the next `width` reserved zones to a group; so many have to be ready.
     pub fn take(&mut self, width: u32) -> Vec<u32> {
         self.wanted = 0;
         let (ready, most) = (self.ready.len(), self.group_limit());
@@ -185,7 +190,7 @@ impl Arbiter {
         taken
     }
 
-    /// Counts a zone as inactive, for instance since it is full.
+    /// Counts a zone as inactive, for instance because it is full.
     pub fn retire(&mut self, zone: u32) {
         let physical = &mut self.zones[zone as usize];
         if std::mem::take(&mut physical.active) {
@@ -205,7 +210,7 @@ impl Arbiter {
         }
     }
 
-    /// Releases a zone that was given.
+    /// Takes a zone from its v-zone; it is to be reset.
     pub fn give_up(&mut self, zone: u32) {
         let physical = &self.zones[zone as usize];
         self.grouped -= (physical.active && physical.owner == ZoneOwner::Given) as u32;
@@ -213,7 +218,7 @@ impl Arbiter {
         self.dirty.push_back(zone);
     }
 
-    /// Picks a zone to be reset now, without outstanding reads.
+    /// Picks a released zone without outstanding reads to be reset.
     pub fn clean(&mut self) -> Option<u32> {
         let at = self.dirty.iter().position(|zone| self.zones[*zone as usize].readers == 0)?;
         let zone = self.dirty.remove(at)?;
@@ -221,7 +226,7 @@ impl Arbiter {
         Some(zone)
     }
 
-    /// The reset has completed.
+    /// Records that the reset of a zone has completed.
     pub fn cleaned(&mut self, zone: u32) {
         let readers = self.zones[zone as usize].readers;
         assert_eq!(readers, 0, "reads in flight from zone {zone}, which was reset");
@@ -230,14 +235,14 @@ impl Arbiter {
         self.free.push_back(zone);
     }
 
-    /// A read from a zone begins.
+    /// Counts a read from a zone as outstanding.
     pub fn pin(&mut self, zone: u32) {
         let physical = &mut self.zones[zone as usize];
         assert_eq!(physical.owner, ZoneOwner::Given, "owner of zone {zone}, which is read");
         physical.readers += 1;
     }
 
-    /// The read has ended; `true` if the zone can be reset now.
+    /// Counts a read as completed; `true` if the zone can be reset now.
     pub fn unpin(&mut self, zone: u32) -> bool {
         let physical = &mut self.zones[zone as usize];
         assert!(physical.readers > 0, "more reads of zone {zone} have ended than had begun");
@@ -245,22 +250,22 @@ impl Arbiter {
         physical.readers == 0 && physical.owner == ZoneOwner::Dirty
     }
 
-    /// Owner of a zone.
+    /// Owner of a zone; `None` if there is no such zone.
     pub fn owner(&self, zone: u32) -> Option<ZoneOwner> {
         self.zones.get(zone as usize).map(|physical| physical.owner)
     }
 
-    /// Whether a zone counts against the limit.
+    /// Whether a zone counts against the limit of active zones.
     pub fn is_active(&self, zone: u32) -> bool {
         self.zones.get(zone as usize).is_some_and(|physical| physical.active)
     }
 
-    /// Zones without an owner that are empty or reserved.
+    /// Number of zones without an owner that are empty or reserved.
     pub fn free_zones(&self) -> u32 {
         (self.free.len() + self.ready.len()) as u32
     }
 
-    /// Active zones, without those of the journal.
+    /// Number of active zones, without those of the journal.
     pub fn active(&self) -> u32 {
         self.active
     }
@@ -301,7 +306,7 @@ impl Arbiter {
         Ok(())
     }
 
-    /// Gives a zone, which is owned as one of `from` says, another owner.
+    /// Changes the owner of a zone; asserts that the present one is among `from`.
     fn set(&mut self, zone: u32, from: &[ZoneOwner], owner: ZoneOwner) {
         let before = std::mem::replace(&mut self.zones[zone as usize].owner, owner);
         assert!(

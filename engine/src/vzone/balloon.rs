@@ -8,13 +8,14 @@
 //! Shares are computed anew whenever a group is opened, from the zones in use at that moment. So no zone has to be
 //! marked as lent or recalled: a namespace above its share gets no more until groups of it have ended.
 
-/// Blocks that follow each other in one physical zone at the least width: 32 KiB.
+/// Blocks of a stripe unit at the least width: 32 KiB.
 pub const BASE_UNIT_BLOCKS: u32 = 8;
 
-/// One in the fixed-point numbers of [`History`].
+/// 1 as a fixed-point number of [`History`].
 const ONE: u32 = 256;
 
-/// A moving average over how many v-zones of a namespace were active when groups were opened.
+/// Moving average of the number of active v-zones of a namespace, sampled when it opens a group; fixed-point, 0 before
+/// the first sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History(u32);
 
@@ -43,7 +44,7 @@ pub struct Account {
 
 /// Computes the spares of each namespace, used ones included, of `spares` in all.
 ///
-/// Those of inactive namespaces, except the ones they hold, go to the active ones by weight.
+/// The shares of inactive namespaces, less the spares that they hold, go to the active ones by weight.
 pub fn shares(spares: u32, accounts: &[Account], shares: &mut Vec<u32>) {
     let weights: u32 = accounts.iter().map(|account| account.weight).sum();
     let active: u32 = accounts.iter().filter(|a| a.active).map(|a| a.weight).sum();
@@ -52,7 +53,7 @@ pub fn shares(spares: u32, accounts: &[Account], shares: &mut Vec<u32>) {
     shares.clear();
     shares.extend(accounts.iter().map(|account| match account.active {
         true => own(account) + lent * account.weight / active.max(1),
-        // No other namespace wants them.
+        // No namespace is active that could use them.
         false if active == 0 => own(account),
         false => own(account).min(account.used),
     }));
@@ -60,26 +61,27 @@ pub fn shares(spares: u32, accounts: &[Account], shares: &mut Vec<u32>) {
     assert!(given <= spares, "namespaces have shares of {given} spares, of {spares}");
 }
 
-/// Width of a new group: its essential zones, and the spares for one v-zone; a power of two, `most` at most.
+/// Width of a new group in physical zones: `essential`, and the spares of one v-zone; a power of two, at most `most`.
 ///
-/// `share` and `used` are the namespace's, `free` are the spares that no group holds.
+/// `share` is the namespace's share of the spares, `used` the spares that its groups hold, `free` those that no group
+/// holds.
 pub fn width(essential: u32, (share, used, free): (u32, u32, u32), history: History, most: u32) -> u32 {
     let spares = (share / history.vzones()).min(share.saturating_sub(used)).min(free);
     floor_power(essential.saturating_add(spares).min(most))
 }
 
-/// Blocks of a stripe unit: half as many where the width is doubled.
+/// Blocks of a stripe unit, 1 to [`BASE_UNIT_BLOCKS`]: in inverse proportion to the width.
 pub fn unit_blocks(essential: u32, width: u32) -> u32 {
     (BASE_UNIT_BLOCKS * essential / width.max(1)).clamp(1, BASE_UNIT_BLOCKS)
 }
 
-/// Whether a namespace with spares has written nothing for `patience_us`, so that they are taken back. Times are in
+/// Whether a namespace that holds spares has written nothing for `patience_us`: then they are taken back. Times are in
 /// microseconds.
 pub fn is_frozen(used: u32, last_write_us: u64, now_us: u64, patience_us: u64) -> bool {
     used > 0 && now_us.saturating_sub(last_write_us) >= patience_us
 }
 
-/// The largest power of two that is not larger; 1 for 0.
+/// The largest power of two that is at most `number`; 1 for 0.
 pub fn floor_power(number: u32) -> u32 {
     1 << number.max(1).ilog2()
 }

@@ -3,10 +3,10 @@
 //!
 //! A drive without garbage collection serves reads slowly for one reason only: too many wait for the same dies. The
 //! v-zone with the most outstanding blocks fills the queues, and the one with the fewest is late because of it. So
-//! there is one [`Window`], the same for all v-zones: while a v-zone with less than the average outstanding is slow,
-//! the window becomes that average, so that the largest shrink until none is slow or all are alike; otherwise it grows.
-//! It applies only to v-zones whose own reads wait: one with fast reads uses other dies. Where a single namespace uses
-//! the device there is no window.
+//! there is one [`Window`] of outstanding blocks for all v-zones. While a v-zone with fewer outstanding blocks than the
+//! average is slow, the window is reduced to that average: the v-zones with the most outstanding blocks shrink, until
+//! none is slow or all have equally many. Otherwise the window grows. It applies only to v-zones with slow reads: one
+//! with fast reads uses other dies. While a single namespace uses the device there is no window.
 //!
 //! The paper has a window for each stripe group, which shrinks when a read of its own is late. So a v-zone that is
 //! alone is throttled as well, and the victim of others' reads has its own window shrink. Here the mean latency counts,
@@ -14,22 +14,23 @@
 
 use crate::vzone::admission::LOOK_EVERY_US;
 
-/// Mean latency of reads above which dies are congested (Algorithm 1, line 6).
+/// Mean latency of reads, in microseconds, above which dies are congested (Algorithm 1, line 6).
 const SLOW_US: u64 = 500;
 
-/// Weight (1/n) of a read in the moving average.
+/// Weight (1/n) of a read in the moving average of the latency.
 const COUNTS: u64 = 8;
 
-/// Least window: 128 KiB. A read that is larger than the window is submitted alone.
+/// Minimum of the window, in blocks: 128 KiB. A read that is larger than the window is submitted alone.
 const LEAST_BLOCKS: u64 = 32;
 
 /// Outstanding reads of a v-zone, and their mean latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadControl {
+    /// Outstanding blocks.
     blocks: u64,
-    /// Their maximum since the last look.
+    /// Maximum of the outstanding blocks since the last look.
     most_blocks: u64,
-    /// Moving average of the latency.
+    /// Moving average of the latency, in microseconds.
     usual_us: u64,
 }
 
@@ -45,20 +46,20 @@ impl ReadControl {
         self.most_blocks = self.most_blocks.max(self.blocks);
     }
 
-    /// Counts its completion after `latency_us`.
+    /// Counts the completion of a read of `blocks` blocks after `latency_us`.
     pub fn completed(&mut self, blocks: u64, latency_us: u64) {
         self.cancelled(blocks);
         self.usual_us = (self.usual_us * (COUNTS - 1)).saturating_add(latency_us) / COUNTS;
     }
 
-    /// Removes a read that failed.
+    /// Removes a read that failed, without counting its latency.
     pub fn cancelled(&mut self, blocks: u64) {
         let outstanding = self.blocks;
         assert!(blocks <= outstanding, "a read of {blocks} blocks ends, and {outstanding} were outstanding");
         self.blocks = outstanding - blocks;
     }
 
-    /// Activity since the last call; `None` without reads.
+    /// Returns the activity since the last call, and begins a new sample; `None` if there were no reads.
     pub fn seen(&mut self) -> Option<ReadSample> {
         let blocks = std::mem::replace(&mut self.most_blocks, self.blocks);
         (blocks > 0).then_some(ReadSample { blocks, slow: self.usual_us > SLOW_US })
@@ -82,7 +83,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// In blocks; `None` as long as a single namespace uses the device.
+    /// The window in blocks; `None` while a single namespace uses the device.
     pub fn blocks(&self) -> Option<u64> {
         self.blocks
     }

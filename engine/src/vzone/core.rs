@@ -1,4 +1,4 @@
-//! State that the parts of running namespaces share.
+//! State of running namespaces, and allocation of physical zones to their v-zones.
 //!
 //! All state is changed in synchronous stretches, and is examined anew after every `.await`. A task waits at a
 //! [`Gate`], which is opened when the condition that it waits for may have become true.
@@ -28,6 +28,7 @@ use std::{
     rc::Rc,
 };
 
+/// State of all running namespaces of a device.
 pub(super) struct NamespaceCore {
     pub device: Rc<dyn ZonedDevice>,
     pub runtime: Runtime,
@@ -35,85 +36,96 @@ pub(super) struct NamespaceCore {
     pub identity: DeviceIdentity,
     pub arbiter: RefCell<Arbiter>,
     pub journal: Journal,
-    /// By number.
+    /// By number of the namespace; `None` for unused numbers.
     pub tenants: RefCell<Vec<Option<Rc<Tenant>>>>,
     pub slots: Rc<Slots>,
     pub pool: RefCell<BufPool>,
+    /// Worker tasks without a job.
     pub idle: RefCell<Vec<Rc<Worker>>>,
+    /// Pace of write admission control.
     pub pace: Cell<Pace>,
+    /// Whether write admission control is on.
     pub admission: bool,
     /// Congestion window: blocks of each v-zone that may be read at once.
     pub window: Cell<Window>,
-    /// Whether a namespace has a guarantee for which others may be throttled, and the state of that throttling.
+    /// Whether a namespace has a guarantee for which others may be throttled.
     pub promised: Cell<bool>,
+    /// State of throttling.
     pub throttle: Cell<Throttle>,
-    /// Order of the throttled requests of all namespaces.
+    /// Queue of the throttled requests of all namespaces: one is admitted at a time.
     pub turn: Exclusive,
     /// Allocated zones that belong to no v-zone yet.
     pub in_hand: RefCell<Vec<u32>>,
-    /// Of these, the targets of a relocation.
+    /// Of these, the target zones of the relocation in progress.
     pub copying: RefCell<Vec<u32>>,
     /// Opened when zones have become free or inactive.
     pub room: Gate,
     /// Opened when zones are to be reserved or reset.
     pub work: Gate,
-    /// Locks for opening a group and for relocating one, taken in order of arrival.
+    /// Lock for opening a group, taken in order of arrival.
     pub allocation: Exclusive,
+    /// Lock for relocating a group, taken in order of arrival.
     pub moving: Exclusive,
     pub flushing: CombinedOperation,
-    /// Held while a zone is reserved, and while the journal switches to its other zone: no reservation takes the active
-    /// zone that the switch frees for a moment.
+    /// Lock held while a zone is reserved, and while the journal switches zones: the switch frees an active zone for a
+    /// moment, which a reservation must not take.
     pub binding: Exclusive,
     /// Lock for creating, changing and removing namespaces.
     pub administration: Exclusive,
-    /// The device has refused to make a zone active for now: the reservation is to be retried.
+    /// The device has refused a reservation because of its limits: it is to be retried at the next tick.
     pub refused: Cell<bool>,
-    /// Refused reservations and resets so far.
+    /// Number of failed reservations and resets.
     pub refusals: Cell<u64>,
-    /// Flushes that have failed.
+    /// Number of failed flushes.
     pub losses: Cell<u64>,
-    /// By physical zone, whether it was worn when zones were last reported: at the start, or after a failed flush.
+    /// By physical zone, whether it was worn at the last report: at the start, or after a failed flush.
     pub worn: RefCell<Vec<bool>>,
+    /// The error that has stopped all changes.
     pub failed: Cell<Option<DeviceError>>,
+    /// Number of completed relocations.
     pub moved_groups: Cell<u64>,
     /// Number of v-zones with a queued or running relocation.
     pub moves: Cell<u32>,
 }
 
-/// A namespace as it runs.
+/// A running namespace.
 pub(super) struct Tenant {
     pub id: u32,
-    /// Its specification, apart from the quality of service, which may change while it runs.
+    /// Specification; its quality of service is that of the start, and the present one is in `qos_state`.
     pub spec: Spec,
     pub qos_state: QosState,
     pub geometry: Geometry,
     pub state: RefCell<TenantState>,
-    /// Outstanding commands, without relocations.
+    /// Number of outstanding commands, without relocations.
     pub commands: Cell<u32>,
-    /// By v-zone: opened when a ticket has been served, tokens have come, or reads have completed.
+    /// By v-zone: opened when an operation was submitted or has completed, tokens may have been added, or a read has
+    /// completed.
     pub gates: Vec<Gate>,
 }
 
+/// Mutable state of a running namespace.
 pub(super) struct TenantState {
     pub table: ZoneTable,
     pub vzones: Vec<Vzone>,
+    /// Average number of active v-zones.
     pub history: History,
     /// Spares that its groups hold.
     pub spares: u32,
-    /// Reservation number at which it last opened a group, or began: a namespace that has had no time to open one is
-    /// not inactive.
+    /// Number of the next zone reservation when it last opened a group, or was started: a measure of how recently it
+    /// was active.
     pub opened: u64,
     pub last_write_us: u64,
+    /// It is not created yet, or is removed: it accepts no commands.
     pub removed: bool,
-    /// Numbers of the writes that wait for the first group of their v-zone, in the order of submission.
+    /// Queue of the writes that wait for the first group of their v-zone, by their numbers in [`TenantState::begun`].
     pub beginning: VecDeque<u64>,
-    /// Such writes so far.
+    /// Number of such writes so far.
     pub begun: u64,
-    /// Flushes that have begun.
+    /// Number of flush commands so far.
     pub flushes: u64,
-    /// A v-zone that is being relocated counts its source and its target group as active.
+    /// A relocation is in progress of which source and target groups are both active.
     pub doubled: bool,
-    /// Relocations in a row that stopped because the tenant wanted to write.
+    /// Number of relocations in a row that were stopped because the tenant wanted to write.
     pub stops: u32,
 }
 
@@ -125,13 +137,14 @@ impl TenantState {
         self.begun
     }
 
-    /// Makes the zone table count the v-zones that have failed and keep their active zones.
+    /// Passes the number of failed v-zones that keep active zones to the zone table, which counts them as active.
     pub fn hold(&mut self) {
         let stuck = self.vzones.iter().filter(|vzone| vzone.stuck).count();
         self.table.hold(stuck as u32);
     }
 
-    /// V-zones that have groups and are neither full nor failed, and those that hold active zones, or are about to.
+    /// V-zones that count against `max_active`: those that have active zones or are opening a group, and those that
+    /// have groups and are neither full nor failed. `capacity` is that of a v-zone in blocks.
     fn engaged(&self, capacity: u64) -> impl Iterator<Item = &Vzone> {
         let is_full = move |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
         let is_ended = move |vzone: &Vzone| vzone.failed.is_some() || is_full(vzone);
@@ -141,46 +154,57 @@ impl TenantState {
         self.vzones.iter().filter(engaged)
     }
 
-    /// Number of these v-zones, plus one during a relocation with two active groups.
+    /// Number of v-zones that count against `max_active`, plus one during a relocation with two active groups.
     pub fn engaged_count(&self, capacity: u64) -> usize {
         self.engaged(capacity).count() + self.doubled as usize
     }
 }
 
-/// A v-zone. Each operation that changes it takes a ticket and waits for its turn: writes are submitted in the order of
-/// their tickets, and completed in that order.
+/// A v-zone. Each operation that changes it takes a ticket: operations are submitted in the order of their tickets, and
+/// completed in that order.
 #[derive(Clone, Copy)]
 pub(super) struct Vzone {
     pub groups: StripeGroups,
     pub end: End,
-    /// Blocks from the start with completed writes.
+    /// End of the completed writes, in blocks from its start.
     pub tail: u64,
+    /// Tickets of changes that were given out.
     pub tickets: u64,
+    /// Changes that were submitted to the device.
     pub submitted: u64,
+    /// Changes that have completed.
     pub settled: u64,
-    /// End of the writes without FUA to a volatile cache, and of the flushed ones.
+    /// End of the writes without FUA to a volatile cache, in blocks.
     pub plain_end: u64,
+    /// End of the blocks that a flush has made durable.
     pub flushed: u64,
-    /// Counts resets.
+    /// Number of resets of the v-zone.
     pub epoch: u32,
+    /// Outstanding reads, for congestion control.
     pub reads: ReadControl,
-    /// Reads submitted so far, and those passed to the device, in order: so large ones are not starved.
-    pub reads_asked: u64,
-    pub reads_gone: u64,
+    /// Tickets of reads that were given out. Reads are passed to the device in this order, so that large ones are not
+    /// starved.
+    pub read_tickets: u64,
+    /// Reads that were passed to the device.
+    pub reads_submitted: u64,
+    /// Write tokens, for admission control.
     pub tokens: Tokens,
-    /// Whether the last group holds active zones, and how many of these are spare.
+    /// Whether the last group holds active zones.
     pub active: bool,
+    /// Number of spares among these zones.
     pub spares: u32,
-    /// Whether it is getting another group, which will hold active zones even if the v-zone fails meanwhile.
+    /// Whether it is opening another group, which will hold active zones even if the v-zone fails meanwhile.
     pub opening: bool,
     /// Whether its relocation is queued or running.
     pub leaving: bool,
+    /// The error since which it is read-only.
     pub failed: Option<DeviceError>,
-    /// Its active zones cannot be given back before it is reset, or the namespaces are opened again.
+    /// It has failed and keeps its active zones until it is reset, or the namespaces are opened again.
     pub stuck: bool,
-    /// Error by which completed writes may have been lost, and number of the last flush that reports it.
+    /// Error of a flush by which completed writes may have been lost.
     pub lost: Option<DeviceError>,
-    pub told: Option<u64>,
+    /// Number of the last flush command that reports `lost`; `None` before the first one has.
+    pub reported_by: Option<u64>,
 }
 
 const _: () = assert!(size_of::<Vzone>() + size_of::<Gate>() < 1024);
@@ -198,8 +222,8 @@ impl Vzone {
             flushed: 0,
             epoch: 0,
             reads: ReadControl::default(),
-            reads_asked: 0,
-            reads_gone: 0,
+            read_tickets: 0,
+            reads_submitted: 0,
             tokens: Tokens::default(),
             active: false,
             spares: 0,
@@ -208,13 +232,13 @@ impl Vzone {
             failed: None,
             stuck: false,
             lost: None,
-            told: None,
+            reported_by: None,
         }
     }
 
     /// Whether commands for it are outstanding.
     pub fn is_busy(&self) -> bool {
-        self.settled != self.tickets || self.reads_asked != self.reads_gone || self.reads.blocks() > 0
+        self.settled != self.tickets || self.read_tickets != self.reads_submitted || self.reads.blocks() > 0
     }
 
     /// The next ticket for an operation that changes the v-zone.
@@ -223,7 +247,7 @@ impl Vzone {
         self.tickets - 1
     }
 
-    /// Counts an operation as submitted, in its turn.
+    /// Counts a change as submitted, in ticket order.
     pub fn submit(&mut self) {
         self.submitted += 1;
         let Vzone { tickets, submitted, .. } = *self;
@@ -233,7 +257,7 @@ impl Vzone {
         );
     }
 
-    /// Counts an operation as completed, in its turn.
+    /// Counts a change as completed, in ticket order.
     pub fn settle(&mut self) {
         self.settled += 1;
         let Vzone { submitted, settled, .. } = *self;
@@ -243,38 +267,42 @@ impl Vzone {
         );
     }
 
-    /// Counts a read as submitted, in its turn.
-    pub fn pass_read(&mut self) {
-        self.reads_gone += 1;
-        let Vzone { reads_asked, reads_gone, .. } = *self;
-        assert!(reads_gone <= reads_asked, "{reads_gone} reads of a v-zone are submitted, of {reads_asked}");
+    /// Counts a read as passed to the device, in ticket order.
+    pub fn count_read(&mut self) {
+        self.reads_submitted += 1;
+        let Vzone { read_tickets, reads_submitted, .. } = *self;
+        assert!(
+            reads_submitted <= read_tickets,
+            "{reads_submitted} reads of a v-zone are submitted, of {read_tickets}"
+        );
     }
 
     /// The next ticket for a read.
     pub fn turn(&mut self) -> u64 {
-        self.reads_asked += 1;
-        self.reads_asked - 1
+        self.read_tickets += 1;
+        self.read_tickets - 1
     }
 
-    /// The width of the group that is being written.
+    /// Width of the last group, which is being written; 1 without groups.
     pub fn width(&self) -> u32 {
         self.groups.group(self.groups.len().wrapping_sub(1)).map_or(1, |(width, ..)| width)
     }
 }
 
-/// Position of the journal: where its next block is written.
+/// Position of the journal, at which its next block is written.
 #[derive(Default)]
 pub(super) struct Journal {
+    /// Lock for writing to the journal.
     pub turn: Exclusive,
-    /// Zone 0 or 1, and the offset of the next block.
+    /// Zone, 0 or 1, and offset of the next block.
     pub place: Cell<(u32, u32)>,
-    /// Counts checkpoints.
+    /// Number of the last checkpoint.
     pub generation: Cell<u64>,
 }
 
 impl Journal {
-    /// Journal of a device whose newest checkpoint is in `zone`, with this generation. Its next block has to be a
-    /// checkpoint.
+    /// The journal of a device with the newest checkpoint in `zone`. Nothing more is written to that zone: a checkpoint
+    /// in the other one comes first.
     pub fn new(zone: u32, generation: u64) -> Journal {
         Journal {
             turn: Exclusive::default(),
@@ -284,16 +312,17 @@ impl Journal {
     }
 }
 
-/// Job of a worker task.
+/// Job of a worker task. Zones are v-zones, offsets are in blocks.
 pub(super) enum WorkerJob {
-    /// Blocks of a v-zone, from an offset on.
+    /// Reads the blocks from `from` on into `data`, in the order of the read tickets (`turn`).
     Read {
         zone: usize,
         turn: u64,
         from: u64,
         data: Buf,
     },
-    /// As [`WorkerJob::Read`], in its turn. `begins` is the number of a write that opens the first group of its v-zone.
+    /// Writes `data` from block `from` on, in the order of tickets. `begins` is the number of a write that opens the
+    /// first group of its v-zone ([`TenantState::begin`]).
     Write {
         zone: usize,
         ticket: u64,
@@ -303,8 +332,9 @@ pub(super) enum WorkerJob {
         begins: Option<u64>,
     },
     Flush,
-    /// V-zones and their tickets.
+    /// Finishes v-zones, by their numbers and tickets.
     Finish(Vec<(usize, u64)>),
+    /// Resets v-zones, by their numbers and tickets.
     Reset(Vec<(usize, u64)>),
     /// Moves the last group of a v-zone to one of essential width.
     Move {
@@ -314,25 +344,25 @@ pub(super) enum WorkerJob {
 }
 
 impl WorkerJob {
-    /// Whether it is a command of the tenant.
+    /// Whether the job is a command of the tenant, not internal work.
     pub fn is_command(&self) -> bool {
         !matches!(self, WorkerJob::Move { .. })
     }
 }
 
-/// A task that waits for a job, or carries one out.
+/// Mailbox of a worker task.
 #[derive(Default)]
 pub(super) struct Worker {
     pub job: RefCell<Option<(Rc<Tenant>, WorkerJob, Completer)>>,
     pub begun: Gate,
 }
 
-/// Purpose of an allocation.
+/// Purpose of an allocation of zones.
 #[derive(Clone, Copy)]
 pub(super) enum AllocationPurpose {
     /// A new group of at most `most` zones, which makes its namespace count as active.
     Group { most: u32 },
-    /// Target of a relocation: at least `least` zones, and more as long as spares are free.
+    /// Target of a relocation: `least` zones, and up to `most` if spares are free.
     Moved { least: u32, most: u32 },
 }
 
@@ -340,11 +370,12 @@ pub(super) enum AllocationPurpose {
 pub(super) struct GroupAllocation {
     pub zones: Vec<u32>,
     pub unit_blocks: u32,
+    /// Number of spares among the zones.
     pub spares: u32,
 }
 
 impl NamespaceCore {
-    /// State for a device that has not been read yet.
+    /// Initial state, without namespaces and zones.
     pub fn new(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
@@ -387,6 +418,7 @@ impl NamespaceCore {
         }
     }
 
+    /// Layout of a group of `width` zones.
     pub fn shape(&self, width: u32, unit_blocks: u32) -> GroupShape {
         GroupShape { width, unit_blocks, zone_blocks: self.identity.data_blocks() }
     }
@@ -396,7 +428,7 @@ impl NamespaceCore {
         Lba(self.device.geometry().start(ZoneIndex(zone)).0 + self.identity.lead_blocks as u64 + offset)
     }
 
-    /// Blocks of all groups that a v-zone may hold.
+    /// Blocks of all groups that the v-zone may use: at most its capacity.
     pub fn usable(&self, groups: &StripeGroups) -> u64 {
         self.allocated(groups).min(self.identity.vzone_blocks())
     }
@@ -406,7 +438,7 @@ impl NamespaceCore {
         groups.zones().len() as u64 * self.identity.data_blocks()
     }
 
-    /// Stops all changes for good, after a journal error or at the end: wakes the tasks that wait.
+    /// Stops all changes for good, after a journal error or on close, and wakes the waiting tasks.
     pub fn fail(&self, error: DeviceError) {
         self.failed.set(self.failed.get().or(Some(error)));
         [&self.room, &self.work].into_iter().for_each(Gate::open);
@@ -420,12 +452,12 @@ impl NamespaceCore {
         self.failed.get().map_or(Ok(()), Err)
     }
 
-    /// Flushes the device. Completed writes are durable afterwards, or the v-zones that may have lost some are marked.
-    /// One flush at a time, since an array reports a loss once: no flush succeeds while another one gets that report.
-    /// Callers that came before a flush began share it.
+    /// Flushes the device. Afterwards all completed writes are durable, except those of v-zones that are marked as
+    /// having lost some. Flushes are not concurrent: an array reports a loss only once, so one flush could succeed
+    /// while another one gets the report. Callers share a flush that begins after their call.
     ///
     /// # Errors
-    /// The flush failed, and no v-zone without a mark could have lost anything.
+    /// The flush failed, and no v-zone could be marked for it.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
         let flush = || async {
             while let Err(error) = self.device.submit(Command::Flush).await.result {
@@ -439,9 +471,9 @@ impl NamespaceCore {
         self.flushing.run(flush).await
     }
 
-    /// Marks the v-zones from which a failed flush may have lost writes: those with a zone that has become worn since,
-    /// or if there are none, all with unflushed writes. A zone that was worn before proves nothing, and data of a
-    /// v-zone whose end is recorded was flushed. Returns `false` if no v-zone was marked that was not before.
+    /// Marks the v-zones that may have lost writes by a failed flush: those with a zone that has become worn since the
+    /// last report, or if there are none, all with unflushed writes. A zone that was worn before proves nothing, and
+    /// data of a v-zone whose end is recorded was flushed. Returns whether a v-zone was marked that was not before.
     async fn lose(&self, error: DeviceError) -> bool {
         let (first, count) = (ZoneIndex(0), self.device.geometry().zones);
         let zones = self.device.submit(Command::Report { first, count }).await.zones;
@@ -471,12 +503,12 @@ impl NamespaceCore {
         found
     }
 
-    /// Remembers which of these zones are worn; returns the state before.
+    /// Records which zones are worn; returns the previous record.
     pub fn note_worn(&self, zones: &[ZoneInfo]) -> Vec<bool> {
         self.worn.replace(zones.iter().map(|info| is_worn(info.state)).collect())
     }
 
-    /// Makes a v-zone keep its active zones, which count for its namespace.
+    /// Marks a failed v-zone as keeping its active zones, which count against the limits of its namespace.
     pub fn stick(&self, tenant: &Tenant, zone: usize) {
         {
             let mut state = tenant.state.borrow_mut();
@@ -496,13 +528,14 @@ impl NamespaceCore {
         self.tenants.borrow().iter().flatten().cloned().collect()
     }
 
-    /// Active zones that are no namespace's essential ones.
+    /// Number of spares: active zones beyond the essential ones of all namespaces.
     pub fn spares(&self) -> u32 {
         let essential: u32 = self.tenants.borrow().iter().flatten().map(|tenant| tenant.essential()).sum();
         self.arbiter.borrow().group_limit().saturating_sub(essential)
     }
 
-    /// Active zones of a namespace with a relocation: those of its groups, and the targets.
+    /// Number of active zones of the namespace that has the relocation in progress: those of its groups, and the
+    /// targets.
     pub fn active_of(&self, state: &TenantState) -> u32 {
         let arbiter = self.arbiter.borrow();
         let last = |vzone: &Vzone| vzone.groups.len().checked_sub(1).filter(|_| vzone.active);
@@ -511,7 +544,7 @@ impl NamespaceCore {
         in_groups.flatten().chain(&*copying).filter(|zone| arbiter.is_active(**zone)).count() as u32
     }
 
-    /// Width of the next group of a namespace.
+    /// Width of the next group of a namespace: a power of two, at most `most`.
     fn decide(&self, tenant: &Tenant, most: u32) -> u32 {
         let spares = self.spares();
         let serial = self.arbiter.borrow().serial();
@@ -533,9 +566,12 @@ impl NamespaceCore {
         balloon::width(tenant.spec.essential, (share, state.spares, free), state.history, most)
     }
 
-    /// Waits until a v-zone may open its first group: all writes that were queued before have opened theirs, and fewer
-    /// than `max_active` v-zones are engaged. The zone table may count a v-zone as full while its last writes are
-    /// outstanding, and so admit another one, which waits for them here.
+    /// Waits until write `number` may open the first group of its v-zone: all such writes before it have done so, and
+    /// fewer than `max_active` v-zones count as active. The zone table counts a v-zone as full while its last writes
+    /// are outstanding, and so may admit another one, which waits for them here.
+    ///
+    /// # Errors
+    /// Too Many Active Zones if the wait would never end.
     pub async fn wait_to_begin(&self, tenant: &Tenant, number: u64) -> Result<(), DeviceError> {
         loop {
             self.check()?;
@@ -547,7 +583,7 @@ impl NamespaceCore {
                 if first && state.engaged_count(capacity) < most {
                     return Ok(());
                 }
-                // V-zones without outstanding commands stay active: waiting for them would never end.
+                // V-zones without outstanding changes stay active, so it makes no sense to wait for them.
                 if state.engaged(capacity).filter(|vzone| vzone.settled == vzone.tickets).count() >= most {
                     return Err(Status::TooManyActiveZones.into());
                 }
@@ -556,7 +592,7 @@ impl NamespaceCore {
         }
     }
 
-    /// Takes zones for a group.
+    /// Allocates zones for a group; waits until they are reserved.
     ///
     /// # Errors
     /// Capacity Exceeded if too many zones are worn.
@@ -579,7 +615,7 @@ impl NamespaceCore {
         }
     }
 
-    /// As [`NamespaceCore::allocate`], but `None` if it has to wait.
+    /// Allocates zones for a group; `None` if it has to wait for them.
     fn take_now(
         &self,
         tenant: &Tenant,
@@ -598,7 +634,7 @@ impl NamespaceCore {
             if !arbiter.is_exhausted(width) {
                 return Ok(None);
             }
-            // Many are worn: a narrower group has to do.
+            // Too many zones are worn for this width: a narrower group is tried.
             width /= 2;
             if width < least.max(1) {
                 return Err(Status::CapacityExceeded.into());
@@ -615,25 +651,25 @@ impl NamespaceCore {
         self.in_hand.borrow_mut().extend(&zones);
         let unit_blocks = match self.identity.lead_blocks {
             1 => balloon::unit_blocks(tenant.spec.essential, width),
-            // A unit is a whole stripe of the array, on all drives.
+            // A unit is a whole stripe of the array, so that it lies on all drives.
             stripe_blocks => stripe_blocks,
         };
         Ok(Some(GroupAllocation { zones, unit_blocks, spares }))
     }
 
-    /// Spares that no group holds.
+    /// Number of spares that no group holds.
     fn free_spares(&self) -> u32 {
         let tenants = self.tenants.borrow();
         let used: u32 = tenants.iter().flatten().map(|tenant| tenant.state.borrow().spares).sum();
         self.spares().saturating_sub(used)
     }
 
-    /// Removes zones from `in_hand`: they belong to a v-zone, or are released.
+    /// Removes zones from `in_hand`, since they belong to a v-zone now, or are released.
     pub fn handed(&self, zones: &[u32]) {
         self.in_hand.borrow_mut().retain(|zone| !zones.contains(zone));
     }
 
-    /// Counts the last group of a v-zone as inactive.
+    /// Counts the zones of the last group of a v-zone as inactive, and returns its spares.
     pub fn end_group(&self, state: &mut TenantState, zone: usize) {
         let vzone = &mut state.vzones[zone];
         if !std::mem::take(&mut vzone.active) {
@@ -651,8 +687,8 @@ impl NamespaceCore {
         self.work.open();
     }
 
-    /// Ends the last group of a v-zone, which is full. Its zones count as active until their data is durable: after a
-    /// power cut they may be active again.
+    /// Ends the last group of a v-zone, which is full. Its data is flushed before its zones count as inactive: without
+    /// that they could be active again after a power cut.
     pub async fn filled(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         let active = tenant.state.borrow().vzones[zone].active;
         if active {
@@ -676,7 +712,7 @@ impl NamespaceCore {
         if self.device.geometry().volatile_cache { self.flush_device().await } else { Ok(()) }
     }
 
-    /// Releases zones, which are reset later.
+    /// Releases zones of a v-zone; they are reset in the background.
     pub fn give_up(&self, zones: &[u32]) {
         let mut arbiter = self.arbiter.borrow_mut();
         zones.iter().for_each(|zone| arbiter.give_up(*zone));
@@ -684,7 +720,7 @@ impl NamespaceCore {
         self.work.open();
     }
 
-    /// The physical zones of all v-zones, and those that are to be given to one.
+    /// The physical zones of all v-zones, and the allocated ones that belong to none yet.
     pub fn claims(&self) -> Vec<u32> {
         let mut claims = self.in_hand.borrow().clone();
         for tenant in self.tenants() {
@@ -694,7 +730,7 @@ impl NamespaceCore {
         claims
     }
 
-    /// The entries of a checkpoint.
+    /// The entries of a checkpoint of the journal: the complete state.
     pub fn entries(&self) -> Vec<JournalEntry> {
         let mut entries = vec![JournalEntry::Identity(self.identity)];
         for tenant in self.tenants.borrow().iter().flatten() {
@@ -713,16 +749,19 @@ impl NamespaceCore {
         self.pool.borrow_mut().take(blocks)
     }
 
+    /// Returns a buffer to the pool.
     pub fn give_buffer(&self, buf: Buf) {
         self.pool.borrow_mut().give(buf);
     }
 
+    /// Time of the clock, in microseconds.
     pub fn now_us(&self) -> u64 {
         (self.clock)()
     }
 }
 
 impl Tenant {
+    /// A namespace with these v-zones; `opened` is the number of the next zone reservation.
     pub fn new(id: u32, spec: Spec, geometry: Geometry, vzones: Vec<Vzone>, opened: u64) -> Tenant {
         let table = ZoneTable::new(&geometry);
         let gates = (0..geometry.zones).map(|_| Gate::default()).collect();
@@ -759,7 +798,7 @@ impl Tenant {
         last.filter(|zone| *zone >= zones).map_or(Ok(()), |zone| Err(VzoneError::Holds { zone }))
     }
 
-    /// The same namespace with more v-zones, or fewer. No commands may be outstanding.
+    /// Copies the state of the namespace for another number of v-zones. No commands may be outstanding.
     pub fn resized(&self, spec: Spec, geometry: Geometry) -> Tenant {
         let state = self.state.borrow();
         let mut vzones = state.vzones.clone();
@@ -776,7 +815,7 @@ impl Tenant {
         tenant
     }
 
-    /// Active zones that are guaranteed to it.
+    /// Number of active zones that are guaranteed to the namespace.
     pub fn essential(&self) -> u32 {
         self.spec.essential * self.spec.max_active
     }
@@ -788,11 +827,12 @@ impl Tenant {
         }
     }
 
-    /// Waits until all operations before `ticket` have completed; none behind it begins before [`Tenant::leave`].
+    /// Waits until all changes with earlier tickets have completed; later ones wait for [`Tenant::leave`].
     pub async fn enter(&self, zone: usize, ticket: u64) {
         self.wait(zone, |vzone| vzone.submitted == ticket && vzone.settled == ticket).await;
     }
 
+    /// Completes the change that [`Tenant::enter`] has begun.
     pub fn leave(&self, zone: usize) {
         {
             let mut state = self.state.borrow_mut();

@@ -29,7 +29,7 @@ pub enum VzoneError {
         zone: u32,
         /// From its start.
         block: u64,
-        /// Why not.
+        /// Error of the read.
         error: DeviceError,
     },
     /// The journal is intact, but does not fit the device or contradicts itself.
@@ -47,16 +47,16 @@ pub enum VzoneError {
          ones, and a power of two of essential zones, at most as many as a zone has"
     )]
     Shape,
-    /// More zones than are left.
+    /// More v-zones than are left.
     #[error("too few zones are free: {left}")]
     Full {
-        /// V-zones.
+        /// Number of v-zones that are left.
         left: u64,
     },
     /// More essential zones than are left.
     #[error("too few active zones: {left} are neither guaranteed to other namespaces nor in use")]
     Floors {
-        /// Physical zones.
+        /// Number of active zones that are left.
         left: u32,
     },
     /// A floor above the limit.
@@ -65,7 +65,7 @@ pub enum VzoneError {
     /// A v-zone with data that a smaller namespace would lose.
     #[error("zone {zone} of the namespace holds data, which would be lost")]
     Holds {
-        /// Of the namespace.
+        /// Number of the v-zone in the namespace.
         zone: u32,
     },
     /// Too many namespaces.

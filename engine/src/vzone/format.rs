@@ -15,31 +15,33 @@ use crate::{
 /// Version of this format. A change of any layout raises it.
 pub const VERSION: u16 = 3;
 
-/// Physical zones of a v-zone, at most.
+/// Maximum number of physical zones of a v-zone.
 pub const MOST_ZONES: usize = 16;
 
-/// Namespaces of a device, at most.
+/// Maximum number of namespaces of a device.
 pub const MOST_NAMESPACES: usize = 1024;
 
-/// Bytes of the name of a namespace, at most.
+/// Maximum length of the name of a namespace, in bytes.
 pub const MOST_NAME: usize = 32;
 
+/// Magic number of a journal block.
 const JOURNAL: u32 = u32::from_le_bytes(*b"zvj1");
+/// Magic number of a reservation.
 const RESERVED: u32 = u32::from_le_bytes(*b"zvr1");
 
 /// Blocks of a segment, 2 MiB: F2FS loses data in zones with a capacity that is not a multiple of it.
 const SEGMENT_BLOCKS: u64 = 512;
 
-/// Bytes before the entries of a block.
+/// Bytes of a journal block before its entries.
 const HEADER: usize = 48;
 
-/// Bytes of the checksum, which covers all bytes after it.
+/// Position of the checksum, which covers all bytes behind it.
 const SUM: std::ops::Range<usize> = 4..8;
 
-/// Data that all namespaces of a device have in common.
+/// Parameters of a device with namespaces, which never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
-    /// Random, from the creation of the namespaces.
+    /// Random UUID, drawn at the creation.
     pub uuid: [u8; 16],
     /// Zones of the device.
     pub zones: u32,
@@ -47,18 +49,18 @@ pub struct DeviceIdentity {
     pub zone_capacity_blocks: u64,
     /// Physical zones of a v-zone.
     pub vzone_zones: u32,
-    /// Blocks of each zone in front of its data: the first one is the reservation, and the data begins at the optimal
-    /// write alignment of the device.
+    /// Blocks of each zone before its data (the *lead*): the first one is the reservation, and the data begins at the
+    /// optimal write alignment of the device.
     pub lead_blocks: u32,
 }
 
 impl DeviceIdentity {
-    /// The mark of journal blocks.
+    /// 64-bit form of the UUID that journal blocks and reservations have.
     pub fn mark(&self) -> u64 {
         crate::vzone::format::mark(&self.uuid)
     }
 
-    /// Blocks of a physical zone that hold data.
+    /// Blocks of a physical zone for data: its capacity without the lead.
     pub fn data_blocks(&self) -> u64 {
         self.zone_capacity_blocks.saturating_sub(self.lead_blocks as u64)
     }
@@ -66,13 +68,13 @@ impl DeviceIdentity {
     /// Capacity of a v-zone: the data of its zones, rounded down to whole segments.
     pub fn vzone_blocks(&self) -> u64 {
         let all = self.vzone_zones as u64 * self.data_blocks();
-        // With small zones the rounding is finer, or none.
+        // The rounding loses a sixteenth at most; with tiny zones there is none.
         let segment = if all < 64 { 1 } else { 1 << (all / 16).min(SEGMENT_BLOCKS).ilog2() };
         all - all % segment
     }
 }
 
-/// A short form of a UUID.
+/// Folds a UUID to 64 bits.
 pub fn mark(uuid: &[u8; 16]) -> u64 {
     let half = |at: usize| uuid[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | *byte as u64);
     half(0) ^ half(8)
@@ -85,15 +87,16 @@ pub struct Spec {
     pub name: String,
     /// V-zones.
     pub zones: u32,
-    /// V-zones that may be open or closed at once.
+    /// V-zones that may be active (open or closed) at once.
     pub max_active: u32,
     /// V-zones that may be open at once.
     pub max_open: u32,
-    /// Physical zones that each of these is guaranteed; a power of two.
+    /// Active physical zones that each active v-zone is guaranteed; a power of two.
     pub essential: u32,
-    /// Its weight in the distribution of spares.
+    /// Weight in the distribution of spares, and of rates by throttling.
     pub weight: u32,
-    /// Its limits and guarantees, as far as its server calls [`Namespace::admit`](crate::vzone::Namespace::admit).
+    /// Limits and guarantees. They take effect if the server calls
+    /// [`Namespace::admit`](crate::vzone::Namespace::admit).
     pub qos: Qos,
 }
 
@@ -120,11 +123,11 @@ pub enum End {
     Finished(u64),
 }
 
-/// The physical zones of a v-zone: those of its groups, one group behind the other.
+/// The stripe groups of a v-zone, one behind the other, with their physical zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StripeGroups {
     zones: [u32; MOST_ZONES],
-    /// Width and unit of each group.
+    /// Width in zones, and unit in blocks, of each group.
     shapes: [(u8, u16); MOST_ZONES],
     count: u8,
     used: u8,
@@ -136,17 +139,17 @@ impl StripeGroups {
         self.count as usize
     }
 
-    /// Whether there is none.
+    /// Whether there is no group.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Physical zones of all of them.
+    /// Physical zones of all groups, in order.
     pub fn zones(&self) -> &[u32] {
         &self.zones[..self.used as usize]
     }
 
-    /// Width and unit of a group, and its zones.
+    /// Width in zones and unit in blocks of a group, and its zones; `None` if there is no such group.
     pub fn group(&self, index: usize) -> Option<(u32, u32, &[u32])> {
         let before: usize = self.shapes.iter().take(index).map(|shape| shape.0 as usize).sum();
         let (width, unit) = *self.shapes[..self.len()].get(index)?;
@@ -166,7 +169,7 @@ impl StripeGroups {
         fits
     }
 
-    /// Returns the first `count` groups alone.
+    /// The first `count` groups.
     pub fn first(&self, count: usize) -> StripeGroups {
         let mut groups = StripeGroups::default();
         for index in 0..count.min(self.len()) {
@@ -181,9 +184,9 @@ impl StripeGroups {
 /// An entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalEntry {
-    /// First in every checkpoint.
+    /// Parameters of the device: the first entry of every checkpoint.
     Identity(DeviceIdentity),
-    /// A namespace with this number exists.
+    /// A namespace, by number, was added or changed.
     Namespace(u32, Spec),
     /// The namespace is removed, and its v-zones are empty.
     Removed(u32),
@@ -196,24 +199,24 @@ pub enum JournalEntry {
 pub struct JournalHeader {
     /// See [`DeviceIdentity::mark`].
     pub mark: u64,
-    /// Counts checkpoints.
+    /// Number of the checkpoint that the block belongs to, or follows.
     pub generation: u64,
-    /// Number of the next reservation: the history of allocations.
+    /// Number of the next zone reservation.
     pub serial: u64,
     /// Blocks from the start of the zone.
     pub offset: u32,
-    /// 0 for a record, 1 for a block of a checkpoint, 2 for its last one.
+    /// 0 for a record, 1 for a block of a checkpoint, 2 for the last block of a checkpoint.
     pub kind: u8,
 }
 
-/// Blocks of a checkpoint or a record while they are filled.
+/// Builder of the journal blocks of a checkpoint or a record.
 #[derive(Default)]
 pub struct BlockFiller {
     blocks: Vec<(u16, Vec<u8>)>,
 }
 
 impl BlockFiller {
-    /// Adds an entry, in a new block if need be.
+    /// Adds an entry, in a new block if the last one has no room.
     pub fn add(&mut self, entry: &JournalEntry) {
         let mut bytes = Encoder::default();
         encode(entry, &mut bytes);
@@ -233,7 +236,7 @@ impl BlockFiller {
         self.blocks.len()
     }
 
-    /// Whether there is nothing in it.
+    /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -253,7 +256,7 @@ impl BlockFiller {
     }
 }
 
-/// Decodes a journal block; `None` if it is not one, or torn or damaged.
+/// Decodes a journal block; `None` if it is not one, or is torn, damaged or of another version.
 pub fn read(block: &[u8]) -> Option<(JournalHeader, Vec<JournalEntry>)> {
     let mut from = Decoder(block);
     let (magic, sum) = (from.u32().ok()?, from.u32().ok()?);
@@ -306,7 +309,7 @@ fn encode(entry: &JournalEntry, to: &mut Encoder) {
     }
 }
 
-/// `None` if the entry is invalid.
+/// Decodes an entry; `None` if it is invalid.
 fn decode(from: &mut Decoder<'_>) -> Result<Option<JournalEntry>, TooShort> {
     Ok(Some(match from.u8()? {
         1 => JournalEntry::Identity(DeviceIdentity {
@@ -349,8 +352,8 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<JournalEntry>, TooShort> {
     }))
 }
 
-/// Fills the blocks in front of the data of a physical zone. The first one is the reservation: writing it makes the
-/// drive choose the place of the zone.
+/// Fills the lead of a physical zone: the reservation, and zeros. The first write to a zone makes the drive choose its
+/// place on the dies.
 pub fn reservation(mark: u64, serial: u64, blocks: &mut [u8]) {
     let mut bytes = Encoder::default();
     bytes.u32(RESERVED).u32(0).u64(mark).u64(serial);
@@ -361,7 +364,7 @@ pub fn reservation(mark: u64, serial: u64, blocks: &mut [u8]) {
     block[SUM].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Whether a block is the reservation of a physical zone.
+/// Whether a block is a reservation, of any device with namespaces.
 pub fn is_reservation(block: &[u8]) -> bool {
     let mut from = Decoder(block);
     let sum = block.get(SUM.end..).map(crc32c::crc32c);

@@ -15,7 +15,10 @@ use crate::{
 };
 
 impl NamespaceCore {
-    /// Writes a record. Once it is durable `apply` is called, before anything else happens.
+    /// Writes a record, and calls `apply`, which changes the state in memory, as soon as the record is durable.
+    ///
+    /// # Errors
+    /// Those of the device, after which nothing can be changed any more.
     pub async fn record(&self, entry: JournalEntry, apply: impl FnOnce()) -> Result<(), DeviceError> {
         let _turn = self.journal.turn.take().await;
         self.check()?;
@@ -27,6 +30,7 @@ impl NamespaceCore {
         result
     }
 
+    /// Writes a record, after a checkpoint if the zone is full.
     async fn record_now(&self, entry: &JournalEntry) -> Result<(), DeviceError> {
         if self.journal.place.get().1 as u64 >= self.identity.zone_capacity_blocks {
             self.checkpoint_now().await?;
@@ -39,7 +43,7 @@ impl NamespaceCore {
         Ok(())
     }
 
-    /// Writes a checkpoint to the other zone, and resets the present one.
+    /// Writes a checkpoint to the other zone of the journal, and resets the present one.
     pub async fn checkpoint(&self) -> Result<(), DeviceError> {
         let _turn = self.journal.turn.take().await;
         self.check()?;
@@ -50,8 +54,9 @@ impl NamespaceCore {
         result
     }
 
-    /// The zone that the journal has left stays active, though it is empty: the device may allow fewer active zones
-    /// than it reports, as an array does with zones in doubt, and groups would take the last one.
+    /// Writes a checkpoint; the caller has the turn. The zone that the journal leaves is reset, opened and closed, so
+    /// that it stays active although it is empty: the device may allow fewer active zones than it reports (an array
+    /// with zones in doubt), and groups would take the one that the next checkpoint needs.
     async fn checkpoint_now(&self) -> Result<(), DeviceError> {
         let _binding = self.binding.take().await;
         let old = self.journal.place.get().0;
@@ -74,7 +79,7 @@ impl NamespaceCore {
         self.reset_head(old).await?;
         if self.device.geometry().max_active != 0 {
             let zones = Zones::One(ZoneIndex(old));
-            // If that fails, the next checkpoint has to take an active zone that is free then.
+            // If this fails, the next checkpoint depends on a free active zone.
             _ = self.device.submit(Command::Open { zones, zrwa: false }).await;
             _ = self.device.submit(Command::Close { zones }).await;
         }
@@ -85,6 +90,7 @@ impl NamespaceCore {
         self.device.submit(Command::Reset { zones: Zones::One(ZoneIndex(zone)) }).await.result
     }
 
+    /// Writes block `index` of `filler` with FUA to a zone of the journal; `kind` is [`JournalHeader::kind`].
     async fn write_block(
         &self,
         filler: &BlockFiller,

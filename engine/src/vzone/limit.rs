@@ -1,8 +1,8 @@
 //! Rate limits of a namespace: requests and blocks a second.
 //!
-//! A request is worth the time that it would take at the limit. It is admitted when the requests before it are worth no
-//! more than the time that has passed, plus a short burst allowance. So a client below the limit never waits, and no
-//! credit is saved up beyond that allowance (a leaky bucket).
+//! A leaky bucket: a request costs the time that it takes at the limit. It is admitted when the cost of the requests
+//! before it is at most the time that has passed plus a short burst allowance. So a client below the limit never waits,
+//! and no credit accumulates beyond that allowance.
 
 use crate::vzone::qos::Rates;
 
@@ -11,7 +11,7 @@ const MOMENT_NS: u64 = 10_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Time up to which admitted requests are paid for, by either limit, in nanoseconds.
+/// For the limit of requests and that of blocks, the time in nanoseconds up to which the bucket is used up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter([u64; 2]);
 

@@ -15,20 +15,21 @@ use crate::{
 };
 use std::{collections::VecDeque, ops::Range, rc::Rc};
 
-/// Tries of a relocation, at most.
+/// Maximum number of attempts of a relocation.
 const MOVE_TRIES: u32 = 3;
 
-/// The patience with a namespace doubles each time that it writes during a relocation, this many times at most.
+/// Each time that a namespace writes during a relocation, the idle time after which its spares are taken back is
+/// doubled, this many times at most.
 const MOST_STOPS: u32 = 10;
 
-/// Outstanding reads while a group is copied: dies read while earlier blocks are written.
+/// Number of reads in flight while a group is copied, in parallel to the writes.
 const READS_AHEAD: usize = 4;
 
-/// Most blocks that are copied at a time: more of them in one command of an array would delay other commands.
+/// Maximum number of blocks that are copied by one command: larger commands would delay others.
 const MOST_COPIED: u32 = 1024;
 const _: () = assert!(MOST_COPIED * COPY + SLICE <= MOST_WORK);
 
-/// Whether this error means that the zone is worn, and so not active.
+/// Whether an error of a command for a zone shows that the zone is worn, and so not active.
 pub(super) fn is_out(error: DeviceError) -> bool {
     use Status::*;
     let out = [ZoneIsReadOnly, ZoneIsOffline, InvalidZoneStateTransition];
@@ -52,8 +53,8 @@ impl NamespaceCore {
         result
     }
 
-    /// Finishes a v-zone. Its end is recorded before its physical zones become full, since their write pointers do not
-    /// show it any more then.
+    /// Finishes a v-zone. Its end is recorded before its physical zones are finished, since their write pointers do not
+    /// show it afterwards.
     async fn finish_one(
         self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
@@ -79,7 +80,7 @@ impl NamespaceCore {
         finished
     }
 
-    /// Flushes a v-zone before its end is recorded, which has to be true after a power cut.
+    /// Flushes the unflushed writes of a v-zone, so that its end can be recorded in the journal.
     async fn flush_vzone(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         let plain = {
             let vzone = &tenant.state.borrow().vzones[zone];
@@ -88,9 +89,12 @@ impl NamespaceCore {
         if plain { self.flush_zone(tenant, zone).await } else { Ok(()) }
     }
 
-    /// Finishes the physical zones of the last group, and counts them as inactive. All at once, since a drive may have
-    /// to fill them. A worn zone is inactive too; one that cannot be finished for another reason is not, and the v-zone
-    /// keeps it.
+    /// Finishes the physical zones of the last group, in parallel since a drive may have to fill them, and counts them
+    /// as inactive. A worn zone is inactive too. A zone that cannot be finished for another reason stays active, and
+    /// belongs to the v-zone.
+    ///
+    /// # Errors
+    /// That of a zone which stays active.
     pub async fn finish_last(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.active
@@ -125,7 +129,8 @@ impl NamespaceCore {
         result
     }
 
-    /// Resets a v-zone. It is empty once the journal has recorded that it has no zones; these are reset later.
+    /// Resets a v-zone: it is empty when the journal has recorded that it has no zones. The zones are reset in the
+    /// background.
     async fn reset_one(
         self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
@@ -141,14 +146,14 @@ impl NamespaceCore {
             .await
     }
 
-    /// Takes all zones from a v-zone.
+    /// Takes all zones from a v-zone after its reset or removal was recorded.
     pub fn empty(&self, tenant: &Tenant, zone: usize) {
         let mut state = tenant.state.borrow_mut();
         let vzone = &mut state.vzones[zone];
         let groups = std::mem::take(&mut vzone.groups);
         (vzone.end, vzone.tail, vzone.plain_end, vzone.flushed) = (End::Open, 0, 0, 0);
         vzone.epoch = vzone.epoch.wrapping_add(1);
-        (vzone.active, vzone.stuck, vzone.lost, vzone.told) = (false, false, None, None);
+        (vzone.active, vzone.stuck, vzone.lost, vzone.reported_by) = (false, false, None, None);
         let spares = std::mem::take(&mut vzone.spares);
         state.spares -= spares;
         state.hold();
@@ -172,17 +177,17 @@ impl NamespaceCore {
             if result.is_ok() || self.check().is_err() {
                 break;
             }
-            // The target zones may be at fault: others are tried.
-            self.give_back();
+            // The target zones may be the cause: other ones are tried.
+            self.release_targets();
             result = self.relocate_now(tenant, (zone, ticket), flights).await;
         }
         tenant.state.borrow_mut().doubled = false;
-        self.give_back();
+        self.release_targets();
         if let Err(error) = result {
             let sealed = matches!(tenant.state.borrow().vzones[zone].end, End::Sealed(_));
-            // After a journal error the recorded state is not known, and nothing is changed any more.
+            // After a journal error it is not known which state is recorded, so nothing is changed any more.
             if sealed && self.check().is_ok() {
-                // The zones that are still active may be given back.
+                // The source zones that are still active are finished, if possible.
                 _ = self.finish_last(tenant, zone).await;
             }
             self.fail_vzone(tenant, zone, error);
@@ -195,7 +200,7 @@ impl NamespaceCore {
     }
 
     /// Releases the target zones of a relocation that was not completed.
-    fn give_back(&self) {
+    fn release_targets(&self) {
         let zones = std::mem::take(&mut *self.copying.borrow_mut());
         self.handed(&zones);
         self.give_up(&zones);
@@ -217,7 +222,7 @@ impl NamespaceCore {
             return self.seal_failed(tenant, zone).await;
         }
         let sealed = matches!(vzone.end, End::Sealed(_));
-        // A group that is to be written again stays.
+        // A group is not relocated if a later command for its v-zone waits, or a write that begins a v-zone.
         let is_wanted = || {
             let state = tenant.state.borrow();
             state.vzones[zone].tickets > ticket + 1 || !state.beginning.is_empty()
@@ -232,12 +237,12 @@ impl NamespaceCore {
         let Some((width, unit_blocks, old)) = vzone.groups.group(vzone.groups.len().wrapping_sub(1)) else {
             return Ok(());
         };
-        // `lose` does not mark a sealed v-zone, so losses are counted here.
+        // A failed flush marks no sealed v-zone as having lost writes, so failed flushes are counted here.
         let before = self.losses.get();
         if !sealed {
             self.seal(tenant, zone).await?;
         }
-        // Also if an earlier try has sealed it.
+        // Also if an earlier attempt has sealed the v-zone.
         let doubled = self.double(tenant, zone);
         if !doubled {
             self.finish_last(tenant, zone).await?;
@@ -251,8 +256,9 @@ impl NamespaceCore {
         let is_to_stop = || can_stop && is_wanted() && self.losses.get() == before;
         let copied = self.copy(tenant, from, (kept, target), length, flights, is_to_stop).await?;
         let Some(groups) = copied else {
-            // First, since the spares of the copy are not counted any more.
-            self.give_back();
+            // Before the wait for the record: the spares of the copy are not counted any more, but its zones are still
+            // active.
+            self.release_targets();
             let (owner, now_us) = (tenant.clone(), self.now_us());
             let apply = move || {
                 let mut state = owner.state.borrow_mut();
@@ -289,18 +295,19 @@ impl NamespaceCore {
         self.record(JournalEntry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
     }
 
-    /// Lets source and target of a relocation be active at once, if the namespace may have another active v-zone, and
-    /// is not beginning one. Returns whether they are.
+    /// Permits source and target of a relocation to be active at once, if the namespace may have another active v-zone
+    /// and no write is waiting to begin one. Returns whether that is permitted.
     fn double(&self, tenant: &Tenant, zone: usize) -> bool {
         let mut state = tenant.state.borrow_mut();
         let engaged = state.engaged_count(tenant.geometry.zone_capacity_blocks) + state.beginning.len();
-        // Zones that cannot be given back may use up guaranteed ones.
+        // V-zones that keep their active zones may have used up the guaranteed ones.
         let fits = self.arbiter.borrow().fits(tenant.spec.essential);
         state.doubled |= state.vzones[zone].active && engaged < tenant.spec.max_active as usize && fits;
         state.doubled
     }
 
-    /// Records the end of a v-zone. Its last group has to be relocated before anything else is written.
+    /// Records the v-zone as sealed at its end: its last group has to be relocated before anything else is written to
+    /// it.
     async fn seal(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         self.flush_vzone(tenant, zone).await?;
         let vzone = tenant.state.borrow().vzones[zone];
@@ -317,9 +324,9 @@ impl NamespaceCore {
         self.record(JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await
     }
 
-    /// Gives back the active zones of a v-zone in which a write has failed. It is relocated, and can be written again,
-    /// when the namespaces are opened the next time; if it has no group, since it could not be begun, it can be written
-    /// at once.
+    /// Seals a v-zone in which a write has failed, and finishes its active zones. It is relocated, and can be written
+    /// again, when the namespaces are opened the next time. A v-zone without a group, since its first one could not be
+    /// opened, is empty again and can be written at once.
     async fn seal_failed(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
         let vzone = tenant.state.borrow().vzones[zone];
         if vzone.groups.is_empty() && vzone.end == End::Open {
@@ -337,11 +344,11 @@ impl NamespaceCore {
         Ok(())
     }
 
-    /// Copies the first `length` blocks of a group to new groups of `width` zones behind the groups `kept`; returns all
-    /// groups, or `None` if it had to stop.
+    /// Copies the first `length` blocks of a group to new groups of `width` zones behind the groups `kept`; returns
+    /// `kept` with the new groups, or `None` if `is_to_stop` has stopped it.
     ///
-    /// Data that fills whole zones goes to wider groups if spares are free: these zones do not stay active, and it
-    /// takes a fraction of the time.
+    /// Data that fills whole zones is copied to wider groups if spares are free: these zones do not stay active, and
+    /// the copy is faster.
     async fn copy(
         &self,
         tenant: &Tenant,
@@ -385,7 +392,8 @@ impl NamespaceCore {
         Ok(Some(groups))
     }
 
-    /// Copies blocks of a group to the start of another one; `false` if it had to stop before the end.
+    /// Copies `blocks` blocks of a group, from `from` on, to the start of another one; `false` if `is_to_stop` has
+    /// stopped it before the end.
     async fn copy_group(
         &self,
         (old_shape, old, from): (GroupShape, &[u32], u64),
@@ -407,7 +415,7 @@ impl NamespaceCore {
                 begun = range.end;
                 reads.push_back((range, data, parts));
             }
-            // Submitted reads are always waited for: they keep zones from being reset.
+            // Reads in flight are completed in any case: they keep their zones from being reset.
             let Some((range, mut data, mut parts)) = reads.pop_front() else { break };
             work(data.blocks() as u32 * COPY);
             give_way().await;
@@ -424,12 +432,12 @@ impl NamespaceCore {
     }
 }
 
-/// Whether an error is about the limits of the device, not about the zone.
+/// Whether an error is caused by the limits of open or active zones of the device.
 fn is_limit(error: DeviceError) -> bool {
     [Status::TooManyActiveZones, Status::TooManyOpenZones].map(DeviceError::from).contains(&error)
 }
 
-/// Task that reserves zones when too few are ready.
+/// Task that reserves zones when too few are ready, until changes are stopped.
 pub(super) async fn supply(core: Rc<NamespaceCore>) {
     loop {
         let binding = core.binding.take().await;
@@ -451,13 +459,13 @@ pub(super) async fn supply(core: Rc<NamespaceCore>) {
         match done.result {
             Ok(()) => core.arbiter.borrow_mut().reserved(zone),
             Err(error) if is_limit(error) => {
-                // The device counts more active zones than are known here, for now.
+                // The device has more active zones than the arbiter knows of, for now.
                 core.arbiter.borrow_mut().unreserved(zone);
                 core.refused.set(true);
                 core.give_buffer(done.data);
                 match core.check() {
                     Ok(()) => core.work.wait().await,
-                    // `Namespaces::close` waits for this one.
+                    // `Namespaces::close` waits for this reservation.
                     Err(_) => core.room.open(),
                 }
                 continue;
@@ -472,7 +480,7 @@ pub(super) async fn supply(core: Rc<NamespaceCore>) {
     }
 }
 
-/// Task that resets released zones.
+/// Task that resets released zones, until changes are stopped.
 pub(super) async fn clean(core: Rc<NamespaceCore>) {
     loop {
         if core.check().is_err() {

@@ -1,4 +1,4 @@
-//! Elastic zones for many tenants (eZNS): namespaces on one zoned device, each of them a zoned device itself.
+//! Namespaces on one zoned device, each of them a zoned device of its own for one tenant (eZNS, elastic zones).
 //!
 //! docs/NAMESPACES.md is the design: the layout, the order in which writes become durable, and why no physical zone
 //! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`qos`], [`limit`],
@@ -54,25 +54,25 @@ use std::rc::Rc;
 pub struct NamespaceStatus {
     /// Its specification.
     pub spec: Spec,
-    /// V-zones that are open or closed.
+    /// Number of active (open or closed) v-zones.
     pub active: u32,
-    /// Its share of the spares, by weight.
+    /// Its share of the spare active zones (*spares*), by weight.
     pub own_spares: u32,
-    /// Spares that its groups hold; those above its share are borrowed.
+    /// Spares that its stripe groups hold; those above its share are borrowed.
     pub spares: u32,
-    /// Widths of the groups that are being written.
+    /// Widths, in physical zones, of the stripe groups that are being written.
     pub widths: Vec<u32>,
-    /// Blocks with completed writes.
+    /// Blocks written to its v-zones, by completed writes.
     pub written_blocks: u64,
-    /// Blocks that are being read.
+    /// Blocks of outstanding reads.
     pub read_blocks: u64,
-    /// Congestion window: blocks that a v-zone with slow reads may have outstanding; `None` without a limit.
+    /// Congestion window: maximum blocks of outstanding reads of a v-zone with slow reads; `None` if unlimited.
     pub read_window_blocks: Option<u64>,
-    /// Tokens of the active v-zones: blocks that they may write at once; negative if some are owed.
+    /// Sum of the write tokens of the active v-zones, in blocks; negative if they owe some.
     pub tokens: i64,
-    /// Blocks a second to which it is throttled; `None` if it is not.
+    /// Rate to which it is throttled, in blocks a second; `None` if it is not.
     pub held_to: Option<u64>,
-    /// Whether its floors, and its latency, were found to be out of reach.
+    /// Whether its floors, and its latency target, were found to be out of reach.
     pub out_of_reach: [bool; 2],
 }
 
@@ -111,7 +111,7 @@ impl Namespaces {
         recover::are_on(device).await
     }
 
-    /// Reads which namespaces are on `device`, and changes nothing. They must not run.
+    /// Reads the list of namespaces on `device`, which is not changed. The namespaces must not run.
     ///
     /// # Errors
     /// When there are none, or the journal is damaged.
@@ -140,7 +140,7 @@ impl Namespaces {
         let patience_us = options.patience_us;
         let core = recover::open(runtime, device, options).await?;
         core.note_promises();
-        // Before anybody else gets a ticket.
+        // Relocations of sealed v-zones take their tickets before any command can.
         for tenant in core.tenants() {
             for zone in 0..tenant.geometry.zones as usize {
                 let end = tenant.state.borrow().vzones[zone].end;
@@ -157,7 +157,7 @@ impl Namespaces {
     /// Adds a namespace.
     ///
     /// # Errors
-    /// When the specification is invalid, or does not fit.
+    /// When the specification is invalid, the name is taken, or too few v-zones or active zones are left.
     pub async fn add(&self, spec: Spec) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
@@ -192,8 +192,8 @@ impl Namespaces {
     /// Resizes a namespace to `zones` v-zones. Earlier handles of it answer Namespace Not Ready from then on.
     ///
     /// # Errors
-    /// When there is none of this name, commands for it are outstanding, there are fewer v-zones left, or a v-zone that
-    /// it would lose holds data.
+    /// When there is no namespace of this name, commands for it are outstanding, fewer v-zones are left on the device,
+    /// or a v-zone that it would lose holds data.
     pub async fn resize(&self, name: &str, zones: u32) -> Result<Namespace, VzoneError> {
         let core = &self.core;
         let _turn = core.administration.take().await;
@@ -207,7 +207,7 @@ impl Namespaces {
         let (all, entry) = (core.clone(), JournalEntry::Namespace(old.id, spec.clone()));
         let mut resized = None;
         let apply = || {
-            // Copied only now: a flush for others may have marked losses in the old one meanwhile.
+            // The state is copied only now: a flush for another namespace may have marked losses in it meanwhile.
             let new = Rc::new(old.resized(spec, geometry));
             all.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
             all.note_promises();
@@ -241,20 +241,21 @@ impl Namespaces {
         Ok(Namespace { core: core.clone(), tenant })
     }
 
+    /// The namespace of this name.
     fn called(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
         let tenant = self.core.tenants().into_iter().find(|tenant| tenant.spec.name == name);
         tenant.ok_or(VzoneError::Unknown)
     }
 
-    /// The namespace of this name, without outstanding commands. Waits for relocations.
+    /// The namespace of this name, after its relocations have ended; fails if commands for it are outstanding.
     async fn idle(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
         let tenant = self.called(name)?;
         let leaving = || tenant.state.borrow().vzones.iter().position(|vzone| vzone.leaving);
         while let Some(zone) = leaving() {
             tenant.wait(zone, |vzone| !vzone.leaving).await;
         }
-        // Flushes count too: an outstanding one would look for lost writes in the old object, in which none are marked
-        // any more.
+        // Outstanding flushes count too: they would look for lost writes in the state before the change, in which no
+        // more are marked.
         let busy = tenant.commands.get() > 0;
         if busy { Err(VzoneError::InUse) } else { Ok(tenant) }
     }
@@ -282,9 +283,8 @@ impl Namespaces {
         core.tenants().into_iter().map(|tenant| Namespace { core: core.clone(), tenant }).collect()
     }
 
-    /// Periodic work: refills the tokens of writers, takes back spares of namespaces that write nothing, and decides
-    /// which namespaces are throttled. To be called about every millisecond while it returns `true`, and now and then
-    /// otherwise.
+    /// Periodic work: refills write tokens, takes back spares of idle namespaces, and updates throttling. To be called
+    /// about every millisecond while it returns `true`, and occasionally otherwise.
     pub fn tick(&self) -> bool {
         let core = &self.core;
         let now_us = core.now_us();
@@ -292,9 +292,9 @@ impl Namespaces {
             core.work.open();
         }
         let tenants = core.tenants();
-        core.look_at_reads(now_us, &tenants);
+        core.update_read_window(now_us, &tenants);
         // A synchronous writer is seldom active at the moment of a tick, but needs its tokens in time.
-        let mut busy = core.look_at_writes(now_us, &tenants);
+        let mut busy = core.update_write_pace(now_us, &tenants);
         busy |= core.promised.get() && core.look(now_us, &tenants);
         for tenant in tenants {
             let frozen = {
@@ -333,7 +333,7 @@ impl Namespaces {
         self.core.identity.vzone_zones
     }
 
-    /// Stops all changes to the device, and waits for reservations and resets that are outstanding.
+    /// Stops all changes to the device, and waits for outstanding reservations and resets of zones.
     pub async fn close(&self) {
         let core = &self.core;
         core.fail(Status::NamespaceNotReady.into());
@@ -348,7 +348,7 @@ impl Namespaces {
         self.core.moved_groups.get()
     }
 
-    /// How often the device has refused to reserve or reset a zone since the namespaces were opened.
+    /// Number of reservations and resets of zones that have failed since the namespaces were opened.
     pub fn refusals(&self) -> u64 {
         self.core.refusals.get()
     }
@@ -393,7 +393,7 @@ impl Namespaces {
     }
 }
 
-/// One namespace: a zoned device of its own.
+/// Handle of a namespace, which is a zoned device of its own.
 #[derive(Clone)]
 pub struct Namespace {
     core: Rc<NamespaceCore>,
@@ -401,17 +401,17 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Its name.
+    /// Name of the namespace.
     pub fn name(&self) -> &str {
         &self.tenant.spec.name
     }
 
-    /// Its number, which it keeps until it is removed.
+    /// Number of the namespace, which it keeps until it is removed.
     pub fn number(&self) -> u32 {
         self.tenant.id
     }
 
-    /// Its status.
+    /// Status of the namespace.
     pub fn status(&self) -> NamespaceStatus {
         let (spares, weight) = (self.core.spares() as u64, self.tenant.spec.weight as u64);
         let weights: u64 = self.core.tenants().iter().map(|tenant| tenant.spec.weight as u64).sum();
@@ -447,6 +447,10 @@ impl Namespace {
         self.core.answered(&self.tenant, passed, blocks);
     }
 
+    /// Checks a command against the zone table, and starts it.
+    ///
+    /// # Errors
+    /// The status of a command that is refused.
     fn carry_out(&self, command: Command) -> Result<Completion, Status> {
         let geometry = &self.tenant.geometry;
         let mut state = self.tenant.state.borrow_mut();
@@ -512,6 +516,7 @@ impl Namespace {
         }
     }
 
+    /// Passes a job to a worker task.
     fn employ(&self, job: WorkerJob) -> Completion {
         self.core.employ(&self.tenant, job)
     }

@@ -1,6 +1,6 @@
 //! Quality of service of a namespace: rate limits, guaranteed rates, latency class.
 
-/// Requests and blocks a second. Zero stands for none.
+/// Rates in requests and in blocks a second; 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Requests a second.
@@ -10,12 +10,12 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Whether neither is given.
+    /// Whether neither rate is given.
     pub fn is_none(&self) -> bool {
         *self == Rates::default()
     }
 
-    /// Whether these rates can be reached within `limits`.
+    /// Whether these rates, as floors, do not exceed `limits`.
     fn is_within(&self, limits: &Rates) -> bool {
         let fits = |floor: u32, limit: u32| limit == 0 || floor <= limit;
         // Each request has a block at least.
@@ -29,14 +29,14 @@ impl Rates {
 pub struct Qos {
     /// Upper limits.
     pub limits: Rates,
-    /// Guaranteed rates, while there is demand for them.
+    /// Floors: guaranteed rates, while there is demand for them.
     pub floors: Rates,
-    /// Latency target: 999 of 1,000 requests are to take no longer, in microseconds. Zero for none.
+    /// Latency target in microseconds, which 999 of 1,000 requests are to meet; 0 for none.
     pub latency_us: u32,
 }
 
 impl Qos {
-    /// Whether other namespaces may have to be throttled for it.
+    /// Whether it contains a guarantee for which other namespaces may be throttled.
     pub fn promises(&self) -> bool {
         !self.floors.is_none() || self.latency_us > 0
     }

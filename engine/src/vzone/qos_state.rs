@@ -14,11 +14,13 @@ use std::cell::Cell;
 #[derive(Default)]
 pub(super) struct QosState {
     pub qos: Cell<Qos>,
-    /// Limits, and the usage since they were set.
+    /// The limits in force, and their meter.
     pub meter: Cell<(Rates, Meter)>,
+    /// Requests since the last look.
     pub demand: Cell<Demand>,
+    /// Its throttle, and its state from look to look.
     pub standing: Cell<ThrottleState>,
-    /// Order of its throttled requests.
+    /// Queue of its throttled requests: one is admitted at a time.
     pub turn: Exclusive,
 }
 
@@ -27,7 +29,7 @@ impl QosState {
         QosState { qos: Cell::new(qos), ..QosState::default() }
     }
 
-    /// Returns the demand up to now, and starts new counts.
+    /// Returns the demand since the last call, and begins a new count.
     pub fn seen(&self, now_us: u64) -> Demand {
         let mut demand = self.demand.get();
         let seen = demand.seen(now_us);
@@ -35,7 +37,7 @@ impl QosState {
         seen
     }
 
-    /// Admitted blocks a second; `None` if it is not throttled.
+    /// Rate to which it is throttled, in blocks a second; `None` if it is not.
     pub fn held_to(&self) -> Option<u64> {
         self.standing.get().hold.rate()
     }

@@ -1,7 +1,7 @@
-//! Creating namespaces on a device, and recovering them.
+//! Creation of namespaces on a device, and their recovery.
 //!
 //! Opening reads the newest complete checkpoint and the records behind it, gets the write pointers of the zones from
-//! the device, and derives from them the contents of each v-zone (`settle`). Then it writes a checkpoint with the
+//! the device, and derives from them the contents of each v-zone (`find_end`). Then it writes a checkpoint with the
 //! result. Nothing else is changed before that is durable, so an interrupted opening can be repeated.
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 };
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-/// Assumed active zones of a device without a limit.
+/// Number of active zones that are used of a device without a limit.
 const UNLIMITED: u32 = 256;
 
 /// Least number of v-zones that [`fitting`] aims at.
@@ -35,26 +35,26 @@ const ENOUGH_VZONES: u32 = 32;
 /// The largest weight of a namespace.
 const MOST_WEIGHT: u32 = 1000;
 
-/// The capacity of a zone has to be larger, in blocks.
+/// The capacity of a physical zone has to exceed this number of blocks.
 const LEAST_CAPACITY: u64 = 3;
 
-/// Data begin at the optimal write size of the device, if that is at most this fraction (1/n) of a zone.
+/// The lead is as long as the optimal write size of the device, if that is at most this fraction (1/n) of a zone.
 const LEAD_IS_AT_MOST: u64 = 8;
 
-/// Most blocks in front of the data: a unit of this size can be recorded in the journal.
+/// Maximum length of the lead: a unit of this size can be recorded in the journal.
 const MOST_LEAD: u64 = u16::MAX as u64;
 
-/// Numbers of checkpoints and reservations are smaller in a valid journal.
+/// Exclusive limit of checkpoint and reservation numbers in a valid journal.
 const MOST_COUNTED: u64 = 1 << 63;
 
 /// Blocks of the journal that are read at once.
 const READ_BLOCKS: u64 = 64;
 
-/// Active zones of a device that v-zones may use, and those kept reserved.
+/// Limits of active zones on a device.
 pub(super) struct Budget {
     /// Active zones without those of the journal.
     pub limit: u32,
-    /// Of these, kept reserved.
+    /// Of these, the number that is kept reserved.
     pub kept: u32,
 }
 
@@ -66,29 +66,29 @@ impl Budget {
     }
 }
 
-/// Blocks in front of the data of each zone, at most.
+/// Maximum length of the lead of each zone, in blocks.
 fn lead_most(geometry: &Geometry) -> u64 {
     let most = (geometry.max_transfer_blocks as u64).min(MOST_LEAD);
     (geometry.zone_capacity_blocks / LEAD_IS_AT_MOST).min(most).max(1)
 }
 
-/// Blocks in front of the data of each zone of a device that is to have namespaces.
+/// Length of the lead of each zone of a device that is to have namespaces, in blocks.
 fn lead_blocks(device: &dyn ZonedDevice) -> u32 {
     let aligned = device.optimal_write_blocks();
     if aligned <= lead_most(device.geometry()) { aligned as u32 } else { 1 }
 }
 
-/// Zones for v-zones: the others are the journal's, kept reserved, or needed for relocation.
+/// Number of zones for v-zones: without those of the journal, those kept reserved, and those needed for relocation.
 pub(super) fn usable_zones(identity: &DeviceIdentity, geometry: &Geometry) -> u32 {
     identity.zones.saturating_sub(2 + Budget::of(geometry).kept + identity.vzone_zones)
 }
 
-/// V-zones that fit on a device of this shape.
+/// Number of v-zones that fit on a device of this geometry.
 pub(super) fn room(identity: &DeviceIdentity, geometry: &Geometry) -> u64 {
     (usable_zones(identity, geometry) / identity.vzone_zones) as u64
 }
 
-/// The geometry of a namespace on a device of this shape.
+/// The geometry of a namespace on a device of geometry `device`.
 pub(super) fn geometry_of(device: &Geometry, identity: &DeviceIdentity, spec: &Spec) -> Geometry {
     let capacity = identity.vzone_blocks();
     Geometry {
@@ -100,7 +100,7 @@ pub(super) fn geometry_of(device: &Geometry, identity: &DeviceIdentity, spec: &S
         zrwa: None,
         oob_bytes: 0,
         max_transfer_blocks: device.max_transfer_blocks,
-        // An append is a write here.
+        // Appends are carried out as writes.
         max_append_blocks: match device.max_append_blocks {
             0 => device.max_transfer_blocks,
             most => most.min(device.max_transfer_blocks),
@@ -144,6 +144,7 @@ pub(super) async fn create(
     Ok(())
 }
 
+/// Zone report of the whole device.
 async fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneInfo>, DeviceError> {
     let count = device.geometry().zones;
     let done = device.submit(Command::Report { first: ZoneIndex(0), count }).await;
@@ -154,23 +155,26 @@ async fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneInfo>, DeviceError> 
 #[derive(Default)]
 struct JournalZone {
     zone: u32,
-    /// Mark and generation of its blocks, if one of them is valid.
+    /// Mark and generation of its valid blocks; `None` without a valid block.
     of: Option<(u64, u64)>,
+    /// Number of the next reservation, by the last block.
     serial: u64,
     entries: Vec<JournalEntry>,
-    /// Whether its checkpoint is complete, and whether there are records behind it.
+    /// Whether its checkpoint is complete.
     whole: bool,
+    /// Whether there are records behind the checkpoint.
     records: bool,
     /// The first damaged or unreadable block.
     damaged: Option<VzoneError>,
 }
 
+/// Reads a zone of the journal.
 async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<JournalZone, VzoneError> {
     if zone.state == ZoneState::Offline {
-        // Its end is not known.
+        // The end of the zone is not known.
         return Err(DeviceError::from(Status::ZoneIsOffline).into());
     }
-    let mut said = JournalZone { zone: zone.zone.0, ..JournalZone::default() };
+    let mut journal = JournalZone { zone: zone.zone.0, ..JournalZone::default() };
     let end = if zone.state == ZoneState::Full { zone.capacity_blocks } else { zone.wp_blocks };
     let most = READ_BLOCKS.min(device.geometry().max_transfer_blocks as u64);
     for from in (0..end).step_by(most as usize) {
@@ -181,7 +185,7 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Journ
             let verify = |block: &[u8]| {
                 let found = read(block)?;
                 let of = (found.0.mark, found.0.generation);
-                (found.0.offset as u64 == at && said.of.is_none_or(|known| known == of)).then_some(found)
+                (found.0.offset as u64 == at && journal.of.is_none_or(|known| known == of)).then_some(found)
             };
             let block = done.data.get(index * BLOCK..(index + 1) * BLOCK).filter(|_| done.result.is_ok());
             let found = match block.and_then(verify) {
@@ -190,18 +194,20 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Journ
             };
             let (zone, block) = (zone.zone.0, at);
             match found {
-                Ok(Some((head, entries))) => said.add(head, entries, at),
-                Ok(None) => _ = said.damaged.get_or_insert(VzoneError::Damaged { zone, block }),
+                Ok(Some((head, entries))) => journal.add(head, entries, at),
+                Ok(None) => _ = journal.damaged.get_or_insert(VzoneError::Damaged { zone, block }),
                 Err(DeviceError::Gone) => return Err(DeviceError::Gone.into()),
-                Err(error) => _ = said.damaged.get_or_insert(VzoneError::Unreadable { zone, block, error }),
+                Err(error) => {
+                    _ = journal.damaged.get_or_insert(VzoneError::Unreadable { zone, block, error })
+                }
             }
         }
     }
-    Ok(said)
+    Ok(journal)
 }
 
 impl JournalZone {
-    /// Adds the contents of block `block`.
+    /// Adds the contents of the valid block at offset `block`.
     fn add(&mut self, head: JournalHeader, entries: Vec<JournalEntry>, block: u64) {
         self.of = Some((head.mark, head.generation));
         self.records |= head.kind == 0;
@@ -223,20 +229,21 @@ impl JournalZone {
         self.whole && self.damaged.is_none()
     }
 
-    /// Whether `other` makes up for damage in it: a checkpoint repeats the state of the journal before it, which is
-    /// reset before a record follows the checkpoint.
+    /// Whether damage in this zone does not matter, since the intact zone `other` has the same state: a checkpoint
+    /// repeats the state of the other zone, which is reset before a record follows the checkpoint.
     fn is_covered_by(&self, other: &JournalZone) -> bool {
         self.zone != other.zone && !(self.records && self.generation() > other.generation())
     }
 }
 
-/// The state that the journal describes, all entries applied.
+/// The state that the journal describes: namespaces by number, v-zones by the numbers of namespace and v-zone.
 struct Books {
     identity: DeviceIdentity,
     namespaces: BTreeMap<u32, Spec>,
     vzones: BTreeMap<(u32, u32), (StripeGroups, End)>,
 }
 
+/// Applies the entries of a journal in order; `None` if they are inconsistent.
 fn replay(entries: Vec<JournalEntry>) -> Option<Books> {
     let mut entries = entries.into_iter();
     let Some(JournalEntry::Identity(identity)) = entries.next() else { return None };
@@ -245,7 +252,7 @@ fn replay(entries: Vec<JournalEntry>) -> Option<Books> {
         match entry {
             JournalEntry::Identity(_) => return None,
             JournalEntry::Namespace(id, spec) => {
-                // It may have become smaller; the v-zones that it lost were empty.
+                // The namespace may have become smaller: the v-zones that it has lost were empty.
                 books.vzones.retain(|(owner, zone), _| *owner != id || *zone < spec.zones);
                 books.namespaces.insert(id, spec);
             }
@@ -302,7 +309,7 @@ impl Books {
     }
 }
 
-/// Whether the numbers of a specification are valid, with `vzone_zones` zones in a v-zone.
+/// Whether the numbers of a specification are valid; `vzone_zones` is the number of physical zones of a v-zone.
 fn has_shape(spec: &Spec, vzone_zones: u32) -> bool {
     spec.zones > 0
         && (1..=MOST_WEIGHT).contains(&spec.weight)
@@ -312,7 +319,8 @@ fn has_shape(spec: &Spec, vzone_zones: u32) -> bool {
         && spec.essential == floor_power(spec.essential)
 }
 
-/// The contents of a v-zone, by the write pointers of its physical zones.
+/// The contents of a v-zone, derived from the write pointers of its physical zones. `tail` is the end of its data in
+/// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct VzoneContents {
     groups: StripeGroups,
@@ -320,12 +328,12 @@ struct VzoneContents {
     tail: u64,
 }
 
-/// Finds the end of an open v-zone. `have` gives the blocks of data in a physical zone.
+/// Determines the end of an open v-zone from the number of data blocks in each physical zone (`have`).
 ///
 /// It ends at the first missing block. Later groups contain no promised data, and neither does a group without its
 /// first block. If a zone has blocks beyond that end, the v-zone cannot be written there: it is sealed, and its last
 /// group is relocated.
-fn settle(groups: &StripeGroups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> VzoneContents {
+fn find_end(groups: &StripeGroups, zone_blocks: u64, have: impl Fn(u32) -> u64) -> VzoneContents {
     let mut tail = 0;
     for index in 0..groups.len() {
         let Some((width, unit_blocks, zones)) = groups.group(index) else { break };
@@ -344,10 +352,10 @@ fn settle(groups: &StripeGroups, zone_blocks: u64, have: impl Fn(u32) -> u64) ->
     VzoneContents { groups: *groups, end: End::Open, tail }
 }
 
-/// Finds the contents of a v-zone, by the journal and its physical zones. The end of an open one with a worn zone is
-/// not known, and that zone may come back: it keeps all its groups, and is taken to be as long as its other zones
-/// allow.
-fn settle_known(
+/// Determines the contents of a v-zone from the journal and its physical zones. The end of an open v-zone with a worn
+/// zone is not known, and that zone may come back: the v-zone keeps all groups, and is taken to be as long as its other
+/// zones allow.
+fn find_contents(
     groups: &StripeGroups,
     end: End,
     identity: &DeviceIdentity,
@@ -357,10 +365,10 @@ fn settle_known(
     let have = |zone: u32| zone_data(&zones[zone as usize], identity);
     match end {
         End::Open => {
-            let settled = settle(groups, zone_blocks, have);
+            let settled = find_end(groups, zone_blocks, have);
             match worn(groups, zones) {
                 Some(_) => VzoneContents { groups: *groups, end, tail: settled.tail.min(capacity) },
-                // It is full, and the zones of its last group may have been being finished.
+                // The v-zone is full, and an interrupted finish of its last zones may have left it torn.
                 None if settled.tail >= capacity => VzoneContents { end, tail: capacity, ..settled },
                 None => settled,
             }
@@ -385,19 +393,24 @@ struct DeviceContents {
     zones: Vec<ZoneInfo>,
 }
 
+/// Reads the journal, and the zone report of the device.
+///
+/// # Errors
+/// Damage that matters; no journal; a journal that is inconsistent, or of another device.
 async fn find(device: &dyn ZonedDevice) -> Result<DeviceContents, VzoneError> {
     let zones = report(device).await?;
     let mut journals = Vec::new();
     for zone in zones.iter().take(2) {
         journals.push(read_journal(device, zone).await?);
     }
-    let newest = journals.iter().filter(|said| said.is_good()).max_by_key(|said| said.generation());
-    for said in &journals {
-        let is_covered = newest.is_some_and(|newest| said.is_covered_by(newest));
-        said.damaged.filter(|_| !is_covered).map_or(Ok(()), Err)?;
+    let newest =
+        journals.iter().filter(|journal| journal.is_good()).max_by_key(|journal| journal.generation());
+    for journal in &journals {
+        let is_covered = newest.is_some_and(|newest| journal.is_covered_by(newest));
+        journal.damaged.filter(|_| !is_covered).map_or(Ok(()), Err)?;
     }
     let zone = newest.ok_or(VzoneError::None)?.zone;
-    let newest = journals.into_iter().find(|said| said.zone == zone).ok_or(VzoneError::None)?;
+    let newest = journals.into_iter().find(|journal| journal.zone == zone).ok_or(VzoneError::None)?;
     let JournalZone { serial, entries, of, .. } = newest;
     let (mark, generation) = of.ok_or(VzoneError::None)?;
     let is_own = |books: &Books| mark == books.identity.mark() && generation.max(serial) < MOST_COUNTED;
@@ -405,7 +418,7 @@ async fn find(device: &dyn ZonedDevice) -> Result<DeviceContents, VzoneError> {
     Ok(DeviceContents { zone, generation, serial, books: books.ok_or(VzoneError::Absurd)?, zones })
 }
 
-/// Recovers the namespaces of a device, and lets them run.
+/// Recovers the namespaces of a device, and builds their running state.
 pub(super) async fn open(
     runtime: &Runtime,
     device: Rc<dyn ZonedDevice>,
@@ -425,8 +438,8 @@ pub(super) async fn open(
     let unfinished = take_over(&core, &books, &zones);
     core.checkpoint().await?;
     for zone in unfinished {
-        // It stays active on the device and so counts until it is reset: otherwise other namespaces could not get their
-        // guaranteed zones.
+        // A zone that cannot be finished stays active on the device, and so is counted as active until it is reset:
+        // otherwise other namespaces would be promised active zones that do not exist.
         if core.finish_zone(zone).await.result.is_err_and(|error| !is_out(error)) {
             core.arbiter.borrow_mut().hold(zone);
         }
@@ -447,7 +460,7 @@ pub(super) async fn look(device: Rc<dyn ZonedDevice>) -> Result<NamespaceLayout,
     let DeviceContents { books, zones, .. } = find(&*device).await?;
     let written = |id: u32| {
         let own = books.vzones.range((id, 0)..=(id, u32::MAX));
-        own.map(|(_, (groups, end))| settle_known(groups, *end, &books.identity, &zones).tail).sum()
+        own.map(|(_, (groups, end))| find_contents(groups, *end, &books.identity, &zones).tail).sum()
     };
     let namespaces = books.namespaces.iter().map(|(id, spec)| (spec.clone(), written(*id))).collect();
     Ok(NamespaceLayout {
@@ -482,23 +495,25 @@ pub(super) fn fitting(geometry: &Geometry) -> u32 {
     [16, 8, 4, 2].into_iter().find(enough).unwrap_or(1)
 }
 
-/// Blocks of data in a physical zone; the largest possible number where its write pointer is not valid.
+/// Blocks of data in a physical zone; the largest possible number if it is worn, so that its write pointer is not
+/// valid.
 fn zone_data(info: &ZoneInfo, identity: &DeviceIdentity) -> u64 {
     let full = info.state == ZoneState::Full || is_worn(info.state);
     let blocks = if full { info.capacity_blocks } else { info.wp_blocks };
     blocks.saturating_sub(identity.lead_blocks as u64).min(identity.data_blocks())
 }
 
-/// Builds the running state; returns active zones of sealed and finished v-zones, which have to be finished.
+/// Builds the running state of all namespaces; returns the active zones that do not count as such, for instance of
+/// sealed and finished v-zones: they have to be finished.
 fn take_over(core: &NamespaceCore, books: &Books, zones: &[ZoneInfo]) -> Vec<u32> {
-    // By owned zone: whether it counts as active, and whether it may be finished otherwise.
+    // For each zone of a v-zone: whether it counts as active, and whether it may be finished if it does not.
     let mut owners: Vec<Option<(bool, bool)>> = vec![None; zones.len()];
     for (id, spec) in &books.namespaces {
         let geometry = geometry_of(core.device.geometry(), &core.identity, spec);
         let mut vzones = vec![Vzone::new(StripeGroups::default(), End::Open, 0); spec.zones as usize];
         let mut spares = 0;
         for ((_, zone), (groups, end)) in books.vzones.range((*id, 0)..=(*id, u32::MAX)) {
-            let settled = settle_known(groups, *end, &books.identity, zones);
+            let settled = find_contents(groups, *end, &books.identity, zones);
             let mut vzone = Vzone::new(settled.groups, settled.end, settled.tail);
             let worn = worn(groups, zones);
             let open = settled.end == End::Open;
@@ -565,7 +580,8 @@ fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
     for index in 0..tenant.geometry.zones {
         let vzone = state.vzones[index as usize];
         let full = matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity_blocks;
-        // The end of a sealed one is known, and it is relocated to zones that are not worn: it counts as any other one.
+        // The end of a sealed v-zone is known, and it is relocated to zones that are not worn: so a worn zone does not
+        // matter.
         let sealed = matches!(vzone.end, End::Sealed(_));
         let found = match worn(&vzone.groups, zones).filter(|_| !sealed) {
             Some(worn) => worn,
@@ -580,7 +596,7 @@ fn load(tenant: &Tenant, zones: &[ZoneInfo]) {
     state.hold();
 }
 
-/// Checks the specification of a namespace; `own` is the number of the existing one that is to get it.
+/// Checks the specification of a namespace; `own` is the number of the existing namespace that is to be changed.
 pub(super) fn check_spec(core: &NamespaceCore, spec: &Spec, own: Option<u32>) -> Result<(), VzoneError> {
     let tenants = core.tenants.borrow();
     let others = || tenants.iter().flatten().filter(|tenant| Some(tenant.id) != own);
@@ -627,7 +643,7 @@ mod tests {
         groups.push(&[2, 3], 2);
         groups.push(&[4], 2);
         let settled = |have: [u64; 3]| {
-            let VzoneContents { groups, end, tail } = settle(&groups, 6, |zone| have[zone as usize - 2]);
+            let VzoneContents { groups, end, tail } = find_end(&groups, 6, |zone| have[zone as usize - 2]);
             (groups.len(), end, tail)
         };
         assert_eq!(settled([6, 6, 6]), (2, End::Open, 18));

@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{cell::Cell, rc::Rc};
 
-/// The stretches of blocks `from..to` of a v-zone that lie in groups.
+/// Divides the blocks `from..to` of a v-zone into one range for each group.
 fn stretches<'g>(
     core: &NamespaceCore,
     groups: &'g StripeGroups,
@@ -39,7 +39,8 @@ fn stretches<'g>(
 }
 
 impl NamespaceCore {
-    /// Reads blocks; those above the tail are zeros.
+    /// Reads blocks from `from` on into `data`, in ticket order (`turn`) and within the congestion window; blocks
+    /// beyond the tail are zeros.
     pub async fn read(
         &self,
         tenant: &Tenant,
@@ -56,13 +57,13 @@ impl NamespaceCore {
                 let to = (from + asked).min(vzone.tail).max(from);
                 let blocks = to - from;
                 let may_go = blocks == 0 || self.window.get().admits(&vzone.reads, blocks);
-                if vzone.reads_gone == turn && may_go {
+                if vzone.reads_submitted == turn && may_go {
                     if let Some(bytes) = data.as_mut() {
                         bytes[blocks as usize * BLOCK..].fill(0);
                     }
                     vzone.reads.submitted(blocks);
-                    vzone.pass_read();
-                    let (groups, others) = (vzone.groups, vzone.reads_asked > vzone.reads_gone);
+                    vzone.count_read();
+                    let (groups, others) = (vzone.groups, vzone.read_tickets > vzone.reads_submitted);
                     drop(state);
                     if others {
                         tenant.gates[zone].open();
@@ -92,7 +93,7 @@ impl NamespaceCore {
         Done { result, data, ..Done::ok() }
     }
 
-    /// See [`crate::device::ZonedDevice::reread`]: of a block of a v-zone.
+    /// [`crate::device::ZonedDevice::reread`] of block `from` of a v-zone.
     pub fn reread(&self, tenant: &Tenant, zone: ZoneIndex, from: u64, attempt: u32) -> Option<Completion> {
         let state = tenant.state.borrow();
         let vzone = state.vzones.get(zone.0 as usize).filter(|vzone| from < vzone.tail && !state.removed)?;
@@ -102,8 +103,8 @@ impl NamespaceCore {
         self.device.reread(self.lba(physical, at), attempt)
     }
 
-    /// Updates the congestion window, if it is time to.
-    pub fn look_at_reads(&self, now_us: u64, tenants: &[Rc<Tenant>]) {
+    /// Updates the congestion window of reads, if a look is due.
+    pub fn update_read_window(&self, now_us: u64, tenants: &[Rc<Tenant>]) {
         let mut window = self.window.get();
         let Some(since_us) = window.is_due(now_us) else { return };
         let (mut readers, mut asking) = (Vec::new(), 0);
@@ -117,7 +118,9 @@ impl NamespaceCore {
         self.window.set(window);
     }
 
-    /// Writes blocks in the order of tickets, and completes when all writes before it have.
+    /// Writes blocks from `from` on: submitted in ticket order and within the limits of admission control, completed
+    /// when all changes with earlier tickets have. `begins` is the number of a write that opens the first group of its
+    /// v-zone.
     pub async fn write(
         self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
@@ -176,7 +179,8 @@ impl NamespaceCore {
         Done { result, data, lba, tail: to, ..Done::ok() }
     }
 
-    /// Submits the write to the device, opening groups as it goes; `begun_us` becomes the time of the last submission.
+    /// Submits a write to the device, and opens groups where the previous one ends. With `fua`, device writes have FUA.
+    /// If a group was opened, `begun_us` is set to the time after that.
     async fn submit_write(
         self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
@@ -204,7 +208,7 @@ impl NamespaceCore {
                 at = next;
                 continue;
             }
-            // A group is opened when the one before is complete and has no active zones.
+            // A group is opened when all writes to the previous one have completed, and its zones are inactive.
             self.end_write(flights).await?;
             tenant.wait(zone, |vzone| vzone.settled == ticket).await;
             tenant.state.borrow().vzones[zone].failed.map_or(Ok(()), Err)?;
@@ -226,15 +230,15 @@ impl NamespaceCore {
         Ok(())
     }
 
-    /// Stops the daemon if a namespace has more active v-zones than it may have, after one was begun. More of them may
-    /// be active after a start, which lets v-zones be written again that had failed.
+    /// Asserts, after a v-zone was begun, that a namespace has no more active v-zones than it may have. After a start it
+    /// may have more, since v-zones that had failed can be written again.
     fn check_active(&self, tenant: &Tenant) {
         let engaged = tenant.state.borrow().engaged_count(tenant.geometry.zone_capacity_blocks);
         let most = tenant.spec.max_active as usize;
         assert!(engaged <= most, "{engaged} v-zones of a namespace are active, and {most} may be");
     }
 
-    /// Removes a write that begins a v-zone from the queue: it has begun, or never will.
+    /// Removes a write that begins a v-zone from the queue, since it has opened the first group, or has failed.
     pub fn begun(&self, tenant: &Tenant, begins: Option<u64>) {
         if let Some(number) = begins {
             tenant.state.borrow_mut().beginning.retain(|other| *other != number);
@@ -242,7 +246,7 @@ impl NamespaceCore {
         }
     }
 
-    /// Waits for tokens; returns the time at which the write is admitted.
+    /// Waits until the v-zone owes no write tokens, and takes those of the write; returns the time.
     async fn admit(&self, tenant: &Tenant, zone: usize, blocks: u64) -> u64 {
         loop {
             {
@@ -261,6 +265,7 @@ impl NamespaceCore {
         }
     }
 
+    /// Reports the latency of a write to admission control.
     fn note_write(&self, tenant: &Tenant, zone: usize, blocks: u64, (begun_us, now_us): (u64, u64)) {
         let width = tenant.state.borrow().vzones[zone].width();
         let mut pace = self.pace.get();
@@ -268,8 +273,8 @@ impl NamespaceCore {
         self.pace.set(pace);
     }
 
-    /// Updates the pace of admission control, if it is time to; returns whether it throttles writers from now on.
-    pub fn look_at_writes(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
+    /// Updates the pace of write admission control, if a look is due; returns whether admission control is active.
+    pub fn update_write_pace(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
         let mut pace = self.pace.get();
         if let Some(since_us) = pace.is_due(now_us) {
             let mut writers = WriterCounts::default();
@@ -294,7 +299,7 @@ impl NamespaceCore {
         state.table.set_read_only(ZoneIndex(zone as u32));
     }
 
-    /// Gives a v-zone its next group. The journal records this durably before anything is written to the zones.
+    /// Opens the next group of a v-zone. The journal records it durably before anything is written to the zones.
     async fn open_group(
         self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
@@ -320,9 +325,9 @@ impl NamespaceCore {
         self.record(entry, apply).await
     }
 
-    /// As [`NamespaceCore::flush`], but a v-zone's lost writes fail the next flush, and those that had begun before
-    /// that one ended.
-    pub async fn flush_and_tell(&self, tenant: &Tenant) -> Result<(), DeviceError> {
+    /// A flush command of the tenant. Lost writes of a v-zone are reported by the next flush, and by those that had
+    /// begun when it completed, but not by later ones.
+    pub async fn flush_and_report(&self, tenant: &Tenant) -> Result<(), DeviceError> {
         let number = {
             let mut state = tenant.state.borrow_mut();
             state.flushes += 1;
@@ -332,22 +337,22 @@ impl NamespaceCore {
         let mut result = Ok(());
         let mut state = tenant.state.borrow_mut();
         let begun = state.flushes;
-        let untold =
-            |vzone: &&mut Vzone| vzone.lost.is_some() && vzone.told.is_none_or(|last| number <= last);
-        for vzone in state.vzones.iter_mut().filter(untold) {
-            vzone.told.get_or_insert(begun);
+        let unreported =
+            |vzone: &&mut Vzone| vzone.lost.is_some() && vzone.reported_by.is_none_or(|last| number <= last);
+        for vzone in state.vzones.iter_mut().filter(unreported) {
+            vzone.reported_by.get_or_insert(begun);
             result = vzone.lost.map_or(result, Err);
         }
         result
     }
 
-    /// Makes the completed writes of a v-zone durable.
+    /// Makes the completed writes of a v-zone durable; fails if some may have been lost.
     pub async fn flush_zone(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
         self.flush(tenant).await?;
         tenant.state.borrow().vzones[zone].lost.map_or(Ok(()), Err)
     }
 
-    /// Makes all completed writes durable that are not marked as lost.
+    /// Makes all completed writes durable, except those of v-zones that are marked as having lost some.
     pub async fn flush(&self, tenant: &Tenant) -> Result<(), DeviceError> {
         if self.device.geometry().volatile_cache {
             let tails: Vec<(u32, u64)> = match tenant.state.borrow().vzones.iter().any(is_plain) {
@@ -369,7 +374,7 @@ impl NamespaceCore {
     }
 }
 
-/// Whether a v-zone has unflushed writes.
+/// Whether a v-zone has writes in a volatile cache that were not flushed.
 fn is_plain(vzone: &Vzone) -> bool {
     vzone.plain_end > vzone.flushed
 }

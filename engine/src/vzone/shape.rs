@@ -9,26 +9,26 @@ use std::ops::Range;
 /// The layout of a stripe group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupShape {
-    /// Physical zones.
+    /// Number of physical zones.
     pub width: u32,
-    /// Consecutive blocks of the group in one zone.
+    /// Blocks of a stripe unit.
     pub unit_blocks: u32,
     /// Blocks of a physical zone that hold data.
     pub zone_blocks: u64,
 }
 
 impl GroupShape {
-    /// Blocks of all zones.
+    /// Blocks of the group.
     pub fn blocks(self) -> u64 {
         self.width as u64 * self.zone_blocks
     }
 
-    /// Blocks of whole units in a zone.
+    /// Blocks of a zone that are in whole units.
     fn whole(self) -> u64 {
         self.zone_blocks - self.zone_blocks % self.unit_blocks as u64
     }
 
-    /// The row of units in which block `position` of the group is.
+    /// The row of units that contains block `position` of the group.
     fn row(self, position: u64) -> Row {
         let whole = self.whole() * self.width as u64;
         if position < whole {
@@ -39,7 +39,7 @@ impl GroupShape {
         }
     }
 
-    /// How many of the first `blocks` blocks of the group lie in zone `part`.
+    /// Number of blocks in zone `part` among the first `blocks` blocks of the group.
     pub fn share(self, part: u32, blocks: u64) -> u64 {
         self.row(blocks).share(part)
     }
@@ -57,7 +57,7 @@ impl GroupShape {
         }
     }
 
-    /// Blocks from the start of the group without a gap, if the zones have `have` blocks each.
+    /// Number of blocks from the start of the group without a gap, if zone `i` has `have[i]` blocks.
     pub fn prefix(self, have: &[u64]) -> u64 {
         let ends = (0..).zip(have).map(|(part, have)| self.position(part, *have));
         ends.min().unwrap_or(0)
@@ -69,16 +69,16 @@ impl GroupShape {
         (0..).zip(have).any(|(part, have)| *have > self.share(part, prefix))
     }
 
-    /// The part of a range of the group that lies in zone `part`.
+    /// The range of blocks of zone `part` that a range of the group covers.
     pub fn piece(self, part: u32, range: &Range<u64>) -> Range<u64> {
         self.share(part, range.start)..self.share(part, range.end)
     }
 
-    /// Zones in which a range of the group lies, and the part of it in each.
+    /// The zones that a range of the group touches, each with the range of its blocks.
     pub fn pieces(self, range: &Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + use<> {
         let (from, to) = (self.row(range.start), self.row(range.end));
         let first = from.rest.checked_div(from.unit).unwrap_or(0) as u32;
-        // It may begin and end within units.
+        // The range may begin and end within units.
         let units = (range.end - range.start).div_ceil(from.unit.min(to.unit).max(1)) + 1;
         (0..self.width.min(units.min(self.width as u64) as u32)).filter_map(move |next| {
             let part = (first + next) % self.width;
@@ -87,8 +87,8 @@ impl GroupShape {
         })
     }
 
-    /// Runs of consecutive positions in the group of blocks of zone `part`: the first position and the number of blocks
-    /// of each.
+    /// Divides a range of blocks of zone `part` into runs with consecutive positions in the group: the first position
+    /// and the number of blocks of each.
     pub fn runs(self, part: u32, blocks: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
         let (unit, whole) = (self.unit_blocks as u64, self.whole());
         let mut offset = blocks.start;
@@ -105,19 +105,19 @@ impl GroupShape {
     }
 }
 
-/// A row of units, and a place in it.
+/// A row of units, one in each zone, and a position in the row.
 #[derive(Clone, Copy)]
 struct Row {
     /// Blocks of each unit.
     unit: u64,
-    /// Blocks of each zone in front of it.
+    /// Blocks of each zone before the row.
     before: u64,
-    /// Blocks of it in front of the place.
+    /// Blocks of the row before the position.
     rest: u64,
 }
 
 impl Row {
-    /// Blocks of zone `part` in front of the place.
+    /// Blocks of zone `part` before the position.
     fn share(self, part: u32) -> u64 {
         self.before + self.rest.saturating_sub(part as u64 * self.unit).min(self.unit)
     }

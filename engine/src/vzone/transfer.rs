@@ -7,43 +7,46 @@ use crate::{
 };
 use std::ops::Range;
 
-/// A command on its way to a physical zone.
+/// A read or write of a physical zone in flight, a part of a request.
 pub(super) struct GroupTransfer {
     completion: Completion,
     shape: GroupShape,
-    /// The range of the group that it is a part of, and where that range begins in the request.
+    /// The range of the group that the request covers.
     range: Range<u64>,
+    /// Offset of that range in the request, in blocks.
     at: u64,
+    /// Index of the zone in the group.
     part: u32,
     zone: u32,
-    /// The buffer of the command is that of the request.
+    /// Whether the command uses the buffer of the request, or a slice of it, and not one of its own.
     whole: bool,
 }
 
-/// The range of a group that a request, or a part of it, covers.
+/// A range of one group that a request covers.
 pub(super) struct GroupRange<'z> {
     pub shape: GroupShape,
     pub zones: &'z [u32],
     pub range: Range<u64>,
-    /// Where it begins in the request.
+    /// Offset of the range in the request, in blocks.
     pub at: u64,
 }
 
 impl GroupRange<'_> {
-    /// The physical zone in which it begins, and the block of data there.
+    /// The physical zone in which the range begins, and the offset of the data block in it.
     pub fn first(&self) -> Option<(u32, u64)> {
         let (_, zone, piece) = self.parts().next()?;
         Some((zone, piece.start))
     }
 
+    /// The zones that the range touches: index in the group, number of the physical zone, and range of its data blocks.
     fn parts(&self) -> impl Iterator<Item = (u32, u32, Range<u64>)> {
         let pieces = self.shape.pieces(&self.range);
         pieces.filter_map(|(part, piece)| Some((part, *self.zones.get(part as usize)?, piece)))
     }
 }
 
-/// Byte ranges in a request of the blocks in zone `part`, run by run, if the request covers the `range` of a group from
-/// its block `at` on.
+/// Byte ranges, in the buffer of a request, of the blocks of zone `part`, run by run. The request covers `range` of the
+/// group from its block `at` on.
 fn places(
     shape: GroupShape,
     range: &Range<u64>,
@@ -58,7 +61,8 @@ fn places(
 }
 
 impl NamespaceCore {
-    /// Submits a read. The zones are not reset before it has ended. `data` is taken if the request is a single command.
+    /// Submits the reads of a range. The zones are not reset before they have completed. `data` is moved to the command
+    /// if there is only one.
     pub fn begin_read(&self, stretch: &GroupRange<'_>, data: &mut Buf, flights: &mut Vec<GroupTransfer>) {
         let blocks = stretch.range.end - stretch.range.start;
         let mut submitted = 0;
@@ -76,7 +80,7 @@ impl NamespaceCore {
         assert_eq!(submitted, blocks, "blocks that zones of a group are asked for, and blocks to be read");
     }
 
-    /// Waits for reads, and copies their data into `data`.
+    /// Waits for reads, and copies their data into `data`; returns the first error.
     pub async fn end_read(
         &self,
         data: &mut Buf,
@@ -107,7 +111,7 @@ impl NamespaceCore {
         result
     }
 
-    /// Submits a write of a part of `data`.
+    /// Submits the writes of a range from its part of `data`.
     pub fn begin_write(
         &self,
         stretch: &GroupRange<'_>,
@@ -133,6 +137,7 @@ impl NamespaceCore {
         assert_eq!(submitted, blocks, "blocks that zones of a group are given, and blocks to be written");
     }
 
+    /// Copies parts of `data` to a buffer of `blocks` blocks.
     fn gather(&self, blocks: u64, data: &Buf, places: impl Iterator<Item = Range<usize>>) -> BufMut {
         let (mut buf, mut to) = (self.take_buffer(blocks), 0);
         for place in places {
@@ -143,7 +148,7 @@ impl NamespaceCore {
         buf
     }
 
-    /// Waits for writes.
+    /// Waits for writes; returns the first error.
     pub async fn end_write(&self, flights: &mut Vec<GroupTransfer>) -> Result<(), DeviceError> {
         let mut result = Ok(());
         for flight in flights.drain(..) {
@@ -158,7 +163,7 @@ impl NamespaceCore {
 }
 
 impl GroupRange<'_> {
-    /// A command with the fields that all commands of the stretch have in common.
+    /// Template of the commands of the range, with their common fields.
     fn flight(&self) -> GroupTransfer {
         GroupTransfer {
             completion: Completion::ready(crate::device::Done::ok()),

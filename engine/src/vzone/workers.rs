@@ -1,4 +1,4 @@
-//! Worker tasks that carry out commands. They are reused: a warm namespace starts none.
+//! Worker tasks that carry out commands. They are reused, so that in steady state none is started.
 
 use crate::{
     device::{Completion, Done},
@@ -10,7 +10,7 @@ use crate::{
 use std::rc::Rc;
 
 impl NamespaceCore {
-    /// Lets a worker carry out `job`.
+    /// Passes a job to an idle worker, or to a new one.
     pub fn employ(self: &Rc<NamespaceCore>, tenant: &Rc<Tenant>, job: WorkerJob) -> Completion {
         let (completer, completion) = self.slots.pair();
         tenant.commands.set(tenant.commands.get() + job.is_command() as u32);
@@ -40,6 +40,7 @@ impl NamespaceCore {
         drop(self.employ(tenant, WorkerJob::Move { zone, ticket }));
     }
 
+    /// Carries out a job. `flights` is a buffer that is empty before and after.
     async fn carry_out(
         self: &Rc<NamespaceCore>,
         tenant: &Rc<Tenant>,
@@ -55,7 +56,7 @@ impl NamespaceCore {
                 self.begun(tenant, begins);
                 return done;
             }
-            WorkerJob::Flush => self.flush_and_tell(tenant).await,
+            WorkerJob::Flush => self.flush_and_report(tenant).await,
             WorkerJob::Finish(zones) => self.finish(tenant, zones).await,
             WorkerJob::Reset(zones) => self.reset(tenant, zones).await,
             WorkerJob::Move { zone, ticket } => self.relocate(tenant, zone, ticket, flights).await,
@@ -64,6 +65,7 @@ impl NamespaceCore {
     }
 }
 
+/// Worker task: carries out jobs one after the other.
 async fn serve(core: Rc<NamespaceCore>, worker: Rc<Worker>) {
     let mut flights = Vec::new();
     loop {
@@ -76,7 +78,7 @@ async fn serve(core: Rc<NamespaceCore>, worker: Rc<Worker>) {
         let done = core.carry_out(&tenant, job, &mut flights).await;
         assert!(flights.is_empty(), "a command ends with {} of its parts in flight", flights.len());
         tenant.commands.set(tenant.commands.get() - is_command as u32);
-        // First, so that a submitter woken by the completion finds an idle worker.
+        // The worker is idle before the completion wakes the submitter, which may submit another command.
         core.idle.borrow_mut().push(worker.clone());
         completer.complete(done);
     }

@@ -1,4 +1,4 @@
-//! Recovery of a zone after a crash: which of its blocks count, and where it ends.
+//! Recovery of a zone that is written by appends: the end of its blocks, and the place of each.
 
 use super::mark::{AppendMark, BlockContent};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,31 +6,34 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Result of the recovery of a zone, from the start of a group on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendRecovery {
-    /// All blocks of the zone below this one were written, and none from it on counts.
+    /// End of the zone: all blocks below were written, and none from here on counts.
     pub end: u64,
     /// Places in the drive's zone of the blocks below the end.
     pub places: BTreeMap<u64, u64>,
-    /// Blocks below the end of which the place is not certain: they cannot be read.
+    /// Blocks below the end that are at an uncertain place: they cannot be read.
     pub doubtful: BTreeSet<u64>,
-    /// Whether the end is the same whatever the unreadable blocks contain.
+    /// Whether the end is certain: it does not depend on the content of unreadable blocks.
     pub is_sure: bool,
 }
 
-/// Finds the end of a zone by the marks `seen` in a range of the drive's zone. The range contains all of the group that
-/// begins with block `first` of the zone; all blocks of earlier groups are there. A block of the group in a place where
-/// only earlier groups can be was appended after the drive had lost some of these in a power cut of its own: then the
-/// end is not sure. For that check the range may begin one place before the group.
+/// Determines the end of a zone, and the places of its blocks from `first` on, from the marks `seen` (place and
+/// content) in a range of the drive's zone. Block `first` begins a group; the range contains all of this group, and all
+/// blocks of earlier groups have been written. A block of the group at a place where only blocks of earlier groups can
+/// be was appended after the drive had lost some of these by a power cut of its own: then the end is not certain. For
+/// this check the range may begin one place before the group.
 ///
-/// Where the newest session wrote, only its blocks count: those of earlier ones, from the block with which it began on,
-/// are void. Each unreadable block may be one of the newest session; so that the end is not too early, unreadable
-/// blocks count as written in place of missing ones. A block that has landed before an unreadable one may be void, left
-/// by a session without any readable block; so above the first missing block such a block is doubtful as well.
+/// From the block on with which the newest session began, only the blocks of that session count: those of earlier
+/// sessions are void. Each unreadable block may be one of the newest session, so unreadable blocks count as the missing
+/// blocks: the end is never too early. A block that has landed before an unreadable one may be void, since the
+/// unreadable ones may be all blocks of a later session; so above the first missing block such a block is doubtful as
+/// well.
 ///
-/// The end is sure if from the beginning of the newest session on every block has been read, is of that session, and
-/// none occurs twice. All later writes lie there, and each block there is identified: so there is no later session, and
-/// a missing block is nowhere. Each session begins where the end was sure, and its marks say where; so unreadable
-/// blocks before that place cannot change the end. Otherwise a block there cannot be read now, or is none that a crash
-/// can have left: then the end is not too early, and no session may begin there.
+/// The end is certain if, from the start of the newest session on, every place has been read and has a block of that
+/// session, and no block occurs twice. All later writes are there, and each block there is identified: so there is no
+/// later session, and a missing block was not written. Each session begins only where the end was certain, and its
+/// marks name that place; so unreadable blocks before it cannot change the end. Otherwise a block behind the start of
+/// the session is unreadable, or cannot be the result of a crash: then the end is not too early, and no session may
+/// begin at it.
 pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
     let (mut from, mut begin) = (first, 0);
     let (mut places, mut unknown) = (BTreeMap::new(), Vec::new());
@@ -40,7 +43,7 @@ pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
             BlockContent::Nothing => {}
             BlockContent::Unknown if *place < first => {}
             BlockContent::Mark(mark) if (mark.block as u64) < first && !begun => {
-                // All before it belongs to earlier groups.
+                // All places before this one belong to earlier groups.
                 unknown.clear();
             }
             BlockContent::Mark(mark)
@@ -62,9 +65,10 @@ pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
     let is_nothing = |(place, seen): &(u64, BlockContent)| *place >= begin && *seen == BlockContent::Nothing;
     let has_twice = doubtful.range(from..).next().is_some();
     let (older, newer): (Vec<u64>, Vec<u64>) = unknown.into_iter().partition(|place| *place < begin);
-    // Blocks that the newest session has found written, and are missing now, lie somewhere before it.
+    // Blocks that the newest session found written and that are missing now are at unreadable places before the
+    // session.
     let lacking: Vec<u64> = (first..from).filter(|block| !places.contains_key(block)).collect();
-    // Blocks that have landed before an unreadable one may be void, as below.
+    // Blocks above a missing one that have landed before an unreadable place may be void.
     if let (Some(gap), Some(last)) = (lacking.first(), older.last()) {
         let void = places.range(gap..&from).filter(|(_, place)| *place < last);
         doubtful.extend(void.map(|(block, _)| *block));
@@ -100,12 +104,12 @@ pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
     AppendRecovery { end, places, doubtful, is_sure }
 }
 
-/// Place in the drive's zone at which the session of a mark began.
+/// Place in the drive's zone at which the session of a mark began: the written blocks and the void ones lie before it.
 fn start(mark: &AppendMark) -> u64 {
     mark.from as u64 + mark.void as u64
 }
 
-/// Whether a mark in `place` is plausible, if the latest session so far began in place `begin`, and all blocks below
+/// Whether a mark at `place` is possible, if the newest session so far began at place `begin`, and all blocks below
 /// `first` had landed before.
 fn is_sound(mark: &AppendMark, place: u64, begin: u64, first: u64) -> bool {
     let earliest = mark.void as u64 + first.max(mark.from as u64);

@@ -1,47 +1,46 @@
 //! Marks: the out-of-band metadata of blocks in a zone that is written by appends.
 //!
-//! A drive writes a block and its metadata as one, so that a mark is true of its block. The checksum also covers the
-//! owner and the number of the drive's zone, but not the place in that zone, which is not known before the append has
-//! completed. A drive that has failed to answer is used again only with another owner, so that an append which it
-//! carries out late is not a valid block.
+//! A drive writes a block and its metadata atomically, so a mark describes its block. The checksum also covers the
+//! owner, which contains the number of the drive's zone, but not the place in that zone, which is not known before the
+//! append has completed. A drive that has failed to answer is used again only with another owner, so that an append
+//! which it carries out late is not valid.
 
 /// Bytes of a block's metadata that are used, from its start; the rest is zeros.
 pub const MARK_BYTES: usize = 16;
 
-/// Owner of blocks: a zone of the drive of a member. Marks of another one are not valid.
+/// Owner of blocks: a member and a zone of its drive. Marks of another owner are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkOwner {
-    /// The UUID of the member: another one whenever a drive takes a place.
+    /// UUID of the member, a new one for each drive that becomes a member.
     pub member: [u8; 16],
     /// Number of the drive's zone.
     pub zone: u32,
 }
 
-/// Number of a block in its zone, and the session that wrote it: this began with `from` blocks of the zone behind it,
-/// and `void` blocks of the drive's zone that do not count.
+/// Mark of a block: its number in its zone, and the session that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendMark {
-    /// Number of the block in the zone.
+    /// Number of the block, from the start of the zone.
     pub block: u32,
-    /// The block of the zone that the session began with.
+    /// Block with which the session began: the end of the zone that it found.
     pub from: u32,
-    /// Blocks of the drive's zone that were void then.
+    /// Number of void blocks of the drive's zone when the session began.
     pub void: u32,
 }
 
 /// Content of a block of the drive's zone, by its mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockContent {
-    /// A block of the zone.
+    /// A block with a valid mark.
     Mark(AppendMark),
-    /// It was never written.
+    /// It was never written: its metadata is uniform.
     Nothing,
     /// It cannot be read, or its mark is damaged or of another owner.
     Unknown,
 }
 
 impl AppendMark {
-    /// The bytes, for a block of `owner`.
+    /// Encodes the mark of a block of `owner`.
     pub fn encode(&self, owner: &MarkOwner) -> [u8; MARK_BYTES] {
         let mut bytes = [0; MARK_BYTES];
         let fields = [self.block, self.from, self.void];

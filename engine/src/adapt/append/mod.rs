@@ -1,24 +1,25 @@
-//! Device adapter: zones that are written in order, stored by zone appends that land in any order.
+//! Device adapter: zones that are written in order, and stored by zone appends, which land in any order.
 //!
 //! NVMe promises no order among commands in flight, so a zone that is written at its write pointer takes one write at a
 //! time. Any number of appends may be in flight, and the drive reports where they have landed. [`AppendDevice`] is a
 //! device whose zones are written in order by its user, and filled by appends on the drive below: it keeps the place of
 //! each block, and reads it from there. It is an ordinary zoned device without a ZRWA and without metadata.
 //!
-//! - *Groups.* Only blocks of one group are in flight at once, so that the groups of a zone are in order.
-//! - *Order.* A write completes when all before it in its zone have. So the write pointer that is found after a crash,
-//!   the end of the longest run of blocks from the start of the zone, covers all completed writes ([`mod@judge`]). A
-//!   zone in which a write has failed takes no other until it is reset.
-//! - *Room.* Blocks that have landed beyond that end are void, and take up room. The *reserve* of a zone is not part of
-//!   its capacity, and the blocks in flight, without the oldest append, never exceed its unused part.
-//! - *Sessions.* The writes of a process to a zone, from the end that it found on, are a session. Every block's
-//!   metadata says where its session began.
-//! - *Doubt.* If some of the last blocks cannot be read, another end may be found when they can be: this one is not
-//!   reliable. Such a zone is reported without a write pointer ([`UNKNOWN_WP`]) and takes no writes until it is reset;
-//!   blocks that can be found in it can be read. The same holds for a zone whose marks cannot be read at all.
+//! - *Groups.* The blocks of a zone that are in flight at once belong to one group, so the groups are stored in order.
+//! - *Order.* A write completes when all earlier ones in its zone have. So the write pointer that recovery finds after
+//!   a crash, the first missing block of the zone, is not below any completed write ([`mod@judge`]). A zone in which a
+//!   write has failed takes no other until it is reset.
+//! - *Room.* Blocks that have landed beyond that write pointer are *void*, and take up room. Therefore the capacity of
+//!   a zone is smaller than that of the drive's zone by a *reserve*. The blocks in flight, without those of the oldest
+//!   append, never exceed the unused part of the reserve.
+//! - *Sessions.* The writes of one process to a zone, from the write pointer that it found on, are a session. The
+//!   metadata of each block (its *mark*) names the start of its session.
+//! - *Doubt.* If some of the last blocks cannot be read, the write pointer is not certain. Such a zone is reported
+//!   without a write pointer ([`UNKNOWN_WP`]) and takes no writes until it is reset; blocks that can be found in it can
+//!   be read. The same holds for a zone whose marks cannot be read at all.
 //!
-//! The first zones of a drive may be passed through; they are written one command at a time, like all zones with groups
-//! of one block, which need neither appends nor metadata.
+//! The first zones of a drive may be passed through; they are written one command at a time. So are all zones if groups
+//! have one block, which needs neither appends nor metadata.
 
 pub mod judge;
 pub mod mark;
@@ -43,11 +44,12 @@ use std::{
     rc::{Rc, Weak},
 };
 
-/// Recommended memory for groups that are not being written.
+/// Recommended size in bytes of the cache of groups that are not being written.
 pub const GROUPS_BYTES: usize = 64 << 20;
 
-/// Reserve of a zone: this fraction (1/n) of it, and its least number of blocks, if that is not too much of the zone.
+/// Reserve of a zone: this fraction (1/n) of its capacity.
 const RESERVE_SHARE: u64 = 64;
+/// Minimum of the reserve, in blocks, unless that is more than a quarter of the capacity.
 const LEAST_RESERVE_BLOCKS: u64 = 8;
 
 /// Options of [`AppendDevice`].
@@ -55,21 +57,20 @@ const LEAST_RESERVE_BLOCKS: u64 = 8;
 pub struct Usage {
     /// Blocks of a group, a power of two.
     pub group_blocks: u64,
-    /// Number of first zones that are passed through, except for their capacity.
+    /// Number of first zones that are passed through: they differ from those of the drive only in capacity.
     pub plain_zones: u32,
-    /// Owner of the blocks: the UUID of the member.
+    /// UUID of the member, part of the owner of all blocks ([`MarkOwner`]).
     pub member: [u8; 16],
-    /// Memory for groups that are not being written.
+    /// Size in bytes of the cache of groups that are not being written.
     pub groups_bytes: usize,
 }
 
-/// A drive whose zones are filled by appends. Commands that wait when the last reference is dropped are never
-/// submitted.
+/// A drive whose zones are filled by appends. Commands that still wait when it is dropped are never submitted.
 pub struct AppendDevice(Rc<AppendInner>);
 
 struct AppendInner {
     device: Rc<dyn ZonedDevice>,
-    /// For the zones that are passed through.
+    /// Device for the zones that are passed through.
     plain: Sequencer,
     plain_zones: u32,
     runtime: Runtime,
@@ -79,9 +80,9 @@ struct AppendInner {
     member: [u8; 16],
     zones: RefCell<Vec<AppendZoneState>>,
     groups: RefCell<GroupCache>,
-    /// Groups that are being read.
+    /// Groups that are being loaded, by zone and first block.
     loading: RefCell<BTreeMap<(u32, u64), Rc<Gate>>>,
-    /// One for each zone with commands in flight, reused.
+    /// Lanes: one for each zone with commands in flight. They are reused.
     lanes: RefCell<Vec<Rc<AppendLane>>>,
     pool: RefCell<BufPool>,
 }
@@ -89,24 +90,26 @@ struct AppendInner {
 /// State of a zone.
 #[derive(Default)]
 struct AppendZoneState {
-    /// Grows when the zone is reset or finished: results of earlier reads of its marks are void then.
+    /// Incremented when the zone is reset or finished, which invalidates earlier reads of its marks.
     life: u64,
-    /// `None` if it is full, or its marks have not been read yet.
+    /// `None` if the zone is full, or its end is not known yet.
     session: Option<Session>,
 }
 
 /// The writes of this process to a zone. Blocks are counted from the start of the zone.
 #[derive(Default)]
 struct Session {
-    /// First block, and number of blocks of the drive's zone that were void when it began.
+    /// First block of the session.
     from: u64,
+    /// Number of void blocks of the drive's zone when the session began.
     void: u64,
-    /// Everything below has been submitted, and everything below has landed.
+    /// End of the submitted blocks.
     next: u64,
+    /// End of the blocks that have landed, in order.
     landed: u64,
-    /// A write has failed.
+    /// A write has failed: the zone takes no more.
     failed: bool,
-    /// The end of the zone, where it would begin, is not known.
+    /// The end of the zone is not certain: it takes no writes.
     in_doubt: bool,
     /// The group that is being written.
     group: Option<AppendGroup>,
@@ -115,30 +118,34 @@ struct Session {
 /// Cache of groups that are not being written; the least recently used ones are dropped first.
 #[derive(Default)]
 struct GroupCache {
+    /// Counts uses.
     clock: u64,
     bytes: usize,
     most_bytes: usize,
     /// By zone and first block, with the time of the last use.
     held: BTreeMap<(u32, u64), (u64, AppendGroup)>,
+    /// The same groups by the time of the last use.
     used: BTreeMap<u64, (u32, u64)>,
 }
 
-/// The commands of a zone that has some in flight.
+/// Queue of the commands of one zone, with those in flight.
 #[derive(Default)]
 struct AppendLane {
-    /// `None` if nothing is in flight or waits.
+    /// The zone; `None` if the lane is idle.
     zone: Cell<Option<ZoneIndex>>,
     flights: RefCell<VecDeque<AppendFlight>>,
     waiting: RefCell<VecDeque<(Command, Completer)>>,
-    /// Commands in flight, their blocks, and those of the oldest one.
+    /// Number of commands in flight.
     count: Cell<usize>,
+    /// Blocks of these commands.
     blocks: Cell<u64>,
+    /// Blocks of the oldest of them.
     oldest_blocks: Cell<u64>,
-    /// A command in flight excludes all others.
+    /// A command for the zone (not a write) is in flight, which excludes all others.
     alone: Cell<bool>,
-    /// The end of the zone has to be found first.
+    /// The end of the zone has to be found before anything is submitted.
     looking: Cell<bool>,
-    /// A part of a write has failed while another one is in flight.
+    /// Error of a part of the oldest write, of which other parts are in flight.
     failed: Cell<Option<DeviceError>>,
     begun: Gate,
 }
@@ -150,17 +157,18 @@ struct AppendFlight {
 }
 
 enum AppendFlightKind {
-    /// Blocks of a write from this one on; with the completer of the write if they are its last.
+    /// `count` blocks of a write from block `from` on; with the completer and the buffer of the write if they are its
+    /// last ones.
     Blocks { from: u64, count: u64, owner: Option<(Completer, Buf)> },
-    /// A command for the zone.
+    /// A command for the zone, other than a write or a reset.
     Zone(Completer),
-    /// As before; the zone is empty afterwards.
+    /// A reset of the zone.
     Reset(Completer),
 }
 
 impl AppendDevice {
-    /// Wraps `device`. A task of `runtime` belongs to every zone that is in use at the same time. `None` if the drive
-    /// has no zone append, or no room for marks.
+    /// Wraps `device`; `None` if [`AppendDevice::geometry_of`] is. `runtime` runs a task for each zone that is in use
+    /// at the same time.
     pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, usage: Usage) -> Option<AppendDevice> {
         let Usage { group_blocks, plain_zones, member, groups_bytes } = usage;
         let geometry = AppendDevice::geometry_of(device.geometry(), group_blocks)?;
@@ -182,7 +190,8 @@ impl AppendDevice {
         })))
     }
 
-    /// Geometry of the wrapped drive. `None` if it cannot be wrapped: see [`AppendDevice::new`].
+    /// Geometry of a drive that is wrapped. `None` if it cannot be: the group size is no power of two, zones are too
+    /// large, or groups have several blocks and the drive has no zone append, or too little metadata for marks.
     pub fn geometry_of(drive: &Geometry, group_blocks: u64) -> Option<Geometry> {
         let capacity = drive.zone_capacity_blocks;
         let reserve = match group_blocks {
@@ -244,7 +253,7 @@ impl AppendInner {
             }
             Command::FlushZrwa { .. } => return Completion::failed(Status::InvalidField),
             Command::Flush => return self.device.submit(command),
-            // Of all zones at once: their state is not known any more.
+            // A command for all zones at once: their state is not known any more.
             _ => {
                 (0..self.geometry.zones).for_each(|zone| self.end_life(ZoneIndex(zone)));
                 return self.device.submit(command);
@@ -259,6 +268,7 @@ impl AppendInner {
         }
     }
 
+    /// Appends a command to the lane of its zone.
     fn queue(self: &Rc<Self>, zone: ZoneIndex, command: Command) -> Completion {
         let (completer, completion) = self.slots.pair();
         let lane = self.lane(zone);
@@ -269,7 +279,7 @@ impl AppendInner {
         completion
     }
 
-    /// The lane of `zone`, or one that is idle.
+    /// The lane of `zone`, or an idle or new one.
     fn lane(self: &Rc<Self>, zone: ZoneIndex) -> Rc<AppendLane> {
         let mut lanes = self.lanes.borrow_mut();
         let find = |wanted| lanes.iter().find(|lane| lane.zone.get() == wanted);
@@ -282,7 +292,7 @@ impl AppendInner {
         lane
     }
 
-    /// Submits as many of the waiting commands as possible; without any the lane becomes idle.
+    /// Submits as many of the waiting commands as possible; if none waits or is in flight, the lane becomes idle.
     fn pump(&self, lane: &AppendLane, zone: ZoneIndex) {
         while !lane.looking.get() && !lane.alone.get() {
             let Some((command, completer)) = lane.waiting.borrow_mut().pop_front() else {
@@ -325,7 +335,10 @@ impl AppendInner {
         }
     }
 
-    /// Submits a write, as far as that is possible now; gives back the rest, which has to wait.
+    /// Submits as much of a write as possible now.
+    ///
+    /// # Errors
+    /// The rest of the write, which has to wait.
     #[expect(clippy::too_many_arguments, reason = "the fields of a command, and whose it is")]
     fn write(
         &self,
@@ -360,7 +373,7 @@ impl AppendInner {
         while sent < blocks {
             let count = (blocks - sent).min(self.most_from(session.next));
             if !self.may_send(lane, session, count) {
-                // The rest becomes a write of its own, which answers for the whole.
+                // The rest becomes a write of its own, which completes the whole one.
                 let rest = if sent == 0 { data } else { data.slice_blocks(sent..blocks) };
                 let lba = Lba(lba.0 + sent);
                 return Err((Command::Write { lba, data: rest, oob, fua }, completer));
@@ -390,7 +403,7 @@ impl AppendInner {
         Ok(())
     }
 
-    /// Most blocks of a command that begins with block `at` of a zone.
+    /// Maximum blocks of a command that begins with block `at` of a zone: it does not cross the end of a group.
     fn most_from(&self, at: u64) -> u64 {
         match self.group_blocks {
             1 => self.geometry.max_transfer_blocks as u64,
@@ -398,7 +411,8 @@ impl AppendInner {
         }
     }
 
-    /// Whether the next `count` blocks of a zone may be in flight beside those that are.
+    /// Whether the next `count` blocks of a zone may be submitted in addition to those in flight: they are in the same
+    /// group, and their loss would not exceed the reserve.
     fn may_send(&self, lane: &AppendLane, session: &Session, count: u64) -> bool {
         let reserve = self.device.geometry().zone_capacity_blocks - self.geometry.zone_capacity_blocks;
         let group = |block: u64| block / self.group_blocks;
@@ -409,7 +423,7 @@ impl AppendInner {
                     <= reserve.saturating_sub(session.void)
     }
 
-    /// Submits the next blocks of a zone.
+    /// Submits a write or an append of the next blocks of a zone.
     fn send(&self, zone: ZoneIndex, session: &mut Session, data: Buf, fua: bool) -> Completion {
         if self.group_blocks == 1 {
             let lba = Lba(self.geometry.start(zone).0 + session.next);
@@ -469,15 +483,15 @@ impl AppendInner {
         }
     }
 
-    /// Records where blocks have landed. A zone takes no more writes after an error, or if they cannot have landed
-    /// there.
+    /// Records where `count` blocks from `from` on have landed. After an error, or if the reported place is impossible,
+    /// the zone takes no more writes.
     fn note(&self, zone: ZoneIndex, from: u64, count: u64, done: &Done) -> Result<(), DeviceError> {
         let mut zones = self.zones.borrow_mut();
         let Some(session) = &mut zones[zone.0 as usize].session else {
             return Err(Status::ZoneInvalidWrite.into());
         };
         let (landed_in, place) = self.geometry.locate(done.lba);
-        // A place beyond all submitted and void blocks means that foreign blocks lie before it.
+        // A place beyond all submitted and void blocks shows that other software has written to the zone.
         let is_own = landed_in == zone && place + count <= session.next + session.void;
         let has_landed = |session: &mut Session| match &mut session.group {
             Some(group) => is_own && (0..count).all(|at| group.land(from + at, place + at, session.void)),
@@ -504,7 +518,7 @@ impl AppendInner {
         result
     }
 
-    /// Drops the known state of a zone.
+    /// Drops the known state of a zone, which a reset or finish changes.
     fn end_life(&self, zone: ZoneIndex) {
         let known = &mut self.zones.borrow_mut()[zone.0 as usize];
         *known = AppendZoneState { life: known.life + 1, session: None };
@@ -537,7 +551,7 @@ impl AppendInner {
             if info.state == ZoneState::Empty || info.state.is_active() {
                 match self.learn(found, lives[zone.0 as usize]).await {
                     Ok(()) => {}
-                    // An error of this zone alone.
+                    // The error concerns this zone alone.
                     Err(DeviceError::Status(_)) => info.wp_blocks = UNKNOWN_WP,
                     Err(error) => return Err(error),
                 }
@@ -549,7 +563,8 @@ impl AppendInner {
         Ok(zones)
     }
 
-    /// Finds the end of a zone, unless it is known. `info` is its report by the drive, `life` its life at that time.
+    /// Finds the end of a zone, unless it is known. `info` is its report by the drive, and `life` its counter at that
+    /// time.
     async fn learn(&self, info: ZoneInfo, life: u64) -> Result<(), DeviceError> {
         let (zone, wp) = (info.zone, info.wp_blocks);
         let is_known = || {
@@ -564,7 +579,7 @@ impl AppendInner {
             _ if wp == 0 => Session::default(),
             size => {
                 let first = self.last_group(zone, wp).await?;
-                // From one place before the group on: see `judge`.
+                // The range begins one place before the group, for a check of `judge`.
                 let found = self.look(zone, first, first.min(wp).saturating_sub(1)..wp).await?;
                 let (end, whole) = (found.end, found.end - found.end % size);
                 let group = (end > whole).then(|| AppendGroup::of(whole, size, &found, wp));
@@ -579,7 +594,7 @@ impl AppendInner {
         Ok(())
     }
 
-    /// First block of the last group that has a block in the drive's zone.
+    /// First block of the last group that has a readable block in the drive's zone; 0 if there is none.
     async fn last_group(&self, zone: ZoneIndex, wp: u64) -> Result<u64, DeviceError> {
         let step = (self.device.geometry().max_transfer_blocks as u64).clamp(1, 16);
         let mut end = wp;
@@ -596,7 +611,7 @@ impl AppendInner {
         Ok(0)
     }
 
-    /// Judges the group that begins with `first`, and those behind it, by a range of the drive's zone.
+    /// Recovers the zone from the group on that begins with `first`, by a range of the drive's zone.
     async fn look(
         &self,
         zone: ZoneIndex,
@@ -606,7 +621,7 @@ impl AppendInner {
         Ok(judge(first, &self.marks(zone, places).await?))
     }
 
-    /// Reads the marks of a range of the drive's zone.
+    /// Reads the marks of a range of the drive's zone; block by block where a read fails.
     async fn marks(
         &self,
         zone: ZoneIndex,
@@ -641,6 +656,7 @@ impl AppendInner {
         }
     }
 
+    /// Reads the marks of `count` blocks by one command.
     async fn marks_of(
         &self,
         zone: ZoneIndex,
@@ -660,7 +676,7 @@ impl AppendInner {
     }
 
     /// Place of a block; `None` if its group is not in memory.
-    fn spot(&self, zone: ZoneIndex, block: u64) -> Option<BlockPosition> {
+    fn position(&self, zone: ZoneIndex, block: u64) -> Option<BlockPosition> {
         let first = block - block % self.group_blocks;
         let zones = self.zones.borrow();
         if let Some(session) = &zones[zone.0 as usize].session {
@@ -668,21 +684,21 @@ impl AppendInner {
                 return Some(BlockPosition::Nothing);
             }
             if let Some(group) = session.group.as_ref().filter(|group| group.first == first) {
-                return Some(group.spot(block));
+                return Some(group.position(block));
             }
         }
-        self.groups.borrow_mut().spot(zone, first, block)
+        self.groups.borrow_mut().position(zone, first, block)
     }
 
-    /// Loads a group into memory, or waits for a task that does. It may be dropped again at once if it has changed
-    /// meanwhile.
+    /// Loads a group into the cache, or waits for a task that does. If the group has changed meanwhile, it is not kept,
+    /// and the caller has to try again.
     async fn fetch(&self, zone: ZoneIndex, first: u64) -> Result<(), DeviceError> {
         let key = (zone.0, first);
         let others = self.loading.borrow().get(&key).cloned();
         if let Some(gate) = others {
             gate.wait().await;
         }
-        if self.spot(zone, first).is_some() {
+        if self.position(zone, first).is_some() {
             return Ok(());
         }
         let gate = Rc::new(Gate::default());
@@ -693,7 +709,7 @@ impl AppendInner {
         loaded
     }
 
-    /// Known end of the blocks of a group that have landed.
+    /// End of the blocks of a group that are known to have landed.
     fn landed_of(&self, zone: ZoneIndex, first: u64) -> u64 {
         let zones = self.zones.borrow();
         let landed = zones[zone.0 as usize].session.as_ref().map_or(0, |session| session.landed);
@@ -719,7 +735,7 @@ impl AppendInner {
         let mut group = loop {
             let to = end.min(at + size);
             let marks = self.marks(zone, at..to.max(at)).await?;
-            // A finished zone is unwritten from here to its end.
+            // The zone was finished: it is unwritten from here to its end.
             let is_unwritten = marks.iter().all(|(_, seen)| *seen == BlockContent::Nothing);
             seen.extend(marks);
             at = to;
@@ -733,13 +749,14 @@ impl AppendInner {
             }
         };
         group.lose(landed);
-        // Blocks written meanwhile may be missing in the marks that were read.
+        // The marks that were read may not include blocks written meanwhile: then the group is not kept.
         if self.life(zone) == life && group.end >= self.landed_of(zone, first) {
             self.groups.borrow_mut().hold(zone, group);
         }
         Ok(())
     }
 
+    /// Reads blocks of a zone: by one command if their places are known and consecutive.
     fn read(self: &Rc<Self>, zone: ZoneIndex, at: u64, data: Buf, oob: Buf) -> Completion {
         let checked = self.geometry.check_buffers(&data, &oob, self.geometry.max_transfer_blocks);
         let blocks = match checked {
@@ -757,8 +774,8 @@ impl AppendInner {
         if self.group_blocks == 1 {
             return self.device.submit(Command::read(Lba(start + at), data));
         }
-        if let Some(BlockPosition::At(place)) = self.spot(zone, at)
-            && (1..blocks).all(|next| self.spot(zone, at + next) == Some(BlockPosition::At(place + next)))
+        if let Some(BlockPosition::At(place)) = self.position(zone, at)
+            && (1..blocks).all(|next| self.position(zone, at + next) == Some(BlockPosition::At(place + next)))
         {
             return self.device.submit(Command::read(Lba(start + place), data));
         }
@@ -779,7 +796,7 @@ impl AppendInner {
         let mut done = 0;
         while done < blocks {
             let block = at + done;
-            let place = match self.spot(zone, block) {
+            let place = match self.position(zone, block) {
                 Some(BlockPosition::At(place)) => place,
                 Some(BlockPosition::Nothing) => {
                     data.block_mut(done).fill(0);
@@ -788,13 +805,13 @@ impl AppendInner {
                 }
                 Some(BlockPosition::Doubtful) => return Err(Status::UnrecoveredReadError.into()),
                 None => {
-                    // Repeats if the group was written, or the zone finished or reset meanwhile.
+                    // Repeated if the group has been written, or the zone finished or reset, meanwhile.
                     self.fetch(zone, block - block % self.group_blocks).await?;
                     continue;
                 }
             };
             let follows =
-                |next: &u64| self.spot(zone, at + done + next) == Some(BlockPosition::At(place + next));
+                |next: &u64| self.position(zone, at + done + next) == Some(BlockPosition::At(place + next));
             let count = 1 + (1..blocks - done).take_while(follows).count() as u64;
             let lba = Lba(self.geometry.start(zone).0 + place);
             let read = Command::read(lba, Buf::zeroed(count as usize * BLOCK));
@@ -831,13 +848,13 @@ impl GroupCache {
         }
     }
 
-    fn spot(&mut self, zone: ZoneIndex, first: u64, block: u64) -> Option<BlockPosition> {
+    fn position(&mut self, zone: ZoneIndex, first: u64, block: u64) -> Option<BlockPosition> {
         let (used, group) = self.held.get_mut(&(zone.0, first))?;
         self.clock += 1;
         self.used.remove(used);
         self.used.insert(self.clock, (zone.0, first));
         *used = self.clock;
-        Some(group.spot(block))
+        Some(group.position(block))
     }
 
     fn forget(&mut self, zone: ZoneIndex) {
@@ -876,7 +893,7 @@ async fn serve(lane: Rc<AppendLane>, appended: Weak<AppendInner>) {
 }
 
 impl AppendInner {
-    /// Finds the end of a zone before its first write.
+    /// Finds the end of a zone before its first write; on an error the oldest waiting command fails.
     async fn look_first(&self, lane: &AppendLane, zone: ZoneIndex) {
         let life = self.life(zone);
         let looked = async {

@@ -1,7 +1,7 @@
 //! Compact table of the places of the blocks of one group.
 //!
-//! A group occupies as many blocks of the drive's zone as it has, in any order; between them may be void ones. A
-//! block's *rank* is the number of blocks of its group before it, and takes log2 of the group's size in bits.
+//! The blocks of a group are stored in any order, with void blocks between them. The *rank* of a block is the number of
+//! blocks of its group that are stored before it in the drive's zone; it takes log2 of the group's size in bits.
 
 use super::judge::AppendRecovery;
 use std::collections::BTreeSet;
@@ -11,25 +11,26 @@ use std::collections::BTreeSet;
 pub struct AppendGroup {
     /// The first block of the zone that belongs to it.
     pub first: u64,
-    /// Blocks below this one are there, and those from it on are not.
+    /// End of the written blocks of the group.
     pub end: u64,
-    /// The place in the drive's zone at which it begins.
+    /// First place of the group in the drive's zone.
     start: u64,
+    /// Rank of each block, by its number in the group.
     ranks: Bits,
-    /// Void places between the blocks of the group, in order.
+    /// Void places between the places of the group, in order.
     voids: Vec<u64>,
-    /// Blocks of the zone at an unknown place.
+    /// Blocks at an uncertain place.
     doubtful: BTreeSet<u64>,
 }
 
 /// Place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockPosition {
-    /// Block of the drive's zone.
+    /// At this block of the drive's zone.
     At(u64),
     /// It was never written.
     Nothing,
-    /// It may have been written, and cannot be found.
+    /// It was written, but its place is not certain.
     Doubtful,
 }
 
@@ -40,7 +41,8 @@ impl AppendGroup {
         AppendGroup { first, end: first, start, ranks, voids, doubtful: BTreeSet::new() }
     }
 
-    /// A group as recovered; `before` is the end of the range of the drive's zone that was read.
+    /// The group that begins with block `first`, from the result of recovery; `before` is the exclusive end of the
+    /// range of the drive's zone that was read.
     pub fn of(first: u64, size: u64, found: &AppendRecovery, before: u64) -> AppendGroup {
         let end = found.end.clamp(first, first + size);
         let places = || found.places.range(first..end).map(|(block, place)| (*block, *place));
@@ -56,14 +58,14 @@ impl AppendGroup {
             next = place + 1;
         }
         if end < first + size {
-            // Its next blocks will land behind all that is there.
+            // The next blocks will be appended behind the range: the rest of it is void.
             group.voids.extend(next..before);
         }
         group
     }
 
-    /// Records that block `block` of the zone has landed in `place`. No place is void from the start of the present
-    /// session to there, and `void` are before. Returns whether the place is in the group.
+    /// Records that block `block` of the zone has landed in `place` in the present session, within which no place is
+    /// void. `void` is the number of void places before the session. Returns whether the place is one of the group.
     pub fn land(&mut self, block: u64, place: u64, void: u64) -> bool {
         let rank = place.checked_sub(void + self.first);
         let Some(rank) = rank.filter(|rank| *rank < self.ranks.len) else { return false };
@@ -71,7 +73,7 @@ impl AppendGroup {
         true
     }
 
-    /// Marks blocks below `end` as doubtful that had landed and were not found.
+    /// Marks blocks as doubtful that are known to have landed, up to `end`, and were not found.
     pub fn lose(&mut self, end: u64) {
         let most = self.first + self.ranks.len;
         assert!(end <= most, "blocks below {end} have landed in a group that ends at {most}");
@@ -80,7 +82,7 @@ impl AppendGroup {
     }
 
     /// Place of a block of the group.
-    pub fn spot(&self, block: u64) -> BlockPosition {
+    pub fn position(&self, block: u64) -> BlockPosition {
         match block {
             _ if block >= self.end => BlockPosition::Nothing,
             _ if self.doubtful.contains(&block) => BlockPosition::Doubtful,
@@ -98,7 +100,7 @@ impl AppendGroup {
         size_of::<AppendGroup>() + 8 * (self.ranks.words.len() + self.voids.len() + 2 * self.doubtful.len())
     }
 
-    /// The block of the drive's zone of this rank.
+    /// Place in the drive's zone of the block with this rank.
     fn place(&self, rank: u64) -> u64 {
         let mut place = self.start + rank;
         for void in &self.voids {
@@ -115,8 +117,9 @@ impl AppendGroup {
 #[derive(Clone, Debug)]
 struct Bits {
     words: Vec<u64>,
-    /// Count of the numbers, and their exclusive upper bound.
+    /// Number of elements, and exclusive upper bound of their values.
     len: u64,
+    /// Bits of an element.
     width: u32,
 }
 
@@ -170,7 +173,7 @@ mod tests {
         );
         assert!(!group.land(8, 15, 3) && !group.land(8, 10, 3));
         group.end = 11;
-        let spots: Vec<BlockPosition> = (8..12).map(|block| group.spot(block)).collect();
+        let spots: Vec<BlockPosition> = (8..12).map(|block| group.position(block)).collect();
         assert_eq!(
             spots,
             [BlockPosition::At(12), BlockPosition::At(11), BlockPosition::At(14), BlockPosition::Nothing]
@@ -181,7 +184,7 @@ mod tests {
         let mut group = AppendGroup::of(8, 4, &found, 15);
         assert!(group.land(10, 15, 5) && group.land(11, 16, 5));
         group.end = 12;
-        let spots: Vec<BlockPosition> = (8..12).map(|block| group.spot(block)).collect();
+        let spots: Vec<BlockPosition> = (8..12).map(|block| group.position(block)).collect();
         assert_eq!(
             spots,
             [BlockPosition::At(13), BlockPosition::Doubtful, BlockPosition::At(15), BlockPosition::At(16)]

@@ -1,11 +1,11 @@
 //! Throttling of namespaces, so that others get their guaranteed rates (floors) and latency targets.
 //!
-//! A device cannot be made faster, so the only means is to throttle the other namespaces. All completed requests are
-//! counted, and evaluated a hundred times a second: each evaluation is a *look*, one step of the control loop. If a
-//! namespace was *short*, served below its floor although it had demand, or *late*, beyond its latency target, the
-//! others are throttled: each gets a rate below its recent throughput, and together they lose as much as is lacking, or
-//! at least an eighth. At each look without a short or late namespace the rates grow by steps in proportion to weights,
-//! so that they converge to shares by weight; a rate that has grown to the throughput of the device is removed. Once no
+//! The only means to guarantee a rate is to throttle the other namespaces. All completed requests are counted, and
+//! evaluated a hundred times a second: each evaluation is a *look*, one step of the control loop. If a namespace was
+//! *short*, served below its floor although it had demand, or *late*, beyond its latency target, the others are
+//! throttled: each gets a rate below its recent throughput, and together they lose as much as is lacking, or at least
+//! an eighth. At each look without a short or late namespace the rates grow by steps in proportion to weights, so that
+//! they converge to shares by weight; a rate that has grown to the throughput of the device is removed. Once no
 //! namespace with a guarantee has had demand for a tenth of a second, all throttling ends. Throttled requests are
 //! admitted one at a time across all namespaces, so that they do not form bursts, not even after an idle period.
 //!
@@ -20,16 +20,17 @@
 
 use crate::vzone::qos::{Qos, Rates};
 
-/// Interval between looks.
+/// Interval between looks, in microseconds.
 pub const LOOK_EVERY_US: u64 = 10_000;
 
-/// A shortfall is made up for within this time, and a namespace without demand for this long has no claims.
+/// The period, in microseconds: a shortfall is made up for within it, and a namespace without demand for that long has
+/// no claim to its guarantees.
 pub const PERIOD_US: u64 = 100_000;
 
 const SECOND_US: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Credit of a throttled request for waking up late, at most.
+/// Maximum credit for a throttled request that wakes up late, in microseconds.
 pub const SLACK_US: u64 = 1000;
 
 /// One request in `ONE_LATE_OF` of the latency class may be late. `MOST_LATE` late ones beyond that are remembered at
@@ -68,21 +69,25 @@ const SURE: u64 = 4;
 const COSTS_IF_LATE: u64 = 5;
 const KNOWN: u32 = 10;
 
-/// The least rate of a throttled namespace, in blocks a second.
+/// Minimum rate of a throttled namespace, in blocks a second: 1 MiB/s.
 const TRICKLE: u64 = 256;
 
-/// Requests of a namespace since the last look.
+/// Requests of a namespace since the last look, counted from admission control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Requests that wait here or are outstanding, since when there are any, and for how long there were.
+    /// Requests that wait for admission or are outstanding.
     asking: u32,
+    /// Time since which there are such requests, or of the last look if that is later.
     since_us: u64,
+    /// Time during which there were such requests, up to `since_us`.
     busy_us: u64,
-    /// Requests and blocks that have completed, and how many of these requests were late.
+    /// Completed requests.
     requests: u64,
+    /// Blocks of these requests.
     blocks: u64,
+    /// Those of them that missed the latency target.
     late: u64,
-    /// Sum of their latencies.
+    /// Sum of their latencies, in microseconds.
     took_us: u64,
 }
 
@@ -117,7 +122,7 @@ impl Demand {
         self.asking > 0 || self.requests > 0
     }
 
-    /// Returns the counts up to now, and starts new ones.
+    /// Returns the counts up to now, and begins new ones.
     pub fn seen(&mut self, now_us: u64) -> Demand {
         let mut seen = *self;
         if self.asking > 0 {
@@ -133,8 +138,9 @@ impl Demand {
 pub struct RateLimit {
     /// Blocks a second; `None` if it is not throttled.
     rate: Option<u64>,
-    /// When the last request was admitted, and its blocks.
+    /// Time at which the last request counts as admitted.
     went_ns: u64,
+    /// Blocks of the last request.
     blocks: u64,
 }
 
@@ -144,7 +150,7 @@ impl RateLimit {
         self.rate
     }
 
-    /// When the next request may be admitted.
+    /// Time at which the next request may be admitted.
     fn due_ns(&self) -> u64 {
         match self.rate {
             None => 0,
@@ -152,13 +158,13 @@ impl RateLimit {
         }
     }
 
-    /// How long the next request has to wait at the present rate.
+    /// Time that the next request has to wait at the present rate.
     pub fn wait_us(&self, now_us: u64) -> u64 {
         self.due_ns().saturating_sub(now_us.saturating_mul(1000)).div_ceil(1000)
     }
 
-    /// Admits a request of `blocks` blocks. Up to `slack_us` of the time since it was due are credited to the requests
-    /// after it.
+    /// Counts a request of `blocks` blocks as admitted. Up to `slack_us` of the time since it was due are credited to
+    /// the requests behind it.
     pub fn goes(&mut self, blocks: u64, now_us: u64, slack_us: u64) {
         let [now_ns, slack_ns] = [now_us, slack_us].map(|us| us.saturating_mul(1000));
         self.went_ns = self.due_ns().clamp(now_ns.saturating_sub(slack_ns), now_ns);
@@ -166,7 +172,8 @@ impl RateLimit {
     }
 }
 
-/// Requests of the latency class, how many of them were late, and the sum of their latencies.
+/// Requests of a namespace of the latency class: their number, those of them that were late, and the sum of their
+/// latencies in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LatencySample {
     requests: u64,
@@ -185,30 +192,31 @@ impl LatencySample {
 /// State of a namespace that is kept from look to look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThrottleState {
-    /// Its throttle.
+    /// The throttle of the namespace.
     pub hold: RateLimit,
     /// Shortfall below its floors, in millionths of requests and of blocks; negative if it is ahead.
     behind: [i64; 2],
     /// Late requests beyond the permitted share, in thousandths.
     late: i64,
-    /// Time without demand.
+    /// Time since it last had demand.
     idle_us: u64,
     /// Mean blocks of a request at the last look that had any.
     each: u64,
-    /// The largest fraction of a floor that it has reached while short, in units of [`WHOLE`], and for how many looks
-    /// since then it has come no nearer.
+    /// The largest fraction of a floor that it has reached while short, in units of 1/[`WHOLE`].
     nearest: u64,
+    /// Number of looks since then at which it was short and came no nearer.
     tries: u64,
     /// Sum of the fractions that it reached at these looks.
     nears: u64,
-    /// The fraction of its floors that it can reach, and for how long that is taken as true.
+    /// If its floors are out of reach: the fraction that it can reach, and the microseconds for which that is assumed.
     reach: Option<(u64, u64)>,
-    /// Its recent requests without throttling for a latency, and with it, once that had taken effect; and at how many
-    /// looks in a row there was throttling.
+    /// Its recent requests while no namespace was throttled for a latency.
     beside_free: LatencySample,
+    /// Its recent requests while others were throttled for a latency, and that had taken effect.
     beside_held: LatencySample,
+    /// Number of looks in a row at which others were throttled for a latency.
     held: u64,
-    /// For how long its latency is still taken as out of reach.
+    /// Microseconds for which its latency target is still assumed to be out of reach.
     hopeless_us: u64,
 }
 
@@ -218,9 +226,9 @@ struct GuaranteeCheck {
     /// Shortfall of this look alone, in blocks.
     lacks: u64,
     late: bool,
-    /// An earlier shortfall has not been made up for yet.
+    /// A shortfall of this look or of earlier ones has not been made up for yet.
     owed: bool,
-    /// It has had demand within the period, and a guarantee that is not out of reach.
+    /// The namespace has had demand within the period, and has a guarantee that is not out of reach.
     asks: bool,
 }
 
@@ -230,6 +238,8 @@ impl ThrottleState {
         [self.reach.is_some(), self.hopeless_us > 0]
     }
 
+    /// Evaluates the requests since the last look, `seen`, against the guarantees `qos`. `held` is whether others are
+    /// throttled for a latency.
     fn find(&mut self, qos: Qos, seen: &Demand, held: bool, passed_us: u64) -> GuaranteeCheck {
         if let Some(each) = seen.blocks.checked_div(seen.requests) {
             self.each = each;
@@ -253,7 +263,8 @@ impl ThrottleState {
         let mut found =
             GuaranteeCheck { asks: latency || qos.floors != Rates::default(), ..GuaranteeCheck::default() };
         let each = self.each.max(1);
-        // Floor, amount served, amount for each request, and blocks for each unit of it.
+        // Of each floor: the floor, the amount served, the amount of one request, and the blocks of one unit of the
+        // floor.
         let floors =
             [(qos.floors.requests, seen.requests, 1, each), (qos.floors.blocks, seen.blocks, each, 1)];
         for (behind, (floor, served, request, blocks)) in self.behind.iter_mut().zip(floors) {
@@ -261,7 +272,7 @@ impl ThrottleState {
             near = near.min(served.saturating_mul(SECOND_US * WHOLE).checked_div(asked).unwrap_or(u64::MAX));
             let (floor, second) = ((floor as u64 * reach / WHOLE) as i64, SECOND_US as i64);
             let lacks = floor * seen.busy_us.min(PERIOD_US) as i64 - served as i64 * second;
-            // Where requests are rare, one of them is more than the floor of a look.
+            // A low floor may allow less than one request in a look.
             let ahead = (floor * LOOK_EVERY_US as i64).max(request as i64 * second);
             *behind = (*behind + lacks).clamp(-ahead, floor * PERIOD_US as i64);
             // A shortfall decays while there is no demand.
@@ -284,12 +295,12 @@ impl ThrottleState {
         found
     }
 
-    /// Checks whether throttling others improves its latency.
+    /// Decides whether the latency target is out of reach: whether throttling others improves the latency.
     fn judge_latency(&mut self, seen: &Demand, held: bool) {
         self.held = if held { self.held + 1 } else { 0 };
         match self.held {
             0 => self.beside_free.add(seen),
-            // The latency without throttling is known, and others may be throttled for another namespace.
+            // Nothing is sampled while the target is out of reach: others may be throttled for another namespace.
             _ if self.hopeless_us > 0 => return self.held = 0,
             looks if looks <= TRIES => self.beside_held = LatencySample::default(),
             _ => self.beside_held.add(seen),
@@ -301,7 +312,7 @@ impl ThrottleState {
         let helps = is_half(held.us, free.us) || is_half(held.late, free.late);
         if self.held >= 2 * TRIES && held.requests >= SAMPLE {
             if !helps && held.late * ONE_LATE_OF as u64 > held.requests {
-                // The latency without throttling is sampled anew: it may have been better than it is now.
+                // The latency without throttling is sampled anew, since it may have become worse.
                 (self.late, self.hopeless_us, *free) = (0, BELIEVED_US, LatencySample::default());
             } else {
                 (self.held, self.beside_held) = (TRIES, LatencySample::default());
@@ -315,10 +326,11 @@ impl ThrottleState {
         }
     }
 
-    /// Checks whether throttling others brings it nearer to its floors; `near` is the fraction reached at this look.
+    /// Decides whether the floors are out of reach: whether throttling others brings the namespace nearer to them.
+    /// `near` is the fraction of a floor that was reached at this look.
     fn judge(&mut self, found: &mut GuaranteeCheck, near: u64) {
         if self.reach.is_some_and(|(reach, _)| near != u64::MAX && near > reach + reach / 8) {
-            // It can reach more than was assumed.
+            // The namespace can reach more than was assumed.
             self.reach = None;
         }
         let near = near.min(WHOLE);
@@ -354,7 +366,7 @@ impl ThrottleEntry {
         ThrottleEntry { qos, weight: weight as u64, seen, standing, found: GuaranteeCheck::default() }
     }
 
-    /// Its state after the look.
+    /// State of the namespace after the look.
     pub fn standing(&self) -> ThrottleState {
         self.standing
     }
@@ -364,7 +376,7 @@ impl ThrottleEntry {
         self.seen.blocks.saturating_mul(SECOND_US) / passed_us.max(1)
     }
 
-    /// Its floor in blocks a second, and an eighth more.
+    /// The least rate to which it may be throttled, in blocks a second: its floor, and an eighth more.
     fn floor(&self) -> u64 {
         let floors = self.qos.floors;
         (floors.requests as u64 * self.standing.each).max(floors.blocks as u64) * 9 / 8
@@ -390,11 +402,11 @@ pub struct Throttle {
     /// Looks, [`KNOWN`] at most, at which namespaces that may be throttled had demand, since the peak has last grown by
     /// a quarter.
     known: u32,
-    /// Namespaces are throttled for a latency.
+    /// Whether namespaces are throttled for a latency.
     for_latency: bool,
     /// Throughput of the namespaces that may be throttled when a request was last late, in blocks a second.
     late_at: u64,
-    /// Common throttle of all throttled namespaces.
+    /// Common throttle of all throttled namespaces, at the sum of their rates.
     pub pace: RateLimit,
 }
 
@@ -413,7 +425,7 @@ impl Throttle {
     pub fn look(&mut self, now_us: u64, parties: &mut [ThrottleEntry]) {
         let Some(passed_us) = self.is_due(now_us) else { return };
         self.looked_us = now_us;
-        // Whether a throttled namespace uses most of its rate.
+        // A throttle is binding if its namespace uses more than seven eighths of its rate.
         let binding = parties.iter().any(|party| {
             party.standing.hold.rate.is_some_and(|rate| party.rate(passed_us) > rate - rate / 8)
         });
@@ -427,7 +439,7 @@ impl Throttle {
             if !asks {
                 *rate = None;
             } else if party.found.lacks > 0 {
-                // It was throttled to its floor, and was served a little less.
+                // The namespace was throttled to its floor, and was served a little less than that.
                 *rate = rate.map(|rate| rate.saturating_mul(2));
             }
         }
@@ -468,7 +480,7 @@ impl Throttle {
             (had, weights) = (had.saturating_add(served), weights + party.weight);
             floors = floors.saturating_add(served.min(party.floor()));
         }
-        // They keep this much beyond their floors.
+        // Throughput beyond their floors that they keep together.
         let spare = match lacks {
             0 => (self.most - self.most / COSTS_IF_LATE).saturating_sub(floors),
             _ => 0,

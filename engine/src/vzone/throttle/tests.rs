@@ -345,7 +345,7 @@ fn latency_class_tolerates_one_late_in_thousand() {
     assert!((0..10).all(|_| find(2000, 0) == fine));
     assert!((0..10).all(|_| find(1000, 1) == fine));
     assert_eq!([find(900, 1), find(100, 1), find(100, 1)], [fine, fine, late]);
-    // It is made up for before any rate grows.
+    // A shortfall is made up for before any rate grows.
     assert_eq!([find(500, 0), find(399, 0), find(200, 0)], [owed, owed, fine]);
     // Each look pays something off, and the excess that is remembered is bounded.
     assert_eq!(find(1000, 1000), late);
@@ -368,18 +368,18 @@ fn latency_throttle_pauses_while_useless_and_retries_later() {
     assert_eq!(asks(true, TRIES + 1, 6, 210), Some(false));
     // Without throttling it is no worse: nothing was lost.
     assert_eq!(asks(false, 100, 10, 400), Some(false));
-    // It gets worse.
+    // The latency without throttling becomes worse.
     assert_eq!(asks(false, 2 * SURE * SAMPLE / 10, 10, 500), Some(true));
     // Half as many late ones are worth it as well.
     assert_eq!([asks(false, 200, 4, 90), asks(true, 100, 2, 90)], [Some(true); 2]);
-    // At first requests from before are still outstanding.
+    // The first looks count requests that were submitted before throttling.
     assert_eq!([asks(false, 200, 4, 90), asks(true, TRIES, 10, 900)], [Some(true); 2]);
     assert_eq!(asks(true, 100, 2, 90), Some(true));
     // That it is of no use holds for some time.
     assert_eq!([asks(false, 200, 4, 90), asks(true, 2 * TRIES, 3, 90)], [Some(true), Some(false)]);
     assert_eq!(asks(false, BELIEVED_US / LOOK_EVERY_US - 1, 4, 90), Some(false));
     assert_eq!(asks(false, 1, 4, 90), Some(true));
-    // Also while others are throttled for another namespace.
+    // The same while others are throttled for another namespace.
     assert_eq!(asks(true, 3 * TRIES, 4, 90), Some(false));
     assert_eq!(asks(true, BELIEVED_US / LOOK_EVERY_US, 4, 90), Some(true));
 }
