@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: host::alloc::CountingAllocator = host::alloc::CountingAllocator;
+static ALLOCATOR: host::bench::alloc::CountingAllocator = host::bench::alloc::CountingAllocator;
 
 fn main() -> ExitCode {
-    let output = host::output::Output { json: std::env::args().any(|arg| arg == "--json") };
+    let output = host::process::output::Output { json: std::env::args().any(|arg| arg == "--json") };
     match host::bench::run(output, host::bench::ROUNDS, 1) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

@@ -1,40 +1,26 @@
-//! Library of the `zoneraid` binary and its benchmark.
+//! Library of the `zoneraid` binary and its benchmark. One line per folder, from the lowest layer up:
 //!
-//! [`drive`] opens drives, [`members`] finds the arrays on them, [`daemon`] runs an array and [`client`] sends it
-//! requests, [`cli`] is the command line, [`demo`] the scenario of `make demo`, and [`bench`](mod@bench) measures the
-//! cost of the engine. Permitted imports between modules are listed in `tests/tidy.rs`.
+//! - [`process`]: output, sizes as text, the identity of this machine, run directories, the clock, the crash message;
+//! - [`reactor`]: the event loop with its io_uring, memory for I/O, worker threads, request counters;
+//! - [`serve`]: ublk devices, NBD servers and NVMe exports, and the acknowledgement log;
+//! - [`drive`]: drives and images, opened and claimed, with their labels and users;
+//! - [`report`]: the objects that `--json` prints, and their words;
+//! - [`control`]: names of arrays and members, the protocol of the control socket, and its client;
+//! - [`members`]: discovery and assembly of arrays, removal and replacement of members;
+//! - [`daemon`]: a running array, its rebuilds and its block devices, and the server of the control socket;
+//! - [`bench`](mod@bench): cost of the engine, for `zoneraid bench`;
+//! - [`cli`]: the command line, with the scenario of `make demo`.
+//!
+//! Permitted imports between modules are listed in `tests/tidy.rs`.
 #![deny(unsafe_code)]
 
-pub mod ack_log;
-pub mod alloc;
-mod arena;
 pub mod bench;
-mod bytes;
 pub mod cli;
-pub mod client;
-mod clock;
-mod crash;
+pub mod control;
 pub mod daemon;
-pub mod demo;
 pub mod drive;
-pub mod export;
-mod interrupt;
-pub mod label;
-pub mod machine;
-pub mod map;
 pub mod members;
-pub mod name;
-pub mod nbd;
-pub mod output;
-pub mod protocol;
+pub mod process;
 pub mod reactor;
-pub mod repair;
 pub mod report;
-pub mod ring;
-pub mod run;
-pub mod size;
-pub mod tenants;
-pub mod traffic;
-pub mod ublk;
-pub mod users;
-pub mod workers;
+pub mod serve;

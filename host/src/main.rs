@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: host::alloc::CountingAllocator = host::alloc::CountingAllocator;
+static ALLOCATOR: host::bench::alloc::CountingAllocator = host::bench::alloc::CountingAllocator;
 
 fn main() -> ExitCode {
     host::cli::main()

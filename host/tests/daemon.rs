@@ -3,11 +3,9 @@
 use crate::support::{Place, Ran, Random, drive};
 use emu::ssd::EmulatedDrive;
 use host::{
-    members::{FoundArray, OpenDrive, StartTerms},
-    name::ArrayName,
-    output::uuid,
-    protocol::PROTOCOL,
-    repair,
+    control::{name::ArrayName, protocol::PROTOCOL},
+    members::{FoundArray, OpenDrive, StartTerms, repair},
+    process::output::uuid,
 };
 use serde_json::Value;
 use std::{
@@ -109,7 +107,7 @@ fn running_array_allows_adopt_autostart_refuses_rename_destroy() {
         (status["host"].clone(), status["host_id"].clone(), status["autostart"].clone())
     };
     // The daemon in this process is on another machine than the commands.
-    let (before, own) = (said(), host::machine::id().map(|id| uuid(&id)));
+    let (before, own) = (said(), host::process::machine::id().map(|id| uuid(&id)));
     assert_eq!((&before.0, &before.2), (&"other".into(), &true.into()));
     place.run(&["autostart", "tank", "no"]).ok();
     assert_eq!(said(), (before.0, before.1, false.into()));

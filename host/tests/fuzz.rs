@@ -33,18 +33,23 @@ use engine::{
     zone::{Lba, ZoneIndex},
 };
 use host::{
-    ack_log::{AckLog, AckLogContents, Extent},
-    client, daemon,
-    name::MemberName,
-    nbd::{
-        self,
-        wire::{NbdExport, NbdOperation, Negotiation, Next},
+    control::{
+        client,
+        name::MemberName,
+        protocol::{
+            About, Answer, Line, PROTOCOL, Request, StopReport, TrafficDevice, TrafficDrive, TrafficReport,
+        },
     },
-    protocol::{
-        About, Answer, Line, PROTOCOL, Request, StopReport, TrafficDevice, TrafficDrive, TrafficReport,
-    },
+    daemon,
+    reactor::traffic::{Traffic, TrafficCounts},
     report::{ExamineReport, FailReport, RebuildReport, Status, Zones as ZoneReport},
-    traffic::{Traffic, TrafficCounts},
+    serve::{
+        ack_log::{AckLog, AckLogContents, Extent},
+        nbd::{
+            self,
+            wire::{NbdExport, NbdOperation, Negotiation, Next},
+        },
+    },
 };
 use serde_json::{Value, json};
 use std::{

@@ -203,7 +203,7 @@ fn demo_loses_nothing_and_output_matches_schema() {
 fn bench_host_output_matches_schema() {
     let place = Place::new();
     let ran = place.run(&["bench", "host", "--rounds", "1", "--json"]);
-    if host::ring::Ring::new().is_err() {
+    if host::reactor::ring::Ring::new().is_err() {
         ran.fails_with(&["io_uring"]);
         return;
     }

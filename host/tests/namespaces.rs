@@ -2,7 +2,7 @@
 
 use crate::support::{Place, Ran, Random, drive, fingerprint};
 use engine::{device::ZonedDevice, vzone::Namespaces};
-use host::{members::FoundArray, name::ArrayName};
+use host::{control::name::ArrayName, members::FoundArray};
 use std::rc::Rc;
 
 fn create(place: &Place, name: &str, more: &[&str]) -> Ran {
@@ -74,7 +74,10 @@ fn namespace_remove_clears_division_without_namespaces() {
             FoundArray::by_name(&ArrayName::from(place.path("drives"))).unwrap().assemble().unwrap();
         let device = Rc::new(session.array.clone());
         let zones = Namespaces::fitting(device.geometry());
-        session.wait(Namespaces::create(device, host::output::new_uuid().unwrap(), zones)).unwrap().unwrap();
+        session
+            .wait(Namespaces::create(device, host::process::output::new_uuid().unwrap(), zones))
+            .unwrap()
+            .unwrap();
         session.reactor.runtime().clear();
     }
     place.run_with(&["zone", "write", "drives", "0"], b"data").fails_with(&["belong to its namespaces"]);
@@ -238,7 +241,7 @@ fn running_array_without_namespaces_refuses_namespace_changes() {
     place.run(&["stop", "tank"]).ok();
     daemon.join().unwrap();
     place.run(&["top", "drives"]).fails_with(&["'drives' does not run", "zoneraid start drives"]);
-    if host::ring::Ring::new().is_ok() {
+    if host::reactor::ring::Ring::new().is_ok() {
         let serve = ["serve", "drives", "--nbd", "nbd.sock"];
         place.run(&serve).fails_with(&["divided into namespaces", "use zoneraid start"]);
     }

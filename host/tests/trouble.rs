@@ -1,7 +1,7 @@
 //! Errors: each cause is named, and a problem of one array or drive does not affect others.
 
 use crate::support::{Place, Ran, as_nobody, drive, fingerprint};
-use host::protocol::PROTOCOL;
+use host::control::protocol::PROTOCOL;
 use std::{
     collections::BTreeSet,
     ffi::OsStr,

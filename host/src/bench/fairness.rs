@@ -18,12 +18,13 @@ use super::{
     peer::{BLOCK_STATUS, Peer, TRIM, WRITE, head},
 };
 use crate::{
-    clock::clock,
-    nbd::{NbdAddress, Server, wire::NbdExport},
-    output::{FAILED, HEALTHY, Output, table},
-    reactor::Reactor,
-    ring::Ring,
-    size::bytes,
+    process::{
+        clock::clock,
+        output::{FAILED, HEALTHY, Output, table},
+        size::bytes,
+    },
+    reactor::{Reactor, ring::Ring},
+    serve::nbd::{NbdAddress, Server, wire::NbdExport},
 };
 use anyhow::{Context, Result, bail, ensure};
 use emu::rng::Rng;
@@ -444,6 +445,6 @@ mod tests {
             longest_turn_us: 1,
         };
         let fairness = Fairness { most_ratio: MOST_RATIO, most_turn_us: MOST_TURN_US, rows: vec![row] };
-        assert_eq!(crate::output::undescribed(&fairness, "bench-fairness.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&fairness, "bench-fairness.json"), [""; 0]);
     }
 }

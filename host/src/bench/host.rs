@@ -15,8 +15,8 @@ use super::{
     options_with,
 };
 use crate::{
-    output::{HEALTHY, Output},
-    ring::Ring,
+    process::output::{HEALTHY, Output},
+    reactor::ring::Ring,
 };
 use anyhow::{Context, Result, bail};
 use emu::ssd::Model;

@@ -1,6 +1,6 @@
 //! A drive that completes at once, and a load with constant queue depth: measures the cost of a layer's own code.
 
-use crate::alloc::allocations;
+use super::alloc::allocations;
 use anyhow::{Result, ensure};
 use emu::ssd::{EmulatedDrive, Model};
 use engine::{

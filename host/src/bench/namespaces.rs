@@ -9,7 +9,7 @@ use super::{
     idle::{self, Idle, REQUESTS},
     medians,
 };
-use crate::{
+use crate::process::{
     clock::clock,
     output::{HEALTHY, Output},
 };

@@ -3,7 +3,7 @@
 //! Files are no substitute: the kernel writes to them on threads of its own.
 #![allow(unsafe_code)]
 
-use crate::ring::{Outcome, Ring, Target, TargetId};
+use crate::reactor::ring::{Outcome, Ring, Target, TargetId};
 use anyhow::{Context, Result};
 use engine::{
     buf::Buf,

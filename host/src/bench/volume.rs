@@ -13,11 +13,12 @@ use super::{
     medians,
 };
 use crate::{
-    output::{HEALTHY, Output, table},
-    reactor::Reactor,
+    process::{
+        output::{HEALTHY, Output, table},
+        size::show,
+    },
+    reactor::{Reactor, workers::WorkerThreads},
     report::Compression,
-    size::show,
-    workers::WorkerThreads,
 };
 use anyhow::{Context, Error, Result};
 use emu::rng::Rng;

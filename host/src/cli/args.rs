@@ -1,11 +1,11 @@
 //! Arguments of the command line. Doc comments of commands and options are the help texts.
 
 use crate::{
-    bench, export,
-    name::{ArrayName, NamespaceName},
-    nbd,
+    bench,
+    control::name::{ArrayName, NamespaceName},
+    process::size,
     report::{Compression, WhenFull},
-    size,
+    serve::{export, nbd},
 };
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;

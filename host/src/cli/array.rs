@@ -3,27 +3,30 @@
 use super::{
     args::{Create, Policy},
     daemon::ask,
-    overview,
+    interrupt, overview,
 };
 use crate::{
+    control::{
+        name::{ArrayName, MemberName, real_path},
+        protocol::Request,
+    },
     drive::{self, ModelAndSerial, same_file},
-    interrupt,
-    machine::{self, Owner},
     members::{
         self, EraseBar, FoundArray, OpenDrive, Session, directory_of, explain, find_running, listed, places,
         refuse_scattered,
+        repair::{self, Members},
     },
-    name::{ArrayName, MemberName, real_path},
-    output::{self, DEGRADED, HEALTHY, Output, quoted, shaded_state, table},
-    protocol::Request,
+    process::{
+        machine::{self, Owner},
+        output::{self, DEGRADED, HEALTHY, Output, quoted, shaded_state, table},
+        size::{bytes, show},
+    },
     reactor::Reactor,
-    repair::{self, Members},
     report::{
         self, Compression, Division, FailReport, Rebuild, RebuildReport, Status, VolumeReport, WrittenBytes,
         latency_words, level, so_many_zones,
     },
-    size::{bytes, show},
-    ublk,
+    serve::ublk,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use emu::ssd::cause;

@@ -6,14 +6,15 @@
 
 use super::{array, manual, zone};
 use crate::{
-    client,
-    label::{Content, Filled, Label},
+    control::{client, name::ArrayName},
+    drive::label::{Content, Filled, Label},
     members::Scan,
-    name::ArrayName,
-    output::{HEALTHY, Output, hush, quoted, uuid},
+    process::{
+        output::{HEALTHY, Output, hush, quoted, uuid},
+        size::show,
+    },
     reactor::Reactor,
     report::{self, Zones},
-    size::show,
 };
 use anyhow::{Context, Result, ensure};
 use clap::Command;

@@ -2,20 +2,26 @@
 
 use super::args::Start;
 use crate::{
-    ack_log::AckLogContents,
-    client::Client,
+    control::{
+        client::Client,
+        name::ArrayName,
+        protocol::{NamespaceDevice, Request, StopReport},
+    },
     daemon::{Daemon, Signals},
-    label::Label,
-    machine::Owner,
+    drive::label::Label,
     members::{FoundArray, StartTerms, find_running, runner},
-    name::ArrayName,
-    nbd::NbdAddress,
-    output::{self, HEALTHY, Output, quoted},
-    protocol::{NamespaceDevice, Request, StopReport},
+    process::{
+        machine::Owner,
+        output::{self, HEALTHY, Output, quoted},
+        run::{self, Lock},
+        size::show,
+    },
     report::{State, in_a_row, is_or_are, members_named, so_many_zones},
-    run::{self, Lock},
-    size::show,
-    ublk::{self, Orphan},
+    serve::{
+        ack_log::AckLogContents,
+        nbd::NbdAddress,
+        ublk::{self, Orphan},
+    },
 };
 use anyhow::{Result, bail, ensure};
 use engine::{
@@ -340,7 +346,7 @@ mod tests {
             link: None,
             namespaces: Vec::new(),
         };
-        assert_eq!(crate::output::undescribed(&started, "start.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&started, "start.json"), [""; 0]);
         let (uri, pid, size_bytes) = (String::new(), 1, 0);
         let served = ServeOutput {
             array: "tank".into(),
@@ -350,8 +356,8 @@ mod tests {
             uri,
             size_bytes,
         };
-        assert_eq!(crate::output::undescribed(&served, "serve.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&served, "serve.json"), [""; 0]);
         let stopped = StopReport { array: "tank".into(), uuid: String::new() };
-        assert_eq!(crate::output::undescribed(&stopped, "stop.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&stopped, "stop.json"), [""; 0]);
     }
 }

@@ -6,17 +6,20 @@ use super::{
     daemon::ask,
 };
 use crate::{
-    client,
-    drive::{self, ModelAndSerial, same_file},
-    label::{Content, Label},
-    machine::Owner,
+    control::{client, name::real_path, protocol::Request},
+    drive::{
+        self, ModelAndSerial,
+        label::{Content, Label},
+        same_file,
+    },
     members::{FoundArray, OpenDrive, PATIENCE_TO_LOOK, Scan, directory_of},
-    name::real_path,
-    output::{self, HEALTHY, Output},
-    protocol::Request,
+    process::{
+        machine::Owner,
+        output::{self, HEALTHY, Output},
+        size::{bytes, show, show_blocks},
+    },
     reactor::Reactor,
     report::{ExamineReport, Rebuild, Status, in_a_row},
-    size::{bytes, show, show_blocks},
 };
 use anyhow::{Context, Result, ensure};
 use emu::ssd::EmulatedDrive;

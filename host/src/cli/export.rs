@@ -1,11 +1,13 @@
 //! `export`: exports arrays and namespaces to other machines.
 
 use crate::{
-    export::{self, MODULES, NVMET, Secret, Step},
+    control::{
+        name::{ArrayName, NamespaceName},
+        tenants,
+    },
     members::{FoundArray, find_running},
-    name::{ArrayName, NamespaceName},
-    output::{self, HEALTHY, Output, quoted},
-    tenants,
+    process::output::{self, HEALTHY, Output, quoted},
+    serve::export::{self, MODULES, NVMET, Secret, Step},
 };
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -186,8 +188,8 @@ mod tests {
             dry_run: true,
             steps: vec![text()],
         };
-        assert_eq!(crate::output::undescribed(&exported, "export-nvmet.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&exported, "export-nvmet.json"), [""; 0]);
         let removed = ExportRemoveOutput { array: text(), nqn: text() };
-        assert_eq!(crate::output::undescribed(&removed, "export-remove.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&removed, "export-remove.json"), [""; 0]);
     }
 }

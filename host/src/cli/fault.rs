@@ -1,7 +1,7 @@
 //! `emulate fault`: an emulated drive that misbehaves.
 
 use super::args::Fault;
-use crate::output::{HEALTHY, Output};
+use crate::process::output::{HEALTHY, Output};
 use anyhow::{Context, Result, ensure};
 use emu::ssd::{Ailment, AilmentFile, Ailments, ImageMedia};
 use engine::{

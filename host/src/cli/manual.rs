@@ -1,7 +1,7 @@
 //! Help texts with examples, and manual pages, from the definition of the command line.
 
 use super::args::{Cli, NOTES};
-use crate::output::HEALTHY;
+use crate::process::output::HEALTHY;
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;

@@ -7,9 +7,11 @@ mod args;
 mod array;
 mod complete;
 mod daemon;
+mod demo;
 mod drives;
 mod export;
 mod fault;
+mod interrupt;
 mod manual;
 mod namespace;
 mod overview;
@@ -18,7 +20,7 @@ mod top;
 mod volume;
 mod zone;
 
-use crate::{
+use crate::process::{
     crash,
     output::{FAILED, HEALTHY, Output},
 };
@@ -133,7 +135,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Autostart { array, starts } => owner::autostart(output, &array, starts == YesNo::Yes),
         Verb::Destroy { array, yes } => owner::destroy(output, &array, yes),
         Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),
-        Verb::Demo { path, seed } => crate::demo::run(output, path, seed),
+        Verb::Demo { path, seed } => demo::run(output, path, seed),
         Verb::Bench { namespaces: true, rounds, .. } => {
             crate::bench::namespaces::run(output, rounds as usize)
         }

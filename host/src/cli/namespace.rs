@@ -8,14 +8,18 @@ use super::{
     daemon::ask,
 };
 use crate::{
-    client::Client,
+    control::{
+        client::Client,
+        name::{ArrayName, NamespaceName},
+        protocol::Request,
+        tenants::{self, NewNamespace, Tenants},
+    },
     members::{self, FoundArray, Session, find_running},
-    name::{ArrayName, NamespaceName},
-    output::{self, HEALTHY, Output, quoted, table},
-    protocol::Request,
+    process::{
+        output::{self, HEALTHY, Output, quoted, table},
+        size::{bytes, show, show_blocks},
+    },
     report::{Division, NamespaceReport, RatesReport, Status, is_there, latency_words},
-    size::{bytes, show, show_blocks},
-    tenants::{self, NewNamespace, Tenants},
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{

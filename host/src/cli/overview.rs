@@ -5,17 +5,24 @@
 
 use super::daemon::ask;
 use crate::{
-    client::{self, Client, NoAnswer},
-    drive::{self, ModelAndSerial, User, same_file},
-    label::{Content, Label},
-    machine::Owner,
+    control::{
+        client::{self, Client, NoAnswer},
+        name::ArrayName,
+        protocol::Request,
+    },
+    drive::{
+        self, ModelAndSerial, User,
+        label::{Content, Label},
+        same_file,
+    },
     members::{FoundArray, LookResult, OpenDrive, PATIENCE_TO_LOOK, Scan, find_running, listed, places},
-    name::ArrayName,
-    output::{FAILED, HEALTHY, Output, shaded_state, table, uuid},
-    protocol::Request,
+    process::{
+        machine::Owner,
+        output::{FAILED, HEALTHY, Output, shaded_state, table, uuid},
+        size::show,
+    },
     reactor::Reactor,
     report::{Life, Rebuild, State, Status, StatusMember, Zones, used_zones},
-    size::show,
 };
 use anyhow::Result;
 use serde::Serialize;

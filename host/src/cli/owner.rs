@@ -3,21 +3,26 @@
 //! Name, host and autostart can be changed while the array does not run, also if a member is missing, which does not
 //! become stale. To destroy data takes `--yes`.
 
-use super::daemon::ask;
+use super::{daemon::ask, interrupt};
 use crate::{
-    client,
-    drive::{self, ModelAndSerial, same_file},
-    interrupt,
-    label::{Content, Label},
-    machine,
+    control::{
+        client,
+        name::{ArrayName, real_path},
+        protocol::Request,
+    },
+    drive::{
+        self, ModelAndSerial,
+        label::{Content, Label},
+        same_file,
+    },
     members::{EraseBar, FoundArray, OpenDrive, PATIENCE_TO_LOOK, Scan, explain, find_running},
-    name::ArrayName,
-    name::real_path,
-    output::{HEALTHY, Output, quoted, uuid},
-    protocol::Request,
+    process::{
+        machine,
+        output::{HEALTHY, Output, quoted, uuid},
+        size::show,
+    },
     reactor::Reactor,
     report::{OwnerReport, Status, in_a_row, is_or_are, used_zones},
-    size::show,
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{

@@ -2,14 +2,18 @@
 
 use super::daemon::ask;
 use crate::{
-    client::Client,
+    control::{
+        client::Client,
+        name::ArrayName,
+        protocol::{Request, TrafficDevice, TrafficDrive, TrafficReport},
+    },
     members::{FoundArray, find_running},
-    name::ArrayName,
-    output::{HEALTHY, Output, quoted, table},
-    protocol::{Request, TrafficDevice, TrafficDrive, TrafficReport},
+    process::{
+        output::{HEALTHY, Output, quoted, table},
+        size::{show, total},
+    },
+    reactor::traffic::{Counts, TrafficCounts},
     report::{NamespaceReport, Status},
-    size::{show, total},
-    traffic::{Counts, TrafficCounts},
 };
 use anyhow::{Result, bail};
 use rustix::termios::tcgetwinsize;
@@ -320,7 +324,7 @@ mod tests {
             p99_turn_us: Some(95),
             written_per_byte,
         };
-        assert_eq!(crate::output::undescribed(&top, "top.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&top, "top.json"), [""; 0]);
         let text = top.text();
         let told = [
             "client 3",

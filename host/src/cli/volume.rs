@@ -1,14 +1,17 @@
 //! `volume`: a block device on an array, or on a namespace of one.
 
-use super::{args::VolumeCommand as Verb, daemon::ask, namespace};
+use super::{args::VolumeCommand as Verb, daemon::ask, interrupt, namespace};
 use crate::{
-    interrupt,
+    control::{
+        name::{ArrayName, NamespaceName},
+        protocol::{Request, VolumeChange},
+    },
     members::{FoundArray, Session, find_running},
-    name::{ArrayName, NamespaceName},
-    output::{HEALTHY, Output, new_uuid, quoted, uuid},
-    protocol::{Request, VolumeChange},
+    process::{
+        output::{HEALTHY, Output, new_uuid, quoted, uuid},
+        size::{bytes, show},
+    },
     report::{Compression, MORE_ACTIVE, VolumeSet, hidden, is_there, no_start, no_volume},
-    size::{bytes, show},
 };
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
@@ -230,10 +233,10 @@ mod tests {
             unit_bytes: 4096,
             sector_bytes: 4096,
         };
-        assert_eq!(crate::output::undescribed(&created, "volume-create.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&created, "volume-create.json"), [""; 0]);
         let compression = Compression(Some(Codec::Lz4));
         let when_full = WhenFull(60);
         let set = VolumeSet { array: "tank".into(), compression, unit_bytes: 4096, lent_bytes: 0, when_full };
-        assert_eq!(crate::output::undescribed(&set, "volume-set.json"), [""; 0]);
+        assert_eq!(crate::process::output::undescribed(&set, "volume-set.json"), [""; 0]);
     }
 }

@@ -9,17 +9,17 @@ use super::{
     args::{ZoneCommand, ZoneWrite},
     array::PATIENCE_TO_INSPECT,
     daemon::ask,
-    namespace,
+    interrupt, namespace,
     volume::refuse_if_there,
 };
 use crate::{
-    interrupt,
+    control::{name::ArrayName, protocol::Request},
     members::{FoundArray, Session, find_running, listed},
-    name::ArrayName,
-    output::{CopyProgress, HEALTHY, Output, quoted, table},
-    protocol::Request,
+    process::{
+        output::{CopyProgress, HEALTHY, Output, quoted, table},
+        size::{bytes, show, total},
+    },
     report::{self, Status, Zones, check_zone, condition, has_wp},
-    size::{bytes, show, total},
 };
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
@@ -339,7 +339,8 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
         told.store(at, Ordering::Relaxed);
         progress.set_position(at - offset);
     }
-    crate::output::quiet_if_nobody_reads(stdout.flush()).context("standard output cannot be written")?;
+    crate::process::output::quiet_if_nobody_reads(stdout.flush())
+        .context("standard output cannot be written")?;
     source.check()
 }
 

@@ -5,13 +5,11 @@ use super::{
     state::{Daemon, Phase, log},
 };
 use crate::{
-    machine,
-    output::uuid,
-    protocol::{Answer, Request, StopReport, VolumeChange},
-    reactor::give_way,
-    repair,
+    control::protocol::{Answer, Request, StopReport, VolumeChange},
+    members::repair,
+    process::{machine, output::uuid},
+    reactor::{give_way, ring::Ring},
     report::{ExamineReport, OwnerReport, VolumeSet, Zones, no_volume},
-    ring::Ring,
 };
 use anyhow::{Context, Result, ensure};
 use engine::{

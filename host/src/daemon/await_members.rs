@@ -1,7 +1,11 @@
 //! Waits for missing members, as long as nothing has been written without them.
 
 use super::state::{Daemon, Phase, log};
-use crate::{drive, label::Content, members::OpenDrive, reactor::Reactor};
+use crate::{
+    drive::{self, label::Content},
+    members::OpenDrive,
+    reactor::Reactor,
+};
 use anyhow::{Context, Result, anyhow};
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,6 @@
 //! A served block device: its users, and its link in `/dev/zoneraid`.
 
-use crate::{ack_log::AckLog, traffic::Traffic, users};
+use crate::{drive::users, reactor::traffic::Traffic, serve::ack_log::AckLog};
 use anyhow::{Context, Result, bail};
 use engine::{format::superblock::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
 use std::{

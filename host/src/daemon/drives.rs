@@ -2,9 +2,11 @@
 
 use super::state::{Daemon, absolute};
 use crate::{
-    members::OpenDrive,
-    name::MemberName,
-    repair::{self, Members},
+    control::name::MemberName,
+    members::{
+        OpenDrive,
+        repair::{self, Members},
+    },
 };
 use anyhow::{Context, Result, ensure};
 use engine::array::MemberState;

@@ -20,12 +20,11 @@ pub use socket::request;
 pub use state::Daemon;
 
 use crate::{
-    ack_log::AckLogContents,
     members::{FoundArray, OpenDrive, Session, StartTerms, directory_of},
-    reactor::FENCE_CHECK,
+    process::run,
+    reactor::{FENCE_CHECK, ring::Ring},
     report::Space,
-    ring::Ring,
-    run,
+    serve::ack_log::AckLogContents,
 };
 use anyhow::{Context, Result};
 use await_members::Others;

@@ -5,14 +5,18 @@ use super::{
     state::{Daemon, Phase},
 };
 use crate::{
-    ack_log::{AckLog, AckLogContents},
-    output::{quoted, uuid},
-    protocol::NamespaceDevice,
+    control::{
+        protocol::NamespaceDevice,
+        tenants::{self, NewNamespace, Tenants},
+    },
+    process::{
+        output::{quoted, uuid},
+        run,
+        size::bytes,
+    },
+    reactor::ring::Ring,
     report::{Division, NamespaceReport, VolumeReport, is_there},
-    ring::Ring,
-    run,
-    size::bytes,
-    tenants::{self, NewNamespace, Tenants},
+    serve::ack_log::{AckLog, AckLogContents},
 };
 use anyhow::{Context, Result, ensure};
 use engine::{

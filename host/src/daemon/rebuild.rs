@@ -5,13 +5,10 @@ use super::{
     state::{Daemon, holds_back, log},
 };
 use crate::{
-    members::OpenDrive,
-    name::MemberName,
-    output::quoted,
-    protocol::Answer,
-    repair,
+    control::{name::MemberName, protocol::Answer},
+    members::{OpenDrive, repair},
+    process::{output::quoted, size::show},
     report::{CopyReport, FailReport, RebuildReport},
-    size::show,
 };
 use anyhow::{Result, anyhow, bail, ensure};
 use engine::{

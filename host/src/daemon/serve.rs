@@ -10,14 +10,18 @@ use super::{
     state::{Daemon, Phase, holds_back, log},
 };
 use crate::{
-    ack_log::{AckLog, AckLogContents, RecordingDevice},
-    nbd::{self, wire::NbdExport},
-    output::{quoted, uuid},
+    process::{
+        output::{quoted, uuid},
+        run,
+        size::bytes,
+    },
+    reactor::workers::WorkerThreads,
     report::{given_up, is_there, no_start, no_volume},
-    run,
-    size::bytes,
-    ublk::{self, BlockDevice, Face, Options, Orphan},
-    workers::WorkerThreads,
+    serve::{
+        ack_log::{AckLog, AckLogContents, RecordingDevice},
+        nbd::{self, wire::NbdExport},
+        ublk::{self, BlockDevice, Face, Options, Orphan},
+    },
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
@@ -635,10 +639,12 @@ fn may_lock_all(limit: Option<u64>, status: &str) -> bool {
 mod tests {
     use super::*;
     use crate::{
+        control::{
+            name::ArrayName,
+            tenants::{self, NewNamespace, NewQos, Tenants},
+        },
         members::{FoundArray, OpenDrive, StartTerms},
-        name::ArrayName,
         reactor::Reactor,
-        tenants::{self, NewNamespace, NewQos, Tenants},
     };
     use emu::ssd::{Ailment, AilmentFile, EmulatedDrive, Model};
     use engine::{

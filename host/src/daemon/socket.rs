@@ -2,8 +2,8 @@
 //! after the other; a client that does not read only blocks its own task.
 
 use crate::{
-    protocol::{Answer, Line, MAX_REQUEST, PROTOCOL, Request},
-    ring::Ring,
+    control::protocol::{Answer, Line, MAX_REQUEST, PROTOCOL, Request},
+    reactor::ring::Ring,
 };
 use anyhow::{Context, Result, bail};
 use engine::runtime::Gate;

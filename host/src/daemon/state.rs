@@ -2,15 +2,13 @@
 
 use super::{block::Block, rebuilder::Rebuilder, socket::ControlSocket};
 use crate::{
-    ack_log::AckLog,
+    control::protocol::{About, TrafficDevice, TrafficDrive, TrafficReport},
     drive::ModelAndSerial,
     members::OpenDrive,
-    nbd,
-    output::{in_one_line, quoted, uuid},
-    protocol::{About, TrafficDevice, TrafficDrive, TrafficReport},
-    reactor::Reactor,
+    process::output::{in_one_line, quoted, uuid},
+    reactor::{Reactor, workers::WorkerThreads},
     report::{EventReport, Space, State, Status, VolumeReport, ZoneContents, level},
-    workers::WorkerThreads,
+    serve::{ack_log::AckLog, nbd},
 };
 use engine::{
     array::{Array, ArrayStatus, MemberState},

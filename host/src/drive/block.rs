@@ -14,8 +14,8 @@ use super::{
     flight::{Flight, InFlight},
     shortage, sysfs,
 };
-use crate::{
-    reactor::Reactor,
+use crate::reactor::{
+    Reactor,
     ring::{Outcome, Target},
 };
 use engine::{

@@ -4,8 +4,11 @@
 //! the lock of a killed process lasts until the drive has completed the last of them. Other programs are excluded by
 //! exclusive use of the block device: the kernel then neither mounts nor exports it.
 
-use super::error::{OpenError, cannot_open};
-use crate::{output::quoted, users};
+use super::{
+    error::{OpenError, cannot_open},
+    users,
+};
+use crate::process::output::quoted;
 use emu::ssd::ImageError;
 use rustix::{
     fs::{FlockOperation, flock},

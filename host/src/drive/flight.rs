@@ -1,7 +1,7 @@
 //! Operations of a drive that are in flight.
 #![allow(unsafe_code)]
 
-use crate::ring::{Ring, Target, TargetId};
+use crate::reactor::ring::{Ring, Target, TargetId};
 use io_uring::{opcode, squeue::Entry128, types::Timespec};
 use std::{
     cell::{Cell, RefCell},

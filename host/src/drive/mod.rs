@@ -9,10 +9,12 @@ mod drive_id;
 mod error;
 mod flight;
 mod image;
+pub mod label;
 mod nvme;
 mod shortage;
 mod stable_read;
 mod sysfs;
+pub mod users;
 
 use crate::reactor::Reactor;
 use block::BlockDrive;

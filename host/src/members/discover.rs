@@ -6,15 +6,22 @@ use super::{
     session::{Session, explain},
 };
 use crate::{
-    ack_log::{self, AckLogContents},
-    client::{self, Client},
-    drive::{self, StableRead, User, same_file},
-    label::{Content, Label},
-    name::ArrayName,
-    output::{quoted, uuid},
+    control::{
+        client::{self, Client},
+        name::ArrayName,
+    },
+    drive::{
+        self, StableRead, User,
+        label::{Content, Label},
+        same_file,
+    },
+    process::{
+        output::{quoted, uuid},
+        run,
+    },
     reactor::Reactor,
     report::ZoneContents,
-    run,
+    serve::ack_log::{self, AckLogContents},
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::{

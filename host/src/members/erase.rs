@@ -1,7 +1,7 @@
 //! Progress of drives that are being emptied, by zones reset.
 
 use super::OpenDrive;
-use crate::output::Output;
+use crate::process::output::Output;
 use engine::{
     array::Drive,
     device::{Command, Completion, DriveId, Geometry, Slots, ZonedDevice, Zones},

@@ -19,6 +19,7 @@
 mod discover;
 mod erase;
 mod open;
+pub mod repair;
 mod reports;
 mod scan;
 mod session;

@@ -1,15 +1,18 @@
 //! A drive with its superblock: looked at, or claimed.
 
 use crate::{
-    ack_log::{self, AckLogContents},
-    drive::{self, OpenError, User},
-    label::{self, Content, Label},
-    output::{note, quoted},
-    reactor::Reactor,
+    drive::{
+        self, OpenError, User,
+        label::{self, Content, Label},
+    },
+    process::{
+        output::{note, quoted},
+        run,
+        size::show,
+    },
+    reactor::{Reactor, traffic::Traffic},
     report::Life,
-    run,
-    size::show,
-    traffic::Traffic,
+    serve::ack_log::{self, AckLogContents},
 };
 use anyhow::{Result, ensure};
 use engine::{

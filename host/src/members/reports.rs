@@ -5,15 +5,20 @@ use super::{
     open::OpenDrive,
 };
 use crate::{
-    drive::{ModelAndSerial, drive_id, same_file, user},
-    label::{Content, Label},
-    machine::Owner,
-    output::{quoted, uuid},
+    drive::{
+        ModelAndSerial, drive_id,
+        label::{Content, Label},
+        same_file, user,
+    },
+    process::{
+        machine::Owner,
+        output::{quoted, uuid},
+        size::bytes,
+    },
     report::{
         ExamineReport, KnownDrive, Life, Rebuild, State, Status, StatusMember, Superblock, ZrwaSizes,
         host_id, level, members_named, number,
     },
-    size::bytes,
 };
 use anyhow::{Context, Result};
 use engine::{

@@ -2,9 +2,8 @@
 
 use super::open::OpenDrive;
 use crate::{
-    drive::{self, OpenError, same_file},
-    label::Label,
-    output::uuid,
+    drive::{self, OpenError, label::Label, same_file},
+    process::output::uuid,
     reactor::Reactor,
 };
 use anyhow::{Context, Result, ensure};

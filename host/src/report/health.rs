@@ -3,8 +3,10 @@
 use super::words::{in_a_row, is_or_are, members_named, number, so_many_zones};
 use crate::{
     drive::ModelAndSerial,
-    output::quoted,
-    size::{bytes, show},
+    process::{
+        output::quoted,
+        size::{bytes, show},
+    },
 };
 use engine::{
     array::{ArrayStatus, Cause, Health, Remedy},

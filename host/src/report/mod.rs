@@ -9,9 +9,11 @@ mod words;
 
 use crate::{
     drive::{ModelAndSerial, User},
-    machine::{self, Owner},
-    output::{DEGRADED, HEALTHY, Shade, UNUSABLE, shaded, uuid},
-    size::{bytes, show, total},
+    process::{
+        machine::{self, Owner},
+        output::{DEGRADED, HEALTHY, Shade, UNUSABLE, shaded, uuid},
+        size::{bytes, show, total},
+    },
 };
 use anyhow::{Result, ensure};
 use engine::{

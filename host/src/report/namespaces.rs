@@ -1,7 +1,7 @@
 //! Reports on namespaces.
 
 use super::volume::VolumeReport;
-use crate::size::{bytes, show};
+use crate::process::size::{bytes, show};
 use engine::{
     buf::BLOCK,
     vzone::{NamespaceStatus, Rates},

@@ -1,6 +1,6 @@
 //! Reports on volumes.
 
-use crate::size::{bytes, show};
+use crate::process::size::{bytes, show};
 use anyhow::anyhow;
 use engine::volume::{Codec, Level, Unit, VolumeError, VolumeStatus, WrittenBlocks};
 use serde::{Deserialize, Serialize};

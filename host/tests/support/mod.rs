@@ -2,11 +2,11 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use host::{
-    ack_log::AckLog,
+    control::name::ArrayName,
     daemon::Daemon,
     members::{FoundArray, StartTerms},
-    name::ArrayName,
-    output::parse_uuid,
+    process::output::parse_uuid,
+    serve::ack_log::AckLog,
 };
 use serde_json::Value;
 use std::{

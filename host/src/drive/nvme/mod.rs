@@ -16,7 +16,7 @@ use super::{
     flight::{Flight, InFlight},
     shortage, sysfs,
 };
-use crate::ring::{Outcome, Ring, Target};
+use crate::reactor::ring::{Outcome, Ring, Target};
 use engine::{
     buf::{BLOCK, Buf},
     device::{

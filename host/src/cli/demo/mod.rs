@@ -1,0 +1,417 @@
+//! `zoneraid demo`: a power cut and the loss of a drive at the same moment, on real files.
+//!
+//! The scenario: a tar stream is written to an array of five emulated ZN540 with many writes in flight; at a moment
+//! drawn from the seed the power fails, and one drive is lost with it. The array is assembled from the other four, and
+//! all acknowledged bytes are compared with the stream. The rest of the stream is written degraded, a blank drive is
+//! rebuilt, another drive is lost, and everything is read back, unpacked and compared with the files. Every write
+//! carries FUA, so that acknowledged data is durable.
+
+mod rig;
+mod source;
+mod stream;
+
+use super::interrupt;
+use crate::{
+    members::full,
+    process::{
+        output::{self, FAILED, HEALTHY, Output, Shade, quoted, shaded},
+        size::show,
+    },
+};
+use anyhow::{Result, ensure};
+use emu::ssd::Model;
+use engine::{
+    array::{Array, ArrayOptions, CreateOptions, Progress},
+    buf::BLOCK,
+    device::ZonedDevice,
+    runtime::Runtime,
+};
+use rig::DemoRig;
+use serde::Serialize;
+use source::DemoSource;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+use stream::{Checker, DemoArray, StreamWriter};
+
+/// Most changed files that are named.
+const MOST_NAMED: usize = 10;
+
+const MEMBERS: usize = 5;
+const DATA_MEMBERS: u64 = MEMBERS as u64 - 1;
+const CHUNK_BLOCKS: u64 = (64 << 10) / BLOCK as u64;
+/// Zones of the array that the stream occupies, unless it is very small or very large.
+const ZONES: u64 = 4;
+/// Zones that the array reserves, and some spare ones.
+const MORE_ZONES: u64 = 6;
+
+/// A stream of at least this length is always being written when the power fails.
+const ENOUGH_BYTES: u64 = 1 << 20;
+
+/// Results of the demo; `lost_bytes` is the one that matters.
+#[derive(Serialize, Default)]
+struct Report {
+    seed: u64,
+    /// Files, directories and links in the stream.
+    entries: u64,
+    /// Length of the tar stream.
+    input_bytes: u64,
+    /// Bytes of the stream acknowledged as durable: all of them by the end.
+    acknowledged_bytes: u64,
+    /// Bytes of the stream that were read back at the end, without another drive, and are the same.
+    verified_bytes: u64,
+    /// Acknowledged bytes that were missing or different after the cut or at the end.
+    lost_bytes: u64,
+    power_cuts: u32,
+    /// Drive commands in flight when the power failed.
+    commands_in_flight: u64,
+    acknowledged_at_cut_bytes: u64,
+    /// Position of the write pointers after recovery: at least the acknowledged bytes.
+    recovered_at_cut_bytes: u64,
+    verified_at_cut_bytes: u64,
+    members_lost: u32,
+    rebuilt_bytes: u64,
+    /// Blocks written to flash on the five drives of the array after the rebuild, divided by blocks of the stream. A
+    /// block that is overwritten inside a ZRWA counts once. `None` without input.
+    flash_write_amplification: Option<f64>,
+    entries_same: u64,
+    entries_different: u64,
+    /// Files that changed on disk while the demo ran.
+    entries_changed: u64,
+    seconds: f64,
+}
+
+impl Report {
+    /// Whether the power failed while writes were in flight and others were acknowledged.
+    fn was_cut(&self) -> bool {
+        self.commands_in_flight > 0 && self.acknowledged_at_cut_bytes > 0
+    }
+}
+
+/// Runs the demo with the files at `path`, or with the sources of this project.
+pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u8> {
+    let started = Instant::now();
+    let seed = match seed {
+        Some(seed) => seed,
+        None => u64::from_le_bytes(output::new_uuid()?[8..].try_into()?) >> 16,
+    };
+    let again =
+        path.as_deref().map(|path| format!(" {}", quoted(&path.to_string_lossy()))).unwrap_or_default();
+    interrupt::explain(|| "nothing is left behind: the drives were unlinked files".into());
+    let told = pack(output, path).and_then(|source| {
+        let mut story = Story::new(output, source, seed, ArrayOptions::default())?;
+        story.tell()?;
+        Ok(story)
+    });
+    // A drive only reports that a write has failed, not that its file system is full.
+    let known = |error: &anyhow::Error| {
+        let other = |error: &io::Error| error.kind() != io::ErrorKind::StorageFull;
+        error.chain().any(|cause| cause.downcast_ref().is_some_and(other))
+    };
+    let story = told.map_err(|error| match full([std::env::temp_dir()]) {
+        Some(full) if !known(&error) => error.context(full),
+        _ => error,
+    })?;
+    let mut report = story.report;
+    report.seconds = started.elapsed().as_secs_f64();
+    if !report.was_cut() {
+        output.note(&format!(
+            "the input is too small: no write was in flight or none was acknowledged at the power cut; use {} or more",
+            show(ENOUGH_BYTES)
+        ));
+    }
+    let good = report.lost_bytes == 0 && report.entries_different == 0;
+    output.print(&report, |report| report_text(report, &again))?;
+    Ok(if good { HEALTHY } else { FAILED })
+}
+
+fn pack(output: Output, path: Option<PathBuf>) -> Result<DemoSource> {
+    let source = match path {
+        Some(path) => DemoSource::pack(&path, |_| false)?,
+        None => {
+            let own = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+            ensure!(
+                own.is_dir(),
+                "{} does not exist any more: name a directory with zoneraid demo PATH",
+                own.display()
+            );
+            let built = |path: &Path| path.ends_with("target") || path.ends_with(".git");
+            DemoSource::pack(own, built)?
+        }
+    };
+    for note in &source.notes {
+        output.note(note);
+    }
+    Ok(source)
+}
+
+struct Story {
+    output: Output,
+    source: DemoSource,
+    rig: DemoRig,
+    runtime: Runtime,
+    /// Default options, except in tests.
+    behaviour: ArrayOptions,
+    /// Length of the stream, rounded up to whole blocks.
+    total: u64,
+    report: Report,
+}
+
+/// A scaled-down drive model for a stream of `bytes` in a handful of zones.
+fn plan(bytes: u64) -> Model {
+    let model = Model::zn540();
+    let blocks = bytes.div_ceil(BLOCK as u64);
+    let wanted = blocks.div_ceil(ZONES * DATA_MEMBERS).next_multiple_of(256);
+    let capacity = wanted.clamp(2048, model.geometry.zone_capacity_blocks);
+    // The end of a zone may stay unused.
+    let zones = blocks.div_ceil((capacity - CHUNK_BLOCKS) * DATA_MEMBERS) + MORE_ZONES;
+    let zones = zones.min(model.geometry.zones as u64) as u32;
+    model.scaled(zones, capacity)
+}
+
+impl Story {
+    fn new(output: Output, source: DemoSource, seed: u64, behaviour: ArrayOptions) -> Result<Story> {
+        let rig = DemoRig::new(plan(source.bytes), MEMBERS, seed)?;
+        let report = Report { seed, entries: source.entries, input_bytes: source.bytes, ..Report::default() };
+        let total = source.bytes.next_multiple_of(BLOCK as u64);
+        Ok(Story { output, source, rig, runtime: Runtime::new(), behaviour, total, report })
+    }
+
+    /// Prints a line of progress, unless the output is JSON.
+    fn say(&self, what: &str, details: &str) -> Result<()> {
+        if self.output.json { Ok(()) } else { self.output.line(&format!("{what:>10}  {details}")) }
+    }
+
+    fn volume<'a>(&'a self, array: &'a Array) -> DemoArray<'a> {
+        DemoArray { array, runtime: &self.runtime, rig: &self.rig, source: &self.source }
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        self.rig.wait(&self.runtime, future)
+    }
+
+    fn tell(&mut self) -> Result<()> {
+        let size = show(self.source.bytes);
+        self.say(
+            "input",
+            &format!("{} entries, {size} as a tar stream; seed {}", self.source.entries, self.report.seed),
+        )?;
+        let array = self.create()?;
+        let acknowledged = self.write_until_the_cut(&array)?;
+        drop(array);
+        let lost = self.rig.draw(MEMBERS as u64) as usize;
+        let array = self.recover(lost, acknowledged)?;
+        self.write_on(&array, lost)?;
+        self.rebuild(&array, lost)?;
+        drop(array);
+        self.lose_another(lost)
+    }
+
+    fn create(&self) -> Result<Array> {
+        let options = CreateOptions {
+            group_blocks: 0,
+            spare_zones: None,
+            name: "demo".into(),
+            uuid: output::new_uuid()?,
+            chunk_blocks: CHUNK_BLOCKS,
+            zone_size_blocks: None,
+            parities: 1,
+            policy: None,
+            host: [0; 16],
+            autostart: false,
+        };
+        let array =
+            self.wait(Array::create_with(&self.runtime, options, self.rig.members(), self.behaviour))??;
+        let geometry = array.geometry();
+        let (zones, capacity) = (geometry.zones as u64, geometry.zone_capacity_blocks * BLOCK as u64);
+        let room = zones * capacity;
+        ensure!(
+            room >= self.total,
+            "the array holds {}, less than the {} to write",
+            show(room),
+            show(self.total)
+        );
+        self.say(
+            "array",
+            &format!(
+                "{MEMBERS} emulated ZN540, RAID-5 in chunks of 64 KiB: {zones} zones of {}",
+                show(capacity)
+            ),
+        )?;
+        Ok(array)
+    }
+
+    fn assemble(&self) -> Result<Array> {
+        Ok(self.wait(Array::assemble_with(&self.runtime, self.rig.members(), None, self.behaviour))??)
+    }
+
+    /// Writes up to a point drawn from the seed and cuts the power with all other writes in flight. Returns the
+    /// acknowledged bytes.
+    fn write_until_the_cut(&mut self, array: &Array) -> Result<u64> {
+        // Between one tenth and nine tenths of the stream.
+        let cut_at = self.total / 10 + self.rig.draw((self.total * 8 / 10).max(1));
+        let cut_at = cut_at / BLOCK as u64 * BLOCK as u64;
+        let bar = self.output.bar("write", self.total);
+        let mut writer = StreamWriter::new(self.volume(array), bar.clone(), 0, self.total);
+        writer.write_until(cut_at)?;
+        bar.finish_and_clear();
+        let (acknowledged, submitted) = (writer.acknowledged, writer.submitted);
+        drop(writer);
+        let in_flight = self.rig.cut()?;
+        self.runtime.clear();
+        self.report.power_cuts += 1;
+        self.report.commands_in_flight = in_flight as u64;
+        self.report.acknowledged_at_cut_bytes = acknowledged;
+        let (done, on_the_way) = (show(acknowledged), show(submitted - acknowledged));
+        self.say(
+            "power cut",
+            &format!("{done} acknowledged, {on_the_way} in flight in {in_flight} drive commands"),
+        )?;
+        Ok(acknowledged)
+    }
+
+    /// Assembles without the lost drive, and compares the recovered data with the stream.
+    fn recover(&mut self, lost: usize, acknowledged: u64) -> Result<Array> {
+        self.rig.lose(lost);
+        self.report.members_lost += 1;
+        let array = self.assemble()?;
+        let recovered = self.volume(&array).end()?.min(self.total);
+        let bar = self.output.bar("compare", recovered);
+        // Data above the acknowledged bytes may be missing, but recovered data has to be right.
+        let bad = Checker::new(self.volume(&array), bar, recovered).finish()?;
+        self.report.recovered_at_cut_bytes = recovered;
+        self.report.verified_at_cut_bytes = recovered - bad;
+        self.report.lost_bytes = acknowledged.saturating_sub(recovered) + bad;
+        let details = format!(
+            "{} without drive {lost}, all of it compared: {} lost",
+            show(recovered),
+            show(self.report.lost_bytes)
+        );
+        self.say("recovered", &details)?;
+        Ok(array)
+    }
+
+    fn write_on(&mut self, array: &Array, lost: usize) -> Result<()> {
+        let from = self.report.recovered_at_cut_bytes;
+        let bar = self.output.bar("write on", self.total);
+        let mut writer = StreamWriter::new(self.volume(array), bar, from, self.total);
+        writer.write_to_the_end()?;
+        self.report.acknowledged_bytes = writer.acknowledged.min(self.source.bytes);
+        self.say("written", &format!("the other {}, still without drive {lost}", show(self.total - from)))
+    }
+
+    fn rebuild(&mut self, array: &Array, lost: usize) -> Result<()> {
+        let drive = self.rig.replace(lost)?;
+        self.wait(array.attach(lost, drive))??;
+        let bar = self.output.bar("rebuild", 0);
+        let progress = |progress: Progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+        };
+        let rebuilt = self.wait(array.rebuild(&progress));
+        bar.finish_and_clear();
+        self.report.rebuilt_bytes = rebuilt??.bytes;
+        let flash = self.rig.flash_bytes() as f64;
+        self.report.flash_write_amplification = (self.total > 0).then(|| flash / self.total as f64);
+        self.say("rebuilt", &format!("{} on a blank drive {lost}", show(self.report.rebuilt_bytes)))
+    }
+
+    /// Loses a drive that survived the first loss, then reads and unpacks everything.
+    fn lose_another(&mut self, lost: usize) -> Result<()> {
+        let second = (lost + 1 + self.rig.draw(DATA_MEMBERS) as usize) % MEMBERS;
+        self.runtime.clear();
+        self.rig.lose(second);
+        self.report.members_lost += 1;
+        let array = self.assemble()?;
+        let end = self.volume(&array).end()?.min(self.total);
+        let bar = self.output.bar("compare", end);
+        let mut checker = Checker::new(self.volume(&array), bar, end);
+        let compared = self.source.compare(&mut checker);
+        let bad = checker.finish()? + (self.total - end);
+        self.report.lost_bytes += bad;
+        self.report.verified_bytes = self.source.bytes.saturating_sub(bad);
+        let mut compared = match compared {
+            // A stream with lost bytes may not be a valid tar stream.
+            Err(_) if bad > 0 => source::Comparison::default(),
+            compared => compared?,
+        };
+        if bad == 0 {
+            // All bytes came back as they were sent, so any difference is due to changed files.
+            compared.changed.append(&mut compared.different);
+        }
+        for path in &compared.different {
+            self.output.note(&format!("{} came back different", path.display()));
+        }
+        for path in compared.changed.iter().take(MOST_NAMED) {
+            self.output.note(&format!("{} was changed while the demo ran", path.display()));
+        }
+        if compared.changed.len() > MOST_NAMED {
+            let others = compared.changed.len() - MOST_NAMED;
+            self.output.note(&format!("and so were {others} others"));
+        }
+        self.report.entries_same = compared.same;
+        self.report.entries_different = compared.different.len() as u64;
+        self.report.entries_changed = compared.changed.len() as u64;
+        self.say("lost again", &format!("drive {second}; everything read back and unpacked without it"))
+    }
+}
+
+/// `again` is the rest of the command line that repeats this run, behind the seed.
+fn report_text(report: &Report, again: &str) -> String {
+    let amplification = report.flash_write_amplification.map_or("-".into(), |factor| format!("{factor:.3}"));
+    let rows = [
+        ("acknowledged before the cut", show(report.acknowledged_at_cut_bytes)),
+        ("recovered after it", show(report.recovered_at_cut_bytes)),
+        ("read back and compared at the end", show(report.verified_bytes)),
+        ("files, directories and links the same", report.entries_same.to_string()),
+        ("different", report.entries_different.to_string()),
+        ("rebuilt", show(report.rebuilt_bytes)),
+        ("flash write amplification", amplification),
+        ("lost", show(report.lost_bytes)),
+        ("seconds", format!("{:.2}", report.seconds)),
+    ];
+    let mut text = String::from("\n");
+    for (what, figure) in rows {
+        text += &format!("  {what:<40} {figure:>12}\n");
+    }
+    let verdict = if report.lost_bytes > 0 || report.entries_different > 0 {
+        shaded("DATA WAS LOST; please report this with the seed.", Shade::Bad)
+    } else if report.was_cut() {
+        shaded("Nothing was lost.", Shade::Good)
+    } else {
+        "Nothing was lost, but the input is too small to show anything.".into()
+    };
+    text + &format!("\n  {verdict} The same again: {} demo --seed {}{again}\n", called(), report.seed)
+}
+
+/// This program as it was invoked, quoted for a shell: it need not be installed.
+fn called() -> String {
+    std::env::args().next().map_or("zoneraid".to_string(), |called| quoted(&called))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::raid::Consistency;
+
+    /// The verdict of the demo for each of these seeds.
+    fn told(consistency: Consistency, seeds: std::ops::Range<u64>) -> Vec<bool> {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();
+        let well = |seed| {
+            let source = DemoSource::pack(tree.path(), |_| false).unwrap();
+            let behaviour = ArrayOptions { consistency, ..ArrayOptions::default() };
+            let mut story = Story::new(Output { json: true }, source, seed, behaviour).unwrap();
+            story.tell().is_ok() && story.report.lost_bytes == 0 && story.report.entries_different == 0
+        };
+        seeds.map(well).collect()
+    }
+
+    #[test]
+    fn demo_detects_array_losing_promised_data() {
+        assert!(told(Consistency::WpLog, 0..20).iter().all(|well| *well));
+        assert!(told(Consistency::Stripe, 0..20).iter().any(|well| !well));
+    }
+}

@@ -1,0 +1,212 @@
+//! Protocol between commands and the daemon of an array: one JSON object a line, over a socket named by the array's
+//! UUID. The command sends a request; notes and progress may precede the answer.
+
+use super::{
+    name::MemberName,
+    tenants::{NewNamespace, NewQos},
+};
+use crate::{
+    drive::same_file,
+    reactor::traffic::{Counts, TrafficCounts},
+    report::{Compression, Rebuild, WhenFull},
+};
+use anyhow::{Context, Result, ensure};
+use engine::volume::{Unit, Volume};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
+/// refuse each other.
+pub const PROTOCOL: u32 = 13;
+
+/// Most bytes of a request.
+pub const MAX_REQUEST: usize = 64 << 10;
+
+/// Most bytes of an answer; a report of a hundred thousand zones takes a tenth of it.
+const MAX_ANSWER: u64 = 128 << 20;
+
+/// Most bytes of the answer to `About`, from a daemon that is not known yet.
+const MAX_ABOUT: u64 = 1 << 20;
+
+/// A line in either direction.
+#[derive(Serialize, Deserialize)]
+pub struct Line<T> {
+    pub protocol: u32,
+    #[serde(flatten)]
+    pub content: T,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum Request {
+    /// [`About`] the daemon and its array.
+    About,
+    /// A [`crate::report::Status`].
+    Status,
+    /// Counters of block devices and drives: [`TrafficReport`].
+    Traffic,
+    /// [`crate::report::Zones`] for all zones, or one.
+    Zones { zone: Option<u32> },
+    /// Takes a member out: [`crate::report::FailReport`].
+    Fail { member: MemberName },
+    /// Replaces a member. It is copied, or rebuilt if it is out or if `now` is set: [`crate::report::RebuildReport`].
+    Replace { member: MemberName, drive: PathBuf, now: bool, yes: bool },
+    /// Cancels the running copy, that of the member or to the drive if one is named: [`crate::report::FailReport`], or
+    /// nothing if there is no such copy.
+    CancelCopy { member: Option<MemberName> },
+    /// Continues an interrupted rebuild, or follows the running one: [`crate::report::RebuildReport`].
+    Rebuild,
+    /// Describes the drive of a member: [`crate::report::ExamineReport`].
+    Examine { drive: PathBuf },
+    /// Makes this host the owner of the array: [`crate::report::OwnerReport`].
+    Adopt,
+    /// Sets whether the array starts automatically on its host: [`crate::report::OwnerReport`].
+    Autostart { yes: bool },
+    /// Changes the volume: [`crate::report::VolumeSet`].
+    SetVolume(VolumeChange),
+    /// Adds a namespace with its block device: [`crate::report::Division`].
+    CreateNamespace(NewNamespace),
+    /// Changes the size of a namespace to at least this many blocks: [`crate::report::Division`].
+    ResizeNamespace { namespace: String, blocks: u64 },
+    /// Sets limits, floors and latency of a namespace: [`crate::report::Division`].
+    Qos { namespace: String, qos: NewQos },
+    /// Removes a namespace with its data: [`crate::report::Division`].
+    RemoveNamespace { namespace: String, yes: bool },
+    /// Takes the block device down and ends the daemon: [`StopReport`].
+    Stop,
+}
+
+/// Changes to a volume; `None` leaves a property unchanged.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct VolumeChange {
+    /// Compression of new data, and its unit.
+    pub compression: Option<Compression>,
+    pub unit_bytes: Option<u64>,
+    /// Blocks of the reserve that new blocks may use until the next start.
+    pub lent_blocks: Option<u64>,
+    pub when_full: Option<WhenFull>,
+}
+
+impl VolumeChange {
+    /// Applies the changes.
+    ///
+    /// # Errors
+    /// A unit or a loan is impossible, or the volume has failed.
+    pub async fn carry_out(self, volume: &Volume) -> Result<()> {
+        let VolumeChange { compression, unit_bytes, lent_blocks, when_full } = self;
+        let status = volume.status();
+        if compression.is_some() || unit_bytes.is_some() {
+            let unit = unit_bytes.map_or(Some(status.unit), Unit::from_bytes);
+            let codec = compression.map_or(status.codec, |compression| compression.0);
+            volume.compress(codec, unit.context("invalid compression unit")?).await?;
+        }
+        if let Some(WhenFull(seconds)) = when_full {
+            volume.queue_writes(seconds).await?;
+        }
+        if let Some(blocks) = lent_blocks {
+            ensure!(status.reserve > 0, "the volume has no reserve, since it is not larger than its space");
+            volume.lend(blocks);
+        }
+        Ok(())
+    }
+}
+
+impl Request {
+    /// Most bytes of a line of the answer.
+    pub fn most_answered(&self) -> u64 {
+        if matches!(self, Request::About) { MAX_ABOUT } else { MAX_ANSWER }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    Note(String),
+    Progress(Rebuild),
+    /// The requested object. Last line.
+    Done(serde_json::Value),
+    /// Why the request failed. Last line.
+    Error(String),
+}
+
+/// The array of a daemon, and its devices.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct About {
+    pub name: String,
+    pub uuid: String,
+    pub pid: u32,
+    pub block_device: Option<PathBuf>,
+    /// Link to the block device by the name of the array.
+    pub link: Option<PathBuf>,
+    /// Block devices of its namespaces.
+    pub namespaces: Vec<NamespaceDevice>,
+    pub level: String,
+    /// Number of members, missing ones included.
+    pub members: u32,
+    pub policy: String,
+    /// Number of zones of a drive that are used as one.
+    pub aggregate: u32,
+    /// Absolute paths.
+    pub drives: Vec<PathBuf>,
+}
+
+/// Counters of block devices and drives since the start of the daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TrafficReport {
+    pub devices: Vec<TrafficDevice>,
+    pub drives: Vec<TrafficDrive>,
+    /// Turns of the daemon's event loop, with their durations.
+    pub turns: Counts,
+}
+
+/// Counters of a block device or an NBD client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TrafficDevice {
+    /// Name of the namespace; `None` for the array itself.
+    pub namespace: Option<String>,
+    /// Number of an NBD client; its requests are also counted for the volume.
+    pub client: Option<u64>,
+    pub counted: TrafficCounts,
+}
+
+/// Counters of a drive.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TrafficDrive {
+    /// Absolute path.
+    pub drive: PathBuf,
+    /// Role as a member; `None` while the drive is no member.
+    pub role: Option<u32>,
+    pub counted: TrafficCounts,
+}
+
+/// A namespace with a block device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NamespaceDevice {
+    pub name: String,
+    /// By which other hosts know it.
+    pub uuid: String,
+    pub block_device: PathBuf,
+    /// Link to the block device by the names of array and namespace.
+    pub link: Option<PathBuf>,
+}
+
+impl About {
+    /// All block devices, with the links to them.
+    pub fn devices(&self) -> impl Iterator<Item = (&PathBuf, Option<&PathBuf>)> {
+        let own = self.block_device.iter().map(|device| (device, self.link.as_ref()));
+        let namespaces = self.namespaces.iter();
+        own.chain(namespaces.map(|namespace| (&namespace.block_device, namespace.link.as_ref())))
+    }
+
+    /// The block device at `path`, and the link to it.
+    pub fn device(&self, path: &Path) -> Option<(&PathBuf, Option<&PathBuf>)> {
+        self.devices().find(|(device, _)| same_file(device, path))
+    }
+}
+
+/// Result of `stop`.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct StopReport {
+    pub array: String,
+    pub uuid: String,
+}
