@@ -202,12 +202,14 @@ impl Runtime {
     }
 
     fn with_order(random: Option<Cell<u64>>) -> Runtime {
+        let number = RUNTIMES.fetch_add(1, Ordering::Relaxed);
         Runtime(Rc::new(RuntimeInner {
             tasks: RefCell::default(),
             free: RefCell::default(),
             ready: Arc::default(),
             random,
-            entropy: Cell::new([0, RUNTIMES.fetch_add(1, Ordering::Relaxed)]),
+            // Both halves of an id differ: either alone may serve as a number.
+            entropy: Cell::new([number, !number]),
             ids: Cell::default(),
             worked: Cell::new(0),
             most_worked: Cell::new(0),
@@ -479,6 +481,16 @@ mod tests {
             Poll::Pending
         })
         .await;
+    }
+
+    #[test]
+    fn runtime_ids_differ_in_both_halves() {
+        let [one, other] = [Runtime::new(), Runtime::seeded(1)];
+        let ids = [one.draw_id(), one.draw_id(), other.draw_id(), other.draw_id()];
+        for half in [0..8, 8..16] {
+            let halves: std::collections::BTreeSet<&[u8]> = ids.iter().map(|id| &id[half.clone()]).collect();
+            assert_eq!(halves.len(), ids.len());
+        }
     }
 
     #[test]

@@ -772,6 +772,28 @@ fn flush_loss_is_not_attributed_to_worn_zone() {
     }
 }
 
+/// As before, after a failed flush whose report of the zones failed, too.
+#[test]
+fn flush_loss_after_failed_report_is_not_attributed_to_worn_zone() {
+    let geometry = Geometry { zones: 100, volatile_cache: true, ..drive_for_rows(5) };
+    let rig = Rig::new(&geometry, 5);
+    let a = rig.add(spec("a", 3, 2)).unwrap();
+    rig.add(spec("b", 3, 2)).unwrap();
+    rig.write(&a, 0, 7, 10).unwrap();
+    rig.fault(Fault::ReadOnly(ZoneIndex(2)));
+    let rig = rig.again();
+    let [_, b] = rig.namespaces.list().try_into().ok().unwrap();
+    for (lba, report) in [(0, Some(Kind::Report)), (64, None)] {
+        let data = Buf::copy_of(&[8; 10 * BLOCK]);
+        assert_eq!(rig.run(&b, Command::write(Lba(lba), data, false)).result, Ok(()));
+        for kind in [Kind::Flush].into_iter().chain(report) {
+            rig.fault(Fault::Fail { kind, late: false });
+        }
+        let flush = || rig.run(&b, Command::Flush).result;
+        assert_eq!((flush(), flush()), (Err(Status::InternalError.into()), Ok(())), "block {lba}");
+    }
+}
+
 /// A zone that the device refuses because of its limit of active zones is not lost.
 #[test]
 fn reservations_refused_by_active_limit_are_retried() {

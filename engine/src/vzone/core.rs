@@ -476,8 +476,12 @@ impl NamespaceCore {
     /// data of a v-zone whose end is recorded was flushed. Returns whether a v-zone was marked that was not before.
     async fn lose(&self, error: DeviceError) -> bool {
         let (first, count) = (ZoneIndex(0), self.device.geometry().zones);
-        let zones = self.device.submit(Command::Report { first, count }).await.zones;
-        let before = self.note_worn(&zones);
+        let report = self.device.submit(Command::Report { first, count }).await;
+        let before = match report.result {
+            Ok(()) => self.note_worn(&report.zones),
+            // Then no zone counts as worn since.
+            Err(_) => self.worn.borrow().clone(),
+        };
         let is = |worn: &[bool], zone: u32| worn.get(zone as usize).is_some_and(|worn| *worn);
         let is_out = |zone: &u32| is(&self.worn.borrow(), *zone) && !is(&before, *zone);
         let is_hit = |vzone: &Vzone| vzone.end == End::Open && vzone.groups.zones().iter().any(is_out);

@@ -186,7 +186,11 @@ impl LayeredMaker {
         let deferred = array.is_deferred();
         let (noted, tails) = RecordingArray::over(&runtime, array.clone());
         let shape = StackParameters::of(&array.status().uuid);
-        let shown = self.show(runtime, Rc::new(noted), shape).await?;
+        let shown = self.show(runtime, Rc::new(noted), shape).await;
+        let shown = shown.map_err(|why| match array.status().offline.as_slice() {
+            [] => why,
+            offline => other(format!("{why:?}, with offline zones {offline:?}")),
+        })?;
         Ok(Rc::new(LayeredSubject { array, tails, shown, deferred }))
     }
 
