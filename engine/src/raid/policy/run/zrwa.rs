@@ -20,7 +20,7 @@ use crate::{
         recover::verdict::{Tail, Verdict, ZoneView},
         zone::flow::{ParityMismatch, Round, Zone, blank_parities},
     },
-    zone::{Lba, ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::collections::BTreeMap;
 
@@ -145,6 +145,11 @@ impl Raid {
             return Ok(if leftovers || logged.leftovers { Verdict::Reset } else { Verdict::Empty });
         }
         logged.check_promise(&self.layout, &wps)?;
+        if let Some(promised_blocks) = logged.promised
+            && self.have_all_lost_zrwas(view, &wps).await
+        {
+            return Err(Refusal::PromiseLost { promised_blocks });
+        }
         let told = logged.tail.max(Some(view.answered_blocks).filter(|blocks| *blocks > 0));
         let lost = view.present().filter(|(m, _)| wps[*m].is_none()).fold(0, |lost, (m, _)| lost | 1 << m);
         let mut evidence = ZrwaEvidence { wp_blocks: wps, told_blocks: told };
@@ -185,6 +190,25 @@ impl Raid {
             held: held.pieces,
         };
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+    }
+
+    /// Whether one part has lost its ZRWA after its write pointer had moved, and the other ZRWAs are empty: they were
+    /// lost as well, and their zeros are not the data written, even where they agree with parity.
+    async fn have_all_lost_zrwas(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
+        let is_cut = |m: usize, info: &ZoneInfo| view.trusts(m) && wps[m].is_none() && info.wp_blocks > 0;
+        if !view.present().any(|(m, info)| is_cut(m, info)) {
+            return false;
+        }
+        for (member, info) in view.present().filter(|(m, _)| wps[*m].is_some()) {
+            for zrwa in self.zrwas_at_start(member) {
+                if info.state != ZoneState::Empty
+                    || self.is_blank(view.zone, member, zrwa).await != Some(true)
+                {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// Whether a zone that is empty on all members holds data that a process which died had acknowledged. If not, the
