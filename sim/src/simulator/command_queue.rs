@@ -37,9 +37,8 @@ pub enum Fault {
     Fail { kind: Kind, late: bool },
 }
 
-/// Upper bound of queued commands, which a correct engine does not reach on small drives: a recovery reads the ZRWAs of
-/// all open zones at once, which are more than 20,000 blocks of 31 members with aggregated zones.
-const MOST_QUEUED: usize = 60_000;
+/// Upper bound of queued commands, which a correct engine does not reach on small drives.
+const MOST_QUEUED: usize = 20_000;
 
 struct Slot {
     ssd: Ssd,

@@ -276,7 +276,7 @@ impl Oracle {
         }
     }
 
-    /// Up to where a zone holds what was promised, if the power has been cut or the process killed since.
+    /// Number of promised blocks of a zone after a power cut or the kill of the process, from its start.
     pub fn promised(&self, zone: u32) -> u64 {
         let zone = &self.zones[zone as usize];
         zone.durable.max(zone.answered)

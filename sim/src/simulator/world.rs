@@ -214,6 +214,16 @@ pub(super) const TOO_MANY_EVENTS: u64 = 3_000_000;
 /// Upper bound of steps without I/O.
 const TOO_MANY_STEPS: u64 = 1_000_000;
 
+/// Blocks of commands that are in flight at the same time in [`World::ask`].
+const MOST_ASKED_BLOCKS: u64 = 4096;
+
+fn blocks_of(command: &Command) -> u64 {
+    match command {
+        Command::Read { data, .. } => data.blocks(),
+        _ => 0,
+    }
+}
+
 /// The simulated world; see the module documentation.
 pub struct World<'m> {
     pub(super) maker: &'m dyn Maker,
@@ -612,11 +622,26 @@ impl<'m> World<'m> {
         Err(Failure(format!("tasks still wake each other after {TOO_MANY_STEPS} steps")))
     }
 
-    /// Executes commands of the subject in order and without delays, and waits for their completions.
+    /// Executes commands of the subject in order and without delays, and waits for their completions. Reads of many
+    /// blocks are divided: with a missing member each block may take reads from all others.
     ///
     /// # Errors
     /// A hang.
     pub(super) fn ask(&mut self, commands: Vec<Command>) -> Result<Vec<Done>, Failure> {
+        let mut commands = commands.into_iter().peekable();
+        let mut all = Vec::with_capacity(commands.len());
+        while let Some(first) = commands.next() {
+            let (mut blocks, mut batch) = (blocks_of(&first), vec![first]);
+            while let Some(next) = commands.next_if(|next| blocks + blocks_of(next) <= MOST_ASKED_BLOCKS) {
+                blocks += blocks_of(&next);
+                batch.push(next);
+            }
+            all.extend(self.ask_at_once(batch)?);
+        }
+        Ok(all)
+    }
+
+    fn ask_at_once(&mut self, commands: Vec<Command>) -> Result<Vec<Done>, Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(Vec::new()) };
         let mut waiting: Vec<(Completion, Option<Done>)> =
             commands.into_iter().map(|command| (subject.submit(command), None)).collect();
