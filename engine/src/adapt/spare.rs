@@ -124,25 +124,22 @@ impl SpareZoneDevice {
 
     /// Reserves a spare zone that is neither in use nor, by a report of the drive, worn.
     pub async fn find_free(self: &Rc<Self>) -> Option<ReservedSpare> {
-        let sound = self.look_at_spares().await;
-        let zone = self.free().find(|spare| sound.iter().any(|info| info.zone.0 == *spare))?;
-        self.reserve(zone)
+        self.look_at_spares().await.iter().find_map(|info| self.reserve(info.zone.0))
     }
 
     /// Reserves a spare zone, if it is free.
     fn reserve(self: &Rc<Self>, zone: u32) -> Option<ReservedSpare> {
-        let is_free = self.free().any(|free| free == zone);
-        (is_free && self.reserved.borrow_mut().insert(zone))
-            .then(|| ReservedSpare { device: self.clone(), zone })
+        let zone = self.free().find(|free| *free == zone)?;
+        self.reserved.borrow_mut().insert(zone);
+        Some(ReservedSpare { device: self.clone(), zone })
     }
 
     /// As [`SpareZoneDevice::find_free`], but one of the last zones of the drive, where metadata logs are searched.
     pub async fn find_reserve(self: &Rc<Self>) -> Option<ReservedSpare> {
         let sound = self.look_at_spares().await;
         let last = reserves(self.device.geometry().zones);
-        let usable = |spare: &u32| last.contains(spare) && sound.iter().any(|info| info.zone.0 == *spare);
-        let zone = self.free().filter(usable).last()?;
-        self.reserve(zone)
+        let usable = sound.iter().rev().filter(|info| last.contains(&info.zone.0));
+        usable.map(|info| info.zone.0).find_map(|zone| self.reserve(zone))
     }
 
     /// Whether there is a free spare zone for a metadata log, among those not known to be worn.

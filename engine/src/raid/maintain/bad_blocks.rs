@@ -80,8 +80,7 @@ impl Raid {
         let mut bytes = 0;
         for (zone, member) in parts {
             let is_live = self.live(zone) & (1 << member) != 0;
-            let is_free = !self.zones.is_busy(zone) && !self.background.is_clearing(zone);
-            if !is_live || !is_free || self.zones.is_offline(zone) || self.has_failed(zone) {
+            if !is_live || !self.is_free(zone) || self.zones.is_offline(zone) || self.has_failed(zone) {
                 continue;
             }
             self.background.enter(zone);

@@ -147,6 +147,11 @@ impl Raid {
         }
     }
 
+    /// Whether no other operation works on a zone: neither a reset or finish, nor the clearing of a lost part.
+    pub(super) fn is_free(&self, zone: ZoneIndex) -> bool {
+        !self.zones.is_busy(zone) && !self.background.is_clearing(zone)
+    }
+
     /// Resets the remains of a zone on a member that lacks its part. No rebuild begins in the zone until that ends: the
     /// drive may carry out the reset late.
     pub async fn clear(&self, zone: ZoneIndex, member: usize) {
@@ -275,34 +280,17 @@ impl Raid {
                     false => Err(NoRebuild::Failed.into()),
                 };
             }
-            let ready = |(zone, _): &(ZoneIndex, u32)| {
-                !self.zones.is_busy(*zone) && !self.background.is_clearing(*zone)
-            };
-            let mut any_is_ready = false;
-            for (zone, parts) in lacking.into_iter().filter(ready).take(ZONES_IN_PASS) {
-                any_is_ready = true;
+            let mut all_are_busy = true;
+            let free = lacking.into_iter().filter(|(zone, _)| self.is_free(*zone));
+            for (zone, parts) in free.take(ZONES_IN_PASS) {
+                all_are_busy = false;
                 let Some(member) = each(parts & self.lacking_members(zone)).next() else { continue };
-                self.background.enter(zone);
-                self.background.work_on(self.members.seat(member));
                 let before = done_bytes;
-                let (result, lost) = {
-                    let mut report = |bytes: u64| {
-                        done_bytes += bytes;
-                        show(done_bytes, total_bytes);
-                    };
-                    let (lost, power_epoch) = (RebuildLoss::default(), self.drive_epoch(member));
-                    let mut work = Work { report: &mut report, lost, power_epoch };
-                    (self.rebuild_zone(zone, member, &mut work).await, work.lost)
+                let mut report = |bytes: u64| {
+                    done_bytes += bytes;
+                    show(done_bytes, total_bytes);
                 };
-                // The member may have its part again, if only a later step has failed.
-                let lacks = self.zone_records.record(zone).lost & (1 << member) != 0;
-                if result.is_err() && lacks {
-                    // A part that is half rebuilt would hold active resources of the drive.
-                    let zones = Zones::One(physical(zone));
-                    self.on_member(member, Command::Reset { zones }).await.ok();
-                }
-                self.background.leave();
-                self.zones.changed.open();
+                let (result, lost, lacks) = self.rebuild_part(zone, member, &mut report).await;
                 match result {
                     Ok(()) => rebuilt.lost.extend(lost_blocks(zone, lost.blocks)),
                     Err(RebuildStop::Again) if !self.membership.has_failed() => {
@@ -336,10 +324,35 @@ impl Raid {
                     Err(RebuildStop::Error(why)) => return Err(NoRebuild::Zone { zone: zone.0, why }.into()),
                 }
             }
-            if !any_is_ready {
+            if all_are_busy {
                 changed.await;
             }
         }
+    }
+
+    /// As [`Raid::rebuild_zone`], while no other operation works on the zone; also returns the blocks that could not be
+    /// decoded, and whether the member still lacks its part, which is empty then.
+    async fn rebuild_part(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        member: usize,
+        report: &mut dyn FnMut(u64),
+    ) -> (Result<(), RebuildStop>, RebuildLoss, bool) {
+        self.background.enter(zone);
+        self.background.work_on(self.members.seat(member));
+        let (lost, power_epoch) = (RebuildLoss::default(), self.drive_epoch(member));
+        let mut work = Work { report, lost, power_epoch };
+        let result = self.rebuild_zone(zone, member, &mut work).await;
+        // The member may have its part again, if only a later step has failed.
+        let lacks = self.zone_records.lost(zone) & (1 << member) != 0;
+        if result.is_err() && lacks {
+            // A part that is half rebuilt would hold active resources of the drive.
+            let zones = Zones::One(physical(zone));
+            self.on_member(member, Command::Reset { zones }).await.ok();
+        }
+        self.background.leave();
+        self.zones.changed.open();
+        (result, work.lost, lacks)
     }
 
     /// Lost parts of offline zones: they cannot be rebuilt now, and are reported as left out.

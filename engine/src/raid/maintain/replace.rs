@@ -288,21 +288,13 @@ impl Raid {
                 if !self.is_to_copy(zone, seat.member, mirror, &left_out) {
                     continue;
                 }
-                self.background.enter(zone);
                 let (before, copied) = (in_place.get(), Cell::new(0));
                 let report = |bytes: u64| {
                     copied.set(copied.get() + bytes);
                     // Some blocks of a ZRWA are copied twice.
                     show(before + copied.get().min(self.member_bytes(zone)), total_bytes);
                 };
-                let result = self.copy_zone(zone, target, &Copy { seat, mirror, report: &report }).await;
-                if result.is_err() && mirror.error().is_none() {
-                    // Half a zone would take resources of the drive.
-                    self.on_new(mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
-                }
-                self.background.leave();
-                self.zones.changed.open();
-                match result {
+                match self.copy_part(zone, target, &Copy { seat, mirror, report: &report }).await {
                     Ok(()) => {
                         done_bytes.set(done_bytes.get() + copied.get());
                         let is_new = copied.get() > 0;
@@ -320,19 +312,13 @@ impl Raid {
 
     /// Checks that both drives are still in use.
     fn check_copying(&self, seat: Seat, mirror: &Mirror) -> Result<(), ReplaceFailure> {
-        self.check_new(mirror)?;
-        match self.members.is_seated(seat) && !self.membership.has_failed() {
-            true => Ok(()),
-            false => Err(ReplaceFailure::OldGone),
+        match mirror.error() {
+            Some(error) => Err(ReplaceFailure::NewFailed(error)),
+            None if !self.members.is_seated(seat) || self.membership.has_failed() => {
+                Err(ReplaceFailure::OldGone)
+            }
+            None => Ok(()),
         }
-    }
-
-    fn check_new(&self, mirror: &Mirror) -> Result<(), ReplaceFailure> {
-        mirror.error().map_or(Ok(()), |error| Err(ReplaceFailure::NewFailed(error)))
-    }
-
-    fn is_free(&self, zone: ZoneIndex) -> bool {
-        !self.zones.is_busy(zone) && !self.background.is_clearing(zone)
     }
 
     /// Whether a zone is neither followed nor left out, and the member has its part.
@@ -343,8 +329,12 @@ impl Raid {
         mirror: &Mirror,
         left_out: &BTreeMap<u32, NoPart>,
     ) -> bool {
-        let live = self.live(zone) & (1 << member) != 0;
-        live && !mirror.follows(physical(zone)) && !left_out.contains_key(&zone.0)
+        self.is_unfollowed(zone, member, mirror) && !left_out.contains_key(&zone.0)
+    }
+
+    /// Whether the member has its part of a zone, and the new drive does not follow it yet.
+    fn is_unfollowed(&self, zone: ZoneIndex, member: usize, mirror: &Mirror) -> bool {
+        self.live(zone) & (1 << member) != 0 && !mirror.follows(physical(zone))
     }
 
     /// Zones that are to be copied, and how many bytes of them the new drive lacks. Zones that are unwritten on both
@@ -358,11 +348,11 @@ impl Raid {
     ) -> (Vec<ZoneIndex>, u64) {
         let (mut to_copy, mut left_bytes) = (Vec::new(), 0);
         for zone in (0..self.geometry.zones).map(ZoneIndex) {
-            let live = self.live(zone) & (1 << member) != 0;
-            let is_new = !mirror.follows(physical(zone)) && !target.has_kept(zone);
-            if live && is_new && self.is_free(zone) && self.zones.is_unwritten(zone) {
+            let is_unfollowed = self.is_unfollowed(zone, member, mirror);
+            let is_empty = self.is_free(zone) && self.zones.is_unwritten(zone) && !target.has_kept(zone);
+            if is_unfollowed && is_empty {
                 mirror.follow(physical(zone));
-            } else if self.is_to_copy(zone, member, mirror, left_out) {
+            } else if is_unfollowed && !left_out.contains_key(&zone.0) {
                 to_copy.push(zone);
                 left_bytes += if self.is_copied(zone, target) { 0 } else { self.member_bytes(zone) };
             }
@@ -382,6 +372,25 @@ impl Raid {
             mirror.let_go(error);
             RebuildStop::Again
         })
+    }
+
+    /// As [`Raid::copy_zone`], while no other operation works on the zone. After an error the zone of the new drive is
+    /// empty.
+    async fn copy_part(
+        self: &Rc<Self>,
+        zone: ZoneIndex,
+        target: &Target,
+        copy: &Copy<'_>,
+    ) -> Result<(), RebuildStop> {
+        self.background.enter(zone);
+        let result = self.copy_zone(zone, target, copy).await;
+        if result.is_err() && copy.mirror.error().is_none() {
+            // Half a zone would take resources of the drive.
+            self.on_new(copy.mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
+        }
+        self.background.leave();
+        self.zones.changed.open();
+        result
     }
 
     /// Copies a zone that does not change meanwhile, and follows it.
@@ -750,9 +759,7 @@ impl Raid {
     /// Zones of which the old drive has its part and the new one lacks it.
     fn lost_by_new(&self, member: usize, mirror: &Mirror) -> Vec<ZoneIndex> {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
-        zones
-            .filter(|zone| self.live(*zone) & (1 << member) != 0 && !mirror.follows(physical(*zone)))
-            .collect()
+        zones.filter(|zone| self.is_unfollowed(*zone, member, mirror)).collect()
     }
 
     /// Makes the new drive the member in memory; the change is to be logged.

@@ -153,9 +153,7 @@ impl Raid {
             return;
         }
         let epoch = self.zone_records.epoch(zone);
-        let logged = self.members.logs().filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
-        let logged = logged.filter(|logged| logged.epoch == epoch);
-        let newest = logged.max_by_key(|logged| (logged.generation, logged.tail_blocks));
+        let newest = self.newest_tail(zone, epoch);
         if newest.is_some_and(|newest| newest.tail_blocks >= tail.blocks) {
             return;
         }

@@ -378,8 +378,6 @@ impl ZoneSet {
         if unclear_parts.iter().any(|part| (part.zone, part.seat.member) == (zone, member)) {
             return 0;
         }
-        let cut_parts = self.cut_parts.borrow();
-        let cut = (!cut_parts.is_empty()).then(|| cut_parts.get(&(zone.0, member)).copied());
-        cut.flatten().unwrap_or(u64::MAX)
+        self.cut_parts.borrow().get(&(zone.0, member)).copied().unwrap_or(u64::MAX)
     }
 }

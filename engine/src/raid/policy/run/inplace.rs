@@ -113,7 +113,7 @@ impl Raid {
         if let Some(verdict) = self.judge_ended(view, &wps) {
             return Ok(verdict);
         }
-        let Some(told) = self.newest_generation(view.zone, &record) else {
+        let Some(told) = self.newest_tail(view.zone, record.epoch) else {
             // Nothing was written since the last reset, unless the record of a generation has been lost.
             self.check_unrecorded(view, &wps).await?;
             let leftovers = view.present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
@@ -135,7 +135,7 @@ impl Raid {
         }
         let mut blocks = decide(layout, &rows.evidence, record.finished)?;
         // Also if one part has only lost its ZRWA: its write pointer has passed complete stripes.
-        let kept = view.present().filter(|(m, _)| record.lost & (1 << *m) == 0);
+        let kept = view.present().filter(|(m, _)| view.trusts(*m));
         let passed = kept.map(|(_, info)| info.wp_blocks / layout.chunk_blocks).max().unwrap_or(0);
         if all_blank && passed * layout.stripe_blocks() > blocks {
             return Err(Refusal::PromiseLost { promised_blocks });
@@ -205,10 +205,10 @@ impl Raid {
         Ok(())
     }
 
-    /// The newest tail record of the zone's present epoch.
-    fn newest_generation(&self, zone: ZoneIndex, record: &ZoneRecord) -> Option<TailRecord> {
+    /// The newest tail record of a zone in this epoch.
+    pub fn newest_tail(&self, zone: ZoneIndex, epoch: u64) -> Option<TailRecord> {
         let tails = self.members.logs().filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
-        let present = tails.filter(|tail| tail.epoch == record.epoch);
+        let present = tails.filter(|tail| tail.epoch == epoch);
         present.max_by_key(|tail| (tail.generation, tail.tail_blocks))
     }
 
