@@ -4,7 +4,7 @@
 use crate::support::array::{check, drives, geometry, options, pattern, run, write, write_command};
 use emu::{
     rng::Rng,
-    ssd::{Cut, EmulatedDrive, Fault, Model, Ssd},
+    ssd::{Cut, EmulatedDrive, Fault, Kind, Model, Ssd},
 };
 use engine::{
     adapt::aggregate::AggregateDevice,
@@ -208,6 +208,30 @@ fn aggregate_interrupted_finish_can_be_repeated() {
             drop(finishing);
             let rig = end(rig, shutdown, Cut::default());
             let what = format!("{wp} blocks flushed, {executed} executed, shut down: {shutdown}");
+            assert_eq!(rig.submit(finish.clone()).result, Ok(()), "{what}");
+            assert_eq!(rig.zone().state, ZoneState::Full, "{what}");
+            rig.check_filled();
+        }
+    }
+}
+
+/// After a finish that has failed on one part, the next one begins anew with the write pointers, and loses no data if
+/// it is interrupted.
+#[test]
+fn aggregate_failed_finish_can_be_repeated() {
+    let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
+    for (shutdown, kind) in
+        [false, true].into_iter().flat_map(|e| [Kind::FlushZrwa, Kind::Finish].map(|k| (e, k)))
+    {
+        for executed in 1..=3 * FACTOR as usize {
+            let rig = Rig::filled();
+            rig.command_queue.ssd(rig.bay).faults().after(0, Fault::Fail { kind, late: false });
+            assert!(rig.submit(finish.clone()).result.is_err());
+            let finishing = rig.device.submit(finish.clone());
+            advance(&rig, executed);
+            drop(finishing);
+            let rig = end(rig, shutdown, Cut::default());
+            let what = format!("{kind:?} failed, {executed} executed, shut down: {shutdown}");
             assert_eq!(rig.submit(finish.clone()).result, Ok(()), "{what}");
             assert_eq!(rig.zone().state, ZoneState::Full, "{what}");
             rig.check_filled();

@@ -194,6 +194,26 @@ fn spec(name: &str, zones: u32, max_active: u32) -> Spec {
     Spec { name: name.into(), zones, max_active, max_open: max_active, essential: 1, weight: 1, qos }
 }
 
+/// A checkpoint always fits into a zone of the journal, however small the zones are.
+#[test]
+fn namespace_is_refused_if_journal_could_overflow() {
+    let drive = Geometry { zones: 600, ..drive_for_rows(5) };
+    let rig = Rig::new(&drive, 1);
+    let mut added = 0;
+    let refused = loop {
+        match rig.add(spec(&format!("namespace-with-a-long-name-{added:05}"), 1, 1)) {
+            Ok(namespace) => assert_eq!(rig.write(&namespace, 0, 1, 1), Ok(()), "{added}"),
+            Err(error) => break error,
+        }
+        added += 1;
+    };
+    assert_eq!(refused, VzoneError::JournalFull { blocks: drive.zone_capacity_blocks });
+    assert!(added > 300, "{added}");
+    let rig = rig.again();
+    let namespace = rig.namespaces.list().pop().unwrap();
+    assert_eq!(rig.read(&namespace, 0, 1), [1]);
+}
+
 #[test]
 fn namespace_follows_zone_rules_without_zrwa() {
     let zrwa = |step: &Action| matches!(step, OpenZrwa(_) | Flush(..) | OpenAllZrwa);

@@ -28,7 +28,8 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{
-        Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones, Zrwa,
+        Command, Completer, Completion, DeviceError, Done, DriveId, Geometry, Slots, Status, ZonedDevice,
+        Zones, Zrwa,
     },
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -125,7 +126,7 @@ struct AggregateInner {
     slots: Rc<Slots>,
     geometry: Geometry,
     shape: AggregateShape,
-    /// State by zone; `None` before the repair of the zone.
+    /// State by zone; `None` before the repair of the zone, and after an open, finish or reset that has failed.
     known: RefCell<Vec<Option<AggregateZoneState>>>,
     /// Commands that wait for the repair of their zone.
     waiting: RefCell<BTreeMap<u32, Vec<(Command, Completer)>>>,
@@ -197,6 +198,10 @@ impl ZonedDevice for AggregateDevice {
         self.0.device.power_epoch()
     }
 
+    fn drive_id(&self) -> DriveId {
+        self.0.device.drive_id()
+    }
+
     fn submit(&self, command: Command) -> Completion {
         self.0.submit(command)
     }
@@ -258,19 +263,23 @@ impl AggregateInner {
             Command::FlushZrwa { last } => self.flush_zrwa(last),
             Command::Open { zones: Zones::One(zone), zrwa } => {
                 self.change(zone, |known| known.zrwa |= zrwa);
-                Ok(self.on_parts(zone, |zones| Command::Open { zones, zrwa }))
+                let opened = self.on_parts(zone, |zones| Command::Open { zones, zrwa });
+                Ok(self.forget_on_error(Some(zone), opened))
             }
             Command::Close { zones: Zones::One(zone) } => {
                 Ok(self.on_parts(zone, |zones| Command::Close { zones }))
             }
-            Command::Finish { zones: Zones::One(zone) } => Ok(self.finish(zone)),
+            Command::Finish { zones: Zones::One(zone) } => {
+                Ok(self.forget_on_error(Some(zone), self.finish(zone)))
+            }
             Command::Reset { zones: Zones::One(zone) } => {
                 self.change(zone, |known| *known = AggregateZoneState::default());
-                Ok(self.on_parts(zone, |zones| Command::Reset { zones }))
+                let reset = self.on_parts(zone, |zones| Command::Reset { zones });
+                Ok(self.forget_on_error(Some(zone), reset))
             }
             Command::Reset { zones: Zones::All } => {
                 self.known.borrow_mut().fill(Some(AggregateZoneState::default()));
-                Ok(self.device.submit(command))
+                Ok(self.forget_on_error(None, self.device.submit(command)))
             }
             Command::Report { first, count } => {
                 let (this, (completer, completion)) = (self.clone(), self.slots.pair());
@@ -362,6 +371,22 @@ impl AggregateInner {
     /// Submits a command to all parts of a zone; completes when all have.
     fn on_parts(&self, zone: ZoneIndex, command: impl Fn(Zones) -> Command) -> Completion {
         self.join(self.to_parts(zone, command), Buf::default(), Buf::default())
+    }
+
+    /// Completes as `change`, a command that changes `zone`, or all zones, and forgets their state if it has failed:
+    /// some parts may have carried it out.
+    fn forget_on_error(self: &Rc<Self>, zone: Option<ZoneIndex>, change: Completion) -> Completion {
+        let (this, (completer, completion)) = (self.clone(), self.slots.pair());
+        self.runtime.spawn(async move {
+            let done = change.await;
+            if done.result.is_err() {
+                let mut known = this.known.borrow_mut();
+                let zones = zone.map_or(0..known.len(), |zone| zone.0 as usize..zone.0 as usize + 1);
+                known[zones].fill(None);
+            }
+            completer.complete(done);
+        });
+        completion
     }
 
     /// Submits a command to all parts of a zone.

@@ -9,7 +9,7 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones},
+    device::{Command, Completion, DeviceError, Done, DriveId, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
     table::ZoneTable,
     zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneState},
@@ -191,6 +191,14 @@ impl ZonedDevice for Overlay {
 
     fn power_epoch(&self) -> Option<u64> {
         self.device.power_epoch()
+    }
+
+    fn drive_id(&self) -> DriveId {
+        self.device.drive_id()
+    }
+
+    fn optimal_write_blocks(&self) -> u64 {
+        self.device.optimal_write_blocks()
     }
 
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {

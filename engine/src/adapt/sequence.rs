@@ -10,7 +10,7 @@
 
 use crate::{
     buf::{BLOCK, Buf, BufPool},
-    device::{Command, Completer, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
+    device::{Command, Completer, Completion, Done, DriveId, Geometry, Slots, ZonedDevice, Zones},
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex},
 };
@@ -72,6 +72,14 @@ impl ZonedDevice for Sequencer {
 
     fn power_epoch(&self) -> Option<u64> {
         self.0.device.power_epoch()
+    }
+
+    fn drive_id(&self) -> DriveId {
+        self.0.device.drive_id()
+    }
+
+    fn optimal_write_blocks(&self) -> u64 {
+        self.0.device.optimal_write_blocks()
     }
 
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {

@@ -276,7 +276,10 @@ impl VolumeCore {
             let pieces = (first, packed.as_ref());
             while from < end && result.is_ok() {
                 give_way().await;
-                self.hold(((at + from) / FANOUT) as u32, Need::Write).await?;
+                if let Err(error) = self.hold(((at + from) / FANOUT) as u32, Need::Write).await {
+                    request_groups.launch(self);
+                    return Err(error);
+                }
                 let before = from;
                 result = self.place_blocks(
                     at,
@@ -387,7 +390,10 @@ impl VolumeCore {
             }
             let page = block / FANOUT;
             let part_end = end.min((page + 1) * FANOUT);
-            self.hold(page as u32, Need::Write).await?;
+            if let Err(error) = self.hold(page as u32, Need::Write).await {
+                request_groups.launch(self);
+                return Err(error);
+            }
             if !self.discard_part((block, part_end), purpose, &mut request_groups) {
                 request_groups.launch(self);
                 self.few.open();

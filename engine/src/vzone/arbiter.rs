@@ -37,11 +37,11 @@ pub struct Physical {
     active: bool,
     /// Outstanding reads; the zone is not reset before they have completed.
     readers: u32,
-    /// Number of failed reservations and resets.
+    /// Number of failed reservations and resets since the last reservation that succeeded.
     failures: u8,
 }
 
-/// Number of failures after which a zone counts as worn.
+/// Number of failures in a row after which a zone counts as worn.
 const MOST_FAILURES: u8 = 3;
 
 const _: () = assert!(size_of::<Physical>() < 64);
@@ -131,6 +131,7 @@ impl Arbiter {
     /// Records that the reservation of a zone has been written.
     pub fn reserved(&mut self, zone: u32) {
         self.set(zone, &[ZoneOwner::Reserving], ZoneOwner::Ready);
+        self.zones[zone as usize].failures = 0;
         self.ready.push_back(zone);
     }
 
@@ -142,7 +143,7 @@ impl Arbiter {
     }
 
     /// Records that a zone could not be reserved or reset. If the error shows that it is worn (`out`), or this was its
-    /// third failure, it counts as worn; otherwise it is to be reset. Without `out` an active zone stays active, since
+    /// third failure in a row, it counts as worn; otherwise it is to be reset. Without `out` an active zone stays active, since
     /// only a reset would change that.
     pub fn fail(&mut self, zone: u32, out: bool) {
         if out {
@@ -397,6 +398,29 @@ mod tests {
         assert!(arbiter.audit([2, 3, 3].into_iter()).is_err());
         assert!(arbiter.audit([2].into_iter()).is_err());
         assert!(arbiter.audit([2, 3, 4].into_iter()).is_err());
+    }
+
+    #[test]
+    fn arbiter_counts_zone_as_worn_after_three_failures_in_a_row() {
+        let mut arbiter = Arbiter::new(3, 6, 1, 0);
+        arbiter.found(2, ZoneOwner::Free, false);
+        // Two failures, a success, and three failures.
+        for (attempt, succeeds) in [false, false, true, false, false, false].into_iter().enumerate() {
+            assert_eq!(arbiter.reserve().map(|(zone, _)| zone), Some(2), "attempt {attempt}");
+            if succeeds {
+                arbiter.reserved(2);
+                assert!(arbiter.want(1));
+                assert_eq!(arbiter.take(1), [2]);
+                arbiter.give_up(2);
+            } else {
+                arbiter.fail(2, false);
+            }
+            if attempt < 5 {
+                assert_eq!(arbiter.clean(), Some(2));
+                arbiter.cleaned(2);
+            }
+        }
+        assert_eq!(arbiter.owner(2), Some(ZoneOwner::Worn));
     }
 
     #[test]

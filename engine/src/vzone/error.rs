@@ -71,6 +71,14 @@ pub enum VzoneError {
     /// Too many namespaces.
     #[error("there are {MOST_NAMESPACES} namespaces, which is the limit")]
     TooMany,
+    /// A checkpoint with the namespace might not fit into a zone of the journal.
+    #[error(
+        "the journal of the namespaces has room for no further entries: a zone of it has {blocks} blocks"
+    )]
+    JournalFull {
+        /// Capacity of a zone.
+        blocks: u64,
+    },
     /// No namespace of this name.
     #[error("there is no namespace of this name")]
     Unknown,

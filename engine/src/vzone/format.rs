@@ -194,6 +194,18 @@ pub enum JournalEntry {
     Vzone(u32, u32, StripeGroups, End),
 }
 
+/// Upper bound of the blocks of a checkpoint of so many namespaces, v-zones and physical zones.
+pub fn most_checkpoint_blocks(namespaces: u64, vzones: u64, zones: u64) -> u64 {
+    const IDENTITY: u64 = 37;
+    const NAMESPACE: u64 = 46 + MOST_NAME as u64;
+    const VZONE: u64 = 19;
+    // In a group of its own: width, unit, and the number of the zone.
+    const ZONE: u64 = 7;
+    // A block may lack the bytes of an entry that did not fit.
+    const BYTES: u64 = BLOCK as u64 - HEADER as u64 - (VZONE + MOST_ZONES as u64 * ZONE);
+    (IDENTITY + namespaces * NAMESPACE + vzones * VZONE + zones * ZONE).div_ceil(BYTES)
+}
+
 /// Header of a journal block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalHeader {
@@ -409,6 +421,32 @@ mod tests {
         };
         assert_eq!((of(2, 6144), of(16, 275_712)), (23 * 512, 8615 * 512));
         assert_eq!((of(1, 4), of(3, 16), of(3, 24), of(16, 17)), (3, 45, 68, 256));
+    }
+
+    #[test]
+    fn checkpoint_is_no_larger_than_its_bound() {
+        let identity = entries().remove(0);
+        let name = "n".repeat(MOST_NAME);
+        let qos = Qos::default();
+        let spec = Spec { name, zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5, qos };
+        for namespaces in [0, 1, 17, MOST_NAMESPACES as u32] {
+            for (vzones, zones) in [(0, 0), (1, 1), (1, 16), (40, 1), (7, 16)] {
+                let mut filler = BlockFiller::default();
+                filler.add(&identity);
+                let mut groups = StripeGroups::default();
+                (0..zones).for_each(|zone| assert!(groups.push(&[zone], 1)));
+                for id in 0..namespaces {
+                    filler.add(&JournalEntry::Namespace(id, spec.clone()));
+                    let add =
+                        |zone| filler.add(&JournalEntry::Vzone(id, zone, groups, End::Finished(u64::MAX)));
+                    (0..vzones).for_each(add);
+                }
+                let n = namespaces as u64;
+                let most = most_checkpoint_blocks(n, n * vzones as u64, n * (vzones * zones) as u64);
+                let used = filler.len() as u64;
+                assert!(used <= most && most <= used + used / 16 + 1, "{used} blocks, at most {most}");
+            }
+        }
     }
 
     #[test]

@@ -16,7 +16,8 @@ use crate::{
         error::VzoneError,
         format::{
             BlockFiller, DeviceIdentity, End, JournalEntry, JournalHeader, MOST_NAME, MOST_NAMESPACES,
-            MOST_ZONES, NamespaceLayout, Spec, StripeGroups, is_reservation, looks_like_journal, mark, read,
+            MOST_ZONES, NamespaceLayout, Spec, StripeGroups, is_reservation, looks_like_journal, mark,
+            most_checkpoint_blocks, read,
         },
         manage::is_out,
         options::NamespaceOptions,
@@ -619,6 +620,11 @@ pub(super) fn check_spec(core: &NamespaceCore, spec: &Spec, own: Option<u32>) ->
     let room = room(&core.identity, core.device.geometry());
     if taken + spec.zones as u64 > room {
         return Err(VzoneError::Full { left: room - taken.min(room) });
+    }
+    // A checkpoint leaves a block for a record.
+    let (namespaces, blocks) = (others().count() as u64 + 1, core.identity.zone_capacity_blocks);
+    if most_checkpoint_blocks(namespaces, taken + spec.zones as u64, core.identity.zones as u64) >= blocks {
+        return Err(VzoneError::JournalFull { blocks });
     }
     if own.is_some() {
         return Ok(());

@@ -161,7 +161,9 @@ impl NamespaceCore {
             self.fail_vzone(tenant, zone, error);
             self.move_later(tenant, zone);
         }
-        self.note_write(tenant, zone, data.blocks(), (begun_us.get(), now_us));
+        if submitted.and(landed).is_ok() {
+            self.note_write(tenant, zone, data.blocks(), (begun_us.get(), now_us));
+        }
         let others_begin = {
             let mut state = tenant.state.borrow_mut();
             state.vzones[zone].settle();
