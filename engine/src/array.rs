@@ -42,10 +42,10 @@ pub struct Array(pub(crate) Rc<ArrayHandle>);
 impl Array {
     /// Creates an array of `drives`, in the order of their roles. Every zone of them is reset.
     ///
-    /// Each drive in turn is emptied and gets a superblock that says that the array is being created; when all have
-    /// one, it is updated on all of them to say that the array is complete. An interruption leaves drives unchanged,
-    /// one that is not empty yet, and some of an array that is being created: [`Array::assemble`] refuses these. Once
-    /// one drive has the superblock of a complete array, all of them are members.
+    /// Each drive in turn is reset and gets a superblock with the stage that the array is being created; when all have
+    /// one, the stage is updated on all of them. After an interruption some drives are unchanged, one is partly reset,
+    /// and the others have the first superblock, which [`Array::assemble`] refuses. Once one drive has the superblock
+    /// of a complete array, all of them are members.
     pub async fn create(
         runtime: &Runtime,
         options: CreateOptions,
@@ -66,8 +66,8 @@ impl Array {
         create::design(runtime, options, drives)
     }
 
-    /// The options as [`Array::create`] completes them: if they do not give the number of spare zones, and a drive has
-    /// more worn zones than the default number, that drive's number of worn zones (the largest one of all drives).
+    /// The options as [`Array::create`] completes them: if they do not give the number of spare zones, it is the
+    /// default number or, if that is more, the largest number of worn zones of a drive.
     pub async fn spares_for(
         runtime: &Runtime,
         options: &CreateOptions,
@@ -214,8 +214,8 @@ impl Array {
         filled: &[Drive],
         tails: Option<&Tails>,
     ) -> Result<ArrayInspection, ArrayError> {
-        let told = KnownEnds { tails, ..KnownEnds::default() };
-        look(runtime, drives, told, ArrayOptions::default()).await?.inspected(filled).await
+        let known = KnownEnds { tails, ..KnownEnds::default() };
+        look(runtime, drives, known, ArrayOptions::default()).await?.inspected(filled).await
     }
 
     /// The unfinished copy of a member to `drive` that [`Array::replace`] would continue; `None` if there is none.
@@ -236,8 +236,8 @@ impl Array {
         self.0.raid().attach(member, drive).await
     }
 
-    /// Checks whether [`Array::replace`] could copy `member` to `drive`, which the array accepts; the error says why
-    /// not.
+    /// Checks whether [`Array::replace`] could copy `member` to `drive`, which the array accepts; the error gives the
+    /// reason.
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
         let raid = self.0.raid();
         raid.mirror_with(member, &raid.newcomer(member, drive, None)?).map(|_| ())
@@ -252,10 +252,9 @@ impl Array {
     }
 
     /// Replaces the drive of `member`, which works: it is copied to `drive`, and writes go to both, until both hold the
-    /// same; then the old drive is no longer a member. Every zone of the new drive is reset first, except for zones that an
-    /// interrupted copy of the member has completed. Parts that could not
-    /// be copied are to be rebuilt afterwards; all of them, if the old drive fails meanwhile. Has to be polled to its
-    /// end, as [`Array::rebuild`].
+    /// same; then the old drive is no longer a member. Every zone of the new drive is reset first, except for zones
+    /// that an interrupted copy of the member has completed. Parts that could not be copied are to be rebuilt
+    /// afterwards; all of them, if the old drive fails meanwhile. Has to be polled to its end, as [`Array::rebuild`].
     ///
     /// # Errors
     /// The new drive cannot be used, or has failed: the array is as before. A rebuild is under way, or zones are
@@ -316,7 +315,7 @@ impl Array {
         raid.membership.changed()
     }
 
-    /// Takes new buffers from `source` from now on, as long as it has any.
+    /// Sets the source of new buffers; they are allocated when it has none.
     pub fn feed(&self, source: BufSource) {
         *self.0.raid().pool.borrow_mut() = BufPool::fed_by(source);
     }

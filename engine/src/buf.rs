@@ -6,7 +6,7 @@
 
 use std::{ops::Range, rc::Rc};
 
-/// Bytes in a logical block. Drives with smaller blocks are driven eight at a time.
+/// Bytes in a logical block. On drives with blocks of 512 bytes, eight of these.
 pub const BLOCK: usize = 4096;
 
 /// Memory for buffers that is owned by the caller: page-aligned, whole pages.
@@ -242,7 +242,7 @@ impl BufPool {
     pub fn take(&mut self, blocks: u64) -> BufMut {
         let class = Self::class(blocks);
         let whole = self.classes.get_mut(class).and_then(Vec::pop);
-        // The lender may hold a reference to a lent buffer all the same.
+        // The source may have kept a reference to the buffer.
         let lent = || self.source.as_ref()?(BLOCK << class).filter(Buf::is_unique);
         let whole = whole.or_else(lent);
         let whole = whole.unwrap_or_else(|| Buf::zeroed(BLOCK << class));

@@ -6,11 +6,11 @@
 //! returns meanwhile simply joins. The first command that changes something waits until the array has been assembled
 //! again, on the drives themselves; the return of the last missing member has the same effect.
 //!
-//! *Zones end where they were reported to end.* With a member that has returned, the drives may show more of a zone
-//! than without it: the end of a write that was never acknowledged. The host may have read the write pointer by then,
-//! and continue to write there. So members that have returned count as lacking their parts of such a zone, which ends
-//! without them where it did before. If another member goes before the array starts to write, which leaves enough of
-//! them with two parities, the zone may end elsewhere without that one: where possible, it ends at the reported end all
+//! *Zones end where they were reported to end.* With a member that has returned, recovery may find a larger tail of a
+//! zone than without it: the end of a write that was not acknowledged. The host may have read the write pointer by
+//! then, and continue to write there. So members that have returned count as lacking their parts of such a zone, which
+//! ends without them where it did before. With two parities another member may be lost before the array starts to
+//! write, and recovery without that one may find another tail: where possible, the zone ends at the reported end all
 //! the same.
 
 use crate::{
@@ -36,6 +36,7 @@ pub struct ArrayHandle {
     pub geometry: Geometry,
     pub layout: Layout,
     raid: RefCell<Rc<Raid>>,
+    /// `None` if the array writes.
     held: RefCell<Option<DeferredState>>,
     /// Opened when an attempt to start writing has ended.
     ended: Gate,
@@ -64,10 +65,10 @@ struct DeferredState {
 struct AssemblyInputs {
     runtime: Runtime,
     drives: Vec<Drive>,
-    /// Members that have returned since, by role.
+    /// Members that have returned since, with their roles.
     returned: Vec<(usize, Drive)>,
     tails: Option<Tails>,
-    /// Where zones end, as reported to the host.
+    /// Ends of all zones as reported to the host.
     ends: Vec<Option<u64>>,
     behaviour: ArrayOptions,
 }
@@ -78,8 +79,8 @@ impl AssemblyInputs {
     }
 
     async fn look_at(&self, drives: Vec<Drive>) -> Result<ArrayLook, ArrayError> {
-        let told = KnownEnds { tails: self.tails.as_ref(), ends: &self.ends };
-        look(&self.runtime, drives, told, self.behaviour).await
+        let known = KnownEnds { tails: self.tails.as_ref(), ends: &self.ends };
+        look(&self.runtime, drives, known, self.behaviour).await
     }
 
     /// Inspects the drives including the members that have returned.
@@ -99,7 +100,7 @@ impl AssemblyInputs {
             return without?.carry_out().await;
         }
         let mut found = self.look_again().await?;
-        // If other members have gone meanwhile, those that have returned may be needed.
+        // An error: other members have gone meanwhile, and the parts of those that have returned are needed.
         if let Ok(without) = without {
             found.end_as(without);
         }
@@ -147,11 +148,12 @@ impl ArrayHandle {
             return Ok(ArrayHandle::new(found.carry_out().await?));
         }
         let assembly = found.assembly();
-        // Drives that the array does without may be put to other uses.
+        // Drives that are not members are released.
         source.drives.retain(|drive| found.uses(drive));
         let AssemblyInputs { runtime, drives, tails, .. } = &source;
-        let told = KnownEnds { tails: tails.as_ref(), ..KnownEnds::default() };
-        let raid = look(runtime, overlaid(runtime, drives).await, told, behaviour).await?.carry_out().await?;
+        let known = KnownEnds { tails: tails.as_ref(), ..KnownEnds::default() };
+        let raid =
+            look(runtime, overlaid(runtime, drives).await, known, behaviour).await?.carry_out().await?;
         source.ends = raid.ends();
         Ok(ArrayHandle::with(raid, Some(DeferredState::new(Some(source), assembly, awaited))))
     }
@@ -163,8 +165,8 @@ impl ArrayHandle {
         tails: Option<&Tails>,
         behaviour: ArrayOptions,
     ) -> Result<Rc<ArrayHandle>, ArrayError> {
-        let told = KnownEnds { tails, ..KnownEnds::default() };
-        let found = look(runtime, overlaid(runtime, &drives).await, told, behaviour).await?;
+        let known = KnownEnds { tails, ..KnownEnds::default() };
+        let found = look(runtime, overlaid(runtime, &drives).await, known, behaviour).await?;
         let assembly = found.assembly();
         Ok(ArrayHandle::with(found.carry_out().await?, Some(DeferredState::new(None, assembly, 0))))
     }
@@ -266,10 +268,10 @@ impl ArrayHandle {
                 if let Some(hook) = held.hook {
                     hook();
                 }
-                // Zones that could not be made to end at the reported end.
+                // Zones that do not end at the reported end.
                 let ends = raid.ends().into_iter().zip(&source.ends).enumerate();
                 let mut moved: BTreeSet<u32> =
-                    ends.filter(|(_, (end, told))| end != *told).map(|(zone, _)| zone as u32).collect();
+                    ends.filter(|(_, (end, before))| end != *before).map(|(zone, _)| zone as u32).collect();
                 for (command, completer) in waiting {
                     match &command {
                         Command::Reset { zones: Zones::One(zone) } => _ = moved.remove(&zone.0),

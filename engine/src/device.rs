@@ -1,9 +1,8 @@
 //! The interface between the engine and everything that stores bytes.
 //!
-//! A [`ZonedDevice`] takes a [`Command`] and returns a [`Completion`]. Submission is eager: the
-//! order of calls is the order on the wire. A command owns its buffers and its completion gives
-//! them back; dropping a completion orphans it, and frees nothing early. An array of devices is
-//! itself a `ZonedDevice`.
+//! A [`ZonedDevice`] takes a [`Command`] and returns a [`Completion`]. Submission is eager: the order of calls is the
+//! order on the wire. A command owns its buffers, and its completion gives them back. A command whose completion is
+//! dropped is executed nevertheless, and owns its buffers until then. An array of devices is itself a `ZonedDevice`.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -275,7 +274,7 @@ pub enum DeviceError {
     /// The device refused the command or failed in it.
     #[error("{0}")]
     Status(Status),
-    /// As before, with a status that has no name in this crate.
+    /// As [`DeviceError::Status`], with a status that has no name in this crate.
     #[error("status {0:03X}h")]
     UnknownStatus(u16),
     /// The device did not answer in time; the command may or may not have been executed.
@@ -284,7 +283,7 @@ pub enum DeviceError {
     /// The device is not there any more.
     #[error("the drive is gone")]
     Gone,
-    /// The device has lost power or was reset, and with that completed writes.
+    /// The device has lost power or was reset, and may have lost completed writes.
     #[error("the drive has lost power or was reset")]
     PowerLost,
     /// The operating system failed the request; the number is its errno.

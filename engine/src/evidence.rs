@@ -1,6 +1,6 @@
 //! Verified reads of blocks that have a checksum, and the presence of a format on a device.
 //!
-//! A block that fails its checksum may be right on other members of an array: [`read_verified`] asks the device for
+//! A block that fails its checksum may be decoded from other members of an array: [`read_verified`] asks the device for
 //! each alternative until one verifies. Such blocks also decide whether a format is present on a device. There are
 //! three answers ([`Presence`]): if the zones that would decide are offline or unreadable, the answer is unknown, and
 //! nothing may be written.
@@ -47,7 +47,7 @@ pub async fn read_verified<T>(
     }
 }
 
-/// The first alternative for the block at `lba` that `verify` accepts; for a block that was read, and is wrong.
+/// The first alternative for the block at `lba` that `verify` accepts; for a block that was read and rejected.
 pub async fn reread_verified<T>(
     device: &dyn ZonedDevice,
     lba: Lba,

@@ -1,22 +1,21 @@
 //! Operations on an array as a whole: rename it, change its owner, destroy it.
 //!
-//! *Name and owner* do not concern the data, so they can be changed without assembling the array: all members that are
-//! present write twice the checkpoint with which an assembly would begin, and that is all. An assembly that is
+//! *Name and owner* do not concern the data, so they can be changed without assembling the array: each present member
+//! gets, twice, the checkpoint with which an assembly would begin, and nothing else is written. An assembly that is
 //! interrupted at this point has excluded no member (see the head of `raid/recover/mod.rs`), so no member becomes
-//! stale. The superblock of an absent member is older, but not below the floor: when the member returns, it is one as
-//! before, and the newer superblock of the others has the array's name. At most `p` members, the number of parities,
-//! may be missing from an assembly, so it finds at least one that was updated, unless a power loss has interrupted the
-//! update: then either name may be the one that stays. (With two parities, each half of four members is enough: the
-//! halves may have different names until they meet.)
+//! stale. The superblock of an absent member is older, but not below the floor: it is still a member when it returns,
+//! and the newer superblock of the others has the array's name. At most `p` members, the number of parities, may be
+//! missing from an assembly, so it finds at least one that was updated. After a power cut during the update either name
+//! may be found. (With two parities, each half of four members is enough: the halves may have different names until
+//! they meet.)
 //!
 //! *Destruction* takes two steps. First every drive is marked as belonging to an array that is being destroyed. Only
-//! when all are marked, they are emptied, each from its end: its data, then the metadata zone that is not current, then
-//! the current one, which has the mark. So an interruption anywhere leaves drives that are marked as half destroyed, or
-//! blank ones, and no array runs on without them: a marked drive is no longer a member, regardless of the superblocks
-//! of other drives; more than `p` drives are marked, and no more than `p` members may be missing from an assembly. A
-//! drive that was absent, and returns later, is therefore left over from an array that cannot be assembled. (Unless it
-//! is found together with the old drive of a member that was replaced while it was absent: by its superblock that drive
-//! is the member.)
+//! when all are marked, their zones are reset: data, then the metadata zone that is not current, then the current one,
+//! which has the mark. So an interruption leaves only marked or blank drives, and the array cannot be assembled without
+//! them: a marked drive is no longer a member, regardless of the superblocks of other drives; more than `p` drives are
+//! marked, and no more than `p` members may be missing from an assembly. So a drive that was absent and returns later
+//! cannot be assembled to an array. (Unless it is found together with the former drive of a member that was replaced
+//! while it was absent: the superblock of the absent drive still names that one as the member.)
 
 use crate::{
     array::Array,
@@ -103,8 +102,8 @@ impl Array {
         }
         let event = found.iter().map(|c| c.log.sequence).max().unwrap_or(0) + 1;
         for candidate in &mut found {
-            let told = mark(runtime, candidate, event).await;
-            told.map_err(|error| BadDrive::new(&candidate.drive.name, DriveFault::Unwritable(error)))?;
+            let marked = mark(runtime, candidate, event).await;
+            marked.map_err(|error| BadDrive::new(&candidate.drive.name, DriveFault::Unwritable(error)))?;
         }
         for candidate in &found {
             let emptied = empty(candidate).await;
@@ -123,9 +122,9 @@ pub async fn make_blank(drive: &Drive) -> Result<(), ArrayError> {
     wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)).into())
 }
 
-/// Makes a drive blank that is being filled with a copy of a member, for an array that does not run: the copy is
-/// cancelled. If this is interrupted, the copy is still unfinished and can continue. `false` if the drive is another one;
-/// then it is unchanged.
+/// Cancels a copy to `drive` for an array that does not run: makes a drive blank that is being filled with a copy of a
+/// member. If this is interrupted, the copy is still unfinished and can continue. `false` if the drive is not being
+/// filled; then it is unchanged.
 ///
 /// # Errors
 /// The drive cannot be written.

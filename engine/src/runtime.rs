@@ -35,9 +35,8 @@ pub const SLICE: u32 = 1024;
 /// Units of work for the copy of a block, 0.5 µs.
 pub const COPY: u32 = 16;
 
-/// Most units of one poll. The longest stretch without a yield begins at the end of a slice and discards all blocks of
-/// a page of the map, each of them in a compressed unit of 16 that is looked up as a whole. Simulations fail that
-/// exceed it.
+/// Most units of one poll; simulations that exceed it fail. The longest stretch without a yield begins at the end of a
+/// slice and discards all blocks of a page of the map, each in a compressed unit of 16 blocks that is looked up whole.
 pub const MOST_WORK: u32 = 24 * SLICE;
 
 thread_local! {
@@ -105,7 +104,7 @@ pub struct Host {
     pub pause: Option<Pause>,
 }
 
-/// Default entropy of runtimes: different for each of a process, which is enough for tests.
+/// Default entropy of the next runtime: different for each runtime of a process, which suffices for tests.
 static RUNTIMES: AtomicU64 = AtomicU64::new(1);
 
 /// Numbers of the ready tasks, each at most once. Wakers have to be `Send`, hence the lock; it is never contended.
@@ -191,12 +190,12 @@ impl Default for Runtime {
 }
 
 impl Runtime {
-    /// Runs ready tasks first in, first out.
+    /// A runtime that polls ready tasks first in, first out.
     pub fn new() -> Runtime {
         Runtime::with_order(None)
     }
 
-    /// Runs ready tasks in an order drawn from `seed`.
+    /// A runtime that polls ready tasks in an order drawn from `seed`.
     pub fn seeded(seed: u64) -> Runtime {
         Runtime::with_order(Some(Cell::new(seed)))
     }
@@ -564,7 +563,7 @@ mod tests {
         let (runtime, begun, results) =
             (Runtime::new(), Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
         let (combined, gate) = (Rc::new(CombinedOperation::default()), Rc::new(Gate::default()));
-        // The second run fails: a caller that waited for it begins another one.
+        // The second run fails: the next waiting caller begins another one.
         let ask = || {
             let (combined, gate, begun, results) =
                 (combined.clone(), gate.clone(), begun.clone(), results.clone());

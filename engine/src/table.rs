@@ -147,8 +147,8 @@ impl ZoneTable {
         Ok((first.0..end).map(|zone| self.info(ZoneIndex(zone))).collect())
     }
 
-    /// Puts a zone in a state regardless of rules and limits: to load the persistent state of a device, or to take a
-    /// change back. The ZRWA is kept only by an open or closed zone.
+    /// Puts a zone in a state regardless of rules and limits: to load the persistent state of a device, or to undo a
+    /// change. The ZRWA is kept only by an open or closed zone.
     ///
     /// # Panics
     /// When there is no such zone or the write pointer lies beyond its capacity.

@@ -49,7 +49,7 @@ impl ZoneState {
         self.is_open() || self == ZoneState::Closed
     }
 
-    /// Whether a reset of all zones resets it.
+    /// Whether a reset of all zones resets the zone.
     pub fn is_begun(self) -> bool {
         self.is_active() || self == ZoneState::Full
     }
@@ -79,7 +79,7 @@ pub struct ZoneInfo {
     pub zrwa: bool,
 }
 
-/// Read-only and offline zones: neither can be written, reset or finished ever again.
+/// Whether a zone is read-only or offline, and so cannot be written, reset or finished any more.
 pub fn is_worn(state: ZoneState) -> bool {
     matches!(state, ZoneState::ReadOnly | ZoneState::Offline)
 }

@@ -209,7 +209,7 @@ fn daemon_socket_answers_invalid_requests_with_errors() {
     };
     assert_eq!(ask(PROTOCOL, "status"), "");
     assert!(ask(PROTOCOL, "explode").starts_with("the request is invalid"));
-    for (other, advice) in [(PROTOCOL + 1, "restart it"), (PROTOCOL - 1, "use a newer zoneraid")] {
+    for (other, advice) in [(PROTOCOL + 1, "restart the daemon"), (PROTOCOL - 1, "use a newer zoneraid")] {
         let said = format!("this daemon has protocol version {PROTOCOL}, not {other}: {advice}");
         // Also for an unknown request.
         assert_eq!([ask(other, "status"), ask(other, "explode")], [said.clone(), said]);

@@ -480,7 +480,7 @@ fn start_waiting_for_members_locks_no_present_drives() {
     let mut start = place.command(&["start", "drives", "--wait", "60"]).spawn().unwrap();
     let mut said = String::new();
     BufReader::new(start.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("misses member 4; waiting up to 60 seconds"), "{said}");
+    assert!(said.contains("lacks member 4; waiting up to 60 seconds"), "{said}");
     let images: Vec<File> = (0..4).map(|n| File::open(place.path(&drive("drives", n))).unwrap()).collect();
     // The waiting command looks twice a second.
     for _ in 0..1500 {

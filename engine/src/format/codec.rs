@@ -81,8 +81,8 @@ impl<'a> Decoder<'a> {
 /// Largest sequence number, event and generation of a log: no array lasts until it, so that increments never overflow.
 pub const MOST_NUMBER: u64 = 1 << 62;
 
-/// More than the numbers of two members of an array can differ by, skipped numbers included; also, how many numbers
-/// have to be left for an array to be assembled.
+/// Bound of the difference between the numbers of two members of an array, skipped numbers included. An array with
+/// fewer unused numbers is not assembled.
 pub const FAR: u64 = 1 << 48;
 
 /// A field, by its name in docs/FORMAT.md, with an impossible value.

@@ -33,8 +33,8 @@ pub struct Attempt {
 /// The assemblies that have written to an array, and those that were about to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
-    /// Ids of assemblies that have written, the last one at the end. Empty if no zoneraid version that keeps ids has
-    /// written. The oldest ids are dropped.
+    /// Ids of assemblies that have written, the newest one at the end; the oldest ones are dropped if there are too
+    /// many. Empty if only zoneraid versions without ids have written.
     pub assemblies: Vec<Uuid>,
     /// Attempts since the last assembly, in the order of their events.
     pub attempts: Vec<Attempt>,
@@ -52,12 +52,12 @@ impl Lineage {
         Lineage { assemblies: vec![id], attempts: Vec::new() }
     }
 
-    /// Id of the last assembly that has written; zeros if it had none.
+    /// Id of the last assembly that has written; zeros if there are no ids.
     pub fn id(&self) -> Uuid {
         self.assemblies.last().copied().unwrap_or_default()
     }
 
-    /// Whether an assembly with this id has written to the array.
+    /// Whether an assembly with this id is known to have written to the array; true for zeros, which are no id.
     pub fn has(&self, id: Uuid) -> bool {
         id == Uuid::default() || self.assemblies.contains(&id)
     }

@@ -1,6 +1,6 @@
 //! The out-of-band metadata of a block, with the policy `inplace`.
 //!
-//! A drive writes a block and its metadata atomically, so that the metadata is true of the block. The checksum covers
+//! A drive writes a block and its metadata atomically, so that the metadata describes the block. The checksum covers
 //! the array, the member and the block's address too: metadata of another array, or of a block that was copied
 //! elsewhere, is invalid.
 

@@ -37,7 +37,7 @@ pub struct ZoneRecord {
     /// they are, whichever members leave or return: that of a member that was away is valid if the event of its own
     /// superblock is `since` or newer.
     pub waits: u32,
-    /// See `waits`.
+    /// Oldest event of a superblock with which a returning member's part is valid (see `waits`).
     pub since: u64,
 }
 
@@ -62,7 +62,7 @@ pub struct ParityRecord {
     pub epoch: u64,
     /// Stripe of the zone.
     pub stripe: u64,
-    /// Chunk of the stripe with the slot that contains the blocks, or [`RELOCATED`].
+    /// Chunk of the stripe, in whose slot the blocks belong, or [`RELOCATED`].
     pub index: u32,
     /// The first block, from the start of the chunk.
     pub from: u32,
@@ -211,9 +211,9 @@ pub enum Record {
     Tail(TailRecord),
     /// Parts of a zone that are lost.
     Lacks(Lacks),
-    /// Blocks that a rebuild could not bring back.
+    /// Blocks that a rebuild could not decode.
     Holes(Holes),
-    /// The zone has been judged, and waits for no member any more.
+    /// The tail of the zone has been decided, and the zone waits for no member any more.
     Decided {
         /// Zone of the array.
         zone: u32,

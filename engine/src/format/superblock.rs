@@ -41,7 +41,7 @@ pub const KNOWN_INCOMPATIBLE: u64 = GROUPS;
 /// read-only assembly.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
-/// How many zones of a drive may be used as one.
+/// Possible numbers of zones of a drive that are used as one.
 pub const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
 
 /// Number of members that an array with this number of parities may have.
@@ -57,8 +57,8 @@ pub fn level_name(parities: usize) -> String {
 /// Blocks in a chunk: 8 KiB to 16 MiB.
 pub const CHUNK_BLOCKS: RangeInclusive<u64> = 2..=4096;
 
-/// Whether a character is visible on a terminal: it can be printed, does not show as nothing, and does not change the
-/// order in which others show.
+/// Whether a character is visible on a terminal: neither a control character nor invisible, and without effect on the
+/// order of others.
 fn shows(c: char) -> bool {
     let unseen = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
         || matches!(c, '\u{feff}' | '\u{fff0}'..='\u{fffd}' | '\u{e0000}'..='\u{e0fff}');
@@ -66,7 +66,7 @@ fn shows(c: char) -> bool {
 }
 
 /// Why `name` is not valid for an array; `None` if it is. Names become files below /dev, are printed on terminals and
-/// typed into shells, and a prepared drive may claim any.
+/// typed into shells, and the superblock of a crafted drive may contain any text.
 pub fn wrong_with_name(name: &str) -> Option<&'static str> {
     if !(1..=NAME_BYTES).contains(&name.len()) {
         Some("it has 1 to 64 bytes")
@@ -142,7 +142,7 @@ pub struct Superblock {
     pub max_active: u32,
     /// Blocks that a member's metadata log may need.
     pub log_blocks: u32,
-    /// Number of the assembly that the valid tails belong to (see `Tails`).
+    /// Number of the last assembly: acknowledged tails (`Tails`) with another number are void.
     pub assembly: u64,
     /// How partial stripes are protected.
     pub policy: Policy,
@@ -311,7 +311,7 @@ impl Superblock {
         expect(autostart <= 1, "autostart", autostart)?;
         let stage = Stage::from_value(stage).ok_or(Absurd { field: "stage", value: stage as u64 })?;
         let (parities, group_blocks) = (from.u32()?, from.u32()?);
-        // A reserved field without the feature.
+        // Without the feature this field is reserved.
         let group_blocks = if incompatible & GROUPS != 0 { group_blocks } else { 0 };
         // Version 8 has neither the lineage nor the host that runs the array.
         let (assemblies, attempts) = if version > 8 { (from.u32()?, from.u32()?) } else { (0, 0) };

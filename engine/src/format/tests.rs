@@ -391,7 +391,7 @@ fn format_constants_match_document() {
         ("most parities", MAX_PARITIES.to_string()),
         ("metadata zones", META_ZONES.to_string()),
         ("most blocks used of a metadata zone", log_blocks(&roomy, Policy::Zrwa).to_string()),
-        // All compatible features are known to be harmless.
+        // Unknown compatible features are ignored.
         ("known compatible features", "0".into()),
         ("known read-only-compatible features", superblock::KNOWN_READ_ONLY_COMPATIBLE.to_string()),
         ("known incompatible features", superblock::KNOWN_INCOMPATIBLE.to_string()),
@@ -446,7 +446,7 @@ fn record_kinds_match_document_and_others_are_rejected() {
         assert_eq!(documented.1, *name);
         payload(record, documented.0);
     }
-    // A payload of every length that a known kind has.
+    // Unknown kinds, with the payload of each known one.
     for (record, _) in &coded {
         let mut bytes = record.encode(origin(), 1).to_vec();
         for kind in (0..=300).filter(|kind| !names.iter().any(|(known, _)| known == kind)) {
@@ -533,7 +533,7 @@ fn checkpoint_parts_match_document_in_order() {
                 take(&mut rest, "Checkpoint head", &[("generation", &u64_of(1).to_le_bytes())]);
             }
             "superblock head" => take_superblock(&mut rest),
-            // Taken together with the head.
+            // Compared together with the head.
             "superblock member" | "superblock assembly" | "superblock attempt" => {}
             "checkpoint counts" => {
                 let count = |n: u8| [n, 0, 0, 0];

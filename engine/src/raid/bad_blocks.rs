@@ -1,10 +1,10 @@
 //! Holes: blocks that a rebuild could not recover.
 //!
-//! A block of a member is decoded from the same block of all others. If one of these cannot be read, both are lost, and
-//! nothing else is: the rebuild writes zeros in place of its own block, records a hole there and continues. For a read,
-//! a hole is a block that its member lacks: it is decoded, which works again once the other block can be read, or the
-//! read fails. A hole is never taken for data, nor is anything decoded with it. Holes do not move the tail of a zone: a
-//! hole was written once, and so was the data after it.
+//! A rebuild decodes a block from the blocks at the same offset in the parts of other members. If too many of these
+//! cannot be read, they and the block are lost, and nothing else is: the rebuild writes zeros in place of the block,
+//! records a hole there and continues. For a read, a hole is a block that its member lacks: it is decoded, which works
+//! again once the other blocks can be read, or the read fails. A hole is not taken for data, and nothing is decoded
+//! with it. Holes do not move the tail of a zone: their blocks, and those after them, had been written.
 //!
 //! A member's holes in a zone are logged on all members before its part counts again, and stay until they are
 //! filled ([`crate::raid::maintain::bad_blocks`]), or until the zone is reset. Their number is bounded by the room for
@@ -38,7 +38,7 @@ impl BadBlockMap {
         self.0.extend(theirs.map(|(key, bad_blocks)| (*key, bad_blocks.clone())));
     }
 
-    /// Adds a hole after the present ones of the same part.
+    /// Adds a hole, which lies behind all present ones of its part.
     pub fn add(&mut self, bad_block: Hole) {
         let Hole { zone, member, epoch, from, to } = bad_block;
         let part = self.0.entry((zone, member)).or_insert(Holes { zone, member, epoch, ranges: Vec::new() });
@@ -78,7 +78,7 @@ impl BadBlockMap {
         self.0.values().map(|bad_blocks| bad_blocks.ranges.len() as u64).sum()
     }
 
-    /// Blocks of members that are lost.
+    /// Number of blocks in all holes.
     pub fn blocks(&self) -> u64 {
         self.0
             .values()
@@ -91,9 +91,9 @@ impl BadBlockMap {
 /// Blocks that a rebuild of a member's part of a zone could not recover.
 #[derive(Default)]
 pub struct RebuildLoss {
-    /// In blocks of the part, in order.
+    /// The new holes, in blocks of the part, in order.
     pub bad_blocks: Vec<Range<u64>>,
-    /// In blocks of the logical zone: those in the holes, and those that other members could not read.
+    /// Lost data, in blocks of the logical zone: blocks in the holes, and those that other members could not read.
     pub blocks: Vec<u64>,
 }
 

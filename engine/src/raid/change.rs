@@ -1,4 +1,4 @@
-//! Changes of an array's properties that do not concern its data: name, owner, automatic start.
+//! Changes of an array's name, owner and automatic start.
 
 use crate::{
     format::{

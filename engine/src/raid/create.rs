@@ -1,4 +1,4 @@
-//! Creating an array: its design for given drives, and the reasons to refuse.
+//! Creation of an array, and its design for given drives.
 
 use crate::{
     adapt::{aggregate::AggregateDevice, append::mark::MARK_BYTES},
@@ -33,10 +33,10 @@ use crate::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-/// Blocks of a member in flight at once, where zones are written by appends: more than a drive can use.
+/// Blocks of a member in flight at once, where zones are written by appends: more would not make a drive faster.
 const APPENDED_BLOCKS: u64 = 32;
 
-/// Zones for each spare zone, by default.
+/// By default one of so many zones is a spare zone.
 const ZONES_A_SPARE: u32 = 128;
 
 /// Options of a new array.
@@ -64,7 +64,7 @@ pub struct CreateOptions {
     pub spare_zones: Option<u32>,
     /// UUID of the owner; zeros for none.
     pub host: [u8; 16],
-    /// Whether the array starts automatically on that host.
+    /// Whether the array starts automatically on `host`.
     pub autostart: bool,
 }
 
@@ -86,7 +86,7 @@ impl CreateOptions {
     }
 }
 
-/// An array that could be made (see [`crate::array::Array::design`]).
+/// Properties of an array before it is created (see [`crate::array::Array::design`]).
 #[derive(Clone, Debug)]
 pub struct Design {
     /// Geometry of the array.
@@ -95,7 +95,7 @@ pub struct Design {
     pub policy: Policy,
     /// Blocks of a group, if members' zones are written by appends; otherwise 0.
     pub group_blocks: u32,
-    /// Zones of a drive that are used as one.
+    /// Number of zones of a drive that are used as one.
     pub aggregate: u32,
     /// Blocks of all members together that hold parity when every zone is full.
     pub parity_blocks: u64,
@@ -259,7 +259,7 @@ fn draft(
     };
     let members: Vec<Drive> = drives.iter().enumerate().filter_map(prepared).collect();
     let mut superblock = plan(options, policy, aggregate, &members)?;
-    // The labels are those of the drives themselves.
+    // Model, serial number and size of the drive itself, not of the device that adapts it.
     for (member, drive) in superblock.members.iter_mut().zip(drives) {
         member.drive_id = kept_drive_id(&*drive.device);
     }
@@ -308,7 +308,7 @@ fn plan(
         return Err(NoDesign::Zones { chunk_blocks: chunk, stripe_blocks: stripe }.into());
     }
     let capacity = rows * stripe;
-    // One for the metadata zone that is being written, one for a full zone under repair.
+    // Two active zones are reserved: the metadata zone that is being written, and a full zone under repair.
     let active =
         geometries().map(|g| active_zones(g, policy)).min().unwrap_or(0).saturating_sub(2).min(zones);
     if active == 0 {
@@ -325,7 +325,7 @@ fn plan(
         floor: 1,
         chunk_blocks: chunk as u32,
         rows,
-        // There are no rows further ahead.
+        // A zone has no rows further ahead.
         distance: distance.min(rows) as u32,
         zone_size_blocks: options.zone_size_blocks.unwrap_or(capacity.next_power_of_two()),
         zones,
@@ -343,7 +343,7 @@ fn plan(
         members: (0..drives.len())
             .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, DriveId::default()))
             .collect(),
-        // The array's UUID is as random as any id.
+        // Id of the first assembly: the array's UUID is as random as any id.
         lineage: Lineage::new(array),
     };
     // Partial parity of all active zones has to fit in a log; in half of it, if the policy writes much to logs.
@@ -352,7 +352,7 @@ fn plan(
     while checkpoint_blocks(&superblock) > room && superblock.max_active > 1 {
         superblock.max_active -= 1;
     }
-    // The rest is for relocated blocks.
+    // Or room for relocated blocks: as many as a member's part of a zone has.
     let relocated = if policy.writes_much_to_logs() { rows * chunk } else { 0 };
     let log_blocks = checkpoint_blocks(&superblock).max(relocated);
     superblock.log_blocks = log_blocks.min(u32::MAX as u64) as u32;
@@ -389,7 +389,7 @@ fn active_zones(geometry: &Geometry, policy: Policy) -> u32 {
 }
 
 /// Number of zones of the drives that are used as one: more than 1 if a ZRWA does not hold a chunk of data and its
-/// slots. Then the aggregate holds two of each, which it takes to hold write pointers back (ZRAID §4.4, §6.5).
+/// slots. The ZRWA of an aggregate holds two of each, so that write pointers can be held back (ZRAID §4.4, §6.5).
 fn aggregate_for<'a>(
     policy: Policy,
     parities: usize,
@@ -422,7 +422,7 @@ pub fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
         oob_bytes: 0,
         max_transfer_blocks: 4096,
         max_append_blocks: 4096,
-        // With ZRAID a write is durable only when write pointers or a log show it.
+        // With other policies a write is durable only when write pointers or a log show it.
         volatile_cache: volatile || !superblock.policy.is_safe_when_complete(),
     }
 }
@@ -467,7 +467,7 @@ fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), Di
         if have < need {
             return Err(Disqualification::ZrwaBlocks { have, need });
         }
-        // Write pointers stop inside chunks where they have to show how much is complete.
+        // Where write pointers show how much is complete, they stop inside chunks.
         let (step_blocks, step) = layout.policy.flush_step(&layout);
         let (chunk_blocks, granularity_blocks) = (layout.chunk_blocks, zrwa.granularity_blocks);
         if !step_blocks.is_multiple_of(granularity_blocks) {

@@ -1,4 +1,4 @@
-//! Emptying drives, and the identity of members.
+//! Resets of whole drives, and the ids of drives and members.
 
 use crate::{
     device::{Command, DeviceError, DriveId, Status, ZonedDevice, Zones},
@@ -13,9 +13,9 @@ use crate::{
 /// Zones at the start of a drive that may be metadata zones of an array, with the largest aggregate.
 const LOG_ZONES: u32 = META_ZONES * AGGREGATES[AGGREGATES.len() - 1];
 
-/// Resets every zone of a drive, metadata zones first: they say that the others hold data. Zones that an orderly
-/// shutdown has made empty may still return data of their ZRWA, and a reset of all zones skips them: drives with a ZRWA
-/// are reset zone by zone.
+/// Resets every zone of a drive, metadata zones first, so that an interruption leaves no member without its data. Zones
+/// that an orderly shutdown has made empty may still return data of their ZRWA, and a reset of all zones skips them:
+/// drives with a ZRWA are reset zone by zone.
 pub async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     let geometry = device.geometry();
     let each = if geometry.zrwa.is_some() { geometry.zones } else { LOG_ZONES.min(geometry.zones) };
@@ -26,9 +26,9 @@ pub async fn wipe(device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// As [`wipe`], for a drive that is to be a member and is used as `device`. The last zones of the drive, if they are
-/// fewer than an aggregate, are not part of `device` and are reset as well: active ones would count against the limits
-/// of the drive.
+/// As [`wipe`], for the drive of a new member, which the array uses as `device`. Zones of the drive behind the last
+/// whole aggregate are not part of `device` and are reset as well: active ones would count against the limits of the
+/// drive.
 pub async fn wipe_for_member(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     wipe(device).await?;
     reset_rest(drive, device).await
@@ -42,8 +42,8 @@ async fn reset_rest(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) -> Result
 }
 
 /// As [`wipe_for_member`], for a drive that is being filled with a copy of a member: its label is reset last. If the
-/// reset is interrupted, the drive is still known as one that is being filled, and zones that are empty are not taken
-/// for copied ones.
+/// reset is interrupted, the drive is still known as one that is being filled, and empty zones are not taken for
+/// copied ones.
 pub async fn wipe_filled(drive: &dyn ZonedDevice, device: &dyn ZonedDevice) -> Result<(), DeviceError> {
     reset_each(device, (0..device.geometry().zones).filter(|zone| *zone != LABEL_ZONE.0)).await?;
     reset_rest(drive, device).await?;
@@ -61,7 +61,7 @@ pub async fn reset_each(
         let pending: Vec<_> = batch.iter().map(reset).collect();
         for completion in pending {
             match completion.await.result {
-                // The zone is worn, and will be detected as such.
+                // The zone is worn, as zone reports show.
                 Err(DeviceError::Status(Status::InvalidZoneStateTransition)) | Ok(()) => {}
                 Err(error) => return Err(error),
             }
@@ -76,7 +76,7 @@ pub fn kept_drive_id(device: &dyn ZonedDevice) -> DriveId {
     DriveId { model: kept_of(&model, MODEL_BYTES), serial: kept_of(&serial, SERIAL_BYTES), size_bytes }
 }
 
-/// UUID of a member, unique by the array, the role and the event.
+/// UUID of a member; it depends on the array, the role and the event with which the drive becomes the member.
 pub fn member_uuid(array: Uuid, member: usize, event: u64) -> Uuid {
     let mut uuid = array.0;
     for (byte, add) in

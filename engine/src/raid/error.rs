@@ -3,7 +3,7 @@
 //! Callers match on the variants. The messages are for users, and are never parsed. [`DriveFault`] has the faults of a
 //! single drive, [`NoArray`] those of several drives together, and each operation that may be refused has its own enum.
 //! A message has no full stop, so that it can be part of another one.
-#![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
+#![allow(missing_docs, reason = "the messages say what the variants and their values are")]
 
 use crate::{
     buf::BLOCK,
@@ -51,12 +51,12 @@ pub enum ArrayError {
     )]
     Fenced,
     /// A member went out during the creation of the array.
-    #[error("a member is out: {0}")]
+    #[error("members went out during the creation of the array: {0}")]
     Incomplete(Notes),
     /// Members went out before the change was written to them.
     #[error("the change could not be recorded on all members: {0}")]
     NotTold(Notes),
-    #[error("its zones cannot be listed: {0}")]
+    #[error("the zones of the array cannot be listed: {0}")]
     Unlisted(Status),
     #[error(
         "the metadata log of member {member} is too small for the blocks relocated after power cuts: assemble \
@@ -442,7 +442,7 @@ pub enum NoPart {
         "the array has more bad blocks than its metadata can record: copy the readable data of the zone, then reset it"
     )]
     TooManyHoles,
-    #[error("the old drive lacks it")]
+    #[error("the old drive lacks its part of the zone")]
     OldLacks,
     #[error("the zone of the old drive is in an unexpected state")]
     OldChanged,

@@ -1,9 +1,9 @@
 //! Events of an array, as values: the last ones, numbered.
 //!
-//! An event is recorded where it is decided, in the same synchronous stretch. Reads and writes that succeed are no
-//! events, so that they cost nothing. A reader gives the number of the first event that it has not read: so it gets all
-//! of them, and the number of those that were dropped before it read them.
-#![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
+//! An event is recorded where it is decided, without an `.await` in between. Reads and writes that succeed are no
+//! events, so that they cost nothing. A client requests the events from a number on, the first that it has not read:
+//! so it gets all events that are kept, and the number of those that were dropped before it read them.
+#![allow(missing_docs, reason = "the messages say what the variants and their values are")]
 
 use crate::{
     device::DeviceError,
@@ -24,7 +24,7 @@ pub enum Event {
     /// A member is out from now on, or was found to be out.
     #[error("member {member} is out: {why}")]
     Out { member: usize, why: Note },
-    /// A member that had been absent is one again.
+    /// An absent member is active again.
     #[error("member {member} is back: {why}")]
     Back { member: usize, why: Note },
     /// A member continues without its part of a zone, since a command failed there.
@@ -50,7 +50,7 @@ pub enum Event {
     /// The logs of all remaining members have the present membership (bits), with the superblock of this event.
     #[error("the membership is recorded on all remaining members, as event {event}")]
     Settled { event: u64, active: u32 },
-    /// A drive has a place that was vacant, to be rebuilt.
+    /// A drive has been attached in a vacant place, and is to be rebuilt.
     #[error("{drive} has been attached as member {member}, and will be rebuilt")]
     Attached { member: usize, drive: String },
     /// A drive has taken over from another one.
@@ -66,7 +66,7 @@ pub enum Event {
     /// A member's part of a zone that could not be rebuilt.
     #[error("zone {zone} of member {member} was left out: {why}")]
     LeftOut { member: usize, zone: u32, why: NoPart },
-    /// Blocks that a rebuild could not bring back, from the start of the zone.
+    /// Blocks that a rebuild could not decode; `from` counts from the start of the zone.
     #[error("{blocks} blocks of zone {zone} are lost, from block {from} on")]
     BlocksLost { zone: u32, from: u64, blocks: u64 },
     #[error("the rebuild has ended: {bytes} bytes")]
@@ -108,7 +108,7 @@ impl Event {
         }
     }
 
-    /// The member that lacks data, if the event is about a part or blocks that are lost.
+    /// The member that has lost data according to the event: it is out, or lacks a part of a zone.
     pub fn accused(&self) -> Option<usize> {
         match self {
             Event::Out { member, .. }
@@ -142,7 +142,7 @@ pub struct Events(RefCell<Ring>);
 
 #[derive(Default)]
 struct Ring {
-    /// Number of the oldest event that is kept, and of the events that were dropped.
+    /// Number of events that were dropped, and so the number of the oldest one that is kept.
     first: u64,
     kept: VecDeque<Event>,
 }
@@ -174,7 +174,7 @@ impl Events {
         }
     }
 
-    /// Puts the events of `before` in front of these, which are renumbered.
+    /// Puts the events of `before` in front of the present ones, which are renumbered.
     pub fn follow(&self, before: &Events) {
         let mut own = self.0.borrow_mut();
         let before = before.0.borrow();

@@ -35,7 +35,7 @@ pub fn physical(zone: ZoneIndex) -> ZoneIndex {
     ZoneIndex(zone.0 + META_ZONES)
 }
 
-/// The members in `mask`, in order.
+/// The members in `mask` (bits), in order.
 pub fn each(mask: u32) -> impl Iterator<Item = usize> {
     (0..MAX_MEMBERS).filter(move |member| mask & (1 << member) != 0)
 }
@@ -166,7 +166,7 @@ impl Layout {
         }
     }
 
-    /// The data chunks of a complete stripe that `role` holds the sum of.
+    /// Content of a chunk with this role in a complete stripe, as a sum of data chunks.
     pub fn sum(&self, role: Role) -> Sum {
         match role {
             Role::Data(index) => Sum::data(index as usize),
@@ -174,7 +174,8 @@ impl Layout {
         }
     }
 
-    /// The sums that the members hold of a stripe with parities of `chunks` chunks, in the order of [`Layout::member`].
+    /// Content of the chunks of a stripe whose parities cover the first `chunks` chunks, as sums of data chunks, in the
+    /// order of [`Layout::member`].
     pub fn symbols(&self, chunks: u64) -> [Sum; MAX_MEMBERS] {
         let k = self.data_chunks() as usize;
         std::array::from_fn(|index| match index.checked_sub(k) {
@@ -190,7 +191,8 @@ impl Layout {
         (self.member(stripe, holder), self.ahead(stripe, distances * self.distance))
     }
 
-    /// The parity of chunks `0..=index` of `stripe` that `member` keeps in a slot, if it keeps one.
+    /// Number of the parity of chunks `0..=index` of `stripe` in a slot on `member`: 0 for P, 1 for Q; `None` without a
+    /// slot there.
     pub fn slot_of(&self, member: usize, stripe: u64, index: u64) -> Option<usize> {
         (0..self.parities).find(|which| self.slot(stripe, index, *which).0 == member)
     }
@@ -214,7 +216,7 @@ impl Layout {
         }
     }
 
-    /// The place that many rows ahead of a stripe: its own row, a later row of the zone, or the metadata log.
+    /// The place `rows` rows ahead of a stripe: its own row, a later row of the zone, or the metadata log.
     fn ahead(&self, stripe: u64, rows: u64) -> ParityPlace {
         let row = stripe + rows;
         if rows == 0 || self.policy.uses_zrwa() && row < self.rows {

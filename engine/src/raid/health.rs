@@ -1,5 +1,5 @@
-//! Health of an array, and the remedy: determined from its [`ArrayStatus`] alone, so that commands print the same
-//! results that the simulator checks.
+//! Health of an array, and the remedy: determined from its [`ArrayStatus`] alone, so that the simulator checks what
+//! commands print.
 //!
 //! Nothing is reported better than it is: missing blocks count, not missing members. A zone that lacks more parts than
 //! there are parities has failed, however few members are out.
@@ -63,7 +63,7 @@ pub enum Remedy {
 /// Health of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Condition in one word.
+    /// Condition of the array.
     pub condition: Condition,
     /// Why the array is not healthy.
     pub cause: Option<Cause>,
@@ -73,7 +73,7 @@ pub struct Health {
     pub may_be_lost: usize,
     /// Zones with unreadable data; empty if the array has failed.
     pub unreadable_zones: Vec<ZoneIndex>,
-    /// Other zones may have single unreadable blocks.
+    /// Whether single blocks of other zones may be unreadable.
     pub blocks_unreadable: bool,
     /// Members that are out.
     pub out: Vec<usize>,
@@ -149,7 +149,7 @@ impl Health {
     }
 
     fn remedy_of(&self, cause: Cause, array: &ArrayStatus) -> Remedy {
-        // Members with drives that have no place for the parts to be rebuilt.
+        // Drives of these members have no zones for the parts to be rebuilt.
         let worn = self.lacking.iter().filter(|role| array.members[**role].is_worn_out());
         let need_drives: Vec<usize> = self.out.iter().chain(worn).copied().collect();
         let worn_parts = self.lacking.iter().filter(|role| array.members[**role].worn).count();

@@ -36,7 +36,7 @@ struct Member {
     write_errors: Cell<u64>,
     /// Zones of which the drive has lost its part at runtime and not got it back.
     parts_lost: Cell<u32>,
-    /// Zones of the drive are read-only or offline.
+    /// Whether zones of the drive are known to be read-only or offline.
     worn: Cell<bool>,
     /// Power epoch of the drive for which its parts of zones have been checked.
     power_epoch: Cell<Option<u64>>,
@@ -61,11 +61,11 @@ pub struct Members {
     fewest: usize,
     /// Members (bits) that belong to the array and have a drive.
     active: Cell<u32>,
-    /// A drive that is or was here may lose completed writes in a power cut.
+    /// Whether a drive that is or was a member has a volatile cache.
     volatile: Cell<bool>,
     /// Members (bits) with drives that have lost power, until their parts of zones have been checked.
     suspects: Cell<u32>,
-    /// How often a part of a zone was lost: a read in flight meanwhile may return data that was written there anew.
+    /// Number of losses of a part of a zone. A read during which it grows may return data that was written there anew.
     losses: Cell<u64>,
     /// The drive that is being replaced, and the mirror that writes to the new drive as well.
     mirror: RefCell<Option<(Seat, Rc<Mirror>)>>,
@@ -141,7 +141,7 @@ impl Members {
         members.count_ones() as usize >= self.fewest
     }
 
-    /// Whether these members (bits) are so few that none of them can be missed.
+    /// Whether these members (bits) are so few that none of them can be spared.
     pub fn are_needed(&self, members: u32) -> bool {
         members.count_ones() as usize <= self.fewest
     }
@@ -246,7 +246,7 @@ impl Members {
         self.volatile.get()
     }
 
-    /// Increases when a read in flight may return data that has been written anew since.
+    /// Number that grows when a read in flight may return data that has been written anew since.
     pub fn losses(&self) -> u64 {
         self.losses.get()
     }
@@ -260,7 +260,7 @@ impl Members {
         self.places[member].settled_epoch.get()
     }
 
-    /// The logs name the parts that all checks so far have found lost.
+    /// Records that the logs name all parts that power checks have found lost so far.
     pub fn settle_epochs(&self) {
         self.places.iter().for_each(|place| place.settled_epoch.set(place.power_epoch.get()));
     }
@@ -287,7 +287,7 @@ impl Members {
         self.note_loss();
     }
 
-    /// The parts of a member have been checked for this power epoch of its drive.
+    /// Ends the suspicion of a member: its parts have been checked for this power epoch of its drive.
     pub fn end_suspicion(&self, member: usize, power_epoch: Option<u64>) {
         self.places[member].power_epoch.set(power_epoch);
         self.suspects.set(self.suspects.get() & !(1 << member));
@@ -364,7 +364,7 @@ impl Members {
         lost.set(lost.get() + 1);
     }
 
-    /// Subtracts parts of zones that are there again.
+    /// Subtracts parts of zones that the drive has got back.
     pub fn count_parts_back(&self, member: usize, parts: u32) {
         let lost = &self.places[member].parts_lost;
         lost.set(lost.get().saturating_sub(parts));

@@ -17,17 +17,17 @@ use std::{
 /// Sequence numbers that are skipped by an assembly which decides between two drives of one member: more than a member
 /// can be ahead of the others by updates in flight.
 pub const SKIPPED_BY_TAKEOVER: u64 = 1 << 33;
-/// Sequence numbers that are skipped by a change of an array at rest: more than an absent member can be ahead, which
-/// alone may have the decision of an interrupted assembly.
+/// Sequence numbers that are skipped by a change of an array at rest: more than an absent member can be ahead, even if
+/// it alone was updated by an interrupted assembly that had skipped numbers.
 pub const SKIPPED_BY_CHANGE: u64 = 2 * SKIPPED_BY_TAKEOVER;
 
 pub struct Membership {
     superblock: RefCell<Superblock>,
     /// The last sequence number that was given out.
     sequence: Cell<u64>,
-    /// Number of this assembly, in the metadata of every block that it writes where blocks have any: that of the last
-    /// event before it. The number of an earlier assembly is smaller, for that had an event of its own before it wrote
-    /// to any zone, and a member without that event holds no block of it.
+    /// Number of this assembly in the out-of-band metadata of the blocks that it writes: low bits of the last event
+    /// before it. Earlier assemblies have smaller numbers, since each had an event of its own before it wrote to any
+    /// zone, and a member without that event holds none of its blocks.
     generation: u32,
     /// More members are out than parity makes up for.
     failed: Cell<bool>,
@@ -40,7 +40,9 @@ pub struct Membership {
     lacks: RefCell<Vec<Lacks>>,
     /// Zones have begun to wait for a member, which is to be logged.
     waits: Cell<bool>,
+    /// Opened when there is a change to log, or logging is to end.
     work: Gate,
+    /// Opened when the membership may have been settled.
     done: Rc<Gate>,
     /// Changes are not logged any more.
     ended: Cell<bool>,
@@ -140,7 +142,7 @@ impl Membership {
         self.announce();
     }
 
-    /// Makes the next change be logged as checkpoints, which record the members that zones wait for.
+    /// Has the next change logged as checkpoints, since only these record the members that zones wait for.
     pub fn note_waits(&self) {
         self.waits.set(true);
     }
@@ -190,7 +192,7 @@ impl Membership {
         self.work.wait()
     }
 
-    /// Number of the announcements that a log record contains if its writing begins now.
+    /// Number of announcements so far: a log record contains these if its writing begins now.
     pub fn begin(&self) -> u64 {
         self.announced.get()
     }
@@ -203,8 +205,8 @@ impl Membership {
         self.waits.take()
     }
 
-    /// The announcements up to `begun` are in the logs of all members, with `event`. Later ones are not, of any kind: a
-    /// new name is not, either. Returns whether there are none.
+    /// Records that the announcements up to `begun` are in the logs of all members, with `event`. Returns whether the
+    /// membership is settled: no announcement of any kind, also of a new name, has been made since.
     pub fn end(&self, event: u64, begun: u64) -> bool {
         assert!(
             begun <= self.announced.get(),

@@ -35,8 +35,8 @@ pub struct Drive {
     pub device: Rc<dyn ZonedDevice>,
 }
 
-/// State that a process which runs an array keeps outside of its own memory, so that the next process can continue
-/// exactly there if it dies while the drives keep power ([`crate::array::Array::take_over`]).
+/// Acknowledged tails and power epochs, which the process that runs an array keeps outside of its own memory. If it
+/// dies while the drives keep power, the next process continues there ([`crate::array::Array::take_over`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tails {
     /// [`crate::array::Array::assembly`] of the array that the process ran.
@@ -44,7 +44,8 @@ pub struct Tails {
     /// For each logical zone the largest [`crate::device::Done::tail`] of the writes and appends that have completed:
     /// raised before the completion is reported, and set to 0 with a reset before that is reported.
     pub blocks: Vec<u64>,
-    /// [`crate::array::Array::power_marks`] of the array that the process ran; a drive without one gives no evidence.
+    /// [`crate::array::Array::power_marks`] of the array that the process ran; a drive without a mark counts as
+    /// one that has kept power.
     pub power: Vec<PowerMark>,
 }
 
@@ -66,20 +67,19 @@ impl PowerMark {
     }
 }
 
-/// How an array is assembled and behaves: the default except for experiments, tests, and where an operator has no other
-/// choice.
+/// Options with which an array is created or assembled. All but `force` are for experiments and tests.
 #[derive(Clone, Copy, Debug)]
 pub struct ArrayOptions {
     /// How much of a partial stripe survives a crash.
     pub consistency: Consistency,
     /// Whether writes that are queued behind each other in a zone share a plan.
     pub join: bool,
-    /// How far the policy `log` is on the way to ZRAID.
+    /// Variant of the policy `log`, between RAIZN+ and ZRAID.
     pub log_step: LogStep,
     /// Partial parity is logged on the member of the stripe's full parity, as RAIZN has it (ZRAID §2.3), and not on
     /// that of its slot. For measuring alone: no recovery looks for it there.
     pub logs_at_parity: bool,
-    /// Accepts stale members where there are too few others, for zones that are full (see `raid/recover`).
+    /// Uses stale members if there are too few others, for zones that are full (see `raid/recover`).
     pub force: bool,
 }
 
@@ -90,7 +90,7 @@ impl Default for ArrayOptions {
     }
 }
 
-/// How much of a partial stripe survives a crash: ZRAID's three policies (§6.6, Table 1).
+/// How much of a partial stripe survives a crash: ZRAID's three consistency policies (§6.6, Table 1).
 /// Only [`Consistency::WpLog`] keeps all promised data; the others are for comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {

@@ -46,6 +46,7 @@ use std::{
     task::Poll,
 };
 
+/// A running array.
 pub struct Raid {
     pub runtime: Runtime,
     pub slots: Rc<Slots>,
@@ -90,8 +91,7 @@ impl LogOwner for Raid {
 
     fn contents(&self, generation: u64, live: &LiveRecords) -> (Checkpoint, u64) {
         let records = self.zone_records.records();
-        // Zones in doubt. Every other zone has been judged already, so records that are missing in a log do not matter
-        // for it.
+        // Zones in doubt. The tail of every other zone has been decided, so that no missing record of it matters.
         let in_doubt = (0..).zip(records.iter()).filter(|(zone, record)| {
             (record.waits != 0 || self.zones.is_offline(ZoneIndex(*zone)))
                 && (live.holes || live.incomplete.get(zone) == Some(&record.epoch))

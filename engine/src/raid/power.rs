@@ -42,7 +42,7 @@ impl Raid {
         self.notices_power_loss(self.members.active());
         for member in each(self.members.active()).filter(|_| self.layout.policy.uses_zrwa()) {
             for zone in self.zones.all_running().iter().map(|zone| zone.index) {
-                // A zone may have been opened since the drive listed it: the check asks again.
+                // The zone may have been opened since the drive reported it: the check requests another report.
                 if self.part(zone, member).await.is_some_and(|info| self.lacks_zrwa(zone, member, &info)) {
                     self.members.suspect(1 << member);
                     self.membership.announce();
@@ -111,7 +111,8 @@ impl Raid {
         let mut checked = Vec::new();
         for member in each(suspects) {
             let seat = self.members.seat(member);
-            // Read first: if the drive loses power again on the way, the epoch differs and there is another check.
+            // Read before the report: if the drive loses power again meanwhile, the epochs differ, and it is checked
+            // again.
             let epoch = self.drive_epoch(member);
             let count = self.geometry.zones;
             let report = Command::Report { first: physical(ZoneIndex(0)), count };
@@ -128,7 +129,7 @@ impl Raid {
                 Err(error) => self.member_failed(seat, error, WHAT),
             }
         }
-        // All suspects together: parity may cover the first one alone and not all of them.
+        // All suspects together: parity may cover the losses of one member and not those of all.
         for zone in self.zones.all() {
             let parts = || checked.iter().map(|(seat, _, zones)| (seat.member, &zones[zone.0 as usize]));
             let lost: Vec<_> =

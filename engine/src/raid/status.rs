@@ -81,11 +81,11 @@ pub struct ArrayStatus {
     pub policy: Policy,
     /// Blocks of a group, which may land in any order, if members' zones are written by appends; otherwise 0.
     pub group_blocks: u32,
-    /// Parities of a stripe: so many members may be lost.
+    /// Parities of a stripe: the number of members that may be lost.
     pub parities: usize,
     /// Zones of a drive that are used as one.
     pub aggregate: u32,
-    /// Grows with every change of membership.
+    /// Event of the superblock: it grows with every change of the membership.
     pub event: u64,
     /// UUID of the owner, the host that created or adopted the array; zeros for none.
     pub host: [u8; 16],

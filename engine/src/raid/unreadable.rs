@@ -103,7 +103,7 @@ pub struct Gap {
     pub member: usize,
     /// From the start of the member's part.
     pub from: u64,
-    /// The end, exclusive.
+    /// Exclusive end.
     pub to: u64,
 }
 

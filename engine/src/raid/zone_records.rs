@@ -10,13 +10,13 @@ use std::{
     ops::Range,
 };
 
-/// The records of all zones, and the blocks of zones that hold no valid data.
+/// The records of all zones, and their burned, bad and unreadable blocks.
 #[derive(Default)]
 pub struct ZoneRecords {
     records: RefCell<Vec<ZoneRecord>>,
     /// Blocks of the members' zones that cannot be written again and hold no valid data.
     burned: RefCell<Vec<BurnedRange>>,
-    /// Blocks that a rebuild could not bring back.
+    /// Blocks that a rebuild could not decode.
     bad_blocks: RefCell<BadBlockMap>,
     /// Blocks that drives could not read.
     pub unreadable: UnreadableBlocks,
@@ -131,7 +131,7 @@ impl ZoneRecords {
             .collect()
     }
 
-    /// Replaces the state of a zone by that in `other`, which may not know its last epoch.
+    /// Replaces the state of a zone by that in `other`, which may have an earlier epoch.
     pub fn take_over(&self, zone: ZoneIndex, other: &ZoneRecords) {
         self.records.borrow_mut()[zone.0 as usize] = other.record(zone);
         let theirs = other.burned();

@@ -91,7 +91,7 @@ struct Row {
     ratio: f64,
     /// Requests of all greedy clients together.
     greedy_requests_a_second: f64,
-    /// In processor time, at most a quarter too high.
+    /// In processor time, at most a quarter too high; of the last round.
     longest_turn_us: u64,
 }
 
@@ -266,23 +266,23 @@ async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
         let behaviour = VolumeOptions { map_pages: Some(usize::MAX / 2), ..VolumeOptions::default() };
         anyhow::Ok(Volume::open(runtime, namespace, behaviour).await?)
     };
-    // Both before the first volume takes the spare zones.
+    // Both namespaces are added before the first volume takes the spare zones.
     let [quiet, other] = [namespace("quiet").await?, namespace("other").await?];
     let volumes = [volume(quiet).await?, volume(other).await?];
-    runtime.spawn(pass_time(namespaces, reactor.ring()?.clone()));
+    runtime.spawn(tick_scheduler(namespaces, reactor.ring()?.clone()));
     drives.iter().for_each(|drive| drive.idle());
     Ok(volumes)
 }
 
-/// Advances the clock of the namespaces, as the daemon does.
-async fn pass_time(namespaces: Namespaces, ring: Ring) {
+/// Ticks the scheduler of the namespaces, as the daemon does.
+async fn tick_scheduler(namespaces: Namespaces, ring: Ring) {
     loop {
         ring.sleep(Duration::from_millis(1)).await;
         namespaces.tick();
     }
 }
 
-/// Medians of the rounds, each without and with greedy clients.
+/// Medians of the rounds, each without and with greedy clients; the longest turn is that of the last round.
 fn row(
     served: &ServerHandles,
     rounds: usize,
@@ -397,7 +397,7 @@ fn greedy(socket: &Path, greed: Greed, seed: u64, stop: &AtomicBool, answered: &
     let mut send = |peer: &mut Peer, number: u64| {
         let mut block = |blocks| rng.below(blocks) * BLOCK as u64;
         match greed {
-            // Some writes, so that there are blocks to discard.
+            // Fifteen of sixteen requests are writes, so that there are blocks to discard.
             Greed::Discards if !number.is_multiple_of(16) => {
                 peer.request(WRITE, (block(REGION_BLOCKS), 4096), &data[..BLOCK])
             }

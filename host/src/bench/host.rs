@@ -126,7 +126,7 @@ fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
 
 fn text(costs: &HostCosts) -> String {
     let mut text = format!(
-        "One thread of the daemon, drives that are not there\n  \
+        "One thread of the daemon, null drives\n  \
          a request {:>29.2} µs\n    of which a stand-in for ublk {:>8.2} µs\n  \
          a command to a drive {:>18.2} µs\n  a turn of the loop {:>20.2} µs\n\n\
          Thousands of writes a second; two threads have an array each\n  \

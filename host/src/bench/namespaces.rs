@@ -101,8 +101,8 @@ fn play(runtime: &Runtime, device: &Rc<dyn ZonedDevice>, writes: bool, depth: u6
         let reset = device.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
         runtime.block_on(reset, || false).context("the namespace does not answer")?.result?;
     }
-    let nobody = || false;
-    idle::play(runtime, (REQUESTS, depth), nobody, |turns| {
+    let no_threads = || false;
+    idle::play(runtime, (REQUESTS, depth), no_threads, |turns| {
         let device = device.clone();
         async move {
             let mut data = Buf::copy_of(&[0x5a; BLOCK]);

@@ -7,6 +7,7 @@ use std::{
     path::Path,
 };
 
+/// Types of requests.
 pub const WRITE: u16 = 1;
 pub const TRIM: u16 = 4;
 pub const BLOCK_STATUS: u16 = 7;
@@ -22,6 +23,7 @@ const CHUNK: u32 = 0x668e_33ef;
 /// Types of chunks from here on are errors.
 const ERROR_CHUNKS: u16 = 1 << 15;
 
+/// The connection to the server.
 pub struct Peer(UnixStream);
 
 /// Header of a request of `kind` for `bytes` bytes at `at`.

@@ -50,7 +50,7 @@ struct VolumeCosts {
     /// 4 KiB reads at random places, queue depth 64.
     read_4k_random_ns: f64,
     compression: Vec<CompressionCosts>,
-    units: Vec<InUnits>,
+    units: Vec<UnitCosts>,
 }
 
 /// Cost of 4 KiB writes at random places, queue depth 64.
@@ -69,7 +69,7 @@ struct CompressionCosts {
 
 /// Cost of words in this compression unit, with writes of 64 KiB at queue depth 64.
 #[derive(Serialize)]
-struct InUnits {
+struct UnitCosts {
     compression: Compression,
     unit_bytes: u64,
     /// Per 4 KiB of such a write.
@@ -94,7 +94,7 @@ struct VolumeRig {
 }
 
 impl VolumeRig {
-    /// Large enough for this number of writes without garbage collection, which would have no data to read.
+    /// A volume with room for this number of writes without garbage collection, which would have no data to read.
     fn new(compression: Compression, writes: u64) -> Result<VolumeRig> {
         let zones = ZONES + writes * 5 / 4 / Idle::zone_blocks();
         let (rig, device) = VolumeRig::storing(compression, Unit::BLOCK, zones)?;
@@ -145,7 +145,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             .chain(costs.compression.iter().map(row))
             .collect();
         let head = ["compression", "unit", "4 KiB of a 64 KiB write of words", "ratio", "4 KiB read, random"];
-        let row = |row: &InUnits| {
+        let row = |row: &UnitCosts| {
             vec![
                 row.compression.to_string(),
                 show(row.unit_bytes),
@@ -188,7 +188,7 @@ fn measured(rounds: usize) -> Result<VolumeCosts> {
     let mut units = Vec::new();
     for codec in ["lz4", "zstd:1"] {
         for unit in [4 << 10, 16 << 10, 64 << 10].into_iter().filter_map(Unit::from_bytes) {
-            units.push(in_units(rounds, codec.parse().map_err(Error::msg)?, unit)?);
+            units.push(unit_costs(rounds, codec.parse().map_err(Error::msg)?, unit)?);
         }
     }
     Ok(VolumeCosts {
@@ -235,7 +235,7 @@ fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<O
 }
 
 /// Cost of words in compression units of this size.
-fn in_units(rounds: usize, compression: Compression, unit: Unit) -> Result<InUnits> {
+fn unit_costs(rounds: usize, compression: Compression, unit: Unit) -> Result<UnitCosts> {
     let (rig, _) = VolumeRig::storing(compression, unit, ZONES)?;
     let large: Vec<Buf> = words()
         .chunks_exact(LARGE_BLOCKS as usize)
@@ -247,7 +247,7 @@ fn in_units(rounds: usize, compression: Compression, unit: Unit) -> Result<InUni
         let mut rng = Rng::new(round);
         play(&rig, &[], (0..COMPRESSED).map(|_| rng.below(LARGE * LARGE_BLOCKS)).collect())
     })?;
-    Ok(InUnits {
+    Ok(UnitCosts {
         compression,
         unit_bytes: unit.bytes() as u64,
         write_64k_ns: ns / LARGE_BLOCKS as f64,
@@ -286,7 +286,7 @@ fn noise() -> Vec<Buf> {
     (0..POOL).map(block).collect()
 }
 
-/// Places, determined by the number of the round.
+/// Random block numbers; the seed is the number of the round.
 fn random(rig: &VolumeRig, requests: u64, round: u64) -> Vec<u64> {
     let mut rng = Rng::new(round);
     (0..requests).map(|_| rng.below(rig.volume.blocks())).collect()

@@ -110,7 +110,7 @@ pub enum Verb {
         #[arg(id = "array", value_name = "ARRAY")]
         arrays: Vec<ArrayName>,
     },
-    /// Show request rates and latencies of a running array
+    /// Show request rates and latencies of a running array, its drives and its clients
     ///
     /// On a terminal the display is updated every second until it is interrupted; otherwise, and with --json,
     /// one second is measured once.
@@ -122,7 +122,7 @@ pub enum Verb {
     Examine {
         /// Image, NVMe namespace (/dev/ngXnY) or zoned block device
         drive: PathBuf,
-        /// Print variables for the udev rule instead; nothing for drives that are not zoneraid's
+        /// Print variables for the udev rule instead; nothing for devices that belong to no array
         #[arg(long)]
         export: bool,
     },
@@ -168,7 +168,7 @@ pub enum Verb {
         #[arg(long)]
         yes: bool,
     },
-    /// Continue an interrupted rebuild
+    /// Continue an interrupted rebuild (resync, resilver), or wait for the running one
     Rebuild {
         /// Name, UUID or path of the array
         array: ArrayName,
@@ -176,7 +176,9 @@ pub enum Verb {
     /// Export a running array to other hosts
     #[command(subcommand)]
     Export(ExportCommand),
-    /// Take a member out of an array
+    /// Take a member out of an array (fail, offline)
+    ///
+    /// The array runs degraded until the member is replaced (`replace`). Refused if data would be lost.
     Fail {
         /// Name, UUID or path of the array
         array: ArrayName,

@@ -65,7 +65,7 @@ struct ArrayCreateOutput {
     spare_bytes: u64,
     /// Unused because zones of the array are rounded down.
     lost_to_rounding_bytes: u64,
-    /// Unused because other drives have smaller or fewer zones.
+    /// Unused because other drives of the array have smaller or fewer zones.
     lost_to_shapes_bytes: u64,
     drives: Vec<CreatedFrom>,
     /// Name or directory by which a command here finds the array.
@@ -137,7 +137,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     let design = Array::design(reactor.runtime(), &create, &members)?;
     ensure!(
         options.yes || used.is_empty(),
-        "the drives are not blank ({}); --yes destroys what is on them",
+        "the drives are not blank ({}); --yes destroys their data",
         used.join(", ")
     );
     let created = ArrayCreateOutput::new(&options, &design, &drives, created_from, &uuid);
@@ -191,10 +191,10 @@ fn worn_note(drive: &str, worn: &[u32]) -> String {
 /// Blocks of a group with policy `append`. Larger groups are not faster, and need a larger table.
 const GROUP_BLOCKS: u32 = 256;
 
-/// Warning about an array of which each half can be started.
+/// Warning about split brain: each half of the array can be started.
 const TWO_HALVES: &str = "any two of these four members can be started alone: if both pairs are written \
-        separately they diverge, and only the newer pair is used when they are united; with five members this \
-        cannot happen";
+        separately they diverge (split brain), and only the newer pair is used when they are united; with \
+        five members this cannot happen";
 
 fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
     CreateOptions {
@@ -542,7 +542,7 @@ fn volume_text(volume: &VolumeReport) -> String {
         show(volume.map_memory_bytes),
         show(volume.map_bytes),
     );
-    let active = if collection.active { "is collecting" } else { "rests" };
+    let active = if collection.active { "active" } else { "idle" };
     let unreadable = match collection.unreadable_zones {
         0 => String::new(),
         count => format!(", {} cannot be", so_many_zones(count as usize)),
@@ -597,7 +597,7 @@ pub fn rebuild_text(rebuild: &Rebuild) -> String {
     format!("{what}{} of {}, {}/s, {left}", show(*done_bytes), show(*total_bytes), show(*bytes_per_second))
 }
 
-/// Members of `found`, with their drives.
+/// The members of `found`, to resolve the name of one.
 fn members(found: &FoundArray) -> Members<'_> {
     let label = &found.label;
     let drives: Vec<(u32, PathBuf)> = found
@@ -622,7 +622,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
         }
         None => ArrayName::from(directory_of(&old)),
     };
-    // A number is not a drive: the user has given the role, and forgotten the new drive.
+    // A number in the place of NEW is a role: NEW is missing.
     let is_role = !new.exists() && new.to_string_lossy().parse::<u32>().is_ok();
     ensure!(
         two || !is_role,
@@ -661,7 +661,7 @@ pub fn replace(output: Output, mut args: Vec<PathBuf>, now: bool, yes: bool) -> 
     Ok(if rebuilt.is_whole() { HEALTHY } else { DEGRADED })
 }
 
-/// Whether the argument names an array rather than a drive.
+/// Whether the argument is the name of an array, and not of a drive.
 fn is_array(path: &Path) -> Result<bool> {
     let name = ArrayName::from(path.to_path_buf());
     Ok(path.is_dir() || !path.exists() && find_running(&name)?.is_some())
@@ -771,9 +771,9 @@ pub fn cancel_copy(output: Output, args: Vec<PathBuf>) -> Result<u8> {
     let mut args = args.into_iter();
     let name = ArrayName::from(args.next().unwrap_or_default());
     let member = args.next().map(|member| MemberName::new(&member)).transpose()?;
-    ensure!(args.next().is_none(), "one word too many: zoneraid replace --cancel ARRAY [MEMBER]");
+    ensure!(args.next().is_none(), "too many arguments: zoneraid replace --cancel ARRAY [MEMBER]");
     let called = quoted(&name.to_string());
-    interrupt::explain(move || format!("whether the copy is cancelled: zoneraid status {called}"));
+    interrupt::explain(move || format!("check whether the copy is cancelled with: zoneraid status {called}"));
     let by_daemon: Option<FailReport> = match find_running(&name)? {
         Some(mut client) => ask(output, &mut client, &Request::CancelCopy { member: member.clone() })?,
         None => None,
@@ -856,7 +856,7 @@ fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<en
     Ok(rebuilt??)
 }
 
-/// On a signal, tells that the daemon continues with the request.
+/// Sets the message for a signal: the daemon continues with the request.
 fn explain_daemon(name: &ArrayName) {
     let called = quoted(&name.to_string());
     interrupt::explain(move || {

@@ -84,11 +84,11 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     if options.complete {
         refuse_unless_complete(&found)?;
     }
-    // Force takes effect only if the array cannot be assembled without.
+    // --force takes effect only if the array cannot be assembled without it.
     let force = options.force && found.inspect().is_err();
     let Start { read_only, give_up, map_memory, .. } = *options;
     let terms = StartTerms { read_only, force, give_up, map_memory };
-    say_where_it_belongs(output, &found);
+    note_unless_own(output, &found);
     let uuid = found.label.uuid;
     if let Some(tails) = found.left_by_owner() {
         bail!(
@@ -161,7 +161,7 @@ pub fn serve(output: Output, options: Start, place: &NbdAddress) -> Result<u8> {
     let Ready { lock: _lock, found, terms, directory, left, devices } = prepare(output, &options)?;
     ensure!(
         devices.is_empty(),
-        "the block device of '{}' is in use and waits for its daemon: start that with zoneraid start {}",
+        "the block device of '{}' is in use and waits for its daemon: zoneraid start {}",
         found.label.name,
         quoted(&found.called)
     );
@@ -232,8 +232,8 @@ fn refuse_unless_complete(found: &FoundArray) -> Result<()> {
     Ok(())
 }
 
-/// Prints a note if the array belongs to another host or none, since it is not started automatically here.
-fn say_where_it_belongs(output: Output, FoundArray { label, called, .. }: &FoundArray) {
+/// Prints a note if the array does not belong to this host, since then it is not started automatically here.
+fn note_unless_own(output: Output, FoundArray { label, called, .. }: &FoundArray) {
     let whose = match Owner::of(&label.host) {
         Owner::This => return,
         Owner::Other => "belongs to another host",
@@ -283,7 +283,7 @@ fn find(output: Output, options: &Start) -> Result<FoundArray> {
     }
 }
 
-/// Finds and claims the members of an array; fails if members are missing and it is `early`.
+/// Finds and claims the members of an array. Missing members are an error while it is `early`: within --wait.
 fn find_now(options: &Start, early: bool) -> Result<FoundArray> {
     let found = FoundArray::to_read(&options.array)?.absolute()?;
     match missing(&found).filter(|_| early) {
@@ -299,7 +299,7 @@ fn missing(found: &FoundArray) -> Option<String> {
     let there = |role: u32| found.drives.iter().any(|d| d.label().is_some_and(|label| label.role == role));
     let missing = (0..*members).filter(|role| active & (1 << role) != 0 && !there(*role));
     let missing: Vec<usize> = missing.map(|role| role as usize).collect();
-    (!missing.is_empty()).then(|| format!("'{name}' misses {}", members_named(&missing)))
+    (!missing.is_empty()).then(|| format!("'{name}' lacks {}", members_named(&missing)))
 }
 
 pub fn stop(output: Output, name: &ArrayName) -> Result<u8> {

@@ -117,7 +117,7 @@ pub fn examine(output: Output, path: &Path) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// The copy that the drive at `path` is part of, by the status of its array; `None` if that cannot be had.
+/// The copy that the drive at `path` is part of, by the status of its array; `None` if there is none or no status.
 fn copy_of(output: Output, path: &Path, examined: &ExamineReport) -> Option<Rebuild> {
     let path = drive::resolve(path);
     let array = match &examined.superblock {
@@ -173,7 +173,7 @@ pub fn export(output: Output, path: &Path) -> Result<u8> {
 impl UdevOutput {
     fn of(path: &Path) -> Result<UdevOutput> {
         let running = client::running()?;
-        // The link of a partition is that of its device with `-part` and its number, as udev names others.
+        // The link of a partition is that of its device with `-part` and its number, as in /dev/disk.
         let (whole, part) = match drive::whole_of(path) {
             Some((whole, number)) => (whole, format!("-part{number}")),
             None => (path.to_path_buf(), String::new()),
@@ -181,13 +181,13 @@ impl UdevOutput {
         if let Some((_, link)) = running.iter().find_map(|client| client.about.device(&whole)) {
             let link =
                 link.and_then(|link| Some(link.strip_prefix("/dev").ok()?.to_str()?.to_string() + &part));
-            // udev would take names with other characters for several; for these the daemon's own link has to do.
+            // udev splits names at other characters; then the only link is that of the daemon.
             let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
             let link = link.filter(|link| link.chars().all(plain));
             return Ok(UdevOutput { link, uuid: None });
         }
-        // udev asks about every disk, also while it is mounted: devices without zones are not opened, and nothing is
-        // claimed.
+        // udev runs this for every disk, also while it is mounted: devices without zones are not opened, and nothing
+        // is claimed.
         if !drive::is_drive(path).unwrap_or(false) {
             return Ok(UdevOutput::default());
         }
@@ -234,7 +234,10 @@ fn examined_text(e: &ExamineReport) -> String {
     text += &format!("  limits: {} zones open, {} active\n", e.max_open_zones, e.max_active_zones);
     if let Some(zrwa) = &e.zrwa {
         let (size, granularity) = (show(zrwa.size_bytes), show(zrwa.granularity_bytes));
-        text += &format!("    zrwa: {size}, flushed by {granularity}, in {} zones\n", zrwa.max_zones);
+        text += &format!(
+            "    zrwa: {size}, flush granularity {granularity}, in {} zones at once\n",
+            zrwa.max_zones
+        );
     }
     let array = match (&e.superblock, &e.superblock_error) {
         (Some(s), _) => format!(
@@ -255,8 +258,8 @@ fn examined_text(e: &ExamineReport) -> String {
     text += &format!("   array: {array}\n");
     if let Some(s) = &e.superblock {
         text += &format!("    host: {}\n", s.host.words(s.autostart));
-        if let Some((what, mended)) = s.stage.trouble() {
-            text += &format!("  status: {what}: {mended}, or wipe this drive\n");
+        if let Some((what, action)) = s.stage.trouble() {
+            text += &format!("  status: {what}: {action}, or wipe this drive\n");
         }
         for drive in s.drives.iter().filter(|drive| drive.model.is_some() || drive.serial.is_some()) {
             let drive_id = ModelAndSerial { model: drive.model.clone(), serial: drive.serial.clone() };

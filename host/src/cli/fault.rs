@@ -1,4 +1,4 @@
-//! `emulate fault`: an emulated drive that misbehaves.
+//! `emulate fault`: faults of an emulated drive.
 
 use super::args::Fault;
 use crate::process::output::{HEALTHY, Output};

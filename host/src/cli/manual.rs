@@ -116,7 +116,7 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
 ];
 
 const EXIT_STATUS: [(&str, &str); 4] = [
-    ("0", "success; for status: healthy, or changing all the time"),
+    ("0", "success; for status: healthy, or being changed by another process"),
     ("1", "for status: degraded; for replace and rebuild: some data could not be rebuilt"),
     ("2", "for status: unusable"),
     (
@@ -140,7 +140,7 @@ const FILES: [(&str, &str); 7] = [
 ];
 
 const ENVIRONMENT: [(&str, &str); 6] = [
-    ("ZONERAID_DIR", "a directory in which arrays are looked for by name, too"),
+    ("ZONERAID_DIR", "a further directory in which arrays are looked for by name"),
     (
         "XDG_RUNTIME_DIR",
         "for users other than root, its subdirectory zoneraid is searched before /run/zoneraid",
@@ -148,7 +148,7 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("ZONERAID_RUN_DIR", "the run directory, in place of both"),
     ("ZONERAID_MACHINE_ID", "a file in the place of /etc/machine-id"),
     ("NO_COLOR", "no colours, if it is not empty"),
-    ("TMPDIR", "where demo has its drives, about four times as large as what it stores"),
+    ("TMPDIR", "directory of the drives of demo, about four times as large as its input"),
 ];
 
 /// The command line with examples in its help texts.
@@ -244,8 +244,8 @@ mod tests {
             if inner.has_subcommands() {
                 return inner.get_subcommands().for_each(|inner| check(inner, &path));
             }
-            let likewise = ["man", "help"].contains(&path.as_str());
-            assert!(likewise || !examples(&path).is_empty(), "{path} has no example");
+            let is_exempt = ["man", "help"].contains(&path.as_str());
+            assert!(is_exempt || !examples(&path).is_empty(), "{path} has no example");
             for example in examples(&path) {
                 let words = example.split(['<', '>']).next().unwrap().split_whitespace();
                 command().try_get_matches_from(words).unwrap_or_else(|error| panic!("{example}: {error}"));

@@ -1,7 +1,7 @@
 //! `namespace`: namespaces of an array that this process runs for the duration of the command, or that its daemon runs.
 //!
-//! The first namespace divides an empty array, and the removal of the last one leaves it empty: in between its zones
-//! belong to the namespaces, and commands for zones take ARRAY/NAME.
+//! The first namespace divides an empty array, and the removal of the last one leaves it empty. As long as it is
+//! divided its zones belong to the namespaces, and commands for zones take ARRAY/NAME.
 
 use super::{
     args::{self, CreateNamespace, QosOptions},
@@ -260,13 +260,13 @@ fn add(array: &ArrayName, wanted: &NewNamespace) -> Result<NamespaceChangeOutput
     }
 }
 
-/// Divides an empty array, without namespaces yet.
+/// Prepares an empty array for namespaces; it has none yet.
 fn divide(session: &Session, array: &ArrayName, device: Rc<dyn ZonedDevice>) -> Result<()> {
     let vzone_zones = Namespaces::fitting(device.geometry());
     let made = session.wait(Namespaces::create(device, output::new_uuid()?, vzone_zones))?;
     match made {
         Err(VzoneError::NotEmpty) => {
-            bail!("'{array}' holds data; namespaces are made on an array whose zones are all empty")
+            bail!("'{array}' holds data; the first namespace needs an array whose zones are all empty")
         }
         Err(VzoneError::TooSmall) => {
             let Geometry { zones, max_active, .. } = *session.array.geometry();
@@ -276,7 +276,7 @@ fn divide(session: &Session, array: &ArrayName, device: Rc<dyn ZonedDevice>) -> 
     }
 }
 
-/// Makes the array an empty one again.
+/// Reverts [`divide`]: the array is empty again.
 fn dissolve(divided: RunningNamespaces) -> Result<()> {
     let RunningNamespaces { session, tenants } = divided;
     session.wait(tenants.namespaces.close())?;
@@ -302,7 +302,7 @@ struct ListedNamespace {
 }
 
 impl NamespaceListOutput {
-    /// As its daemon reports; `None` if the array is not divided.
+    /// Asks the daemon; `None` if the array is not divided.
     fn asked(output: Output, mut client: Client) -> Result<Option<NamespaceListOutput>> {
         let status: Status = ask(output, &mut client, &Request::Status)?;
         let Some(division) = status.namespaces else { return Ok(None) };
@@ -321,7 +321,7 @@ impl NamespaceListOutput {
         }))
     }
 
-    /// As found on the drives, read-only.
+    /// Reads the drives.
     fn looked(array: &ArrayName) -> Result<NamespaceListOutput> {
         let session = FoundArray::to_read(array)?.read_only()?;
         ensure!(is_divided(&session)?, "'{array}' has no namespaces");

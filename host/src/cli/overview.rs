@@ -112,7 +112,7 @@ struct ArrayLine {
     members: u32,
     members_active: u32,
     rebuild: Option<Rebuild>,
-    /// Processes that use the drives and cannot be asked for the status.
+    /// Processes that use the drives and have no control socket.
     used_by: Vec<User>,
     /// Whether the array keeps changing, so that its status is of different moments.
     changing: bool,
@@ -143,7 +143,7 @@ struct UnusableDrive {
 struct SilentDaemon {
     socket: String,
     error: String,
-    /// Whether this user may not ask it.
+    /// Whether this user has no permission to connect to it.
     #[serde(skip)]
     is_denied: bool,
 }
@@ -162,7 +162,7 @@ impl SilentDaemon {
     }
 }
 
-/// A message that there are no `things` in `dirs`, or only that none was found if not everything could be examined.
+/// Message that there are no `things` in `dirs`; if it is `blind`, not everything could be examined.
 fn none_of(things: &str, dirs: &[PathBuf], blind: bool) -> String {
     let named =
         |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" or ");
@@ -274,8 +274,8 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
         text
     })?;
     let worst = overview.arrays.iter().map(|array| array.state).max().map_or(HEALTHY, State::code);
-    // The state of a silent daemon's array is unknown, unless this user may not ask it and the drives were inspected
-    // instead.
+    // The state of a silent daemon's array is unknown, unless this user has no permission to connect and the drives
+    // were inspected instead.
     let is_known = |silent: &SilentDaemon| {
         let of_it = |array: &ArrayLine| silent.socket.ends_with(&format!("/{}.sock", array.uuid));
         silent.is_denied && overview.arrays.iter().any(of_it)
@@ -297,7 +297,7 @@ fn unseen(scans: &[Scan], running: &[Client]) -> Vec<UnusableDrive> {
         });
         let all = scan.damaged.iter().cloned().chain(silent).filter(|(path, _)| !held(path));
         unseen.extend(all.map(|(path, error)| {
-            // Its user may just be writing to it.
+            // The process that uses it may be writing its metadata.
             let user = drive::user(&path).map(|user| format!("; it is in use by {user}")).unwrap_or_default();
             UnusableDrive { drive: shown(&path), error: error + &user }
         }));
@@ -379,7 +379,7 @@ pub fn list(output: Output, dirs: &[PathBuf]) -> Result<u8> {
         dirs.is_empty() || client.about.drives.iter().any(lies_here)
     };
     let seen = arrays(output, &reactor, &scans, running.into_iter().filter(here).collect());
-    let stale = |uuid: &str| {
+    let labelled = |uuid: &str| {
         let of_array = scans
             .iter()
             .flat_map(|scan| &scan.drives)
@@ -390,7 +390,7 @@ pub fn list(output: Output, dirs: &[PathBuf]) -> Result<u8> {
     let listed = ListOutput {
         arrays: seen
             .into_iter()
-            .map(|seen| ListedArray::new(&seen.status, &stale(&seen.status.uuid)))
+            .map(|seen| ListedArray::new(&seen.status, &labelled(&seen.status.uuid)))
             .collect(),
         blank: blank.map(Blank::new).collect(),
         unseen,
@@ -424,7 +424,7 @@ impl ListedArray {
             };
             let used = there.iter().any(is_it);
             if let Some(label) = drive.label().filter(|_| !used) {
-                // Its label is as new as the array's, so it cannot be told apart from the member in use.
+                // A twin has a label as new as the array's: nothing distinguishes it from the member in use.
                 let state = if label.event == status.event { "twin" } else { "stale" }.to_string();
                 let Blank { drive, size_bytes, model, serial } = Blank::new(drive);
                 let (role, size_bytes) = (label.role, Some(size_bytes));

@@ -1,7 +1,7 @@
 //! `rename`, `adopt`, `autostart`, `destroy` and `wipe`: arrays as a whole, and single drives.
 //!
 //! Name, host and autostart can be changed while the array does not run, also if a member is missing, which does not
-//! become stale. To destroy data takes `--yes`.
+//! become stale. Commands that destroy data need `--yes`.
 
 use super::{daemon::ask, interrupt};
 use crate::{
@@ -91,7 +91,7 @@ pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Changes an owner's setting, by the array's daemon if it runs, or else by this process.
+/// Changes host or autostart of an array, by its daemon if it runs, or else in this process.
 fn set(output: Output, name: &ArrayName, request: &Request, wanted: &Change) -> Result<OwnerReport> {
     match find_running(name)? {
         Some(mut client) => ask(output, &mut client, request),
@@ -198,11 +198,11 @@ pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
     // Claimed before the check below, so that no other process makes them members meanwhile.
     let drives: Vec<OpenDrive> =
         paths.iter().map(|path| OpenDrive::open(&reactor, path)).collect::<Result<_>>()?;
-    let mut missed = Vec::new();
+    let mut losses = Vec::new();
     for drive in &drives {
-        missed.extend(whoever_misses(output, drive)?);
+        losses.extend(loss_by_wipe(output, drive)?);
     }
-    ensure!(yes || missed.is_empty(), "{}; --yes destroys that", missed.join("; "));
+    ensure!(yes || losses.is_empty(), "{}; --yes destroys that", losses.join("; "));
     drives.iter().try_for_each(OpenDrive::refuse_if_waited_for)?;
     let wiped = WipedDrives { drives: drives.iter().map(WipeOutput::of).collect() };
     let erasing = EraseBar::new(output, &drives);
@@ -246,9 +246,9 @@ fn refuse_if_run(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The data on a drive that is lost when it is wiped, with the array that depends on it; `None` if it is blank, is used
-/// by its array no longer, or belongs to an array with incomplete creation or destruction.
-fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
+/// Message about the data that wiping a drive destroys, and its array; `None` if the drive is blank or a former member,
+/// or if the creation or destruction of its array is incomplete.
+fn loss_by_wipe(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
     let (introduced, what) = (drive.introduce(), drive.describe().unwrap_or_default());
     let label = match &drive.content {
         Content::Blank => return Ok(None),
@@ -266,7 +266,7 @@ fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
         return Ok(is_vacant.then(|| format!("{introduced}: {what}; the array runs without it")));
     }
     let found = FoundArray::to_look(&ArrayName::from(drive.path.clone()))?;
-    let misses = match found.inspect() {
+    let effect = match found.inspect() {
         Ok(array) => {
             let is_this = |other: &str| same_file(Path::new(other), &drive.path);
             let used = array.status.members.iter().any(|m| m.state != MemberState::Out && is_this(&m.drive));
@@ -281,5 +281,5 @@ fn whoever_misses(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
         }
         Err(_) => "which cannot be assembled as it is",
     };
-    Ok(Some(format!("{introduced}: {what}, {misses}")))
+    Ok(Some(format!("{introduced}: {what}, {effect}")))
 }

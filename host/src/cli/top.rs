@@ -37,7 +37,7 @@ struct Top {
     seconds: f64,
     devices: Vec<DeviceRates>,
     drives: Vec<DriveRates>,
-    /// The longest turn of the daemon's event loop, and the limit that 99 % of them did not exceed, in microseconds.
+    /// The longest turn of the daemon's event loop, and the 99th percentile of the turns, in microseconds.
     longest_turn_us: Option<u64>,
     p99_turn_us: Option<u64>,
     /// Bytes written to drives per byte written to block devices; `None` without writes.
@@ -84,7 +84,7 @@ struct DriveRates {
 struct Rates {
     requests_per_second: f64,
     bytes_per_second: f64,
-    /// Latencies that half of them, 99 % and 99.9 % do not exceed, at most a quarter too high; `None` without requests.
+    /// Latency percentiles in microseconds, at most a quarter too high; `None` without requests.
     p50_us: Option<u64>,
     p99_us: Option<u64>,
     p99_9_us: Option<u64>,
@@ -190,10 +190,10 @@ impl Top {
             "P50 US",
             "P99 US",
             "P99.9 US",
-            "MAY GO",
+            "ADMITS",
             "WIDTHS",
             "SPARES",
-            "HELD TO",
+            "THROTTLED",
         ];
         let mut rows = vec![head.map(String::from).to_vec()];
         for device in &self.devices {
@@ -225,7 +225,7 @@ impl Top {
             rows.push(row("", "writes", &device.writes, [&tokens, "", "", missed]));
         }
         for (DriveRates { role, reads, writes, .. }, name) in self.drives.iter().zip(names) {
-            let role = role.map_or("no member yet: ".into(), |role| format!("member {role}: "));
+            let role = role.map_or("no member: ".into(), |role| format!("member {role}: "));
             rows.push(row(&(role + &name), "reads", reads, ["", "", "", ""]));
             rows.push(row("", "writes", writes, ["", "", "", ""]));
         }
@@ -256,12 +256,12 @@ pub fn run(output: Output, name: &ArrayName) -> Result<u8> {
             quoted(&name.to_string())
         );
     };
-    let mut before = asked(output, &mut client)?;
+    let mut before = traffic(output, &mut client)?;
     let watches = !output.json && stdout().is_terminal();
     loop {
         let begun = Instant::now();
         std::thread::sleep(PERIOD);
-        let now = asked(output, &mut client)?;
+        let now = traffic(output, &mut client)?;
         let seconds = begun.elapsed().as_secs_f64();
         let status: Status = ask(output, &mut client, &Request::Status)?;
         let top = Top::between(&before, &now, &status, seconds);
@@ -283,7 +283,7 @@ fn clipped(text: &str, columns: usize) -> String {
     text.lines().map(|line| line.chars().take(columns).collect::<String>() + "\n").collect()
 }
 
-fn asked(output: Output, client: &mut Client) -> Result<TrafficReport> {
+fn traffic(output: Output, client: &mut Client) -> Result<TrafficReport> {
     ask(output, client, &Request::Traffic)
 }
 

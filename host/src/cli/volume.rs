@@ -141,7 +141,7 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
     }
     if let Err(VolumeError::Design(NoVolume::FewActive { .. })) = &created {
         return Err(Error::from(created.err().context("there is no volume")?))
-            .with_context(|| format!("{}; {MORE_ACTIVE} to zoneraid create", problem()));
+            .with_context(|| format!("{}; in zoneraid create, {MORE_ACTIVE}", problem()));
     }
     created.with_context(problem)?;
     let plan = Plan::of(array.geometry(), options.blocks).with_context(problem)?;
@@ -185,7 +185,7 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
         format!(
             "'{}' carries a volume of {size}{sectors}{thin}; as a block device: {start}{serve}\n\
              of {zones} zones of {capacity} {data_zones} are for data, {collection_zones} are set aside for garbage \
-             collection and {map_zones} for the map; with more zones the share of these is smaller\n",
+             collection and {map_zones} for the map; the more zones, the smaller is the share of these\n",
             created.array
         )
     })?;

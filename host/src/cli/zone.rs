@@ -1,4 +1,4 @@
-//! `zone`: the zones of an array, with the terms of blkzone.
+//! `zone`: the zones of an array, in the terms of blkzone.
 //!
 //! # Acknowledgements of `zone write`
 //! A number in the acknowledgement log is appended only once all bytes up to it, from the start of the zone, are safe
@@ -196,7 +196,8 @@ fn manage(
     let called = quoted(&array.to_string());
     interrupt::explain(move || {
         format!(
-            "zone {zone} is {before}, as before, or has been changed: check with zoneraid zone report {called} {zone}"
+            "zone {zone} is {before} as before, or has been changed: check with zoneraid zone report {called} \
+             {zone}"
         )
     });
     session
@@ -402,7 +403,7 @@ fn write(output: Output, options: &ZoneWrite) -> Result<()> {
     let result = writer.copy(&mut input, bytes(options.block_size), bytes(info.capacity_blocks));
     let (start, durable) = (writer.start, writer.durable);
     interrupt::forget();
-    // Removes the progress bar before any message.
+    // Removes the progress bar from the screen before any message.
     drop(writer);
     if input.padded > 0 {
         output.note(&format!(
@@ -560,7 +561,7 @@ impl ZoneWriter<'_> {
         Ok(())
     }
 
-    /// Records that everything completed is durable, also in the acknowledgement log.
+    /// Records that all completed writes are durable, also in the acknowledgement log.
     fn promise(&mut self) -> Result<()> {
         self.durable = self.completed;
         self.told.store(self.durable, Ordering::Relaxed);

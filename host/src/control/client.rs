@@ -1,4 +1,4 @@
-//! The command's side of the control socket.
+//! Control socket, client side.
 
 use super::{
     name::ArrayName,
@@ -25,10 +25,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time for all daemons together to answer requests about themselves and their status.
+/// Time limit for all daemons together to answer requests about themselves and their status.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time for an answer for which the daemon has to read its drives.
+/// Time limit for an answer for which the daemon has to read its drives.
 const PATIENCE_WITH_DRIVES: Duration = Duration::from_secs(30);
 
 /// Sockets that did not answer, with the reason: a process tries each once.
@@ -105,7 +105,6 @@ pub fn running() -> Result<Vec<Client>> {
     for (number, path) in sockets.iter().cloned().enumerate() {
         let sender = sender.clone();
         // Connecting may block for ever, too. Threads beyond the deadline are abandoned, with their results.
-        // send.
         let ask = move || _ = sender.send((number, Client::connect(&path, deadline)));
         std::thread::Builder::new().spawn(ask).context("no thread can be started")?;
     }
@@ -204,17 +203,17 @@ impl Client {
             Err(error) => bail!(NoConnection(error)),
         };
         socket.set_write_timeout(Some(PATIENCE)).context("the socket cannot be set up")?;
-        let pid = socket_peercred(&socket).map(|who| who.pid.as_raw_nonzero());
+        let pid = socket_peercred(&socket).map(|peer| peer.pid.as_raw_nonzero());
         let stream = BufReader::new(TimedSocket { socket, deadline: None });
         let mut client = Client { socket: path.to_path_buf(), stream, about: About::default() };
-        let who = |error: anyhow::Error| match pid {
+        let with_pid = |error: anyhow::Error| match pid {
             Ok(pid) => anyhow!("process {pid}: {error:#}"),
             Err(_) => error,
         };
         match client.ask_until(&Request::About, Some(deadline), |_| {}, |_| {}) {
             Ok(about) => client.about = about,
             Err(error) if error.downcast_ref::<io::Error>().is_some_and(is_gone) => return Ok(None),
-            Err(error) => return Err(who(error)),
+            Err(error) => return Err(with_pid(error)),
         }
         Ok(Some(client))
     }
@@ -290,7 +289,7 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-/// Parses an answer; the error tells another version of the protocol from invalid data.
+/// Parses an answer; the error distinguishes another version of the protocol from invalid data.
 pub fn answer(line: &[u8]) -> Result<Answer> {
     #[derive(serde::Deserialize)]
     struct DaemonVersion {

@@ -25,7 +25,7 @@ pub const MAX_REQUEST: usize = 64 << 10;
 /// Most bytes of an answer; a report of a hundred thousand zones takes a tenth of it.
 const MAX_ANSWER: u64 = 128 << 20;
 
-/// Most bytes of the answer to `About`, from a daemon that is not known yet.
+/// Most bytes of the answer to `About`: fewer, since the peer may not be a daemon of zoneraid.
 const MAX_ABOUT: u64 = 1 << 20;
 
 /// A line in either direction.
@@ -72,7 +72,7 @@ pub enum Request {
     Qos { namespace: String, qos: NewQos },
     /// Removes a namespace with its data: [`crate::report::Division`].
     RemoveNamespace { namespace: String, yes: bool },
-    /// Takes the block device down and ends the daemon: [`StopReport`].
+    /// Takes the block devices down and ends the daemon: [`StopReport`].
     Stop,
 }
 
@@ -183,7 +183,7 @@ pub struct TrafficDrive {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NamespaceDevice {
     pub name: String,
-    /// By which other hosts know it.
+    /// UUID of its exports to other hosts.
     pub uuid: String,
     pub block_device: PathBuf,
     /// Link to the block device by the names of array and namespace.

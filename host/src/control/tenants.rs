@@ -58,7 +58,7 @@ impl From<Qos> for NewQos {
 /// The namespaces of an array. Errors name them as the user does.
 pub struct Tenants {
     pub namespaces: Namespaces,
-    /// The array's name as the user gave it.
+    /// The array's name as the user typed it.
     pub array: String,
 }
 
@@ -71,7 +71,11 @@ impl Tenants {
         ensure!((1..=1000).contains(&weight), "a weight is 1 to 1000, not {weight}");
         ensure!(width.is_power_of_two(), "--width is a power of two, not {width}");
         let most = self.namespaces.vzone_zones();
-        ensure!(width <= most, "--width is at most {most} there, as many zones as one is made of");
+        ensure!(
+            width <= most,
+            "--width is at most {most}: a zone of a namespace consists of so many zones of '{}'",
+            self.array
+        );
         let spec = Spec {
             name: wanted.name.clone(),
             zones,
@@ -158,8 +162,8 @@ impl Tenants {
     }
 }
 
-/// The UUID of a namespace: a hash (FNV-1a) of the array's UUID and the namespace's name. Its number does not identify
-/// it: it may have belonged to another namespace, which hosts that have seen that one would take for the same.
+/// The UUID of a namespace: a hash (FNV-1a) of the array's UUID and the namespace's name. Its number is not included:
+/// numbers are reused, and other hosts would take the new namespace for the old one.
 pub fn uuid_of(array: [u8; 16], name: &str) -> [u8; 16] {
     const BASIS: u128 = 0x6c62272e07bb014262b821756295c58d;
     const PRIME: u128 = 0x0000000001000000000000000000013b;

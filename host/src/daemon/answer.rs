@@ -76,7 +76,7 @@ impl Daemon {
             };
             let sent = connection.send(answer).await;
             // Also if the client has not received the answer.
-            self.answered();
+            self.end_if_stopped();
             sent?;
             // The client may already have sent its next request.
             give_way().await;
@@ -89,7 +89,7 @@ impl Daemon {
         Ok(match request {
             Request::About => serde_json::to_value(self.about())?,
             Request::Status => serde_json::to_value(self.status())?,
-            Request::Traffic => serde_json::to_value(self.asked())?,
+            Request::Traffic => serde_json::to_value(self.traffic_report())?,
             Request::Zones { zone } => serde_json::to_value(self.zones(zone).await?)?,
             Request::Fail { member } => {
                 let failed = match self.cancel_copy_to(&member).await? {
@@ -102,7 +102,7 @@ impl Daemon {
                 serde_json::to_value(self.replace(&member, &drive, (now, yes), connection).await?)?
             }
             Request::CancelCopy { member } => serde_json::to_value(self.cancel_copy(member.as_ref()).await?)?,
-            Request::Rebuild => serde_json::to_value(self.go_on(connection).await?)?,
+            Request::Rebuild => serde_json::to_value(self.rebuild_for(connection).await?)?,
             Request::Examine { drive } => serde_json::to_value(self.examine(&drive).await?)?,
             Request::Adopt => {
                 let host = machine::id().context(machine::NO_IDENTITY)?;
@@ -170,8 +170,8 @@ impl Daemon {
         ExamineReport::of(&drive).await
     }
 
-    /// Ends the daemon after the answer to `stop`.
-    fn answered(&self) {
+    /// Ends the daemon if `stop` has been carried out; called when its answer has been sent.
+    fn end_if_stopped(&self) {
         if self.phase.get() == Phase::Stopped {
             self.set_phase(Phase::Ended);
         }

@@ -18,24 +18,24 @@ use std::{
 /// Interval at which new drives are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Longest interval at which an unidentified drive is examined again.
+/// Longest interval between two examinations of an unidentified drive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Identifies a drive under any path, see [`drive::identity`].
 pub(super) type Identity = (u64, u64);
 
-/// The drives in the same directory that are not members.
+/// The drives in the array's directory that have been examined, by result.
 #[derive(Default)]
 pub(super) struct Others {
-    /// Drives in use, and drives that are not members.
+    /// Drives of members, and drives that are no members.
     known: BTreeSet<Identity>,
-    /// Unidentified drives, each with the time of the next examination and the interval. A member may just be being
-    /// copied to one of them.
+    /// Unidentified drives, each with the time of the next examination and the interval. Their contents may change: a
+    /// member may be being copied to one of them.
     doubtful: BTreeMap<Identity, (Instant, Duration)>,
 }
 
 impl Others {
-    /// State at the start, when the `damaged` drives have been reported already.
+    /// State at the start: the `damaged` drives have been reported already.
     pub fn new<'a>(known: impl Iterator<Item = &'a Path>, damaged: impl Iterator<Item = &'a Path>) -> Others {
         let mut others = Others { known: known.filter_map(identity).collect(), ..Others::default() };
         damaged.filter_map(identity).for_each(|identity| _ = others.doubt(identity));
@@ -43,12 +43,12 @@ impl Others {
     }
 
     /// Whether a drive is to be examined now.
-    fn are_without(&self, identity: &Identity) -> bool {
+    fn is_due(&self, identity: &Identity) -> bool {
         let later = |(when, _): &(Instant, Duration)| *when > Instant::now();
         !self.known.contains(identity) && !self.doubtful.get(identity).is_some_and(later)
     }
 
-    /// Notes that a drive cannot be identified, and doubles its interval; `true` the first time.
+    /// Records that a drive could not be identified, and doubles its interval; `true` the first time.
     fn doubt(&mut self, identity: Identity) -> bool {
         let before = self.doubtful.get(&identity).map(|(_, pause)| *pause);
         let pause = before.map_or(LOOK_EVERY, |pause| (pause * 2).min(PATIENCE));
@@ -81,7 +81,7 @@ impl Daemon {
             {
                 others.keep(&drives);
                 for (identity, path) in drives {
-                    if !others.are_without(&identity) {
+                    if !others.is_due(&identity) {
                         continue;
                     }
                     match self.welcome(&path).await {
@@ -105,8 +105,8 @@ impl Daemon {
             Content::Blank | Content::Filled(_) => Ok(false),
             Content::Other(what) => Err(anyhow!("{what}")),
         };
-        // Looked at first: drives of others are not claimed even for a moment. On a thread, since a dead drive may
-        // block it.
+        // Read before it is claimed: drives of other arrays are not locked even for a moment. On a thread of its own,
+        // since a dead drive may block the read.
         let file = path.to_path_buf();
         let look = move || anyhow::Ok(OpenDrive::look(&Reactor::default(), &file)?.content);
         let looked =
@@ -119,7 +119,7 @@ impl Daemon {
             self.array.complete(drive.drive()).await?;
             log(&format!("'{}': {} is present again, without missed writes", status.name, path.display()));
             self.drives.borrow_mut().push(drive);
-            self.tell();
+            self.publish_status();
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ mod tests {
         let drives = [1, 2, 3].map(|number| ((0, number), PathBuf::new()));
         let ids = [0, 1, 2].map(|number: usize| drives[number].0);
         let mut others = Others::default();
-        let now = |others: &Others| ids.map(|id| others.are_without(&id));
+        let now = |others: &Others| ids.map(|id| others.is_due(&id));
         assert_eq!(now(&others), [true; 3]);
         others.known.insert(ids[0]);
         assert_eq!([others.doubt(ids[1]), others.doubt(ids[1])], [true, false]);

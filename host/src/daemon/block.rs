@@ -19,6 +19,7 @@ pub(super) const LINKS: &str = "/dev/zoneraid";
 /// How long to wait for users to release a block device that is to be taken down.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Interval at which the users are listed again.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A served block device.
@@ -35,7 +36,9 @@ pub struct Block {
     pub(super) tails: Rc<AckLog>,
     /// Request counters.
     pub(super) traffic: Rc<Traffic>,
+    /// Whether the device is to be taken down.
     pub(super) stop: Cell<bool>,
+    /// Result of taking it down, until the task that waits for it takes the value.
     pub(super) stopped: RefCell<Option<Result<()>>>,
     pub(super) changed: Gate,
 }
@@ -55,7 +58,8 @@ impl Block {
         front_number(self.namespace.as_ref())
     }
 
-    pub(super) async fn ordered(&self) {
+    /// Waits until the device is to be taken down.
+    pub(super) async fn wait_for_stop(&self) {
         while !self.stop.get() {
             self.changed.wait().await;
         }
@@ -77,7 +81,7 @@ impl Block {
 /// Number of a namespace among the devices of the array; 0 for the array itself.
 pub(super) fn front_number(namespace: Option<&Namespace>) -> u16 {
     let Some(number) = namespace.map(Namespace::number) else { return 0 };
-    assert!(number < u16::MAX as u32, "namespace {number} of an array is served");
+    assert!(number < u16::MAX as u32, "number {number} of a namespace exceeds those of served devices");
     number as u16 + 1
 }
 
@@ -106,7 +110,7 @@ pub(super) fn link(
     let array = plain(name, id.into());
     let below = namespace.map(|(name, number)| plain(name, number.to_string()));
     let below = below.as_deref();
-    let problem = || format!("no name can be made in {}", links.display());
+    let problem = || format!("no link to the block device can be created in {}", links.display());
     let file = path.file_name().with_context(problem)?;
     // A relative link, as udev creates them.
     let up = if below.is_some() { "../.." } else { ".." };
@@ -119,14 +123,14 @@ pub(super) fn link(
             return Ok(link);
         }
     }
-    bail!("{array} and {numbered} in {} are names of other devices", links.display())
+    bail!("{array} and {numbered} in {} are links to other devices", links.display())
 }
 
 /// Creates a link, in the place of a dangling one; `false` if another file is there.
 fn is_made(link: &Path, target: &Path) -> std::io::Result<bool> {
     let Some(directory) = link.parent() else { return Ok(false) };
     if fs::read_link(directory).is_ok() && !directory.exists() {
-        // A dangling link of an array of this name that was not divided.
+        // A dangling link that was the block device of an array of this name, without namespaces.
         fs::remove_file(directory)?;
     }
     // If it is the link of another array, the directory cannot be created.
@@ -170,7 +174,7 @@ mod tests {
         assert_eq!(below("lake", "mail"), links.join("lake/mail"));
         assert!(links.join("lake/mail").exists());
         assert_eq!(below("lake", ".."), links.join("lake/7"));
-        // An array of this name that is not divided, one that is, and one that is gone.
+        // An array of this name without namespaces, one with namespaces, and one that is gone.
         assert_eq!(below("tank", "mail"), links.join("tank-01234567/mail"));
         assert_eq!(linked("lake"), links.join("lake-01234567"));
         fs::create_dir(links.join("river")).unwrap();

@@ -47,9 +47,11 @@ impl Daemon {
         ensure!(!in_use, repair::in_use(path, &status.name));
         let file = path.to_path_buf();
         let members: Vec<PathBuf> = self.drives.borrow().iter().map(|drive| drive.path.clone()).collect();
-        let beside = self.reactor.offload(move || lies_beside(&file, &members)).await?;
+        let independent = self.reactor.offload(move || is_independent_of(&file, &members)).await?;
         ensure!(
-            beside.unwrap_or(Ok(true)).with_context(|| format!("{} cannot be opened", path.display()))?,
+            independent
+                .unwrap_or(Ok(true))
+                .with_context(|| format!("{} cannot be opened", path.display()))?,
             "{} may lie on the array itself, which would deadlock: use an image in memory, on local disks, or \
              in a file system that holds another member",
             path.display()
@@ -63,14 +65,14 @@ impl Daemon {
     }
 }
 
-/// The path of a member's drive without symbolic links; it is never on the array itself.
+/// The path of a member's drive without symbolic links. A member does not lie on its array, so this cannot deadlock.
 fn real(drive: &Path) -> PathBuf {
     drive.canonicalize().unwrap_or_else(|_| absolute(&drive.to_string_lossy()))
 }
 
-/// Whether the drive at `path` cannot depend on an array with these members: a device other than a block device of
-/// zoneraid, or an image in a file system that holds a member's image, or that `lies_apart` from all arrays.
-fn lies_beside(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> {
+/// Whether the drive at `path` cannot lie on the array with these members: true for a device other than a block device
+/// of zoneraid, and for an image in a file system that holds a member's image or `lies_outside` of all arrays.
+fn is_independent_of(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> {
     let metadata = path.metadata()?;
     if metadata.file_type().is_block_device() {
         return Ok(!path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ublkb")));
@@ -78,20 +80,20 @@ fn lies_beside(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> {
     let same = |member: &PathBuf| {
         member.metadata().is_ok_and(|other| other.is_file() && other.dev() == metadata.dev())
     };
-    Ok(!metadata.is_file() || members.iter().any(same) || lies_apart(path, metadata.dev()))
+    Ok(!metadata.is_file() || members.iter().any(same) || lies_outside(path, metadata.dev()))
 }
 
-/// Whether the file system of the file at `path`, with this device number, is in memory or on disks that no array of
-/// ours can be behind.
-fn lies_apart(path: &Path, device: u64) -> bool {
+/// Whether the file system of the file at `path`, with this device number, is in memory or on local disks, which no
+/// array of this machine provides.
+fn lies_outside(path: &Path, device: u64) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     let is_in_memory = rustix::fs::statfs(path).is_ok_and(|system| system.f_type as u64 == TMPFS);
     let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     is_in_memory || Path::new(&node).canonicalize().is_ok_and(|node| rests_on_disks(&node))
 }
 
-/// Whether the block device at `node` of /sys consists of local disks only. Block devices that processes serve do not
-/// count: this array may be behind them.
+/// Whether the block device at `node` of /sys consists of local disks only. Block devices that a process serves are not
+/// local disks: this array may provide them.
 fn rests_on_disks(node: &Path) -> bool {
     const SERVED: [&str; 4] = ["ublkb", "nbd", "loop", "zram"];
     // The directory of a partition is inside that of its disk.

@@ -100,7 +100,7 @@ impl Daemon {
         let Session { reactor, array, .. } = found.start(left, terms)?;
         array.feed(reactor.buffers());
         let status = array.status();
-        // Drives of members that are out may be used otherwise.
+        // The drives of members that are out are released.
         let used = |drive: &OpenDrive| {
             let name = drive.path.display().to_string();
             status.members.iter().any(|member| member.state != MemberState::Out && member.drive == name)
@@ -128,8 +128,8 @@ impl Daemon {
             blocks: RefCell::default(),
             nbd: RefCell::default(),
             failure: RefCell::default(),
-            told: RefCell::default(),
-            told_space: Cell::new(Space::Enough),
+            logged_states: RefCell::default(),
+            logged_space: Cell::new(Space::Enough),
             phase: Cell::new(Phase::Running),
             ending: Cell::new(false),
             phase_changed: Gate::default(),
@@ -194,7 +194,7 @@ impl Daemon {
     }
 
     /// Requests a zone report from all members at intervals, so that a lost drive is noticed without reads and writes.
-    /// An array that waits for members does that itself.
+    /// An array in deferred-write mode does that itself.
     async fn probe(self: Rc<Self>) {
         let Ok(ring) = self.reactor.ring().cloned() else { return };
         while self.phase.get() == Phase::Running {
@@ -228,7 +228,7 @@ impl Daemon {
         let mut writes = false;
         loop {
             let changed = self.array.changed();
-            self.tell();
+            self.publish_status();
             let status = self.array.status();
             if let Some(tails) = self.tails.borrow().as_ref().filter(|_| !holds_back(&status)) {
                 tails.note_power(&self.array.power_marks());

@@ -60,7 +60,7 @@ impl Daemon {
             "'{}' has no namespaces: create one with zoneraid namespace create",
             status.name
         );
-        runtime.spawn(drive(namespaces.clone(), self.reactor.ring()?.clone()));
+        runtime.spawn(tick_scheduler(namespaces.clone(), self.reactor.ring()?.clone()));
         *self.divided.borrow_mut() = Some(namespaces);
         Ok(Some(list))
     }
@@ -146,7 +146,7 @@ impl Daemon {
         let (namespace, zones) = tenants.resizable(name, blocks).await?;
         self.hide_namespace(&namespace).await?;
         let resized = tenants.resize(&namespace, zones).await;
-        // With its old or its new size.
+        // The block device comes back in any case, after a failure with the old size.
         let shown = self.show_namespace(tenants.find(name)?).await;
         shown.with_context(|| {
             format!("'{}/{name}' has no block device until the next start", tenants.array)
@@ -163,7 +163,8 @@ impl Daemon {
         let array = &tenants.array;
         ensure!(
             tenants.namespaces.list().len() > 1,
-            "'{name}' is the last namespace of '{array}', which is empty without it; zoneraid stop {} first",
+            "'{name}' is the last namespace of '{array}', which is an empty array without it: stop the array \
+             first with zoneraid stop {}",
             quoted(array)
         );
         self.hide_namespace(&doomed).await?;
@@ -218,7 +219,7 @@ impl Daemon {
 }
 
 /// Ticks the scheduler of the namespaces, until the daemon ends.
-async fn drive(namespaces: Namespaces, ring: Ring) {
+async fn tick_scheduler(namespaces: Namespaces, ring: Ring) {
     loop {
         let pause = if namespaces.tick() { TICK } else { IDLE_TICK };
         ring.sleep(pause).await;

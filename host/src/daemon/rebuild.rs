@@ -1,4 +1,4 @@
-//! Rebuilds and replacements in the background: one at a time, whether a client waits for it or not.
+//! Rebuilds and replacements in the background: one at a time. They continue when the client disconnects.
 
 use super::{
     socket::ControlConnection,
@@ -25,7 +25,7 @@ use std::{
 /// Least time between two progress messages to a client.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-/// Interval at which a cancellation is retried of a copy that has not begun.
+/// Interval between attempts to cancel a copy that the array has not begun yet.
 const RETRY_EVERY: Duration = Duration::from_millis(10);
 
 /// Exclusive right to replace a member, released when dropped.
@@ -37,22 +37,23 @@ impl Drop for ReplaceClaim {
     }
 }
 
-/// Notes and result of a replacement.
+/// Result of a replacement, for the client that waits for it.
 #[derive(Default)]
 struct ReplaceResult {
+    /// Unexpected steps, in words.
     notes: RefCell<Vec<String>>,
-    /// Bytes that were copied.
+    /// Bytes that were copied; `None` while it runs.
     result: RefCell<Option<Result<u64>>>,
 }
 
-/// Whether a copy was cancelled, and the new drive is blank.
+/// Whether the error only says that a copy was cancelled: the new drive is blank then.
 fn is_cancelled(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref();
     matches!(error, Some(ArrayError::Replace(NoReplacement::Failed { why: ReplaceFailure::Cancelled, .. })))
 }
 
 impl Daemon {
-    /// Starts a rebuild of lacking parts in the background, or makes the running one repeat.
+    /// Starts a rebuild of lacking parts in the background; if one is running, another one follows it.
     pub fn start_rebuild(self: &Rc<Self>) {
         let rebuilder = &self.rebuilder;
         if rebuilder.running.get().is_some() {
@@ -91,7 +92,7 @@ impl Daemon {
                 daemon.start_rebuild();
             }
             rebuilder.changed.open();
-            daemon.tell();
+            daemon.publish_status();
         });
     }
 
@@ -113,7 +114,8 @@ impl Daemon {
         }
     }
 
-    pub async fn go_on(self: &Rc<Self>, connection: &ControlConnection) -> Result<RebuildReport> {
+    /// Continues an interrupted rebuild or follows the running one, for a client.
+    pub async fn rebuild_for(self: &Rc<Self>, connection: &ControlConnection) -> Result<RebuildReport> {
         let status = self.array.status();
         repair::refuse_if_only_out(&quoted(&status.name), &status)?;
         *self.rebuilder.last.borrow_mut() = None;
@@ -146,18 +148,18 @@ impl Daemon {
             ensure!(yes, "{}: {what}; --yes destroys that", path.display());
         }
         *self.rebuilder.last.borrow_mut() = None;
-        let placing = Rc::new(ReplaceResult::default());
-        let (daemon, about) = (self.clone(), placing.clone());
+        let outcome = Rc::new(ReplaceResult::default());
+        let (daemon, about) = (self.clone(), outcome.clone());
         self.reactor.runtime().spawn(async move {
             let result = daemon.place(role, drive, now, &about).await;
             *about.result.borrow_mut() = Some(result);
             drop(replacement);
             daemon.start_rebuild();
             daemon.rebuilder.changed.open();
-            daemon.tell();
+            daemon.publish_status();
         });
-        let copied_bytes = self.watch_placing(&placing, connection).await?;
-        for note in placing.notes.take() {
+        let copied_bytes = self.watch_placing(&outcome, connection).await?;
+        for note in outcome.notes.take() {
             connection.send(Answer::Note(note)).await?;
         }
         let done = self.watch_rebuild(connection).await?;
@@ -168,8 +170,8 @@ impl Daemon {
         })
     }
 
-    /// Continues copies of members to drives that previous processes have begun, as soon as the array is written to and
-    /// no rebuild runs.
+    /// Continues interrupted copies of members, to the drives in `filled` by role, as soon as the array is written to
+    /// and no rebuild runs.
     pub async fn continue_copies(self: Rc<Self>, filled: Vec<(usize, PathBuf)>) {
         for (role, path) in filled {
             loop {
@@ -220,7 +222,7 @@ impl Daemon {
         drop(replacement);
         self.start_rebuild();
         self.rebuilder.changed.open();
-        self.tell();
+        self.publish_status();
     }
 
     /// Cancels the copy that is under way, if it is one to the drive that `member` names.
@@ -278,17 +280,17 @@ impl Daemon {
         }
     }
 
-    /// Replaces the member in `role` by `drive`, and holds that instead of the old one.
+    /// Replaces the member in `role` by `drive`, which the daemon then holds open in the place of the old one.
     async fn place(
         self: &Rc<Self>,
         role: usize,
         drive: OpenDrive,
         now: bool,
-        placing: &ReplaceResult,
+        outcome: &ReplaceResult,
     ) -> Result<u64> {
         let (rebuilder, path) = (&self.rebuilder, drive.path.clone());
         let members = self.array.status().members.len();
-        assert!(role < members, "member {role} is replaced, of {members} members");
+        assert!(role < members, "replaced member {role} of an array of {members} members");
         let copied = rebuilder.copied.borrow().clone();
         assert!(
             rebuilder.replacing.get() && copied.is_none(),
@@ -296,7 +298,7 @@ impl Daemon {
         );
         let old = self.array.status().members.get(role).map(|member| PathBuf::from(&member.drive));
         let started = Instant::now();
-        // Held from now on and listed among the drives, so that writes to it are counted.
+        // Listed among the open drives from now on, so that writes to it are counted.
         let is_new = self.held(&path).is_none();
         if is_new {
             self.drives.borrow_mut().push(drive.clone());
@@ -311,7 +313,7 @@ impl Daemon {
                 Some(CopyReport { role: role as u32, drive: path.display().to_string() });
             progress(Progress::default());
         }
-        let note = |note: &str| placing.notes.borrow_mut().push(note.to_string());
+        let note = |note: &str| outcome.notes.borrow_mut().push(note.to_string());
         let result = repair::replace(&self.array, role, drive.drive(), now, &progress, &note).await;
         let failed = result.as_ref().err().filter(|error| !is_cancelled(error));
         *rebuilder.copy_error.borrow_mut() = failed.map(|error| format!("{error:#}"));
@@ -333,7 +335,7 @@ impl Daemon {
             self.drives.borrow_mut().retain(|held| held.path != path);
         }
         let replaced = result?;
-        // Not judged by the bytes: the copy of an empty array has none.
+        // A copy of 0 bytes, of an empty array, replaces the old drive as well.
         let is_given_back =
             |held: &OpenDrive| replaced != ReplaceOutcome::Attached && Some(&held.path) == old.as_ref();
         let mut drives = self.drives.borrow_mut();
@@ -345,11 +347,11 @@ impl Daemon {
     }
 
     /// Waits for the end of a replacement, and reports the progress to the client.
-    async fn watch_placing(&self, placing: &ReplaceResult, connection: &ControlConnection) -> Result<u64> {
+    async fn watch_placing(&self, outcome: &ReplaceResult, connection: &ControlConnection) -> Result<u64> {
         let mut told: Option<Instant> = None;
         loop {
             let changed = self.rebuilder.changed.wait();
-            if let Some(result) = placing.result.take() {
+            if let Some(result) = outcome.result.take() {
                 return result;
             }
             if let Some(progress) = self.rebuilder.progress()

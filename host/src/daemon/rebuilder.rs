@@ -1,4 +1,4 @@
-//! Progress of a rebuild, and the result of the last one.
+//! Progress of the running rebuild or copy, and the result of the last rebuild.
 
 use crate::report::{CopyReport, Rebuild};
 use engine::{
@@ -10,14 +10,16 @@ use std::{
     time::Instant,
 };
 
-/// The running rebuild, and the result of the last one.
+/// The running rebuild or copy, and the results of the last ones.
 #[derive(Default)]
 pub struct Rebuilder {
+    /// Start and progress of the running rebuild or copy.
     pub(super) running: Cell<Option<(Instant, Progress)>>,
     /// The copy that is in progress, if any.
     pub(super) copied: RefCell<Option<CopyReport>>,
     /// Error with which the last copy ended, unless it was cancelled.
     pub(super) copy_error: RefCell<Option<String>>,
+    /// Result of the last rebuild; `None` as long as a client waits for the next one.
     pub(super) last: RefCell<Option<Result<array::RebuildOutcome, String>>>,
     pub(super) changed: Gate,
     /// Whether to rebuild once more after the running rebuild.
@@ -32,7 +34,7 @@ impl Rebuilder {
     /// Records the progress of the rebuild or the copy that has begun at `started`.
     pub(super) fn advance(&self, started: Instant, progress: Progress) {
         let Progress { done_bytes, total_bytes, .. } = progress;
-        assert!(done_bytes <= total_bytes, "a rebuild has written {done_bytes} bytes, of {total_bytes}");
+        assert!(done_bytes <= total_bytes, "a rebuild or copy reports {done_bytes} of {total_bytes} bytes");
         self.running.set(Some((started, progress)));
         self.changed.open();
     }
@@ -50,7 +52,7 @@ impl Rebuilder {
             + rebuilt.map_or(0, |(_, progress)| progress.done_bytes.saturating_sub(progress.kept_bytes))
     }
 
-    /// Progress of the rebuild; `None` if there is none.
+    /// Progress of the running rebuild or copy; `None` if there is none.
     pub fn progress(&self) -> Option<Rebuild> {
         let (started, progress) = self.running.get()?;
         let seconds = started.elapsed().as_secs_f64();

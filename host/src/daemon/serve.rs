@@ -143,7 +143,12 @@ impl Daemon {
         for (block, device) in served {
             let other = self.blocks.borrow().iter().find(|other| other.front() == block.front()).cloned();
             let other = other.map(|other| other.path.clone());
-            assert_eq!(other, None, "the block device that serves the same as {}", block.path.display());
+            assert_eq!(
+                other,
+                None,
+                "the block device that already serves the device of {}",
+                block.path.display()
+            );
             self.blocks.borrow_mut().push(block.clone());
             announce(&block.path);
             self.reactor.runtime().spawn(self.clone().keep(block, device));
@@ -180,7 +185,8 @@ impl Daemon {
         written.unwrap_or(Ok(())).context(problem)
     }
 
-    /// Creates the tails file of this assembly. `left` is that of a dead process; its appends are kept if `goes_on`.
+    /// Creates the tails file of this assembly. `left` is that of a dead process; its appends are kept if its block
+    /// device is taken over (`goes_on`).
     async fn note_tails(
         &self,
         status: &ArrayStatus,
@@ -234,7 +240,7 @@ impl Daemon {
             return Ok(served);
         };
         take_back(served, found).await;
-        // Otherwise the block devices of the dead daemon still need the tails.
+        // Block devices of a dead daemon still need the tails.
         if found.is_empty() {
             tails.remove();
         }
@@ -251,7 +257,10 @@ impl Daemon {
         let fronts = self.fronts(status, tails).await?;
         let is_known = |orphan: &&Orphan| fronts.iter().any(|front| front.number() == orphan.front);
         if let Some(Orphan { id, .. }) = found.iter().find(|orphan| !is_known(orphan)) {
-            bail!("/dev/ublkb{id} belongs to a namespace or volume that '{}' has no longer", status.name);
+            bail!(
+                "/dev/ublkb{id} serves a namespace or volume that '{}' no longer has: reboot, or remove it",
+                status.name
+            );
         }
         for front in fronts {
             let number = front.number();
@@ -301,7 +310,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The devices to serve: the array or its volume, or for each of its namespaces that or its volume.
+    /// The devices to serve: the array, or the volume on it; or each namespace, or the volume on that.
     async fn fronts(&self, status: &ArrayStatus, tails: &Rc<AckLog>) -> Result<Vec<ServedDevice>> {
         let Some(namespaces) = self.open_namespaces(status, tails).await? else {
             let volume = self.open_volume(status, tails).await?;
@@ -329,7 +338,7 @@ impl Daemon {
     async fn keep(self: Rc<Self>, block: Rc<Block>, device: BlockDevice) {
         let gone = {
             let mut gone = pin!(device.gone());
-            let mut ordered = pin!(block.ordered());
+            let mut ordered = pin!(block.wait_for_stop());
             poll_fn(|context| match ordered.as_mut().poll(context) {
                 Poll::Ready(()) => Poll::Ready(None),
                 Poll::Pending => gone.as_mut().poll(context).map(Some),
@@ -345,7 +354,7 @@ impl Daemon {
                 device.let_go();
                 self.lose(&block).await;
             }
-            // The next daemon may succeed.
+            // The block device stays for the next daemon, which may succeed.
             Some(Err(error)) => {
                 let (name, path) = (self.array.status().name, block.path.display());
                 *self.failure.borrow_mut() = Some(error.context(format!("'{name}': {path} fails")));
@@ -365,7 +374,7 @@ impl Daemon {
         self.forget_block(gone);
         let volume = gone.volume.iter().filter(|_| gone.namespace.is_some());
         let stopped = self.stop_volumes(volume).await;
-        // Another task may just be adding one, or ending the daemon.
+        // Another task may be adding a block device, or ending the daemon.
         let _turn = self.administration.take().await;
         if !self.blocks.borrow().is_empty() || self.phase.get() != Phase::Running {
             stopped.unwrap_or_else(|error| log(&format!("{error:#}")));
@@ -379,15 +388,15 @@ impl Daemon {
     /// Forgets a block device that is gone while the array continues to run.
     fn forget_block(&self, block: &Rc<Block>) {
         self.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, block));
-        // The file is about reissued requests to the namespace. Ends that are not durable yet are in the array's own
-        // file.
+        // The tails of a namespace only serve requests that the kernel reissues. Acknowledged ends that are not durable
+        // yet are in the tails of the array.
         if block.namespace.is_some() {
             block.tails.remove();
         }
     }
 
-    /// Takes the block devices down. If one is in use, all are left to the next daemon with `leave`; otherwise that is
-    /// an error.
+    /// Takes the block devices down. If one is in use, all are left to the next daemon with `leave`; without `leave`
+    /// that is an error.
     pub async fn hide(&self, leave: bool) -> Result<()> {
         let blocks = self.blocks.borrow().clone();
         for block in &blocks {
@@ -407,7 +416,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The users of a block device that do not release it soon, in a few words.
+    /// Message that names the users of a block device that do not release it soon; `None` if there are none.
     async fn use_of(&self, block: &Block) -> Result<Option<String>> {
         let path = block.path.clone();
         // On another thread: opening the device may wait for this one.
@@ -437,7 +446,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes down or leaves the block devices, and makes everything durable.
+    /// Takes the block devices down, or leaves those in use if `leave` is set, and makes everything durable.
     pub(super) async fn end(&self, leave: bool) -> Result<()> {
         ensure!(!self.ending.replace(true), "'{}' is being stopped already", self.array.status().name);
         let _turn = self.administration.take().await;
@@ -447,6 +456,7 @@ impl Daemon {
         result
     }
 
+    /// As [`Daemon::end`], for a caller that holds `administration`.
     async fn end_alone(&self, leave: bool) -> Result<()> {
         let hidden = self.hide(leave).await;
         if hidden.is_err() && self.phase.get() == Phase::Running {
@@ -463,7 +473,10 @@ impl Daemon {
         self.set_phase(Phase::Ending);
         let left =
             self.blocks.borrow().iter().find(|block| !block.stop.get()).map(|block| block.path.clone());
-        assert!(leave || hidden.is_err() || left.is_none(), "the array is stopped with {left:?}");
+        assert!(
+            leave || hidden.is_err() || left.is_none(),
+            "the array is stopped while it is served as {left:?}"
+        );
         let array = self.array.status();
         if array.failed {
             // Nothing can be made durable any more, so the tails stay for the next process.
@@ -478,7 +491,7 @@ impl Daemon {
         self.end_namespaces().await;
         // Flush also after a failure: acknowledged data is in the zones.
         let flushed = match holds_back(&array) {
-            // Nothing has been written, and nothing shall be.
+            // An array that is read-only or in deferred-write mode has written nothing.
             true => Ok(()),
             false => self.array.submit(Command::Flush).await.result.context("the last flush failed"),
         };
@@ -499,7 +512,7 @@ impl Daemon {
         }
     }
 
-    /// Stops the volumes cleanly, unless a block device is left to the next daemon.
+    /// Stops all volumes cleanly, unless a block device is left to the next daemon.
     async fn end_volumes(&self) -> Result<()> {
         if self.is_left() {
             return Ok(());
@@ -563,12 +576,12 @@ async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
 }
 
 fn refuse_if_used(used: Option<String>) -> Result<()> {
-    used.map_or(Ok(()), |used| bail!("{used}: end that first"))
+    used.map_or(Ok(()), |used| bail!("{used}: unmount or close it first"))
 }
 
 /// Takes a served block device down, and waits for that.
 async fn take_down(block: &Block) -> Result<()> {
-    ensure!(!block.stop.replace(true), "{} could not be taken down", block.path.display());
+    ensure!(!block.stop.replace(true), "an earlier attempt to take {} down failed", block.path.display());
     block.changed.open();
     let result = loop {
         if let Some(result) = block.stopped.take() {
@@ -618,7 +631,7 @@ fn options(status: &ArrayStatus) -> Options {
 }
 
 /// Locks this process in memory: to page it in, the kernel might first have to write to the block device that it
-/// serves. Without the privilege it only fails when memory is short.
+/// serves. Without the privilege to do so the process runs unlocked, and may hang when memory is short.
 fn lock_memory() {
     if !may_lock_all(getrlimit(Resource::Memlock).current, &own_status()) {
         return;
@@ -758,7 +771,7 @@ mod tests {
                 daemon.create_namespace(&most).await.err(),
                 daemon.resize_namespace("mail", u64::MAX).await.err(),
             ];
-            assert!(!block.stop.get(), "it is taken down");
+            assert!(!block.stop.get(), "the block device is taken down");
             refused.map(|error| error.unwrap().to_string())
         };
         for refused in daemon.reactor.wait(asked).unwrap() {
@@ -783,11 +796,11 @@ mod tests {
 
     #[test]
     fn daemon_locks_memory_only_without_limit() {
-        let (root, nobody) =
+        let (root, user) =
             ("Name:\tzoneraid\nCapEff:\t000001ffffffffff\n", "Name:\tCapEff\nCapEff:\t0000000000000000\n");
-        assert!(may_lock_all(None, nobody) && may_lock_all(Some(8 << 20), root));
-        assert!(!may_lock_all(Some(8 << 20), nobody) && !may_lock_all(Some(8 << 20), ""));
-        // All but this one.
+        assert!(may_lock_all(None, user) && may_lock_all(Some(8 << 20), root));
+        assert!(!may_lock_all(Some(8 << 20), user) && !may_lock_all(Some(8 << 20), ""));
+        // All capabilities but CAP_IPC_LOCK.
         assert!(!may_lock_all(Some(8 << 20), "CapEff:\t000001ffffffbfff\n"));
     }
 }

@@ -132,7 +132,7 @@ impl ControlConnection {
     }
 }
 
-/// Parses a request; one of another protocol version has an error of its own.
+/// Parses a request; the error distinguishes another version of the protocol from invalid data.
 pub fn request(line: &[u8]) -> Result<Request> {
     #[derive(Deserialize)]
     struct ClientVersion {
@@ -140,7 +140,7 @@ pub fn request(line: &[u8]) -> Result<Request> {
     }
     let version: ClientVersion = serde_json::from_slice(line).context("the request is invalid")?;
     if version.protocol != PROTOCOL {
-        let advice = if version.protocol > PROTOCOL { "restart it" } else { "use a newer zoneraid" };
+        let advice = if version.protocol > PROTOCOL { "restart the daemon" } else { "use a newer zoneraid" };
         bail!("this daemon has protocol version {PROTOCOL}, not {}: {advice}", version.protocol);
     }
     let line: Line<Request> = serde_json::from_slice(line).context("the request is invalid")?;

@@ -56,7 +56,7 @@ pub(super) enum Phase {
     Running,
     /// Block devices are being taken down or left.
     Ending,
-    /// That is done; the client is being answered.
+    /// The array is stopped, and the answer to the client not sent yet.
     Stopped,
     Ended,
 }
@@ -90,10 +90,10 @@ pub struct Daemon {
     pub(super) nbd: RefCell<Option<Rc<nbd::Server>>>,
     /// Error with which the daemon ends.
     pub(super) failure: RefCell<Option<anyhow::Error>>,
-    /// Member states at the last call of `tell`.
-    pub(super) told: RefCell<Vec<MemberState>>,
+    /// States of the members at the last call of `publish_status`.
+    pub(super) logged_states: RefCell<Vec<MemberState>>,
     /// Shortage of space in the volume as last logged.
-    pub(super) told_space: Cell<Space>,
+    pub(super) logged_space: Cell<Space>,
     pub(super) phase: Cell<Phase>,
     /// Whether a request to end is being processed.
     pub(super) ending: Cell<bool>,
@@ -111,11 +111,11 @@ impl Daemon {
         self.phase_changed.open();
     }
 
-    /// Logs the members that have newly gone out, and notifies the service manager of the array's status.
-    pub(super) fn tell(&self) {
+    /// Logs the members that have gone out since the last call, and sends the array's status to the service manager.
+    pub(super) fn publish_status(&self) {
         let array = self.array.status();
         let members = array.members.iter();
-        let before = self.told.replace(members.map(|member| member.state).collect());
+        let before = self.logged_states.replace(members.map(|member| member.state).collect());
         let (was, is) = (before.len(), array.members.len());
         assert!(was == 0 || was == is, "an array of {was} members has {is}");
         for (role, member) in array.members.iter().enumerate() {
@@ -137,7 +137,7 @@ impl Daemon {
             ring.sleep(Duration::from_secs(1)).await;
             let status = self.volume.borrow().as_ref().map(|volume| VolumeReport::of(&volume.status(), 0, 0));
             let Some(report) = status else { continue };
-            let before = self.told_space.replace(report.space);
+            let before = self.logged_space.replace(report.space);
             if report.space > before
                 && let Some((what, action)) = report.shortage()
             {
@@ -173,7 +173,7 @@ impl Daemon {
             (None, None) => {}
         }
         if let Some(volume) = status.volume.as_ref().filter(|_| !status.failed_zones.is_empty()) {
-            // The zones of a volume are not reset by users, so there is other advice.
+            // Users do not reset the zones of a volume: the advice to do so is replaced.
             status.action = Some(match volume.failed {
                 Some(_) => format!(
                     "stop it and start it again, so that the volume uses other zones: zoneraid stop {}",
@@ -198,7 +198,7 @@ impl Daemon {
     }
 
     /// Request counters of block devices and drives.
-    pub(super) fn asked(&self) -> TrafficReport {
+    pub(super) fn traffic_report(&self) -> TrafficReport {
         let (blocks, drives, status) = (self.blocks.borrow(), self.drives.borrow(), self.array.status());
         let devices = blocks.iter().map(|block| TrafficDevice {
             namespace: block.namespace.as_ref().map(|namespace| namespace.name().into()),

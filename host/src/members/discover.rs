@@ -55,7 +55,7 @@ pub struct FoundArray {
     pub reactor: Reactor,
     /// The newest label.
     pub label: Label,
-    /// The name that the user has given for it, or an equivalent one.
+    /// Its name in messages and advice: as the user typed it, or one that finds it.
     pub called: String,
     pub drives: Vec<OpenDrive>,
     /// If members are missing, unusable drives in the same directory: one of them may be a missing member.
@@ -337,7 +337,7 @@ impl FoundArray {
     pub fn glance(&self, patience: Duration) -> Result<LookResult> {
         let begun = Instant::now();
         loop {
-            let (witnesses, drives) = self.look_again(&self.reactor)?;
+            let (stable_reads, drives) = self.look_again(&self.reactor)?;
             let tails = self.tails_of_dead();
             let filled = self.look_at_filled();
             let inspect = Array::inspect_with(self.reactor.runtime(), drives, &filled, tails.as_ref());
@@ -345,7 +345,7 @@ impl FoundArray {
                 Some(inspected) => inspected.map_err(|error| error.to_string()),
                 None => Err(format!("its drives did not respond within {} seconds", patience.as_secs())),
             };
-            let still = self.is_still(&witnesses, patience)?;
+            let still = self.is_still(&stable_reads, patience)?;
             if still || begun.elapsed() >= PATIENCE_WITH_CHANGES.min(patience) {
                 let (mut users, unclear) = (self.users(), self.unclear()?);
                 let left = inspected.as_ref().is_ok_and(|array| self.has_left(array));
@@ -367,15 +367,15 @@ impl FoundArray {
 
     /// Opens the drives anew, each with a stable read that detects changes.
     fn look_again(&self, reactor: &Reactor) -> Result<(Vec<Rc<StableRead>>, Vec<Drive>)> {
-        let mut witnesses = Vec::new();
+        let mut stable_reads = Vec::new();
         for drive in &self.drives {
             let device = drive::look(reactor, &drive.path)?;
-            witnesses.push(Rc::new(StableRead::of(reactor.runtime(), device)));
+            stable_reads.push(Rc::new(StableRead::of(reactor.runtime(), device)));
         }
         let named = self.drives.iter().map(|drive| drive.path.display().to_string());
-        let drives = named.zip(&witnesses).map(|(name, device)| Drive { name, device: device.clone() });
+        let drives = named.zip(&stable_reads).map(|(name, device)| Drive { name, device: device.clone() });
         let drives = drives.collect();
-        Ok((witnesses, drives))
+        Ok((stable_reads, drives))
     }
 
     /// The drives that are being filled with copies of members, except for those that do not respond.
@@ -388,8 +388,8 @@ impl FoundArray {
     }
 
     /// Whether everything that was read of the drives is unchanged. Drives that do not answer count as unchanged.
-    fn is_still(&self, witnesses: &[Rc<StableRead>], patience: Duration) -> Result<bool> {
-        for (stable_read, drive) in witnesses.iter().zip(&self.drives) {
+    fn is_still(&self, stable_reads: &[Rc<StableRead>], patience: Duration) -> Result<bool> {
+        for (stable_read, drive) in stable_reads.iter().zip(&self.drives) {
             let now = drive::look(&self.reactor, &drive.path)?;
             let agrees = self.reactor.wait_for(patience, stable_read.agrees_with(&*now))?;
             if agrees == Some(false) {
@@ -468,17 +468,17 @@ impl FoundArray {
             let tails = AckLogContents::of(&self.label.uuid)?.map(AckLogContents::into_tails);
             // A new reactor for each attempt: tasks of an abandoned array stay in its reactor.
             let reactor = Reactor::default();
-            let (witnesses, drives) = self.look_again(&reactor)?;
+            let (stable_reads, drives) = self.look_again(&reactor)?;
             let array =
                 Array::assemble_read_only(reactor.runtime(), drives, tails.as_ref(), ArrayOptions::default());
             let array = reactor.wait(array)?;
-            if self.is_still(&witnesses, PATIENCE_TO_USE)? {
-                witnesses.iter().for_each(|stable_read| stable_read.dismiss());
+            if self.is_still(&stable_reads, PATIENCE_TO_USE)? {
+                stable_reads.iter().for_each(|stable_read| stable_read.dismiss());
                 return Ok(Session::new(reactor, array?));
             }
             ensure!(
                 begun.elapsed() < PATIENCE_WITH_CHANGES,
-                "'{}' is being changed by {}; wait for that, or stop it",
+                "'{}' is being changed by {}; wait for that process to end, or stop it",
                 self.label.name,
                 listed(&self.users())
             );
@@ -531,8 +531,8 @@ fn one_directory_down(reactor: &Reactor, name: &ArrayName) -> Option<PathBuf> {
     })
 }
 
-/// The daemon of the array that `name` refers to; `None` if none runs it. A directory with two arrays refers to
-/// neither, although only one of them runs.
+/// The daemon of the array that `name` refers to; `None` if none runs it. A directory with members of two arrays is
+/// refused, even if only one of them runs.
 pub fn find_running(name: &ArrayName) -> Result<Option<Client>> {
     let client = client::find(name)?;
     if client.as_ref().is_some_and(|client| name.path().is_dir() && client.uses(name.path())) {
@@ -571,7 +571,7 @@ pub struct StartTerms {
     pub map_memory: Option<u64>,
 }
 
-/// Users in a sentence.
+/// Users as a part of a sentence.
 pub fn listed(users: &[User]) -> String {
     let users: Vec<String> = users.iter().map(User::to_string).collect();
     if users.is_empty() { "an unknown process".into() } else { users.join(" and ") }

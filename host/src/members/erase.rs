@@ -1,4 +1,4 @@
-//! Progress of drives that are being emptied, by zones reset.
+//! Progress of drives that are being emptied: the number of zones that have been reset.
 
 use super::OpenDrive;
 use crate::process::output::Output;
@@ -38,12 +38,13 @@ impl Drop for EraseBar {
     }
 }
 
-/// Zones of a drive that the bar has counted.
+/// Zones of a drive that the bar has counted as reset.
 struct EraseProgress {
     bar: ProgressBar,
     zones: Cell<u64>,
 }
 
+/// A drive whose resets advance a progress bar.
 struct ErasedDrive {
     device: Rc<dyn ZonedDevice>,
     shown: Rc<EraseProgress>,

@@ -1,8 +1,7 @@
 //! Finds drives, reads their labels, and assembles the array that a name refers to.
 //!
-//! Superblocks are authoritative: they tell which drives belong together, never file names. The members of an array are
-//! looked for in one directory, and members that are not in it are missing. The drives of the machine are those in
-//! `/dev`.
+//! Superblocks determine which drives belong together; file names do not. The members of an array are looked for in one
+//! directory, and members that are not in it are missing. The drives of the machine are those in `/dev`.
 //!
 //! A search only reads: no drive is locked or written, even if it is in use. The members of the array are claimed
 //! afterwards, if it is to be used, and their superblocks are read again. Another process may have replaced a member
@@ -13,8 +12,8 @@
 //! that was read is unchanged ([`StableRead`](crate::drive::StableRead)), or until the caller's patience is exhausted;
 //! then the result names the processes that use it.
 //!
-//! A name is a path if that exists, then the name or UUID of a running array, then that of an array in one of the
-//! [`places`]. An array of any name may be put into any directory: a word that could mean two arrays is an error.
+//! A name is looked up as a path, then as the name or UUID of a running array, then as that of an array in one of the
+//! [`places`]. Arrays in different directories may have the same name: a name that could mean two arrays is an error.
 
 mod discover;
 mod erase;

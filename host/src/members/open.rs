@@ -1,4 +1,4 @@
-//! A drive with its superblock: looked at, or claimed.
+//! A drive with its superblock, claimed or read-only.
 
 use crate::{
     drive::{
@@ -33,10 +33,10 @@ pub const PATIENCE_TO_LOOK: Duration = Duration::from_secs(2);
 /// How long it may take where the array would be used without it.
 pub(super) const PATIENCE_TO_USE: Duration = Duration::from_secs(60);
 
-/// Interval at which a locked drive is tried, and an unidentified drive is read again.
+/// Interval at which a locked drive is tried again, and an unidentified drive read again.
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Time after which a message is printed about a drive that is waited for.
+/// Time after which a note is printed about a locked drive that is waited for.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A drive that this process holds or looks at, with the contents of its superblock.
@@ -82,7 +82,7 @@ impl ZonedDevice for MeteredDrive {
             counter(&self.traffic, None);
             return self.device.submit(command);
         };
-        // A task takes the time, which ends with the command: the caller may poll its completion later.
+        // A task measures the latency: the caller may poll the completion long after the end of the command.
         let (completer, completion) = self.slots.pair();
         let (asked, traffic) = (self.device.submit(command), self.traffic.clone());
         self.runtime.spawn(async move {
@@ -125,15 +125,15 @@ impl OpenDrive {
         OpenDrive::look_for(reactor, path, PATIENCE_TO_USE)
     }
 
-    /// As [`OpenDrive::look`], if the drive answers within `patience`. Contents that make no sense may just be being
-    /// written, so they are read again.
+    /// As [`OpenDrive::look`], if the drive answers within `patience`. Unusable contents may be half
+    /// written by another process, so they are read again.
     pub(super) fn look_for(reactor: &Reactor, path: &Path, patience: Duration) -> Result<OpenDrive> {
         let begun = Instant::now();
         let mut before: Option<Content> = None;
         loop {
             let looked = OpenDrive::read(reactor, path, drive::look(reactor, path)?, patience)?;
-            let sense = !matches!(looked.content, Content::Other(_));
-            if sense || before.as_ref() == Some(&looked.content) || begun.elapsed() >= patience {
+            let is_usable = !matches!(looked.content, Content::Other(_));
+            if is_usable || before.as_ref() == Some(&looked.content) || begun.elapsed() >= patience {
                 return Ok(looked);
             }
             before = Some(looked.content);

@@ -51,10 +51,11 @@ impl Members<'_> {
     }
 }
 
-/// Why the drive at `path` cannot take a place in `array`.
+/// The error for a new drive at `path` that is a member of `array` already.
 pub fn in_use(path: &Path, array: &str) -> String {
     format!(
-        "{} is in use as a member of '{array}': use another drive, or take this one out first (zoneraid fail)",
+        "{} is in use as a member of '{array}': use another drive, or take this one out of the array first \
+         (zoneraid fail)",
         path.display()
     )
 }
@@ -71,7 +72,7 @@ pub async fn fail(array: &Array, role: usize) -> Result<FailReport> {
         members_named(&others),
         is_or_are(others.len())
     );
-    // A member that the array waits for is taken out when the array commits to run without it.
+    // A missing member goes out, like all others that are missing, when deferred-write mode ends.
     match before.members.get(role).is_some_and(|member| member.awaited) {
         true => array.begin().await?,
         false => array.fail(role).await?,
@@ -124,7 +125,7 @@ pub async fn replace(
     Ok(ReplaceOutcome::Attached)
 }
 
-/// Adds to an error of a copy what can be done.
+/// Adds the recommended action to an error of a copy.
 fn advise(error: ArrayError) -> anyhow::Error {
     let advice = match &error {
         ArrayError::Replace(NoReplacement::Failed { why: ReplaceFailure::NewFailed(_), .. }) => {

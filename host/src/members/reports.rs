@@ -45,7 +45,7 @@ impl Status {
             }
             Err(why) => Status::unusable(found, why),
         };
-        // Contents matter for this advice only, and reading them takes an assembly.
+        // The contents matter for this advice only: determining them takes an assembly.
         if !changing
             && (!status.offline_zones.is_empty() || status.lost_bytes > 0)
             && let Some(carried) = found.carries()
@@ -53,7 +53,7 @@ impl Status {
             status.respect(carried);
         }
         if changing && status.state != State::Healthy && !found.is_short() {
-            // States of different moments may contradict each other although each is right.
+            // The drives were read at different moments, so that their states may contradict each other.
             status.state = State::Changing;
             let who = listed(&users);
             status.status = format!(
@@ -88,7 +88,7 @@ impl Status {
             ));
         }
         if !users.is_empty() {
-            // The process that uses the drives may be about to do it.
+            // The process that uses the drives may be carrying out the recommended action.
             status.action = None;
         }
         (status.used_by, status.changing) = (users, changing);

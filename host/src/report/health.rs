@@ -16,11 +16,11 @@ use engine::{
 /// Advice for offline zones, before the name of the array.
 pub(super) const GIVE_UP_ZONE: &str = "give up its data: zoneraid zone reset";
 
-/// Advice for zones that lack more parts than there are parities, before the name of the array.
+/// Advice for failed zones, which lack more parts than there are parities, before the name of the array.
 pub(super) const RESET_FAILED: &str = "copy what can be read there, then: zoneraid zone reset";
 
 /// Advice for lost blocks.
-pub(super) const RESTORE: &str = "restore it, or reset its zones";
+pub(super) const RESTORE: &str = "restore the lost data from a backup, or reset its zones";
 
 /// Description of a member that is out.
 fn is_out(array: &ArrayStatus, role: usize) -> String {

@@ -46,12 +46,12 @@ pub fn level(parities: usize) -> String {
 /// fit into a metadata zone.
 pub const MORE_ACTIVE: &str = "a smaller --chunk, or fewer zones by a larger --zone-size, allow more";
 
-/// Condition of an array, in order of severity.
+/// Condition of an array; the values are in the order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Healthy,
-    /// Another process changes the array all the time, so that no consistent status can be read.
+    /// Another process keeps changing the array, so that no consistent status can be read.
     Changing,
     Degraded,
     Unusable,
@@ -95,7 +95,7 @@ impl State {
 pub enum ZoneContents {
     Volume,
     Namespaces,
-    /// The blocks that tell volume and namespaces apart cannot be read.
+    /// The blocks that distinguish a volume from namespaces cannot be read.
     Unknown,
 }
 
@@ -139,8 +139,7 @@ pub struct Status {
     pub rebuild: Option<Rebuild>,
     /// Processes that use the drives and have no control socket; a daemon that answers is `pid`.
     pub used_by: Vec<User>,
-    /// Whether these processes change the array all the time, so that the parts of this status are of different
-    /// moments.
+    /// Whether these processes keep changing the array, so that the parts of this status are of different moments.
     pub changing: bool,
     /// A daemon was killed: requests to its block device, or of its NBD clients, wait for the next daemon.
     pub waits_for_daemon: bool,
@@ -177,11 +176,11 @@ pub struct EventReport {
 }
 
 impl EventReport {
-    /// The last 64 of the events in `noted`.
-    pub fn lately(noted: EventList) -> Vec<EventReport> {
+    /// The last 64 of these events.
+    pub fn lately(list: EventList) -> Vec<EventReport> {
         const MOST: usize = 64;
-        let skipped = noted.events.len().saturating_sub(MOST);
-        let last = (noted.first..).zip(&noted.events).skip(skipped);
+        let skipped = list.events.len().saturating_sub(MOST);
+        let last = (list.first..).zip(&list.events).skip(skipped);
         last.map(|(number, event)| EventReport::of(number, event)).collect()
     }
 
@@ -307,7 +306,7 @@ pub struct Rebuild {
     pub bytes_per_second: u64,
     /// `None` until something has been rebuilt.
     pub seconds_left: Option<u64>,
-    /// Whether a process works on it, or may do so; otherwise it is interrupted.
+    /// Whether a process may be working on it; `false` if it is interrupted.
     pub running: bool,
 }
 
@@ -447,8 +446,8 @@ impl Status {
                     "start or serve the array: a volume then moves its data to other zones".into()
                 }
                 ZoneContents::Namespaces => {
-                    "copy what can be read there, then reset zones of the namespaces: zoneraid \
-                                        zone reset ARRAY/NAME ZONE"
+                    "copy what can be read there, then reset zones of the namespaces: zoneraid zone reset \
+                     ARRAY/NAME ZONE"
                         .into()
                 }
             };
@@ -456,10 +455,12 @@ impl Status {
         if action == health::RESTORE {
             *action = match carried {
                 ZoneContents::Volume | ZoneContents::Unknown => {
-                    "restore it: what is written again can be read".into()
+                    "restore the lost data from a backup: rewritten blocks can be read again".into()
                 }
                 ZoneContents::Namespaces => {
-                    "restore it, or reset zones of the namespaces: zoneraid zone reset ARRAY/NAME ZONE".into()
+                    "restore the lost data from a backup, or reset zones of the namespaces: zoneraid zone \
+                     reset ARRAY/NAME ZONE"
+                        .into()
                 }
             };
         }

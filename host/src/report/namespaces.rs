@@ -64,7 +64,7 @@ pub struct NamespaceReport {
     /// Whether its floors or its latency were found unattainable, so that others are not throttled further for now.
     pub floors_out_of_reach: bool,
     pub latency_out_of_reach: bool,
-    /// The volume that it carries. Writes that the array adds are not counted there.
+    /// The volume that it carries; its write amplification does not include parity and metadata of the array.
     pub volume: Option<VolumeReport>,
 }
 

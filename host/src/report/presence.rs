@@ -10,7 +10,7 @@ const MOST_NAMED: usize = 6;
 /// Whether `what` is on the array or namespace `called`.
 ///
 /// # Errors
-/// Zones that would tell are offline or cannot be read: it may be there, so nothing is written.
+/// The zones that decide are offline or cannot be read: it may be there, so nothing is written.
 pub fn is_there(presence: Presence, what: &str, called: &str, array: &ArrayStatus) -> Result<bool> {
     match presence {
         Presence::Yes => Ok(true),
@@ -19,9 +19,9 @@ pub fn is_there(presence: Presence, what: &str, called: &str, array: &ArrayStatu
     }
 }
 
-/// The error for `what` that may be on `called`, since `zones` are offline or cannot be read. Names the members of
-/// `array` that these wait for. The zones of a namespace are not those of its array: then all offline zones of the
-/// array count.
+/// The error if it is unknown whether `what` is on `called`, since `zones` of that are offline or cannot be read. Names
+/// the members that may bring them back: those of all offline zones of `array` if `called` is a namespace, whose zones
+/// have other numbers.
 pub fn hidden(zones: &[u32], what: &str, called: &str, array: &ArrayStatus) -> Error {
     let is_array = called == array.name;
     let hiding = array.offline.iter().filter(|offline| !is_array || zones.contains(&offline.zone.0));

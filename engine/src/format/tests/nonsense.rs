@@ -1,4 +1,4 @@
-//! Every record is decoded or refused, with a right checksum or without.
+//! Damaged and invalid records, with a right checksum or without, are decoded or refused without a panic.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn superblock_rejects_invalid_stage_size_and_text_fields() {
         other => panic!("{value:?} at {at}: {other:?}"),
     };
     let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
-    // The offsets in the tables; the second member.
+    // Offsets in the tables of docs/FORMAT.md: in the superblock head, and in the second member.
     let (host, autostart, stage) = (176, 192, 196);
     let (size, model, serial) = (232 + 112 + 40, 232 + 112 + 48, 232 + 112 + 88);
     assert_eq!(read(host, &[0xff; 16]).host, Uuid([0xff; 16]));
@@ -53,7 +53,7 @@ fn superblock_rejects_invalid_stage_size_and_text_fields() {
     for value in [0, 3, 0xff] {
         assert_eq!(absurd(200, &[value]), "parities");
     }
-    // There are three members.
+    // Two parities need four members, and there are three.
     assert_eq!(absurd(200, &[2]), "members");
     assert_eq!(read(size, &(1u64 << 63).to_le_bytes()).members[1].drive_id.size_bytes, 1 << 63);
     for bytes in [(1u64 << 63) + 1, u64::MAX] {
@@ -93,8 +93,8 @@ fn superblock_sanitizes_drive_model_and_serial() {
         (&format!("{} end", "y".repeat(39)), &"y".repeat(39)),
         ("", ""),
     ];
-    for (said, kept) in cases {
-        assert_eq!(superblock::kept_of(said, MODEL_BYTES), kept);
+    for (reported, kept) in cases {
+        assert_eq!(superblock::kept_of(reported, MODEL_BYTES), kept);
         assert_eq!(superblock::kept_of(kept, MODEL_BYTES), kept);
     }
 }
@@ -103,7 +103,7 @@ fn superblock_sanitizes_drive_model_and_serial() {
 fn mutate(bytes: &mut [u8], random: &mut impl FnMut() -> u64) {
     let len = HEADER_BYTES + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
     for _ in 0..1 + random() % 4 {
-        // The numbers are in the first bytes; the rest is much larger.
+        // Numbers are in the first bytes; the rest is data of blocks, and much larger.
         let reach = if random().is_multiple_of(4) { len } else { len.min(HEADER_BYTES + 400) };
         let at = HEADER_BYTES + random() as usize % (reach - HEADER_BYTES);
         let value = [0, 1, 0x7f, 0x80, 0xff, random() as u8][random() as usize % 6];
@@ -192,7 +192,7 @@ fn random_bytes_are_read_or_rejected_without_panic() {
         let len = HEADER_BYTES + random() as usize % 3 * 100 + random() as usize % 200;
         let mut bytes: Vec<u8> = (0..len).map(|_| random() as u8).collect();
         _ = Record::read(&bytes, origin());
-        // With the magic of a record of ours.
+        // The same bytes behind a valid header.
         let header = Record::Reset { first: 0, count: 0 }.encode(origin(), 1);
         bytes[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
         bytes[10] = (random() % 12) as u8;

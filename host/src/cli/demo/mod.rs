@@ -60,7 +60,7 @@ struct Report {
     input_bytes: u64,
     /// Bytes of the stream acknowledged as durable: all of them by the end.
     acknowledged_bytes: u64,
-    /// Bytes of the stream that were read back at the end, without another drive, and are the same.
+    /// Bytes of the stream that were read back at the end, after the second loss of a drive, and are the same.
     verified_bytes: u64,
     /// Acknowledged bytes that were missing or different after the cut or at the end.
     lost_bytes: u64,
@@ -100,21 +100,21 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
     let again =
         path.as_deref().map(|path| format!(" {}", quoted(&path.to_string_lossy()))).unwrap_or_default();
     interrupt::explain(|| "nothing is left behind: the drives were unlinked files".into());
-    let told = pack(output, path).and_then(|source| {
-        let mut story = Story::new(output, source, seed, ArrayOptions::default())?;
-        story.tell()?;
-        Ok(story)
+    let played = pack(output, path).and_then(|source| {
+        let mut scenario = Scenario::new(output, source, seed, ArrayOptions::default())?;
+        scenario.play()?;
+        Ok(scenario)
     });
     // A drive only reports that a write has failed, not that its file system is full.
     let known = |error: &anyhow::Error| {
         let other = |error: &io::Error| error.kind() != io::ErrorKind::StorageFull;
         error.chain().any(|cause| cause.downcast_ref().is_some_and(other))
     };
-    let story = told.map_err(|error| match full([std::env::temp_dir()]) {
+    let scenario = played.map_err(|error| match full([std::env::temp_dir()]) {
         Some(full) if !known(&error) => error.context(full),
         _ => error,
     })?;
-    let mut report = story.report;
+    let mut report = scenario.report;
     report.seconds = started.elapsed().as_secs_f64();
     if !report.was_cut() {
         output.note(&format!(
@@ -147,7 +147,8 @@ fn pack(output: Output, path: Option<PathBuf>) -> Result<DemoSource> {
     Ok(source)
 }
 
-struct Story {
+/// A run of the demo.
+struct Scenario {
     output: Output,
     source: DemoSource,
     rig: DemoRig,
@@ -171,12 +172,12 @@ fn plan(bytes: u64) -> Model {
     model.scaled(zones, capacity)
 }
 
-impl Story {
-    fn new(output: Output, source: DemoSource, seed: u64, behaviour: ArrayOptions) -> Result<Story> {
+impl Scenario {
+    fn new(output: Output, source: DemoSource, seed: u64, behaviour: ArrayOptions) -> Result<Scenario> {
         let rig = DemoRig::new(plan(source.bytes), MEMBERS, seed)?;
         let report = Report { seed, entries: source.entries, input_bytes: source.bytes, ..Report::default() };
         let total = source.bytes.next_multiple_of(BLOCK as u64);
-        Ok(Story { output, source, rig, runtime: Runtime::new(), behaviour, total, report })
+        Ok(Scenario { output, source, rig, runtime: Runtime::new(), behaviour, total, report })
     }
 
     /// Prints a line of progress, unless the output is JSON.
@@ -184,7 +185,7 @@ impl Story {
         if self.output.json { Ok(()) } else { self.output.line(&format!("{what:>10}  {details}")) }
     }
 
-    fn volume<'a>(&'a self, array: &'a Array) -> DemoArray<'a> {
+    fn demo_array<'a>(&'a self, array: &'a Array) -> DemoArray<'a> {
         DemoArray { array, runtime: &self.runtime, rig: &self.rig, source: &self.source }
     }
 
@@ -192,7 +193,7 @@ impl Story {
         self.rig.wait(&self.runtime, future)
     }
 
-    fn tell(&mut self) -> Result<()> {
+    fn play(&mut self) -> Result<()> {
         let size = show(self.source.bytes);
         self.say(
             "input",
@@ -254,7 +255,7 @@ impl Story {
         let cut_at = self.total / 10 + self.rig.draw((self.total * 8 / 10).max(1));
         let cut_at = cut_at / BLOCK as u64 * BLOCK as u64;
         let bar = self.output.bar("write", self.total);
-        let mut writer = StreamWriter::new(self.volume(array), bar.clone(), 0, self.total);
+        let mut writer = StreamWriter::new(self.demo_array(array), bar.clone(), 0, self.total);
         writer.write_until(cut_at)?;
         bar.finish_and_clear();
         let (acknowledged, submitted) = (writer.acknowledged, writer.submitted);
@@ -277,10 +278,10 @@ impl Story {
         self.rig.lose(lost);
         self.report.members_lost += 1;
         let array = self.assemble()?;
-        let recovered = self.volume(&array).end()?.min(self.total);
+        let recovered = self.demo_array(&array).end()?.min(self.total);
         let bar = self.output.bar("compare", recovered);
         // Data above the acknowledged bytes may be missing, but recovered data has to be right.
-        let bad = Checker::new(self.volume(&array), bar, recovered).finish()?;
+        let bad = Checker::new(self.demo_array(&array), bar, recovered).finish()?;
         self.report.recovered_at_cut_bytes = recovered;
         self.report.verified_at_cut_bytes = recovered - bad;
         self.report.lost_bytes = acknowledged.saturating_sub(recovered) + bad;
@@ -296,7 +297,7 @@ impl Story {
     fn write_on(&mut self, array: &Array, lost: usize) -> Result<()> {
         let from = self.report.recovered_at_cut_bytes;
         let bar = self.output.bar("write on", self.total);
-        let mut writer = StreamWriter::new(self.volume(array), bar, from, self.total);
+        let mut writer = StreamWriter::new(self.demo_array(array), bar, from, self.total);
         writer.write_to_the_end()?;
         self.report.acknowledged_bytes = writer.acknowledged.min(self.source.bytes);
         self.say("written", &format!("the other {}, still without drive {lost}", show(self.total - from)))
@@ -325,9 +326,9 @@ impl Story {
         self.rig.lose(second);
         self.report.members_lost += 1;
         let array = self.assemble()?;
-        let end = self.volume(&array).end()?.min(self.total);
+        let end = self.demo_array(&array).end()?.min(self.total);
         let bar = self.output.bar("compare", end);
-        let mut checker = Checker::new(self.volume(&array), bar, end);
+        let mut checker = Checker::new(self.demo_array(&array), bar, end);
         let compared = self.source.compare(&mut checker);
         let bad = checker.finish()? + (self.total - end);
         self.report.lost_bytes += bad;
@@ -396,22 +397,24 @@ mod tests {
     use super::*;
     use engine::raid::Consistency;
 
-    /// The verdict of the demo for each of these seeds.
-    fn told(consistency: Consistency, seeds: std::ops::Range<u64>) -> Vec<bool> {
+    /// For each of these seeds, whether the demo reports no loss.
+    fn verdicts(consistency: Consistency, seeds: std::ops::Range<u64>) -> Vec<bool> {
         let tree = tempfile::tempdir().unwrap();
         std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();
-        let well = |seed| {
+        let is_intact = |seed| {
             let source = DemoSource::pack(tree.path(), |_| false).unwrap();
             let behaviour = ArrayOptions { consistency, ..ArrayOptions::default() };
-            let mut story = Story::new(Output { json: true }, source, seed, behaviour).unwrap();
-            story.tell().is_ok() && story.report.lost_bytes == 0 && story.report.entries_different == 0
+            let mut scenario = Scenario::new(Output { json: true }, source, seed, behaviour).unwrap();
+            scenario.play().is_ok()
+                && scenario.report.lost_bytes == 0
+                && scenario.report.entries_different == 0
         };
-        seeds.map(well).collect()
+        seeds.map(is_intact).collect()
     }
 
     #[test]
     fn demo_detects_array_losing_promised_data() {
-        assert!(told(Consistency::WpLog, 0..20).iter().all(|well| *well));
-        assert!(told(Consistency::Stripe, 0..20).iter().any(|well| !well));
+        assert!(verdicts(Consistency::WpLog, 0..20).iter().all(|intact| *intact));
+        assert!(verdicts(Consistency::Stripe, 0..20).iter().any(|intact| !intact));
     }
 }

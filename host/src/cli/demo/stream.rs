@@ -20,8 +20,8 @@ use std::{
 
 /// Writes in flight.
 const QUEUE_DEPTH: usize = 16;
-/// Largest write; the seed picks each size. Short streams are cut into smaller ones, so that writes are in flight when
-/// the power fails.
+/// Largest write; the seed draws each size. Writes of a short stream are smaller, at least [`LEAST_WRITES`] of them, so
+/// that some are in flight when the power fails.
 const MOST_BLOCKS: u64 = (512 << 10) / BLOCK as u64;
 const LEAST_WRITES: u64 = 128;
 /// Bytes of one read.
@@ -99,7 +99,7 @@ impl DemoArray<'_> {
 
 /// Writes the stream. Positions are bytes from its start; `acknowledged` ≤ `submitted`.
 pub struct StreamWriter<'a> {
-    volume: DemoArray<'a>,
+    demo: DemoArray<'a>,
     pace: Pace,
     queue: VecDeque<(u64, Completion)>,
     total: u64,
@@ -109,9 +109,9 @@ pub struct StreamWriter<'a> {
 
 impl<'a> StreamWriter<'a> {
     /// Continues at byte `from`, up to byte `total` at most: the padded end of the stream.
-    pub fn new(volume: DemoArray<'a>, bar: ProgressBar, from: u64, total: u64) -> StreamWriter<'a> {
+    pub fn new(demo: DemoArray<'a>, bar: ProgressBar, from: u64, total: u64) -> StreamWriter<'a> {
         let pace = Pace::new(bar, total);
-        StreamWriter { volume, pace, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
+        StreamWriter { demo, pace, queue: VecDeque::new(), total, submitted: from, acknowledged: from }
     }
 
     /// Writes until `until` bytes are acknowledged, plus a random number of commands, and leaves the others in flight.
@@ -120,19 +120,19 @@ impl<'a> StreamWriter<'a> {
             self.fill_queue()?;
             self.acknowledge()?;
         }
-        for _ in 0..self.volume.rig.draw(64) {
+        for _ in 0..self.demo.rig.draw(64) {
             self.fill_queue()?;
             if self.submitted >= self.total {
                 // The remaining writes have to be in flight when the power fails.
                 break;
             }
-            self.volume.runtime.run();
-            self.volume.rig.step();
-            self.volume.runtime.run();
+            self.demo.runtime.run();
+            self.demo.rig.step();
+            self.demo.runtime.run();
             self.take_acknowledged()?;
         }
         self.fill_queue()?;
-        self.volume.runtime.run();
+        self.demo.runtime.run();
         self.take_acknowledged()
     }
 
@@ -159,14 +159,14 @@ impl<'a> StreamWriter<'a> {
 
     fn fill_queue(&mut self) -> Result<()> {
         while self.queue.len() < QUEUE_DEPTH && self.submitted < self.total {
-            let (lba, room) = self.volume.locate(self.submitted);
+            let (lba, room) = self.demo.locate(self.submitted);
             let most = (self.total / LEAST_WRITES / BLOCK as u64).clamp(2, MOST_BLOCKS);
-            let wanted = (1 + self.volume.rig.draw(most)) * BLOCK as u64;
+            let wanted = (1 + self.demo.rig.draw(most)) * BLOCK as u64;
             let mut data = Buf::zeroed(wanted.min(room).min(self.total - self.submitted) as usize);
             let target = data.as_mut().context("a new buffer is in use")?;
-            self.volume.source.read_at(self.submitted, target)?;
+            self.demo.source.read_at(self.submitted, target)?;
             self.submitted += data.len() as u64;
-            let completion = self.volume.array.submit(Command::write(lba, data, true));
+            let completion = self.demo.array.submit(Command::write(lba, data, true));
             self.queue.push_back((self.submitted, completion));
         }
         Ok(())
@@ -175,7 +175,7 @@ impl<'a> StreamWriter<'a> {
     /// Waits for the oldest write.
     fn acknowledge(&mut self) -> Result<()> {
         let Some((end, completion)) = self.queue.pop_front() else { return Ok(()) };
-        let done = self.volume.wait(completion)?;
+        let done = self.demo.wait(completion)?;
         done.result.with_context(|| format!("the write that ends at byte {end} failed"))?;
         self.acknowledged = end;
         self.pace.set_position(end);
@@ -185,12 +185,12 @@ impl<'a> StreamWriter<'a> {
 
 /// Reads the stream back up to `end`, and counts the bytes that differ.
 pub struct Checker<'a> {
-    volume: DemoArray<'a>,
+    demo: DemoArray<'a>,
     pace: Pace,
     end: u64,
     /// Bytes that have been read and compared.
     checked: u64,
-    /// Bytes that were read and are not passed on yet.
+    /// The piece that was read last; `passed` bytes of it have been passed on.
     waiting: Vec<u8>,
     passed: usize,
     /// Bytes in blocks that differ or cannot be read.
@@ -198,9 +198,9 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    pub fn new(volume: DemoArray<'a>, bar: ProgressBar, end: u64) -> Checker<'a> {
+    pub fn new(demo: DemoArray<'a>, bar: ProgressBar, end: u64) -> Checker<'a> {
         let pace = Pace::new(bar, end);
-        Checker { volume, pace, end, checked: 0, waiting: Vec::new(), passed: 0, lost: 0 }
+        Checker { demo, pace, end, checked: 0, waiting: Vec::new(), passed: 0, lost: 0 }
     }
 
     /// Compares the rest of the stream, and returns the bytes that differ.
@@ -213,11 +213,11 @@ impl<'a> Checker<'a> {
     }
 
     fn next_piece(&mut self) -> Result<()> {
-        let (lba, room) = self.volume.locate(self.checked);
-        let most = READ_BYTES.min(self.volume.array.geometry().max_transfer_blocks as u64 * BLOCK as u64);
+        let (lba, room) = self.demo.locate(self.checked);
+        let most = READ_BYTES.min(self.demo.array.geometry().max_transfer_blocks as u64 * BLOCK as u64);
         let len = room.min(most).min(self.end - self.checked);
         let mut sent = vec![0; len as usize];
-        self.volume.source.read_at(self.checked, &mut sent)?;
+        self.demo.source.read_at(self.checked, &mut sent)?;
         // Blocks that cannot be read count as different in every byte.
         self.waiting = sent.iter().map(|byte| !byte).collect();
         if !self.fetch(lba, 0..len as usize)? {
@@ -236,7 +236,7 @@ impl<'a> Checker<'a> {
     /// Reads from `lba` on into `range` of the waiting bytes; `false` if that fails.
     fn fetch(&mut self, lba: Lba, range: Range<usize>) -> Result<bool> {
         let command = Command::read(lba, Buf::zeroed(range.len()));
-        let done = self.volume.wait(self.volume.array.submit(command))?;
+        let done = self.demo.wait(self.demo.array.submit(command))?;
         if done.result.is_ok() {
             self.waiting[range].copy_from_slice(&done.data);
         }
