@@ -1,4 +1,4 @@
-//! The clock that the engine is given.
+//! The engine's clock, which the engine itself does not have.
 
 use engine::vzone::Clock;
 use std::{rc::Rc, time::Instant};
