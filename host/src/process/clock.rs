@@ -1,4 +1,4 @@
-//! The engine's clock, which the engine itself does not have.
+//! Clock for the engine, which has none of its own.
 
 use engine::vzone::Clock;
 use std::{rc::Rc, time::Instant};
