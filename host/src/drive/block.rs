@@ -61,7 +61,7 @@ const CLOSE: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 135);
 const FINISH: libc::Ioctl = libc::_IOW::<[u64; 2]>(0x12, 136);
 const BYTES: libc::Ioctl = libc::_IOR::<usize>(0x12, 114);
 
-/// Most time for determining the cause of an error.
+/// Time limit for determining the cause of an error.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A zoned block device.
@@ -73,7 +73,7 @@ struct BlockDriveInner {
     geometry: Geometry,
     drive_id: DriveId,
     /// Number of conventional zones that are skipped.
-    passed_over: u32,
+    skipped_zones: u32,
     reactor: Reactor,
     slots: Rc<Slots>,
     in_flight: InFlight<BlockOperation>,
@@ -111,13 +111,13 @@ impl BlockDrive {
         let failed = |problem: String| OpenError::failed(path, problem);
         let file = purpose.open(path, libc::O_DIRECT)?;
         let claim = purpose.claim(path, &file, name)?;
-        let (geometry, passed_over) = geometry(&file, name).map_err(failed)?;
+        let (geometry, skipped_zones) = geometry(&file, name).map_err(failed)?;
         let ring = reactor.ring().map_err(|error| failed(format!("cannot be used: {error:#}")))?;
         let device = Rc::new(BlockDriveInner {
             file: Arc::new(file),
             drive_id: drive_id(path).keep(&geometry),
             geometry,
-            passed_over,
+            skipped_zones,
             reactor: reactor.clone(),
             slots: Rc::default(),
             in_flight: InFlight::new(ring),
@@ -224,7 +224,7 @@ impl BlockDriveInner {
     fn start(&self, mut operation: BlockOperation) {
         let fd = Fd(self.file.as_raw_fd());
         let (address, length) = (operation.data.as_ptr(), operation.data.len() as u32);
-        let skipped = self.passed_over as u64 * self.geometry.zone_size_blocks;
+        let skipped = self.skipped_zones as u64 * self.geometry.zone_size_blocks;
         let offset = (skipped + operation.lba.0) * BLOCK as u64;
         let entry: Entry = match operation.kind {
             BlockOperationKind::Read => {
@@ -290,13 +290,13 @@ impl BlockDriveInner {
     /// Access to the zones for a thread that calls the kernel.
     fn zones(&self) -> KernelZones {
         let size = self.geometry.zone_size_blocks * BLOCK_SECTORS;
-        KernelZones { file: self.file.clone(), size, passed_over: self.passed_over }
+        KernelZones { file: self.file.clone(), size, skipped_zones: self.skipped_zones }
     }
 
     /// Issues `call` for one zone, or for all zones in a state that satisfies `selected`.
     fn manage(&self, call: libc::Ioctl, zones: Zones, selected: fn(ZoneState) -> bool) -> Completion {
         let (count, kernel) = (self.geometry.zones, self.zones());
-        self.aside(move || {
+        self.offload(move || {
             let zones: Vec<ZoneIndex> = match zones {
                 Zones::One(zone) if zone.0 >= count => return Err(Status::LbaOutOfRange.into()),
                 Zones::One(zone) => vec![zone],
@@ -307,7 +307,7 @@ impl BlockDriveInner {
                 }
             };
             for zone in zones {
-                let mut range = [(kernel.passed_over + zone.0) as u64 * kernel.size, kernel.size];
+                let mut range = [(kernel.skipped_zones + zone.0) as u64 * kernel.size, kernel.size];
                 // SAFETY: the call reads a `struct blk_zone_range`, two numbers.
                 let done = check(unsafe { libc::ioctl(kernel.file.as_raw_fd(), call, range.as_mut_ptr()) });
                 done.map_err(|error| kernel.cause(error, Some(zone), false))?;
@@ -322,11 +322,11 @@ impl BlockDriveInner {
             return Completion::failed(Status::LbaOutOfRange);
         }
         let (kernel, count) = (self.zones(), count.min(zones - first.0));
-        self.aside(move || kernel.report(first, count).map_err(|error| kernel.cause(error, None, false)))
+        self.offload(move || kernel.report(first, count).map_err(|error| kernel.cause(error, None, false)))
     }
 
     /// Runs `work` on a thread; repeats it if the host is short of a resource.
-    fn aside(
+    fn offload(
         &self,
         work: impl Fn() -> Result<Vec<ZoneInfo>, DeviceError> + Clone + Send + 'static,
     ) -> Completion {
@@ -394,7 +394,7 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
     let limit = |name: &str| attribute(name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
     check_blocks(limit("logical_block_size"), limit("physical_block_size"))?;
     let mut capacity = zone_sectors / BLOCK_SECTORS;
-    let (mut next, mut passed_over) = (0, 0);
+    let (mut next, mut skipped_zones) = (0, 0);
     while next < zones {
         let count = (zones - next).min(REPORT_ZONES as u32);
         let page = report_page(file, next as u64 * zone_sectors, count as usize)
@@ -405,8 +405,8 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
                 zones -= 1;
                 break;
             }
-            if zone[24] == CONVENTIONAL && passed_over == next {
-                (passed_over, next) = (next + 1, next + 1);
+            if zone[24] == CONVENTIONAL && skipped_zones == next {
+                (skipped_zones, next) = (next + 1, next + 1);
                 continue;
             }
             if zone[24] != SEQUENTIAL_ONLY {
@@ -422,11 +422,11 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
             next += 1;
         }
     }
-    if capacity == 0 || passed_over == zones {
+    if capacity == 0 || skipped_zones == zones {
         return Err("has no usable sequential zones".into());
     }
     let geometry = Geometry {
-        zones: zones - passed_over,
+        zones: zones - skipped_zones,
         zone_size_blocks: zone_sectors / BLOCK_SECTORS,
         zone_capacity_blocks: capacity,
         max_open: limit("max_open_zones"),
@@ -437,12 +437,12 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
         max_append_blocks: 0,
         volatile_cache: attribute("write_cache").is_none_or(|cache| cache != "write through"),
     };
-    Ok((geometry, passed_over))
+    Ok((geometry, skipped_zones))
 }
 
-/// Checks that a block of ours is written atomically, which everything relies on. If the logical blocks are smaller,
-/// the physical blocks must be at least that large. The kernel's `atomic_write_unit_max_bytes` is no substitute: it is
-/// about writes that request atomicity, and are no larger.
+/// Checks that the device writes each block of [`BLOCK`] bytes atomically, on which the engine relies: `logical` or
+/// `physical`, its block sizes in bytes, must be that large. The kernel's `atomic_write_unit_max_bytes` is no
+/// substitute: it is about writes that request atomicity, and are no larger.
 fn check_blocks(logical: u32, physical: u32) -> Result<(), String> {
     if logical as usize > BLOCK {
         return Err(format!("has blocks larger than {BLOCK} bytes, which is not supported"));
@@ -487,7 +487,7 @@ struct KernelZones {
     /// Sectors between the starts of two zones.
     size: u64,
     /// Number of conventional zones that are skipped.
-    passed_over: u32,
+    skipped_zones: u32,
 }
 
 impl KernelZones {
@@ -495,17 +495,17 @@ impl KernelZones {
     fn report(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
         let mut zones: Vec<ZoneInfo> = Vec::with_capacity(count as usize);
         while zones.len() < count as usize {
-            let next = (self.passed_over + first.0) as u64 + zones.len() as u64;
+            let next = (self.skipped_zones + first.0) as u64 + zones.len() as u64;
             let wanted = (count as usize - zones.len()).min(REPORT_ZONES);
             for zone in report_page(&self.file, next * self.size, wanted)?.chunks_exact(DESCRIPTOR) {
-                let zone = describe(zone, self.size, self.passed_over);
+                let zone = describe(zone, self.size, self.skipped_zones);
                 zones.push(zone.ok_or(DeviceError::Os(libc::EPROTO))?);
             }
         }
         Ok(zones)
     }
 
-    /// The cause of an error: for a worn zone or a disk that is gone the kernel reports an unspecific one.
+    /// The cause of an unspecific error, as the kernel reports it for a worn zone or a disk that is gone.
     fn cause(&self, error: DeviceError, zone: Option<ZoneIndex>, is_read: bool) -> DeviceError {
         let DeviceError::Os(_) = error else { return error };
         let mut bytes: u64 = u64::MAX;
@@ -522,8 +522,8 @@ impl KernelZones {
     }
 }
 
-/// Reads a `struct blk_zone`.
-fn describe(zone: &[u8], size: u64, passed_over: u32) -> Option<ZoneInfo> {
+/// Parses a `struct blk_zone` of a device with zones of `size` sectors; `None` if it is inconsistent.
+fn describe(zone: &[u8], size: u64, skipped_zones: u32) -> Option<ZoneInfo> {
     let (start, wp, capacity) = (u64_at(zone, 0), u64_at(zone, 16), u64_at(zone, 32));
     let state = ZoneState::from_value(zone[25])?;
     let capacity_blocks = capacity / BLOCK_SECTORS;
@@ -536,7 +536,7 @@ fn describe(zone: &[u8], size: u64, passed_over: u32) -> Option<ZoneInfo> {
     if capacity > size || wp_blocks > capacity_blocks {
         return None;
     }
-    let zone = ZoneIndex(u32::try_from(start / size).ok()?.checked_sub(passed_over)?);
+    let zone = ZoneIndex(u32::try_from(start / size).ok()?.checked_sub(skipped_zones)?);
     Some(ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false })
 }
 

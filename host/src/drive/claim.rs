@@ -23,10 +23,10 @@ use std::{
     time::Duration,
 };
 
-/// How long to wait for a lock of a live process: one that cannot have all drives releases them sooner, and so does
-/// udev.
+/// Time to wait for a lock of a live process: a process that cannot lock all its drives releases them sooner, and so
+/// does udev.
 pub const PATIENCE_WITH_THE_LIVING: Duration = Duration::from_millis(700);
-/// How long to wait for a lock of a dead process: the drive may take this long for its last commands.
+/// Time to wait for a lock of a dead process: the drive may take this long for the last commands of the process.
 pub const PATIENCE_WITH_THE_DEAD: Duration = Duration::from_secs(60);
 
 /// Characters after which a command line is cut.
@@ -65,7 +65,7 @@ pub struct DriveClaim {
 }
 
 impl DriveClaim {
-    /// No claim, for a drive that is only looked at.
+    /// No claim, for a drive that is only inspected.
     pub fn none() -> DriveClaim {
         DriveClaim { _block: None }
     }
@@ -112,7 +112,7 @@ pub fn taken(path: &Path, file: &File) -> OpenError {
             OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
         }
         None => {
-            let problem = "is in use by another process; stop that first".to_string();
+            let problem = "is in use by another process: stop that first".to_string();
             OpenError::in_use(path, problem, PATIENCE_WITH_THE_LIVING)
         }
     }

@@ -15,11 +15,11 @@ pub struct ModelAndSerial {
 impl ModelAndSerial {
     /// Converts the identity stored in a superblock.
     pub fn kept(kept: &device::DriveId) -> ModelAndSerial {
-        let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        ModelAndSerial { model: said(&kept.model), serial: said(&kept.serial) }
+        let reported = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        ModelAndSerial { model: reported(&kept.model), serial: reported(&kept.serial) }
     }
 
-    /// Converts it for a superblock, with the size of this geometry.
+    /// Converts to the identity stored in a superblock, with the size of this geometry.
     pub(super) fn keep(self, geometry: &Geometry) -> device::DriveId {
         let (model, serial) = (self.model.unwrap_or_default(), self.serial.unwrap_or_default());
         device::DriveId { model, serial, size_bytes: geometry.size_bytes() }

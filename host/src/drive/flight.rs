@@ -23,7 +23,7 @@ pub struct InFlight<T> {
 pub enum Flight<T> {
     /// An operation.
     Operation(T),
-    /// The delay of an operation that is to be started again.
+    /// A delay that has ended, with the operation to start again.
     Rest(T),
 }
 
@@ -38,7 +38,7 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Sets the target of completions, which the ring holds from now on.
+    /// Sets the drive as the target of completions; the ring holds it until [`InFlight::let_go`].
     pub fn belong_to(&self, drive: Rc<dyn Target>) {
         *self.target.borrow_mut() = Some(self.ring.add(drive));
     }

@@ -19,7 +19,7 @@ pub struct ImageDrive {
     drive: EmulatedDrive,
     reactor: Reactor,
     slots: Rc<Slots>,
-    /// When a slowed-down drive will have completed its commands so far.
+    /// Time at which a slowed-down drive will have completed all commands submitted so far.
     free: Cell<Option<Instant>>,
 }
 

@@ -40,7 +40,7 @@ pub struct Label {
     pub drive_ids: Vec<DriveId>,
 }
 
-/// The member that a drive is being filled with a copy of.
+/// The role of a drive that is being filled with a copy of a member, in order to replace it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filled {
     pub array: [u8; 16],

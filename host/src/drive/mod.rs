@@ -1,6 +1,6 @@
-//! Drives: the device or image at a path, opened and claimed for this process, or only looked at.
+//! Drives: the device or image at a path, opened and claimed for this process, or opened for inspection ([`look`]).
 //!
-//! A look takes no lock, needs read permission only and changes nothing: it neither blocks other processes nor is
+//! Inspection takes no lock, needs read permission only and changes nothing: it neither blocks other processes nor is
 //! blocked by them. They may change the drive meanwhile, which [`StableRead`] detects.
 
 mod block;
@@ -55,7 +55,7 @@ pub fn open_to_read(reactor: &Reactor, path: &Path) -> Result<Rc<dyn ZonedDevice
     open_for(reactor, path, OpenPurpose::Read)
 }
 
-/// Opens the drive at `path` to look at it, also while it is in use. Commands that would change it fail.
+/// Opens the drive at `path` for inspection, also while it is in use. Commands that would change it fail.
 ///
 /// # Errors
 /// It does not exist, must not be read, or is of a kind that is not supported.
@@ -145,8 +145,8 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
 
 /// The entries of a directory, each with the result of [`is_drive`].
 pub fn entries(dir: &Path) -> io::Result<Vec<(PathBuf, io::Result<bool>)>> {
-    let told = |path: PathBuf| (path.clone(), is_drive(&path));
-    std::fs::read_dir(dir)?.map(|entry| Ok(told(entry?.path()))).collect()
+    let examined = |path: PathBuf| (path.clone(), is_drive(&path));
+    std::fs::read_dir(dir)?.map(|entry| Ok(examined(entry?.path()))).collect()
 }
 
 /// Whether a directory holds a drive; entries that cannot be examined do not count.

@@ -43,7 +43,7 @@ pub fn pause_for_path(tried: usize) -> Option<&'static Timespec> {
     PAUSES.get(tried.min(PAUSES.len() - 1)).filter(|_| tried < PAUSES.len() + 13)
 }
 
-/// As [`pause`], for a call that may be repeated also when it was interrupted.
+/// As [`pause`], for a system call with `errno`, which is repeated also after EINTR.
 pub fn pause_of_call(errno: i32, tried: usize) -> Option<Duration> {
     let errno = if errno == libc::EINTR { libc::EAGAIN } else { errno };
     pause(-errno, tried).map(|_| Duration::from_millis(1 << tried))

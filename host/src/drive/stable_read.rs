@@ -1,8 +1,7 @@
-//! Detects whether data that was read of a drive has changed since.
+//! Consistent reads of several drives that other processes may be using, without a lock.
 //!
-//! Drives that other processes may use are read at different moments. If all that was read is the same when it is read
-//! once more, then there was a moment at which all of it was valid: after the last read of the first pass and before
-//! the first of the second. No process is kept from writing for that.
+//! The drives are read at different moments. If a second pass of the same reads has the same results, there was a
+//! moment at which all of them were valid: after the last read of the first pass and before the first of the second.
 
 use engine::{
     buf::Buf,
@@ -20,14 +19,14 @@ pub struct StableRead {
     device: Rc<dyn ZonedDevice>,
     runtime: Runtime,
     slots: Rc<Slots>,
-    heard: Cell<bool>,
-    seen: Rc<RefCell<Vec<RecordedCommand>>>,
+    recording: Cell<bool>,
+    recorded: Rc<RefCell<Vec<RecordedCommand>>>,
 }
 
 /// A recorded command, and the checksum of its result once it has completed.
 #[derive(Clone, Copy)]
 struct RecordedCommand {
-    asked: ReadCommand,
+    read: ReadCommand,
     answer: Option<u32>,
 }
 
@@ -61,20 +60,20 @@ impl ReadCommand {
 
 impl StableRead {
     pub fn of(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> StableRead {
-        let (slots, seen) = Default::default();
-        StableRead { device, runtime: runtime.clone(), slots, heard: Cell::new(true), seen }
+        let (slots, recorded) = Default::default();
+        StableRead { device, runtime: runtime.clone(), slots, recording: Cell::new(true), recorded }
     }
 
     /// Stops recording.
     pub fn dismiss(&self) {
-        self.heard.set(false);
+        self.recording.set(false);
     }
 
     /// Whether `device`, the same drive opened anew, still returns the recorded results.
     pub async fn agrees_with(&self, device: &dyn ZonedDevice) -> bool {
-        let seen = self.seen.borrow().clone();
-        for RecordedCommand { asked, answer } in seen {
-            if answer != Some(checksum(&device.submit(asked.again()).await)) {
+        let recorded = self.recorded.borrow().clone();
+        for RecordedCommand { read, answer } in recorded {
+            if answer != Some(checksum(&device.submit(read.again()).await)) {
                 return false;
             }
         }
@@ -92,18 +91,18 @@ impl ZonedDevice for StableRead {
     }
 
     fn submit(&self, command: Command) -> Completion {
-        let Some(asked) = ReadCommand::of(&command).filter(|_| self.heard.get()) else {
+        let Some(read) = ReadCommand::of(&command).filter(|_| self.recording.get()) else {
             return self.device.submit(command);
         };
-        let place = self.seen.borrow().len();
-        self.seen.borrow_mut().push(RecordedCommand { asked, answer: None });
+        let place = self.recorded.borrow().len();
+        self.recorded.borrow_mut().push(RecordedCommand { read, answer: None });
         let answered = self.device.submit(command);
         let (completer, completion) = self.slots.pair();
-        let seen = self.seen.clone();
+        let recorded = self.recorded.clone();
         self.runtime.spawn(async move {
             let done = answered.await;
-            if let Some(seen) = seen.borrow_mut().get_mut(place) {
-                seen.answer = Some(checksum(&done));
+            if let Some(recorded) = recorded.borrow_mut().get_mut(place) {
+                recorded.answer = Some(checksum(&done));
             }
             completer.complete(done);
         });

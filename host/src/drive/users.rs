@@ -26,7 +26,7 @@ pub fn of(path: &Path) -> Result<Vec<String>> {
         users.extend(openers(Path::new("/proc"), device));
     }
     if users.is_empty() && is_held(path) {
-        users.push("a file system of several devices, or one mounted elsewhere".into());
+        users.push("a file system of several devices, or a mount in another mount namespace".into());
     }
     Ok(users)
 }

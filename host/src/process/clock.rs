@@ -1,4 +1,4 @@
-//! The clock that the engine is given.
+//! Clock for the engine, which has none of its own.
 
 use engine::vzone::Clock;
 use std::{rc::Rc, time::Instant};

@@ -1,7 +1,7 @@
-//! The last message of a process in which an invariant does not hold.
+//! Error message of a failed assertion.
 //!
-//! Such a process ends at once, with exit code 101, and changes nothing any more: its state is wrong. On the drives
-//! this is a power cut of the process alone, from which the next one recovers.
+//! The process ends at once, with exit code 101, and changes nothing any more: its state is wrong. The next one
+//! recovers as from a killed process.
 
 use super::output::in_one_line;
 use std::{
@@ -11,8 +11,8 @@ use std::{
     thread,
 };
 
-/// Explains a failed assertion of this thread on standard error. Those of other threads end these alone, and are
-/// reported as usual.
+/// Installs the panic hook that explains a failed assertion of this thread on standard error. Those of
+/// other threads are left to the usual hook.
 pub fn explain() {
     let (own, usual) = (thread::current().id(), panic::take_hook());
     panic::set_hook(Box::new(move |info| {

@@ -96,8 +96,8 @@ fn has_colours() -> bool {
     std::io::stdout().is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_none_or(|t| t != "dumb")
 }
 
-/// Whether a terminal interprets this character, or shows it elsewhere than where it is.
-fn is_obeyed(c: char) -> bool {
+/// Whether a terminal interprets this character: a control character, line separator or change of text direction.
+fn is_interpreted(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -105,7 +105,7 @@ fn is_obeyed(c: char) -> bool {
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if is_obeyed(c) && c != '\n' { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+        if is_interpreted(c) && c != '\n' { shown.extend(c.escape_unicode()) } else { shown.push(c) }
     }
     shown
 }
@@ -170,7 +170,7 @@ impl Output {
         self.raw(&(in_one_line(line) + "\n"))
     }
 
-    /// Prints `text`, which is entirely our own, unchanged.
+    /// Prints `text` unchanged: text from outside must be escaped in it.
     pub fn raw(self, text: &str) -> Result<()> {
         quiet_if_nobody_reads(std::io::stdout().lock().write_all(text.as_bytes()))
             .context("standard output cannot be written")
@@ -232,7 +232,7 @@ impl Output {
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        if is_obeyed(c) && c != '\n' { text += &format!("\\u{:04x}", c as u32) } else { text.push(c) }
+        if is_interpreted(c) && c != '\n' { text += &format!("\\u{:04x}", c as u32) } else { text.push(c) }
     }
     text
 }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(in_one_line("two\nlines"), "two\\nlines");
         let text = "\x7f\u{9b}\u{202e}\n";
         let json = escaped(&serde_json::to_string(text).unwrap());
-        assert!(!json.chars().any(is_obeyed), "{json:?}");
+        assert!(!json.chars().any(is_interpreted), "{json:?}");
         assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 

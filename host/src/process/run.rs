@@ -43,8 +43,8 @@ fn of_user(id: u32) -> PathBuf {
     Path::new("/run/user").join(id.to_string())
 }
 
-/// The tails file of an array on an image of an ordinary user, in that user's directory, where root would not look for
-/// it.
+/// For root: the tails file of an array in the run directory of the user that owns `image`, which [`directories`] does
+/// not contain; `None` if there is none.
 pub fn left_by_owner(image: &Path, array: &[u8; 16]) -> Option<PathBuf> {
     let owner = image.metadata().ok()?.uid();
     let tails = tails_path(&of_user(owner).join("zoneraid"), array);
@@ -86,8 +86,8 @@ pub fn make(directory: &Path) -> Result<()> {
     })
 }
 
-/// The right to run an array. Claims of its drives do not suffice: a copy of the array has other drives, and the files
-/// here are named by the UUID, which both have.
+/// Exclusive right to run an array, by its UUID. Claims of its drives do not suffice: a copy of the array has other
+/// drives, but the same UUID, by which the files in the run directory are named.
 pub struct Lock {
     path: PathBuf,
     _file: File,

@@ -4,7 +4,7 @@ use engine::buf::BLOCK;
 
 const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/// Reads `65536`, `64K`, `64KiB`; gives bytes.
+/// Parses a size such as `65536`, `64K` or `64KiB`; returns bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -23,7 +23,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "the size is too large".to_string())
 }
 
-/// As [`parse`], for sizes that have to be whole blocks; gives blocks.
+/// As [`parse`], for sizes that have to be whole blocks and not 0; returns blocks.
 pub fn parse_blocks(text: &str) -> Result<u64, String> {
     match parse(text)? {
         0 => Err("the size cannot be 0".into()),

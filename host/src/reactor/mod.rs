@@ -189,7 +189,7 @@ pub async fn give_way() {
 }
 
 impl Reactor {
-    /// Like [`Reactor::wait`], with a timeout: `None` when it expires. Without a ring nothing takes time.
+    /// Like [`Reactor::wait`], with a timeout: `None` when it expires. Without a ring all commands complete at once.
     pub fn wait_for<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Result<Option<T>> {
         let mut future = pin!(future);
         if let Some(value) = self.0.runtime.block_on(future.as_mut(), || false) {

@@ -11,10 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Latency classes; the last one holds everything longer than about a minute.
+/// Latency classes; the last one holds everything longer than about two minutes.
 const CLASSES: usize = 104;
 
-/// Requests that are measured after the counters were read: more than one second of them at any rate.
+/// Number of requests measured after each reading of the counters: more than arrive in a second.
 const MEASURED: u32 = 1 << 22;
 
 /// The class of a latency.

@@ -1,7 +1,7 @@
 //! Worker threads that compress blocks for volumes, beside the engine's thread.
 //!
-//! They see bytes only. When they are busy the volume compresses on the engine's thread, so that all processors are
-//! used, however many there are. Data is copied to and from the workers, which costs a fiftieth of the compression.
+//! They process bytes only. When they are busy the volume compresses on the engine's thread, so that all processors are
+//! used. Data is copied to and from the workers, which costs a fiftieth of the compression.
 
 use crate::reactor::Reactor;
 use anyhow::{Context, Result};
@@ -22,7 +22,7 @@ use std::{
 /// Most worker threads: one engine thread does not keep more of them busy.
 const MOST_THREADS: usize = 8;
 
-/// Most blocks that are queued or in work, per worker: they are compressed while the engine does other work.
+/// Maximum blocks that are queued or being compressed, per worker.
 const BLOCKS_EACH: usize = 32;
 
 /// Stack of a worker. All memory of a daemon is locked, so the stack is small: the codecs' tables are elsewhere.
@@ -32,15 +32,16 @@ const STACK_BYTES: usize = 256 << 10;
 pub struct WorkerThreads {
     reactor: Reactor,
     shared: Arc<SharedJobs>,
-    books: Rc<JobTable>,
+    table: Rc<JobTable>,
     threads: usize,
 }
 
 /// State of the engine's thread.
 #[derive(Default)]
 struct JobTable {
-    /// Jobs that were handed to the workers and are waited for, by number.
+    /// Jobs that are queued or being compressed, by number.
     away: RefCell<HashMap<u64, Rc<PendingResult>>>,
+    /// Number of jobs accepted so far.
     taken: Cell<u64>,
     /// Blocks of these jobs.
     blocks: Cell<usize>,
@@ -58,7 +59,8 @@ struct PendingResult {
 /// State shared by all threads.
 struct SharedJobs {
     jobs: Mutex<Jobs>,
-    come: Condvar,
+    /// Signalled when a job is queued, and at the end.
+    queued: Condvar,
     /// Finished jobs; the worker that adds the first one signals the eventfd.
     done: Mutex<Vec<(u64, CompressionJob)>>,
     bell: OwnedFd,
@@ -67,6 +69,7 @@ struct SharedJobs {
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<(u64, CompressionJob)>,
+    /// No more jobs will come: the workers end.
     over: bool,
 }
 
@@ -90,13 +93,13 @@ impl WorkerThreads {
             .context("an eventfd cannot be created")?;
         let shared = Arc::new(SharedJobs {
             jobs: Mutex::default(),
-            come: Condvar::new(),
+            queued: Condvar::new(),
             done: Mutex::default(),
             bell,
         });
         // If this is dropped half-way, the workers that run end.
         let worker_threads =
-            WorkerThreads { reactor: reactor.clone(), shared, books: Rc::default(), threads };
+            WorkerThreads { reactor: reactor.clone(), shared, table: Rc::default(), threads };
         for _ in 0..threads {
             let shared = worker_threads.shared.clone();
             let started = Builder::new()
@@ -112,28 +115,28 @@ impl WorkerThreads {
 impl Drop for WorkerThreads {
     fn drop(&mut self) {
         lock(&self.shared.jobs).over = true;
-        self.shared.come.notify_all();
+        self.shared.queued.notify_all();
     }
 }
 
 impl CompressionWorkers for WorkerThreads {
     fn take(&self, compression: CompressionJob) -> Result<PendingJob, CompressionJob> {
-        let (books, blocks) = (&self.books, compression.blocks());
+        let (table, blocks) = (&self.table, compression.blocks());
         let Ok(ring) = self.reactor.ring() else { return Err(compression) };
-        self.shared.give_back(books);
-        if books.blocks.get() + blocks > self.threads * BLOCKS_EACH {
+        self.shared.give_back(table);
+        if table.blocks.get() + blocks > self.threads * BLOCKS_EACH {
             return Err(compression);
         }
-        let (number, away) = (books.taken.get(), Rc::new(PendingResult::default()));
-        books.taken.set(number + 1);
-        books.blocks.set(books.blocks.get() + blocks);
-        books.away.borrow_mut().insert(number, away.clone());
-        if !books.listening.replace(true) {
-            let (shared, books, ring) = (self.shared.clone(), books.clone(), ring.clone());
-            self.reactor.runtime().spawn(async move { shared.fetch(&books, &ring).await });
+        let (number, away) = (table.taken.get(), Rc::new(PendingResult::default()));
+        table.taken.set(number + 1);
+        table.blocks.set(table.blocks.get() + blocks);
+        table.away.borrow_mut().insert(number, away.clone());
+        if !table.listening.replace(true) {
+            let (shared, table, ring) = (self.shared.clone(), table.clone(), ring.clone());
+            self.reactor.runtime().spawn(async move { shared.fetch(&table, &ring).await });
         }
         lock(&self.shared.jobs).waiting.push_back((number, compression));
-        self.shared.come.notify_one();
+        self.shared.queued.notify_one();
         Ok(Box::pin(async move {
             loop {
                 if let Some(compression) = away.compression.take() {
@@ -152,9 +155,9 @@ impl SharedJobs {
         // The thread that waits for this one may be serving writeback, so allocations here must not wait for writeback:
         // see `ublk::serve`.
         let _ = rustix::process::configure_io_flusher_behavior(true);
-        let mut packer = PieceEncoder::default();
+        let mut encoder = PieceEncoder::default();
         while let Some((number, mut compression)) = self.next() {
-            compression.run(&mut packer);
+            compression.run(&mut encoder);
             let mut done = lock(&self.done);
             done.push((number, compression));
             if done.len() == 1 {
@@ -172,26 +175,26 @@ impl SharedJobs {
                 None if !jobs.over => {}
                 job => return job,
             }
-            jobs = self.come.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+            jobs = self.queued.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Passes on finished jobs as long as any job is away.
-    async fn fetch(self: Arc<Self>, books: &JobTable, ring: &crate::reactor::ring::Ring) {
+    /// Passes on finished jobs until none is queued or being compressed.
+    async fn fetch(self: Arc<Self>, table: &JobTable, ring: &crate::reactor::ring::Ring) {
         let bell = Rc::new(Bell(self.clone()));
-        while !books.away.borrow().is_empty() {
+        while !table.away.borrow().is_empty() {
             ring.ready(bell.clone(), libc::POLLIN).await;
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-            self.give_back(books);
+            self.give_back(table);
         }
-        books.listening.set(false);
+        table.listening.set(false);
     }
 
     /// Gives finished jobs to the tasks that wait for them.
-    fn give_back(&self, books: &JobTable) {
+    fn give_back(&self, table: &JobTable) {
         for (number, compression) in std::mem::take(&mut *lock(&self.done)) {
-            books.blocks.set(books.blocks.get() - compression.blocks());
-            if let Some(away) = books.away.borrow_mut().remove(&number) {
+            table.blocks.set(table.blocks.get() - compression.blocks());
+            if let Some(away) = table.away.borrow_mut().remove(&number) {
                 away.compression.replace(Some(compression));
                 away.back.open();
             }
@@ -287,11 +290,11 @@ mod tests {
             reactor.runtime().run();
             assert!(left.get() == 0 || reactor.ring().unwrap().wait().unwrap());
         }
-        assert!(worker_threads.books.taken.get() > 10, "{} were taken", worker_threads.books.taken.get());
-        assert_eq!(worker_threads.books.blocks.get(), 0);
-        while worker_threads.books.listening.get() {
+        assert!(worker_threads.table.taken.get() > 10, "{} were taken", worker_threads.table.taken.get());
+        assert_eq!(worker_threads.table.blocks.get(), 0);
+        while worker_threads.table.listening.get() {
             reactor.runtime().run();
-            assert!(!worker_threads.books.listening.get() || reactor.ring().unwrap().wait().unwrap());
+            assert!(!worker_threads.table.listening.get() || reactor.ring().unwrap().wait().unwrap());
         }
         for (at, data) in written {
             let read = reactor.wait(volume.read(at, Buf::zeroed(data.len()))).unwrap().unwrap();
@@ -313,7 +316,7 @@ mod tests {
         // One small write by itself is not handed to a worker.
         let few = data(&mut Rng::new(4), 3);
         reactor.wait(volume.write(0, &few, false)).unwrap().unwrap();
-        assert_eq!(worker_threads.books.taken.get(), 0);
+        assert_eq!(worker_threads.table.taken.get(), 0);
         let shared = Arc::downgrade(&worker_threads.shared);
         reactor.runtime().clear();
         drop((worker_threads, volume));

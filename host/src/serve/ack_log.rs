@@ -44,22 +44,22 @@ const BOOT: Range<usize> = 40..56;
 /// previous process.
 pub const SLOTS: usize = 1024;
 
-/// Words of an append slot: the offset, then the zone and the number of blocks; 0 if the slot is free.
+/// Number of words of an append slot: the offset in the zone; zone plus 1 and number of blocks, or 0 if it is free.
 const SLOT: usize = 2;
 
 /// Index of the first zone word.
 const ZONES: usize = HEADER + SLOTS * SLOT;
 
-/// Words behind the zone words: for each member its drive's number and its power epoch plus 1, or zeros.
+/// Number of words behind the zone words: for each member [`PowerMark::drive`] and the power epoch plus 1, or zeros.
 const POWER: usize = 2 * MAX_MEMBERS;
 
 /// Largest size of the file, in bytes.
 const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64 + POWER as u64) * 8;
 
-/// Most bytes that are read of an NBD server's note.
+/// Maximum size of the file at [`server_note`], in bytes.
 const MOST_PLACE_BYTES: u64 = 8 << 10;
 
-/// The file beside `tails` in which an NBD server notes the address it listens on.
+/// Path of the file beside `tails` that holds the address of an NBD server.
 fn server_note(tails: &Path) -> PathBuf {
     tails.with_extension("nbd")
 }
@@ -76,19 +76,18 @@ pub fn served_at(tails: &Path) -> Option<String> {
 pub struct AckLog {
     path: PathBuf,
     map: SharedMap,
-    /// Nothing has been written by this process yet: the file still holds the acknowledged ends of the previous
-    /// process.
+    /// Set by [`AckLog::inherit`] until the array is written to: the contents are those of the previous process.
     inherited: Cell<bool>,
 }
 
 /// Contents of a tails file that the previous process has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckLogContents {
-    /// The assembly of the array that it ran.
+    /// Number of the assembly that the process ran.
     pub assembly: u64,
     /// Per zone: the end of the completed writes, in blocks from its start.
     pub complete: Vec<u64>,
-    /// Appends that the kernel may not have an answer to, by slot.
+    /// By slot: an append that the kernel may have no answer to.
     pub appends: Vec<Option<Extent>>,
     /// As [`Tails::power`].
     pub power: Vec<PowerMark>,
@@ -142,7 +141,7 @@ impl AckLogContents {
         left.map(Some)
     }
 
-    /// The part of it that the assembly of the array needs.
+    /// Converts the contents for the assembly of the array.
     pub fn into_tails(self) -> Tails {
         Tails { assembly: self.assembly, blocks: self.complete, power: self.power }
     }
@@ -208,7 +207,7 @@ impl AckLog {
         Ok(AckLog { path: path.to_path_buf(), map, inherited: Cell::new(false) })
     }
 
-    /// Marks the file as that of `assembly`, before the first write of that is carried out.
+    /// Stores the number of the assembly. To be called before its first write is carried out.
     pub fn begin(&self, assembly: u64) {
         self.map.store(ASSEMBLY, assembly);
         self.inherited.set(false);
@@ -310,8 +309,8 @@ impl AckLog {
     }
 }
 
-/// Wraps a device, and stores the ends of its zones in the acknowledgement log before completed writes are passed on:
-/// the writes that a volume on it has acknowledged are below these ends.
+/// The device of a volume or of namespaces: stores the ends of zones in the acknowledgement log before it passes on
+/// completed writes, so that all writes that the volume has acknowledged are below these ends.
 pub struct RecordingDevice {
     device: Rc<dyn ZonedDevice>,
     tails: Rc<AckLog>,
@@ -366,7 +365,7 @@ impl ZonedDevice for RecordingDevice {
                 let (zone, device) = (*zone, self.device.clone());
                 let known = self.tails.clear(zone);
                 self.noted(command, move |tails, done| {
-                    // The zone may be unchanged; an array answers a zone report at once.
+                    // The zone may be unchanged. An array completes a zone report at submission.
                     if done.result.is_err() {
                         let report = device.submit(Command::Report { first: zone, count: 1 }).take();
                         let wp = report.and_then(|done| Some(done.zones.first()?.wp_blocks));

@@ -26,20 +26,20 @@ use std::{
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// Most zeros in one write.
+/// Maximum bytes of one write of zeros.
 const ZEROS_BYTES: u64 = 1 << 18;
 
-/// Longest time until a request that waits for free space is retried.
+/// Maximum interval between retries of a request that waits for free space.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
 /// Byte access to a volume.
 pub struct Bytes {
     volume: Volume,
-    /// Timer for requests that wait for free space; without it they fail.
+    /// Timers of requests that wait for free space; without a ring these fail at once.
     ring: Option<Ring>,
-    /// The server ends: requests wait for free space no longer.
+    /// Set at shutdown: requests no longer wait for free space, but fail.
     ending: Cell<bool>,
-    /// All requests are for whole blocks, and their sender orders overlapping ones: no claims are needed.
+    /// Requests are whole blocks, and their sender serializes overlapping ones: no claims are needed.
     whole: bool,
     pool: RefCell<BufPool>,
     /// Claimed blocks. No two ranges overlap.
@@ -47,7 +47,7 @@ pub struct Bytes {
     released: Gate,
 }
 
-/// Exclusive access to the blocks of a request that changes them.
+/// Lock on the blocks of a request that changes them. Empty if the sender serializes overlapping requests.
 pub struct RangeClaim<'b>(Option<&'b Bytes>, Range<u64>);
 
 impl Drop for RangeClaim<'_> {
@@ -64,7 +64,7 @@ fn covering(at: u64, bytes: u64) -> Range<u64> {
 }
 
 impl Bytes {
-    /// Requests without free space wait with the timers of `ring`, if the volume is configured so; without it they fail.
+    /// Requests without free space wait with timers of `ring`, if the volume is configured so; without it they fail.
     pub fn of(volume: Volume, buffers: BufSource, ring: Option<Ring>) -> Bytes {
         Bytes {
             volume,
@@ -174,8 +174,8 @@ impl Bytes {
         result
     }
 
-    /// Zeros a claimed range without deallocating it. On an overcommitted volume the zeros are written, so that blocks
-    /// that are zeroed in advance, such as a journal, can be overwritten when the volume is full.
+    /// Zeros a claimed range that has to stay writable when the volume is full (NBD's NO_HOLE), such as a journal that
+    /// is zeroed in advance. An overcommitted volume writes the zeros; others guarantee space for deallocated blocks.
     pub async fn zero_in_place(
         &self,
         claim: &RangeClaim<'_>,
@@ -195,7 +195,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Whether zeroing without deallocation has to write zeros.
+    /// Whether [`Bytes::zero_in_place`] writes zeros, and so takes as long as a write.
     pub fn writes_zeros(&self) -> bool {
         self.volume.is_over_committed()
     }
@@ -256,7 +256,7 @@ mod tests {
     };
     use std::rc::Rc;
 
-    fn made(runtime: &Runtime) -> Bytes {
+    fn on_new_volume(runtime: &Runtime) -> Bytes {
         let drive = Rc::new(EmulatedDrive::in_memory(&Model::zn540().scaled(24, 1024).geometry));
         let made = Volume::create(
             drive.clone(),
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn byte_access_equals_flat_memory() {
         let runtime = Runtime::new();
-        let bytes = made(&runtime);
+        let bytes = on_new_volume(&runtime);
         let size = 500 * BLOCK_BYTES;
         let (mut flat, mut rng) = (vec![0_u8; size as usize], Rng::new(7));
         for round in 0..2000 {
@@ -321,7 +321,7 @@ mod tests {
     fn concurrent_writes_to_parts_of_block_all_persist() {
         for seed in 0..50 {
             let runtime = Runtime::seeded(seed);
-            let bytes = Rc::new(made(&runtime));
+            let bytes = Rc::new(on_new_volume(&runtime));
             for part in 0..8_u64 {
                 let bytes = bytes.clone();
                 runtime.spawn(async move {

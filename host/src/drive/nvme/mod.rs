@@ -41,7 +41,7 @@ use wire::{Action, DESCRIPTOR, Format, Identify, PAGE, Pages, Passthrough, Trans
 const TIMEOUT_MS: u32 = 30_000;
 /// Timeout of commands for all zones: a drive may process these one by one.
 const ALL_ZONES_TIMEOUT_MS: u32 = 600_000;
-/// Timeout of Identify commands.
+/// Timeout of commands that block the process while a drive is opened, and of reads of the SMART log.
 const IDENTIFY_TIMEOUT_MS: u32 = 5_000;
 /// Bytes of a zone report that are requested at once.
 const REPORT_BYTES: usize = 1 << 16;
@@ -73,7 +73,7 @@ struct NvmeNamespace {
     /// Whether registered buffers are used. Linux 6.6 to 6.11 refuses buffers that are further from the end of their
     /// registration than a request can have segments.
     registered: Cell<bool>,
-    /// Metadata of writes that come without, and destination of metadata that a read does not return.
+    /// Zeros as the metadata of writes without any, and the destination of metadata that a read does not return.
     no_metadata: Buf,
     metadata_sink: Buf,
     _claim: DriveClaim,
@@ -86,7 +86,7 @@ struct NvmeOperation {
     oob: Buf,
     kind: NvmeOperationKind,
     command: Passthrough,
-    /// Whether the data goes by a registered buffer, and whether it must not, since the kernel has refused that.
+    /// Whether the command uses a registered buffer, and whether it must not, since the kernel has refused that.
     registered: bool,
     unregistered: bool,
     /// Retries for a shortage or a transient error, and retries for lack of a path.
@@ -124,7 +124,7 @@ impl NvmeDrive {
             format,
             drive_id: drive_id(path).keep(&geometry),
             power: match purpose {
-                // By a file of its own: the lock is on the file of the commands, and must end with these.
+                // On a file of its own: the lock is on `file`, and must end with the last command in flight.
                 OpenPurpose::Use => File::open(path).map_or_else(|_| PowerCycles::unknown(), watch_power),
                 _ => PowerCycles::unknown(),
             },
@@ -361,7 +361,7 @@ impl NvmeNamespace {
                 shortage::pause_for_path(operation.tried_for_path - 1)
             }
             // An append may have written blocks at an unknown place, so it is not repeated.
-            status if wire::is_passing(status) && !matches!(operation.kind, NvmeOperationKind::Append) => {
+            status if wire::is_transient(status) && !matches!(operation.kind, NvmeOperationKind::Append) => {
                 shortage::pause(-libc::EAGAIN, operation.tried)
             }
             result => shortage::pause(result, operation.tried),
@@ -658,8 +658,8 @@ mod tests {
         // Transient errors of the drive are retried too, but not for appends, which may have written at an unknown
         // place.
         let result = |result: i32| namespace.complete(0, Outcome { result, extra: 0, more: false });
-        const PASSING: [i32; 3] = [0x021, 0x1822, 0x082];
-        for status in PASSING {
+        const TRANSIENT: [i32; 3] = [0x021, 0x1822, 0x082];
+        for status in TRANSIENT {
             let mut completion = read();
             result(status);
             assert!(runtime.block_on(&mut completion, || false).is_none());

@@ -22,7 +22,7 @@ const STACK_BYTES: usize = 64 << 10;
 /// No count has been read.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The power cycles of a drive, kept up to date until it is dropped.
+/// Count of power cycles of a drive, kept up to date by a thread until this is dropped.
 pub struct PowerCycles(Arc<SharedCycles>);
 
 struct SharedCycles {

@@ -141,7 +141,7 @@ pub struct Pages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     pub nsid: u32,
-    /// Logical blocks of the namespace per block of ours.
+    /// Logical blocks of the namespace per block of [`BLOCK`] bytes.
     pub lbas_per_block: u64,
     /// Bytes of metadata per logical block.
     pub metadata_bytes: u32,
@@ -205,7 +205,7 @@ impl Pages {
             }
         }
         let lbas_per_block = (BLOCK / lba_bytes) as u64;
-        let Some(most_whole) = self.most_whole(lbas_per_block) else {
+        let Some(most_untorn) = self.most_untorn(lbas_per_block) else {
             let advice = match self.format_of_whole_blocks(metadata) {
                 Some(index) => format!("nvme format --lbaf={index}"),
                 None => "nvme format".into(),
@@ -229,7 +229,7 @@ impl Pages {
         if zone_size == 0 {
             return Err("it reports a zone size of 0".into());
         }
-        // Flushes of whole blocks of ours are flushes of whole granules, if the granule divides a block.
+        // If the granule divides a block, flushes of whole blocks are flushes of whole granules.
         let granule = u16_at(zoned_namespace, 48).max(1) as u64;
         let granule = if lbas_per_block.is_multiple_of(granule) { lbas_per_block } else { granule };
         let capabilities = (u16_at(zoned_namespace, 2) & 2 != 0, zoned_namespace[52] & 1 != 0);
@@ -254,7 +254,7 @@ impl Pages {
         // 0 means no limit. The unit is the minimum page size of the controller.
         let limit = |exponent: u8| if exponent == 0 { u64::MAX } else { 4096 << exponent.min(32) };
         let most = limit(controller[77]).min(most_bytes).min(lba_bytes as u64 * 65536) / BLOCK as u64;
-        let most = most.min(most_whole);
+        let most = most.min(most_untorn);
         let most_appended = most.min(limit(zoned_controller[0]) / BLOCK as u64);
         let none_is_all_ones = |zeroes_based: u32| zeroes_based.wrapping_add(1);
         let size = u64_at(namespace, 0) / lbas_per_block;
@@ -282,12 +282,11 @@ impl Pages {
         Ok((Format { nsid, lbas_per_block, metadata_bytes: metadata }, geometry))
     }
 
-    /// Most blocks of ours, of `lbas` logical blocks each, in a write of which each block is written atomically with
-    /// regard to power cuts; `None` if not even one is. A single logical block always is, with its metadata. For more,
-    /// the namespace or else the controller states the limit, for writes that are no larger and cross no atomic
-    /// boundary: of larger ones nothing is guaranteed, not even for parts of them (NVM Command Set Specification 1.0,
-    /// Atomic Operation).
-    fn most_whole(&self, lbas: u64) -> Option<u64> {
+    /// Maximum blocks, of `lbas` logical blocks each, of a write of which a power cut tears no block; `None` if it may
+    /// tear even a single one. A logical block with its metadata is always atomic. For more, the namespace or else the
+    /// controller states the limit, for writes that are no larger and cross no atomic boundary: larger ones have no
+    /// guarantee, not even for parts of them (NVM Command Set Specification 1.0, Atomic Operation).
+    fn most_untorn(&self, lbas: u64) -> Option<u64> {
         let Pages { namespace, controller, .. } = self;
         // NSFEAT: the namespace has limits of its own.
         let own = namespace[24] & 2 != 0;
@@ -296,7 +295,7 @@ impl Pages {
             atomic if own && atomic > 0 => atomic,
             _ => u16_at(controller, 528),
         };
-        // No block of ours may cross an atomic boundary.
+        // No block may cross an atomic boundary.
         let aligned = boundary == 0
             || (boundary as u64 + 1).is_multiple_of(lbas) && (offset as u64).is_multiple_of(lbas);
         match (atomic as u64 + 1) / lbas {
@@ -307,7 +306,7 @@ impl Pages {
         }
     }
 
-    /// The first format with blocks as large as ours and as much metadata as the present one.
+    /// Index of the first LBA format with logical blocks of [`BLOCK`] bytes and as much metadata as the present one.
     fn format_of_whole_blocks(&self, metadata: u32) -> Option<usize> {
         let formats = 0..=(self.namespace[25] as usize).min(63);
         formats.into_iter().find(|index| {
@@ -349,7 +348,7 @@ pub fn parse_report(page: &[u8], format: &Format, geometry: &Geometry) -> Option
 /// Whether a command has failed with a transient error, by its positive result: Command Interrupted, Transient
 /// Transport Error or Namespace Not Ready, without Do Not Retry. The kernel retries its own commands then, but not
 /// passthrough.
-pub fn is_passing(result: i32) -> bool {
+pub fn is_transient(result: i32) -> bool {
     result > 0 && matches!(result & 0x47ff, 0x021 | 0x022 | 0x082)
 }
 

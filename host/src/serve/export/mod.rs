@@ -159,7 +159,7 @@ impl NvmetExport<'_> {
     pub fn steps(&self, root: &Path) -> Result<Vec<Step>> {
         let nqn = nqn(self.uuid);
         let subsystem = root.join("subsystems").join(&nqn);
-        ensure!(!subsystem.exists(), "it is exported already, as {nqn}");
+        ensure!(!subsystem.exists(), "it is exported already, as {nqn}: remove that export first");
         let mut steps = Vec::new();
         let namespace = subsystem.join("namespaces/1");
         let write = |path: PathBuf, value: &str| Step::Write(path, value.to_string());
@@ -184,10 +184,10 @@ impl NvmetExport<'_> {
                     "{host} has another secret, which other exports may use: {}",
                     key.display()
                 );
-                // A secret would be required of the host there too, even if this export fails.
+                // A host has one secret for all exports: the other one would require it too, even if this one fails.
                 ensure!(
                     !before.trim().is_empty()
-                        || !is_let_in(&entries(&root.join("subsystems")), host.as_ref()),
+                        || !is_allowed(&entries(&root.join("subsystems")), host.as_ref()),
                     "another export allows {host} without a secret: remove that export first, or omit --key"
                 );
                 steps.push(Step::WriteSecret(key, secret.clone()));
@@ -260,7 +260,7 @@ pub fn removal(root: &Path, uuid: &str) -> Result<Vec<Step>> {
     let mut forgotten = Vec::new();
     for link in allowed {
         let host = link.file_name().unwrap_or_default().to_owned();
-        if !is_let_in(&others, &host) {
+        if !is_allowed(&others, &host) {
             forgotten.push(Step::Forget(root.join("hosts").join(&host)));
         }
         steps.push(Step::RemoveLink(link));
@@ -305,9 +305,9 @@ fn free_port(root: &Path) -> Option<u16> {
 }
 
 /// Whether one of these subsystems allows the host.
-fn is_let_in(subsystems: &[PathBuf], host: &OsStr) -> bool {
-    let lets_in = |path: &PathBuf| path.join("allowed_hosts").join(host).symlink_metadata().is_ok();
-    subsystems.iter().any(lets_in)
+fn is_allowed(subsystems: &[PathBuf], host: &OsStr) -> bool {
+    let allows = |path: &PathBuf| path.join("allowed_hosts").join(host).symlink_metadata().is_ok();
+    subsystems.iter().any(allows)
 }
 
 fn holds(file: &Path, value: &str) -> bool {
@@ -334,7 +334,8 @@ mod tests {
         root
     }
 
-    fn carry_out_there(steps: &[Step]) {
+    /// Carries out steps in an ordinary directory; makes the entries that configfs creates itself.
+    fn carry_out_as_configfs(steps: &[Step]) {
         for step in steps {
             if let Step::MakeDirectory(path) = step {
                 for made in ["namespaces", "subsystems", "allowed_hosts"] {
@@ -360,7 +361,7 @@ mod tests {
         ] {
             assert!(text.contains(&line), "no {line:?} in {text}");
         }
-        carry_out_there(&steps);
+        carry_out_as_configfs(&steps);
         assert!(export(4420).steps(root.path()).is_err());
 
         // Another array joins the port, or gets a port of its own.
@@ -371,7 +372,7 @@ mod tests {
         assert!(apart.contains(&Step::MakeDirectory(root.path().join("ports/2"))));
         let port = Step::RemoveDirectory(root.path().join("ports/1"));
         assert!(removal(root.path(), UUID).unwrap().contains(&port));
-        carry_out_there(&joined);
+        carry_out_as_configfs(&joined);
         let removed = removal(root.path(), UUID).unwrap();
         assert!(!removed.contains(&port), "another array uses it: {removed:?}");
         assert!(removal(root.path(), "none").is_err());
@@ -388,7 +389,7 @@ mod tests {
     fn failed_export_removes_only_its_own_entries() {
         let root = root();
         let steps = export(4420).steps(root.path()).unwrap();
-        carry_out_there(&steps);
+        carry_out_as_configfs(&steps);
         let there = || {
             let (port, link) = (root.path().join("ports/1"), format!("subsystems/{}", nqn(UUID)));
             (port.join(&link).symlink_metadata().is_ok(), port.exists(), root.path().join(link).exists())
@@ -424,16 +425,16 @@ mod tests {
         let steps = export.steps(root.path()).unwrap();
         let key = root.path().join("hosts").join(&hosts[0]).join("dhchap_key");
         let place = |wanted: &dyn Fn(&Step) -> bool| steps.iter().position(wanted).unwrap();
-        let told = place(&|step| *step == Step::WriteSecret(key.clone(), secret.clone()));
-        assert!(place(&|step| matches!(step, Step::Link { at, .. } if at.ends_with(&hosts[0]))) > told);
+        let key_set = place(&|step| *step == Step::WriteSecret(key.clone(), secret.clone()));
+        assert!(place(&|step| matches!(step, Step::Link { at, .. } if at.ends_with(&hosts[0]))) > key_set);
         let shown = steps.iter().map(Step::to_string).collect::<String>() + &format!("{steps:?}");
         assert!(!shown.contains(&text[10..]) && shown.contains("cat "), "{shown}");
         // A kernel without support for secrets has an error message of its own.
-        let unknown = steps[told].carry_out().unwrap_err().to_string();
+        let unknown = steps[key_set].carry_out().unwrap_err().to_string();
         assert!(unknown.contains("CONFIG_NVME_TARGET_AUTH"), "{unknown}");
         fs::create_dir_all(key.parent().unwrap()).unwrap();
         fs::write(&key, "").unwrap();
-        steps[told].carry_out().unwrap();
+        steps[key_set].carry_out().unwrap();
         assert_eq!(fs::read_to_string(&key).unwrap(), text);
         assert!(export.steps(root.path()).is_ok(), "the same again");
         // A host that another export allows without a secret.
@@ -475,13 +476,13 @@ mod tests {
             steps.iter().position(|step| matches!(step, Step::Link { at, .. } if at.ends_with(host)))
         };
         assert!(hosts.iter().all(|host| allowed(host).is_some() && allowed(host) < shown));
-        carry_out_there(&steps);
+        carry_out_as_configfs(&steps);
         let removed = removal(root.path(), UUID).unwrap();
         assert_eq!(removed.iter().filter(|step| matches!(step, Step::RemoveLink(_))).count(), 3);
 
         // A host that another subsystem allows is kept.
         let other = "11234567-89ab-4def-8123-456789abcdef";
-        carry_out_there(
+        carry_out_as_configfs(
             &NvmetExport { uuid: other, hosts: &hosts[1..], ..export(4420) }.steps(root.path()).unwrap(),
         );
         let removed = removal(root.path(), UUID).unwrap();
@@ -497,7 +498,7 @@ mod tests {
         let hosts = ["one", "three"].map(|name| format!("nqn.2014-08.org.example:{name}"));
         let steps = NvmetExport { uuid: third, hosts: &hosts, ..export(4420) }.steps(root.path()).unwrap();
         let last = steps.iter().rposition(|step| matches!(step, Step::Link { .. })).unwrap();
-        carry_out_there(&steps[..last]);
+        carry_out_as_configfs(&steps[..last]);
         for host in &hosts {
             for made in ["namespaces", "subsystems", "allowed_hosts"] {
                 fs::remove_dir(root.path().join("hosts").join(host).join(made)).unwrap();

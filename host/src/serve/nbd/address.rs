@@ -79,7 +79,7 @@ impl NbdAddress {
         }
     }
 
-    /// Listens. Only this user may connect to a socket, but every client that reaches an address.
+    /// Starts to listen. Only this user can connect to a socket; any host that reaches it can connect to an IP address.
     pub(super) fn listen(&self) -> Result<(OwnedFd, NbdAddress)> {
         match self {
             NbdAddress::Socket(path) => {
@@ -112,9 +112,9 @@ fn listen_at(path: &Path) -> Result<UnixListener> {
     match path.symlink_metadata() {
         Ok(there) => {
             ensure!(there.file_type().is_socket(), "{} exists and is not a socket", path.display());
-            let nobody =
+            let is_dead =
                 UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-            ensure!(nobody, "{} is the socket of another process, which listens on it", path.display());
+            ensure!(is_dead, "{} is the socket of another process, which listens on it", path.display());
             std::fs::remove_file(path).with_context(problem)?;
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -132,18 +132,18 @@ mod tests {
 
     #[test]
     fn nbd_address_parses_ip_or_socket_path() {
-        let said = |text: &str| parse_place(text).unwrap().to_string();
-        assert_eq!(said("127.0.0.1:5"), "nbd://127.0.0.1:5");
-        assert_eq!(said("::1"), "nbd://[::1]:10809");
-        assert_eq!(said("[::1]"), "nbd://[::1]:10809");
-        assert_eq!(said("/run/a b/x-1.sock"), "nbd+unix:///?socket=/run/a%20b/x-1.sock");
-        assert!(said("tank.sock").ends_with("/tank.sock"));
+        let uri = |text: &str| parse_place(text).unwrap().to_string();
+        assert_eq!(uri("127.0.0.1:5"), "nbd://127.0.0.1:5");
+        assert_eq!(uri("::1"), "nbd://[::1]:10809");
+        assert_eq!(uri("[::1]"), "nbd://[::1]:10809");
+        assert_eq!(uri("/run/a b/x-1.sock"), "nbd+unix:///?socket=/run/a%20b/x-1.sock");
+        assert!(uri("tank.sock").ends_with("/tank.sock"));
         assert!(parse_place("localhost:5").is_err() && parse_place("").is_err());
         // A mistyped address does not become a socket.
         for text in ["999.1.1.1", "127.0.0", "1.2"] {
             assert!(parse_place(text).unwrap_err().ends_with(&format!("use ./{text}")), "{text}");
         }
-        assert!(said("./999.1.1.1").ends_with("/999.1.1.1") && said("10809").ends_with("/10809"));
+        assert!(uri("./999.1.1.1").ends_with("/999.1.1.1") && uri("10809").ends_with("/10809"));
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub(super) struct NbdConnection {
     /// Number and total cost of requests in execution.
     running: Cell<usize>,
     running_cost: Cell<u64>,
-    /// Number of its last request among those of all clients.
+    /// Number of the client's last request, counted over all clients; 0 before the first.
     last: Cell<u64>,
     /// Bytes of write data in memory.
     held_bytes: Cell<u64>,
@@ -87,14 +87,13 @@ pub(super) struct NbdConnection {
     room: Gate,
     /// No more requests are accepted.
     done: Cell<bool>,
-    /// The receiving side has been shut down: from then on `RDHUP` is always set, and says nothing about the client.
-    /// the client.
-    deaf: Cell<bool>,
+    /// The receiving side has been shut down: from then on `RDHUP` is always set, also while the client is connected.
+    read_shut_down: Cell<bool>,
     /// The client has hung up.
     gone: Cell<bool>,
     /// Negotiation has succeeded.
     agreed: Cell<bool>,
-    /// The client is one too many: it is refused in the negotiation.
+    /// The client exceeds the limit, and is refused in the negotiation.
     refused: bool,
     /// Number of the connection, from 1.
     pub number: u64,
@@ -111,7 +110,7 @@ impl Drop for NbdConnection {
     }
 }
 
-fn nonsense() -> io::Error {
+fn invalid_data() -> io::Error {
     ErrorKind::InvalidData.into()
 }
 
@@ -134,7 +133,7 @@ impl NbdConnection {
             held_bytes: Cell::new(0),
             room: Gate::default(),
             done: Cell::new(false),
-            deaf: Cell::new(false),
+            read_shut_down: Cell::new(false),
             gone: Cell::new(false),
             agreed: Cell::new(false),
             refused,
@@ -165,11 +164,11 @@ impl NbdConnection {
         self.send(&[&wire::GREETING]).await?;
         let mut flags = [0; wire::CLIENT_FLAGS_BYTES];
         self.receive(&mut flags).await?;
-        let mut negotiation = Negotiation::new(export, flags).ok_or_else(nonsense)?;
+        let mut negotiation = Negotiation::new(export, flags).ok_or_else(invalid_data)?;
         loop {
             let mut header = [0; wire::OPTION_BYTES];
             self.receive(&mut header).await?;
-            let bytes = negotiation.option_bytes(&header).ok_or_else(nonsense)?;
+            let bytes = negotiation.option_bytes(&header).ok_or_else(invalid_data)?;
             let mut data = vec![0; bytes as usize];
             self.receive(&mut data).await?;
             let mut replies = Vec::new();
@@ -211,7 +210,7 @@ impl NbdConnection {
             if self.done.get() {
                 return Ok(());
             }
-            let request = NbdRequest::read(&header, terms).ok_or_else(nonsense)?;
+            let request = NbdRequest::read(&header, terms).ok_or_else(invalid_data)?;
             let (mut data, begun) = (VecDeque::new(), traffic.begin());
             match request.work {
                 Ok(NbdOperation::Disconnect) => return Ok(()),
@@ -267,7 +266,7 @@ impl NbdConnection {
         worker.into_iter().for_each(Waker::wake);
     }
 
-    /// The next request to execute; `None` when there will be no more.
+    /// Waits for the next request to execute; `None` when there will be no more.
     pub async fn next_job(&self) -> Option<Job> {
         poll_fn(|context| {
             // A busy worker must not be chosen to be woken for the next request.
@@ -299,13 +298,13 @@ impl NbdConnection {
         if self.gone.get() {
             return true;
         }
-        let ends = match self.deaf.get() {
+        let ends = match self.read_shut_down.get() {
             true => PollFlags::HUP | PollFlags::ERR,
             false => PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP,
         };
         let mut socket = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
-        let asked = poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        let gone = asked.is_ok_and(|ready| ready > 0) && socket[0].revents().intersects(ends);
+        let polled = poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let gone = polled.is_ok_and(|ready| ready > 0) && socket[0].revents().intersects(ends);
         self.gone.set(gone);
         gone
     }
@@ -413,7 +412,7 @@ impl NbdConnection {
         if self.has_hung_up() || which != Shutdown::Read {
             self.gone.set(true);
         }
-        self.deaf.set(true);
+        self.read_shut_down.set(true);
         self.stop_receiving();
         // The client may have closed it already.
         let _ = shutdown(&*self.socket, which);

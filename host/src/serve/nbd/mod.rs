@@ -1,8 +1,8 @@
 //! NBD server for a volume, on a Unix socket or an IP address; it needs neither root nor kernel support.
 //!
 //! `wire.rs` is the protocol, `../bytes.rs` byte access to the volume, `address.rs` the address, `connection.rs` one
-//! client: a task receives requests, writes with all of their data, and workers execute and answer them. A client that
-//! does not read its answers, or sends half of a request, blocks only its own connection.
+//! client: a task receives requests, with all data of a write, and workers execute and answer them. A client that does
+//! not read its answers, or sends half of a request, blocks only its own connection.
 //!
 //! **Ended connections write nothing.** A client that has lost or closed its connection sends unanswered requests again
 //! on another one, and continues. If a request of the former connection were executed later, it would undo acknowledged
@@ -17,9 +17,9 @@
 //!
 //! Suppose that a later request of the client for the same blocks has been received. Then the client had hung up before
 //! it sent that one. So the former request is either dropped by step 3, or it has passed step 3 earlier, and the later
-//! one waits for its end by step 2. The kernel reports a hang-up behind all data that the client sent before, so the
-//! receiver reads all available data, up to `MOST_QUEUED` requests and `MOST_HELD_BYTES` of data, without waiting for
-//! the execution of requests.
+//! one waits for its end by step 2. A hang-up arrives behind all data that the client sent before, so the receiver
+//! reads all available data, up to `MOST_QUEUED` requests and `MOST_HELD_BYTES` of data, without waiting for the
+//! execution of requests.
 
 mod address;
 mod connection;
@@ -115,11 +115,11 @@ pub struct Server {
     /// Requests received so far.
     received: Cell<u64>,
     /// Connections accepted so far.
-    taken: Cell<u64>,
+    accepted: Cell<u64>,
     /// Write data of requests that wait for free space; limited to `MOST_HELD_BYTES`.
     waiting_bytes: Cell<u64>,
     /// Whether the refusal of a client has been logged since the last successful negotiation.
-    told: Cell<bool>,
+    refusal_logged: Cell<bool>,
     /// Counters of the requests of all clients.
     traffic: Traffic,
 }
@@ -147,9 +147,9 @@ impl Server {
             ended: Gate::default(),
             ending: Cell::new(false),
             received: Cell::new(0),
-            taken: Cell::new(0),
+            accepted: Cell::new(0),
             waiting_bytes: Cell::new(0),
-            told: Cell::new(false),
+            refusal_logged: Cell::new(false),
             traffic: Traffic::default(),
         });
         server.runtime.spawn(server.clone().take_connections());
@@ -253,17 +253,17 @@ impl Server {
         let _ = set_tcp_keepintvl(&socket, VANISHED / 4);
         let _ = set_tcp_user_timeout(&socket, VANISHED.as_millis() as u32);
         let refused = self.clients() >= MAX_CLIENTS;
-        if refused && !self.told.replace(true) {
+        if refused && !self.refusal_logged.replace(true) {
             note(&format!("an NBD client was refused: {MAX_CLIENTS} are connected, which is the limit"));
         }
         let ended = Rc::downgrade(&self);
-        let number = self.taken.replace(self.taken.get() + 1) + 1;
+        let number = self.accepted.replace(self.accepted.get() + 1) + 1;
         let connection = Rc::new(NbdConnection::new(self.ring.clone(), socket, (number, refused), ended));
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
-        let (hasty, ring) = (Rc::downgrade(&connection), self.ring.clone());
+        let (negotiating, ring) = (Rc::downgrade(&connection), self.ring.clone());
         self.runtime.spawn(async move {
             ring.sleep(PATIENCE).await;
-            if let Some(slow) = hasty.upgrade().filter(|connection| !connection.has_agreed()) {
+            if let Some(slow) = negotiating.upgrade().filter(|connection| !connection.has_agreed()) {
                 slow.end(Shutdown::Both);
             }
         });
@@ -271,7 +271,7 @@ impl Server {
         self.runtime.spawn(async move {
             // If the client disappears or sends invalid data, only its own connection ends.
             let Ok(Some(terms)) = connection.negotiate(&server.export).await else { return };
-            server.told.set(false);
+            server.refusal_logged.set(false);
             for _ in 0..WORKERS {
                 let (server, connection) = (server.clone(), connection.clone());
                 server.runtime.clone().spawn(async move {
@@ -286,9 +286,9 @@ impl Server {
         });
     }
 
-    /// Executes and answers a request. A write that waits for free space does not occupy a worker, until
-    /// `MOST_HELD_BYTES` of data wait: then it keeps its worker and its share of the connection's data, and the
-    /// connection accepts no more requests than it may hold.
+    /// Executes and answers a request. A request that waits for free space releases its worker, unless
+    /// `MOST_HELD_BYTES` of data wait already: then it keeps its worker, and counts towards the limits of the
+    /// connection, which accepts no requests beyond these.
     async fn serve(self: Rc<Self>, connection: Rc<NbdConnection>, mut job: Job) {
         let (bytes, cost) = (job.held_bytes(), job.cost());
         match self.carry_out(&connection, &mut job).await {

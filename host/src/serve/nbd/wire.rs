@@ -40,7 +40,7 @@ const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Error message for a client too many.
+/// Error message to a client beyond the limit.
 const TOO_MANY: &[u8] = b"too many clients are connected to zoneraid: disconnect one first";
 
 /// Option numbers.
@@ -77,13 +77,13 @@ mod errno {
     pub const ENOTSUP: u32 = 95;
 }
 
-/// Answer to a fast zero request that would take as long as writing zeros.
+/// Answer to a fast zero request that would have to write zeros.
 pub const NOT_FAST: u32 = errno::ENOTSUP;
 
 /// The exported volume.
 #[derive(Clone, Debug)]
 pub struct NbdExport {
-    /// An empty name refers to it, too.
+    /// The name by which clients select it; an empty name selects it, too.
     pub name: String,
     pub size_bytes: u64,
     pub read_only: bool,
@@ -259,7 +259,7 @@ impl Negotiation {
         if matches!(number, option::ABORT | option::GO) { Next::End } else { Next::Option }
     }
 
-    /// The oldest way to end the negotiation, which can only be refused by closing the connection.
+    /// Answers EXPORT_NAME, the oldest way to end the negotiation. It can only be refused by closing the connection.
     fn end_by_name(&self, name: &[u8], replies: &mut Vec<u8>) -> Next {
         if !self.export.is_called(name) {
             return Next::End;

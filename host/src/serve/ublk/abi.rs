@@ -17,14 +17,13 @@ pub(super) const SECTORS: u64 = BLOCK as u64 / SECTOR;
 /// Most blocks in one request: bounds the memory of requests in flight.
 pub(super) const MAX_REQUEST_BLOCKS: u32 = 128;
 
-/// Required features of the driver. Outstanding requests are reissued when this process has died and another one takes
-/// over.
+/// Features that the driver must have. With them it reissues the unanswered requests of a dead process to the next one.
 pub(super) const FEATURES: u64 = USER_RECOVERY | USER_RECOVERY_REISSUE | CMD_IOCTL_ENCODE | USER_COPY;
 const USER_RECOVERY: u64 = 1 << 3;
 const USER_RECOVERY_REISSUE: u64 = 1 << 4;
 const CMD_IOCTL_ENCODE: u64 = 1 << 6;
 const USER_COPY: u64 = 1 << 7;
-/// Required for zoned block devices as well.
+/// Required in addition for zoned block devices.
 pub(super) const ZONED: u64 = 1 << 8;
 
 /// Commands to `/dev/ublk-control`.
@@ -185,7 +184,7 @@ pub(super) fn params(geometry: &Geometry, options: &Options) -> [u8; PARAMS_BYTE
     bytes
 }
 
-/// Most blocks of one discard or write of zeros: these take time to look up.
+/// Maximum blocks of one discard or write of zeros: bounds the time of its lookup in the map.
 const MAX_DISCARD_BLOCKS: u32 = 1 << 18;
 
 /// `struct ublk_params` for a volume of `blocks` blocks.
@@ -216,7 +215,7 @@ pub(super) fn plain_params(blocks: u64, sector: SectorSize, options: &Options) -
 /// Words of 64 bits in a `struct ublksrv_io_desc`.
 pub(super) const REQUEST_WORDS: usize = 3;
 
-/// Most descriptors that the mapping of a queue has room for; queues lie that far apart.
+/// Descriptors for which the mapping has room in each queue, independent of the depth: the distance between queues.
 pub(super) const MAX_DEPTH: usize = 4096;
 
 /// A request of the kernel.

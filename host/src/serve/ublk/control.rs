@@ -89,7 +89,7 @@ impl Controls {
         }
     }
 
-    /// Creates `/dev/ublkcN`; returns N and the number of queues.
+    /// Creates `/dev/ublkcN`; returns the properties that the driver has chosen, among them N.
     pub(super) async fn add(&self, queues: u16, depth: u16, tag: u64, flags: u64) -> Result<Info> {
         let info = Info {
             queues,
@@ -141,7 +141,7 @@ impl Controls {
                     self.sleep(step).await;
                     patience = patience.saturating_sub(step);
                 }
-                // A process that died before it fetched any requests has begun the recovery already.
+                // Another process has begun the recovery, and died before it fetched any requests.
                 Err(error)
                     if error.raw_os_error() == Some(libc::EINVAL)
                         && self.info(id).await.is_ok_and(|info| info.state == abi::QUIESCED) =>

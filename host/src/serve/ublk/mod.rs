@@ -43,6 +43,7 @@ const MAX_QUEUES: u16 = 4;
 /// Requests per queue.
 const DEPTH: u16 = 128;
 
+// The other half of the slots is for inherited appends.
 const _: () = assert!(2 * MAX_QUEUES as usize * DEPTH as usize <= ack_log::SLOTS);
 
 /// Low bits of a tag that number the block devices of an array; the others identify the array.
@@ -93,7 +94,7 @@ impl Face {
         }
     }
 
-    fn served(self, reactor: &Reactor, tails: &Rc<AckLog>, replay: Replay) -> Result<UblkBackend> {
+    fn into_backend(self, reactor: &Reactor, tails: &Rc<AckLog>, replay: Replay) -> Result<UblkBackend> {
         Ok(match self {
             Face::Zoned(device) => UblkBackend::Zoned(ZonedBackend::new(device, tails.clone(), replay)),
             Face::Volume(volume) => {
@@ -137,7 +138,7 @@ impl BlockDevice {
         let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
         let started = async {
             controls.set_params(info.device, &params).await?;
-            serve(reactor, &info, face.served(reactor, tails, Replay::default())?)
+            serve(reactor, &info, face.into_backend(reactor, tails, Replay::default())?)
         };
         let queues = match started.await {
             Ok(served) => served,
@@ -181,9 +182,9 @@ impl BlockDevice {
             tails.end_append(slot);
         }
         controls.start_recovery(id).await?;
-        let queues = serve(reactor, &info, face.served(reactor, tails, replay)?)?;
+        let queues = serve(reactor, &info, face.into_backend(reactor, tails, replay)?)?;
         let this = BlockDevice { controls, queues, id };
-        this.settled().await?;
+        this.wait_for_fetches().await?;
         this.controls.end_recovery(id).await?;
         Ok(this)
     }
@@ -204,17 +205,17 @@ impl BlockDevice {
         self.id
     }
 
-    /// Waits until the kernel needs this process no longer.
+    /// Waits until another process has removed the block device.
     ///
     /// # Errors
-    /// The block device cannot be served; without an error it has been removed by another process.
+    /// The kernel refuses this process as the server.
     pub async fn gone(&self) -> Result<()> {
         self.queues.drained().await;
         self.queues.check()
     }
 
-    /// Releases a block device that another process has removed. That process waits until its file is closed, which the
-    /// ring holds as well.
+    /// Releases a block device that another process has removed. That process waits until the device file is closed,
+    /// which the ring holds open as well.
     pub fn let_go(self) {
         self.queues.detach();
     }
@@ -234,12 +235,12 @@ impl BlockDevice {
     }
 
     async fn go_live(&self) -> Result<()> {
-        self.settled().await?;
+        self.wait_for_fetches().await?;
         self.controls.start(self.id).await
     }
 
     /// Waits until the kernel has received all fetches: starting the device would wait for missing ones for ever.
-    async fn settled(&self) -> Result<()> {
+    async fn wait_for_fetches(&self) -> Result<()> {
         // The driver processes this command after the fetches; its result does not matter.
         let _ = self.controls.info(self.id).await;
         self.queues.check()

@@ -140,7 +140,7 @@ impl Queues {
         }
     }
 
-    /// Leaves the ring, which keeps the operations in flight.
+    /// Unregisters from the ring, which still holds the queues until no operation is in flight.
     pub(super) fn detach(&self) {
         let target = self.target.take();
         if let Some(target) = target {
@@ -241,9 +241,9 @@ impl Queues {
 
     /// Frees the slots of appends as soon as the kernel has their results.
     ///
-    /// A slot must not stay occupied while the process sleeps although the kernel has the result: if the process were
-    /// killed then, the next process would take a later append of the same data for a reissue of this one. So the
-    /// results of a turn are first submitted to the kernel, together.
+    /// The results are submitted to the kernel first, then the slots are freed, both before the process sleeps. If it
+    /// were killed while a slot is occupied although the kernel has the result, the next process would take a later
+    /// append of the same data for a reissue of this one.
     async fn acknowledge_appends(self: Rc<Self>) {
         let UblkBackend::Zoned(zoned) = &self.served else { return };
         while self.serving.get() > 0 {

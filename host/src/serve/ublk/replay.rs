@@ -40,7 +40,7 @@ impl Append {
         self.written < self.extent.blocks
     }
 
-    fn may_be(&self, zone: ZoneIndex, data: &Buf, sum: u32, others: &[usize]) -> bool {
+    fn may_match(&self, zone: ZoneIndex, data: &Buf, sum: u32, others: &[usize]) -> bool {
         let same = (self.extent.zone, self.extent.blocks, self.sum) == (zone, data.blocks(), sum);
         same && !others.contains(&self.slot)
     }
@@ -68,8 +68,8 @@ impl Replay {
             let Some(extent) = extent else { continue };
             let wp = replay.wps.get(extent.zone.0 as usize).copied().unwrap_or(0);
             let written = wp.saturating_sub(extent.at).min(extent.blocks);
-            // The acknowledged end in `left` does not tell whether an append was answered: it may be inside one, where
-            // a stripe ends.
+            // The acknowledged end in `left` is no evidence of the answer to an append: it may be the end of a stripe
+            // inside of one.
             if written > 0 {
                 let first = Lba(geometry.start(extent.zone).0 + extent.at);
                 let done = device.submit(Command::read(first, Buf::zeroed(BLOCK))).await;
@@ -81,13 +81,13 @@ impl Replay {
                 replay.appends.push(Append { slot, extent: *extent, written, sum, claimed: false });
             }
         }
-        // The last ones are the least likely to have been answered.
+        // Claimed from the end of a zone down: the last appends are the least likely to have been answered.
         replay.appends.sort_by_key(|append| std::cmp::Reverse(append.extent.at));
         Ok(replay)
     }
 
     /// Whether the device was taken over from another process.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn is_takeover(&self) -> bool {
         !self.wps.is_empty()
     }
 
@@ -123,17 +123,17 @@ impl Replay {
     pub(super) fn claim(&mut self, zone: ZoneIndex, data: &Buf, others: &[usize]) -> Option<Append> {
         let sum = sum(data);
         let mut appends = self.appends.iter_mut();
-        let append = appends.find(|append| !append.claimed && append.may_be(zone, data, sum, others))?;
+        let append = appends.find(|append| !append.claimed && append.may_match(zone, data, sum, others))?;
         append.claimed = true;
         Some(*append)
     }
 
-    /// Whether an append of `data` that could not claim any has to wait: for one that was cut short, or for a request
-    /// that is being compared with one that may have this data.
+    /// Whether an append of `data` that has claimed nothing has to wait: until a partial append is completed, or until
+    /// another request has been compared with a noted append that may have this data.
     pub(super) fn has_to_wait(&self, zone: ZoneIndex, data: &Buf, others: &[usize]) -> bool {
         let sum = sum(data);
         self.has_partial_append(zone)
-            || self.appends.iter().any(|append| append.may_be(zone, data, sum, others))
+            || self.appends.iter().any(|append| append.may_match(zone, data, sum, others))
     }
 
     /// Releases a claim: the data was different.

@@ -1,5 +1,5 @@
-//! Copies of request data, once each way, between the kernel's pages and a buffer of ours. By plain `pread` and
-//! `pwrite`: the driver copies at once, without blocking, while io_uring would pass either to a worker thread.
+//! Copies the data of requests between the kernel's pages and buffers, by plain `pread` and `pwrite`: the driver copies
+//! at once, without blocking, while io_uring would pass either to a worker thread.
 
 use super::abi::{self, UblkRequest};
 use engine::{
@@ -9,7 +9,7 @@ use engine::{
 use rustix::io::{pread, pwrite};
 use std::{cell::RefCell, fs::File};
 
-/// A request: its queue, and its tag in that.
+/// Address of a request: its queue, and its tag in the queue.
 pub(super) type RequestTag = (u16, u16);
 
 /// The answer to the kernel: bytes or a negative errno, and the sector of an append.
@@ -43,19 +43,19 @@ impl DataTransfer {
     /// Copies the data of a write.
     pub(super) fn take_data(&self, (queue, tag): RequestTag, data: &mut [u8]) -> Result<(), DeviceError> {
         let position = abi::data_position(queue, tag);
-        copied(data.len(), |done| pread(&self.channel, &mut data[done..], position + done as u64))
+        copy_all(data.len(), |done| pread(&self.channel, &mut data[done..], position + done as u64))
     }
 
     /// Copies the data of a read or report to the kernel.
     pub(super) fn give_data(&self, (queue, tag): RequestTag, bytes: &[u8]) -> Result<(), DeviceError> {
         let position = abi::data_position(queue, tag);
-        copied(bytes.len(), |done| pwrite(&self.channel, &bytes[done..], position + done as u64))
+        copy_all(bytes.len(), |done| pwrite(&self.channel, &bytes[done..], position + done as u64))
     }
 }
 
-/// Copies `length` bytes, of which the driver may take fewer at a time when memory is short: `copy` continues at its
-/// argument and returns the number of bytes copied.
-fn copied(
+/// Repeats `copy` until `length` bytes are copied: the driver copies fewer at a time when memory is short. `copy`
+/// starts at its argument and returns the number of bytes copied.
+fn copy_all(
     length: usize,
     mut copy: impl FnMut(usize) -> rustix::io::Result<usize>,
 ) -> Result<(), DeviceError> {

@@ -19,10 +19,11 @@ pub(super) struct ZonedBackend {
     device: Rc<dyn ZonedDevice>,
     tails: Rc<AckLog>,
     replay: RefCell<Replay>,
-    /// Opened when appends that wait for a reissued one are to check again.
+    /// Opened after each change of `replay`, for the appends that wait for a reissued one.
     replayed: Gate,
     /// Slots of appends with results that have not been submitted to the kernel.
     answered: RefCell<Vec<usize>>,
+    /// Opened when `answered` has grown, and when the block device is no longer served.
     pub more_answered: Gate,
 }
 
@@ -43,15 +44,15 @@ impl ZonedBackend {
         !self.answered.borrow().is_empty()
     }
 
-    /// Frees the slots of all these: the kernel has their results.
+    /// Frees the slots in `answered`. To be called when the kernel has the results.
     pub(super) fn acknowledge_appends(&self) {
         for slot in self.answered.borrow_mut().drain(..) {
             self.tails.end_append(slot);
         }
     }
 
-    /// Executes a request. Commands are submitted before anything is waited for, so that they reach the device in the
-    /// order of the kernel.
+    /// Executes a request. The command is submitted before anything is awaited, unless a reissued request has to be
+    /// compared first, so that commands reach the device in the order of the kernel.
     pub(super) async fn perform(
         &self,
         transfer: &DataTransfer,
@@ -74,7 +75,7 @@ impl ZonedBackend {
                 let data = transfer.data_of(place, request)?;
                 let blocks = data.blocks();
                 let slot = transfer.slot(place);
-                // The slot has a new request now.
+                // The kernel has reused the slot, so it has the previous result.
                 self.answered.borrow_mut().retain(|answered| *answered != slot);
                 let appended = self.append(transfer, (slot, zone), data, request.fua).await;
                 if appended.is_err() {
@@ -171,7 +172,7 @@ impl ZonedBackend {
             }
             self.replayed.wait().await;
         }
-        // The expected place: no command comes between this and the append, unless the device delays that.
+        // The expected address. It is exact unless the device delays the append: no command is submitted in between.
         let (blocks, expected) = (data.blocks(), self.wp(zone));
         if let Some(at) = expected {
             self.tails.begin_append(slot, Extent { zone, at, blocks });
@@ -260,8 +261,9 @@ impl ZonedBackend {
 
     async fn close(&self, zone: ZoneIndex) -> Result<UblkAnswer, DeviceError> {
         let done = self.device.submit(Command::Close { zones: Zones::One(zone) }).await;
-        if done.result == Err(Status::InvalidZoneStateTransition.into()) && self.replay.borrow().goes_on() {
-            // The zone was open and empty, which does not survive the previous process.
+        if done.result == Err(Status::InvalidZoneStateTransition.into()) && self.replay.borrow().is_takeover()
+        {
+            // An empty zone does not stay open when the process dies that had opened it.
             let report = self.device.submit(Command::Report { first: zone, count: 1 }).await;
             if report.zones.first().is_some_and(|info| info.state == ZoneState::Empty) {
                 return Ok((0, 0));
@@ -366,12 +368,12 @@ mod tests {
     /// A drive with reads and appends that the test completes.
     struct Slow {
         drive: EmulatedDrive,
-        asked: RefCell<Vec<(Command, Completer)>>,
+        pending: RefCell<Vec<(Command, Completer)>>,
     }
 
     impl Slow {
         fn answer(&self) {
-            for (command, answer) in self.asked.take() {
+            for (command, answer) in self.pending.take() {
                 answer.complete(self.drive.ssd().borrow_mut().execute(command));
             }
         }
@@ -387,7 +389,7 @@ mod tests {
                 return self.drive.submit(command);
             }
             let (answer, completion) = Rc::new(Slots::default()).pair();
-            self.asked.borrow_mut().push((command, answer));
+            self.pending.borrow_mut().push((command, answer));
             completion
         }
     }
@@ -397,7 +399,7 @@ mod tests {
         let data = Buf::copy_of(&[5; 3 * BLOCK]);
         let (runtime, dir) = (Runtime::new(), tempfile::tempdir().unwrap());
         let (drive, zoned) = left_behind_in(dir.path(), &runtime, &data, 0);
-        let slow = Rc::new(Slow { drive, asked: RefCell::default() });
+        let slow = Rc::new(Slow { drive, pending: RefCell::default() });
         let zoned = Rc::new(ZonedBackend { device: slow.clone(), ..zoned });
         let transfer = Rc::new(nowhere());
         for slot in [7, 8] {
@@ -419,7 +421,7 @@ mod tests {
         DataTransfer::over(File::open("/dev/null").unwrap(), 1, Rc::new(|_| None))
     }
 
-    /// While one append compares its data with a noted one, another may arrive that is the noted one.
+    /// While one append is compared with a noted one, the reissue of the noted one may arrive.
     #[test]
     fn repeated_append_is_found_during_comparison_by_another() {
         for written in [2, 3] {
@@ -427,7 +429,7 @@ mod tests {
             let other = Buf::copy_of(&[vec![5; BLOCK], vec![6; 2 * BLOCK]].concat());
             let runtime = Runtime::new();
             let (drive, zoned) = left_behind(&runtime, &first, written);
-            let slow = Rc::new(Slow { drive: drive.clone(), asked: RefCell::default() });
+            let slow = Rc::new(Slow { drive: drive.clone(), pending: RefCell::default() });
             let zoned = Rc::new(ZonedBackend { device: slow.clone(), ..zoned });
             let transfer = Rc::new(nowhere());
             let ends = Rc::new(RefCell::new(Vec::new()));
