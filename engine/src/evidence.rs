@@ -10,6 +10,7 @@ use crate::{
     device::{Command, DeviceError, Status, ZonedDevice},
     zone::{Lba, ZoneInfo, ZoneState},
 };
+use std::cell::Cell;
 
 /// Whether a format is present on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,14 +98,21 @@ pub async fn presence(
                 hidden.push(zone);
                 continue;
             }
+            // It has no write pointer: blocks that were not written read as zeros.
+            ZoneState::ReadOnly => info.capacity_blocks,
             _ => info.wp_blocks.min(info.capacity_blocks),
         };
         let last = written.checked_sub(1).filter(|last| is_head && ends && *last > 0);
         for at in [Some(0), last].into_iter().flatten().filter(|at| *at < written) {
             let lba = Lba(device.geometry().start(info.zone).0 + at);
-            match read_verified(device, lba, |block| is_own(is_head, block).then_some(())).await {
+            let is_unwritten = Cell::new(false);
+            let verify = |block: &[u8]| {
+                is_unwritten.set(info.state == ZoneState::ReadOnly && block.iter().all(|byte| *byte == 0));
+                is_own(is_head, block).then_some(())
+            };
+            match read_verified(device, lba, verify).await {
                 Ok(Some(())) => return Ok(Presence::Yes),
-                Ok(None) => foreign = true,
+                Ok(None) => foreign |= !is_unwritten.get(),
                 Err(DeviceError::Gone) => return Err(DeviceError::Gone),
                 Err(DeviceError::Status(Status::DeallocatedBlock)) => (),
                 Err(_) => hidden.push(zone),

@@ -278,7 +278,9 @@ impl Runtime {
     pub fn step(&self) -> bool {
         let inner = &self.0;
         let Some(task) = inner.ready.pop(inner.random.as_ref()) else { return false };
-        let Some((mut future, waker)) = inner.tasks.borrow_mut()[task].take() else { return true };
+        // A command that was in flight when the tasks were dropped may wake one that does not exist any more.
+        let taken = inner.tasks.borrow_mut().get_mut(task).and_then(Option::take);
+        let Some((mut future, waker)) = taken else { return true };
         match self.count(task, || future.as_mut().poll(&mut Context::from_waker(&waker))) {
             Poll::Ready(()) => inner.free.borrow_mut().push((task, waker)),
             Poll::Pending => inner.tasks.borrow_mut()[task] = Some((future, waker)),

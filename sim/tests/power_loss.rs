@@ -169,6 +169,40 @@ fn power_loss_during_check_of_another_drive_is_checked() {
     }
 }
 
+/// Two drives are reset, and a zone is opened between their reports: no part of it counts as lost, although the first
+/// report shows it empty.
+#[test]
+fn zone_opened_during_power_check_keeps_parts() {
+    let volatile = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+    let kinds = [
+        (Policy::Zrwa, geometry(8, 240, 8)),
+        (Policy::InPlace, geometry(8, 240, 8)),
+        (Policy::Log, volatile),
+    ];
+    for ((policy, shape), parities) in kinds.iter().flat_map(|kind| [1, 2].map(|parities| (kind, parities))) {
+        let scene = scene_of(*policy, parities, shape);
+        write(&scene.runtime, &scene.array, 0, 0, 12, true);
+        scene.submit(finish(0));
+        scene.submit(Command::Flush);
+        (0..2).for_each(|drive| scene.rig.cut_power_of(drive, Cut { cache_lost: true, zrwa_lost: true }));
+        scene.rig.rule(|of, command| {
+            Act::hold_if(of == 1 && matches!(command, Command::Report { count: 2.., .. }))
+        });
+        let read = scene.start(Command::read(Lba(0), Buf::zeroed(BLOCK)));
+        let written = scene.start_write(1, 0, 12);
+        scene.release();
+        let what = format!("{policy:?} {parities}");
+        assert_eq!(
+            scene.runtime.block_on(read, || false).expect("the read does not complete").result,
+            Ok(())
+        );
+        let done = scene.runtime.block_on(written, || false).expect("the write does not complete");
+        assert_eq!(done.result, Ok(()), "{what}");
+        assert!(is_whole(&scene), "{what}: {:?}", scene.states());
+        scene.check(1, 12);
+    }
+}
+
 #[test]
 fn power_marks_name_drive_and_settled_epoch() {
     let scene = scene_of(Policy::Zrwa, 1, &geometry(8, 240, 8));

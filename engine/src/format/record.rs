@@ -326,6 +326,8 @@ impl Record {
         match self {
             Record::Checkpoint(checkpoint) => {
                 expect(checkpoint.superblock.event <= sequence, "event", checkpoint.superblock.event)?;
+                let epochs = checkpoint.zones.iter().map(|zone| zone.epoch);
+                epochs.max().map_or(Ok(()), |newest| expect(newest <= sequence, "epoch", newest))?;
                 checkpoint.check(of)
             }
             Record::Superblock(superblock) => {

@@ -220,8 +220,8 @@ async fn without_worn(superblock: &Superblock, members: &[Drive]) -> Result<Vec<
 /// any more.
 pub async fn check_forgotten(runtime: &Runtime, drive: &Drive) -> Result<(), BadDrive> {
     match find_log(runtime, drive).await {
-        Ok(_) => Err(BadDrive::new(&drive.name, DriveFault::HoldsLog)),
-        Err(_) => Ok(()),
+        Err(reason) if !reason.is_meant() => Ok(()),
+        _ => Err(BadDrive::new(&drive.name, DriveFault::HoldsLog)),
     }
 }
 

@@ -597,8 +597,13 @@ impl Raid {
 
     /// Zone report of a member's part of a zone; `None` if the drive does not answer.
     pub async fn part(&self, zone: ZoneIndex, member: usize) -> Option<ZoneInfo> {
-        let report = Command::Report { first: physical(zone), count: 1 };
-        self.members.submit(member, report).await.zones.first().copied()
+        for _ in 0..2 {
+            let report = Command::Report { first: physical(zone), count: 1 };
+            if let Some(info) = self.members.submit(member, report).await.zones.first() {
+                return Some(*info);
+            }
+        }
+        None
     }
 
     /// Marks members as worn that have lost parts in read-only or offline zones: the error of a command does not always

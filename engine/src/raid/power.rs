@@ -17,10 +17,12 @@ use crate::{
         PowerMark, Tails,
         geometry::{each, physical},
         parts::Raid,
+        seat::Seat,
         zone::flow::Zone,
     },
     zone::{ZoneIndex, ZoneInfo, ZoneState},
 };
+use std::collections::BTreeMap;
 
 /// The operation in messages and events.
 const WHAT: &str = "power loss";
@@ -108,13 +110,14 @@ impl Raid {
     /// logs changes of the membership.
     pub async fn check_power(&self) {
         let suspects = self.members.suspects();
+        // Read before the reports: if a drive loses power again meanwhile, the epochs differ, and it is checked again.
+        // Only zones that hold data now can have lost some until these epochs.
+        let seats: Vec<_> =
+            each(suspects).map(|member| (self.members.seat(member), self.drive_epoch(member))).collect();
+        let written = self.written_zones();
         let mut checked = Vec::new();
-        for member in each(suspects) {
-            let seat = self.members.seat(member);
-            // Read before the report: if the drive loses power again meanwhile, the epochs differ, and it is checked
-            // again.
-            let epoch = self.drive_epoch(member);
-            let count = self.geometry.zones;
+        for (seat, epoch) in seats {
+            let (member, count) = (seat.member, self.geometry.zones);
             let report = Command::Report { first: physical(ZoneIndex(0)), count };
             let done = self.members.submit(member, report).await;
             let result = match done.result {
@@ -131,9 +134,9 @@ impl Raid {
         }
         // All suspects together: parity may cover the losses of one member and not those of all.
         for zone in self.zones.all() {
-            let parts = || checked.iter().map(|(seat, _, zones)| (seat.member, &zones[zone.0 as usize]));
-            let lost: Vec<_> =
-                parts().filter(|(member, info)| self.lacks_part(zone, *member, info)).collect();
+            let reported: Vec<_> =
+                checked.iter().map(|(seat, _, zones)| (*seat, zones[zone.0 as usize])).collect();
+            let lost = self.lost_parts(zone, &reported, &written).await;
             let mask = lost.iter().fold(0, |mask, (member, _)| mask | 1 << member);
             if lost.is_empty() {
                 continue;
@@ -161,15 +164,56 @@ impl Raid {
         }
     }
 
-    /// Whether a member has lost blocks of its part of a zone, for which its drive reports `info` after a power loss.
-    fn lacks_part(&self, zone: ZoneIndex, member: usize, info: &ZoneInfo) -> bool {
+    /// Zones with data, which may not be safe, and their epochs.
+    fn written_zones(&self) -> BTreeMap<ZoneIndex, u64> {
+        let is_written = |zone: &ZoneIndex| match self.zones.running(*zone) {
+            Some(running) => !running.flow.borrow().is_unwritten(),
+            None => self.zones.state(*zone) == ZoneState::Full,
+        };
+        let zones = self.zones.all().filter(is_written);
+        zones.map(|zone| (zone, self.zone_records.epoch(zone))).collect()
+    }
+
+    /// The parts of a zone, by member, that have lost blocks according to reports; `written` are the zones with data at
+    /// the time of the loss. As the zone may have been opened after its report, another report has to confirm a loss.
+    async fn lost_parts(
+        &self,
+        zone: ZoneIndex,
+        reported: &[(Seat, ZoneInfo)],
+        written: &BTreeMap<ZoneIndex, u64>,
+    ) -> Vec<(usize, ZoneInfo)> {
+        loop {
+            let (epoch, mut lost) = (self.zone_records.epoch(zone), Vec::new());
+            let was_written = written.get(&zone) == Some(&epoch);
+            for (seat, info) in reported {
+                if !self.lacks_part(zone, seat.member, info, was_written) {
+                    continue;
+                }
+                let now = self.part(zone, seat.member).await.unwrap_or(*info);
+                if self.lacks_part(zone, seat.member, &now, was_written) {
+                    lost.push((*seat, now));
+                }
+            }
+            if self.zone_records.epoch(zone) == epoch {
+                lost.retain(|(seat, _)| self.members.is_seated(*seat));
+                return lost.into_iter().map(|(seat, info)| (seat.member, info)).collect();
+            }
+        }
+    }
+
+    /// Whether a member has lost blocks of its part of a zone, for which its drive reports `info` after a power loss;
+    /// `was_written` tells whether the zone held data then.
+    fn lacks_part(&self, zone: ZoneIndex, member: usize, info: &ZoneInfo, was_written: bool) -> bool {
         if self.live(zone) & (1 << member) == 0 || self.zone_records.record(zone).resetting {
             return false;
         }
         let Some(running) = self.zones.running(zone) else {
             // A full zone with its last blocks in a volatile cache.
             let begun = info.state.is_active() || info.state == ZoneState::Empty;
-            return begun && self.zones.state(zone) == ZoneState::Full && !self.zones.is_busy(zone);
+            return was_written
+                && begun
+                && self.zones.state(zone) == ZoneState::Full
+                && !self.zones.is_busy(zone);
         };
         let flow = running.flow.borrow();
         if flow.is_unwritten() {
@@ -177,10 +221,10 @@ impl Raid {
         }
         if flow.is_over() && !self.zones.is_read_only(zone) {
             // A finish in between fills the zone and hides the missing blocks.
-            return true;
+            return was_written;
         }
         let volatile = self.members.device(member).is_some_and(|device| device.geometry().volatile_cache);
-        volatile && !flow.is_all_safe()
+        was_written && volatile && !flow.is_all_safe()
             || self.layout.policy.uses_zrwa() && self.lacks_zrwa(zone, member, info)
     }
 }

@@ -68,7 +68,7 @@ impl NoLog {
     /// Whether the zone has intact contents that this code cannot use, not the remains of a power cut. The other zone
     /// then holds an older state, which does not count any more. An older format version may be that older state
     /// itself.
-    fn is_meant(self) -> bool {
+    pub fn is_meant(self) -> bool {
         match self {
             NoLog::Version(version) => version > VERSION,
             NoLog::Features(_) | NoLog::Absurd(_) => true,
