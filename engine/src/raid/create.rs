@@ -220,7 +220,7 @@ async fn without_worn(superblock: &Superblock, members: &[Drive]) -> Result<Vec<
 /// any more.
 pub async fn check_forgotten(runtime: &Runtime, drive: &Drive) -> Result<(), BadDrive> {
     match find_log(runtime, drive).await {
-        Err(reason) if !reason.is_meant() => Ok(()),
+        Err(reason) if !reason.is_intact() => Ok(()),
         _ => Err(BadDrive::new(&drive.name, DriveFault::HoldsLog)),
     }
 }

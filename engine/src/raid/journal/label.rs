@@ -1,5 +1,4 @@
-//! Reads the label of a drive that is being filled with a copy of a member: [`crate::raid::maintain::target`] describes
-//! its purpose.
+//! Reads the label of a drive that is being filled with a copy of a member ([`crate::raid::maintain::target`]).
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -19,24 +18,25 @@ pub const LABEL_ZONE: ZoneIndex = ZoneIndex(1);
 /// Contents of a label.
 #[derive(Clone)]
 pub struct Label {
-    /// The superblock when the copy began. In the entry of the member that is copied, `taking_over` is the number that
-    /// the UUID of the drive being filled is derived from.
+    /// The array's superblock when the copy began. `taking_over` of the copied member is the number from which the UUID
+    /// of the drive being filled is derived.
     pub superblock: Superblock,
+    /// Role of the member that is copied.
     pub member: usize,
     /// Zones of the array that have been copied completely, with their epochs.
     pub copied: BTreeMap<u32, u64>,
-    /// End of the label in its zone.
+    /// End of the label, in blocks of its zone.
     pub wp_blocks: u64,
 }
 
 impl Label {
-    /// The drive that is copied, as the member that it was when the copy began.
+    /// Entry of the copied drive in the superblock when the copy began.
     pub fn source(&self) -> &SuperblockMember {
         &self.superblock.members[self.member]
     }
 }
 
-/// Reads the label of a drive as an array uses it; `None` if it has none.
+/// Reads the label of a drive, accessed with the aggregation of the array; `None` if there is none or it is unreadable.
 pub async fn read_label(device: &Rc<dyn ZonedDevice>) -> Option<Label> {
     let report = device.submit(Command::Report { first: LABEL_ZONE, count: 1 }).await;
     let info = report.zones.first().filter(|info| info.state != ZoneState::Empty)?;

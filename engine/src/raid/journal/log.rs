@@ -1,17 +1,17 @@
 //! The metadata log of one member: two zones used in turn (docs/FORMAT.md).
 //!
-//! Records are appended one batch at a time and are safe when their completion says so. When the zone is full, a
-//! checkpoint of the complete state is written to the other zone, which replaces this one from then on: a checkpoint is
-//! valid as a whole or not at all, and the zone with the newest valid one counts.
+//! Records are appended one batch at a time. A record is durable when its completion succeeds; partial parity, after
+//! the next flush. When the zone is full, a checkpoint of the complete state is written to the other zone, and the log
+//! continues there. A checkpoint is valid as a whole or not at all; the zone with the newest valid one is the log.
 //!
 //! *A metadata zone that is worn* is moved to one of the last spare zones of the drive, as a zone of data is
-//! ([`crate::adapt::spare`]). Its records carry the addresses of the worn zone. The place is recorded nowhere: a search
-//! for logs reads these spare zones, too, and the newest valid checkpoint counts as always. If no such zone is left,
-//! the log continues in its zone while there is room, with a checkpoint behind its last record.
+//! ([`crate::adapt::spare`]). Its records carry the addresses of the worn zone. The new place is not recorded: recovery
+//! searches these spare zones for logs, too, and uses the newest valid checkpoint. If no such zone is left, the log
+//! continues in its zone while there is room, with a checkpoint behind its last record.
 //!
-//! Zones are reset and finished here in an order that never leaves the member without a valid checkpoint and never
-//! holds more than one active metadata zone. A zone is reset as soon as the other one has its checkpoint; this reset is
-//! awaited only when the zone is needed.
+//! The order of resets and finishes keeps a valid checkpoint on the member at every moment, and at most one metadata
+//! zone active (two at creation and assembly, see [`MetaLog::checkpoint`]). A zone is reset as soon as the other one
+//! has its checkpoint; the log waits for this reset only when it needs the zone.
 
 use crate::{
     adapt::spare::SpareZoneDevice,
@@ -40,17 +40,17 @@ use std::{
     rc::{Rc, Weak},
 };
 
-/// Blocks of a metadata zone that are used: reading the log at assembly must not take long. The policy `log`, which
-/// writes much to it, uses the whole zone: to finish a zone early takes as long as to write the rest.
+/// Most blocks of a metadata zone that are used: this bounds the time that assembly takes to read the log. The policy
+/// `log`, which logs much, uses the whole zone: to finish a zone early takes as long as to write the rest.
 pub const LOG_BLOCKS: u64 = 16384;
-/// Attempts to append a claim to a log that is being written.
-const CLAIMS: u32 = 64;
-/// Records written together at most.
+/// Most attempts to append a claim to a log that another host is writing.
+const CLAIM_ATTEMPTS: u32 = 64;
+/// Most records that are written together.
 const BATCH: usize = 32;
 
-/// Interface of the array to its logs.
+/// The array, as its logs use it.
 pub trait LogOwner {
-    /// The drive in the place of `member` now.
+    /// The present drive of `member`.
     fn seat(&self, member: usize) -> Seat;
 
     /// Whether the log is that of the member's present drive.
@@ -62,7 +62,7 @@ pub trait LogOwner {
     /// Called when another host has claimed the array.
     fn claimed(&self);
 
-    /// A checkpoint of the state of the array and a log's `live` contents, with the last sequence number.
+    /// A checkpoint of the state of the array and the `live` records of a log, and the last sequence number.
     fn contents(&self, generation: u64, live: &LiveRecords) -> (Checkpoint, u64);
 }
 
@@ -81,22 +81,22 @@ type QueuedRecord = (Option<Record>, u64, Completer);
 
 /// The running log of a member.
 pub struct MetaLog {
-    keeper: Weak<dyn LogOwner>,
-    kit: LogContext,
+    owner: Weak<dyn LogOwner>,
+    context: LogContext,
     /// The drive itself, and the drive with moved zones in their places.
     pub drive: Rc<dyn ZonedDevice>,
     pub device: Rc<SpareZoneDevice>,
     member: usize,
-    /// Which of the two zones is written, the next block in it, and its generation.
+    /// The metadata zone that is written, the next block in it, and (below) the generation of its checkpoint.
     zone: Cell<u32>,
     wp_blocks: Cell<u64>,
-    /// End of the blocks written to that zone, where the claim of another host would be.
+    /// End of the completed writes to that zone, where a claim of another host would lie; `u64::MAX` if not known.
     end: Cell<u64>,
     generation: Cell<u64>,
     /// Checksum of the checkpoint with which this log begins, once it is written.
     head: Cell<Option<u32>>,
     /// The reset of the other zone, if it has been submitted.
-    cleared: Cell<Option<Completion>>,
+    pending_reset: Cell<Option<Completion>>,
     queue: RefCell<VecDeque<QueuedRecord>>,
     /// Buffer for encoded records.
     bytes: Cell<Vec<u8>>,
@@ -106,7 +106,7 @@ pub struct MetaLog {
     ended: Cell<bool>,
     /// Metadata zones (bits) of the drive that are known to be worn.
     worn: Cell<u32>,
-    /// There is no other zone to continue in.
+    /// The other zone is worn and no spare zone replaces it: the log stays in its present zone.
     confined: Cell<bool>,
 }
 
@@ -118,18 +118,18 @@ fn may_be_worn(error: DeviceError) -> bool {
 }
 
 impl MetaLog {
-    /// A log that continues after the one read from `zone` in `generation`; 0 if there was none.
+    /// A log that continues after the log of `generation` that was read from `zone`; generation 0 if there was none.
     pub fn new(
-        keeper: Weak<dyn LogOwner>,
-        kit: LogContext,
+        owner: Weak<dyn LogOwner>,
+        context: LogContext,
         member: usize,
         (drive, device): (Rc<dyn ZonedDevice>, Rc<SpareZoneDevice>),
         (zone, generation): (u32, u64),
         live: LiveRecords,
     ) -> Rc<MetaLog> {
         Rc::new(MetaLog {
-            keeper,
-            kit,
+            owner,
+            context,
             drive,
             device,
             member,
@@ -139,7 +139,7 @@ impl MetaLog {
             end: Cell::new(u64::MAX),
             generation: Cell::new(generation),
             head: Cell::default(),
-            cleared: Cell::default(),
+            pending_reset: Cell::default(),
             bytes: Cell::default(),
             queue: RefCell::default(),
             live: RefCell::new(live),
@@ -153,7 +153,7 @@ impl MetaLog {
     /// Continues after the records that were read, which end at this block of the zone; `place` is the spare zone in
     /// which the zone lies, if it has been moved.
     pub fn resume_at(&self, wp_blocks: u64, place: Option<u32>) {
-        assert!(self.generation.get() > 0, "a log without a checkpoint is resumed");
+        assert!(self.generation.get() > 0, "resumed a log that has no checkpoint");
         self.wp_blocks.set(wp_blocks);
         self.end.set(wp_blocks);
         if let Some(place) = place {
@@ -191,23 +191,23 @@ impl MetaLog {
             || self.worn().any(|zone| !places.contains_key(&zone)) && !self.device.has_reserve()
     }
 
-    /// Queues a record; it is safe when the completion says so.
+    /// Queues a record; it is durable when the completion succeeds, partial parity after the next flush.
     pub fn append(&self, record: Record, sequence: u64) -> Completion {
-        if self.kit.log_step >= LogStep::Unsequenced && matches!(record, Record::Parity(_)) {
+        if self.context.log_step >= LogStep::Unsequenced && matches!(record, Record::Parity(_)) {
             return self.write_beside(record);
         }
-        let (completer, completion) = self.kit.slots.pair();
-        self.live.borrow_mut().apply(&record, &self.kit.layout);
+        let (completer, completion) = self.context.slots.pair();
+        self.live.borrow_mut().apply(&record, &self.context.layout);
         self.queue.borrow_mut().push_back((Some(record), sequence, completer));
         self.work.open();
         completion
     }
 
-    /// Writes partial parity at once, without waiting for other records of the log.
+    /// Writes partial parity at once, without waiting for other records of the log; for measurements ([`LogStep`]).
     fn write_beside(&self, record: Record) -> Completion {
         let lba = Lba(self.lba(self.zone.get()).0 + self.wp_blocks.get());
         let data = match record {
-            Record::Parity(parity) if self.kit.log_step == LogStep::NoHeader => parity.data,
+            Record::Parity(parity) if self.context.log_step == LogStep::NoHeader => parity.data,
             record => record.encode(self.origin(lba.0), 0),
         };
         self.wp_blocks.set(self.wp_blocks.get() + data.blocks());
@@ -216,7 +216,7 @@ impl MetaLog {
 
     /// Queues a checkpoint.
     pub fn renew(&self) -> Completion {
-        let (completer, completion) = self.kit.slots.pair();
+        let (completer, completion) = self.context.slots.pair();
         self.queue.borrow_mut().push_back((None, 0, completer));
         self.work.open();
         completion
@@ -233,7 +233,7 @@ impl MetaLog {
         let mut batch = Vec::new();
         loop {
             let work = self.work.wait();
-            let Some(keeper) = self.keeper.upgrade() else { return };
+            let Some(owner) = self.owner.upgrade() else { return };
             {
                 let mut queue = self.queue.borrow_mut();
                 let count = queue.len().min(BATCH);
@@ -243,23 +243,23 @@ impl MetaLog {
                 return;
             }
             if batch.is_empty() {
-                drop(keeper);
+                drop(owner);
                 work.await;
                 continue;
             }
-            let seat = keeper.seat(self.member);
-            let result = match keeper.is_current(self.member, &self) {
-                true => self.write_batch(&*keeper, &batch).await,
+            let seat = owner.seat(self.member);
+            let result = match owner.is_current(self.member, &self) {
+                true => self.write_batch(&*owner, &batch).await,
                 false => Err(DeviceError::Gone),
             };
             if let Err(error) = result
-                && keeper.is_current(self.member, &self)
+                && owner.is_current(self.member, &self)
             {
-                // A sound drive refuses a write if the claim of another host is in its place.
+                // A sound drive refuses a record if a claim of another host lies in its place.
                 if matches!(error, DeviceError::Status(_)) && self.is_claimed().await {
-                    keeper.claimed();
+                    owner.claimed();
                 } else {
-                    keeper.log_failed(seat, error);
+                    owner.log_failed(seat, error);
                 }
             }
             for (_, _, completer) in batch.drain(..) {
@@ -268,7 +268,8 @@ impl MetaLog {
         }
     }
 
-    async fn write_batch(&self, keeper: &dyn LogOwner, batch: &[QueuedRecord]) -> Result<(), DeviceError> {
+    /// Appends the records of a batch, or replaces them by a checkpoint if one is queued or they do not fit.
+    async fn write_batch(&self, owner: &dyn LogOwner, batch: &[QueuedRecord]) -> Result<(), DeviceError> {
         let mut bytes = self.bytes.take();
         bytes.clear();
         let (mut renew, mut durable) = (false, false);
@@ -285,15 +286,15 @@ impl MetaLog {
         }
         let limit = match self.confined.get() {
             true => self.device.geometry().zone_capacity_blocks,
-            false => log_blocks(self.device.geometry(), self.kit.layout.policy),
+            false => log_blocks(self.device.geometry(), self.context.layout.policy),
         };
         let result = if renew || self.wp_blocks.get() + (bytes.len() / BLOCK) as u64 > limit {
             // The checkpoint contains the changes of the queued records: they were made before the records were queued.
-            self.checkpoint(keeper, false).await
+            self.checkpoint(owner, false).await
         } else {
             match self.write(&bytes, durable).await {
                 // A checkpoint in the other zone replaces these records.
-                Err(error) if may_be_worn(error) => self.checkpoint(keeper, false).await,
+                Err(error) if may_be_worn(error) => self.checkpoint(owner, false).await,
                 result => result,
             }
         };
@@ -301,19 +302,19 @@ impl MetaLog {
         result
     }
 
-    /// Zones of the array of which the member's part lies in a spare zone of its drive, and the number of that.
+    /// Numbers of the spare zones of the drive that hold moved parts, by zone of the array.
     pub fn moved(&self) -> BTreeMap<u32, u32> {
         let data = self.device.places().into_iter().filter(|(zone, _)| *zone >= META_ZONES);
         data.map(|(zone, place)| (zone - META_ZONES, place)).collect()
     }
 
-    /// Starts the other zone with a checkpoint of the complete state of the array and this log. With `spare`, no zone
-    /// is under repair, and the active zone that is reserved for repairs may be used. If there is no other zone, the
+    /// Starts the other zone with a checkpoint of the complete state of the array and this log. `spare`: no zone is
+    /// being repaired, so the log may use the active zone that is reserved for repairs. If there is no other zone, the
     /// checkpoint is appended to the present one.
-    pub async fn checkpoint(&self, keeper: &dyn LogOwner, spare: bool) -> Result<(), DeviceError> {
+    pub async fn checkpoint(&self, owner: &dyn LogOwner, spare: bool) -> Result<(), DeviceError> {
         loop {
             let before = (self.zone.get(), self.wp_blocks.get(), self.end.get());
-            let error = match self.move_on(keeper, spare).await {
+            let error = match self.switch_zone(owner, spare).await {
                 Err(error) if may_be_worn(error) => error,
                 result => return result,
             };
@@ -323,17 +324,17 @@ impl MetaLog {
             self.zone.set(before.0);
             self.wp_blocks.set(before.1);
             self.end.set(before.2);
-            // Whichever command failed, only the zone that is to be written may be moved.
-            match self.find_reserve(1 - before.0).await {
+            // Only the zone that is to be written next is moved, whichever command has failed.
+            match self.move_to_spare(1 - before.0).await {
                 true => {}
                 false if is_begun => return Err(error),
-                false => return self.stay(keeper, error).await,
+                false => return self.append_checkpoint(owner, error).await,
             }
         }
     }
 
     /// Moves a metadata zone to a spare zone; `false` if it is not worn, or no spare zone is left.
-    async fn find_reserve(&self, zone: u32) -> bool {
+    async fn move_to_spare(&self, zone: u32) -> bool {
         let report = self.device.submit(Command::Report { first: ZoneIndex(zone), count: 1 }).await;
         if !report.zones.first().is_some_and(|info| is_worn(info.state)) {
             return false;
@@ -344,9 +345,9 @@ impl MetaLog {
         true
     }
 
-    /// Appends a checkpoint to the present zone, if that can be written and has room for it.
-    async fn stay(&self, keeper: &dyn LogOwner, error: DeviceError) -> Result<(), DeviceError> {
-        let (mut checkpoint, sequence) = keeper.contents(self.generation.get(), &self.live.borrow());
+    /// Appends a checkpoint to the present zone; returns `error` if that has no room for it, or no checkpoint yet.
+    async fn append_checkpoint(&self, owner: &dyn LogOwner, error: DeviceError) -> Result<(), DeviceError> {
+        let (mut checkpoint, sequence) = owner.contents(self.generation.get(), &self.live.borrow());
         let places = self.device.places();
         checkpoint.moved = self.moved();
         let lba = self.lba(self.zone.get()).0 + self.wp_blocks.get();
@@ -362,13 +363,13 @@ impl MetaLog {
     }
 
     /// Starts the other zone with a checkpoint.
-    async fn move_on(&self, keeper: &dyn LogOwner, spare: bool) -> Result<(), DeviceError> {
+    async fn switch_zone(&self, owner: &dyn LogOwner, spare: bool) -> Result<(), DeviceError> {
         let (old, new) = (ZoneIndex(self.zone.get()), ZoneIndex(1 - self.zone.get()));
         let submit = |command| self.device.submit(command);
-        let cleared = self.cleared.take();
-        cleared.unwrap_or_else(|| submit(Command::Reset { zones: Zones::One(new) })).await.result?;
-        // The array's limits leave room for one active metadata zone. With a spare one the old zone need not be
-        // finished, which takes as long as filling it.
+        let pending_reset = self.pending_reset.take();
+        pending_reset.unwrap_or_else(|| submit(Command::Reset { zones: Zones::One(new) })).await.result?;
+        // The array's limits leave room for one active metadata zone. If another active zone is to spare, the old zone
+        // need not be finished, which takes as long as filling it.
         let open = Command::Open { zones: Zones::One(new), zrwa: false };
         let both = spare && self.wp_blocks.get() > 0 && submit(open).await.result.is_ok();
         if self.wp_blocks.get() > 0 && !both {
@@ -376,20 +377,20 @@ impl MetaLog {
             // A worn zone holds no active resources.
             finished.or_else(|error| if may_be_worn(error) { Ok(()) } else { Err(error) })?;
         }
-        if !keeper.is_current(self.member, self) {
+        if !owner.is_current(self.member, self) {
             return Err(DeviceError::Gone);
         }
         let generation = self.generation.get() + 1;
-        let (mut checkpoint, sequence) = keeper.contents(generation, &self.live.borrow());
+        let (mut checkpoint, sequence) = owner.contents(generation, &self.live.borrow());
         let places = self.device.places();
         checkpoint.moved = self.moved();
         let lba = self.lba(new.0);
         let record = Record::Checkpoint(Box::new(checkpoint));
         let bytes = record.encode(self.origin(lba.0), sequence);
-        if bytes.blocks() > log_blocks(self.device.geometry(), self.kit.layout.policy) {
+        if bytes.blocks() > log_blocks(self.device.geometry(), self.context.layout.policy) {
             return Err(Status::CapacityExceeded.into());
         }
-        assert!(new.0 < META_ZONES && new != old, "the log would continue in zone {} after {}", new.0, old.0);
+        assert!(new.0 < META_ZONES && new != old, "metadata zone {} would follow zone {}", new.0, old.0);
         self.zone.set(new.0);
         self.wp_blocks.set(0);
         self.end.set(0);
@@ -398,11 +399,11 @@ impl MetaLog {
         self.write(&bytes, true).await?;
         self.device.keep(places);
         self.confined.set(false);
-        let mut cleared = submit(Command::Reset { zones: Zones::One(old) });
+        let mut reset = submit(Command::Reset { zones: Zones::One(old) });
         if both {
-            cleared = Completion::ready(cleared.await);
+            reset = Completion::ready(reset.await);
         }
-        self.cleared.set(Some(cleared));
+        self.pending_reset.set(Some(reset));
         Ok(())
     }
 
@@ -415,7 +416,7 @@ impl MetaLog {
     pub async fn claim(&self, host: Uuid, id: Uuid) -> Result<Lba, DeviceError> {
         let zone = ZoneIndex(self.zone.get());
         let mut result = Err(Status::ZoneIsFull.into());
-        for _ in 0..CLAIMS {
+        for _ in 0..CLAIM_ATTEMPTS {
             let report = self.device.submit(Command::Report { first: zone, count: 1 }).await;
             let info = report.zones.first().filter(|info| info.state.is_active() && info.wp_blocks > 0);
             let Some(info) = info.filter(|info| info.wp_blocks < self.device.geometry().zone_capacity_blocks)
@@ -476,10 +477,10 @@ impl MetaLog {
         false
     }
 
-    /// Appends whole blocks, durably if `durable`.
+    /// Appends whole blocks; they are durable on return if `durable`.
     async fn write(&self, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
         let geometry = self.device.geometry();
-        assert!(bytes.len().is_multiple_of(BLOCK), "{} bytes are no whole blocks", bytes.len());
+        assert!(bytes.len().is_multiple_of(BLOCK), "{} bytes are not whole blocks", bytes.len());
         // Where a flush follows, FUA is not needed. FUA does not cover earlier writes: a power cut could leave a record
         // after a gap.
         let fua = durable && !geometry.volatile_cache;
@@ -493,14 +494,14 @@ impl MetaLog {
             );
             let lba = Lba(self.lba(self.zone.get()).0 + from);
             self.wp_blocks.set(from + blocks);
-            let mut data = self.kit.pool.borrow_mut().take((piece.len() / BLOCK) as u64);
+            let mut data = self.context.pool.borrow_mut().take((piece.len() / BLOCK) as u64);
             data.copy_from_slice(piece);
             let done = self.device.submit(Command::write(lba, data.freeze(), fua)).await;
-            self.kit.pool.borrow_mut().give(done.data);
+            self.context.pool.borrow_mut().give(done.data);
             done.result?;
             self.end.set(from + blocks);
         }
-        // A torn record may have intact records before it, but never after it.
+        // Intact records may precede a torn record, but none may follow it.
         if durable && geometry.volatile_cache {
             self.device.submit(Command::Flush).await.result?;
         }
@@ -512,7 +513,7 @@ impl MetaLog {
     }
 
     fn origin(&self, lba: u64) -> Origin {
-        Origin { array: self.kit.array, member: self.member as u32, lba }
+        Origin { array: self.context.array, member: self.member as u32, lba }
     }
 }
 

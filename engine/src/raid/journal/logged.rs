@@ -1,4 +1,4 @@
-//! Contents of a member's log that concern this member alone: partial parity, relocated blocks, tails.
+//! The part of a member's log that is not state of the whole array: partial parity, relocated blocks, tails.
 
 use crate::{
     buf::{Buf, BufPool},
@@ -7,7 +7,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Blocks that lie in the log, by zone, stripe and chunk.
+/// Blocks of partial parity, or relocated blocks, that lie in the log; by zone, stripe and chunk.
 #[derive(Clone, Default)]
 pub struct LoggedParity(BTreeMap<(u32, u64, u64), LiveSlot>);
 
@@ -36,13 +36,13 @@ impl LoggedParity {
         }
     }
 
-    /// `block` of chunk `index`, if it was logged in `epoch`.
+    /// The block at offset `block` of chunk `index`, if it was logged in `epoch`.
     pub fn get(&self, zone: u32, epoch: u64, stripe: u64, index: u64, block: u64) -> Option<&Buf> {
         let slot = self.0.get(&(zone, stripe, index)).filter(|slot| slot.epoch == epoch)?;
         slot.blocks.get(block as usize).filter(|buf| !buf.is_empty())
     }
 
-    /// Drops the versions of a stripe's parity that `version` replaces: in a zone it would overwrite them.
+    /// Drops the versions of a stripe's parity that `version` replaces (in a zone it would overwrite them).
     fn forget_versions_before(&mut self, version: &ParityRecord) {
         let earlier = (version.zone, version.stripe, 0)..(version.zone, version.stripe, version.index as u64);
         for (_, slot) in self.0.range_mut(earlier) {
@@ -128,22 +128,23 @@ impl LoggedParity {
     }
 }
 
-/// Contents of the log that concern this member alone.
+/// Records of a member's log that are still needed, and its gaps.
 #[derive(Clone, Default)]
 pub struct LiveRecords {
     /// Partial parity.
     pub parity: LoggedParity,
-    /// Blocks that belong in place of burned ones; the chunk is [`RELOCATED`].
+    /// Blocks that replace burned ones; their chunk is [`RELOCATED`].
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
-    /// A part of the log was unreadable or damaged when the log was read.
+    /// A part of the log was unreadable or damaged when it was read: records may be missing.
     pub holes: bool,
-    /// Zones, with their epochs, that were in doubt when the log's checkpoint was written, if an earlier log had such
-    /// holes.
+    /// Zones, with their epochs, that were in doubt when the log's checkpoint was written, if records were missing in
+    /// an earlier log of the member.
     pub incomplete: BTreeMap<u32, u64>,
 }
 
 impl LiveRecords {
+    /// Applies the next record of the log.
     pub fn apply(&mut self, record: &Record, layout: &Layout) {
         let chunk_blocks = layout.chunk_blocks;
         match record {
@@ -154,7 +155,7 @@ impl LiveRecords {
                 self.add(parity, chunk_blocks);
             }
             Record::Tail(tail) => {
-                // The record of a promise raises the tail of its generation, while writes beyond it are in flight.
+                // A promise only raises the tail of its generation: parity of writes in flight beyond it stays.
                 let is_raised = self.tails.get(&tail.zone).is_some_and(|known| {
                     (known.epoch, known.generation) == (tail.epoch, tail.generation)
                         && known.tail_blocks < tail.tail_blocks
@@ -236,20 +237,20 @@ pub(crate) mod tests {
     fn live_tail_prefers_newest_epoch_generation_then_largest() {
         let layout = superblock(Policy::InPlace).layout();
         let mut live = LiveRecords::default();
-        let told = [
+        let records = [
             (tail(3, 1, 9), 9),
             (tail(3, 1, 5), 9),
             (tail(3, 2, 4), 4),
             (tail(3, 1, 9), 4),
             (tail(4, 1, 2), 2),
         ];
-        for (tail, counts) in told {
+        for (tail, counts) in records {
             live.apply(&Record::Tail(tail), &layout);
             assert_eq!(live.tails[&0].tail_blocks, counts, "{tail:?}");
         }
     }
 
-    /// As in a zone, where it would be overwritten.
+    /// Logged parity becomes void where parity in a zone would be overwritten.
     #[test]
     fn logged_parity_yields_to_newer_version_or_generation() {
         for policy in [Policy::Zrwa, Policy::InPlace] {

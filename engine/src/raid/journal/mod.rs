@@ -1,4 +1,4 @@
-//! The journal: a log on every member, with state of the array and contents that concern this member alone.
+//! The journal: a metadata log on each member, with the state of the array and with blocks and tails of this member.
 
 pub mod label;
 pub mod log;

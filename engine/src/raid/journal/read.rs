@@ -1,4 +1,4 @@
-//! Reads a metadata log: determines which of the two zones counts, its records, and any damage.
+//! Reads a metadata log: determines which of the two zones is current, its records, and any damage.
 
 use crate::{
     adapt::spare::reserves,
@@ -25,17 +25,17 @@ use std::{collections::BTreeMap, rc::Rc};
 pub struct ReadLog {
     /// Array and role of the drive, from the checkpoint.
     pub origin: Origin,
-    /// The metadata zone that counts, the spare zone in which it lies if it has been moved, and the end of its blocks.
+    /// The metadata zone with the newest checkpoint; the spare zone in which it lies, if moved; its blocks to be read.
     pub zone: u32,
     pub place: Option<u32>,
     pub wp_blocks: u64,
     pub generation: u64,
     /// The checkpoint and the records after it except parity, with sequence numbers.
     pub records: Vec<(Record, u64)>,
-    /// Number of parity records: `live` has those that still matter.
+    /// Number of parity records; `live` has the blocks that are still needed.
     pub parities: usize,
     pub live: LiveRecords,
-    /// Zones of the array of which the drive's part lies in a spare zone, and the number of that.
+    /// Numbers of the spare zones of the drive that hold moved parts, by zone of the array.
     pub moved: BTreeMap<u32, u32>,
     /// The highest sequence number in the log.
     pub sequence: u64,
@@ -65,10 +65,10 @@ pub enum NoLog {
 }
 
 impl NoLog {
-    /// Whether the zone has intact contents that this code cannot use, not the remains of a power cut. The other zone
-    /// then holds an older state, which does not count any more. An older format version may be that older state
-    /// itself.
-    pub fn is_meant(self) -> bool {
+    /// Whether the zone holds an intact log that this code cannot use, as opposed to one that a power cut has torn: the
+    /// other zone then holds an older state, which must not be used. (A log of an older format version may be that
+    /// older state itself.)
+    pub fn is_intact(self) -> bool {
         match self {
             NoLog::Version(version) => version > VERSION,
             NoLog::Features(_) | NoLog::Absurd(_) => true,
@@ -98,7 +98,7 @@ pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<Re
                     best = Some((log, rest));
                 }
             }
-            Err(error) if error.is_meant() => return Err(error),
+            Err(error) if error.is_intact() => return Err(error),
             Err(error) => reason = reason.max(error),
         }
     }
@@ -111,10 +111,10 @@ pub async fn read_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Result<Re
 }
 
 /// Finds logs in spare zones of a drive. `base` is the log in its metadata zones, which may be an old one; `None` if
-/// there is none, as one of them may be worn and the other one reset for the next checkpoint.
+/// there is none: one of them may be worn, and the other one reset for the next checkpoint.
 ///
-/// Spare zones hold no user data except in the place of a zone of the array. A zone that one of the logs lists as such
-/// a place is not taken for a log, whatever its contents look like.
+/// The only user data in spare zones is that of moved parts. A zone that one of the logs lists as the place of a moved
+/// part is not taken for a log, whatever its contents look like.
 async fn find_in_spares<'a>(
     device: &'a Rc<dyn ZonedDevice>,
     base: Option<&ReadLog>,
@@ -122,14 +122,14 @@ async fn find_in_spares<'a>(
 ) -> Vec<(ReadLog, LogReader<'a>)> {
     let member =
         |log: &ReadLog| log.checkpoint().map(|c| c.superblock.members[log.origin.member as usize].uuid);
-    let shown = |log: &ReadLog| log.checkpoint().map_or(u32::MAX, |c| META_ZONES + c.superblock.zones);
+    let first_spare = |log: &ReadLog| log.checkpoint().map_or(u32::MAX, |c| META_ZONES + c.superblock.zones);
     let mut found: Vec<(ReadLog, LogReader<'a>)> = Vec::new();
     for place in
-        reserves(device.geometry().zones).filter(|place| base.is_none_or(|base| *place >= shown(base)))
+        reserves(device.geometry().zones).filter(|place| base.is_none_or(|base| *place >= first_spare(base)))
     {
         for zone in 0..META_ZONES {
             if let Ok((other, reader)) = read_head(device, (zone, place), aggregate).await
-                && place >= shown(&other)
+                && place >= first_spare(&other)
                 && base.is_none_or(|base| {
                     let same = |log: &ReadLog| (log.origin.array, log.origin.member, member(log));
                     same(&other) == same(base)
@@ -147,9 +147,9 @@ async fn find_in_spares<'a>(
 }
 
 /// Reads the rest of a log with a damaged checkpoint. The checkpoint's state of the array is in the logs of other
-/// members too; its contents about this member alone are lost, as if the log had a hole. The array and the role are
-/// taken from a superblock after the checkpoint. `None` if there is none, or if parts of zones may be in spare zones,
-/// which only the checkpoint would list.
+/// members too; its contents about this member alone are lost, like those of damaged records. The array and the role
+/// are taken from a superblock after the checkpoint. `None` if there is no such superblock, or if parts of zones may be
+/// in spare zones, which only the checkpoint would list.
 pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option<ReadLog> {
     let geometry = device.geometry();
     for zone in 0..META_ZONES.min(geometry.zones) {
@@ -164,7 +164,7 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
         let mut reader = LogReader {
             device,
             start,
-            named: start,
+            recorded: start,
             written,
             at: 0,
             bytes: Vec::new(),
@@ -198,7 +198,7 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
                 return None;
             }
         }
-        let generation = reader_generation(device, start).await;
+        let generation = generation_in_head(device, start).await;
         let mut log = ReadLog {
             origin,
             zone,
@@ -212,11 +212,11 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             sequence: 0,
             damaged: 0,
         };
-        // All blocks but the first: nothing of the checkpoint is used.
+        // All blocks but the first, so that nothing of the checkpoint is used.
         let mut reader = LogReader {
             device,
             start,
-            named: start,
+            recorded: start,
             written,
             at: 1,
             bytes: Vec::new(),
@@ -230,8 +230,9 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
     None
 }
 
-/// The generation in a head that may be damaged, so that the next one is higher; 1 if it is not plausible.
-async fn reader_generation(device: &Rc<dyn ZonedDevice>, start: u64) -> u64 {
+/// The generation in the first block of a zone, which may be damaged: that of the next checkpoint has to be higher. 1
+/// if it is not plausible.
+async fn generation_in_head(device: &Rc<dyn ZonedDevice>, start: u64) -> u64 {
     let done = device.submit(Command::read(Lba(start), Buf::zeroed(BLOCK))).await;
     let bytes = done.data.get(HEADER_BYTES..).and_then(|bytes| bytes.first_chunk());
     let generation = bytes.map_or(1, |bytes| u64::from_le_bytes(*bytes));
@@ -241,11 +242,11 @@ async fn reader_generation(device: &Rc<dyn ZonedDevice>, start: u64) -> u64 {
 /// Reads the blocks of a metadata zone in order.
 struct LogReader<'a> {
     device: &'a Rc<dyn ZonedDevice>,
-    /// First block of the zone, its address in the zone's records, and number of blocks to be read.
+    /// First block of the zone; the same by the addresses in its records, if it was moved; number of blocks to be read.
     start: u64,
-    named: u64,
+    recorded: u64,
     written: u64,
-    /// Position, and the blocks that have been read: `bytes` begins `passed` blocks before the position.
+    /// Position, in blocks of the zone. `bytes` holds blocks that have been read, from `passed` blocks before it on.
     at: u64,
     bytes: Vec<u8>,
     passed: u64,
@@ -295,11 +296,10 @@ impl LogReader<'_> {
         Ok(Record::read(self.ahead(blocks).await?, origin)?)
     }
 
-    /// Judges the damage at the position, where no intact record begins: returns whether a power cut can have caused
-    /// it, as it can for the last record only, and the number of blocks of the record.
+    /// Judges the damage at the position, where no intact record begins. Returns whether a power cut may have torn the
+    /// record, as only the last one, and the length of the record in blocks.
     ///
-    /// A block is written whole or not at all. So the first blocks of a torn record are intact, and the missing ones
-    /// were never written.
+    /// A block is written whole or not at all: the first blocks of a torn record are intact, the others unwritten.
     async fn judge_damage(&mut self, origin: Origin) -> Result<(bool, u64), NoLog> {
         let header = Header::read(self.ahead(1).await?).filter(|header| header.origin.lba == origin.lba);
         let blocks = header.map_or(1, |header| header.blocks());
@@ -348,14 +348,14 @@ impl From<NoLog> for ReadError {
     }
 }
 
-/// Checks that a drive can hold its part of an array, as far as that does not change during the life of the drive: a
-/// valid superblock on it does not require more.
+/// Checks a superblock against those properties of its drive that do not change: a valid superblock requires no more
+/// than the drive has.
 fn fits(superblock: &Superblock, geometry: &Geometry) -> Result<(), Absurd> {
     let layout = superblock.layout();
     expect(superblock.zones <= geometry.zones.saturating_sub(META_ZONES), "zones", superblock.zones)?;
     let used_blocks = layout.rows * layout.chunk_blocks;
     expect(used_blocks <= geometry.zone_capacity_blocks, "rows", layout.rows)?;
-    // A drive that is accessed in another way may not report its ZRWA.
+    // Not every way to access a drive reports its ZRWA.
     if let (true, Some(zrwa)) = (layout.policy.uses_zrwa(), geometry.zrwa) {
         let needed = layout.window_blocks();
         expect(needed <= zrwa.size_blocks, "distance", layout.distance)?;
@@ -379,9 +379,9 @@ async fn read_head(
         ZoneState::Full | ZoneState::ReadOnly => geometry.zone_capacity_blocks,
         _ => info.wp_blocks.min(geometry.zone_capacity_blocks),
     };
-    let (start, named) = (geometry.start(ZoneIndex(place)).0, geometry.start(ZoneIndex(zone)).0);
+    let (start, recorded) = (geometry.start(ZoneIndex(place)).0, geometry.start(ZoneIndex(zone)).0);
     let mut reader =
-        LogReader { device, start, named, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
+        LogReader { device, start, recorded, written, at: 0, bytes: Vec::new(), passed: 0, unreadable: 0 };
     // A zone that was finished before anything was written in it reads as zeros.
     let header = match reader.skip_zeros().await? {
         None if reader.unreadable > 0 => return Err(NoLog::Damaged(Lba(start))),
@@ -390,14 +390,14 @@ async fn read_head(
         Some(Some(_)) if reader.at > 0 => return Err(NoLog::Damaged(Lba(start))),
         Some(Some(header)) => header,
     };
-    let origin = Origin { lba: named, ..header.origin };
+    let origin = Origin { lba: recorded, ..header.origin };
     let (first, sequence, blocks) = reader.record(origin).await.map_err(|error| match error {
         ReadError::Record(error) => no_log(error, Lba(start)),
         ReadError::Drive(error) => error,
     })?;
     let Record::Checkpoint(checkpoint) = &first else { return Err(NoLog::Damaged(Lba(start))) };
     let superblock = &checkpoint.superblock;
-    // With another number of zones used as one than it was written with, a log is no evidence.
+    // A log that is read with another aggregation than it was written with is no evidence.
     if superblock.aggregate != aggregate {
         return Err(NoLog::Damaged(Lba(start)));
     }
@@ -456,12 +456,12 @@ impl ReadLog {
         let layout = superblock.layout();
         // The buffers are not reused.
         let mut pool = BufPool::default();
-        // No record is appended after one that a power cut has torn, except a claim; its blocks end at `torn`.
+        // Of all records only a claim may follow one that a power cut has torn, and which would have ended at `torn`.
         let (mut gap, mut holes, mut torn) = (false, false, 0);
         while reader.at < reader.written {
-            let origin = Origin { lba: reader.named + reader.at, ..self.origin };
+            let origin = Origin { lba: reader.recorded + reader.at, ..self.origin };
             match reader.record(origin).await {
-                // It may follow a record that a power cut has torn.
+                // A claim may follow a record that a power cut has torn.
                 Ok((Record::Claim { .. }, _, blocks)) => reader.pass(blocks),
                 Ok((record, sequence, blocks)) => {
                     if let Record::Checkpoint(checkpoint) = &record {
@@ -648,7 +648,7 @@ mod tests {
         };
         assert!(!damaged(&[single.clone(), long.clone()], 1));
         assert!(damaged(&[long.clone(), single.clone()], 0), "a record follows");
-        assert!(damaged(&[long.clone(), single.clone()], 1), "nothing tears a single block");
+        assert!(damaged(&[long.clone(), single.clone()], 1), "a single block cannot be torn");
         let unreadable = |records: &[Record], which: usize| {
             let (mut log, begins) = log_of(Policy::Zrwa, records);
             log.unreadable.insert(begins[which]);

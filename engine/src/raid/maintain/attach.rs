@@ -1,4 +1,4 @@
-//! Attaching a drive to a vacant place.
+//! Attaches a drive in the place of a member that is out.
 
 use crate::{
     device::ZonedDevice,
@@ -18,8 +18,7 @@ use crate::{
 use std::{collections::BTreeMap, rc::Rc};
 
 impl Raid {
-    /// Makes a drive the member in the place of `member`, which must be out; it is to be rebuilt. Every zone of the
-    /// drive is reset.
+    /// Resets every zone of a drive and makes it `member`, which must be out; its parts are to be rebuilt.
     pub async fn attach(self: &Rc<Self>, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.members.check(member)?;
         if self.members.is_active(member) {
@@ -31,7 +30,7 @@ impl Raid {
         let uuid = self.new_uuid(member);
         let device = self.prepare(&drive, uuid)?;
         self.members.check_unused(&drive)?;
-        // The drive may have been here before, with reads in flight.
+        // Reads may still be in flight to the drive, if it was a member before.
         self.members.note_loss();
         let wiped = wipe_for_member(&*drive.device, &*device).await;
         wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)))?;
@@ -58,7 +57,7 @@ impl Raid {
         self.zone_records.unreadable.remove_parts(member, None);
         let others = self.members.active();
         self.members.put(member, drive.name.clone(), log.clone());
-        // The new member is updated last. If it were before the others, and they continued without it, its superblock
+        // The new member is updated last. If it were updated first, and the others continued without it, its superblock
         // would be the newest.
         let own = log.renew();
         self.renew_logs(others).await;
@@ -73,12 +72,12 @@ impl Raid {
         Ok(())
     }
 
-    /// A new UUID for a drive in the place of `member`.
+    /// A new UUID for a drive that becomes `member`.
     fn new_uuid(&self, member: usize) -> Uuid {
         member_uuid(self.array, member, self.membership.next_sequence())
     }
 
-    /// The drive as the member with this UUID uses it; the error says why it cannot be one.
+    /// The drive, accessed as the member with this UUID; the error says why it cannot be a member.
     pub fn prepare(&self, drive: &Drive, uuid: Uuid) -> Result<Rc<dyn ZonedDevice>, BadDrive> {
         let superblock = self.membership.superblock();
         check_appends(drive, superblock.group_blocks as u64)?;
@@ -90,7 +89,7 @@ impl Raid {
         Ok(device)
     }
 
-    /// The drive as the replacement of `member`; `label` is its own, from an interrupted copy of that member.
+    /// The drive as the replacement of `member`; `label` is that of the drive, if a copy of the member was interrupted.
     pub fn newcomer(&self, member: usize, drive: &Drive, label: Option<Label>) -> Result<Newcomer, BadDrive> {
         let kept = label.as_ref().and_then(|label| self.number_of_filled(label));
         let number = kept.unwrap_or_else(|| self.membership.next_sequence());

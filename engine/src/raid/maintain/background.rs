@@ -1,4 +1,4 @@
-//! The present work of a rebuild or a replacement; one of either runs at a time.
+//! State of the background job: a rebuild or a replacement, of which only one runs at a time.
 
 use crate::{raid::seat::Seat, zone::ZoneIndex};
 use std::{
@@ -9,13 +9,13 @@ use std::{
 #[derive(Default)]
 pub struct BackgroundJob {
     runs: Cell<bool>,
-    /// The work is a copy of a member, which can be cancelled.
+    /// The job is a replacement, which can be cancelled while it copies.
     copies: Cell<bool>,
-    /// The work has been cancelled.
+    /// The job has been cancelled.
     cancelled: Cell<bool>,
-    /// The drive that is filled.
+    /// The member whose parts are rebuilt, or which is copied.
     seat: Cell<Option<Seat>>,
-    /// The zone that the work is in, and whether another operation needs that zone.
+    /// The zone that the job works on, and whether another operation needs that zone.
     zone: Cell<Option<ZoneIndex>>,
     stop: Cell<bool>,
     /// Zones that are being cleared on members that lack their part.
@@ -23,7 +23,7 @@ pub struct BackgroundJob {
 }
 
 impl BackgroundJob {
-    /// Begins; `false` if there is one under way already.
+    /// Begins a job; `false` if one is running already.
     pub fn begin(&self) -> bool {
         let begins = !self.runs.replace(true);
         if begins {
@@ -32,14 +32,14 @@ impl BackgroundJob {
         begins
     }
 
-    /// As [`BackgroundJob::begin`], for a copy of a member.
+    /// As [`BackgroundJob::begin`], for a replacement.
     pub fn begin_copy(&self) -> bool {
         let begins = self.begin();
         self.copies.set(self.copies.get() || begins);
         begins
     }
 
-    /// Cancels the copy that is under way; `false` if there is none.
+    /// Cancels the running replacement; `false` if there is none.
     pub fn cancel_copy(&self) -> bool {
         self.cancelled.set(self.cancelled.get() || self.copies.get());
         self.copies.get()
@@ -61,17 +61,17 @@ impl BackgroundJob {
     }
 
     pub fn work_on(&self, seat: Seat) {
-        assert!(self.runs.get(), "member {} is filled, and no work runs", seat.member);
+        assert!(self.runs.get(), "member {} is worked on, and no background job runs", seat.member);
         self.seat.set(Some(seat));
     }
 
-    /// The drive that is filled.
+    /// The member whose parts are rebuilt, or which is copied.
     pub fn seat(&self) -> Option<Seat> {
         self.seat.get()
     }
 
     pub fn enter(&self, zone: ZoneIndex) {
-        assert!(self.runs.get() && self.zone.get().is_none(), "work on zone {} begins", zone.0);
+        assert!(self.runs.get() && self.zone.get().is_none(), "no idle job enters zone {}", zone.0);
         self.zone.set(Some(zone));
         self.stop.set(false);
     }
@@ -84,7 +84,7 @@ impl BackgroundJob {
         self.zone.get() == Some(zone)
     }
 
-    /// Asks the work to leave zones; `false` if there is no work in any of them.
+    /// Makes the job leave `zones`; `false` if neither the job nor a clearing is in any of them.
     pub fn stop(&self, zones: &Range<u32>) -> bool {
         let is_among = self.zone.get().is_some_and(|zone| zones.contains(&zone.0));
         if is_among {
@@ -93,7 +93,7 @@ impl BackgroundJob {
         is_among || self.clearing.borrow().iter().any(|zone| zones.contains(&zone.0))
     }
 
-    /// Whether the work has to leave its zone.
+    /// Whether the job has to leave its zone.
     pub fn is_stopped(&self) -> bool {
         self.stop.get()
     }
@@ -104,7 +104,7 @@ impl BackgroundJob {
 
     pub fn begin_clearing(&self, zone: ZoneIndex) {
         let mut clearing = self.clearing.borrow_mut();
-        assert!(!clearing.contains(&zone), "zone {} is cleared twice", zone.0);
+        assert!(!clearing.contains(&zone), "zone {} is being cleared already", zone.0);
         clearing.push(zone);
     }
 

@@ -1,13 +1,13 @@
 //! Recording holes ([`crate::raid::bad_blocks`]), within the room for them, and filling them.
 //!
-//! A hole is filled when its block can be decoded again, since the other drive can read its own. A zone cannot be
-//! overwritten, so the part is written anew:
+//! A hole can be filled once its block can be decoded: the drive that could not read the same block can read it now. A
+//! zone cannot be overwritten, so the part is written anew:
 //!
-//! - Of a full zone, in a spare zone of the drive, from the blocks that the part holds and decoded ones. The part
-//!   counts where it is until the copy is complete, and the member has logged its new place. The holes are removed
-//!   after that. So a crash leaves the part as it was, or the new part with holes that are filled already.
-//! - Otherwise the part is given up and rebuilt like any other lost part. That is done only if all other members have
-//!   theirs, and all of the part, holes included, has just been decoded from them: else it might lose data.
+//! - Of a full zone, in a spare zone of the drive, from the blocks that the part holds and from decoded ones. The old
+//!   place is used until the copy is complete and the member has logged the new place. Then the holes are removed. So
+//!   a crash leaves the part as it was, or the new part with holes that are filled already.
+//! - Otherwise the part is marked as lost, and rebuilt. That is done only if all other members have their parts, and
+//!   all of the part, holes included, has just been decoded from these: otherwise data might be lost.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -19,7 +19,7 @@ use crate::{
         events::Event,
         geometry::{ChunkRange, Role, physical},
         journal::log::{MetaLog, checkpoint_blocks, log_blocks},
-        maintain::rebuild::{RebuildStop, Work},
+        maintain::rebuild::{PartRebuild, RebuildStop},
         parts::Raid,
         zone::flow::Parities,
     },
@@ -27,11 +27,11 @@ use crate::{
 };
 use std::{ops::Range, rc::Rc};
 
-/// Most holes of an array.
+/// Most holes (runs of blocks) of an array.
 const MOST_HOLES: u64 = 4096;
 
 impl Raid {
-    /// Logs the holes of a member's part of a zone, which does not count yet.
+    /// Logs the holes of a rebuilt part, before the part is in use; an error if there are too many.
     pub async fn record_bad_blocks(
         &self,
         zone: ZoneIndex,
@@ -73,8 +73,8 @@ impl Raid {
         MOST_HOLES.min(room / 4 * (BLOCK as u64 / HOLE_BYTES as u64))
     }
 
-    /// Fills holes that can be decoded now, or gives up their parts, which are then to be rebuilt. Returns the bytes
-    /// written.
+    /// Fills holes that can be decoded now, or marks their parts as lost, which are then to be rebuilt. Returns the
+    /// bytes written.
     pub(super) async fn fill_bad_blocks(self: &Rc<Self>) -> u64 {
         let parts = self.zone_records.bad_blocks().parts();
         let mut bytes = 0;
@@ -93,6 +93,7 @@ impl Raid {
         bytes
     }
 
+    /// Fills the holes of one part, or marks it as lost. Returns the bytes written.
     async fn fill_part(self: &Rc<Self>, zone: ZoneIndex, member: usize) -> Result<u64, RebuildStop> {
         self.check_waits(zone)?;
         let bad_blocks =
@@ -114,7 +115,7 @@ impl Raid {
         if let Some((log, spare)) = log.zip(spare) {
             let copied = self.copy_to_spare(zone, member, (&log, spare.zone)).await;
             if copied.is_err() && log.device.places().get(&physical(zone).0) != Some(&spare.zone) {
-                // Half a zone would take resources of the drive.
+                // A partly written zone would hold active resources of the drive.
                 let zones = Zones::One(physical(zone));
                 log.device.submit_to(spare.zone, Command::Reset { zones }).await;
             }
@@ -147,7 +148,7 @@ impl Raid {
         let most = self.batch_blocks();
         let mut report = |_| ();
         let (lost, power_epoch) = (RebuildLoss::default(), self.drive_epoch(member));
-        let mut work = Work { report: &mut report, lost, power_epoch };
+        let mut work = PartRebuild { report: &mut report, lost, power_epoch };
         let mut at = 0;
         while at < end {
             let to = (at + most).min((at / layout.chunk_blocks + 1) * layout.chunk_blocks);
@@ -238,7 +239,7 @@ impl Raid {
         self.decode(zone, piece, role, self.tail(zone), &known).await
     }
 
-    /// Whether all blocks of a member's part of a zone, held or not, can be decoded from the others.
+    /// Whether all blocks of a member's part of a zone, readable or not, can be decoded from the other members.
     async fn decodes_all(self: &Rc<Self>, zone: ZoneIndex, member: usize) -> Result<bool, RebuildStop> {
         let (layout, tail) = (self.layout, self.tail(zone));
         let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());

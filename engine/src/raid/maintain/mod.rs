@@ -1,4 +1,4 @@
-//! Restoring redundancy: fills a new drive, a lost part of a zone, the replacement of a drive, and holes.
+//! Restores redundancy: attaches drives, rebuilds lost parts of zones, replaces working drives, and fills holes.
 
 pub mod attach;
 pub mod background;

@@ -14,7 +14,7 @@
 //! A part in a worn zone is rebuilt in one of the drive's spare zones, if one is left ([`crate::adapt::spare`]).
 //!
 //! A block that cannot be decoded, because other members cannot read theirs, is lost: the rebuild leaves a hole there
-//! ([`super::bad_blocks`]) and continues. When all parts are rebuilt, holes are tried again. A zone that cannot be
+//! ([`super::bad_blocks`]) and continues. When all parts are rebuilt, it tries to fill the holes. A zone that cannot be
 //! rebuilt at all is left out.
 
 use crate::{
@@ -51,7 +51,7 @@ use std::{collections::BTreeMap, ops::Range, rc::Rc};
 /// Blocks read from each member at a time.
 const BATCH_BLOCKS: u64 = 256;
 
-/// Zones of which a part is rebuilt before it is determined again which zones lack most parts.
+/// Zones of which one part is rebuilt before the zones are sorted again by the parts that they lack.
 const ZONES_IN_PASS: usize = 16;
 
 /// Why a zone was not rebuilt.
@@ -74,10 +74,11 @@ impl From<DeviceError> for RebuildStop {
     }
 }
 
-/// A member's part of a zone that is being rebuilt.
-pub(super) struct Work<'a> {
+/// The rebuild of a member's part of a zone.
+pub(super) struct PartRebuild<'a> {
     /// Called with the number of bytes that have been rebuilt.
     pub(super) report: &'a mut dyn FnMut(u64),
+    /// Blocks that could not be decoded.
     pub(super) lost: RebuildLoss,
     /// Power epoch of the member's drive when the rebuild of its part began.
     pub(super) power_epoch: Option<u64>,
@@ -206,8 +207,8 @@ impl Raid {
             let is_idle =
                 || self.zone_records.record(zone).lost & (1 << member) != 0 && !self.zones.is_busy(zone);
             if leftover && is_idle() {
-                self.let_go(zone).await;
-                // Meanwhile a reset may have given the part back, which is not to be wiped then.
+                self.wait_for_flights(zone).await;
+                // A reset in the meantime may have given the part back: it must not be cleared then.
                 if is_idle() {
                     self.clear(zone, member).await;
                 }
@@ -217,7 +218,7 @@ impl Raid {
 
     /// Waits for the commands in flight in `zone`: one that was submitted to a member before it lost its part would, if
     /// carried out late, overwrite blocks that are written again.
-    async fn let_go(&self, zone: ZoneIndex) {
+    async fn wait_for_flights(&self, zone: ZoneIndex) {
         let running = self.zones.running(zone);
         if let Some(running) = running {
             self.quiesce(&running).await;
@@ -341,12 +342,12 @@ impl Raid {
         self.background.enter(zone);
         self.background.work_on(self.members.seat(member));
         let (lost, power_epoch) = (RebuildLoss::default(), self.drive_epoch(member));
-        let mut work = Work { report, lost, power_epoch };
+        let mut work = PartRebuild { report, lost, power_epoch };
         let result = self.rebuild_zone(zone, member, &mut work).await;
         // The member may have its part again, if only a later step has failed.
         let lacks = self.zone_records.lost(zone) & (1 << member) != 0;
         if result.is_err() && lacks {
-            // A part that is half rebuilt would hold active resources of the drive.
+            // A partly rebuilt part would hold active resources of the drive.
             let zones = Zones::One(physical(zone));
             self.on_member(member, Command::Reset { zones }).await.ok();
         }
@@ -369,16 +370,17 @@ impl Raid {
         lacking.map(|(zone, member)| SkippedPart { zone, member, reason: reason(zone) }).collect()
     }
 
+    /// Rebuilds a member's part of a zone: empties it, moves it if its zone is worn, writes it anew, and logs that.
     async fn rebuild_zone(
         self: &Rc<Self>,
         zone: ZoneIndex,
         member: usize,
-        work: &mut Work<'_>,
+        work: &mut PartRebuild<'_>,
     ) -> Result<(), RebuildStop> {
         let zones = Zones::One(physical(zone));
         self.check_waits(zone)?;
         self.check_stuck(zone)?;
-        self.let_go(zone).await;
+        self.wait_for_flights(zone).await;
         self.check_stop(member)?;
         self.move_part(zone, member).await?;
         self.check_stop(member)?;
@@ -413,7 +415,7 @@ impl Raid {
             log.device.place(physical(zone), spare.zone);
             self.events.note(Event::Moved { member, zone: zone.0, place: spare.zone });
         }
-        // Left so by a rebuild that was dropped.
+        // A rebuild whose future was dropped may have left a place that is not logged.
         if let Some(log) = self.members.log(member).filter(|log| !log.device.is_kept()) {
             log.renew().await.result?;
             let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
@@ -425,8 +427,8 @@ impl Raid {
         Ok(())
     }
 
-    /// Submits a command to the member under repair. On an error of the zone the zone is left out; on any other the
-    /// member goes out.
+    /// Submits a command to the member that is being rebuilt. An error of the zone makes the rebuild leave it out; any
+    /// other takes the member out.
     async fn on_member(&self, member: usize, command: Command) -> Result<(), RebuildStop> {
         self.check_active(member)?;
         let seat = self.members.seat(member);
@@ -443,14 +445,16 @@ impl Raid {
         })
     }
 
+    /// Checks that the member is active with the drive on which the job began.
     fn check_active(&self, member: usize) -> Result<(), RebuildStop> {
-        // Another drive in the same place does not count either.
         if !self.members.is_active(member) || self.background.seat() != Some(self.members.seat(member)) {
             return Err(NoPart::Gone.into());
         }
         Ok(())
     }
 
+    /// Checks that the member is active with the same drive, no other operation needs the zone, and the array has not
+    /// failed.
     pub fn check_stop(&self, member: usize) -> Result<(), RebuildStop> {
         self.check_active(member)?;
         if self.background.is_stopped() || self.membership.has_failed() {
@@ -469,7 +473,7 @@ impl Raid {
     }
 
     /// Refuses a zone that is being written and is stuck, unless its submitted blocks are known to be complete on the
-    /// other members. The next assembly finds its tail.
+    /// other members. The next assembly finds the tail of a refused zone.
     fn check_stuck(&self, zone: ZoneIndex) -> Result<(), RebuildStop> {
         let Some((member, running)) = self.zones.stuck(zone).zip(self.zones.running(zone)) else {
             return Ok(());
@@ -491,7 +495,7 @@ impl Raid {
         }
     }
 
-    /// The members that a part of `zone` is rebuilt from: all others that hold their parts.
+    /// The members (bits) that a part of `zone` is rebuilt from: all others that hold their parts, if these are enough.
     fn check_others(&self, zone: ZoneIndex, member: usize) -> Result<u32, RebuildStop> {
         let others = self.live(zone) & !(1 << member);
         match self.members.are_enough(others) && !self.zones.is_cut(zone) {
@@ -500,8 +504,8 @@ impl Raid {
         }
     }
 
-    /// Decodes blocks `from..to` of a member's part, in rows of complete stripes, from all other members; zeros for
-    /// those that are lost.
+    /// Decodes blocks `from..to` of a member's part, in rows of complete stripes, from all other members. Blocks that
+    /// cannot be decoded are zeros and are added to `lost`.
     pub async fn other_rows(
         &self,
         zone: ZoneIndex,
@@ -597,8 +601,8 @@ impl Raid {
         Ok((data.freeze(), unreadable))
     }
 
-    /// Decodes a piece of the partial stripe with `decode`: as a whole, or else block by block, with zeros for blocks
-    /// that are lost.
+    /// Decodes a piece of the partial stripe with `decode`: as a whole or, if that fails, block by block. Blocks that
+    /// cannot be decoded are zeros and are added to `lost`.
     async fn decode_singly(
         &self,
         zone: ZoneIndex,
@@ -651,7 +655,7 @@ impl Raid {
         member: usize,
         rows: Range<u64>,
         follow: Option<u64>,
-        work: &mut Work<'_>,
+        work: &mut PartRebuild<'_>,
     ) -> Result<(), RebuildStop> {
         let chunk = self.layout.chunk_blocks;
         let start = self.members.start(member, zone).0;
@@ -689,7 +693,7 @@ impl Raid {
         self: &Rc<Self>,
         zone: ZoneIndex,
         member: usize,
-        work: &mut Work<'_>,
+        work: &mut PartRebuild<'_>,
     ) -> Result<(), RebuildStop> {
         let layout = &self.layout;
         if self.zones.table().info(zone).state != ZoneState::Full {
@@ -730,7 +734,7 @@ impl Raid {
         &self,
         zone: ZoneIndex,
         member: usize,
-        work: &Work<'_>,
+        work: &PartRebuild<'_>,
     ) -> Result<(), RebuildStop> {
         self.flush_caches(1 << member).await;
         self.check_stop(member)?;
@@ -761,7 +765,7 @@ impl Raid {
         self: &Rc<Self>,
         zone: &Rc<Zone>,
         member: usize,
-        work: &mut Work<'_>,
+        work: &mut PartRebuild<'_>,
     ) -> Result<(), RebuildStop> {
         let layout = self.layout;
         let zones = Zones::One(physical(zone.index));
@@ -769,7 +773,7 @@ impl Raid {
         self.on_member(member, Command::Open { zones, zrwa }).await?;
         let mut row = 0;
         for _ in 0..8 {
-            // The last complete row is left for later: its write pointer might claim too much.
+            // Not the last complete row: a write pointer at its end might claim too much.
             let settled = (zone.flow.borrow().claimed() / layout.data_chunks()).saturating_sub(1);
             if settled < row + layout.distance {
                 break;
@@ -793,11 +797,11 @@ impl Raid {
         zone: &Rc<Zone>,
         member: usize,
         row: u64,
-        work: &mut Work<'_>,
+        work: &mut PartRebuild<'_>,
     ) -> Result<(), RebuildStop> {
         let layout = self.layout;
         if zone.flow.borrow().is_over() {
-            // A zone that could not be finished stays frozen until it is reset, or judged by the next assembly.
+            // A zone that could not be finished stays frozen until it is reset or judged by the next assembly.
             let ends = zone.flow.borrow().has_ended() || self.zones.is_busy(zone.index);
             return Err(if ends { RebuildStop::Again } else { NoPart::TooFewOthers.into() });
         }
@@ -838,7 +842,7 @@ impl Raid {
         zone: &Zone,
         member: usize,
         (stripe, covered): (u64, u64),
-        work: &mut Work<'_>,
+        work: &mut PartRebuild<'_>,
     ) -> Result<(), RebuildStop> {
         let layout = &self.layout;
         let chunk = layout.chunk_blocks;

@@ -1,8 +1,8 @@
 //! Replacement: a drive takes over from a working member, which is copied and mirrored until then.
 //!
 //! *The copy.* The old drive stays the member. Commands for it go through a [`Mirror`], which sends commands for zones
-//! that it *follows* to the new drive as well. A zone is followed from a moment at which it reads the same on both
-//! drives, and no command for it is in flight: an empty zone at once; a full one when it has been copied; one that is
+//! that it *follows* to the new drive as well. A zone is followed from a moment when it reads the same on both drives
+//! and no command for it is in flight: an empty zone at once; a full one when it has been copied; one that is
 //! being written when it is quiesced and the rest of it has been copied, with the readable blocks of its ZRWA, and the
 //! write pointer where it is on the old drive. From then on both get the same commands, each of which completes only
 //! when it is complete on both. So a followed zone is equal on both drives for every reader, recovery included; the
@@ -97,7 +97,7 @@ const READS_AHEAD: usize = 4;
 enum WriteOrder {
     /// Without a ZRWA, at the write pointer; unwritten blocks become zeros.
     InOrder,
-    /// In the ZRWA, and the write pointer then moves past them.
+    /// In the ZRWA; then the write pointer is moved past them.
     Passed,
     /// In the ZRWA, without moving the write pointer.
     Ahead,
@@ -112,7 +112,7 @@ struct OldBlocks {
 }
 
 /// A copy in progress.
-struct Copy<'a> {
+struct CopyJob<'a> {
     seat: Seat,
     mirror: &'a Rc<Mirror>,
     /// Called with the number of bytes that have been copied.
@@ -236,7 +236,7 @@ impl Raid {
         if !self.background.cancel_copy() {
             return Err(NoReplacement::NoneUnderWay.into());
         }
-        // None yet while the new drive is being emptied.
+        // There is no mirror yet while the new drive is being emptied.
         self.members.let_mirror_go();
         self.zones.changed.open();
         self.zones.wake();
@@ -257,8 +257,8 @@ impl Raid {
         Mirror::new(&self.runtime, old, new.device.clone()).ok_or_else(|| no_copy(NoCopy::ZoneSize))
     }
 
-    /// Copies until every zone is followed or left out; returns those that are left out, and why. Shows the bytes
-    /// in place, and how many these will be; counts those that it has copied.
+    /// Copies until every zone is followed or left out; returns those that are left out, and why. `show` gets the bytes
+    /// in place on the new drive (`in_place`) and in total; `done_bytes` counts the copied ones.
     async fn copy_all(
         self: &Rc<Self>,
         seat: Seat,
@@ -294,7 +294,7 @@ impl Raid {
                     // Some blocks of a ZRWA are copied twice.
                     show(before + copied.get().min(self.member_bytes(zone)), total_bytes);
                 };
-                match self.copy_part(zone, target, &Copy { seat, mirror, report: &report }).await {
+                match self.copy_part(zone, target, &CopyJob { seat, mirror, report: &report }).await {
                     Ok(()) => {
                         done_bytes.set(done_bytes.get() + copied.get());
                         let is_new = copied.get() > 0;
@@ -380,12 +380,12 @@ impl Raid {
         self: &Rc<Self>,
         zone: ZoneIndex,
         target: &Target,
-        copy: &Copy<'_>,
+        copy: &CopyJob<'_>,
     ) -> Result<(), RebuildStop> {
         self.background.enter(zone);
         let result = self.copy_zone(zone, target, copy).await;
         if result.is_err() && copy.mirror.error().is_none() {
-            // Half a zone would take resources of the drive.
+            // A partly written zone would hold active resources of the drive.
             self.on_new(copy.mirror, Command::Reset { zones: Zones::One(physical(zone)) }).await.ok();
         }
         self.background.leave();
@@ -398,7 +398,7 @@ impl Raid {
         self: &Rc<Self>,
         zone: ZoneIndex,
         target: &Target,
-        copy: &Copy<'_>,
+        copy: &CopyJob<'_>,
     ) -> Result<(), RebuildStop> {
         let member = copy.seat.member;
         if self.is_copied(zone, target) {
@@ -425,7 +425,7 @@ impl Raid {
     }
 
     /// Checks that the member still has its part of a zone, and that no other operation waits for the zone.
-    fn check_part(&self, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), RebuildStop> {
+    fn check_part(&self, zone: ZoneIndex, copy: &CopyJob<'_>) -> Result<(), RebuildStop> {
         self.check_stop(copy.seat.member)?;
         match self.live(zone) & (1 << copy.seat.member) != 0 && !self.has_failed(zone) {
             true => Ok(()),
@@ -433,7 +433,8 @@ impl Raid {
         }
     }
 
-    async fn copy_full(&self, zone: ZoneIndex, copy: &Copy<'_>) -> Result<(), RebuildStop> {
+    /// Copies a full zone, and finishes it on the new drive.
+    async fn copy_full(&self, zone: ZoneIndex, copy: &CopyJob<'_>) -> Result<(), RebuildStop> {
         let rows = self.finished_tail(zone).div_ceil(self.layout.stripe_blocks());
         self.copy_blocks(zone, 0..rows * self.layout.chunk_blocks, WriteOrder::InOrder, copy).await?;
         let zones = Zones::One(physical(zone));
@@ -441,9 +442,9 @@ impl Raid {
     }
 
     /// Copies a zone that is being written: most of it meanwhile, the rest while it is quiesced.
-    async fn copy_running(self: &Rc<Self>, zone: &Rc<Zone>, copy: &Copy<'_>) -> Result<(), RebuildStop> {
+    async fn copy_running(self: &Rc<Self>, zone: &Rc<Zone>, copy: &CopyJob<'_>) -> Result<(), RebuildStop> {
         let zrwa = self.layout.policy.uses_zrwa();
-        let way = if zrwa { WriteOrder::Passed } else { WriteOrder::InOrder };
+        let order = if zrwa { WriteOrder::Passed } else { WriteOrder::InOrder };
         let zones = Zones::One(physical(zone.index));
         self.on_new(copy.mirror, Command::Open { zones, zrwa }).await?;
         let mut at = 0;
@@ -452,11 +453,11 @@ impl Raid {
             if end < at + self.layout.distance * self.layout.chunk_blocks {
                 break;
             }
-            self.copy_blocks(zone.index, at..end, way, copy).await?;
+            self.copy_blocks(zone.index, at..end, order, copy).await?;
             at = end;
         }
         self.quiesce(zone).await;
-        let result = self.copy_rest(zone, at, way, copy).await;
+        let result = self.copy_rest(zone, at, order, copy).await;
         if result.is_ok() {
             copy.mirror.follow(physical(zone.index));
         }
@@ -473,17 +474,17 @@ impl Raid {
         complete.min(flow.positions()[member] * layout.policy.position_blocks(layout))
     }
 
-    /// Copies the rest of a paused zone, from block `at` of the member's part on.
+    /// Copies the rest of a quiesced zone, from block `at` of the member's part on.
     async fn copy_rest(
         &self,
         zone: &Zone,
         at: u64,
-        way: WriteOrder,
-        copy: &Copy<'_>,
+        order: WriteOrder,
+        copy: &CopyJob<'_>,
     ) -> Result<(), RebuildStop> {
         let layout = &self.layout;
         let (index, member) = (zone.index, copy.seat.member);
-        // So that no other task needs more to be made safe meanwhile.
+        // Otherwise another task could have to make more blocks safe during the copy.
         let tail = zone.flow.borrow().complete();
         self.make_safe(zone, tail).await?;
         self.quiet(zone).await;
@@ -497,17 +498,18 @@ impl Raid {
             self.read_failed(index, copy.seat, error);
         }
         let used_blocks = layout.rows * layout.chunk_blocks;
-        // In the last row a write pointer may be at the end before those of others.
+        // In the last row, the write pointer of this member may be at the end before those of others.
         let passed_all =
             zone.flow.borrow().positions()[member] * layout.policy.position_blocks(layout) >= used_blocks;
         let at_end = |info: &ZoneInfo| info.state == ZoneState::Full || info.wp_blocks >= used_blocks;
-        let as_left = |info: &ZoneInfo| way == WriteOrder::InOrder || info.zrwa || passed_all && at_end(info);
+        let as_left =
+            |info: &ZoneInfo| order == WriteOrder::InOrder || info.zrwa || passed_all && at_end(info);
         let Some(info) = done.zones.first().copied().filter(as_left) else {
             return Err(NoPart::OldChanged.into());
         };
         let wp_blocks = if passed_all { used_blocks } else { info.wp_blocks.min(used_blocks) };
-        self.copy_blocks(index, at..wp_blocks, way, copy).await?;
-        if way == WriteOrder::Passed {
+        self.copy_blocks(index, at..wp_blocks, order, copy).await?;
+        if order == WriteOrder::Passed {
             let window = layout.window_blocks();
             let ahead = wp_blocks..(wp_blocks + window).min(used_blocks);
             self.copy_blocks(index, ahead, WriteOrder::Ahead, copy).await?;
@@ -516,7 +518,7 @@ impl Raid {
     }
 
     /// Most blocks that are copied at once: in a ZRWA, no more than the write pointer may move by.
-    fn copy_batch_blocks(&self, copy: &Copy<'_>) -> u64 {
+    fn copy_batch_blocks(&self, copy: &CopyJob<'_>) -> u64 {
         let devices = [copy.mirror.geometry(), copy.mirror.second().geometry()];
         let most = devices.iter().fold(BATCH_BLOCKS, |most, d| most.min(d.max_transfer_blocks as u64));
         let window = self.layout.window_blocks();
@@ -534,8 +536,8 @@ impl Raid {
         &self,
         zone: ZoneIndex,
         blocks: Range<u64>,
-        way: WriteOrder,
-        copy: &Copy<'_>,
+        order: WriteOrder,
+        copy: &CopyJob<'_>,
     ) -> Result<(), RebuildStop> {
         let part_blocks = self.layout.rows * self.layout.chunk_blocks;
         assert!(blocks.end <= part_blocks, "blocks {blocks:?} of a part of {part_blocks} are copied");
@@ -560,23 +562,24 @@ impl Raid {
             runtime::work(found.data.blocks() as u32 * COPY);
             give_way().await;
             self.check_stop(copy.seat.member)?;
-            self.write_new(Lba(start + part.start), found, way, copy).await?;
-            if way == WriteOrder::Passed {
+            self.write_new(Lba(start + part.start), found, order, copy).await?;
+            if order == WriteOrder::Passed {
                 self.on_new(copy.mirror, Command::FlushZrwa { last: Lba(start + part.end - 1) }).await?;
             }
             self.check_stop(copy.seat.member)?;
         }
     }
 
-    fn read_old(&self, zone: ZoneIndex, blocks: Range<u64>, copy: &Copy<'_>) -> Completion {
+    /// Starts to read blocks of the member's part from the old drive.
+    fn read_old(&self, zone: ZoneIndex, blocks: Range<u64>, copy: &CopyJob<'_>) -> Completion {
         let lba = Lba(self.members.start(copy.seat.member, zone).0 + blocks.start);
         let count = blocks.end - blocks.start;
         let data = self.pool.borrow_mut().take(count).freeze();
-        self.members.submit(copy.seat.member, Command::Read { lba, data, oob: self.no_oob(count, copy) })
+        self.members.submit(copy.seat.member, Command::Read { lba, data, oob: self.zeroed_oob(count, copy) })
     }
 
-    /// A buffer for the metadata of blocks, empty if the policy uses none.
-    fn no_oob(&self, blocks: u64, copy: &Copy<'_>) -> Buf {
+    /// A zeroed buffer for the out-of-band metadata of blocks; empty if the policy uses none.
+    fn zeroed_oob(&self, blocks: u64, copy: &CopyJob<'_>) -> Buf {
         match self.layout.policy.uses_marks() {
             true => Buf::zeroed((blocks * copy.mirror.geometry().oob_bytes as u64) as usize),
             false => Buf::default(),
@@ -588,7 +591,7 @@ impl Raid {
         &self,
         zone: ZoneIndex,
         blocks: Range<u64>,
-        copy: &Copy<'_>,
+        copy: &CopyJob<'_>,
     ) -> Result<OldBlocks, RebuildStop> {
         let count = blocks.end - blocks.start;
         let (mut data, mut oob) = (Vec::new(), Vec::new());
@@ -599,7 +602,7 @@ impl Raid {
                 Ok(()) => (done.data, done.oob),
                 Err(DeviceError::Status(Status::DeallocatedBlock)) => {
                     unwritten.push(at - blocks.start);
-                    (Buf::zeroed(BLOCK), self.no_oob(1, copy))
+                    (Buf::zeroed(BLOCK), self.zeroed_oob(1, copy))
                 }
                 Err(error) => self.decode_old(zone, at, error, copy).await?,
             };
@@ -621,7 +624,7 @@ impl Raid {
         zone: ZoneIndex,
         at: u64,
         error: DeviceError,
-        copy: &Copy<'_>,
+        copy: &CopyJob<'_>,
     ) -> Result<(Buf, Buf), RebuildStop> {
         let (layout, member) = (&self.layout, copy.seat.member);
         self.read_failed(zone, copy.seat, error);
@@ -647,11 +650,11 @@ impl Raid {
         &self,
         lba: Lba,
         found: OldBlocks,
-        way: WriteOrder,
-        copy: &Copy<'_>,
+        order: WriteOrder,
+        copy: &CopyJob<'_>,
     ) -> Result<(), RebuildStop> {
         let OldBlocks { data, oob, unwritten } = found;
-        if way == WriteOrder::InOrder || unwritten.is_empty() {
+        if order == WriteOrder::InOrder || unwritten.is_empty() {
             let write = Command::Write { lba, data, oob, fua: false };
             let data = self.on_new(copy.mirror, write).await?;
             self.pool.borrow_mut().give(data);
@@ -668,7 +671,7 @@ impl Raid {
         Ok(())
     }
 
-    /// Does `work`, in which `member` may get another drive, while nothing changes.
+    /// Does `work`, which may give `member` another drive, while commands that change anything are held.
     async fn while_drained<T>(self: &Rc<Self>, member: usize, work: impl Future<Output = T>) -> T {
         self.drain.begin();
         self.underway_ended().await;
@@ -700,7 +703,7 @@ impl Raid {
         {
             mirror.let_go(error);
         }
-        // Parts that the old drive has lost were copied as it reads them.
+        // Blocks that the old drive has lost in a power cut were copied as it reads them: their parts are lost.
         self.notices_power_loss(1 << seat.member);
         if new.device.power_epoch() != new.power_epoch {
             mirror.let_go(DeviceError::PowerLost);
@@ -792,7 +795,7 @@ impl Raid {
         log
     }
 
-    /// Makes the old drive the member again: the new one has failed before anything has changed.
+    /// Makes the old drive the member again, after the new one has failed during the takeover; nothing has changed.
     async fn seat_old(
         self: &Rc<Self>,
         member: usize,

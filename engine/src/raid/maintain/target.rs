@@ -63,12 +63,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether no zone of the drive is kept.
+    /// Whether the drive has no usable label: none of its zones is kept.
     pub fn is_blank(&self) -> bool {
         self.wp_blocks.get().is_none()
     }
 
-    /// Zones of the drive that are to be emptied: all but the label and the zones that have been copied.
+    /// Zones of the drive to be emptied: all but the zone of the label and the zones that it lists as copied.
     pub fn others(&self) -> impl Iterator<Item = u32> {
         let is_kept = |zone: &u32| {
             *zone == LABEL_ZONE.0
@@ -77,13 +77,13 @@ impl Target {
         (0..self.device.geometry().zones).filter(move |zone| !is_kept(zone))
     }
 
-    /// Whether the drive has kept a zone of an earlier run, which may have changed on the member since.
+    /// Whether the drive keeps its copy of a zone from an earlier run; the zone may have changed on the member since.
     pub fn has_kept(&self, zone: ZoneIndex) -> bool {
         self.copied.contains_key(&zone.0)
     }
 
-    /// Appends to the label, if it can still be written: zones without a record are copied again. The error is that of
-    /// a flush, which may have lost copied data as well.
+    /// Appends to the label, if it can still be written: zones without a record are copied again. An error means that a
+    /// flush has failed, and that copied data may be lost as well.
     async fn append(&self, record: Record, sequence: u64) -> Result<(), DeviceError> {
         let Some(at) = self.wp_blocks.take() else { return Ok(()) };
         let geometry = self.device.geometry();
@@ -109,7 +109,7 @@ impl Target {
         }
     }
 
-    /// Finishes the label before the drive takes over, so that it takes no resources.
+    /// Finishes the zone of the label before the drive takes over: it would hold active resources.
     pub async fn close(&self) {
         self.wp_blocks.take();
         self.device.submit(Command::Finish { zones: Zones::One(LABEL_ZONE) }).await;
@@ -126,13 +126,13 @@ impl Raid {
         }
         let device = prepare(&self.runtime, drive.device.clone(), Order::Any, superblock.aggregate)?;
         let label = read_label(&device).await?;
-        // Only then has the array a member with this role.
+        // The role in the label is a member of this array only if the superblocks agree.
         label.superblock.agree(&superblock).ok()?;
         (superblock.members[label.member].uuid == label.source().uuid).then_some(label)
     }
 
-    /// The number that the UUID of a drive is derived from under which its copy can continue: where blocks contain the
-    /// UUID.
+    /// The number from which the UUID of a partly filled drive was derived, if the copy has to continue under that UUID
+    /// since appended blocks contain it.
     pub fn number_of_filled(&self, label: &Label) -> Option<u64> {
         let superblock = self.membership.superblock();
         let is_unchanged = superblock.members[label.member].since == label.source().since;
@@ -149,8 +149,8 @@ impl Raid {
         self.members.is_active(member).then(|| UnfinishedCopy { drive: drive.name.clone(), member, progress })
     }
 
-    /// The contents that can be kept of a drive that is to be filled with a copy of `member`: none, unless the copy was
-    /// begun before.
+    /// The contents that are kept of a drive that is to be filled with a copy of `member`: the zones that the label of
+    /// an interrupted copy lists; otherwise none.
     pub async fn find_target(&self, member: usize, new: &Newcomer) -> Target {
         let (device, number) = (&new.device, new.number);
         // Without the number the UUID in appended blocks is not known.
@@ -178,8 +178,8 @@ impl Raid {
         is_full && !self.zones.is_running(zone) && self.zone_records.epoch(zone) == epoch
     }
 
-    /// Begins the label of a drive that has been emptied, if it has none. After an error the drive's contents are not
-    /// to be relied on.
+    /// Begins the label of a drive that has been emptied, if it has none. After an error the contents of the drive are
+    /// not reliable.
     pub async fn begin_label(&self, target: &Target) -> Result<(), DeviceError> {
         if target.wp_blocks.get().is_some() {
             return Ok(());
@@ -195,7 +195,7 @@ impl Raid {
         target.copied.get(&zone.0).is_some_and(|epoch| self.is_full_in(zone, *epoch))
     }
 
-    /// Progress of the copy of `member` to a drive that is not written at the moment.
+    /// Progress of an interrupted copy of `member`: the bytes that are kept, and all bytes.
     pub fn copy_progress(&self, member: usize, target: &Target) -> Progress {
         let zones = (0..self.geometry.zones).map(ZoneIndex);
         let (mut done_bytes, mut total_bytes) = (0, 0);
@@ -208,8 +208,8 @@ impl Raid {
         Progress::paused(done_bytes, total_bytes)
     }
 
-    /// Records that a zone has been copied, if it will not change. After an error the drive's contents are not to be
-    /// relied on.
+    /// Records in the label that a zone has been copied, if it cannot change any more. After an error the contents of
+    /// the drive are not reliable.
     pub async fn label_copied(&self, zone: ZoneIndex, target: &Target) -> Result<(), DeviceError> {
         let (member, epoch) = (target.member, self.zone_records.epoch(zone));
         let blocks = 0..self.layout.rows * self.layout.chunk_blocks;

@@ -68,7 +68,7 @@ pub async fn look(
         raid.members.put(role, name, log);
     }
     for (member, note) in found.notes.into_iter().enumerate().filter(|(_, note)| !note.is_empty()) {
-        // The note may be about a former drive of the member, which was found beside the current one.
+        // The note may be about a former drive of the member, found in addition to the present one.
         match raid.members.is_active(member) {
             true => raid.members.say(member, note),
             false => raid.say_out(member, note),
@@ -109,7 +109,7 @@ impl ArrayLook {
         self.raid.members.check_unused(drive).is_err()
     }
 
-    /// The role of a drive, if it is a member that is not out.
+    /// The role of a drive, if it is in use as a member that is not out.
     pub fn role_of(&self, drive: &Drive) -> Option<usize> {
         let superblock = self.raid.membership.superblock();
         self.raid.members.member_of(drive).filter(|member| superblock.members[*member].active)
@@ -120,9 +120,9 @@ impl ArrayLook {
         self.raid.membership.superblock().assembly
     }
 
-    /// Makes every zone end where it ends in `without`, the inspection without some members that are present here.
-    /// Where the verdicts differ, these members count as lacking their parts. A zone that is offline in `without` keeps
-    /// its verdict.
+    /// Makes every zone end where it ends in `without`, an inspection without some members that are present here. Where
+    /// the verdicts differ, the parts of these members count as lost. A zone that is offline or read-only in `without`
+    /// keeps the verdict of this inspection.
     pub fn end_as(&mut self, without: ArrayLook) {
         let raid = &self.raid;
         let absent = raid.members.active() & !without.raid.members.active();
@@ -130,8 +130,8 @@ impl ArrayLook {
         let mut own: BTreeMap<_, _> = std::mem::take(&mut self.verdicts).into_iter().collect();
         for zone in raid.zones.all() {
             let other = others.remove(&zone).unwrap_or(Verdict::Empty);
-            let seen = raid.seen(own.get(&zone).unwrap_or(&Verdict::Empty));
-            if seen == raid.seen(&other) || matches!(other, Verdict::Offline(_) | Verdict::ReadOnly(_)) {
+            let state = raid.state_of(own.get(&zone).unwrap_or(&Verdict::Empty));
+            if state == raid.state_of(&other) || matches!(other, Verdict::Offline(_) | Verdict::ReadOnly(_)) {
                 continue;
             }
             raid.zone_records.take_over(zone, &without.raid.zone_records);
@@ -153,8 +153,8 @@ impl ArrayLook {
         self.raid.layout.policy.keep_what_counts(&self.raid, &self.verdicts)
     }
 
-    /// Writes `change` to the superblocks of all members that are present, and nothing else: equivalent to two
-    /// assemblies that are interrupted when they have written their checkpoints.
+    /// Writes `change` to the superblocks of all members that are present, and nothing else. This is equivalent to two
+    /// assemblies, each interrupted after its checkpoints.
     ///
     /// An absent member may have an update that was interrupted before it reached the others, with sequence numbers
     /// that no present member has seen. So this change skips to a number larger than all of these
@@ -165,12 +165,12 @@ impl ArrayLook {
         change.apply(&mut self.raid.membership.superblock().clone())?;
         self.keep_what_counts()?;
         self.load();
-        let told = self.raid.members.active();
+        let updated = self.raid.members.active();
         self.raid.renew(self.floor, self.late, None).await?;
         self.raid.membership.skip_ahead();
         self.raid.membership.change(|superblock| change.apply(superblock))?;
         self.raid.renew(self.floor, self.late, None).await?;
-        match told & !self.raid.members.active() {
+        match updated & !self.raid.members.active() {
             0 => Ok(()),
             failed => Err(ArrayError::NotTold(self.raid.members.notes(failed))),
         }
@@ -258,7 +258,7 @@ impl ArrayLook {
         for (zone, verdict) in verdicts {
             raid.repair(zone, verdict, awaited).await?;
         }
-        raid.begin().await?;
+        raid.end_assembly().await?;
         // A member that was absent may hold obsolete parts.
         raid.clear_leftovers().await;
         Ok(raid)
@@ -272,13 +272,13 @@ pub async fn assemble(
     tails: Option<&Tails>,
     behaviour: ArrayOptions,
 ) -> Result<Rc<Raid>, ArrayError> {
-    let told = KnownEnds { tails, ..KnownEnds::default() };
-    let found = look(runtime, drives.clone(), told, behaviour).await?;
+    let known = KnownEnds { tails, ..KnownEnds::default() };
+    let found = look(runtime, drives.clone(), known, behaviour).await?;
     if !found.may_run_elsewhere() {
         return found.carry_out().await;
     }
     found.claim().await?;
-    let found = look(runtime, drives, told, behaviour).await?;
+    let found = look(runtime, drives, known, behaviour).await?;
     // A third host may have claimed the array meanwhile.
     found.raid.check_fence().await?;
     found.carry_out().await
@@ -472,7 +472,7 @@ impl Raid {
 
     /// Ends the assembly: all data below the acknowledged tails of an earlier process is safe, so a new assembly number
     /// invalidates these tails.
-    async fn begin(&self) -> Result<(), ArrayError> {
+    async fn end_assembly(&self) -> Result<(), ArrayError> {
         self.membership.settled().await;
         let waited = |zone: &ZoneIndex| self.zone_records.record(*zone).waits != 0;
         // A failed zone keeps waiting: the member that it waited for may be absent again.
@@ -491,6 +491,7 @@ impl Raid {
         self.check_members()
     }
 
+    /// Fails if the array has failed: too many members are out, or another host has claimed it.
     pub fn check_members(&self) -> Result<(), ArrayError> {
         if !self.membership.has_failed() {
             return Ok(());
@@ -498,8 +499,7 @@ impl Raid {
         Err(self.too_many_failed())
     }
 
-    /// Members that a zone in doubt may wait for: those not out according to the metadata as found, and those in use
-    /// now.
+    /// Members that a zone in doubt may wait for: those that are not out by the superblock, and those in use now.
     fn may_wait_for(&self) -> AwaitedMembers {
         let superblock = self.membership.superblock();
         let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
@@ -517,7 +517,7 @@ impl Raid {
     }
 
     /// State and write pointer (blocks) that the host sees of a zone with this verdict.
-    fn seen(&self, verdict: &Verdict) -> (ZoneState, u64) {
+    fn state_of(&self, verdict: &Verdict) -> (ZoneState, u64) {
         match verdict {
             Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
             Verdict::Full | Verdict::Finish(_) => (ZoneState::Full, self.layout.capacity_blocks()),
@@ -532,7 +532,7 @@ impl Raid {
 
     /// Loads a zone into the zone table, with the state that follows from a verdict.
     pub fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
-        let (state, wp_blocks) = self.seen(verdict);
+        let (state, wp_blocks) = self.state_of(verdict);
         self.load_as(zone, state, wp_blocks);
         if let Verdict::ReadOnly(tail) = verdict {
             // A failed zone, which can be read.

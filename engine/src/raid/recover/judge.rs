@@ -24,7 +24,7 @@ impl Raid {
     pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         let (record, burned) = (*view.record, self.zone_records.burned().clone());
         if let Some(end) = view.told_end.filter(|end| *end > view.answered_blocks) {
-            // Where possible: a member that is gone may have held more of the zone.
+            // The reported end is kept where possible: a member that is gone now may have held more of the zone.
             let answered = std::mem::replace(&mut view.answered_blocks, end);
             if let Ok(verdict) = self.judge_as_found(view).await {
                 return Ok(verdict);
@@ -76,7 +76,7 @@ impl Raid {
         result
     }
 
-    /// Sets of members (bits) that can be excluded as changed from outside, as enough others are left; smaller sets
+    /// Sets of members (bits) that may be excluded as changed from outside, since enough others are left; small sets
     /// first.
     fn accusable(&self, view: &ZoneView<'_>) -> Vec<u32> {
         let there = view.present().filter(|(m, _)| view.trusts(*m)).fold(0u32, |all, (m, _)| all | 1 << m);
@@ -122,8 +122,8 @@ impl Raid {
         }
     }
 
-    /// Refuses a zone that has ended and lacks more parts than parity covers, if an absent member may hold its part:
-    /// that part would be stale from now on, and its data could not be recovered.
+    /// Refuses a full or finished zone that lacks more parts than parity covers, if an absent member may hold its part:
+    /// that part would become stale, and the data could not be recovered any more.
     pub fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
         let record = &view.record;
         let trusted = |m: &usize| view.trusts(*m);
@@ -229,7 +229,8 @@ impl Raid {
     }
 }
 
-/// Whether the end of a part is unknown: an assumed end may prove wrong when all of its blocks can be read.
+/// Whether the drive does not know the end of a part. The part counts as lost: an assumed end may prove wrong when all
+/// of its blocks can be read.
 pub fn is_in_doubt(info: &ZoneInfo) -> bool {
     info.state.is_active() && info.wp_blocks == UNKNOWN_WP
 }

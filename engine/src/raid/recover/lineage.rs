@@ -1,7 +1,7 @@
 //! Comparison of superblocks by lineage: whether two are of one history of an array, or of copies that have both been
 //! written to.
 //!
-//! Counters count alike in all copies. So every assembly draws a random *id*, and records it twice:
+//! Event numbers advance alike in all copies. So every assembly draws a random *id*, and records it twice:
 //!
 //! 1. *attempt*: the checkpoints with which it begins name its id among the attempts, with their event. These
 //!    checkpoints have the lineage of the newest superblock, and the attempts of all members that are used.

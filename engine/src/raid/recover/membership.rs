@@ -41,13 +41,13 @@ pub struct ArrayMetadata {
     pub undecided: u32,
 }
 
-/// The newest superblock that is not contradicted by a member it counts on.
+/// The superblock in effect: the newest one that none of its own members contradicts.
 ///
-/// To be out is permanent (a drive that returns to an array gets a new identity), and a change counts only once all
-/// members have it. So a superblock was written in an assembly that was never complete if its writer is out according
-/// to one of its own members, or has been replaced according to one of its own members or to a drive that has replaced
-/// such a member: sequence numbers alone do not show that for ever, as an assembly may have skipped many ([`SKIPPED_BY_TAKEOVER`]).
-/// Members of a copy that has been written to independently are ignored.
+/// A member that is out stays out (a drive that returns gets a new UUID), and a change takes effect only when all
+/// members have it. So a superblock is of an assembly that was not completed if one of its own members, or a drive that
+/// has replaced such a member, records that the writer of the superblock is out or has been replaced. Event numbers do
+/// not suffice, as an assembly may have skipped many ([`SKIPPED_BY_TAKEOVER`]). Members of a copy that has been written
+/// to independently are ignored.
 pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
     let mut newest_first: Vec<_> = candidates.iter().map(|c| (c, c.superblock())).collect();
     newest_first.sort_by_key(|(writer, superblock)| {
@@ -60,17 +60,17 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
         let mut denied = candidates.iter().filter_map(|other| {
             let (other_role, opinion) = (other.log.origin.member as usize, other.superblock());
             let (known, there) = (superblock.members.get(other_role)?, opinion.members.get(other_role)?);
-            let said = opinion.members.get(role)?;
+            let recorded = opinion.members.get(role)?;
             let counted = known.active && known.uuid == there.uuid;
-            let is_out = said.since == own.since && !said.active;
-            let is_replaced = other_role != role && said.since > own.since;
+            let is_out = recorded.since == own.since && !recorded.active;
+            let is_replaced = other_role != role && recorded.since > own.since;
             let denies = (counted || there.since > known.since) && (is_out || is_replaced);
             Some(denies && !have_diverged(superblock, opinion))
         });
         !denied.any(|denied| denied)
     });
     let newest = newest_first.first()?.1;
-    // Members that a superblock would have, regardless of their notes.
+    // Whether enough of a superblock's members are present and current, by their superblocks alone.
     let has_enough = |superblock: &Superblock| {
         let is_there = |c: &&Candidate| {
             let own = c.superblock();
@@ -80,7 +80,7 @@ pub fn effective(candidates: &[Candidate]) -> Option<&Superblock> {
         there.count_ones() as usize >= superblock.layout().fewest_members()
     };
     let another = newest_first.iter().find(|(writer, superblock)| {
-        // An older set of drives lacks the writes since then.
+        // An older state of the same array lacks the writes since then.
         let is_older = newest.lineage.has(superblock.lineage.id());
         !is_older && !continues(superblock, newest) && writer.is_member_by(newest) && has_enough(superblock)
     });
@@ -99,9 +99,8 @@ struct Places {
     before: Vec<Candidate>,
 }
 
-/// Decides which drives are members, and the state of the array; `force` uses stale members where there are too few
-/// others. Before these, members with a damaged checkpoint are used: its state of the array is in the other logs as
-/// well.
+/// Decides which drives are members, and the state of the array. If too few members are current, members with a damaged
+/// checkpoint are used (its state of the array is in the other logs too), and then, with `force`, stale ones.
 pub fn decide_members(scanned: LogScan, force: bool) -> Result<ArrayMetadata, NoArray> {
     let superblock = superblock_of(&scanned)?;
     let LogScan { candidates, damaged, salvaged } = scanned;
@@ -150,7 +149,7 @@ impl Places {
         }
     }
 
-    /// Puts a drive in its place, unless it is not up to date.
+    /// Assigns a drive to its role if it is current; otherwise notes why not.
     fn seat(&mut self, candidate: Candidate) -> Result<(), NoArray> {
         let Places { superblock, members, notes, stale, before } = self;
         let role = candidate.log.origin.member as usize;
@@ -221,6 +220,7 @@ impl Places {
         Ok(undecided)
     }
 
+    /// Removes members whose drives are copies of an earlier state ([`is_outdated`]).
     fn remove_outdated(&mut self) {
         for role in 0..self.members.len() {
             let (members, zones) = (&self.members, self.superblock.zones);
@@ -260,7 +260,7 @@ impl Places {
         attempts.for_each(|attempt| superblock.lineage.attempt(*attempt));
     }
 
-    /// Sorts the stale drives, the newest first, and takes those that have to be used by force.
+    /// Sorts the stale drives, the newest first; with `force`, takes as many of them as are needed for an assembly.
     fn choose_stale(&mut self, force: bool) -> Vec<Candidate> {
         let Places { superblock, members, stale, .. } = self;
         let (present, fewest) = (members.iter().flatten().count(), superblock.layout().fewest_members());
@@ -310,7 +310,7 @@ impl Places {
             let fault = Absurd { field: "sequence", value: seen };
             return Err(NoArray::Misfit(BadDrive::new(&newest.drive.name, DriveFault::Absurd(fault))));
         }
-        // The drive of the two that is not used may have had more updates than all drives that are present.
+        // The drive of the two that is not used may have newer records than all drives that are present.
         let sequence = seen + if undecided != 0 { SKIPPED_BY_TAKEOVER } else { 0 };
         let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
         // The newest event of the members that return.
@@ -375,7 +375,7 @@ impl ArrayMetadata {
     fn check(&self) {
         let fewest = self.superblock.layout().fewest_members();
         let used = || (0..).zip(&self.members).filter_map(|(role, member)| Some((role, member.as_ref()?)));
-        assert!(used().count() >= fewest, "an assembly of less than {fewest} members");
+        assert!(used().count() >= fewest, "an assembly of fewer than {fewest} members");
         let mut current = used().filter(|(role, _)| self.returned & (1u32 << role) == 0);
         assert!(
             current.all(|(_, member)| member.superblock().event >= self.floor),
@@ -386,8 +386,8 @@ impl ArrayMetadata {
     }
 }
 
-/// Whether the drive of a member is a copy from before something that all members had recorded: the end of a reset is
-/// recorded only when all members have its beginning, so a log without gaps has it.
+/// Whether the drive of a member is a copy of an earlier state: its log lacks a reset that another log records as
+/// complete. That is recorded only when the logs of all members have the reset, so a log without gaps has it.
 fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32) -> bool {
     if candidate.log.live.holes {
         return false;
@@ -406,8 +406,8 @@ fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32)
 }
 
 impl Candidate {
-    /// The last assembly recorded by a stale member, as an attempt, so that the member continues: it keeps that id
-    /// until it is updated, and the assembly that uses it may be interrupted before.
+    /// The last assembly that a stale member records, as an attempt. The member keeps that id until it is updated: if
+    /// this assembly is interrupted before, the attempt shows that the member is of the same history.
     fn last_assembly(&self) -> Attempt {
         let Superblock { floor, lineage, .. } = self.superblock();
         Attempt { event: *floor, id: lineage.id() }
@@ -418,28 +418,28 @@ impl Candidate {
         zone.waits & (1 << self.log.origin.member) != 0 && self.superblock().event >= zone.since
     }
 
-    /// Uses a stale member for the zones that wait for it: it lacks all others, and the rest of its log is dropped.
-    /// `false` if none waits.
+    /// Uses a stale member for the zones that wait for it: it lacks all other zones, and its records of these are
+    /// dropped. `false` if no zone waits for it.
     fn come_back(&mut self, zones: &mut [ZoneRecord]) -> bool {
         let awaited = zones.iter().any(|zone| self.is_awaited(zone));
         if awaited {
-            self.lack(zones, |_, _| false);
+            self.mark_lost(zones, |_, _| false);
         }
         awaited
     }
 
-    /// Uses a stale member for these zones, and those that are in the same epoch as when it became stale.
+    /// Uses a stale member for the zones that wait for it, and for those still in the epoch that it knows.
     fn return_by_force(&mut self, zones: &mut [ZoneRecord]) {
         let bit = 1u32 << self.log.origin.member;
         let (own, ..) = replay(self.log.records.iter(), zones.len() as u32);
-        self.lack(zones, |index, zone| {
+        self.mark_lost(zones, |index, zone| {
             let own = &own[index];
             own.epoch == zone.epoch && !zone.resetting && !own.resetting && (own.lost | zone.lost) & bit == 0
         });
     }
 
-    /// Marks as lost all zones of a stale member that do not wait for it and for which `has` returns false.
-    fn lack(&mut self, zones: &mut [ZoneRecord], has: impl Fn(usize, &ZoneRecord) -> bool) {
+    /// Marks a stale member's parts as lost in all zones that do not wait for it and for which `has` returns false.
+    fn mark_lost(&mut self, zones: &mut [ZoneRecord], has: impl Fn(usize, &ZoneRecord) -> bool) {
         let bit = 1u32 << self.log.origin.member;
         let mut lives = vec![None; zones.len()];
         for (index, zone) in zones.iter_mut().enumerate() {
@@ -494,6 +494,7 @@ fn replay<'a>(
     (zones, burned, holes)
 }
 
+/// Applies a record to the zones that it concerns. Except for a reset, it has to be of their present epochs.
 fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
     match *record {
         Record::Reset { first, count } => {

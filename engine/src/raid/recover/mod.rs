@@ -14,8 +14,8 @@
 //!   members are present, and no zone has been touched. So a later assembly with the absent member judges the same
 //!   zones. No floor is raised above the event of the absent member.
 //! - Once it is out, it is so in the superblocks of all others, and only then is a zone touched or anything reported.
-//!   Of N members, p of which may be lost, these are N − p at least, and so many are in any assembly: so it is out
-//!   according to at least N − 2p members of an assembly, and that is at least one, except with two lost of four. If
+//!   Of N members, p of which may be lost, at least N − p record that it is out, and any assembly has at least N − p
+//!   members. So at least N − 2p members of an assembly record it: at least one, except with two lost of four. If
 //!   another superblock contradicts theirs with a newer event, its writer is out according to theirs ([`effective`]);
 //!   otherwise that writer has not been updated yet, and its event is older.
 //! - With two lost of four members, the other two suffice to continue: both halves may, if neither ever sees the other,

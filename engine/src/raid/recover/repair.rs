@@ -22,7 +22,7 @@ impl Raid {
         verdict: Verdict,
         awaited: AwaitedMembers,
     ) -> Result<(), ArrayError> {
-        // The failure of this zone alone does not fail the assembly: the zone's own state shows it.
+        // The failure of this zone alone shows in its state, and does not fail the assembly.
         let done = |result: Result<(), DeviceError>| result.or_else(|_| self.check_members());
         match verdict {
             Verdict::Empty | Verdict::Full | Verdict::Offline(_) => Ok(()),
@@ -42,7 +42,7 @@ impl Raid {
                 let finished = self.finish_members(zone, Some(&running)).await;
                 match finished {
                     Ok(()) => self.forget_logged(zone, u64::MAX),
-                    // Not all parities of the last stripe are in the places of a full zone: reads take them from
+                    // Some parities of the last stripe are not where a full zone has them, so reads take them from
                     // memory. The zone still holds active resources of its members.
                     Err(_) => {
                         running.flow.borrow_mut().end_here();

@@ -1,4 +1,4 @@
-//! Zones that are empty by their report although they hold data.
+//! Zones that are reported empty although they hold data.
 //!
 //! An orderly shutdown of a drive ends zones in which the write pointer has not moved: they are empty and have no ZRWA
 //! any more, but their blocks can still be read. So an empty zone is taken for one with its write pointer at its start,
@@ -72,7 +72,7 @@ impl Raid {
         Ok(held)
     }
 
-    /// Removes members from the evidence, as long as enough are left.
+    /// Removes members from the evidence; an error if too few are left.
     fn do_without(&self, evidence: &mut ZrwaEvidence, gone: u32) -> Result<(), Refusal> {
         for member in each(gone) {
             evidence.wp_blocks[member] = None;
@@ -96,7 +96,7 @@ impl Raid {
             // The data is zeros.
             Some(true) => return Ok(0),
             Some(false) => {}
-            // It cannot be decided. A shutdown would probably have emptied more zones than this one.
+            // Undecidable. A single empty zone has probably lost its ZRWA: a shutdown would have emptied more.
             None if empty.count_ones() == 1 => return Ok(blank & empty),
             None => return Ok(0),
         }
@@ -107,8 +107,8 @@ impl Raid {
             for lost in (1..=most).flat_map(|count| subsets(suspects, count)) {
                 let mut others = evidence.clone();
                 each(lost).for_each(|member| others.wp_blocks[member] = None);
-                // The set is unique: if parity agrees without either of two members, it agrees with both. If it cannot
-                // be checked without all suspects, none of them is trusted.
+                // The set is unique: if parity agrees without either of two members, it agrees with both. If parity
+                // cannot be checked without the suspects, none of them is trusted.
                 let agrees = self.parity_agrees(view, &others, tail).await;
                 if agrees == Some(true) || agrees.is_none() && lost == suspects {
                     return Ok(lost);
@@ -214,9 +214,9 @@ impl Raid {
         agrees
     }
 
-    /// Gives members with empty zones a ZRWA again, and writes back the data of zones with write pointers that have not
-    /// moved: also where there is a ZRWA, for an earlier recovery may have been interrupted after opening it. One
-    /// member after the other, so that the zone never is in doubt on two.
+    /// Opens the empty zones of members with a ZRWA again, and writes back the data of zones with write pointers at the
+    /// start: also where there is a ZRWA, as an earlier recovery may have been interrupted after opening it. One member
+    /// after the other, so that an interruption leaves at most one of them with a ZRWA that lacks its data.
     pub async fn revive(self: &Rc<Self>, zone: ZoneIndex, tail: &Tail) {
         for member in each(self.live(zone)) {
             if tail.revived & (1 << member) != 0 {

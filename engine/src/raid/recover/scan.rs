@@ -83,8 +83,8 @@ pub fn prepare(
     Some(device)
 }
 
-/// Reads the log of a drive. The log has the number of zones that are used as one, but may be readable only with that
-/// number: so each possible one is tried.
+/// Reads the log of a drive. The log records how many zones are aggregated, but may be readable only with that number,
+/// so each possible number is tried.
 pub async fn find_log(runtime: &Runtime, drive: &Drive) -> Result<(Rc<dyn ZonedDevice>, ReadLog), NoLog> {
     let mut reason = NoLog::Blank;
     for aggregate in AGGREGATES {
@@ -155,7 +155,7 @@ pub struct LogScan {
     pub candidates: Vec<Candidate>,
     /// Drives that have no readable log, and why.
     pub damaged: Vec<BadDrive>,
-    /// Partial logs of some of these.
+    /// Partial logs of drives in `damaged`.
     pub salvaged: Vec<Candidate>,
 }
 
@@ -197,8 +197,8 @@ fn fault_of(reason: NoLog) -> DriveFault {
     }
 }
 
-/// Sets drives aside that differ from the majority in a property that never changes in an array, or have sequence
-/// numbers far beyond those of the majority.
+/// Moves candidates to `damaged` that differ from the majority of their array in a constant property of the array, or
+/// have sequence numbers far beyond those of the majority.
 fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Result<(), NoArray> {
     let same = |a: &Candidate, b: &Candidate| a.log.origin.array == b.log.origin.array;
     let dissent = |a: &Candidate, b: &Candidate| a.superblock().agree(b.superblock()).err();
@@ -207,7 +207,7 @@ fn outvote(candidates: &mut Vec<Candidate>, damaged: &mut Vec<BadDrive>) -> Resu
         let (all, most) = (votes.clone().count(), votes.by_ref().filter(|agrees| *agrees).count());
         2 * most > all
     };
-    // The array would continue beyond these numbers, up to some that are refused.
+    // From such a number the array would continue to numbers that are refused.
     let runs_ahead = |of: &Candidate| {
         let numbers = candidates.iter().filter(|other| same(of, other)).map(|other| other.log.sequence);
         let behind = numbers.clone().filter(|number| number + FAR < of.log.sequence).count();

@@ -22,8 +22,7 @@ pub enum Verdict {
     Finish(Option<Tail>),
     /// The zone continues at this tail.
     Open(Tail),
-    /// The zone has this tail and is read-only, since too many members cannot write their parts. Like an offline zone
-    /// it is not changed.
+    /// The zone has this tail and is read-only, since too many members cannot write their parts. It is not changed.
     ReadOnly(Tail),
     /// The tail cannot be determined.
     Offline(Refusal),
@@ -31,17 +30,19 @@ pub enum Verdict {
 
 /// The tail at which a zone continues, and its state there.
 pub struct Tail {
+    /// End of the data, in blocks of the zone.
     pub blocks: u64,
+    /// Write pointers by member, in units of [`crate::raid::policy::Policy::position_blocks`].
     pub positions: [u64; MAX_MEMBERS],
     /// The running parities of its stripe, unless `lacks_parities`.
     pub parities: [BufMut; MAX_PARITIES],
-    /// Only in a read-only zone: too much of the stripe of the tail is lost to compute its parities.
+    /// Too much of the tail's stripe is lost to compute its parities; only in a read-only zone.
     pub lacks_parities: bool,
     pub found: ParityMismatch,
     /// Members (bits) that hold their part although their zones are empty or, in a read-only zone, read-only.
     pub revived: u32,
-    /// Blocks to be written back where write pointers have not moved, by member; with the policy `log`, missing parity
-    /// of complete stripes.
+    /// Blocks to be written back to members with write pointers at the start; with the policy `log`, missing parity of
+    /// complete stripes.
     pub held: Vec<RepairWrite>,
 }
 
@@ -65,9 +66,9 @@ pub struct ZoneView<'a> {
     pub zone: ZoneIndex,
     pub record: &'a mut ZoneRecord,
     pub info: Vec<Option<ZoneInfo>>,
-    /// End of the data that a process which died had acknowledged, as far as it is known; 0 otherwise.
+    /// Acknowledged tail of a process that died, in blocks; 0 if unknown.
     pub answered_blocks: u64,
-    /// End of the zone that has been reported to the host, which continues there.
+    /// End of the zone as reported to the host, in blocks; the host continues there. `None` if unknown.
     pub told_end: Option<u64>,
     /// Members (bits) with read-only parts that are needed: `info` describes these as if they could be written.
     pub read_only: u32,

@@ -28,7 +28,7 @@ use crate::{
 };
 
 impl Raid {
-    /// As [`Raid::judge`], for a zone that may have read-only parts. They count if the other parts are not enough.
+    /// As [`Raid::judge`], for a zone that may have read-only parts: these are used if the other parts are not enough.
     pub async fn judge_worn(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         let found = view.info.clone();
         self.count_read_only(view).await;
@@ -66,8 +66,7 @@ impl Raid {
         verdict
     }
 
-    /// Makes read-only parts count if the other parts are not enough: the view describes them as if they could be
-    /// written.
+    /// Uses read-only parts if the other parts are not enough: the view then describes them as if they were writable.
     async fn count_read_only(&self, view: &mut ZoneView<'_>) {
         let (policy, superblock) = (self.layout.policy, self.membership.superblock().clone());
         let used_blocks = self.layout.rows * self.layout.chunk_blocks;
