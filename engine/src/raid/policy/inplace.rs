@@ -1,13 +1,13 @@
 //! Zebra: the parity of a partial stripe is updated in place, in the ZRWA, and the out-of-band metadata of each block
 //! shows its content.
 //!
-//! *Versions.* Version `c` of a stripe's parity, at some offset of the chunk, is the XOR of its first `c` chunks there.
+//! *Versions.* Version `c` of a stripe's parity, at one offset of the chunk, is the XOR of the first `c` chunks there.
 //! A plan writes one version at each offset that it covers ([`crate::raid::policy::zrwa::parity_of`]: up to its last
 //! chunk or, at offsets beyond its end, up to the chunk before). If a version overwrote the one before it, a power cut
 //! could leave the new one without the data that it covers: with a member lost at the same time nothing could be
-//! decoded. So versions alternate between two places ([`Layout::slot`]), and one is overwritten only when the version
-//! after it, and all data that this covers, is complete ([`needs`]). Hence at every instant, at every offset, there is
-//! an intact version of exactly the acknowledged chunks, or of more chunks that are all present.
+//! decoded. So versions alternate between two places ([`Layout::slot`]), and a version is overwritten only when the
+//! next one, and all data that the next one covers, is complete ([`needs`]). Hence at every instant, at every offset,
+//! there is an intact version of exactly the acknowledged chunks, or of more chunks that are all present.
 //!
 //! *Two parities.* Versions of P and of Q cover the same chunks, and alternate in the same way, each between two places
 //! of its own member. So the argument holds for each of them, and for any two members that are lost: at every offset,
@@ -29,20 +29,21 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// End of a plan that begins at block `from` of a stripe and could go on to `to`, such that versions alternate. A plan
-/// over two chunks at some offset would write the next version in the place of the last one. A plan that is longer than
-/// a chunk and ends inside one would write two versions at some offsets, one of them in that place.
+/// End of a plan that begins at block `from` of a stripe and could go on to `to`, such that versions alternate. Two
+/// kinds of plans would not alternate, and are cut: a plan that covers two chunks at some offset skips a version there,
+/// so that its own would be written over the latest one; and a plan that is longer than a chunk and ends inside one
+/// writes two versions at some offsets, one of them over the latest one.
 pub fn plan_end(layout: &Layout, from: u64, to: u64) -> u64 {
     let chunk = layout.chunk_blocks;
     let to = if from > 0 && to > from + chunk { to - to % chunk } else { to };
-    let in_turn = |block: u64| {
+    let alternates = |block: u64| {
         let first = first_at(layout, from, block);
         let at = first * chunk + block;
         first == 0 || at >= to || ((to - 1 - at) / chunk).is_multiple_of(2)
     };
     // Offsets between these give the same result as one of them.
     let offsets = [0, from % chunk, to % chunk];
-    if offsets.into_iter().all(in_turn) { to } else { from + chunk }
+    if offsets.into_iter().all(alternates) { to } else { from + chunk }
 }
 
 /// The first chunk that a plan from block `from` on covers at offset `block`.
@@ -51,15 +52,15 @@ fn first_at(layout: &Layout, from: u64, block: u64) -> u64 {
     index + (block < offset) as u64
 }
 
-/// End of the blocks of a stripe that have to be complete before a plan over its blocks `from..to` may be submitted:
-/// those that the latest versions cover, since the plan overwrites the versions before these. 0 if it overwrites none.
+/// End of the blocks of a stripe that have to be complete before a plan over its blocks `from..to` may be submitted: of
+/// all blocks that the latest versions cover, if the plan overwrites the versions before these; otherwise 0.
 pub fn needs(layout: &Layout, from: u64, to: u64) -> u64 {
     let chunk = layout.chunk_blocks;
     let last = to.min(from + chunk);
     if last > 2 * chunk { last - chunk } else { 0 }
 }
 
-/// Number of chunks that a tail which covers `covered` blocks of a stripe covers at offset `block`.
+/// Number of chunks, at offset `block`, below a tail that covers `covered` blocks of a stripe.
 pub fn chunks_at(layout: &Layout, covered: u64, block: u64) -> u64 {
     covered.saturating_sub(block).div_ceil(layout.chunk_blocks)
 }
@@ -73,8 +74,7 @@ pub struct InplaceEvidence {
     pub members: Vec<Option<InplacePart>>,
     /// Lower bound of the tail, in blocks of the zone.
     pub told_blocks: u64,
-    /// Versions in the metadata logs of the stripe's parity members: stripe, offset, chunks covered, number of the
-    /// parity.
+    /// Versions in the metadata logs of the parities' members: stripe, offset, chunks covered, number of the parity.
     pub logged: BTreeSet<(u64, u64, u64, usize)>,
 }
 
@@ -83,9 +83,9 @@ pub struct InplaceEvidence {
 pub struct InplacePart {
     /// Write pointer, from the start of the part.
     pub wp_blocks: u64,
-    /// Valid content by block, from the base row on.
+    /// Content of each block that counts, from the base row on; `None` for a block that does not count.
     pub found: Vec<Option<Content>>,
-    /// Blocks that the drive could not read, from the base row on.
+    /// Blocks that the drive could not read, counted from the base row.
     pub unreadable: BTreeSet<u64>,
     /// Records of the zone may be missing in the member's metadata log.
     pub holes: bool,
@@ -109,7 +109,7 @@ pub struct InplaceColumn {
     pub data: Vec<u64>,
     /// Versions of the parities.
     pub versions: Vec<Version>,
-    /// The sums of both, in this order.
+    /// The sums that these data chunks, and then these versions, are.
     pub sums: Vec<Sum>,
 }
 
@@ -125,13 +125,13 @@ impl InplaceEvidence {
         *self.members[member].as_ref()?.found.get(at)?
     }
 
-    /// Whether block `block` of data chunk `index` of `stripe` is valid on its member.
+    /// Whether block `block` of data chunk `index` of `stripe` counts and is on its member.
     pub fn is_present(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
         let member = layout.member(stripe, index);
         self.found(layout, member, stripe, block) == Some(Content::Data)
     }
 
-    /// Number of chunks that the version of parity number `which` in row `stripe` covers at offset `block`.
+    /// Number of chunks, at offset `block`, covered by the version of parity number `which` in the stripe's own row.
     pub fn own_version(&self, layout: &Layout, stripe: u64, which: usize, block: u64) -> Option<u64> {
         match self.found(layout, layout.parity_member(stripe, which), stripe, block)? {
             Content::Parity(covers) => Some(covers as u64),
@@ -155,9 +155,9 @@ impl InplaceEvidence {
             Some(Content::Ahead(covers)) => Some((covers as u64, ParityPlace::Row(row))),
             _ => None,
         };
-        let there = self.members[member].is_some();
+        let is_there = self.members[member].is_some();
         let logged = self.logged.range((stripe, block, 0, 0)..(stripe, block + 1, 0, 0));
-        let logged = logged.filter(move |(_, _, _, of)| there && *of == which);
+        let logged = logged.filter(move |(_, _, _, of)| is_there && *of == which);
         let logged = logged.map(|(_, _, covers, _)| (*covers, ParityPlace::MetaLog));
         let all = own.into_iter().chain(ahead).chain(logged);
         all.map(move |(covers, place)| Version { which, covers, place })
@@ -186,40 +186,40 @@ impl InplaceEvidence {
     fn unknown(&self, layout: &Layout, stripe: u64, block: u64) -> usize {
         let chunk = layout.chunk_blocks;
         let own = stripe.saturating_sub(self.base_row) * chunk + block;
-        let is_unknown = |(member, seen): (usize, &Option<InplacePart>)| {
-            seen.as_ref().is_none_or(|seen| {
+        let is_unknown = |(member, part): (usize, &Option<InplacePart>)| {
+            part.as_ref().is_none_or(|part| {
                 let ahead = matches!(layout.role(member, stripe), Role::Parity(_))
-                    && (seen.unreadable.contains(&(own + layout.distance * chunk))
-                        || seen.holes && stripe + layout.distance >= layout.rows);
-                ahead || seen.unreadable.contains(&own)
+                    && (part.unreadable.contains(&(own + layout.distance * chunk))
+                        || part.holes && stripe + layout.distance >= layout.rows);
+                ahead || part.unreadable.contains(&own)
             })
         };
         self.members.iter().enumerate().filter(|member| is_unknown(*member)).count()
     }
 
     /// Whether a block of data is present or can be decoded.
-    fn is_told(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
+    fn is_recoverable(&self, layout: &Layout, stripe: u64, index: u64, block: u64) -> bool {
         self.is_present(layout, stripe, index, block)
             || self.column(layout, stripe, block).solve(Sum::data(index as usize)).is_some()
     }
 
-    /// End of the blocks below `tail_blocks` that can be read although recovery writes nothing; all acknowledged blocks
-    /// are below. Each of these was written to its member, with the parity of complete stripes: it is present, or its
-    /// member is absent or cannot read it.
+    /// Tail of a zone of which recovery may write nothing, not above the tail `tail_blocks` that was decided: it ends
+    /// before the first block, or full parity of a complete stripe, that its member could read and does not hold. Such
+    /// a block was not complete, so all acknowledged blocks are below.
     pub fn end_as_stored(&self, layout: &Layout, tail_blocks: u64) -> u64 {
         assert!(
             tail_blocks <= layout.capacity_blocks(),
             "a tail at {tail_blocks}, beyond the end of the zone"
         );
         let (chunk, k, stripe_blocks) = (layout.chunk_blocks, layout.data_chunks(), layout.stripe_blocks());
-        let lacks = |member: usize, stripe: u64, block: u64| {
+        let can_read = |member: usize, stripe: u64, block: u64| {
             let at = (stripe - self.base_row) * chunk + block;
-            self.members[member].as_ref().is_some_and(|seen| !seen.unreadable.contains(&at))
+            self.members[member].as_ref().is_some_and(|part| !part.unreadable.contains(&at))
         };
         let is_stored = |at: u64| {
             let (stripe, (index, block)) = (at / stripe_blocks, layout.chunk_of(at % stripe_blocks));
             self.is_present(layout, stripe, index, block)
-                || !lacks(layout.member(stripe, index), stripe, block)
+                || !can_read(layout.member(stripe, index), stripe, block)
         };
         // Complete stripes were acknowledged with their parities.
         let has_parity = |at: u64| {
@@ -228,7 +228,7 @@ impl InplaceEvidence {
                 || (stripe + 1) * stripe_blocks > tail_blocks
                 || (0..layout.parities).all(|which| {
                     self.own_version(layout, stripe, which, block) == Some(k)
-                        || !lacks(layout.parity_member(stripe, which), stripe, block)
+                        || !can_read(layout.parity_member(stripe, which), stripe, block)
                 })
         };
         let from = (self.base_row * stripe_blocks).min(tail_blocks);
@@ -236,8 +236,8 @@ impl InplaceEvidence {
     }
 }
 
-/// Tail of the zone: blocks of the logical zone that are present or can be decoded, at least everything that was
-/// acknowledged; or a refusal. `finished` is the tail of a zone that was finished.
+/// Tail of the zone in blocks, all of which are present or can be decoded: at least the acknowledged ones; or a
+/// refusal. `finished` is the tail of a zone that was finished.
 pub fn decide(layout: &Layout, evidence: &InplaceEvidence, finished: Option<u64>) -> Result<u64, Refusal> {
     let chunk = layout.chunk_blocks;
     let stripe_blocks = layout.stripe_blocks();
@@ -245,10 +245,10 @@ pub fn decide(layout: &Layout, evidence: &InplaceEvidence, finished: Option<u64>
     if floor > layout.capacity_blocks() {
         return Err(Refusal::Beyond(floor));
     }
-    for (member, seen) in evidence.members.iter().enumerate() {
-        let Some(InplacePart { wp_blocks, .. }) = *seen else { continue };
+    for (member, part) in evidence.members.iter().enumerate() {
+        let Some(InplacePart { wp_blocks, .. }) = *part else { continue };
         if finished.is_some() {
-            // The write pointers of a finished zone prove nothing.
+            // A finish moves write pointers beyond the tail.
             continue;
         }
         if !wp_blocks.is_multiple_of(chunk) {
@@ -261,7 +261,7 @@ pub fn decide(layout: &Layout, evidence: &InplaceEvidence, finished: Option<u64>
     let mut tail = (evidence.base_row * stripe_blocks).min(end);
     while tail < end {
         let (stripe, (index, block)) = (tail / stripe_blocks, layout.chunk_of(tail % stripe_blocks));
-        if !evidence.is_told(layout, stripe, index, block) {
+        if !evidence.is_recoverable(layout, stripe, index, block) {
             if evidence.unknown(layout, stripe, block) > layout.parities {
                 return Err(Refusal::Lacking { member: layout.member(stripe, index) });
             }
@@ -271,8 +271,8 @@ pub fn decide(layout: &Layout, evidence: &InplaceEvidence, finished: Option<u64>
     }
     // A stripe is begun only when every member has passed the row `distance` before it.
     let begun = tail.div_ceil(stripe_blocks);
-    for (member, seen) in evidence.members.iter().enumerate().filter(|_| finished.is_none()) {
-        let Some(InplacePart { wp_blocks, .. }) = *seen else { continue };
+    for (member, part) in evidence.members.iter().enumerate().filter(|_| finished.is_none()) {
+        let Some(InplacePart { wp_blocks, .. }) = *part else { continue };
         if wp_blocks / chunk + layout.distance < begun.max(floor.div_ceil(stripe_blocks)) {
             return Err(Refusal::Behind { member, wp_blocks, tail_blocks: tail.max(floor) });
         }
@@ -289,7 +289,7 @@ pub fn decide(layout: &Layout, evidence: &InplaceEvidence, finished: Option<u64>
     Ok(tail)
 }
 
-/// Content of a block of row `row` that holds the parity of chunks `0..=index` of `stripe`.
+/// Content, for the metadata, of a block in row `row` with parity of chunks `0..=index` of `stripe`.
 pub fn version_of(stripe: u64, row: u64, index: u64) -> Content {
     let covers = index as u8 + 1;
     assert!(row >= stripe, "a parity of stripe {stripe} in row {row}");
@@ -306,8 +306,8 @@ pub fn end_of_plan(layout: &Layout, safe: u64, next: u64, end: u64) -> Result<u6
     if needed > base.max(safe) { Err(needed) } else { Ok(base + to) }
 }
 
-/// See [`crate::raid::policy::Policy::chunks_to_claim`]: write pointers move late, because each move takes a command,
-/// but before the window is used up.
+/// See [`crate::raid::policy::Policy::chunks_to_claim`]. Write pointers move when half of the window is used up, since
+/// each move takes a command.
 pub fn chunks_to_claim(layout: &Layout, complete: u64, claimed: u64) -> u64 {
     let (stripes, passed) = (complete / layout.stripe_blocks(), claimed / layout.data_chunks());
     let due = stripes >= passed + (layout.distance / 2).max(1) || complete == layout.capacity_blocks();
@@ -350,11 +350,11 @@ mod tests {
         assert!(cut > 0);
     }
 
-    /// A block that is written: member, place, block of the chunk, content.
-    type Landing = (usize, ParityPlace, u64, Content);
+    /// A block that a plan writes: member, place, block of the chunk, content.
+    type BlockWrite = (usize, ParityPlace, u64, Content);
 
-    /// The blocks that a plan over `from..to` of a zone, in one stripe, writes.
-    fn landings(layout: &Layout, from: u64, to: u64) -> Vec<Landing> {
+    /// The block writes of a plan over blocks `from..to` of a zone, in one stripe.
+    fn block_writes(layout: &Layout, from: u64, to: u64) -> Vec<BlockWrite> {
         let (stripe, chunk) = (from / layout.stripe_blocks(), layout.chunk_blocks);
         let base = stripe * layout.stripe_blocks();
         let mut all = Vec::new();
@@ -376,12 +376,12 @@ mod tests {
         all
     }
 
-    fn land(layout: &Layout, evidence: &mut InplaceEvidence, stripe: u64, landing: Landing) {
-        let (member, place, block, content) = landing;
+    fn apply(layout: &Layout, evidence: &mut InplaceEvidence, stripe: u64, write: BlockWrite) {
+        let (member, place, block, content) = write;
         match (place, content) {
             (ParityPlace::Row(row), _) => {
-                let Some(seen) = &mut evidence.members[member] else { return };
-                seen.found[(row * layout.chunk_blocks + block) as usize] = Some(content);
+                let Some(part) = &mut evidence.members[member] else { return };
+                part.found[(row * layout.chunk_blocks + block) as usize] = Some(content);
             }
             (ParityPlace::MetaLog, Content::Ahead(covers)) => {
                 let which = layout.slot_of(member, stripe, covers as u64 - 1).unwrap();
@@ -393,7 +393,9 @@ mod tests {
 
     /// Rules for plans; each is broken in one test.
     struct Rules {
-        in_turn: bool,
+        /// Versions alternate ([`plan_end`]).
+        alternate: bool,
+        /// Plans wait for the data that the latest versions cover ([`needs`]).
         wait: bool,
     }
 
@@ -410,10 +412,10 @@ mod tests {
     }
 
     /// Evidence on a zone without data, with `change` applied to each member.
-    fn left(layout: &Layout, change: impl Fn(usize, &mut InplacePart)) -> InplaceEvidence {
+    fn evidence_with(layout: &Layout, change: impl Fn(usize, &mut InplacePart)) -> InplaceEvidence {
         let mut evidence = unwritten(layout);
         let members = evidence.members.iter_mut().flatten().enumerate();
-        members.for_each(|(member, seen)| change(member, seen));
+        members.for_each(|(member, part)| change(member, part));
         evidence
     }
 
@@ -421,7 +423,7 @@ mod tests {
     fn recovery_refuses_states_no_crash_leaves() {
         let layout = layout(4, 1);
         let decide = |evidence: &InplaceEvidence, finished| decide(&layout, evidence, finished);
-        let wps = |wps: [u64; 4]| left(&layout, |member, seen| seen.wp_blocks = wps[member]);
+        let wps = |wps: [u64; 4]| evidence_with(&layout, |member, part| part.wp_blocks = wps[member]);
         let odd = Refusal::Position { member: 2, wp_blocks: 1 };
         assert_eq!(decide(&wps([0, 0, 1, 0]), None), Err(odd));
         // Data is missing below a write pointer that has passed a row, below the tail of a finish, and below the lower
@@ -434,8 +436,9 @@ mod tests {
         let behind = Refusal::Behind { member: 0, wp_blocks: 0, tail_blocks: 12 };
         assert_eq!(decide(&wps([0, 4, 4, 4]), None), Err(behind));
         // Data on one member with unknown content would be decoded; on two it could not be.
-        let unreadable =
-            |most: usize| left(&layout, |member, seen| seen.unreadable.extend((member < most).then_some(0)));
+        let unreadable = |most: usize| {
+            evidence_with(&layout, |member, part| part.unreadable.extend((member < most).then_some(0)))
+        };
         assert_eq!(decide(&unreadable(1), None), Ok(0));
         assert_eq!(decide(&unreadable(2), None), Err(lacking));
     }
@@ -443,7 +446,7 @@ mod tests {
     #[test]
     fn inplace_ignores_parity_logged_by_lost_member() {
         let layout = layout(4, 1);
-        let mut evidence = left(&layout, |_, seen| seen.wp_blocks = 4);
+        let mut evidence = evidence_with(&layout, |_, part| part.wp_blocks = 4);
         (evidence.base_row, evidence.told_blocks) = (2, 12);
         evidence.logged.extend([(2, 0, 1, 0), (2, 1, 1, 0)]);
         assert_eq!(decide(&layout, &evidence, None), Ok(14));
@@ -470,22 +473,22 @@ mod tests {
                     continue;
                 }
                 let mut evidence = evidence.clone();
-                for seen in evidence.members.iter_mut().flatten() {
-                    seen.wp_blocks = seen.wp_blocks.max(passed * layout.chunk_blocks);
+                for part in evidence.members.iter_mut().flatten() {
+                    part.wp_blocks = part.wp_blocks.max(passed * layout.chunk_blocks);
                 }
-                let all: Vec<_> = plans.windows(2).flat_map(|p| landings(layout, p[0], p[1])).collect();
+                let all: Vec<_> = plans.windows(2).flat_map(|p| block_writes(layout, p[0], p[1])).collect();
                 let stripe_of = |at: usize| {
                     let mut count = 0;
                     let plan = plans.windows(2).find(|p| {
-                        count += landings(layout, p[0], p[1]).len();
+                        count += block_writes(layout, p[0], p[1]).len();
                         at < count
                     });
                     plan.map_or(0, |p| p[0] / layout.stripe_blocks())
                 };
-                for landed in 0..1u32 << all.len() {
+                for done in 0..1u32 << all.len() {
                     let mut crashed = evidence.clone();
-                    for (at, landing) in all.iter().enumerate().filter(|(at, _)| landed & (1 << at) != 0) {
-                        land(layout, &mut crashed, stripe_of(at), *landing);
+                    for (at, write) in all.iter().enumerate().filter(|(at, _)| done & (1 << at) != 0) {
+                        apply(layout, &mut crashed, stripe_of(at), *write);
                     }
                     for missing in losses(layout) {
                         let mut left = crashed.clone();
@@ -494,14 +497,14 @@ mod tests {
                         let most = plans[plans.len() - 1];
                         assert!(
                             tail.as_ref().is_ok_and(|tail| (complete..=most).contains(tail)),
-                            "landed on {tail:?} instead of {complete}: {plans:?} {missing:b} {left:?}"
+                            "recovered {tail:?} instead of {complete}: {plans:?} {missing:b} {left:?}"
                         );
                         crashes += 1;
                     }
                 }
                 let mut next = evidence.clone();
-                for landing in landings(layout, plans[0], plans[1]) {
-                    land(layout, &mut next, plans[0] / layout.stripe_blocks(), landing);
+                for write in block_writes(layout, plans[0], plans[1]) {
+                    apply(layout, &mut next, plans[0] / layout.stripe_blocks(), write);
                 }
                 todo.push((next, plans[1]));
             }
@@ -509,7 +512,7 @@ mod tests {
         crashes
     }
 
-    /// Sequences of plans from `from` on that may be in flight when everything below `complete` is complete, each as
+    /// Sequences of plans from block `from` on that may be in flight with all blocks below `complete` complete, each as
     /// the borders of its plans.
     fn flights(layout: &Layout, rules: &Rules, complete: u64, from: u64) -> Vec<Vec<u64>> {
         const MOST_IN_FLIGHT: u64 = 5;
@@ -519,9 +522,9 @@ mod tests {
         let most = (complete + MOST_IN_FLIGHT).min(base + stripe_blocks).min(2 * stripe_blocks).min(window);
         let mut all = Vec::new();
         for to in from + 1..=most {
-            let in_turn = plan_end(layout, from - base, to - base) == to - base;
+            let alternates = plan_end(layout, from - base, to - base) == to - base;
             let waits = needs(layout, from - base, to - base);
-            if rules.in_turn && !in_turn || rules.wait && waits > 0 && base + waits > complete {
+            if rules.alternate && !alternates || rules.wait && waits > 0 && base + waits > complete {
                 continue;
             }
             all.push(vec![from, to]);
@@ -534,7 +537,7 @@ mod tests {
 
     #[test]
     fn recovery_tail_is_valid_from_reachable_states() {
-        let rules = Rules { in_turn: true, wait: true };
+        let rules = Rules { alternate: true, wait: true };
         let mut crashes = 0;
         // With the other place of versions in the zone, and in the metadata log.
         for (members, distance) in [(3, 1), (3, 3), (4, 1), (4, 3), (5, 1)] {
@@ -547,15 +550,15 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "landed on")]
+    #[should_panic(expected = "recovered ")]
     fn inplace_explorer_detects_versions_not_alternating() {
-        explore(&layout(5, 1), &Rules { in_turn: false, wait: true });
+        explore(&layout(5, 1), &Rules { alternate: false, wait: true });
     }
 
     #[test]
-    #[should_panic(expected = "landed on")]
+    #[should_panic(expected = "recovered ")]
     fn inplace_explorer_detects_versions_not_waiting() {
-        explore(&layout(4, 1), &Rules { in_turn: true, wait: false });
+        explore(&layout(4, 1), &Rules { alternate: true, wait: false });
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl Policy {
         }
     }
 
-    /// Name for users. `group_blocks` is 0 unless zones are written by appends.
+    /// Name for users: `append` if zones are written by appends (`group_blocks` > 0).
     pub fn name_with(self, group_blocks: u32) -> &'static str {
         if group_blocks > 0 { "append" } else { self.name() }
     }
@@ -35,15 +35,15 @@ impl Policy {
         Policy::ALL.into_iter().find(|policy| *policy as u32 == value)
     }
 
-    /// Whether the members' zones have a ZRWA. Called for drives, and where zones are opened or copied: without one,
-    /// blocks are written at the write pointer and nowhere else.
+    /// Whether the members' zones have a ZRWA. Without one, blocks are written at the write pointer and nowhere else.
+    /// Called when drives are chosen, and where zones are opened or copied.
     pub fn uses_zrwa(self) -> bool {
         self != Policy::Log
     }
 
-    /// Place of parity number `which` of chunks `0..=index` of a stripe: the chunk of the stripe that has the same
-    /// member, and how many distances the place is ahead of the stripe's row. `last` is the last data chunk. Called for
-    /// every plan.
+    /// Slot for parity number `which` of chunks `0..=index` of a stripe: the index of the stripe's chunk that lies on
+    /// the slot's member, and the number of distances `D` from the stripe's row to the slot's row. `last` is the index
+    /// of the last data chunk. Called for every plan.
     pub fn slot(self, last: u64, index: u64, which: usize) -> (u64, u64) {
         let which = which as u64;
         match self {
@@ -52,8 +52,7 @@ impl Policy {
         }
     }
 
-    /// Distances between a write pointer and the end of the blocks that may be written beyond it. Called for drives
-    /// with a ZRWA, which has to be that large.
+    /// Size of the ZRWA that the policy needs, as a multiple of the distance `D`. Called for drives with a ZRWA.
     pub fn rows_in_zrwa(self, parities: usize) -> u64 {
         match self {
             // Data, and the slots of each parity.

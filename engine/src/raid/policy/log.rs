@@ -8,11 +8,11 @@
 //! **The tail** is the end of the longest run of blocks, from the start of the zone, each of which is on
 //! its member or, if that member is missing, can be decoded ([`decide`]).
 //!
-//! **Burned blocks.** After a crash some members may hold blocks beyond the tail, which cannot be undone. They are
+//! **Burned blocks.** After a crash some members may hold blocks beyond the tail, which cannot be overwritten. They are
 //! burned: data that belongs there later goes to the member's metadata log as *relocated* blocks, and is read from
-//! memory, until the zone is reset. So that there are few, no stripe is begun before the one [`IN_FLIGHT_STRIPES`]
-//! before it is safe; and once half of a log is taken up by them, a member continues without its part of a zone until
-//! that is rebuilt.
+//! memory, until the zone is reset. To bound their number, a stripe is begun only when the stripe
+//! [`IN_FLIGHT_STRIPES`] before it is safe; and if relocated blocks could fill half of a log, the member loses its part
+//! of a zone, which is rebuilt without burned blocks.
 
 use crate::{
     buf::Buf,
@@ -24,7 +24,7 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Stripes of a zone that are in flight at once, at most.
+/// Maximum number of stripes of a zone that are in flight at once.
 pub const IN_FLIGHT_STRIPES: u64 = 2;
 
 /// The write pointer of `member`, in blocks, that corresponds to a tail at `tail_blocks`.
@@ -40,7 +40,7 @@ pub fn position(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     stripe * chunk + covered.saturating_sub(index * chunk).min(chunk)
 }
 
-/// End of the data, in blocks, in `member`'s part of a zone with a tail at `tail_blocks`.
+/// End of the last data block, parity left out, in `member`'s part of a zone with a tail at `tail_blocks`.
 pub fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     let mut end = position(layout, member, tail_blocks);
     let is_parity = |block| matches!(layout.role(member, block / layout.chunk_blocks), Role::Parity(_));
@@ -50,8 +50,8 @@ pub fn data_end(layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
     end
 }
 
-/// Splits `data`, for block `at` of a member with its write pointer at `position`: first the data for burned blocks,
-/// then the data that can be written, with its block; moves the write pointer.
+/// Splits `data`, for block `at` of a part with its write pointer at `position`: the data for burned blocks, and the
+/// data that can be written, with its first block. Moves the write pointer.
 pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u64, Buf)>) {
     let (wp, end) = (*position, at + data.blocks());
     assert!(at < end, "no data for block {at}");
@@ -69,7 +69,7 @@ pub fn split(position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u6
 /// A member's part of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPart {
-    /// Its write pointer, from the start of its part.
+    /// Its write pointer, from the start of the part.
     pub wp_blocks: u64,
     /// Blocks below the write pointer that are burned and not relocated.
     pub gaps: BTreeSet<u64>,
@@ -83,7 +83,7 @@ impl LogPart {
         block < self.wp_blocks && !self.gaps.contains(&block) && !self.unreadable.contains(&block)
     }
 
-    /// The block below which everything is held.
+    /// Number of blocks, from the start of the part, before the first one that is not held.
     pub fn whole(&self) -> u64 {
         let lacking = self.gaps.first().into_iter().chain(self.unreadable.first());
         lacking.fold(self.wp_blocks, |whole, block| whole.min(*block))
@@ -97,7 +97,7 @@ pub struct LogEvidence {
     pub parts: Vec<Option<LogPart>>,
     /// Logged partial parity: stripe, block in the chunk, chunk of the slot, number of the parity.
     pub slots: BTreeSet<(u64, u64, u64, usize)>,
-    /// End of the data that a process which died had acknowledged, as far as it is known.
+    /// End of the data that a process which died had acknowledged, if it is known; otherwise 0.
     pub told_blocks: u64,
 }
 
@@ -145,7 +145,7 @@ pub struct LogColumn {
 
 impl LogColumn {
     fn push(&mut self, stored: SymbolLocation, sum: Sum) {
-        // There are never more than can be distinguished: slots of a stripe, at one block, and its members.
+        // One for each member and each slot of the stripe: fewer than the limit.
         if self.stored.len() < decode::MAX_STORED {
             self.stored.push(stored);
             self.sums.push(sum);
@@ -158,12 +158,11 @@ impl LogColumn {
     }
 }
 
-/// Tail of the zone: blocks of the logical zone that are present or can be decoded with the present members. At least
-/// everything that was promised; or a refusal.
+/// Tail of the zone in blocks, all of which are present or can be decoded: at least the promised ones; or a refusal.
 pub fn decide(layout: &Layout, evidence: &LogEvidence) -> Result<u64, Refusal> {
     let parts = || evidence.parts.iter().flatten();
     let (present, needed) = (parts().count(), layout.fewest_members());
-    // Slots are of the zone's current epoch, and may be the only sign of its first block if that member is missing.
+    // If the member of the first block is missing, a logged slot may be the only evidence of that block.
     let begun = parts().any(|part| part.wp_blocks > 0) || !evidence.slots.is_empty();
     if present < needed {
         // Also if nothing shows that the zone was begun: the missing members may hold all of its data.
@@ -186,7 +185,7 @@ pub fn decide(layout: &Layout, evidence: &LogEvidence) -> Result<u64, Refusal> {
             let is_unknown =
                 |part: &Option<LogPart>| part.as_ref().is_none_or(|part| part.unreadable.contains(&at));
             if evidence.parts.iter().filter(|part| is_unknown(part)).count() > layout.parities {
-                // There may be data here although nothing shows it.
+                // The unknown blocks may be data that parity does not show.
                 return Err(Refusal::Lacking { member: layout.member(stripe, index) });
             }
             break;
@@ -294,7 +293,7 @@ mod tests {
         assert_eq!(decide(&layout, &of([part(2), bad(0), bad(0), part(2)])), Err(lacking));
     }
 
-    /// The blocks that the members hold, and their write pointers.
+    /// State of a zone on all members, by member.
     #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
     struct State {
         wps: Vec<u64>,
@@ -335,7 +334,7 @@ mod tests {
             }
         }
 
-        fn take(&mut self, member: usize, step: &Step) {
+        fn apply(&mut self, member: usize, step: &Step) {
             match step {
                 Step::Block => self.wps[member] += 1,
                 Step::Relocated(at) => _ = self.relocated[member].insert(*at),
@@ -350,7 +349,7 @@ mod tests {
             for member in 0..layout.members {
                 let end = position(layout, member, tail);
                 next.burned[member].extend(end..self.wps[member].max(end));
-                // Missing parity.
+                // Recovery relocates parity that burned blocks below the tail lack.
                 next.relocated[member] = next.burned[member].range(..end).copied().collect();
                 next.wps[member] = self.wps[member].max(end);
                 next.slots[member].clear();
@@ -375,15 +374,15 @@ mod tests {
         positions: &mut [u64],
         (from, to): (u64, u64),
     ) -> Vec<[Vec<Step>; 2]> {
-        let mut told = vec![[Vec::new(), Vec::new()]; layout.members];
+        let mut steps = vec![[Vec::new(), Vec::new()]; layout.members];
         let mut row = |member: usize, at: u64| {
             if at < positions[member] {
                 assert!(state.burned[member].contains(&at), "block {at} of member {member} written twice");
-                told[member][1].push(Step::Relocated(at));
+                steps[member][1].push(Step::Relocated(at));
             } else {
                 assert_eq!(at, positions[member], "a gap on member {member}");
                 positions[member] += 1;
-                told[member][0].push(Step::Block);
+                steps[member][0].push(Step::Block);
             }
         };
         let mut slots = Vec::new();
@@ -413,12 +412,12 @@ mod tests {
             }
             begin = end;
         }
-        slots.into_iter().for_each(|(member, slot)| told[member][1].push(slot));
-        told
+        slots.into_iter().for_each(|(member, slot)| steps[member][1].push(slot));
+        steps
     }
 
-    /// Crashes `state`, which continues at `tail`, in every way while two writes are in flight, with every member
-    /// missing in turn; returns the states in which it may continue, if all members are present.
+    /// Writes twice from `tail` on, in `state`, and checks the tail that recovery finds after every possible crash,
+    /// with every member missing in turn. Returns the tails and states after recovery with all members.
     fn crashes(
         layout: &Layout,
         parity_of: Parity,
@@ -428,7 +427,7 @@ mod tests {
     ) -> BTreeSet<(u64, State)> {
         let mut positions = state.wps.clone();
         let ends = [tail + writes[0], tail + writes[0] + writes[1]];
-        let told = [(tail, ends[0]), (ends[0], ends[1])]
+        let of_writes = [(tail, ends[0]), (ends[0], ends[1])]
             .map(|range| steps(layout, parity_of, state, &mut positions, range));
         let mut next = BTreeSet::new();
         for complete in 0..=2 {
@@ -441,13 +440,13 @@ mod tests {
             // Each member's zone and each member's log carry out a prefix of their steps, in order.
             let mut states = vec![state.clone()];
             for (member, lane) in (0..layout.members).flat_map(|m| [(m, 0), (m, 1)]) {
-                let steps_of = |w: usize| told[w][member][lane].iter();
+                let steps_of = |w: usize| of_writes[w][member][lane].iter();
                 let sure: Vec<_> = (0..complete).flat_map(steps_of).collect();
                 let maybe: Vec<_> = (complete..begun).flat_map(steps_of).collect();
-                states.iter_mut().for_each(|state| sure.iter().for_each(|step| state.take(member, step)));
+                states.iter_mut().for_each(|state| sure.iter().for_each(|step| state.apply(member, step)));
                 let mut further = states.clone();
                 for step in maybe {
-                    further.iter_mut().for_each(|state| state.take(member, step));
+                    further.iter_mut().for_each(|state| state.apply(member, step));
                     states.extend(further.iter().cloned());
                 }
             }
@@ -492,7 +491,7 @@ mod tests {
         }
     }
 
-    /// The check above is effective: it detects partial parity of a write's last chunk alone.
+    /// The check above detects partial parity of a write's last chunk alone.
     #[test]
     #[should_panic(expected = "instead of")]
     fn log_check_detects_parity_missing_for_previous_chunk() {

@@ -1,12 +1,12 @@
 //! The partial-parity policy of an array: how stripes that are not full are protected.
 //!
-//! Chosen when an array is created, kept in its superblock. The three policies `zrwa`, `inplace` and `log` differ in the
-//! place of the parity of a partial stripe and in the evidence of a zone's end after a crash; everything else is shared.
-//! The fourth policy of the command line, `append`, is `log` on members whose zones are written by appends
+//! Chosen when an array is created, kept in its superblock. The three policies `zrwa`, `inplace` and `log` differ in
+//! the place of the parity of a partial stripe and in the evidence of a zone's end after a crash; everything else is
+//! shared. The fourth policy of the command line, `append`, is `log` on members whose zones are written by appends
 //! (`adapt/append/`).
 //!
-//! All differences are methods of [`Policy`], and nothing else depends on the policy: each method says when it is
-//! called and what its result means. Where most policies agree, the result is here; otherwise each policy has a file.
+//! All differences are methods of [`Policy`], and nothing else depends on the policy: the comment of each method
+//! defines its result and its callers. Where most policies agree, the result is here; otherwise each policy has a file.
 
 pub mod inplace;
 pub mod kind;
@@ -31,19 +31,19 @@ impl Policy {
         if geometries.all(|geometry| geometry.zrwa.is_some()) { Policy::Zrwa } else { Policy::Log }
     }
 
-    /// Whether every block has metadata of its own. Called for drives, and for every write to a member.
+    /// Whether blocks are written with out-of-band metadata. Called when drives are chosen, and for every write.
     pub fn uses_marks(self) -> bool {
         self == Policy::InPlace
     }
 
-    /// Whether partial parity and relocated blocks go to the metadata logs during normal operation. Called when an
-    /// array is created: logs then have to hold much, and are as long as their zones.
+    /// Whether partial parity and relocated blocks go to the metadata logs during normal operation. If so, a log uses
+    /// the whole capacity of its metadata zone.
     pub fn writes_much_to_logs(self) -> bool {
         self == Policy::Log
     }
 
-    /// Number of blocks at multiples of which write pointers stop, and its name. Called for drives with a ZRWA: the
-    /// number has to be a multiple of their flush granularity.
+    /// Step of the array's explicit flushes, in blocks, and its name for messages. Called for drives with a ZRWA: the
+    /// step has to be a multiple of their flush granularity.
     pub fn flush_step(self, layout: &Layout) -> (u64, &'static str) {
         match self {
             // Write pointers show the complete chunks, and stop at half chunks.
@@ -52,31 +52,30 @@ impl Policy {
         }
     }
 
-    /// Blocks that the partial parity of a zone may take in the metadata log of a member. Called when an array is
-    /// created.
+    /// Maximum blocks, with record headers, of the partial parity of one zone in the metadata log of a member.
     pub fn logged_blocks(self, layout: &Layout) -> u64 {
         let (chunk, distance) = (layout.chunk_blocks, layout.distance);
         let of_one = match self {
             Policy::Log | Policy::Zrwa => distance * (chunk + 1),
-            // All slots of a parity are on one member, but only the last version is kept: in a few records.
+            // A member has the parity of every N-th stripe. Its latest version is kept, in up to four records.
             Policy::InPlace => distance.div_ceil(layout.members as u64) * (chunk + 4),
         };
         layout.parities as u64 * of_one
     }
 
-    /// Whether logged parity of a stripe replaces the logged parity of fewer of its chunks. Called for every such
-    /// record.
+    /// Whether a logged parity replaces the logged parities of the same stripe that cover fewer chunks. Called for
+    /// every parity record that is read or written.
     pub fn replaces_versions(self) -> bool {
         self == Policy::InPlace
     }
 
-    /// Whether a write survives a power cut, and the loss of a member, once it is complete on drives without a volatile
-    /// cache. Otherwise it does once it is settled.
+    /// Whether a write to drives without a volatile cache survives a power cut and the loss of a member as soon as it
+    /// is complete. Otherwise it has to be settled first.
     pub fn is_safe_when_complete(self) -> bool {
         self != Policy::Zrwa
     }
 
-    /// Blocks in a unit of positions: a zone keeps the position of every member's write pointer.
+    /// Blocks in a unit of positions. A *position* is the write pointer of a member's part of a running zone.
     pub fn position_blocks(self, layout: &Layout) -> u64 {
         match self {
             Policy::Log => 1,
@@ -84,8 +83,7 @@ impl Policy {
         }
     }
 
-    /// Position of a member that holds its part of a zone up to `tail_blocks`, all of which is settled. Called when a
-    /// member takes part again.
+    /// Position of a member whose part is rebuilt up to a settled tail at `tail_blocks`.
     pub fn position(self, layout: &Layout, member: usize, tail_blocks: u64) -> u64 {
         match self {
             Policy::Log => log::position(layout, member, tail_blocks),
@@ -94,8 +92,8 @@ impl Policy {
         }
     }
 
-    /// End of a plan that begins at block `next` and could go on to block `end` of the same stripe, with everything
-    /// below `safe` safe; the error is the block below which everything has to be safe first. Called for every plan.
+    /// End of a plan that begins at block `next` and could go on to block `end` of the same stripe, while all blocks
+    /// below `safe` are safe. The error is the block below which all have to be safe first. Called for every plan.
     pub fn plan_end(self, layout: &Layout, safe: u64, next: u64, end: u64) -> Result<u64, u64> {
         match self {
             Policy::InPlace => inplace::end_of_plan(layout, safe, next, end),
@@ -103,9 +101,9 @@ impl Policy {
         }
     }
 
-    /// Splits `data` for block `at` of a member's part of a zone: first the data below the write pointer, which goes to
-    /// the log, then the data that is written, with its block. Called for every store; moves the position if the
-    /// position counts submitted blocks.
+    /// Splits `data` for block `at` of a member's part of a zone: the data below the write pointer, which goes to the
+    /// metadata log; and the data that is written to the zone, with its first block. Called for every write to a part.
+    /// Moves the position if that counts submitted blocks (`log`).
     pub fn split(self, position: &mut u64, at: u64, data: Buf) -> (Option<Buf>, Option<(u64, Buf)>) {
         match self {
             Policy::Log => log::split(position, at, data),
@@ -113,9 +111,9 @@ impl Policy {
         }
     }
 
-    /// Chunks, from the start of the zone, that should count as settled when everything below `complete` is complete
-    /// and `claimed` chunks are settled. Called whenever something has become complete: a larger number than before
-    /// causes a round of settling.
+    /// Number of chunks, from the start of the zone, that should count as settled when all blocks below `complete` are
+    /// complete. `claimed` chunks are settled already: a larger result starts a round of settling. Called whenever a
+    /// plan has become complete.
     pub fn chunks_to_claim(
         self,
         layout: &Layout,
@@ -130,8 +128,8 @@ impl Policy {
         }
     }
 
-    /// Number of stripes, from the start of the zone, that may be written with `claimed` chunks settled and the members
-    /// of `live` (bits) at their positions. Called when something has been settled.
+    /// End of the window, in stripes, with `claimed` chunks settled and the members of `live` (bits) at `positions`.
+    /// Called after each round of settling.
     pub fn window_rows(
         self,
         layout: &Layout,

@@ -3,31 +3,31 @@
 //! Pure functions, and the whole argument for why recovery is exact. `n` counts the complete chunks of a zone; a
 //! *position* is a member's write pointer in half chunks.
 //!
-//! **Claims.** A position says how much was complete when it was set: half-way through a chunk, "up to this chunk"; at
-//! its end, "and the next one too" (`claim`). Recovery takes the largest claim. For that to be right two things must
-//! hold at every instant:
+//! **Claims.** A position stands for the chunks that were complete when it was set: half-way through a chunk, all up to
+//! this chunk; at its end, the next one too (`claim`). Recovery takes the largest claim. For that to be right two
+//! things must hold at every instant:
 //!
 //! 1. *Every claim is true.* A position is set only after all blocks that it claims, and their parity, are safe on the
 //!    members.
 //! 2. *The largest claim can be decoded, whichever member is missing.* Decoding a tail of `n` chunks needs the slot of
-//!    chunk `n − 1` for every offset, and a write fills only the slots of tails that will be claimed on purpose
-//!    (`parity_of`). A tail is claimed on purpose by its *witnesses*: the member of chunk `n − 1` stops half-way, the
-//!    member of chunk `n − 2` goes to the end. Moving any other member claims a tail in passing that may have no slot.
-//!    So the others move only when enough witnesses of a larger tail are in place: `settled(n)` gives the positions
-//!    that are then allowed. (The paper: 'the last two data chunks are advanced first'.)
+//!    chunk `n − 1` for every offset, and a write fills only the slots of the tails that settling will claim
+//!    (`parity_of`). Such a tail is claimed by its *witnesses*: the write pointer of the member of chunk `n − 1` stops
+//!    half-way, that of chunk `n − 2` goes to the end. The write pointer of any other member, when it moves, claims a
+//!    tail that may have no slot. So the others move only when enough witnesses of a larger tail are in place:
+//!    `settled(n)` gives the positions that are then allowed. (The paper: 'the last two data chunks are advanced
+//!    first'.)
 //!
 //! A tail inside a chunk is known from a log record; it is decoded with the slot of its chunk below the tail's offset
 //! and the slot of the chunk before it above.
 //!
 //! **Two parities.** Two members may be lost besides the power, so a tail takes three witnesses. But a write pointer
-//! stops in two places of a chunk only, so that a chunk has two. Hence with Q write pointers show complete stripes only
-//! ([`shows_chunks`]), and every other tail that is promised is logged, on three members. That is as exact, and
-//! simpler:
+//! stops in two places of a chunk only, so a tail can have two. Hence with Q write pointers show complete stripes only
+//! ([`shows_chunks`]), and every other tail that is promised is logged, on three members:
 //!
 //! 1. *Every claim is true*: a write pointer passes a row only when its whole stripe is safe on the members.
 //! 2. *The largest claim can be decoded*: it is the end of a complete stripe, which has its full parities. So write
 //!    pointers may move in any order.
-//! 3. *A promised tail is found*: at the end of a stripe every member witnesses it; elsewhere three members have the
+//! 3. *A promised tail is found*: at the end of a stripe every member is a witness; elsewhere three members have the
 //!    record, of which two may be lost. A record is written when the plan that ends there is safe, with all its slots.
 //! 4. *It can be decoded*: the chunks below the tail and the slots of its last chunk, and of the one before it above
 //!    the tail's offset, all lie on members of their own ([`Layout::slot`]); any two of them are decoded from the
@@ -46,8 +46,7 @@ use crate::raid::{
 };
 use std::ops::Range;
 
-/// Number of complete chunks that the write pointer of `member` at `position` (half chunks) claims; `None` if no write
-/// of the array leads to such a position.
+/// Complete chunks that `member`'s write pointer at `position` (half chunks) claims; `None` if the array never sets it.
 pub fn claim(layout: &Layout, member: usize, position: u64) -> Option<u64> {
     let k = layout.data_chunks();
     if position == 0 {
@@ -75,8 +74,8 @@ pub fn shows_chunks(layout: &Layout) -> bool {
     layout.parities == 1
 }
 
-/// The positions that witness a tail of `n` chunks: the member of the last chunk and, where there
-/// is one on another member, that of the chunk before. None where write pointers show complete stripes only.
+/// The witnesses of a tail of `n` chunks and their positions: the members of the chunk before the last, where that is
+/// another member, and of the last one. None where write pointers show complete stripes only.
 pub fn witnesses(layout: &Layout, n: u64) -> [Option<(usize, u64)>; 2] {
     let k = layout.data_chunks();
     let Some(last) = n.checked_sub(1).filter(|_| shows_chunks(layout)) else { return [None, None] };
@@ -93,7 +92,7 @@ pub fn witnesses(layout: &Layout, n: u64) -> [Option<(usize, u64)>; 2] {
     [before, Some(own)]
 }
 
-/// The position of `member` when everything up to `n` chunks is settled: the highest that claims no more.
+/// The position of `member` when `n` chunks are settled: the highest that claims no more.
 pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
     assert!(n <= layout.chunks(), "{n} chunks of {}", layout.chunks());
     let k = layout.data_chunks();
@@ -116,7 +115,7 @@ pub fn settled(layout: &Layout, member: usize, n: u64) -> u64 {
     }
 }
 
-/// Target positions, by member; 0 for those that do not move.
+/// Target positions in half chunks, by member; 0 for members that do not move.
 pub type Targets = [u64; MAX_MEMBERS];
 
 /// Number of members of `live` that witness a tail of `n` chunks.
@@ -127,13 +126,13 @@ pub fn witness_count(layout: &Layout, live: u32, n: u64) -> usize {
     witnesses(layout, n).iter().flatten().filter(|(member, _)| live & (1 << member) != 0).count()
 }
 
-/// Number of witnesses that a tail needs, so that one is left when as many members are lost as still may be.
+/// Number of witnesses that a tail needs: one more than parity allows of the `live` members to be lost.
 pub fn needed(layout: &Layout, live: u32) -> usize {
     1 + (live.count_ones() as usize).saturating_sub(layout.fewest_members())
 }
 
-/// Explicit flushes to submit next, all at once, until write pointers show `n` complete chunks; `None` when they do.
-/// The writes pointers moved in a round have to be durable before the next one.
+/// Targets of the next round of explicit flushes, which are submitted together, until write pointers show `n` complete
+/// chunks; `None` when they do. The write pointers of a round have to be durable before the next one.
 pub fn next_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Option<Targets> {
     let stripe_end = n - n % layout.data_chunks();
     // For a tail with too few witnesses of its own, no other member moves past the end of its last complete stripe.
@@ -145,7 +144,7 @@ pub fn next_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Op
     })
 }
 
-/// Moves the witnesses of `n` chunks.
+/// The round that moves the witnesses of a tail of `n` chunks; `None` if they are in place.
 pub fn witness_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Option<Targets> {
     let mut targets = [0; MAX_MEMBERS];
     for (member, position) in witnesses(layout, n).into_iter().flatten() {
@@ -156,7 +155,8 @@ pub fn witness_round(layout: &Layout, live: u32, positions: &Targets, n: u64) ->
     (targets != [0; MAX_MEMBERS]).then_some(targets)
 }
 
-/// Moves the members that have not passed the last complete stripe, once `n` chunks have as many witnesses as possible.
+/// The round that moves the members which have not passed the last complete stripe below `n` chunks; `None` if there
+/// are none. Called when the live witnesses of `n` chunks are in place.
 pub fn laggard_round(layout: &Layout, live: u32, positions: &Targets, n: u64) -> Option<Targets> {
     let stripe_end = n - n % layout.data_chunks();
     let row = 2 * (stripe_end / layout.data_chunks());
@@ -179,7 +179,7 @@ pub fn window_rows(layout: &Layout, live: u32, positions: &Targets) -> u64 {
     (passed.unwrap_or(0) / 2 + layout.distance).min(layout.rows)
 }
 
-/// Part of a slot that a write has to fill.
+/// Part of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPart {
     /// Chunk of the stripe that the slot belongs to.
@@ -190,9 +190,8 @@ pub struct SlotPart {
     pub to: u64,
 }
 
-/// The parity that a write of blocks `from..to` of one stripe needs (offsets in the stripe's data), so that every tail
-/// recovery may land on can be decoded: the slot of the last chunk, and, if the write stops inside that chunk, the
-/// missing blocks of the slot of the chunk before.
+/// The parity to write with blocks `from..to` of a stripe's data, so that every tail that recovery can find is decoded:
+/// the slot of the last chunk and, if the write ends inside that chunk, the missing blocks of the slot of the previous.
 pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
     assert!(from < to && to <= layout.stripe_blocks(), "blocks {from}..{to} of a stripe");
     let chunk = layout.chunk_blocks;
@@ -204,8 +203,8 @@ pub fn parity_of(layout: &Layout, from: u64, to: u64) -> [Option<SlotPart>; 2] {
     [before, Some(SlotPart { index: last, from: begin(last), to: end })]
 }
 
-/// Blocks that `member` must hold of its part of a zone for a tail at `tail_blocks`: data and full parity of all
-/// complete stripes, and of a partial one its data and the slots that the tail needs, in any order.
+/// Blocks of `member`'s part of a zone that a tail at `tail_blocks` needs: data and full parity of complete stripes,
+/// and of a partial stripe the data and the slots. Not sorted.
 pub fn needed_of(layout: &Layout, member: usize, tail_blocks: u64) -> Vec<Range<u64>> {
     let chunk = layout.chunk_blocks;
     let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
@@ -244,13 +243,13 @@ pub struct ZrwaEvidence {
     /// Write pointer of each member in blocks; `None` if the member is missing or its part of the
     /// zone cannot be relied on.
     pub wp_blocks: Vec<Option<u64>>,
-    /// The larger one of the largest tail in a valid log record and the end of the data that a process which died had
-    /// acknowledged, in blocks of the logical zone.
+    /// Lower bound of the tail in blocks, if there is any: the largest tail in a valid log record, or the end of the
+    /// data that a process which died had acknowledged.
     pub told_blocks: Option<u64>,
 }
 
 /// Why the tail of a zone cannot be determined.
-#[expect(missing_docs, reason = "the sentences say what they are")]
+#[expect(missing_docs, reason = "the messages describe the variants")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("{present} of {members} members have a usable part of the zone, {needed} are needed")]
@@ -296,7 +295,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether members contradict each other, so that one of them may have been changed since the array wrote to it.
+    /// Whether no crash leaves such a state: a member may have been changed from outside of the array.
     pub fn accuses(&self) -> bool {
         match self {
             Refusal::Position { .. }
@@ -315,8 +314,7 @@ impl Refusal {
     }
 }
 
-/// Tail of the zone: blocks of the logical zone that were complete and can be read with the present members. At least
-/// everything that was promised; or a refusal.
+/// Tail of the zone in blocks, which were complete and can be decoded: at least the promised ones; or a refusal.
 pub fn decide(layout: &Layout, evidence: &ZrwaEvidence) -> Result<u64, Refusal> {
     let half = layout.chunk_blocks / 2;
     let present = evidence.wp_blocks.iter().flatten().count();
@@ -402,10 +400,10 @@ mod tests {
 
     type Round = fn(&Layout, u32, &Targets, u64) -> Option<Targets>;
 
-    /// Explores every state that the protocol can reach, crashes it in every state in between with every member missing
-    /// in turn, and checks the tail that recovery finds: one that was claimed on purpose, hence has its parity; never
-    /// below the safe data; never above the complete data; and exactly the end that a process which died had
-    /// acknowledged, at any block inside the window.
+    /// Explores every state that rounds of settling can reach, crashes it between any two explicit flushes with every
+    /// member missing in turn, and checks the tail that recovery finds. It has slots, is not below the safe data and
+    /// not above the complete data, and is exactly the end that a process which died had acknowledged, at any block
+    /// inside the window. Returns the number of crashes.
     fn explore(layout: &Layout, live: u32, next_round: Round) -> usize {
         let mut seen = BTreeSet::new();
         let mut todo = vec![([0; MAX_MEMBERS], 0)];
@@ -448,8 +446,8 @@ mod tests {
         crashes
     }
 
-    /// `before` chunks are safe if their tail has the witnesses it needs; one write since has made `after` chunks
-    /// complete, and up to `limit` may be written.
+    /// Checks a crash with write pointers at `positions`. `before` chunks are safe if their tail has the witnesses that
+    /// it needs; one write since has made `after` chunks complete, and `limit` chunks may be written.
     fn crash(layout: &Layout, live: u32, positions: &Targets, before: u64, after: u64, limit: u64) -> usize {
         let k = layout.data_chunks();
         let half = layout.chunk_blocks / 2;
@@ -471,12 +469,12 @@ mod tests {
                 let tail = decide(layout, &evidence)
                     .unwrap_or_else(|r| panic!("{r}: {layout:?} {evidence:?} {before} {after}"));
                 let chunks = tail / layout.chunk_blocks;
-                let on_purpose = Some(tail) == logged
+                let has_slots = Some(tail) == logged
                     || chunks == before
                     || chunks == after
                     || (chunks.is_multiple_of(k) && chunks > before && chunks < after)
                     || (chunks < before && chunks >= safe);
-                assert!(on_purpose, "landed on {tail} blocks: {layout:?} {evidence:?} {before} {after}");
+                assert!(has_slots, "tail {tail} lacks slots: {layout:?} {evidence:?} {before} {after}");
                 assert!(chunks >= safe && tail <= (after * layout.chunk_blocks).max(logged.unwrap_or(0)));
                 checked += 1;
             }
@@ -504,9 +502,9 @@ mod tests {
         assert!(crashes > 100_000, "{crashes}");
     }
 
-    /// The check above is effective: it detects the mistake that the paper warns of.
+    /// The check above detects the mistake that the paper warns of.
     #[test]
-    #[should_panic(expected = "landed on")]
+    #[should_panic(expected = "lacks slots")]
     fn zrwa_explorer_detects_laggards_moving_first() {
         let layout = layout(5, 7, 2);
         explore(&layout, 0b11111, |layout, live, positions, n| {
@@ -540,7 +538,7 @@ mod tests {
                 });
                 assert_eq!(data, filled.collect::<Vec<_>>(), "{layout:?} {tail}");
                 assert_eq!(parity, stripe * chunk * layout.parities as u64);
-                // Every block of the chunk that the tail covers at all is decoded from one slot of each parity.
+                // For each offset below the tail there is one slot block of each parity.
                 let logged = layout.logs_parity_of(stripe);
                 let expected = covered.min(chunk) * layout.parities as u64;
                 assert!(slots == expected || logged && slots < expected, "{layout:?} {tail}: {slots}");
@@ -570,9 +568,8 @@ mod tests {
         assert_eq!(decide([Some(0); 4], Some(97)), Err(Refusal::Beyond(97)));
     }
 
-    /// Slots filled by writes, tail by tail, exactly as `parity_of` says: the tail of every write, and the whole chunk
-    /// before it, must be decodable. No later write changes a block that was filled, so tails of earlier writes stay
-    /// decodable too.
+    /// Fills the slots of three writes as `parity_of` requires, and checks that the tail of each write, and that of the
+    /// last complete chunk, can be decoded. No write fills a block twice, so earlier tails can still be decoded later.
     #[test]
     fn zrwa_slots_decode_every_possible_recovery_tail() {
         let layout = layout(5, 8, 2);

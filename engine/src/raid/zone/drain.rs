@@ -1,4 +1,4 @@
-//! Drain of host commands that change something: counts those in progress, and holds new ones.
+//! Drain of host commands that change the array: counts those in progress, and holds new ones.
 
 use crate::device::{Command, Completer, Completion, Slots};
 use std::{
@@ -6,24 +6,25 @@ use std::{
     rc::Rc,
 };
 
-/// True for commands that change the array, and for flush, which has to make the changes before it safe.
+/// Whether a command waits for the end of a drain: all that change the array, and flush, which makes changes safe.
 pub fn changes(command: &Command) -> bool {
     match command {
         Command::Write { .. } | Command::Append { .. } | Command::Flush => true,
         Command::Open { .. } | Command::Finish { .. } | Command::Reset { .. } => true,
         Command::Read { .. } | Command::Report { .. } | Command::Close { .. } => false,
-        // Refused in any case.
+        // The array has no ZRWA.
         Command::FlushZrwa { .. } => false,
     }
 }
 
+/// Held commands, and commands in progress.
 #[derive(Default)]
 pub struct Drain {
-    /// Commands that are held while a drive takes over from another; `None` if commands are not held.
+    /// Commands that are held while a drive takes over from another one; `None` if no drain is in progress.
     held: RefCell<Option<Vec<(Command, Completer)>>>,
     /// Flushes, resets and finishes in progress.
     underway: Cell<u32>,
-    /// The member that another drive is replacing.
+    /// The member whose drive is being replaced now: see [`Drain::handing_over`].
     handing_over: Cell<Option<usize>>,
 }
 
@@ -44,7 +45,7 @@ impl Drain {
         completion
     }
 
-    /// Stops holding commands, and returns those that were held.
+    /// Ends the drain, and returns the held commands.
     pub fn end(&self) -> Vec<(Command, Completer)> {
         self.handing_over.set(None);
         self.held.take().unwrap_or_default()
@@ -64,7 +65,7 @@ impl Drain {
         self.underway.get() == 0
     }
 
-    /// The member that another drive is replacing, while commands are held.
+    /// The member whose place another drive is taking, during the drain. Until it ends the old drive can return.
     pub fn handing_over(&self) -> Option<usize> {
         self.handing_over.get()
     }

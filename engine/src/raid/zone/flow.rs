@@ -1,4 +1,4 @@
-//! State of a running zone: its progress, and the writes and commands in flight. Only the `zone` module changes it.
+//! State of a running zone: its progress, and the writes and commands in flight. The fields are private to `zone`.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -22,16 +22,16 @@ pub struct Zone {
     /// The zone has failed, and its queued writes have returned errors. Even after a rebuild it can be written only
     /// after a reset, or in the next assembly.
     pub failed: Cell<bool>,
-    /// The first promise has been recorded, or needs no record (`Raid::record_promise`).
+    /// The first promise has been recorded, is being recorded, or needs no record (`Raid::record_promise`).
     pub promised: Cell<bool>,
     pub flow: RefCell<Flow>,
-    /// Opened when a write is queued, or more may be submitted.
+    /// Opened when a write is queued, or more may be submitted. Awaited by `submit_plans`.
     pub(super) queued: Gate,
-    /// Opened when a plan is submitted, or the state has to be checked again.
+    /// Opened when a plan is submitted. Awaited by `reap_flights`.
     pub(super) submitted: Gate,
-    /// Opened when there may be something to settle.
+    /// Opened when there may be something to settle. Awaited by `settle`.
     pub(super) completed: Gate,
-    /// Opened at any other change: awaited until the zone is quiesced, or safe up to some block.
+    /// Opened when the zone may have become quiesced, or complete or safe up to some block.
     pub(super) changed: Gate,
 }
 
@@ -48,7 +48,7 @@ pub struct Flow {
     pub(super) paused: u32,
     /// The zone is about to end: nothing is settled any more.
     pub(super) frozen: bool,
-    /// End of the submitted blocks; `parities` belongs to this tail.
+    /// End of the submitted blocks; `parities` are those of this tail.
     pub(super) next: u64,
     /// End of the blocks that are complete on the members.
     pub(super) complete: u64,
@@ -56,26 +56,27 @@ pub struct Flow {
     pub(super) safe: u64,
     /// End of the blocks that have to be made safe, for a flush, a FUA write or a rebuild.
     pub(super) wanted: u64,
-    /// Number of calls of [`Zone::landed`] in progress.
+    /// Number of calls of [`Zone::wait_until_complete`] in progress.
     pub(super) awaited: u32,
-    /// The zone has failed, and flushes up to this number report that some of its data is not safe.
-    pub(super) loss_told: Option<u64>,
+    /// Number of the last flush that reports completed data of this failed zone as not safe; `None` before the first.
+    pub(super) loss_reported: Option<u64>,
     /// End of the window: blocks below may be submitted.
     pub(super) limit: u64,
-    /// Chunks that are settled: shown by write pointers or, with the policy `log`, safe; and the position of each
-    /// member: its write pointer in half chunks or, with `log`, in blocks, as submitted.
+    /// Number of settled chunks: shown by write pointers or, with the policy `log`, safe.
     pub(super) claimed: u64,
+    /// Write pointer of each member: in half chunks, as completed; with the policy `log` in blocks, as submitted.
     pub(super) positions: [u64; MAX_MEMBERS],
+    /// A round of settling is in progress.
     pub(super) settling: bool,
     /// See [`Flow::without_zrwa`].
     without_zrwa: u32,
-    /// Policy `inplace`: the tail in the zone's last tail record.
-    pub(super) told: u64,
-    /// Which of the two log blocks was written last.
+    /// Policy `inplace`: the tail in the zone's last tail record, in blocks.
+    pub(super) recorded_tail: u64,
+    /// The log block that was written last: 0 or 1.
     pub(super) log_block: u64,
-    /// Explicit flushes in flight: one caller of `move_to` at a time.
+    /// Explicit flushes in flight; there is one caller of `move_to` at a time.
     pub(super) moves: VecDeque<(Seat, Completion)>,
-    /// One chunk for each parity, of the stripe of `next`: below the tail's offset with its chunk, above
+    /// Running parities of the stripe of `next`, one chunk each: below the offset of `next` with its chunk, above it
     /// without.
     pub(super) parities: [BufMut; MAX_PARITIES],
     /// Parities of the partial stripe that assembly found on the members and that contradict the data.
@@ -85,11 +86,11 @@ pub struct Flow {
     /// Writes that have been submitted completely, and are not complete on the members.
     pub(super) sent: VecDeque<Write>,
     pub(super) flights: VecDeque<SubmittedPlan>,
-    /// Most blocks queued and in flight together since the present stripe was begun, and the same of the stripe before.
+    /// Maximum of the blocks queued and in flight since the present stripe was begun; the same of the stripe before.
     pub(super) depth: [u64; 2],
     /// Sub-requests of all flights, in order.
     pub(super) subs: VecDeque<SubRequest>,
-    /// Writes that are complete and have to be safe before they are acknowledged, each with the end of its plan.
+    /// Complete writes that are acknowledged when they are safe, each with the end of its plan.
     pub(super) waiting: VecDeque<(u64, Completer, Done)>,
     /// Data of a plan by chunk: kept for its allocation.
     pub(super) pieces: Vec<Buf>,
@@ -110,26 +111,26 @@ impl Write {
     }
 }
 
-/// P and Q of some blocks; `None` for one that is not written or not known.
+/// P and Q of the same blocks; `None` for a parity that is not to be written, or not known.
 pub type Parities = [Option<Buf>; MAX_PARITIES];
 
-/// Parity blocks of a partial stripe as assembly found them on the members, where they contradict the data: one of the
-/// two is damaged. By parity and offset in the chunk.
+/// Parity blocks of the partial stripe as assembly read them, where they contradict the data: either is damaged.
 #[derive(Default)]
 pub struct ParityMismatch {
     /// Tail of the zone that they belong to.
     pub tail: u64,
+    /// By parity number and offset in the chunk.
     pub blocks: BTreeMap<(usize, u64), Buf>,
     /// Offsets at which a parity contradicts the data. The other parity is kept there too, as decoding may need both.
     differing: BTreeSet<u64>,
 }
 
 impl ParityMismatch {
-    /// Adds block `at` of parity `which` as it was found, if it was; `said` is the parity computed from the data.
-    pub fn compare(&mut self, (which, at): (usize, u64), found: Option<&[u8]>, said: &[u8]) {
+    /// Adds block `at` of parity `which` as it was read, if it was; `computed` is that parity computed from the data.
+    pub fn compare(&mut self, (which, at): (usize, u64), found: Option<&[u8]>, computed: &[u8]) {
         let Some(found) = found else { return };
         self.blocks.insert((which, at), Buf::copy_of(found));
-        if found != said {
+        if found != computed {
             self.differing.insert(at);
         }
     }
@@ -208,18 +209,18 @@ impl Zone {
         self.flow.borrow_mut().paused += 1;
     }
 
-    /// Waits until everything below `tail_blocks` is complete, or the zone has ended; `false` if the zone fails before
+    /// Waits until all blocks below `tail_blocks` are complete, or the zone has ended; `false` if the zone fails before
     /// that.
-    pub async fn landed(&self, tail_blocks: u64) -> bool {
+    pub async fn wait_until_complete(&self, tail_blocks: u64) -> bool {
         self.flow.borrow_mut().awaited += 1;
         loop {
             let changed = self.changed.wait();
             {
                 let mut flow = self.flow.borrow_mut();
-                let landed = flow.complete >= tail_blocks || flow.ended;
-                if landed || self.failed.get() && flow.flights.is_empty() {
+                let is_complete = flow.complete >= tail_blocks || flow.ended;
+                if is_complete || self.failed.get() && flow.flights.is_empty() {
                     flow.awaited -= 1;
-                    return landed;
+                    return is_complete;
                 }
             }
             changed.await;
@@ -252,12 +253,12 @@ impl Flow {
         self.complete
     }
 
-    /// Number of chunks that are settled.
+    /// Number of settled chunks.
     pub fn claimed(&self) -> u64 {
         self.claimed
     }
 
-    /// Position of each member, as submitted (see [`crate::raid::policy::Policy::position_blocks`]).
+    /// Position of each member (see [`crate::raid::policy::Policy::position_blocks`]).
     pub fn positions(&self) -> &[u64; MAX_MEMBERS] {
         &self.positions
     }
@@ -272,12 +273,12 @@ impl Flow {
         self.ended
     }
 
-    /// Whether something has been submitted that is not complete.
+    /// Whether submitted blocks are not complete.
     pub fn is_ahead(&self) -> bool {
         self.next > self.complete
     }
 
-    /// Whether the zone has ended, or is about to.
+    /// Whether the zone has ended, or is frozen: nothing is settled any more.
     pub fn is_over(&self) -> bool {
         self.ended || self.frozen
     }
@@ -292,21 +293,21 @@ impl Flow {
         self.safe == self.next
     }
 
-    /// Policy `inplace`: the tail in the zone's last tail record.
-    pub fn told(&self) -> u64 {
-        self.told
+    /// Policy `inplace`: the tail in the zone's last tail record, in blocks.
+    pub fn recorded_tail(&self) -> u64 {
+        self.recorded_tail
     }
 
-    pub fn tell(&mut self, tail_blocks: u64) {
+    pub fn set_recorded_tail(&mut self, tail_blocks: u64) {
         assert!(
             tail_blocks <= self.next,
             "a tail at {tail_blocks} is logged, {} blocks were submitted",
             self.next
         );
-        self.told = tail_blocks;
+        self.recorded_tail = tail_blocks;
     }
 
-    /// Which of the two log blocks was written last.
+    /// The log block that was written last: 0 or 1.
     pub fn log_block(&self) -> u64 {
         self.log_block
     }
@@ -328,15 +329,15 @@ impl Flow {
         policy.split(&mut self.positions[member], at, data)
     }
 
-    /// Sets the position of a member that takes part again.
+    /// Sets the position of a member whose part has been rebuilt.
     pub fn join(&mut self, member: usize, position: u64) {
         self.positions[member] = position;
     }
 
-    /// Records that everything below a tail is safe, and that so many chunks are settled.
+    /// Records that all blocks below a tail are safe, and the number of settled chunks.
     ///
     /// # Panics
-    /// If more is said to be safe than is complete.
+    /// If the tail is beyond the complete blocks.
     pub fn secure(&mut self, tail_blocks: u64, chunks: u64) {
         assert!(tail_blocks <= self.complete, "safe up to {tail_blocks}, complete up to {}", self.complete);
         self.claimed = chunks;
@@ -348,7 +349,7 @@ impl Flow {
         self.limit = limit;
     }
 
-    /// Requests that everything below `tail_blocks` be made safe.
+    /// Requests that all blocks below `tail_blocks` be made safe.
     pub fn want(&mut self, tail_blocks: u64) {
         self.wanted = self.wanted.max(tail_blocks);
     }
@@ -356,7 +357,7 @@ impl Flow {
     /// Checks the invariants of a running zone.
     ///
     /// # Panics
-    /// If one is violated: a stop is better than an acknowledgement of data that is not there.
+    /// If one is violated: data that was not written could be acknowledged otherwise.
     pub(super) fn check(&self) {
         let Flow { safe, complete, next, limit, .. } = *self;
         assert!(safe <= complete, "safe up to {safe}, complete up to {complete}");
@@ -365,7 +366,7 @@ impl Flow {
         assert!(self.log_block <= 1, "log block {} of two", self.log_block);
     }
 
-    /// Sets the state that recovery has found.
+    /// Sets the state of a zone that continues at `tail`: the positions, and the parities that were computed and found.
     pub fn restore(
         &mut self,
         tail: u64,
@@ -382,8 +383,8 @@ impl Flow {
         self.found.keep_differing();
     }
 
-    /// Sets the state of a read-only zone that recovery has found: its tail does not change. With
-    /// `lacks_parities`, the running parities are not known; `without_zrwa`: see [`Flow::without_zrwa`].
+    /// Sets the state of a read-only zone: its tail does not change. `lacks_parities`: the running parities are not
+    /// known; `without_zrwa`: see [`Flow::without_zrwa`].
     pub fn restore_read_only(
         &mut self,
         tail: u64,
@@ -400,11 +401,11 @@ impl Flow {
         };
         self.restore(tail, positions, (std::array::from_fn(copy), ParityMismatch::default()));
         self.end_here();
-        // The zone holds no open or active resources of its own.
+        // The zone takes no open or active resources of the drives.
         self.open = false;
         self.without_zrwa = without_zrwa;
         if lacks_parities {
-            // Beyond the complete blocks: nothing is decoded in this stripe.
+            // With submitted blocks that do not become complete, reads decode nothing in this stripe.
             self.next = self.complete + 1;
         }
     }
@@ -414,14 +415,14 @@ impl Flow {
         self.without_zrwa
     }
 
-    /// For an incomplete stripe that ends at block `end`: the tail of its parities, and whether these are in memory;
-    /// `None` if it is complete.
+    /// State of the stripe that ends at block `end`: the tail that its newest parities cover, and whether these are the
+    /// running parities; `None` if the stripe is complete.
     pub(super) fn partial_stripe(&self, end: u64) -> Option<(u64, bool)> {
         // If the tail has passed the stripe, the running parities are those of another one.
         (self.complete < end && !self.ended).then(|| (self.next.min(end), self.next < end))
     }
 
-    /// Freezes the zone; everything complete counts as safe.
+    /// Freezes the zone; all complete blocks count as safe.
     pub fn end_here(&mut self) {
         assert!(self.flights.is_empty(), "{} plans are in flight in a zone that ends", self.flights.len());
         self.safe = self.complete;

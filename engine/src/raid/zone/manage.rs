@@ -1,9 +1,9 @@
 //! Zone management and flush: atomic with respect to crashes, by intent records in the metadata logs.
 //!
-//! A reset is logged on every member before the first zone is reset, and again when the last one has been; recovery
-//! completes a reset that was logged. A finish logs the tail first, since write pointers of finished zones prove
-//! nothing. Then the parity of the partial stripe is written in the place of its full parity, as if the rest of the
-//! data were zeros, because the slots vanish with the ZRWA.
+//! A reset is logged on every member before the first member's zone is reset, and again when the last one has been;
+//! recovery completes a reset that was logged. A finish logs the tail first, since the write pointers of finished zones
+//! do not show it. Then the parity of the partial stripe is written in the place of its full parity, as if the rest of
+//! the data were zeros, because the slots are lost with the ZRWA.
 
 use crate::{
     device::{Command, Completion, DeviceError, Done, Status, Zones},
@@ -19,7 +19,7 @@ use crate::{
 use std::{ops::Range, rc::Rc};
 
 impl Raid {
-    /// Runs `future` as a task, and completes the command with its result.
+    /// Runs `future`, a flush, reset or finish, as a task, and completes the command with its result.
     pub fn run_async(
         self: &Rc<Self>,
         future: impl Future<Output = Result<(), DeviceError>> + 'static,
@@ -44,8 +44,11 @@ impl Raid {
         if self.has_failed(zone) { Err(Status::InternalError.into()) } else { Ok(()) }
     }
 
-    /// Makes everything safe that is complete now. Completed data of a zone that has failed since will never be safe:
-    /// the next flush reports it, as do all flushes that have begun by then; later ones cover the other zones only.
+    /// Makes all blocks safe that are complete now.
+    ///
+    /// # Errors
+    /// Internal Error, if the array has failed, or a zone with complete blocks that are not safe. For a failed zone, all
+    /// flushes return it that have begun before the first of them ends; later ones cover the other zones only.
     pub fn flush(self: Rc<Self>) -> impl Future<Output = Result<(), DeviceError>> {
         let number = self.zones.begin_flush();
         self.flush_as(number)
@@ -61,15 +64,15 @@ impl Raid {
         let (mut result, mut lost) = (Ok(()), Vec::new());
         for (zone, tail) in zones.iter().zip(tails) {
             let made = self.make_safe(zone, tail).await;
-            if made.is_err() && zone.flow.borrow().loss_told.is_none_or(|last| number <= last) {
+            if made.is_err() && zone.flow.borrow().loss_reported.is_none_or(|last| number <= last) {
                 lost.push(zone);
                 result = made;
             }
         }
         for zone in lost {
-            zone.flow.borrow_mut().loss_told.get_or_insert(self.zones.flushes());
+            zone.flow.borrow_mut().loss_reported.get_or_insert(self.zones.flushes());
         }
-        // Data is safe only once the logs name the members that went out, which a failed array does not ensure.
+        // Data is safe only when the logs show which members are out, and a failed array does not log that.
         self.check_failed().and(result)
     }
 
@@ -127,24 +130,24 @@ impl Raid {
                 false => self.zones.table_mut().reset(zone)?,
             }
         }
-        // Too many members cannot write the zone any more.
+        // The zone lacks too many parts now: it was reset, and cannot be written any more.
         match only.is_some_and(|zone| self.has_failed(zone)) {
             true => Err(Status::InvalidZoneStateTransition.into()),
             false => Ok(()),
         }
     }
 
-    /// Whether enough members could write a zone after a reset: a reset that would fail discards nothing.
+    /// Whether enough members can write an offline zone after a reset. Moves worn parts to spare zones.
     async fn is_usable(&self, zone: ZoneIndex) -> bool {
-        let mut could = 0u32;
+        let mut candidates = 0u32;
         for member in each(self.members.active()) {
             let is_sound = self.part(zone, member).await.is_some_and(|info| !is_worn(info.state));
-            could |= ((is_sound || self.find_spare(zone, member).await.is_some()) as u32) << member;
+            candidates |= ((is_sound || self.find_spare(zone, member).await.is_some()) as u32) << member;
         }
-        if !self.members.are_enough(could) {
+        if !self.members.are_enough(candidates) {
             return false;
         }
-        // A worn part has to be logged as lost first: the spare zone in its place would be taken for the member's data.
+        // A worn part is logged as lost first: otherwise the spare zone in its place would count as the member's data.
         for member in each(self.live(zone)) {
             if self.part(zone, member).await.is_some_and(|info| is_worn(info.state)) {
                 self.part_lost(zone, member, Status::ZoneIsOffline.into(), "reset zone");
@@ -161,14 +164,13 @@ impl Raid {
         self.members.are_enough(usable)
     }
 
-    /// Marks a zone as empty that was offline and has been reset.
+    /// Marks a zone that was offline, and has been reset, as empty.
     fn forget_doubt(&self, zone: ZoneIndex) {
         self.forget_logged(zone, u64::MAX);
         self.load_as(zone, ZoneState::Empty, 0);
     }
 
-    /// Carries out a logged reset on the members. Returns the zones that could not be reset, with member and error;
-    /// these members lose their parts.
+    /// Carries out a logged reset on the members. Returns the parts that could not be reset: zone, member and error.
     pub async fn reset_members(&self, zones: &[u32]) -> Vec<(u32, usize, DeviceError)> {
         let mut pending = Vec::new();
         for member in each(self.members.active()) {
@@ -192,7 +194,7 @@ impl Raid {
         dead
     }
 
-    /// Logs that a reset is complete; the members in `dead` lack their parts of the zones named there.
+    /// Logs that a reset is complete, and marks the parts `dead` as lost: see [`Raid::reset_members`].
     pub async fn finish_reset(
         &self,
         zones: Range<u32>,
@@ -200,8 +202,8 @@ impl Raid {
         dead: &[(u32, usize, DeviceError)],
     ) -> Result<(), DeviceError> {
         let (first, count) = (zones.start, zones.end - zones.start);
-        // A member that failed the reset still holds the old data: it has to be logged as out before anything, even a
-        // checkpoint, says that the reset is complete.
+        // A member that failed the reset still holds the old data: it has to be logged as out before any record, even a
+        // checkpoint, shows that the reset is complete.
         self.membership.settled().await;
         self.check_failed()?;
         let sequence = self.membership.next_sequence();
@@ -245,8 +247,8 @@ impl Raid {
         result
     }
 
-    /// Fails the writes of zones that were frozen for a reset or finish that has failed. A zone that was not open yet
-    /// has no task that would do so.
+    /// Returns errors for the writes of zones that are frozen although their reset or finish has failed. A zone that
+    /// was not open yet has no task that would do so.
     fn give_up_frozen(&self, zones: Range<u32>) {
         for zone in self.zones.running_among(zones) {
             if zone.flow.borrow().frozen {
@@ -289,13 +291,12 @@ impl Raid {
             self.refuse_queued(zone, Status::ZoneIsFull);
             self.end_zone(zone);
         }
-        // A zone without data is full even if its members could not be finished: its record says that it is finished,
-        // with an empty tail.
+        // A zone without data is full even if its members could not be finished: the logged finish makes it so.
         self.zones.table_mut().finish(index)?;
         finished
     }
 
-    /// The second half of a finish, after its record is durable; `zone` is quiesced.
+    /// Carries out a logged finish on the members; `zone`, if it is running, is quiesced.
     pub async fn finish_members(
         self: &Rc<Self>,
         index: ZoneIndex,

@@ -1,4 +1,4 @@
-//! Zones of the array at runtime: commands, writes, reads, settling, zone management.
+//! Zones of a running array: commands, writes, reads, settling, zone management.
 
 pub mod dispatch;
 pub mod drain;

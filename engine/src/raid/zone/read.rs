@@ -3,9 +3,9 @@
 //! A read that lies on one member is submitted to it directly. All other reads, and direct reads that fail, are carried
 //! out by a reader: a task that is kept for later reads.
 //!
-//! A chunk that cannot be read is decoded from parity and those blocks of the other chunks that lie below the tail:
-//! above the tail a member may hold blocks of writes that never completed, which parity does not cover. While a stripe
-//! is partial, its parities are taken from memory.
+//! A chunk that cannot be read is decoded from parity and the blocks of the other chunks that lie below the tail: above
+//! the tail a member may hold blocks of writes that did not complete, which parity does not cover. The parities of a
+//! partial stripe are taken from memory.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -58,7 +58,7 @@ impl Raid {
         completion
     }
 
-    /// The member that can serve the whole read, and the piece to read; `None` if there is none.
+    /// The member that can serve the whole read, and the piece to read; `None` if there is no such member.
     fn direct(&self, zone: ZoneIndex, at: u64, data: &Buf) -> Option<(usize, ChunkRange)> {
         let (blocks, (_, offset)) = (data.blocks(), self.layout.chunk_of(at));
         if offset + blocks > self.layout.chunk_blocks || at + blocks > self.tail(zone) {
@@ -71,7 +71,7 @@ impl Raid {
         is_direct.then_some((member, piece))
     }
 
-    /// Whether `member` holds its blocks of the stripe's row at `piece`'s offsets, as far as is known.
+    /// Whether `member` holds its blocks of the stripe's row at `piece`'s offsets, as far as is known without reading.
     pub(super) fn has_piece(&self, zone: ZoneIndex, member: usize, piece: ChunkRange) -> bool {
         let at = piece.stripe * self.layout.chunk_blocks;
         self.live(zone) & (1 << member) != 0
@@ -80,8 +80,8 @@ impl Raid {
             && at + piece.to <= self.kept_end(zone, member)
     }
 
-    /// Exclusive end of the blocks that a member keeps of its part of a zone, or `u64::MAX`: a zone that becomes
-    /// read-only at runtime may lose the contents of its ZRWA.
+    /// Exclusive end of the blocks that a member is known to keep of its part of a zone; `u64::MAX` if all. A part that
+    /// becomes read-only while the array runs may have lost the contents of its ZRWA.
     pub(super) fn kept_end(&self, zone: ZoneIndex, member: usize) -> u64 {
         let cut = self.zones.cut_end(zone, member);
         let may_lack_zrwa = self.zones.stuck_members(zone) & (1 << member) != 0
@@ -94,6 +94,7 @@ impl Raid {
         passed.min(cut)
     }
 
+    /// Task of a reader: carries out its reads, one after the other.
     async fn serve_reads(self: Rc<Self>, reader: Rc<ReadWorker>) {
         loop {
             let work = reader.work.wait();
@@ -124,7 +125,7 @@ impl Raid {
             data = done.data;
         }
         if data.blocks() != blocks {
-            // The drive kept the buffer of a read that failed.
+            // The failed read has not returned the buffer.
             data = Buf::zeroed(blocks as usize * BLOCK);
         }
         let result = loop {
@@ -139,7 +140,7 @@ impl Raid {
         completer.complete(Done { result, data, ..Done::ok() });
     }
 
-    /// Counts a read error. A drive that is gone is taken out, and a part that is offline is lost.
+    /// Counts a read error. The member of a drive that is gone is taken out; a part in an offline zone is lost.
     pub fn read_failed(&self, zone: ZoneIndex, seat: Seat, error: DeviceError) {
         self.members.count_read_error(seat.member);
         if matches!(error, DeviceError::Gone | DeviceError::Timeout) {
@@ -149,13 +150,13 @@ impl Raid {
         }
     }
 
-    /// Records which blocks of a member's part its drive cannot read, and which it can.
+    /// Records after a read whether the member's drive can read `piece`.
     fn note_read(&self, zone: ZoneIndex, member: usize, piece: ChunkRange, result: Result<(), DeviceError>) {
         let at = piece.stripe * self.layout.chunk_blocks;
         self.note_read_of(zone, member, at + piece.from..at + piece.to, result);
     }
 
-    /// As [`Raid::note_read`], of blocks from the start of the part.
+    /// As [`Raid::note_read`], for `blocks` counted from the start of the part.
     pub fn note_read_of(
         &self,
         zone: ZoneIndex,
@@ -172,7 +173,7 @@ impl Raid {
         }
     }
 
-    /// End of the blocks of a zone that can be read.
+    /// End of the blocks of a zone that hold data; blocks above are read as zeros.
     pub fn tail(&self, zone: ZoneIndex) -> u64 {
         match self.zones.complete(zone) {
             Some(complete) => complete,
@@ -186,6 +187,7 @@ impl Raid {
         self.zone_records.record(zone).finished.unwrap_or(self.layout.capacity_blocks())
     }
 
+    /// The blocks of a read of `blocks` blocks from block `at` of a zone that are in the chunk of `at`.
     pub(super) fn piece(&self, at: u64, blocks: u64) -> ChunkRange {
         let layout = &self.layout;
         let ((chunk, from), k) = (layout.chunk_of(at), layout.data_chunks());
@@ -198,6 +200,7 @@ impl Raid {
         Lba(self.members.start(member, zone).0 + piece.stripe * self.layout.chunk_blocks + piece.from)
     }
 
+    /// Reads blocks of a zone from block `at` on into `data`, piece by piece; pieces that cannot be read are decoded.
     async fn read_pieces(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -236,7 +239,7 @@ impl Raid {
             self.pool.borrow_mut().give(bytes);
         }
         if done_blocks < blocks && self.zones.is_offline(zone) {
-            // Above its end, a read-only zone may have held more blocks.
+            // A read-only zone may have held more blocks, above the end that recovery found.
             return Err(Status::UnrecoveredReadError.into());
         }
         if done_blocks < blocks {
@@ -261,8 +264,8 @@ impl Raid {
         }
     }
 
-    /// Reads `piece` block by block, each from its own member, which may have been rebuilt since the read began, or
-    /// decoded from the others: several members may have unreadable blocks in it. `None` if a block is lost.
+    /// Reads `piece` block by block, since several members may have unreadable blocks in it. Each block is read from
+    /// its own member, which may have been rebuilt meanwhile, or decoded from the others. `None` if a block is lost.
     async fn read_singly(self: &Rc<Self>, zone: ZoneIndex, piece: ChunkRange) -> Option<Buf> {
         let mut whole = BufMut::zeroed((piece.to - piece.from) as usize * BLOCK);
         for from in piece.from..piece.to {
@@ -291,9 +294,9 @@ impl Raid {
         decoded.map_err(|_| Status::UnrecoveredReadError.into())
     }
 
-    /// Tail and running parities of the stripe that is being written, at `piece`'s offsets, once everything below this
-    /// tail is complete on the members. That part of the stripe does not change any more, so writes may continue
-    /// meanwhile. `None` for a stripe that is complete.
+    /// Tail and running parities of the stripe that is being written, at `piece`'s offsets; `None` if the parities of
+    /// the stripe are on the members. Waits until all blocks below this tail are complete: they do not change any more,
+    /// so writes may continue meanwhile.
     ///
     /// # Errors
     /// Unrecovered Read Error, if the zone fails before that: the parities cover blocks that are not on the members.
@@ -308,7 +311,7 @@ impl Raid {
             let Some((tail, is_in_memory)) = flow.partial_stripe(end) else { return Ok(None) };
             (tail, is_in_memory.then(|| self.running_parities(&flow, piece)))
         };
-        match zone.landed(tail).await {
+        match zone.wait_until_complete(tail).await {
             true => Ok(known.map(|known| (tail, known))),
             false => Err(Status::UnrecoveredReadError.into()),
         }
@@ -321,11 +324,11 @@ impl Raid {
         std::array::from_fn(|which| (which < self.layout.parities).then(|| copy(which)))
     }
 
-    /// Decodes the content of `role` at `piece`'s offsets in a stripe of which everything below `tail` is complete,
-    /// from the other members. Parities in `known` are not read.
+    /// Decodes the content of `role` at `piece`'s offsets from the other members. All blocks of the stripe below `tail`
+    /// are complete. Parities in `known` are not read.
     ///
     /// # Errors
-    /// Unrecovered Read Error, if blocks that are needed are lost; another error, if they may still exist.
+    /// Unrecovered Read Error, if needed blocks are lost; another error, if they may still exist.
     pub async fn decode(
         &self,
         zone: ZoneIndex,
@@ -357,7 +360,7 @@ impl Raid {
             Role::Parity(which) => k + which as u64,
         };
         let in_memory = |index: u64| index.checked_sub(k).and_then(|which| known[which as usize].as_ref());
-        // Blocks above the tail are not read: a member may hold remains of writes there.
+        // Blocks above the tail are not read: a member may hold blocks of incomplete writes there.
         let part = |index: u64| match index < k {
             true => ChunkRange {
                 index,
@@ -411,7 +414,7 @@ impl Raid {
         }
     }
 
-    /// Takes the result of a read of `piece` from a member.
+    /// Evaluates the completion of a read of `piece` from a member: records errors, and puts relocated blocks in place.
     async fn take_read(
         &self,
         zone: ZoneIndex,

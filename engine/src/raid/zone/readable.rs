@@ -1,4 +1,4 @@
-//! Which blocks of a zone can be read, by the rules that reads follow ([`super::read`]).
+//! Whether a zone can be read, by the rules that reads follow ([`super::read`]).
 
 use crate::{
     raid::{
@@ -18,7 +18,7 @@ impl Raid {
         let holes = self.zone_records.bad_blocks().all().into_iter().filter(|hole| hole.zone == zone.0);
         let of_holes = holes.flat_map(|hole| hole.from..hole.to);
         let rows = unreadable.iter().map(|(_, at)| *at).chain(of_holes).map(|at| at / layout.chunk_blocks);
-        // Rows in which all these members keep everything can be read if the members are enough.
+        // Rows below `first` can be read, unless they have unreadable blocks or holes, or are partial.
         let kept = each(live).map(|member| self.kept_end(zone, member)).min().unwrap_or(0);
         let first = if self.members.are_enough(live) { kept / layout.chunk_blocks } else { 0 };
         let end = tail.div_ceil(layout.stripe_blocks());
@@ -42,7 +42,7 @@ impl Raid {
         let partial = self.zones.running(zone).and_then(|running| {
             let flow = running.flow.borrow();
             let (tail, is_in_memory) = flow.partial_stripe((stripe + 1) * layout.stripe_blocks())?;
-            // Parities of more than there is decode nothing.
+            // Parities that cover incomplete blocks decode nothing.
             Some((tail <= flow.complete(), is_in_memory))
         });
         (0..layout.chunk_blocks.min(covered)).all(|block| {

@@ -1,4 +1,4 @@
-//! Tasks that carry out reads of several members, kept for reuse.
+//! Readers: tasks that carry out reads of several members, kept for reuse.
 
 use crate::{
     buf::Buf,
@@ -12,25 +12,27 @@ use std::{
     rc::Rc,
 };
 
-/// A task that carries out one read after the other.
+/// State of a reader, which carries out one read after the other.
 #[derive(Default)]
 pub struct ReadWorker {
     pub job: RefCell<Option<ReadJob>>,
+    /// Opened when `job` or `ended` is set.
     pub work: Gate,
     /// The task is to end.
     pub ended: Cell<bool>,
 }
 
+/// A read of `blocks` blocks from block `at` of a zone.
 pub struct ReadJob {
     pub zone: ZoneIndex,
     pub at: u64,
     pub blocks: u64,
-    /// Empty while the direct read holds it.
+    /// The buffer; empty while the direct read has it.
     pub data: Buf,
     pub completer: Completer,
     /// [`crate::raid::members::Members::losses`] when the read began.
     pub losses: u64,
-    /// The read of a single member that is in flight already.
+    /// The direct read, which is in flight already.
     pub direct: Option<(Seat, Completion)>,
 }
 
@@ -40,19 +42,19 @@ pub struct Readers {
     idle: RefCell<Vec<Rc<ReadWorker>>>,
     /// Number of readers at work.
     busy: Cell<u32>,
-    /// Opened when none is at work.
+    /// Opened when no reader is at work.
     quiet: Gate,
     ended: Cell<bool>,
 }
 
 impl Readers {
-    /// Takes an idle reader; if there is none, the caller has to start one.
+    /// Takes an idle reader and counts it as busy; if there is none, the caller has to start one.
     pub fn take(&self) -> Option<Rc<ReadWorker>> {
         self.busy.set(self.busy.get() + 1);
         self.idle.borrow_mut().pop()
     }
 
-    /// Returns a reader.
+    /// Returns a reader that has carried out its job.
     pub fn give(&self, reader: Rc<ReadWorker>) {
         assert!(self.busy.get() > 0 && reader.job.borrow().is_none(), "a reader is idle while it has a job");
         self.busy.set(self.busy.get() - 1);

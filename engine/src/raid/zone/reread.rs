@@ -1,9 +1,10 @@
-//! Rereads of blocks with wrong contents: decoded from redundancy, as if the member that holds the block were wrong.
+//! Rereads of blocks with wrong contents: decoded from redundancy, without the member that holds the block.
 //!
-//! The caller has a checksum for the block. With one parity there is one alternative: decoding it from all other
-//! members. With two, one more of these may be wrong, so each of them is left out in turn. While a stripe is partial
-//! its parities are in memory, computed from the data at the last assembly even if that was wrong: so parity that
-//! assembly found on the members, and that differs, is tried as well.
+//! The caller has a checksum for the block, and calls with `attempt` 0, 1, 2 … until the content is right. With one
+//! parity the block is decoded from all other members. With two, one more of these may be wrong, so each of them is
+//! left out in turn. The parities of a partial stripe are in memory, and the last assembly has computed them from the
+//! data, right or wrong: so the attempts are repeated with the parities that the assembly read from the members, where
+//! these differ.
 
 use crate::{
     buf::Buf,
@@ -47,6 +48,7 @@ impl Raid {
         Some(completion)
     }
 
+    /// Decodes `piece`, one block, without the members `avoided` (bits).
     async fn read_without(
         self: &Rc<Self>,
         zone: ZoneIndex,
@@ -61,7 +63,7 @@ impl Raid {
         self.decode_without(zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
     }
 
-    /// Decodes `piece`, one block, with the parities that assembly found instead of those computed from the data.
+    /// As [`Raid::read_without`], with the parities that assembly found instead of those computed from the data.
     async fn read_with_found(
         &self,
         zone: ZoneIndex,
@@ -70,7 +72,7 @@ impl Raid {
     ) -> Result<Buf, DeviceError> {
         let found = self.found_parities(zone, piece);
         let (tail, known) = found.ok_or(DeviceError::from(Status::UnrecoveredReadError))?;
-        // For a parity that was not found, its member holds that of another stripe, or nothing.
+        // The member of a parity that was not found holds nothing in its place, or a parity of another stripe.
         let lacking = (0..self.layout.parities).filter(|which| known[*which].is_none());
         let avoided =
             lacking.fold(avoided, |all, which| all | 1 << self.layout.parity_member(piece.stripe, which));

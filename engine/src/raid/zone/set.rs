@@ -19,18 +19,19 @@ use std::{
     rc::Rc,
 };
 
-/// A part of a zone after an error of its drive that does not show whether the part can still be read.
+/// A part of a zone of which an error of its drive does not show whether it can still be read.
 #[derive(Clone, Copy)]
 pub struct UnclearPart {
     pub zone: ZoneIndex,
-    /// Epoch of the zone at the time.
+    /// Epoch of the zone at the time of the error.
     pub epoch: u64,
     pub seat: Seat,
     pub error: DeviceError,
-    /// The command, in messages.
+    /// The failed command, for messages.
     pub what: &'static str,
 }
 
+/// All zones of a running array.
 pub struct ZoneSet {
     count: u32,
     /// Zone states as the host sees them.
@@ -39,19 +40,18 @@ pub struct ZoneSet {
     running: RefCell<BTreeMap<u32, Rc<Zone>>>,
     /// Zones that are being reset or finished.
     busy: RefCell<BTreeSet<u32>>,
-    /// Offline zones, which recovery could not judge, and zones that recovery has found read-only, each with the
-    /// reason. Only a reset changes them.
+    /// Offline zones, whose tail recovery could not determine, and read-only zones, each with the reason. Only a reset
+    /// changes them.
     offline: RefCell<BTreeMap<u32, Refusal>>,
-    /// Offline zones that hold active resources of drives.
+    /// Zones of `offline` that take active resources of drives.
     holding: RefCell<BTreeSet<u32>>,
-    /// Stuck zones: members hold their parts but cannot write them for now, and parity does not cover the loss of these
-    /// parts. With these members (bits).
+    /// Stuck zones, each with members (bits) that hold their part and cannot write it, and that the zone cannot spare.
     stuck: RefCell<BTreeMap<u32, u32>>,
-    /// Parts that count as empty until their drives have reported the state of the zone.
+    /// Parts that are not read until their drives have reported the state of the zone.
     unclear_parts: RefCell<Vec<UnclearPart>>,
     /// Read-only zones whose last promised blocks may have been in lost ZRWAs.
     curtailed: RefCell<BTreeSet<u32>>,
-    /// Zones with needed read-only parts that the next recovery cannot decide with fewer members.
+    /// Zones with needed read-only parts: with one member less the next recovery cannot determine the tail.
     frail: RefCell<BTreeSet<u32>>,
     /// By zone and member, the exclusive end in blocks of the part that survived a power loss, in zones that have lost
     /// more than parity covers.
@@ -60,7 +60,7 @@ pub struct ZoneSet {
     traffic: Cell<Traffic>,
     /// Number of flushes that have begun.
     flushes: Cell<u64>,
-    /// Opened when a zone has ended, is not busy any more, or has been left by a rebuild.
+    /// Opened when a zone has ended or is not busy any more, or when a rebuild has left a zone, or a flush has ended.
     pub changed: Gate,
 }
 
@@ -145,12 +145,12 @@ impl ZoneSet {
         self.running.borrow().get(&zone.0).map(|zone| zone.flow.borrow().complete())
     }
 
-    /// Whether a running zone has failed.
+    /// Whether the zone is running and its writes have returned errors.
     pub fn gave_up(&self, zone: ZoneIndex) -> bool {
         self.running.borrow().get(&zone.0).is_some_and(|zone| zone.failed.get())
     }
 
-    /// Zones that are running, or that a member cannot write for now.
+    /// Zones that are running or stuck, or that recovery may not decide with fewer members; some twice.
     pub fn running_or_stuck(&self) -> Vec<u32> {
         let running = self.running.borrow();
         let (stuck, frail) = (self.stuck.borrow(), self.frail.borrow());
@@ -165,7 +165,7 @@ impl ZoneSet {
         self.running.borrow().range(zones).map(|(_, zone)| zone.clone()).collect()
     }
 
-    /// Number of running zones that hold active resources of drives.
+    /// Number of running zones that take active resources of drives.
     pub fn open_count(&self) -> usize {
         self.running.borrow().values().filter(|zone| zone.flow.borrow().is_open()).count()
     }
@@ -182,12 +182,12 @@ impl ZoneSet {
         self.running.borrow_mut().remove(&zone.0);
     }
 
-    /// Whether no data of a zone is on the members, though the host may have opened it.
+    /// Whether a zone has no data, on the members or queued; the host may have opened it.
     pub fn is_unwritten(&self, zone: ZoneIndex) -> bool {
         self.state(zone) != ZoneState::Full && !self.is_running(zone)
     }
 
-    /// Whether a zone is empty, and no write to it has begun.
+    /// Whether a zone is empty, and no write to it is queued.
     pub fn is_empty(&self, zone: ZoneIndex) -> bool {
         self.state(zone) == ZoneState::Empty && !self.is_running(zone)
     }
@@ -205,7 +205,10 @@ impl ZoneSet {
         }
     }
 
-    /// Marks zones busy for a reset or finish; refused while another one is in progress in any of them.
+    /// Marks zones busy for a reset or finish.
+    ///
+    /// # Errors
+    /// Invalid Zone State Transition, if one of them is busy.
     pub fn mark_busy(&self, zones: &[Range<u32>]) -> Result<(), DeviceError> {
         if zones.iter().any(|range| range.end > self.count) {
             return Err(Status::LbaOutOfRange.into());
@@ -236,12 +239,12 @@ impl ZoneSet {
         self.offline.borrow().contains_key(&zone.0)
     }
 
-    /// Whether a zone is read-only: recovery has found where it ends, and too many members cannot write it.
+    /// Whether a zone is read-only: recovery has determined its tail, and too many members cannot write it.
     pub fn is_read_only(&self, zone: ZoneIndex) -> bool {
         self.is_offline(zone) && self.is_running(zone)
     }
 
-    /// Takes a zone offline; `holds` says that it holds active resources of drives.
+    /// Takes a zone offline; `holds`: it takes active resources of drives.
     pub fn put_offline(&self, zone: ZoneIndex, refusal: Refusal, holds: bool) {
         self.offline.borrow_mut().insert(zone.0, refusal);
         if holds {
@@ -258,7 +261,7 @@ impl ZoneSet {
         was_offline
     }
 
-    /// Number of offline zones that hold active resources of drives.
+    /// Number of offline zones that take active resources of drives.
     pub fn holding(&self) -> usize {
         let (holding, offline) = (self.holding.borrow().len(), self.offline.borrow().len());
         assert!(holding <= offline, "{holding} of {offline} offline zones hold resources");
@@ -272,7 +275,7 @@ impl ZoneSet {
         table.load(info);
     }
 
-    /// Marks a zone as stuck on a member, which cannot write it for now.
+    /// Marks a zone as stuck on a member, which cannot write its part and cannot be spared.
     pub fn stick(&self, zone: ZoneIndex, member: usize) {
         *self.stuck.borrow_mut().entry(zone.0).or_default() |= 1 << member;
     }
@@ -299,6 +302,7 @@ impl ZoneSet {
         self.cut_parts.borrow_mut().remove(&(zone.0, member));
     }
 
+    /// Ends all of these states of `zones`, which are being reset.
     pub fn unstick(&self, zones: &Range<u32>) {
         self.stuck.borrow_mut().retain(|zone, _| !zones.contains(zone));
         self.cut_parts.borrow_mut().retain(|(zone, _), _| !zones.contains(zone));
@@ -306,7 +310,7 @@ impl ZoneSet {
         self.frail.borrow_mut().retain(|zone| !zones.contains(zone));
     }
 
-    /// Marks a part as unclear: it counts as empty until its drive has reported the state of the zone.
+    /// Marks a part as unclear: none of it is read until its drive has reported the state of the zone.
     pub fn doubt_part(&self, part: UnclearPart) {
         assert!(part.zone.0 < self.count, "zone {} of {}", part.zone.0, self.count);
         self.stick(part.zone, part.seat.member);
@@ -340,7 +344,7 @@ impl ZoneSet {
         self.curtailed.borrow_mut().insert(zone.0);
     }
 
-    /// Marks a zone with needed read-only parts that recovery cannot decide if another member is lost.
+    /// Marks a zone with needed read-only parts: recovery cannot determine its tail if another member is lost.
     pub fn note_frail(&self, zone: ZoneIndex) {
         self.frail.borrow_mut().insert(zone.0);
     }
@@ -355,14 +359,14 @@ impl ZoneSet {
         self.curtailed.borrow().contains(&zone.0)
     }
 
-    /// Limits a member's part of a zone to the blocks below `end_blocks`; the zone fails, as parity does not cover it.
+    /// Limits a member's part of a zone to the blocks below `end_blocks`. Parity does not cover it: the zone is stuck.
     pub fn cut_part(&self, zone: ZoneIndex, member: usize, end_blocks: u64) {
         assert!(zone.0 < self.count, "zone {} of {}", zone.0, self.count);
         self.cut_parts.borrow_mut().insert((zone.0, member), end_blocks);
         self.stick(zone, member);
     }
 
-    /// Whether a zone may have lost more than parity covers, in parts that are not marked as lost.
+    /// Whether a zone has cut or unclear parts, so that it may have lost more than parity covers.
     pub fn is_cut(&self, zone: ZoneIndex) -> bool {
         self.is_unclear(zone) || self.cut_parts.borrow().range((zone.0, 0)..(zone.0 + 1, 0)).next().is_some()
     }

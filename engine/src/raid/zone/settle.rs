@@ -1,4 +1,4 @@
-//! Settling: makes complete data safe, then moves write pointers and the window; pauses and ends zones.
+//! Settling (group commit of a zone): makes data safe, moves write pointers and the window; pauses and ends zones.
 
 use crate::{
     device::{Command, DeviceError, Done, Status, Zones},
@@ -15,7 +15,7 @@ use crate::{
 use std::rc::Rc;
 
 impl Raid {
-    /// Task: makes complete data safe, and moves the window.
+    /// Task: carries out rounds of settling until the zone ends.
     pub async fn settle(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
             let work = zone.completed.wait();
@@ -28,7 +28,7 @@ impl Raid {
         }
     }
 
-    /// Carries out one round; `false` if there was nothing to do.
+    /// Carries out one round; `false` if there was none to do, or the zone has failed.
     async fn settle_once(&self, zone: &Zone) -> bool {
         if self.has_failed(zone.index) && self.drain.handing_over().is_none() {
             self.give_up(zone);
@@ -57,7 +57,7 @@ impl Raid {
         Round { complete: flow.complete, wanted, chunks: self.chunks_to_claim(flow), claimed: flow.claimed }
     }
 
-    /// Writes the evidence of a round; returns the end of the data that is promised from then on, or 0.
+    /// Carries out a round and records the first promise; returns the end of the blocks that are safe now, or 0.
     async fn settle_round(&self, zone: &Zone, round: &Round) -> u64 {
         let safe = self.layout.policy.settle(self, zone, round).await;
         if safe > 0 {
@@ -66,10 +66,10 @@ impl Raid {
         safe
     }
 
-    /// Records in the members' logs, before the first acknowledged FUA write or flush of a zone, that everything below
-    /// `tail_blocks` is promised. Without the record, a zone would be empty after a crash in which all its ZRWAs are
-    /// lost before the write pointers have moved. It is written after the other evidence of the tail (log blocks, write
-    /// pointers), so a record without such evidence proves a loss.
+    /// Records in the members' logs, before the first acknowledged FUA write or flush of a zone, that all blocks below
+    /// `tail_blocks` are promised. Without the record, a zone that has lost all its ZRWAs before the write pointers
+    /// moved would count as empty. It is written after the other evidence of the tail (log blocks, write pointers), so
+    /// a record without such evidence proves a loss.
     pub async fn record_promise(&self, zone: &Zone, tail_blocks: u64) {
         if zone.promised.replace(true) || !self.layout.policy.uses_zrwa() {
             return;
@@ -81,8 +81,8 @@ impl Raid {
         self.log_promise(zone, tail_blocks, self.live(zone.index), 0).await;
     }
 
-    /// As [`Raid::record_promise`], for a promise that was made before `member` gets its part with the write pointer at
-    /// the start: there may be enough such parts only now.
+    /// As [`Raid::record_promise`], when `member` gets a rebuilt part whose write pointer is at the start: with it
+    /// there may be enough such parts for a record that was not needed when the promise was made.
     pub async fn record_promise_with(&self, zone: &Zone, tail_blocks: u64, member: usize) {
         if !zone.promised.get() || self.behaviour.consistency != Consistency::WpLog {
             return;
@@ -90,13 +90,13 @@ impl Raid {
         self.log_promise(zone, tail_blocks, self.live(zone.index), 1 << member).await;
     }
 
-    /// Logs a promise on the members `live` and `joining` (bits), unless too few of them have their write pointers at the
-    /// start, as the joining ones do: a part with a write pointer that has moved is not empty after the loss of its ZRWA,
-    /// and without enough others the zone is offline anyway.
+    /// Logs a promise on the members `live` and `joining` (bits), unless too few write pointers are at the start; those
+    /// of `joining` are. A part whose write pointer has moved does not look empty after the loss of its ZRWA, and
+    /// without enough others the zone is offline anyway.
     async fn log_promise(&self, zone: &Zone, tail_blocks: u64, live: u32, joining: u32) {
         assert!(
             live & joining == 0,
-            "members {joining:#b} of {live:#b} get their part of zone {}",
+            "members {joining:#b} join zone {}, and hold it already: {live:#b}",
             zone.index.0
         );
         let unmoved = each(live).filter(|m| zone.flow.borrow().positions[*m] == 0);
@@ -107,9 +107,8 @@ impl Raid {
         }
     }
 
-    /// Writes the evidence of all complete data before a zone is finished, as before its first promise, unless
-    /// something has been promised. Without it, a zone would be full of zeros after a crash in which all its ZRWAs are
-    /// lost while it is finished. The zone is quiesced.
+    /// Promises all complete data of a quiesced zone that is to be finished, unless data is promised already. Otherwise
+    /// a crash during the finish in which all its ZRWAs are lost would leave a zone full of zeros.
     pub async fn prove_data(&self, zone: &Zone) {
         if zone.promised.get() || !self.layout.policy.uses_zrwa() {
             return;
@@ -125,14 +124,15 @@ impl Raid {
         layout.policy.chunks_to_claim(layout, consistency, flow.complete, flow.claimed)
     }
 
+    /// Whether a round of settling is due.
     pub fn unsettled(&self, flow: &Flow) -> bool {
-        // A full zone ends with a round.
+        // The round of a full zone ends it.
         let full = flow.complete == self.layout.capacity_blocks();
         let claim = full || self.chunks_to_claim(flow) > flow.claimed;
         !flow.frozen && (claim || (flow.wanted > flow.safe && flow.complete > flow.safe))
     }
 
-    /// Fails the waiting and the queued writes of a zone that has failed.
+    /// Returns errors for the waiting and the queued writes of a zone that has failed; it takes no others.
     pub(super) fn give_up(&self, zone: &Zone) {
         if !zone.failed.replace(true) && !self.membership.has_failed() {
             self.events.note(Event::ZoneFailed { zone: zone.index.0 });
@@ -145,7 +145,7 @@ impl Raid {
         zone.changed.open();
     }
 
-    /// Records the result of a round of settling, and completes the writes that have waited for it.
+    /// Records the result of a round of settling, and acknowledges the writes that are safe now. `full`: the zone ends.
     pub fn settled(&self, zone: &Zone, chunks: u64, safe: u64, full: bool) {
         if self.has_failed(zone.index) {
             zone.flow.borrow_mut().settling = false;
@@ -190,7 +190,7 @@ impl Raid {
         rows * layout.stripe_blocks()
     }
 
-    /// Drops logged parity that no recovery can need any more.
+    /// Drops the logged parity of the stripes below `stripe`, which no recovery needs any more.
     pub fn forget_logged(&self, zone: ZoneIndex, stripe: u64) {
         for log in self.members.logs() {
             log.live.borrow_mut().parity.forget(zone.0, stripe, &mut self.pool.borrow_mut());
@@ -208,7 +208,7 @@ impl Raid {
         self.zones.changed.open();
     }
 
-    /// Explicit flushes: moves the position of every live member to its target, where that is ahead.
+    /// Explicit flushes: moves the write pointers of live members to their target positions, where these are ahead.
     pub async fn move_to(&self, zone: &Zone, targets: &[u64; MAX_MEMBERS]) {
         let half = self.layout.chunk_blocks / 2;
         {
@@ -231,8 +231,8 @@ impl Raid {
         }
     }
 
-    /// Finishes the members' zones if the array uses less than their capacity, or if they are several zones used as
-    /// one: a power cut may have left some of these behind.
+    /// Finishes the members' zones of a full zone: those with more capacity than the array uses, and aggregates, of
+    /// which a power cut may have left some zones behind.
     pub async fn fill_zones(&self, zone: &Zone) {
         if self.has_failed(zone.index) {
             return;
@@ -241,12 +241,12 @@ impl Raid {
         let zones = Zones::One(physical(zone.index));
         let aggregated = {
             let superblock = self.membership.superblock();
-            // Zones that are written by appends have a reserve at their end.
+            // Zones that are written by appends have unused blocks at their end.
             superblock.aggregate > 1 || superblock.group_blocks > 0
         };
         let larger =
             |m: usize| self.members.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
-        // The drive that a member is copied to may have larger zones.
+        // A member that is being replaced: the new drive may have larger zones.
         let copied = self.members.mirrored();
         let short = each(self.live(zone.index))
             .filter(|m| aggregated || larger(*m) || copied == Some(*m))
@@ -255,8 +255,8 @@ impl Raid {
         self.clear_lost(zone.index).await;
     }
 
-    /// Clears the remains of a zone that ends on members that lack their part of it: they take resources that the array
-    /// counts as free. A rebuild does that itself.
+    /// Resets the remains of a zone that ends, on members that lack their part of it: they take active resources of the
+    /// drives. On a member that is being rebuilt the rebuild does that.
     pub async fn clear_lost(&self, zone: ZoneIndex) {
         let rebuilt = self.background.seat().filter(|_| self.background.is_in(zone));
         let lost = self.zone_records.lost(zone) & self.members.active();
@@ -272,7 +272,7 @@ impl Raid {
         self.quiet(zone).await;
     }
 
-    /// As [`Raid::quiesce`], in a zone that is paused.
+    /// As [`Raid::quiesce`], for a zone that is paused.
     pub async fn quiet(&self, zone: &Zone) {
         loop {
             let changed = zone.changed.wait();
@@ -298,12 +298,16 @@ impl Raid {
         self.zones.changed.open();
     }
 
+    /// Ends a [`Raid::quiesce`].
     pub fn resume(&self, zone: &Zone) {
         zone.flow.borrow_mut().paused -= 1;
         zone.wake();
     }
 
-    /// Waits until everything below `tail_blocks` is safe.
+    /// Waits until all blocks below `tail_blocks` are safe, or the zone has ended.
+    ///
+    /// # Errors
+    /// Internal Error, if the zone fails before that.
     pub async fn make_safe(&self, zone: &Zone, tail_blocks: u64) -> Result<(), DeviceError> {
         loop {
             let changed = zone.changed.wait();
@@ -322,7 +326,7 @@ impl Raid {
         }
     }
 
-    /// Fails the writes that have not been submitted yet.
+    /// Completes all queued writes with an error.
     pub fn refuse_queued(&self, zone: &Zone, status: Status) {
         let queued: Vec<_> = zone.flow.borrow_mut().queue.drain(..).collect();
         for Write { data, completer, .. } in queued {

@@ -1,18 +1,18 @@
 //! Writes (§4.1): one running zone is a queue of writes and three tasks.
 //!
 //! `submit_plans` takes data from the queue in *plans*: blocks of one stripe, of any number of writes, which are
-//! submitted together with the parity that [`zrwa::parity_of`] returns. `reap` takes completions in the order of the
-//! plans, so that a plan is complete only when everything before it is; it acknowledges the writes of a plan, each on
-//! its own, if they need no more than that. `settle` then moves the write pointers, logs tails that write pointers
-//! cannot show, and acknowledges the writes that wait for it.
+//! submitted together with the parity that [`zrwa::parity_of`] returns. `reap_flights` takes completions in the order
+//! of the plans, so that a plan is complete only when all plans before it are; it acknowledges the writes of a plan,
+//! each on its own, that need not be safe. `settle` then moves the write pointers, logs tails that write pointers
+//! cannot show, and acknowledges the writes that had to be safe.
 //!
 //! Queued data that completes a stripe is submitted at once. Less than that needs partial parity, so it may wait while
 //! other writes of the zone are in flight ([`Raid::plan_end`]); when none is, it is submitted. No tail inside a plan is
 //! ever claimed, logged or recorded.
 //!
 //! The window: stripe `s` may be written when every member has passed row `s − D`. Then data stays
-//! within `[wp, wp + D)` and partial parity and logs within `[wp + D, wp + 2D)`, no write flushes
-//! implicitly, and nothing of stripe `s − D` is needed any more when its slots are overwritten.
+//! within `[wp, wp + D)` and partial parity and logs within `[wp + D, wp + 2D)`, no write causes an implicit flush, and
+//! the slots of stripe `s − D` are not needed any more when they are overwritten.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -34,13 +34,17 @@ use crate::{
 };
 use std::rc::Rc;
 
-/// Why `reap` stops.
+/// Why [`Raid::reap`] stops.
 enum ReapStop {
+    /// No plan is in flight.
     Idle,
+    /// The zone has ended.
     Ended,
+    /// This sub-request has not completed.
     Wait(SubRequest),
+    /// The membership is pending.
     Membership,
-    /// The first promise is about to be made, of everything below this block.
+    /// The first promise has to be recorded: all blocks below this one.
     Promise(u64),
 }
 
@@ -59,7 +63,7 @@ impl Raid {
         completion
     }
 
-    /// The running zone `zone`; if it was not running, it is opened on the members.
+    /// The running zone `index`; if it was not running, it is opened on the members.
     pub fn running_zone(self: &Rc<Self>, index: ZoneIndex) -> Rc<Zone> {
         if let Some(zone) = self.zones.running(index) {
             return zone;
@@ -76,7 +80,7 @@ impl Raid {
             if zone.flow.borrow().is_over() {
                 return;
             }
-            // A zone that has just become full may still hold its resources on the members.
+            // A zone that has just become full may still take active resources of the members. 0 means unlimited.
             let limit = self.geometry.max_active as usize;
             let limit = limit.saturating_sub(self.zones.holding());
             let room = limit == 0 || self.zones.open_count() < limit;
@@ -105,7 +109,7 @@ impl Raid {
         self.runtime.spawn(self.clone().settle(zone.clone()));
     }
 
-    /// Task: submits queued data. It runs when all tasks that were ready have queued their writes.
+    /// Task: submits queued data. It runs after all other ready tasks, so that these have queued their writes.
     async fn submit_plans(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
             let queued = zone.queued.wait();
@@ -117,6 +121,7 @@ impl Raid {
         }
     }
 
+    /// Submits as many plans as may be submitted now.
     fn pump(&self, zone: &Zone) {
         let mut flow = zone.flow.borrow_mut();
         let flow = &mut *flow;
@@ -156,10 +161,10 @@ impl Raid {
 
     /// End of the plan that is to be submitted now, if there is one.
     ///
-    /// Whole stripes are submitted, and so is everything while the members have little to do. When they are busy, less
-    /// than a stripe waits for writes in flight if the stripe will fill up with the writes that follow them, as the
-    /// recent queue depth suggests. Otherwise it waits until it is as large as the data in flight: plans then grow with
-    /// the load, and two of them are always in flight.
+    /// Data that completes a stripe is submitted, and all data while the members are not busy. When they are busy,
+    /// other data waits while writes are in flight: until it completes the stripe, if the recent queue depth suggests
+    /// that it will; otherwise until it is as large as the data in flight. Plans then grow with the load, and two of
+    /// them are always in flight.
     fn plan_end(&self, flow: &mut Flow) -> Option<u64> {
         let (front, back) = (flow.queue.front()?, flow.queue.back()?);
         if flow.next >= flow.limit {
@@ -176,10 +181,10 @@ impl Raid {
             return Some(stripe_end);
         }
         let (left, rest, chunk) = (end - flow.next, stripe_end - flow.next, self.layout.chunk_blocks);
-        // Only writes in flight make room for others when they complete.
+        // Data waits for writes in flight only: when these complete, more writes may be queued.
         let in_flight = front.start.saturating_sub(flow.complete);
         if in_flight > 0 {
-            // In the last chunk there is nothing to save: its slot is the full parity.
+            // In the last chunk waiting saves no parity: its slot is the full parity.
             let depth = flow.depth[0].max(flow.depth[1]);
             let fills = depth >= rest && rest > chunk;
             let waits = (fills || left < in_flight) && self.is_busy();
@@ -193,9 +198,8 @@ impl Raid {
         Some(ends.take_while(|end| 2 * (end - flow.next) <= left).last().unwrap_or(front.end()))
     }
 
-    /// Whether members would gain by fewer and larger commands: two for each of them are in flight, or as much as a
-    /// stripe with its parity, of all zones together. With less, waiting only adds latency; whether other writes follow
-    /// soon enough is unknown, for there is no clock here.
+    /// Whether fewer and larger commands would help the members: in all zones together, two commands per member are in
+    /// flight, or as much as a stripe with its parity. With less, waiting only adds latency.
     fn is_busy(&self) -> bool {
         let Traffic { commands, blocks } = self.zones.traffic();
         commands >= 2 * self.layout.members as u64
@@ -237,7 +241,7 @@ impl Raid {
         flow.pieces = pieces;
     }
 
-    /// Takes `blocks` of data from the queue: part of one write without a copy, parts of several copied together.
+    /// Takes `blocks` blocks from the queue: without a copy if they are of one write, otherwise copied together.
     fn take_piece(&self, flow: &mut Flow, blocks: u64) -> Buf {
         let mut joined = BufMut::default();
         let mut done = 0;
@@ -269,7 +273,7 @@ impl Raid {
         joined.freeze()
     }
 
-    /// The parities of a whole stripe, as far as their members are live.
+    /// The parities of a whole stripe; P or Q may be missing if its member is not live.
     fn full_parities(&self, stripe: u64, live: u32, pieces: &[Buf]) -> Parities {
         let layout = &self.layout;
         let kept = |which| which < layout.parities && live & (1 << layout.parity_member(stripe, which)) != 0;
@@ -287,7 +291,7 @@ impl Raid {
         parities
     }
 
-    /// Adds `data` of chunk `index` to the running parities; returns the results if they are to be written.
+    /// Adds `data` of chunk `index` to the running parities; with `write`, returns copies of the results.
     fn run_parities(&self, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Parities {
         let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
         let double = self.layout.parities > 1;
@@ -324,7 +328,7 @@ impl Raid {
         }
     }
 
-    /// Submits part of the slots of chunk `index` of `stripe`, from block `offset` on.
+    /// Submits blocks of the slots of a chunk. `at` is stripe, chunk, and first block in the chunk.
     fn submit_parities(
         &self,
         zone: ZoneIndex,
@@ -364,8 +368,7 @@ impl Raid {
                 self.store(zone, flow, member, at, data, content);
             }
             ParityPlace::MetaLog => {
-                // The log keeps the data for longer than the write lasts, and the parity of one chunk may be a write's
-                // own buffer.
+                // The log keeps the buffer after the write; the parity of one chunk is the write's own buffer.
                 let data = if index == 0 { self.copy(&data) } else { data };
                 let (epoch, from) = (flow.epoch, offset as u32);
                 let record = ParityRecord { zone: zone.0, epoch, stripe, index: index as u32, from, data };
@@ -376,7 +379,7 @@ impl Raid {
         }
     }
 
-    /// Submits blocks of a member's part of a zone, from its block `at` on.
+    /// Submits `data` to a member's part of a zone, from block `at` of the part on.
     fn store(&self, zone: ZoneIndex, flow: &mut Flow, member: usize, at: u64, data: Buf, content: Content) {
         let end = at + data.blocks();
         let capacity = self.layout.rows * self.layout.chunk_blocks;
@@ -394,7 +397,7 @@ impl Raid {
         }
     }
 
-    /// Tracks a sub-request of `blocks` blocks until it completes; some drives complete at once.
+    /// Adds a sub-request of `blocks` blocks to the flight, unless it has completed already.
     fn track(&self, flow: &mut Flow, member: usize, blocks: u64, mut completion: Completion) {
         match completion.take() {
             Some(done) if done.result.is_ok() => self.give_back(done),
@@ -406,7 +409,7 @@ impl Raid {
         }
     }
 
-    /// Task: takes completions in the order of the writes.
+    /// Task: takes completions in the order of the plans.
     async fn reap_flights(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
             let submitted = zone.submitted.wait();
@@ -430,7 +433,7 @@ impl Raid {
         self.give_back(done);
     }
 
-    /// Returns the buffers of a sub-request to the pool. Buffers of a write are not unique, and stay with it.
+    /// Returns the buffers of a sub-request to the pool, which drops those that a write still refers to.
     fn give_back(&self, done: Done) {
         let mut pool = self.pool.borrow_mut();
         pool.give(done.data);
@@ -461,7 +464,7 @@ impl Raid {
                 }
                 self.notices_power_loss(self.live(zone.index));
             }
-            // A write that a lost part lacks may count only when the other members have the loss in their logs.
+            // If a part was lost, its loss has to be logged before blocks that it lacks count as complete.
             if self.membership.is_pending() {
                 break ReapStop::Membership;
             }
@@ -486,9 +489,9 @@ impl Raid {
         self.layout.policy.is_safe_when_complete() && !self.members.is_volatile()
     }
 
-    /// Completes the writes of a plan together, each with its own result.
+    /// Marks a plan up to block `end` as complete. Acknowledges its writes, except those that have to be safe first.
     fn complete(&self, zone: ZoneIndex, flow: &mut Flow, end: u64) {
-        // Without the blocks of a member that the zone cannot do without, the plan is not complete.
+        // In a stuck zone, a member that cannot be spared lacks blocks of the plan.
         if self.zones.stuck(zone).is_none() {
             flow.complete = flow.complete.max(end);
         }

@@ -36,7 +36,7 @@ pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
 /// The rows of a zone that recovery has read.
 struct RecoveryRows {
     evidence: InplaceEvidence,
-    /// By member, block by block from the base row on; empty if it cannot be read.
+    /// Blocks of each member from the base row on; an empty buffer for a block that is unreadable or a hole.
     blocks: Vec<Vec<Buf>>,
     /// Versions in the metadata logs: stripe, offset, chunks covered, number of the parity.
     logged: BTreeMap<(u64, u64, u64, usize), Buf>,
@@ -92,10 +92,10 @@ impl Raid {
         Origin { array: self.array, member: member as u32, lba }
     }
 
-    /// Logs a new generation of a zone: blocks that earlier assemblies left beyond `tail` do not count after a crash
-    /// from now on.
+    /// Logs a new generation of a zone with its tail. After the next crash, blocks of earlier generations beyond this
+    /// tail do not count.
     pub async fn begin_generation(&self, zone: &Zone, tail: u64) {
-        zone.flow.borrow_mut().tell(tail);
+        zone.flow.borrow_mut().set_recorded_tail(tail);
         let sequence = self.membership.next_sequence();
         self.broadcast(Record::Tail(self.generation_record(zone)), sequence).await;
     }
@@ -104,7 +104,7 @@ impl Raid {
     pub fn generation_record(&self, zone: &Zone) -> TailRecord {
         let flow = zone.flow.borrow();
         let generation = self.membership.generation();
-        TailRecord { zone: zone.index.0, generation, epoch: flow.epoch(), tail_blocks: flow.told() }
+        TailRecord { zone: zone.index.0, generation, epoch: flow.epoch(), tail_blocks: flow.recorded_tail() }
     }
 
     /// See `Policy::judge`.
@@ -129,12 +129,12 @@ impl Raid {
         let promised_blocks = rows.evidence.told_blocks;
         let is_blank = |part: &InplacePart| part.wp_blocks == 0 && part.found.iter().all(Option::is_none);
         let all_blank = promised_blocks > 0 && rows.evidence.members.iter().flatten().all(is_blank);
-        // Each durable block is on a member, in the zone itself: if all parts are blank, the ZRWAs have been lost.
+        // All promised blocks are in the members' zones: if all parts are blank, their ZRWAs have been lost.
         if all_blank && relied == members {
             return Err(Refusal::PromiseLost { promised_blocks });
         }
         let mut blocks = decide(layout, &rows.evidence, record.finished)?;
-        // Also if one part has only lost its ZRWA: its write pointer has passed complete stripes.
+        // The same if one part is not counted, since it has lost its ZRWA, but its write pointer has passed more.
         let kept = view.present().filter(|(m, _)| view.trusts(*m));
         let passed = kept.map(|(_, info)| info.wp_blocks / layout.chunk_blocks).max().unwrap_or(0);
         if all_blank && passed * layout.stripe_blocks() > blocks {
@@ -158,11 +158,12 @@ impl Raid {
         for block in 0..layout.chunk_blocks.min(covered) {
             let chunks = chunks_at(layout, covered, block) as usize;
             for (which, parity) in parities.iter_mut().enumerate().take(layout.parities) {
-                let said = rows.sum(layout, stripe, block, Sum::parity(which, chunks));
-                let said = said.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
-                parity.block_mut(block).copy_from_slice(&said);
+                let computed = rows.sum(layout, stripe, block, Sum::parity(which, chunks));
+                let computed =
+                    computed.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
+                parity.block_mut(block).copy_from_slice(&computed);
                 let version = rows.version(layout, (stripe, block), (which, chunks as u64));
-                found.compare((which, block), version, &said);
+                found.compare((which, block), version, &computed);
             }
         }
         let held = self.to_write_back(&rows, view.zone, &told, blocks);
@@ -181,8 +182,8 @@ impl Raid {
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
-    /// Refuses a zone without a record of a generation, if the record may have been lost, or members hold data of the
-    /// zone all the same.
+    /// Refuses a zone that has no generation record, if the record may have been in unreadable parts of the logs, or if
+    /// a member holds data of the zone's epoch.
     async fn check_unrecorded(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
         let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
         if members().all(|m| self.log_has_holes(view.zone, m))
@@ -205,7 +206,7 @@ impl Raid {
         Ok(())
     }
 
-    /// The newest tail record of a zone in this epoch.
+    /// The newest tail record of a zone in `epoch`, from the logs of all members.
     pub fn newest_tail(&self, zone: ZoneIndex, epoch: u64) -> Option<TailRecord> {
         let tails = self.members.logs().filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
         let present = tails.filter(|tail| tail.epoch == epoch);
@@ -237,7 +238,7 @@ impl Raid {
         };
         for (member, wp) in wps.iter().enumerate() {
             let Some(wp_blocks) = *wp else { continue };
-            let mut seen = InplacePart { wp_blocks, ..InplacePart::default() };
+            let mut part = InplacePart { wp_blocks, ..InplacePart::default() };
             for row in base_row..end_row {
                 for (at, block) in (row * chunk..).zip(self.read_row(zone, member, row).await) {
                     // The ZRWA of a read-only part may be lost.
@@ -248,18 +249,18 @@ impl Raid {
                         self.content(member, at, at < wp_blocks, mark, told)
                     });
                     if block.as_ref().is_err_and(|error| *error != Status::DeallocatedBlock.into()) {
-                        seen.unreadable.insert(seen.found.len() as u64);
+                        part.unreadable.insert(part.found.len() as u64);
                     }
-                    seen.found.push(content);
+                    part.found.push(content);
                     let data = block.map_or(Buf::default(), |(data, _)| data);
-                    // A hole counts as written for the tail, and nothing is decoded with it.
+                    // A hole counts for the tail, but other blocks are not decoded with it.
                     let hole = self.zone_records.has_bad_block(zone, member, at..at + 1);
                     rows.blocks[member].push(if hole { Buf::default() } else { data });
                 }
             }
             if let Some(log) = self.members.log(member) {
                 let live = log.live.borrow();
-                seen.holes = self.log_has_holes(zone, member);
+                part.holes = self.log_has_holes(zone, member);
                 for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
                     let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
                     let place =
@@ -267,7 +268,7 @@ impl Raid {
                     rows.logged.extend(place.zip(version.cloned()));
                 }
             }
-            rows.evidence.members[member] = Some(seen);
+            rows.evidence.members[member] = Some(part);
         }
         rows.evidence.logged.extend(rows.logged.keys());
         rows
@@ -310,8 +311,8 @@ impl Raid {
         blocks
     }
 
-    /// Content of block `at` of a member's part of a zone, with its mark if that is of the present epoch; `None` if the
-    /// block does not count. `passed` says that the write pointer has passed it.
+    /// Content of block `at` of a member's part of a zone; `None` if the block does not count. `passed`: it is below
+    /// the write pointer. `mark`: its mark, if that is of the present epoch.
     fn content(
         &self,
         member: usize,
@@ -342,8 +343,8 @@ impl Raid {
         }
     }
 
-    /// Blocks to be written before a zone continues at `tail`: blocks below the tail that members lack, and all of them
-    /// where write pointers have not moved ([`Raid::revive`]).
+    /// Blocks to be written before a zone continues at `tail`: all below the tail that a member lacks or, if its write
+    /// pointer is at the start ([`Raid::revive`]), all below the tail.
     fn to_write_back(
         &self,
         rows: &RecoveryRows,
@@ -355,8 +356,8 @@ impl Raid {
         let chunk = layout.chunk_blocks;
         let (last, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
         let mut held: Vec<RepairWrite> = Vec::new();
-        for (member, seen) in rows.evidence.members.iter().enumerate() {
-            let Some(InplacePart { wp_blocks, .. }) = *seen else { continue };
+        for (member, part) in rows.evidence.members.iter().enumerate() {
+            let Some(InplacePart { wp_blocks, .. }) = *part else { continue };
             for stripe in rows.evidence.base_row.max(wp_blocks / chunk)..layout.rows.min(last + 1) {
                 for block in 0..chunk {
                     let (there, data, content) = match layout.role(member, stripe) {
@@ -388,7 +389,7 @@ impl Raid {
         held
     }
 
-    /// Makes the tail with which a zone continues recoverable with any member lost.
+    /// See `Policy::secure`: makes the tail of a zone that continues recoverable with any member lost.
     pub async fn secure_in_place(&self, zone: &Zone) {
         let layout = &self.layout;
         let tail = zone.flow.borrow().complete();
@@ -422,7 +423,7 @@ impl Raid {
         }
         self.barrier(self.live(zone.index)).await;
         if self.has_failed(zone.index) {
-            // With too few members the new generation might not keep the tail.
+            // Blocks of earlier generations may still be needed to decode the tail.
             return;
         }
         self.begin_generation(zone, tail).await;
@@ -441,7 +442,7 @@ impl RecoveryRows {
         self.blocks[member].get(at as usize).filter(|block| !block.is_empty())
     }
 
-    /// Parity number `which` of the first `covers` chunks of a stripe at an offset, as found on the members.
+    /// Parity number `which` of the first `covers` chunks of a stripe at an offset, as it was read from a member.
     fn version(
         &self,
         layout: &Layout,
@@ -469,7 +470,7 @@ impl RecoveryRows {
             }
             ParityPlace::MetaLog => self.logged.get(&(stripe, block, version.covers, version.which)),
         });
-        // A hole counts as written for the tail, but nothing is decoded with it.
+        // Without the symbols that are holes.
         let there = column.sums.iter().zip(data.chain(versions));
         let (sums, blocks): (Vec<_>, Vec<_>) = there.filter_map(|(sum, block)| Some((*sum, block?))).unzip();
         let recipe = decode::solve(u128::MAX, &sums, wanted)?;

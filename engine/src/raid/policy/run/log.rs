@@ -33,14 +33,14 @@ pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
 }
 
 impl Raid {
-    /// As [`Raid::judge`], for this policy. Records which blocks are burned.
+    /// See `Policy::judge`. Records the blocks beyond the tail as burned.
     pub async fn judge_log(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         for (member, info) in view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?))) {
             let burned = self.burned_of(view.zone, view.record.epoch, member);
-            // It is unknown which relocated blocks were in the unreadable part of the member's log.
-            let has_gone = !burned.is_empty() && self.log_has_holes(view.zone, member);
-            // Burned blocks had been written: a part that ends before them has been changed since.
-            if has_gone || burned.iter().any(|blocks| blocks.end > self.wp_of(info)) {
+            // Relocated blocks may have been in the unreadable part of the member's log.
+            let may_lack = !burned.is_empty() && self.log_has_holes(view.zone, member);
+            // Burned blocks had been written: a part that ends before them has been changed from outside of the array.
+            if may_lack || burned.iter().any(|blocks| blocks.end > self.wp_of(info)) {
                 view.record.lost |= 1 << member;
             }
         }
@@ -78,12 +78,12 @@ impl Raid {
         }
         let mut blocks = match record.finished {
             Some(tail) => tail,
-            // Blocks that a member lacked may be decodable now that it is missing: the end that was reported then is
-            // kept.
+            // A block that a present member lacked ended the zone; if that member is missing now, the block may be
+            // decoded. The end that was reported to the host is kept.
             None => decide(layout, &evidence)?.min(view.told_end.unwrap_or(u64::MAX)),
         };
         if record.finished.is_some() {
-            // Blocks of a finished member beyond the end of its part are not data.
+            // The finish has filled the members' zones beyond the tail.
             for (member, part) in evidence.parts.iter_mut().enumerate() {
                 if let Some(part) = part {
                     part.wp_blocks = part.wp_blocks.min(position(layout, member, blocks));
@@ -105,6 +105,7 @@ impl Raid {
             match self.gather(view, &mut evidence, blocks).await {
                 // A read-only zone ends before the first missing parity, which was never acknowledged.
                 Ok((held, _)) if view.read_only != 0 && !held.is_empty() => {
+                    // Start, in the zone, of the last data block that a missing parity block covers.
                     let last = layout.stripe_blocks() - layout.chunk_blocks;
                     let end = |held: &RepairWrite| {
                         let at = held.lba.0 - self.members.start(held.member, zone).0;
@@ -114,7 +115,8 @@ impl Raid {
                 }
                 Ok(found) => break found,
                 Err(refusal) if record.finished.is_some() => return Err(refusal),
-                // Blocks that cannot be decoded were never promised, unless too many members are unknown.
+                // More blocks were found unreadable. Blocks that cannot be decoded were not promised, unless too many
+                // of them are unreadable: then `decide` refuses.
                 Err(refusal) => match decide(layout, &evidence)? {
                     less if less < blocks => blocks = less,
                     _ => return Err(refusal),
@@ -153,7 +155,7 @@ impl Raid {
     ) -> Result<(Vec<RepairWrite>, ([BufMut; MAX_PARITIES], ParityMismatch)), Refusal> {
         let layout = &self.layout;
         let mut held = Vec::new();
-        // A copy of the parts: blocks found unreadable on the way are not missing.
+        // A copy of the parts: blocks that are found unreadable meanwhile are not lacking.
         for (member, part) in evidence.parts.clone().into_iter().enumerate() {
             let Some(part) = part else { continue };
             let is_lacking = |at: &u64| !part.holds(*at) && !part.unreadable.contains(at);
@@ -174,16 +176,16 @@ impl Raid {
             let chunks = (covered - block).div_ceil(layout.chunk_blocks);
             for (which, running) in running.iter_mut().enumerate().take(layout.parities) {
                 let wanted = Sum::parity(which, chunks as usize);
-                let said = self.sum_of(view, evidence, (stripe, block), wanted).await?;
-                running.block_mut(block).copy_from_slice(&said);
+                let computed = self.sum_of(view, evidence, (stripe, block), wanted).await?;
+                running.block_mut(block).copy_from_slice(&computed);
                 let logged = self.logged(view, (stripe, chunks - 1, which), block);
-                differing.compare((which, block), logged.as_deref(), &said);
+                differing.compare((which, block), logged.as_deref(), &computed);
             }
         }
         Ok((held, (running, differing)))
     }
 
-    /// Whether records of `zone` may be missing in the log of `member`, since some of it could not be read.
+    /// Whether the log of `member` has unreadable parts that may have held records of `zone`.
     pub fn log_has_holes(&self, zone: ZoneIndex, member: usize) -> bool {
         let record = self.zone_records.record(zone);
         self.members.log(member).is_some_and(|log| {
@@ -192,8 +194,8 @@ impl Raid {
         })
     }
 
-    /// Refuses a tail if the next block belongs to a missing member and may have been written: the partial parity that
-    /// would show it may have been in an unreadable part of another member's log.
+    /// Refuses a tail if the next block is on a missing member and may have been written: the partial parity that
+    /// decodes it may have been in an unreadable part of another member's log.
     fn check_bad_blocks(
         &self,
         zone: ZoneIndex,
@@ -207,7 +209,7 @@ impl Raid {
             return Ok(());
         }
         for last in index..layout.data_chunks() - 1 {
-            // As many intact logs as there are missing chunks suffice: they would hold the slots, if there were any.
+            // If as many intact logs as missing chunks hold no slots, none were written.
             let lacks = |chunk: &u64| evidence.parts[layout.member(stripe, *chunk)].is_none();
             let lacking = (0..=last).filter(lacks).count();
             let holders = (0..layout.parities).map(|which| layout.slot(stripe, last, which).0);
@@ -311,7 +313,7 @@ impl Raid {
         }
     }
 
-    /// Block of the logged slot of chunk `index`; `None` if it is not in the log.
+    /// Block of the slot of chunk `index` for parity number `which`; `None` if it is not in the log.
     fn logged(
         &self,
         view: &ZoneView<'_>,
@@ -324,9 +326,9 @@ impl Raid {
         live.parity.get(view.zone.0, view.record.epoch, stripe, index, block).map(|data| Buf::copy_of(data))
     }
 
-    /// Drops the contents of the logs that zones do not need any more, so that they are not in the checkpoints of this
-    /// assembly: partial parity of blocks that were rolled back would be wrong later. Adds the slots that decode the
-    /// tails with any member missing.
+    /// Drops the contents of the logs that no zone needs, so that they are not in the checkpoints of this assembly:
+    /// partial parity of blocks beyond a tail would be wrong later. Adds the slots that decode the tails with any
+    /// member missing.
     pub fn keep_of_logs(&self, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
         let layout = &self.layout;
         let (mut tails, mut offline) = (BTreeMap::new(), BTreeSet::new());
@@ -342,9 +344,9 @@ impl Raid {
             self.zone_records.records().get(zone as usize).is_some_and(|record| record.epoch == epoch)
         };
         let of_zone = |zone: u32, epoch: u64| tails.get(&zone).filter(|_| is_present(zone, epoch));
-        // All records of zones in doubt may be needed.
+        // All records of an offline zone may be needed.
         let in_doubt = |zone: u32, epoch: u64| offline.contains(&zone) && is_present(zone, epoch);
-        // A part that is to be rebuilt has no relocated blocks.
+        // A lost part is rebuilt without relocated blocks.
         let is_lost =
             |b: &BurnedRange| self.zone_records.record(ZoneIndex(b.zone)).lost & (1 << b.member) != 0;
         self.zone_records.retain_burned(|b| {
@@ -394,9 +396,12 @@ impl Raid {
         self.bound_burned(&offline)
     }
 
-    /// Bounds the room that relocated blocks take in the logs. If they would take more than half of the free room of a
-    /// log, the member loses its part of a zone until that is rebuilt, with all blocks in their places. If no part can
-    /// be spared, they may take all of the room.
+    /// Bounds the room of relocated blocks in the logs. If those of a member could take more than half of the free room
+    /// of its log, the member loses parts of zones, which are rebuilt without relocated blocks. If no part can be
+    /// spared, they may take all of the room.
+    ///
+    /// # Errors
+    /// The log is too small for them.
     fn bound_burned(&self, offline: &BTreeSet<u32>) -> Result<(), ArrayError> {
         let needed = checkpoint_blocks(&self.membership.superblock());
         for member in 0..self.members.count() {
@@ -412,7 +417,7 @@ impl Raid {
                 if taken <= room / 2 {
                     break;
                 }
-                // As long as they fit, only a zone without any lost part loses one.
+                // As long as they fit, a zone that already lacks a part loses no other.
                 let can_spare = |parts: u32| match taken <= room {
                     true => parts.count_ones() as usize == self.members.count(),
                     false => !self.members.are_needed(parts),
@@ -441,7 +446,7 @@ impl Raid {
         }
     }
 
-    /// Drops the burned blocks of a member's part of a zone, which is written anew.
+    /// Drops the burned and relocated blocks of a member's part of a zone, which is written anew.
     pub fn unburn(&self, zone: ZoneIndex, member: usize) {
         self.zone_records.retain_burned(|b| (b.zone, b.member as usize) != (zone.0, member));
         if let Some(log) = self.members.log(member) {
@@ -466,8 +471,8 @@ impl Raid {
     }
 
     /// Puts relocated blocks in their places in data that was read from a member, from block `at` of its part of a zone
-    /// on. If another drive has taken the member's place meanwhile, the blocks do not belong to this data: reads of a
-    /// running array check [`crate::raid::members::Members::losses`].
+    /// on. If the member's drive has been replaced since, the result is wrong: callers in a running array compare
+    /// [`crate::raid::members::Members::losses`].
     pub fn overlay(&self, zone: ZoneIndex, member: usize, at: u64, data: Buf) -> Buf {
         let log = self.members.log(member);
         if let Some(log) = log.filter(|_| self.has_relocated(zone, member)) {
@@ -494,12 +499,12 @@ impl Raid {
         })
     }
 
-    /// As [`Raid::overlay`], for a piece of the stripe's row.
+    /// As [`Raid::overlay`], for the blocks of `piece` in the row of its stripe.
     pub fn overlay_piece(&self, zone: ZoneIndex, member: usize, piece: ChunkRange, data: Buf) -> Buf {
         self.overlay(zone, member, piece.stripe * self.layout.chunk_blocks + piece.from, data)
     }
 
-    /// Writes blocks of members' parts of a quiesced zone, and waits for them.
+    /// Writes blocks to members' parts of a quiesced zone, or to their logs if they are burned, and waits for all.
     pub async fn fill(&self, zone: &Zone, pieces: &[RepairWrite]) {
         let mut pending = Vec::new();
         for RepairWrite { member, lba, data, .. } in pieces {
@@ -538,7 +543,7 @@ impl Raid {
         let mut held = Vec::new();
         for which in 0..layout.parities {
             let member = layout.parity_member(stripe, which);
-            // The blocks before `at` are written already if the tail is in the last chunk.
+            // If the tail is in the last chunk, the full parity has been written up to `at`.
             let at = position(layout, member, tail);
             let blocks = at - stripe * layout.chunk_blocks..covered.min(layout.chunk_blocks);
             if !blocks.is_empty() {

@@ -1,7 +1,7 @@
-//! The operations of the policies that read and write.
+//! The operations of the policies that read and write: opening, settling, finishing, recovery.
 //!
-//! The other methods ([`crate::raid::policy`]) are pure. These use the parts of a running array: its members, their
-//! logs, its zones.
+//! The other methods of [`Policy`] ([`crate::raid::policy`]) are pure. These use the components of a running array: its
+//! members, their logs, its zones.
 
 mod inplace;
 mod log;
@@ -21,7 +21,7 @@ use crate::{
 use std::rc::Rc;
 
 impl Policy {
-    /// Called when the members' zones have been opened, before anything is written there.
+    /// Logs the records that a new zone needs, after the members' zones were opened and before they are written.
     pub async fn opened(self, raid: &Raid, zone: &Zone) {
         match self {
             Policy::Log | Policy::Zrwa => {}
@@ -29,8 +29,8 @@ impl Policy {
         }
     }
 
-    /// A round of settling: makes complete data safe, and moves write pointers, as far as `round` requires. Returns the
-    /// block below which everything is safe then, or 0.
+    /// Carries out a round of settling: makes complete data safe and moves write pointers, as far as `round` requires.
+    /// Returns the end of the blocks that are safe now; 0 if `round` requires none.
     pub async fn settle(self, raid: &Raid, zone: &Zone, round: &Round) -> u64 {
         match self {
             Policy::Log => log::settle(raid, zone, round).await,
@@ -39,8 +39,8 @@ impl Policy {
         }
     }
 
-    /// Makes the parity of a partial stripe the parity of the whole one, as if the rest were zeros. Called when a zone
-    /// is finished: no write is in flight, and the finish has been promised.
+    /// Writes the parity of a partial stripe in the place of its full parity, as if the rest of the data were zeros.
+    /// Called when a zone is finished: no write is in flight, and the finish has been logged.
     pub async fn promote(self, raid: &Raid, zone: &Zone) {
         match self {
             Policy::Log => raid.promote(zone).await,
@@ -48,8 +48,8 @@ impl Policy {
         }
     }
 
-    /// Decides the state of a zone and its tail. Called at assembly, for every zone that is not to be reset; only
-    /// reads, and marks in `view` the members that lack their part.
+    /// Determines the verdict on a zone. Called at assembly, for every zone that is not to be reset. Writes nothing to
+    /// the drives; marks in `view` the members that lack their part.
     pub async fn judge(self, raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         match self {
             Policy::Log => raid.judge_log(view).await,
@@ -58,8 +58,8 @@ impl Policy {
         }
     }
 
-    /// Members (bits) that lack data below a tail that a process which died had completed, although their part counts
-    /// as present: the drive is a copy from before. Called for a zone that continues; only reads.
+    /// Members (bits) whose drive is an older copy: it lacks completed data below `tail`, although its part counts as
+    /// present. Called at takeover, for a zone that continues. Writes nothing.
     pub async fn outdated(self, raid: &Raid, view: &ZoneView<'_>, tail: &Tail) -> Result<u32, Refusal> {
         match self {
             // Write pointers or marks show missing data.
@@ -68,7 +68,7 @@ impl Policy {
         }
     }
 
-    /// Drops contents of logs that do not count any more, when every zone has its verdict.
+    /// Drops the contents of the metadata logs that no zone needs, given its verdict.
     pub fn keep_what_counts(self, raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
         match self {
             Policy::Log => raid.keep_of_logs(verdicts),
@@ -87,8 +87,8 @@ impl Policy {
         }
     }
 
-    /// Makes the tail with which a zone continues recoverable with any member lost. Called after
-    /// [`Policy::write_back`]; evidence that a round of settling writes need not be written here.
+    /// Writes the evidence of the tail with which a zone continues, so that it is found with any member lost. Called
+    /// after [`Policy::write_back`], and followed by a round of settling.
     pub async fn secure(self, raid: &Raid, zone: &Zone) {
         match self {
             Policy::Log | Policy::Zrwa => {}
@@ -96,8 +96,8 @@ impl Policy {
         }
     }
 
-    /// Makes a tail recoverable without a member that is about to count again: until now no other member could be lost.
-    /// Called for a zone with no write in flight.
+    /// Writes more evidence of a tail before a rebuilt `member` counts: until then one member less could be lost.
+    /// Called for a zone without writes in flight.
     pub async fn show_with(self, raid: &Raid, zone: &Zone, member: usize, tail_blocks: u64) {
         match self {
             Policy::Log | Policy::InPlace => {}
@@ -105,18 +105,18 @@ impl Policy {
         }
     }
 
-    /// The record that everything below `tail_blocks` of a zone is promised. Called before the first promise.
+    /// The record of the first promise of a zone: all blocks below `tail_blocks`.
     pub fn promise_record(self, raid: &Raid, zone: &Zone, tail_blocks: u64) -> TailRecord {
         if self == Policy::InPlace {
-            // Blocks of earlier generations below this tail have been overwritten.
-            zone.flow.borrow_mut().tell(tail_blocks);
+            // All blocks below this tail are valid, of any generation: older remains have been overwritten.
+            zone.flow.borrow_mut().set_recorded_tail(tail_blocks);
             return raid.generation_record(zone);
         }
         TailRecord { zone: zone.index.0, generation: 0, epoch: zone.flow.borrow().epoch(), tail_blocks }
     }
 
-    /// The record of a tail that a member needs before it counts again: in its metadata log if it has a generation,
-    /// otherwise where the layout has tails of its stripe.
+    /// The record of a tail that a rebuilt member needs before it counts: in its metadata log if the record has a
+    /// generation (`inplace`), otherwise in the log blocks of the tail's stripe.
     pub fn tail_record(self, raid: &Raid, zone: &Zone, tail_blocks: u64) -> Option<TailRecord> {
         match self {
             Policy::Log => None,

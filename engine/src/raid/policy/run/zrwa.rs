@@ -27,19 +27,20 @@ use std::collections::BTreeMap;
 /// Evidence of the logs on a zone.
 #[derive(Default)]
 struct LoggedTails {
+    /// Largest tail in the metadata logs and the log blocks, in blocks.
     tail: Option<u64>,
-    /// Largest tail in the metadata logs.
+    /// Largest tail in the metadata logs alone, if it is above 0.
     promised: Option<u64>,
-    /// A log block in the zone itself records a tail.
+    /// A log block in the zone itself holds a valid tail.
     in_zone: bool,
-    /// Log blocks may hold other records, which must not count later.
+    /// Log blocks hold other content, or are unreadable: an empty zone is then reset, so that they never count.
     leftovers: bool,
-    /// A tail below this block may have been logged on this member in blocks that are unreadable now.
+    /// A tail not beyond this block may have been logged in unreadable blocks, of this member among others.
     doubt: Option<(u64, usize)>,
 }
 
 impl LoggedTails {
-    /// Refuses a tail if a larger one may have been logged.
+    /// Refuses a tail if a larger one may have been logged in unreadable blocks.
     fn check(&self, tail_blocks: u64) -> Result<(), Refusal> {
         match self.doubt {
             Some((end_blocks, member)) if tail_blocks < end_blocks => Err(Refusal::Log { member }),
@@ -48,9 +49,9 @@ impl LoggedTails {
     }
 
     /// Refuses a zone that has lost its promised data: there is a record of the promise ([`Raid::record_promise`]), all
-    /// known write pointers are at the start, and the log block of the tail is gone. The log block was safe before the
-    /// record, on one member more than may be lost, so it vanished with the ZRWAs, and so did the data: zeros are not
-    /// the data written, even where they agree with parity.
+    /// known write pointers are at the start, and the zone has no log block of a tail. A log block was safe before the
+    /// record, on one member more than may be lost, so it was lost with the ZRWAs, and so was the data: zeros are not
+    /// the written data, even where they agree with parity.
     fn check_promise(&self, layout: &Layout, wps: &[Option<u64>]) -> Result<(), Refusal> {
         let Some(promised_blocks) = self.promised.filter(|_| !self.in_zone) else { return Ok(()) };
         let (_, place) = layout.log((promised_blocks - 1) / layout.stripe_blocks());
@@ -85,7 +86,7 @@ pub async fn show_with(raid: &Raid, zone: &Zone, member: usize, tail_blocks: u64
     let whole = raid.live(zone.index) | 1 << member;
     let is_shown = witness_count(layout, whole, chunks) >= needed(layout, whole);
     if tail_blocks > 0 && !is_shown {
-        // Without the member one witness was enough. Once the member counts, this witness may be lost.
+        // Without the member fewer witnesses were enough. Once the member counts, all of these may be lost.
         raid.log_tail(zone, tail_blocks).await;
     }
 }
@@ -107,12 +108,12 @@ pub async fn promote(raid: &Raid, zone: &Zone) {
             raid.on_parts(index, 1 << member, "finish zone", |_| write.clone()).await;
         }
     }
-    // Where a parity could not be written there may be the slot of an earlier stripe, which a write pointer beyond it
-    // would show as the parity.
+    // In the place of a parity that could not be written there may be the slot of an earlier stripe: a write pointer
+    // beyond it would prove it to be the parity.
     if raid.has_failed(index) {
         return;
     }
-    // The slots stay in place until the zones are finished: they are still there after an error or a power cut.
+    // Until the zones are finished the slots are still in the ZRWAs, after an error or a power cut too.
     raid.move_to(zone, &[2 * rows; MAX_MEMBERS]).await;
     raid.barrier(raid.live(index)).await;
 }
@@ -129,7 +130,7 @@ impl Raid {
         let all_empty = view.present().all(|(m, info)| info.state == ZoneState::Empty || !view.trusts(m));
         let logged = self.logged_tail(view.zone, &record, &wps, all_empty).await;
         if relied < needed {
-            // Only the missing members may have evidence of the tail or, in a zone that was just begun, of any data.
+            // The only evidence of the tail, or of any data in a zone that was just begun, may be on missing members.
             return Err(Refusal::TooFew { present: relied, members, needed });
         }
         if all_empty
@@ -192,11 +193,11 @@ impl Raid {
         Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
     }
 
-    /// Whether one part has lost its ZRWA after its write pointer had moved, and the other ZRWAs are empty: they were
-    /// lost as well, and their zeros are not the data written, even where they agree with parity.
+    /// Whether a part has lost its ZRWA after its write pointer had moved, and all other parts are empty and read as
+    /// zeros: their ZRWAs were lost as well, and the zeros are not the written data, even where they agree with parity.
     async fn have_all_lost_zrwas(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
-        let is_cut = |m: usize, info: &ZoneInfo| view.trusts(m) && wps[m].is_none() && info.wp_blocks > 0;
-        if !view.present().any(|(m, info)| is_cut(m, info)) {
+        let lost_zrwa = |m: usize, info: &ZoneInfo| view.trusts(m) && wps[m].is_none() && info.wp_blocks > 0;
+        if !view.present().any(|(m, info)| lost_zrwa(m, info)) {
             return false;
         }
         for (member, info) in view.present().filter(|(m, _)| wps[*m].is_some()) {
@@ -211,8 +212,8 @@ impl Raid {
         true
     }
 
-    /// Whether a zone that is empty on all members holds data that a process which died had acknowledged. If not, the
-    /// zone was reset before that process could record it.
+    /// Whether a zone that is empty on all members holds data that a process which died had acknowledged. If not, that
+    /// process had reset the zone, and died before it removed the acknowledged tail.
     async fn is_answered(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> bool {
         if view.answered_blocks == 0 {
             return false;
@@ -224,7 +225,7 @@ impl Raid {
                 match self.is_blank(view.zone, member, zrwa).await {
                     Some(true) => {}
                     Some(false) => return true,
-                    // Unreadable blocks prove nothing: other members decide.
+                    // Unreadable: other members decide.
                     None => blank &= !(1 << member),
                 }
             }
@@ -232,8 +233,8 @@ impl Raid {
         !self.members.are_enough(blank)
     }
 
-    /// Evidence of the logs on the zone's present epoch. If the zone is empty on all members, a tail can only be in its
-    /// first stripe.
+    /// Evidence of metadata logs and log blocks on the zone's present epoch. If the zone is empty on all members, only
+    /// the first stripe can have a logged tail.
     async fn logged_tail(
         &self,
         zone: ZoneIndex,
@@ -273,8 +274,9 @@ impl Raid {
                 }
             }
         }
-        // A tail was promised when all log members had it: the intact blocks of one of them are enough.
-        let mut seen: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+        // A tail was promised when all log members had its record: both blocks of one of them are enough, if intact.
+        // Members (bits) with an intact log block, and with a damaged one, by stripe.
+        let mut read_stripes: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
         for (stripe, origin, read) in pending {
             let done = read.await;
             let unwritten = done.result == Err(Status::DeallocatedBlock.into());
@@ -282,15 +284,15 @@ impl Raid {
                 Ok(()) => Record::read(&done.data, origin),
                 Err(_) => Err(RecordError::NoRecord),
             };
-            // A log block is written atomically: no power cut leaves half of one. Data can be in its place only once
-            // all members have passed the row of the stripe, and then no tail is in this stripe.
+            // A log block is written atomically: no power cut leaves half of one. Data is written in its place only
+            // when all members have passed the row of the stripe, and then this stripe has no tail.
             let damaged = match &read {
                 _ if done.result.is_err() => !unwritten,
                 Ok(_) => false,
                 Err(_) => !is_uniform(&done.data),
             };
-            let (whole, unsound) = seen.entry(stripe).or_default();
-            *(if damaged { unsound } else { whole }) |= 1 << origin.member;
+            let (intact, damaged_on) = read_stripes.entry(stripe).or_default();
+            *(if damaged { damaged_on } else { intact }) |= 1 << origin.member;
             if unwritten {
                 continue;
             }
@@ -305,9 +307,9 @@ impl Raid {
                 found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
             }
         }
-        for (stripe, (whole, unsound)) in seen {
-            if whole & !unsound == 0
-                && let Some(member) = each(unsound).next()
+        for (stripe, (intact, damaged_on)) in read_stripes {
+            if intact & !damaged_on == 0
+                && let Some(member) = each(damaged_on).next()
             {
                 let end = (stripe + 1) * layout.stripe_blocks();
                 found.doubt = Some(found.doubt.map_or((end, member), |doubt| doubt.max((end, member))));
@@ -316,8 +318,8 @@ impl Raid {
         found
     }
 
-    /// The running parities of the stripe of `tail`: from the data, or with the slots where a data chunk cannot be
-    /// read. Below the offset of the tail they cover a chunk more than above it.
+    /// The running parities of the stripe of `tail`: computed from the data or, where data cannot be read, decoded with
+    /// the slots. Below the offset of the tail they cover a chunk more than above it.
     async fn load_parities(
         &self,
         view: &ZoneView<'_>,
@@ -337,16 +339,16 @@ impl Raid {
                 for (which, parity) in result.iter_mut().enumerate().take(layout.parities) {
                     let bytes = blocks.start as usize * BLOCK..blocks.end as usize * BLOCK;
                     match column.decode(Sum::parity(which, chunks as usize), layout.data_chunks()) {
-                        Some(said) => {
-                            parity[bytes].copy_from_slice(&said);
+                        Some(computed) => {
+                            parity[bytes].copy_from_slice(&computed);
                             let slot = column.found[layout.data_chunks() as usize + which].as_deref();
                             for (index, at) in blocks.clone().enumerate() {
                                 let block = index * BLOCK..(index + 1) * BLOCK;
                                 let slot = slot.map(|slot| &slot[block.clone()]);
-                                differing.compare((which, at), slot, &said[block]);
+                                differing.compare((which, at), slot, &computed[block]);
                             }
                         }
-                        // Other members may be unreadable at other blocks: decode each block by itself.
+                        // Members may have unreadable blocks at different offsets: each block is decoded by itself.
                         None if blocks.end - blocks.start > 1 => {
                             pieces.extend(blocks.clone().map(|block| block..block + 1));
                             break;
@@ -363,14 +365,17 @@ impl Raid {
         Ok((result, differing))
     }
 
-    /// See `Policy::outdated`. Checks blocks of the stripes that some write pointer has not passed: below its write
-    /// pointer a member holds the data that was written, even if its drive is an older copy. So the outdated member is
-    /// one with a write pointer that has passed none of the blocks where parity contradicts the data.
+    /// See `Policy::outdated`. Even an older copy holds the written data below its write pointer. So the stripes that
+    /// some write pointer has not passed are checked, and the outdated member is one whose write pointer has passed
+    /// none of the blocks where parity contradicts the data.
+    ///
+    /// # Errors
+    /// Contradiction, if several members may be the outdated one.
     pub async fn outdated_zrwa(&self, view: &ZoneView<'_>, tail: &Tail) -> Result<u32, Refusal> {
         let (layout, chunk) = (&self.layout, self.layout.chunk_blocks);
         let evidence = ZrwaEvidence { wp_blocks: self.trusted_wps(view), told_blocks: None };
         if evidence.wp_blocks.iter().flatten().count() <= layout.fewest_members() || tail.revived != 0 {
-            // No symbol is redundant, or the blocks to be written back are in memory only.
+            // There is no redundancy, or blocks that are to be written back are in memory only.
             return Ok(0);
         }
         let wp_blocks = |member: usize| evidence.wp_blocks[member].unwrap_or(u64::MAX);
@@ -406,7 +411,7 @@ impl Raid {
                     let Some(data) = column.found[index as usize].take() else { continue };
                     let is_sure =
                         matches!(place, ParityPlace::Row(row) if wp_blocks(member) > row * chunk + block);
-                    // With two redundant symbols the others agree without the wrong one.
+                    // With two parities the other symbols agree if this one is the only wrong one.
                     let others = column.agrees();
                     if others != Some(false) && !is_sure {
                         there |= 1 << member;
@@ -417,14 +422,14 @@ impl Raid {
                     column.found[index as usize] = Some(data);
                 }
                 if is_damage {
-                    // An older copy has this block too, so it is damaged, not outdated.
+                    // Below a write pointer an older copy has this block too: it is damaged, not outdated.
                     continue;
                 }
                 (suspects, blank, contradictions) = (suspects & there, blank & zeros, contradictions + 1);
             }
         }
         if suspects == u32::MAX || contradictions == 1 && !is_proven {
-            // A flipped bit on any member contradicts a single block, too.
+            // A single block that contradicts the others may as well be damaged.
             return Ok(0);
         }
         let hindmost = each(suspects).map(wp_blocks).min();
@@ -436,7 +441,7 @@ impl Raid {
         }
     }
 
-    /// Moves write pointers, round by round, until they show `chunks` chunks (§4.4).
+    /// Moves write pointers, round by round, until they show `chunks` complete chunks (§4.4).
     async fn show_chunks(&self, zone: &Zone, chunks: u64) {
         let complete = zone.flow.borrow().complete();
         assert!(
@@ -474,14 +479,14 @@ impl Raid {
         let stripe = (tail_blocks - 1) / layout.stripe_blocks();
         let (members, place) = layout.log(stripe);
         self.barrier(self.live(zone.index)).await;
-        // What a member has not made safe is not there when that one comes back.
+        // Writes that a failed member has not made safe are missing when it returns.
         if self.has_failed(zone.index) {
             return;
         }
         // Read after the barrier: a member that was replaced meanwhile lacks the zone.
         let live = self.live(zone.index);
         let sequence = self.membership.next_sequence();
-        // The two log blocks are used in turn: one of them is intact whatever happens to the other.
+        // The two log blocks are used in turn: the previous record stays intact while the new one is written.
         let (epoch, block) = {
             let mut flow = zone.flow.borrow_mut();
             (flow.epoch(), flow.next_log_block())
