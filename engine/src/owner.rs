@@ -159,7 +159,8 @@ async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Resul
         LiveRecords::default(),
     );
     log.resume_at(candidate.log.wp_blocks, candidate.log.place);
-    raid.members.put(role, candidate.drive.name.clone(), log.clone());
+    let power_epoch = candidate.device.power_epoch();
+    raid.members.put(role, candidate.drive.name.clone(), log.clone(), power_epoch);
     log.checkpoint(&*raid, true).await?;
     candidate.log.place = Some(log.place());
     Ok(())

@@ -70,9 +70,9 @@ fn create_without_host_or_autostart_is_reported() {
         "{}",
         made.stderr
     );
-    assert_eq!((&status(&place)["host"], &status(&place)["host_id"]), (&"nobody".into(), &Value::Null));
+    assert_eq!((&status(&place)["host"], &status(&place)["host_id"]), (&"none".into(), &Value::Null));
     place.be(OTHER);
-    assert_eq!((&status(&place)["host"], started_by_udev(&place)), (&"nobody".into(), None));
+    assert_eq!((&status(&place)["host"], started_by_udev(&place)), (&"none".into(), None));
     place.run(&["destroy", "--yes", "drives"]).ok();
     let drives: Vec<String> = (0..5).map(|n| drive("drives", n)).collect();
     let mut create = vec!["create", "--no-autostart", "tank"];

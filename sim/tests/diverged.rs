@@ -576,6 +576,47 @@ fn fencing_claim_keeps_records_logged_just_before() {
     }
 }
 
+/// The first host moves its logs to their other zones when the second one has read them and is about to claim the
+/// array: the second one must not continue from what it has read.
+#[test]
+fn fencing_refuses_claim_after_logs_have_moved() {
+    for options in kinds() {
+        let what = format!("{:?}, {} parities", options.policy, options.parities);
+        let (_rig, drives) = rig_of_members();
+        let (one, other) = (Runtime::new(), Runtime::new());
+        let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
+        one.set_host(Host { id: [1; 16], pause: Some(pause) });
+        let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
+        write(&one, &first, 0, 0, BEFORE, true);
+        let hook: Hook = {
+            let (one, first) = (one.clone(), first.clone());
+            Box::new(move || {
+                for _ in 0..200 {
+                    let reset = Command::Reset { zones: Zones::One(ZoneIndex(0)) };
+                    assert_eq!(run(&one, first.submit(reset)).result, Ok(()));
+                    write(&one, &first, 0, 0, 21, true);
+                }
+            })
+        };
+        let hook = Rc::new(RefCell::new(Some(hook)));
+        let hooked = |drive: &Drive| {
+            let device = Rc::new(Hooked { drive: drive.device.clone(), hook: hook.clone() });
+            Drive { device, ..drive.clone() }
+        };
+        other.set_host(Host { id: [2; 16], pause: Some(Rc::new(|| Box::pin(std::future::ready(())))) });
+        let second = run(&other, Array::assemble(&other, drives.iter().map(hooked).collect()));
+        assert!(hook.borrow().is_none(), "{what}: nothing was claimed");
+        assert_eq!(second.err(), Some(ArrayError::Fenced), "{what}");
+        one.clear();
+        other.clear();
+        let runtime = Runtime::new();
+        let array = run(&runtime, Array::assemble(&runtime, drives)).unwrap();
+        assert_eq!(wp(&runtime, &array, 0).1, 21, "{what}: {:?}", array.status().offline);
+        check(&runtime, &array, 0, 21);
+        runtime.clear();
+    }
+}
+
 /// A drive that stops answering while `silent` is set.
 struct Mute {
     drive: Rc<dyn ZonedDevice>,

@@ -197,21 +197,20 @@ fn spec(name: &str, zones: u32, max_active: u32) -> Spec {
 /// A checkpoint always fits into a zone of the journal, however small the zones are.
 #[test]
 fn namespace_is_refused_if_journal_could_overflow() {
-    let drive = Geometry { zones: 600, ..drive_for_rows(5) };
+    let drive = Geometry { zones: 900, ..drive_for_rows(9) };
     let rig = Rig::new(&drive, 1);
-    let mut added = 0;
-    let refused = loop {
-        match rig.add(spec(&format!("namespace-with-a-long-name-{added:05}"), 1, 1)) {
-            Ok(namespace) => assert_eq!(rig.write(&namespace, 0, 1, 1), Ok(()), "{added}"),
-            Err(error) => break error,
-        }
-        added += 1;
-    };
-    assert_eq!(refused, VzoneError::JournalFull { blocks: drive.zone_capacity_blocks });
-    assert!(added > 300, "{added}");
+    let full = VzoneError::JournalFull { blocks: drive.zone_capacity_blocks };
+    assert_eq!(rig.add(spec("large", 800, 4)).err(), Some(full));
+    let namespace = rig.add(spec("small", 500, 4)).unwrap();
+    let resized = rig.runtime.block_on(rig.namespaces.resize("small", 800), || false).unwrap();
+    assert_eq!(resized.err(), Some(full));
+    let blocks = namespace.geometry().zone_capacity_blocks;
+    for zone in 0..500 {
+        let lba = namespace.geometry().start(ZoneIndex(zone)).0;
+        assert_eq!(rig.write(&namespace, lba, 1, blocks as usize), Ok(()), "zone {zone}");
+    }
     let rig = rig.again();
-    let namespace = rig.namespaces.list().pop().unwrap();
-    assert_eq!(rig.read(&namespace, 0, 1), [1]);
+    assert_eq!(rig.zone(&rig.namespaces.list()[0], 499), (ZoneState::Full, blocks));
 }
 
 #[test]

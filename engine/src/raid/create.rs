@@ -139,13 +139,14 @@ pub async fn create(
     let zone_records = ZoneRecords::new(records, Vec::new(), BadBlockMap::default());
     let raid = Raid::new(runtime, superblock, geometry, zone_records, 1, behaviour);
     for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
+        let power_epoch = device.power_epoch();
         let wiped = wipe_for_member(&*drive.device, &*device).await;
         wiped.map_err(|error| BadDrive::new(&name, DriveFault::Reset(error)))?;
         check_forgotten(runtime, &drive).await?;
         // The first checkpoint goes to the other zone, which is zone 0.
         let log =
             raid.new_log(member, drive.device, (device, BTreeMap::new()), (1, 0), LiveRecords::default());
-        raid.members.put(member, name.clone(), log.clone());
+        raid.members.put(member, name.clone(), log.clone(), power_epoch);
         for zone in worn_zones(&*log.device).await.into_iter().filter(|zone| *zone >= META_ZONES) {
             if raid.zone_records.lost(ZoneIndex(zone - META_ZONES)) & (1 << member) == 0
                 && let Some(spare) = log.device.find_free().await

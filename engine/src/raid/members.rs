@@ -197,15 +197,16 @@ impl Members {
         Lba(physical(zone).0 as u64 * self.places[member].zone_size_blocks.get())
     }
 
-    /// Makes a drive the member.
-    pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>) {
+    /// Makes a drive the member; `power_epoch` was read before anything was written to the drive or read from it, so that
+    /// a loss of power since is noticed.
+    pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>, power_epoch: Option<u64>) {
         let place = &self.places[member];
         place.incarnation.set(place.incarnation.get() + 1);
         // Reads in flight to the previous drive are no evidence of this one.
         self.note_loss();
         place.parts_lost.set(0);
         place.worn.set(false);
-        place.power_epoch.set(log.device.power_epoch());
+        place.power_epoch.set(power_epoch);
         place.settled_epoch.set(place.power_epoch.get());
         self.suspects.set(self.suspects.get() & !(1 << member));
         place.zone_size_blocks.set(log.device.geometry().zone_size_blocks);
@@ -256,6 +257,10 @@ impl Members {
     }
 
     /// Power epoch of a member's drive for which the logs name the lost parts.
+    pub fn power_epoch(&self, member: usize) -> Option<u64> {
+        self.places[member].power_epoch.get()
+    }
+
     pub fn settled_epoch(&self, member: usize) -> Option<u64> {
         self.places[member].settled_epoch.get()
     }

@@ -376,7 +376,6 @@ impl Raid {
         if self.members.parts_lost(member) >= most && self.others_are_whole(member) {
             return self.member_failed(seat, error, what);
         }
-        self.members.count_part_lost(member);
         self.members.count_write_error(member);
         self.members.say(member, Note::PartLost { zone: zone.0, what, error });
         self.part_lost(zone, member, error, what);
@@ -434,6 +433,7 @@ impl Raid {
     /// Marks a member's part of a zone as lost after an error, and has that logged.
     pub fn part_lost(&self, zone: ZoneIndex, member: usize, error: DeviceError, what: &'static str) {
         self.events.note(Event::PartLost { member, zone: zone.0, what, error });
+        self.members.count_part_lost(member);
         let epoch = self.zone_records.change(zone, |record| record.lost |= 1 << member);
         self.members.note_loss();
         self.membership.announce_lack(Lacks { zone: zone.0, epoch, members: 1 << member });

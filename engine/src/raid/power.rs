@@ -4,8 +4,9 @@
 //! ZRWAs. It answers reads of these blocks all the same. So every read, barrier and round of settling compares the
 //! power epoch of the members' drives ([`crate::device::ZonedDevice::power_epoch`]) with the epoch for which their
 //! parts of zones are known to be present. A member with another epoch is *suspect*: the membership is pending, so no
-//! write is acknowledged, and reads wait, until the member's zones have been reported. A part of an open zone that has
-//! lost blocks is marked as lost, decoded and rebuilt, like after any other failure of that part.
+//! write is acknowledged, and reads and the opening of zones wait, until the member's zones have been reported. A part
+//! of an open zone that has lost blocks is marked as lost, decoded and rebuilt, like after any other failure of that
+//! part.
 //!
 //! Where more parts have lost blocks than parity covers, the zone fails. These parts are not marked as lost: the blocks
 //! below their write pointers are still read, those above are read errors, and the next assembly judges the zone as
@@ -144,10 +145,7 @@ impl Raid {
             let enough = self.members.are_enough(self.live(zone) & !mask);
             for (member, info) in lost {
                 match enough {
-                    true => {
-                        self.members.count_part_lost(member);
-                        self.part_lost(zone, member, DeviceError::PowerLost, WHAT);
-                    }
+                    true => self.part_lost(zone, member, DeviceError::PowerLost, WHAT),
                     false => self.zones.cut_part(zone, member, info.wp_blocks),
                 }
             }

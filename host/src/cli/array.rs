@@ -156,7 +156,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
     if 2 * create.parities >= drives.len() {
         output.note(TWO_HALVES);
     }
-    if create.autostart && create.host == machine::NOBODY {
+    if create.autostart && create.host == machine::NO_HOST {
         output.note(&format!(
             "{}; the array belongs to no host, and is not started automatically",
             machine::NO_IDENTITY
@@ -210,7 +210,7 @@ fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
             Policy::Zrwa => engine::raid::policy::Policy::Zrwa,
             Policy::Inplace => engine::raid::policy::Policy::InPlace,
         }),
-        host: machine::id().unwrap_or(machine::NOBODY),
+        host: machine::id().unwrap_or(machine::NO_HOST),
         autostart: !options.no_autostart,
     }
 }

@@ -237,7 +237,7 @@ fn note_unless_own(output: Output, FoundArray { label, called, .. }: &FoundArray
     let whose = match Owner::of(&label.host) {
         Owner::This => return,
         Owner::Other => "belongs to another host",
-        Owner::Nobody => "belongs to no host",
+        Owner::NoHost => "belongs to no host",
     };
     let adopt = format!("zoneraid adopt {} changes that", quoted(called));
     output.note(&format!("'{}' {whose}: it is not started automatically here; {adopt}", label.name));

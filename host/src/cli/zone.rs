@@ -340,7 +340,7 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
         told.store(at, Ordering::Relaxed);
         progress.set_position(at - offset);
     }
-    crate::process::output::quiet_if_nobody_reads(stdout.flush())
+    crate::process::output::ignore_closed_pipe(stdout.flush())
         .context("standard output cannot be written")?;
     source.check()
 }

@@ -17,7 +17,7 @@ const APPLICATION: [u8; 16] =
     [0x26, 0xd0, 0xea, 0xd6, 0x41, 0x56, 0x60, 0x95, 0x82, 0xc6, 0x7b, 0x8c, 0x98, 0x91, 0xe7, 0xb2];
 
 /// The host of an array that belongs to no machine.
-pub const NOBODY: [u8; 16] = [0; 16];
+pub const NO_HOST: [u8; 16] = [0; 16];
 
 /// Error message where the identity is needed.
 pub const NO_IDENTITY: &str = "this machine has no identity: /etc/machine-id is missing or empty \
@@ -50,14 +50,15 @@ fn id_of(machine: &str, application: [u8; 16]) -> Option<[u8; 16]> {
 pub enum Owner {
     This,
     Other,
-    Nobody,
+    #[serde(rename = "none")]
+    NoHost,
 }
 
 impl Owner {
     /// Classifies the host ID of an array's superblock.
     pub fn of(host: &[u8; 16]) -> Owner {
         match *host {
-            NOBODY => Owner::Nobody,
+            NO_HOST => Owner::NoHost,
             host if id() == Some(host) => Owner::This,
             _ => Owner::Other,
         }
@@ -69,7 +70,7 @@ impl Owner {
             (Owner::This, true) => "this host",
             (Owner::This, false) => "this host, started manually",
             (Owner::Other, _) => "another host",
-            (Owner::Nobody, _) => "nobody",
+            (Owner::NoHost, _) => "no host",
         }
     }
 }

@@ -172,7 +172,7 @@ impl Output {
 
     /// Prints `text` unchanged: text from outside must be escaped in it.
     pub fn raw(self, text: &str) -> Result<()> {
-        quiet_if_nobody_reads(std::io::stdout().lock().write_all(text.as_bytes()))
+        ignore_closed_pipe(std::io::stdout().lock().write_all(text.as_bytes()))
             .context("standard output cannot be written")
     }
 
@@ -272,7 +272,7 @@ impl Drop for CopyProgress {
 }
 
 /// Turns the error of a closed pipe into success.
-pub fn quiet_if_nobody_reads(result: std::io::Result<()>) -> std::io::Result<()> {
+pub fn ignore_closed_pipe(result: std::io::Result<()>) -> std::io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,

@@ -501,7 +501,7 @@ impl OwnerReport {
 
 /// Id of the host that an array belongs to; `None` if it belongs to no host.
 pub fn host_id(host: &[u8; 16]) -> Option<String> {
-    (*host != machine::NOBODY).then(|| uuid(host))
+    (*host != machine::NO_HOST).then(|| uuid(host))
 }
 
 fn offline_zone(zone: &array::OfflineZone) -> OfflineZone {

@@ -32,7 +32,7 @@ use crate::{
         seat::Seat,
     },
     runtime::Gate,
-    zone::{Lba, ZoneIndex, is_worn},
+    zone::{Lba, ZoneIndex, ZoneState, is_worn},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -418,11 +418,15 @@ impl MetaLog {
         let mut result = Err(Status::ZoneIsFull.into());
         for _ in 0..CLAIM_ATTEMPTS {
             let report = self.device.submit(Command::Report { first: zone, count: 1 }).await;
-            let info = report.zones.first().filter(|info| info.state.is_active() && info.wp_blocks > 0);
-            let Some(info) = info.filter(|info| info.wp_blocks < self.device.geometry().zone_capacity_blocks)
-            else {
+            let Some(info) = report.zones.first() else { return Err(Status::InternalError.into()) };
+            if info.state == ZoneState::Full || info.wp_blocks >= self.device.geometry().zone_capacity_blocks
+            {
                 return Err(Status::ZoneIsFull.into());
-            };
+            }
+            if !info.state.is_active() || info.wp_blocks == 0 {
+                // The other host has moved its log to the other zone.
+                return Err(Status::ZoneInvalidWrite.into());
+            }
             let lba = Lba(self.lba(zone.0).0 + info.wp_blocks);
             let bytes = Record::Claim { host, id }.encode(self.origin(lba.0), 0);
             self.wp_blocks.set(info.wp_blocks);

@@ -225,7 +225,9 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
         };
         log.read_records(&mut reader, superblock).await.ok()?;
         log.live.holes = true;
-        return Some(log);
+        // The superblock may be unreadable this time.
+        let is_superblock = |record: &Record| matches!(record, Record::Checkpoint(_) | Record::Superblock(_));
+        return log.records.iter().any(|(record, _)| is_superblock(record)).then_some(log);
     }
     None
 }

@@ -21,21 +21,18 @@ impl Raid {
     /// Resets every zone of a drive and makes it `member`, which must be out; its parts are to be rebuilt.
     pub async fn attach(self: &Rc<Self>, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.members.check(member)?;
-        if self.members.is_active(member) {
-            return Err(BadMember::InUse(member).into());
-        }
-        if self.members.mirrored().is_some() || self.drain.has_begun() {
-            return Err(BadMember::BeingReplaced.into());
-        }
+        self.check_attachable(member, &drive)?;
         let uuid = self.new_uuid(member);
         let device = self.prepare(&drive, uuid)?;
-        self.members.check_unused(&drive)?;
+        let power_epoch = device.power_epoch();
         // Reads may still be in flight to the drive, if it was a member before.
         self.members.note_loss();
         let wiped = wipe_for_member(&*drive.device, &*device).await;
         wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)))?;
         check_forgotten(&self.runtime, &drive).await?;
         self.membership.settled().await;
+        // A replacement may have begun meanwhile.
+        self.check_attachable(member, &drive)?;
         let event = self.membership.next_sequence();
         self.membership.change(|superblock| {
             superblock.event = event;
@@ -56,7 +53,7 @@ impl Raid {
         self.members.forget(member);
         self.zone_records.unreadable.remove_parts(member, None);
         let others = self.members.active();
-        self.members.put(member, drive.name.clone(), log.clone());
+        self.members.put(member, drive.name.clone(), log.clone(), power_epoch);
         // The new member is updated last. If it were updated first, and the others continued without it, its superblock
         // would be the newest.
         let own = log.renew();
@@ -70,6 +67,17 @@ impl Raid {
         self.membership.change(|superblock| superblock.floor = event);
         self.events.note(Event::Attached { member, drive: drive.name });
         Ok(())
+    }
+
+    /// Checks that `member` is out, that no member is being replaced, and that the drive is not in use.
+    fn check_attachable(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
+        if self.members.is_active(member) {
+            return Err(BadMember::InUse(member).into());
+        }
+        if self.members.mirrored().is_some() || self.drain.has_begun() {
+            return Err(BadMember::BeingReplaced.into());
+        }
+        Ok(self.members.check_unused(drive)?)
     }
 
     /// A new UUID for a drive that becomes `member`.

@@ -163,6 +163,7 @@ impl Raid {
         if !self.members.is_seated(seat) {
             return Err(NoPart::Gone.into());
         }
+        self.check_kept_power(member, &work)?;
         // Reads in flight may be of the old place, which may be reset when another zone is moved there.
         log.device.place(physical(zone), place);
         self.members.note_loss();

@@ -204,8 +204,7 @@ impl Raid {
         let lacking = self.lacking(&[]).await.0.into_iter();
         for (zone, member) in lacking.flat_map(|(zone, mask)| each(mask).map(move |member| (zone, member))) {
             let leftover = self.part(zone, member).await.is_some_and(|info| info.state.is_active());
-            let is_idle =
-                || self.zone_records.record(zone).lost & (1 << member) != 0 && !self.zones.is_busy(zone);
+            let is_idle = || self.zone_records.lost(zone) & (1 << member) != 0 && self.is_free(zone);
             if leftover && is_idle() {
                 self.wait_for_flights(zone).await;
                 // A reset in the meantime may have given the part back: it must not be cleared then.
@@ -738,16 +737,14 @@ impl Raid {
     ) -> Result<(), RebuildStop> {
         self.flush_caches(1 << member).await;
         self.check_stop(member)?;
-        if self.drive_epoch(member) != work.power_epoch {
-            // The drive has lost power since: blocks written by this rebuild may be gone.
-            return Err(RebuildStop::Again);
-        }
         self.record_bad_blocks(zone, member, &work.lost.bad_blocks).await?;
         // The loss of the part has to be logged before its rebuild.
         self.membership.settled().await;
         self.check_stop(member)?;
         // Another member may have gone out since the copy.
         self.check_waits(zone)?;
+        // Last, without a pause before the change: until then no power loss of the drive marks the part as lost.
+        self.check_kept_power(member, work)?;
         // A checkpoint from now on may replace the record, so it has to contain the change. Records that rely on the
         // member follow this record in every log.
         let sequence = self.membership.next_sequence();
@@ -758,6 +755,11 @@ impl Raid {
         self.parts_back(member, 1);
         self.release_stuck(zone);
         Ok(())
+    }
+
+    /// Stops if a drive has lost power since the rebuild of its part began: blocks that were written may be gone.
+    pub(super) fn check_kept_power(&self, member: usize, work: &PartRebuild<'_>) -> Result<(), RebuildStop> {
+        if self.drive_epoch(member) == work.power_epoch { Ok(()) } else { Err(RebuildStop::Again) }
     }
 
     /// Rebuilds a part of a zone that is being written.

@@ -720,6 +720,7 @@ impl Raid {
         };
         let (before, name) = (self.membership.superblock().clone(), self.members.name(seat.member));
         let lost = self.lost_by_new(seat.member, mirror);
+        let power_epoch = self.members.power_epoch(seat.member);
         let log = self.seat_new(seat.member, new, &old_log, &lost);
         let event = self.membership.superblock().event;
         let own = log.renew();
@@ -743,7 +744,7 @@ impl Raid {
             return Ok(true);
         }
         let note = self.members.about(seat.member).note;
-        self.seat_old(seat.member, name, old_log, before, &lost).await;
+        self.seat_old(seat.member, name, (old_log, power_epoch), before, &lost).await;
         Err(ReplaceFailure::Out(note))
     }
 
@@ -791,7 +792,7 @@ impl Raid {
         self.members.end_mirror();
         self.members.forget(member);
         self.zone_records.unreadable.remove_parts(member, None);
-        self.members.put(member, new.name.clone(), log.clone());
+        self.members.put(member, new.name.clone(), log.clone(), new.power_epoch);
         log
     }
 
@@ -800,7 +801,7 @@ impl Raid {
         self: &Rc<Self>,
         member: usize,
         name: String,
-        log: Rc<MetaLog>,
+        (log, power_epoch): (Rc<MetaLog>, Option<u64>),
         before: Superblock,
         lost: &[ZoneIndex],
     ) {
@@ -815,7 +816,7 @@ impl Raid {
             self.zone_records.change(*zone, |record| record.lost &= !(1 << member));
         }
         self.zone_records.change_all(|_, record| record.waits &= !(1 << member));
-        self.members.put(member, name, log);
+        self.members.put(member, name, log, power_epoch);
         // The old drive is updated last, like one that is attached: the others may continue without it.
         self.renew_logs(self.members.active() & !(1 << member)).await;
         self.renew_logs(self.members.active() & (1 << member)).await;

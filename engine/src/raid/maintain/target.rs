@@ -56,6 +56,8 @@ pub struct Target {
     device: Rc<dyn ZonedDevice>,
     /// Number that the drive's UUID is derived from.
     number: u64,
+    /// As [`Newcomer::power_epoch`].
+    power_epoch: Option<u64>,
     /// As [`crate::raid::journal::label::Label::copied`].
     copied: BTreeMap<u32, u64>,
     /// End of the label; `None` if it cannot be written any more.
@@ -169,7 +171,7 @@ impl Raid {
         }
         let (array, device) = (self.array, device.clone());
         let (copied, wp_blocks) = (copied.unwrap_or_default(), Cell::new(wp_blocks));
-        Target { array, member, device, number, copied, wp_blocks }
+        Target { array, member, device, number, power_epoch: new.power_epoch, copied, wp_blocks }
     }
 
     /// Whether a zone is full and has this epoch.
@@ -222,6 +224,9 @@ impl Raid {
             return Ok(());
         }
         target.flush().await?;
+        if target.device.power_epoch() != target.power_epoch {
+            return Err(DeviceError::PowerLost);
+        }
         let tail_blocks = self.finished_tail(zone);
         let sequence = self.membership.sequence();
         target.append(Record::Finish { zone: zone.0, epoch, tail_blocks }, sequence).await

@@ -60,12 +60,12 @@ pub async fn look(
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {
             continue;
         };
-        let (wp_blocks, place) = (log.wp_blocks, log.place);
+        let (wp_blocks, place, power_epoch) = (log.wp_blocks, log.place, device.power_epoch());
         let device = (device, log.moved);
         let log = raid.new_log(role, drive, device, (log.zone, log.generation), log.live);
         log.resume_at(wp_blocks, place);
         log.look_for_wear().await;
-        raid.members.put(role, name, log);
+        raid.members.put(role, name, log, power_epoch);
     }
     for (member, note) in found.notes.into_iter().enumerate().filter(|(_, note)| !note.is_empty()) {
         // The note may be about a former drive of the member, found in addition to the present one.
@@ -191,21 +191,27 @@ impl ArrayLook {
     pub async fn claim(self) -> Result<(), ArrayError> {
         let (raid, host) = (self.raid.clone(), self.raid.runtime.host());
         let id = Uuid(raid.runtime.draw_id());
-        let (mut claims, mut is_full) = (Vec::new(), false);
+        let (mut claims, mut full) = (Vec::new(), 0u32);
         for member in each(raid.members.active()) {
             let Some(log) = raid.members.log(member) else { continue };
             match log.claim(Uuid(host.id), id).await {
                 Ok(lba) => claims.push((member, log, lba)),
-                Err(error) => is_full |= error == Status::ZoneIsFull.into(),
+                Err(error) => full |= u32::from(error == Status::ZoneIsFull.into()) << member,
             }
         }
         let are_enough = |held: u32| raid.members.are_enough(held);
-        if !are_enough(claims.iter().fold(0, |held, (member, ..)| held | 1 << member)) {
-            if !is_full {
+        let claimed = claims.iter().fold(0, |held, (member, ..)| held | 1 << member);
+        if !are_enough(claimed) {
+            if !are_enough(claimed | full) {
                 return Err(ArrayError::Fenced);
             }
             // No room for claims: checkpoints have the same effect, but records that the other host is logging at this
-            // moment may be lost.
+            // moment may be lost. A log that has moved to the other zone since it was read would be lost as a whole.
+            for log in each(full).filter_map(|member| raid.members.log(member)) {
+                if log.is_foreign().await {
+                    return Err(ArrayError::Fenced);
+                }
+            }
             claims.clear();
             self.keep_what_counts()?;
             self.load();

@@ -35,13 +35,20 @@ impl Raid {
         }
         let refusal = match self.judge_as_found(view).await {
             Ok(Verdict::Open(tail)) if view.answered_blocks > 0 => {
-                let outdated = self.layout.policy.outdated(self, view, &tail).await?;
-                if outdated == 0 {
-                    return Ok(Verdict::Open(tail));
+                let result = match self.layout.policy.outdated(self, view, &tail).await {
+                    Ok(0) => return Ok(Verdict::Open(tail)),
+                    Ok(outdated) => {
+                        view.record.lost |= outdated;
+                        self.zone_records.set_burned(burned.clone());
+                        self.judge_as_found(view).await
+                    }
+                    Err(refusal) => Err(refusal),
+                };
+                if result.is_err() {
+                    *view.record = record;
+                    self.zone_records.set_burned(burned);
                 }
-                view.record.lost |= outdated;
-                self.zone_records.set_burned(burned);
-                return self.judge_as_found(view).await;
+                return result;
             }
             Ok(verdict) => return Ok(verdict),
             Err(refusal) => refusal,

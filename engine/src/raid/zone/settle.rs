@@ -261,7 +261,12 @@ impl Raid {
         let rebuilt = self.background.seat().filter(|_| self.background.is_in(zone));
         let lost = self.zone_records.lost(zone) & self.members.active();
         for member in each(lost).filter(|member| rebuilt.is_none_or(|seat| seat.member != *member)) {
-            self.clear(zone, member).await;
+            while self.background.is_clearing(zone) {
+                self.zones.changed.wait().await;
+            }
+            if self.zone_records.lost(zone) & (1 << member) != 0 {
+                self.clear(zone, member).await;
+            }
         }
     }
 

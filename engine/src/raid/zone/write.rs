@@ -76,6 +76,10 @@ impl Raid {
 
     async fn open_members(self: Rc<Self>, zone: Rc<Zone>) {
         loop {
+            // A loss of power that is noticed only later would seem to concern the data of this zone.
+            if self.notices_power_loss(self.members.active()) {
+                self.power_checked().await;
+            }
             let changed = self.zones.changed.wait();
             if zone.flow.borrow().is_over() {
                 return;
