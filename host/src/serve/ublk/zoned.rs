@@ -82,8 +82,12 @@ impl ZonedBackend {
                 let data = transfer.data_of(place, request)?;
                 let blocks = data.blocks();
                 let slot = transfer.slot(place);
-                // The kernel has reused the slot, so it has the previous result.
-                self.answered.borrow_mut().retain(|answered| *answered != slot);
+                let reused = self.answered.borrow().iter().position(|answered| *answered == slot);
+                if let Some(index) = reused {
+                    // The kernel has reused the slot, so it has the previous result.
+                    self.answered.borrow_mut().swap_remove(index);
+                    self.tails.end_append(slot);
+                }
                 let appended = self.append(transfer, (slot, zone), data, request.fua).await;
                 if appended.is_err() {
                     self.tails.end_append(slot);
@@ -455,6 +459,25 @@ mod tests {
         slow.answer();
         runtime.run();
         assert_eq!(noted_places(dir.path()), [0, 1, 4]);
+    }
+
+    /// The kernel has the result of the previous append in the slot, and the next one waits.
+    #[test]
+    fn waiting_append_frees_reused_slot() {
+        let data = Buf::copy_of(&[5; 3 * BLOCK]);
+        let (runtime, dir) = (Runtime::new(), tempfile::tempdir().unwrap());
+        let (_, zoned) = left_behind_in(dir.path(), &runtime, &data, 2);
+        zoned.tails.begin_append(7, Extent { zone: ZONE, at: 9, blocks: 1 });
+        zoned.answered.borrow_mut().push(7);
+        let channel = tempfile::tempfile().unwrap();
+        channel.set_len(abi::data_position(0, 8)).unwrap();
+        let transfer = DataTransfer::over(channel, 8, Rc::new(|_| None));
+        let sector = zoned.device.geometry().start(ZONE).0 * SECTORS;
+        let operation = Some(UblkOperation::Append);
+        let request = UblkRequest { operation, fua: false, keeps_room: false, count: SECTORS as u32, sector };
+        let append = zoned.perform(&transfer, (0, 7), (UblkOperation::Append, &request));
+        assert_eq!(runtime.block_on(append, || false), None);
+        assert_eq!(noted_places(dir.path()), [0]);
     }
 
     fn nowhere() -> DataTransfer {
