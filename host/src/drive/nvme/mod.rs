@@ -65,6 +65,8 @@ struct NvmeNamespace {
     device: PathBuf,
     format: Format,
     geometry: Geometry,
+    /// Whether commands that change the drive are passed on: the kernel permits them to root on a read-only file too.
+    writable: bool,
     drive_id: DriveId,
     power: PowerCycles,
     ring: Ring,
@@ -122,6 +124,7 @@ impl NvmeDrive {
             file,
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
+            writable: purpose == OpenPurpose::Use,
             drive_id: drive_id(path).keep(&geometry),
             power: match purpose {
                 // On a file of its own: the lock is on `file`, and must end with the last command in flight.
@@ -186,6 +189,10 @@ impl Target for NvmeNamespace {
 
 impl NvmeNamespace {
     fn submit(&self, command: Command) -> Completion {
+        let changes = !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush);
+        if changes && !self.writable {
+            return Completion::failed(Status::NamespaceIsWriteProtected);
+        }
         let (completer, completion) = self.slots.pair();
         match self.prepare(command, completer) {
             Ok(operation) => self.start(operation),
@@ -556,6 +563,10 @@ mod tests {
 
     /// A namespace with commands that go to an ordinary file, which refuses them.
     fn namespace(ring: &Ring, sysfs: &TempDir) -> Rc<NvmeNamespace> {
+        namespace_for(ring, sysfs, OpenPurpose::Use)
+    }
+
+    fn namespace_for(ring: &Ring, sysfs: &TempDir, purpose: OpenPurpose) -> Rc<NvmeNamespace> {
         let geometry = Geometry {
             zones: 4,
             zone_size_blocks: 64,
@@ -573,6 +584,7 @@ mod tests {
             file,
             device: sysfs.path().to_path_buf(),
             format: Format { nsid: 1, lbas_per_block: 1, metadata_bytes: 0 },
+            writable: purpose == OpenPurpose::Use,
             drive_id: DriveId::default(),
             power: PowerCycles::unknown(),
             geometry,
@@ -713,6 +725,26 @@ mod tests {
         sysfs.close().unwrap();
         assert_eq!(refused(&mut completion).unwrap().result, Err(DeviceError::Gone));
         while ring.wait().unwrap() {}
+    }
+
+    #[test]
+    fn nvme_opened_to_read_refuses_changes() {
+        let Ok(ring) = Ring::new() else { return };
+        let sysfs = sysfs_of_one();
+        let namespace = namespace_for(&ring, &sysfs, OpenPurpose::Look);
+        let (one, data) = (Zones::One(ZoneIndex(0)), Buf::zeroed(BLOCK));
+        for command in [
+            Command::write(Lba(0), data.clone(), false),
+            Command::append(ZoneIndex(0), data, false),
+            Command::Open { zones: one, zrwa: true },
+            Command::Close { zones: Zones::All },
+            Command::Finish { zones: one },
+            Command::Reset { zones: Zones::All },
+            Command::FlushZrwa { last: Lba(3) },
+        ] {
+            let refused = namespace.submit(command).take().map(|done| done.result);
+            assert_eq!(refused, Some(Err(Status::NamespaceIsWriteProtected.into())));
+        }
     }
 
     #[test]
