@@ -460,8 +460,11 @@ fn check_blocks(logical: u32, physical: u32) -> Result<(), String> {
 const CONVENTIONAL: u8 = 1;
 const SEQUENTIAL_ONLY: u8 = 2;
 
+/// The number at `at` of a structure of the kernel.
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | *byte as u64)
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(number)
 }
 
 /// The descriptors of up to `count` zones from zone `first` on, at least one, of a device with zones of `size` sectors.
@@ -551,7 +554,7 @@ mod tests {
     fn zone_descriptor_is_converted_to_blocks() {
         let mut zone = [0; DESCRIPTOR];
         for (at, sectors) in [(0, 3 * 65536u64), (8, 65536), (16, 3 * 65536 + 24), (32, 49152)] {
-            zone[at..at + 8].copy_from_slice(&sectors.to_le_bytes());
+            zone[at..at + 8].copy_from_slice(&sectors.to_ne_bytes());
         }
         (zone[24], zone[25]) = (2, 4);
         let (zone_index, state) = (ZoneIndex(3), ZoneState::Closed);
@@ -569,7 +572,7 @@ mod tests {
         let is_one = |starts: &[u64]| {
             let mut zones = vec![0; starts.len() * DESCRIPTOR];
             for (zone, start) in zones.chunks_mut(DESCRIPTOR).zip(starts) {
-                zone[..8].copy_from_slice(&(start * 8).to_le_bytes());
+                zone[..8].copy_from_slice(&(start * 8).to_ne_bytes());
             }
             is_report(&zones, 2, 8)
         };
@@ -596,7 +599,7 @@ mod tests {
     fn zone_descriptor_with_impossible_values_is_rejected() {
         let mut zone = [0; DESCRIPTOR];
         let mut put = |at: usize, sectors: u64| {
-            zone[at..at + 8].copy_from_slice(&sectors.to_le_bytes());
+            zone[at..at + 8].copy_from_slice(&sectors.to_ne_bytes());
             (zone[24], zone[25]) = (2, 4);
             zone
         };
