@@ -5,7 +5,10 @@ use crate::{
     volume::{Client, Server, emulate},
 };
 use rustix::process::Signal;
-use std::time::{Duration, Instant};
+use std::{
+    io::{Cursor, Write},
+    time::{Duration, Instant},
+};
 
 const WRITE: (u16, u16) = (0, 1);
 const FLUSH: (u16, u16) = (0, 3);
@@ -108,6 +111,27 @@ fn full_volume_queues_writes_beyond_what_connections_hold() {
     assert!(client.read(large_from + 36 * MIB, 4 << 20).unwrap() == large);
     drop((client, other));
     server.end(Signal::TERM);
+}
+
+#[test]
+fn full_volume_bounds_number_of_waiting_requests() {
+    let place = over_committed();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let end = fill(&mut client, 0);
+    set(&place, "--when-full", "queue:200");
+    // Writes of one byte: more than 32 MiB of blocks, and more than the server receives and the socket holds.
+    let mut requests = Client { socket: Cursor::new(Vec::new()) };
+    for number in 0..40_000 {
+        requests.request(WRITE, number, (end + number * 4096, 1));
+        requests.say(&[7]);
+    }
+    client.socket.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
+    assert!(client.socket.write_all(requests.socket.get_ref()).is_err(), "the server has received all");
+    let waiting = place.json(&["status", "drives"])["volume"]["waiting_writes"].as_u64().unwrap();
+    assert!((8192..8192 + 64).contains(&waiting), "{waiting}");
+    drop(client);
+    server.end(Signal::KILL);
 }
 
 #[test]

@@ -397,7 +397,7 @@ fn geometry(file: &File, name: &str) -> Result<(Geometry, u32), String> {
     let (mut next, mut skipped_zones) = (0, 0);
     while next < zones {
         let count = (zones - next).min(REPORT_ZONES as u32);
-        let page = report_page(file, next as u64 * zone_sectors, count as usize)
+        let page = report_page(file, next, count as usize, zone_sectors)
             .map_err(|error| format!("gives no zone report: {error}"))?;
         for zone in page.chunks_exact(DESCRIPTOR) {
             // A smaller zone at the end is left out: it would reduce the capacity of all zones.
@@ -460,24 +460,30 @@ fn check_blocks(logical: u32, physical: u32) -> Result<(), String> {
 const CONVENTIONAL: u8 = 1;
 const SEQUENTIAL_ONLY: u8 = 2;
 
+/// The number at `at` of a structure of the kernel.
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | *byte as u64)
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(number)
 }
 
-/// The descriptors of up to `count` zones from `sector` on; at least one.
-fn report_page(file: &File, sector: u64, count: usize) -> Result<Vec<u8>, DeviceError> {
+/// The descriptors of up to `count` zones from zone `first` on, at least one, of a device with zones of `size` sectors.
+fn report_page(file: &File, first: u32, count: usize, size: u64) -> Result<Vec<u8>, DeviceError> {
     let mut bytes = vec![0; REPORT_HEADER + count * DESCRIPTOR];
-    bytes[..8].copy_from_slice(&sector.to_ne_bytes());
+    bytes[..8].copy_from_slice(&(first as u64 * size).to_ne_bytes());
     bytes[8..12].copy_from_slice(&(count as u32).to_ne_bytes());
     // SAFETY: the header says how many descriptors there is room for behind it.
     check(unsafe { libc::ioctl(file.as_raw_fd(), REPORT, bytes.as_mut_ptr()) })?;
     let found = u32::from_ne_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) as usize;
-    if found == 0 {
-        return Err(DeviceError::Os(libc::EPROTO));
-    }
     bytes.truncate(REPORT_HEADER + found.min(count) * DESCRIPTOR);
     bytes.drain(..REPORT_HEADER);
-    Ok(bytes)
+    if is_report(&bytes, first, size) { Ok(bytes) } else { Err(DeviceError::Os(libc::EPROTO)) }
+}
+
+/// Whether these are the descriptors of one or more zones of `size` sectors, from zone `first` on without a gap.
+fn is_report(descriptors: &[u8], first: u32, size: u64) -> bool {
+    let zones = descriptors.chunks_exact(DESCRIPTOR);
+    !descriptors.is_empty() && zones.zip(first as u64..).all(|(zone, index)| u64_at(zone, 0) == index * size)
 }
 
 /// The zones of a device, for threads that make blocking calls.
@@ -495,9 +501,9 @@ impl KernelZones {
     fn report(&self, first: ZoneIndex, count: u32) -> Result<Vec<ZoneInfo>, DeviceError> {
         let mut zones: Vec<ZoneInfo> = Vec::with_capacity(count as usize);
         while zones.len() < count as usize {
-            let next = (self.skipped_zones + first.0) as u64 + zones.len() as u64;
+            let next = self.skipped_zones + first.0 + zones.len() as u32;
             let wanted = (count as usize - zones.len()).min(REPORT_ZONES);
-            for zone in report_page(&self.file, next * self.size, wanted)?.chunks_exact(DESCRIPTOR) {
+            for zone in report_page(&self.file, next, wanted, self.size)?.chunks_exact(DESCRIPTOR) {
                 let zone = describe(zone, self.size, self.skipped_zones);
                 zones.push(zone.ok_or(DeviceError::Os(libc::EPROTO))?);
             }
@@ -548,7 +554,7 @@ mod tests {
     fn zone_descriptor_is_converted_to_blocks() {
         let mut zone = [0; DESCRIPTOR];
         for (at, sectors) in [(0, 3 * 65536u64), (8, 65536), (16, 3 * 65536 + 24), (32, 49152)] {
-            zone[at..at + 8].copy_from_slice(&sectors.to_le_bytes());
+            zone[at..at + 8].copy_from_slice(&sectors.to_ne_bytes());
         }
         (zone[24], zone[25]) = (2, 4);
         let (zone_index, state) = (ZoneIndex(3), ZoneState::Closed);
@@ -559,6 +565,19 @@ mod tests {
         assert_eq!(describe(&zone, 65536, 0).unwrap().wp_blocks, 6144);
         zone[25] = 0;
         assert_eq!(describe(&zone, 65536, 0), None);
+    }
+
+    #[test]
+    fn zone_report_of_other_zones_is_rejected() {
+        let is_one = |starts: &[u64]| {
+            let mut zones = vec![0; starts.len() * DESCRIPTOR];
+            for (zone, start) in zones.chunks_mut(DESCRIPTOR).zip(starts) {
+                zone[..8].copy_from_slice(&(start * 8).to_ne_bytes());
+            }
+            is_report(&zones, 2, 8)
+        };
+        assert!(is_one(&[2]) && is_one(&[2, 3]));
+        assert!(![&[][..], &[1], &[3], &[2, 4], &[2, 2]].into_iter().any(is_one));
     }
 
     #[test]
@@ -580,7 +599,7 @@ mod tests {
     fn zone_descriptor_with_impossible_values_is_rejected() {
         let mut zone = [0; DESCRIPTOR];
         let mut put = |at: usize, sectors: u64| {
-            zone[at..at + 8].copy_from_slice(&sectors.to_le_bytes());
+            zone[at..at + 8].copy_from_slice(&sectors.to_ne_bytes());
             (zone[24], zone[25]) = (2, 4);
             zone
         };

@@ -80,13 +80,20 @@ impl DriveClaim {
         match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&node) {
             Ok(file) => Ok(DriveClaim { _block: Some(file) }),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                let users = users::of(&node).unwrap_or_default().join(", ");
-                Err(OpenError::failed(path, format!("is in use: {users}")))
+                Err(OpenError::failed(path, in_use(&users::of(&node).unwrap_or_default())))
             }
             Err(error) => {
                 Err(OpenError::failed(path, format!("its block device {block} cannot be opened: {error}")))
             }
         }
+    }
+}
+
+/// The message for a drive with these users; none if the user cannot be determined, or is gone.
+fn in_use(users: &[String]) -> String {
+    match users {
+        [] => "is in use by another program: stop that first, or try again".into(),
+        users => format!("is in use: {}", users.join(", ")),
     }
 }
 
@@ -162,8 +169,7 @@ fn locker(file: &Metadata) -> Option<User> {
     let wanted = format!("{major:02x}:{minor:02x}:{}", file.ino());
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let pid = find_locker(&locks, &wanted)?;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let program = program(&stat);
+    let program = program(&users::read(Path::new(&format!("/proc/{pid}/stat"))));
     Some(User { pid, command: program.map(|program| command(pid).unwrap_or(program)) })
 }
 
@@ -212,6 +218,12 @@ mod tests {
         let own = std::env::args().next().unwrap();
         let name = Path::new(&own).file_name().unwrap().to_str().unwrap().to_string();
         assert!(error.to_string().contains(&format!("`{name}")), "{error}");
+    }
+
+    #[test]
+    fn drive_in_use_by_unknown_user_names_action() {
+        assert_eq!(in_use(&["swap".into(), "held by dm-3".into()]), "is in use: swap, held by dm-3");
+        assert!(in_use(&[]).contains("try again"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use std::{
     ffi::OsStr,
     fs::{self, OpenOptions},
+    io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
@@ -15,8 +16,8 @@ const NVMET: &str = "/sys/kernel/config/nvmet/subsystems";
 /// block for as long as the device does. Processes of other users are found only with the permission to inspect them.
 pub fn of(path: &Path) -> Result<Vec<String>> {
     let metadata = path.metadata().with_context(|| format!("{} cannot be examined", path.display()))?;
-    let (whole, mountinfo, list) =
-        (DeviceNumber(metadata.rdev()), read("/proc/self/mountinfo"), read("/proc/swaps"));
+    let whole = DeviceNumber(metadata.rdev());
+    let (mountinfo, list) = (read(Path::new("/proc/self/mountinfo")), read(Path::new("/proc/swaps")));
     let mut users = Vec::new();
     for device in [vec![whole], partitions(&whole.directory())].concat() {
         users.extend(mounts(&mountinfo, device));
@@ -25,7 +26,7 @@ pub fn of(path: &Path) -> Result<Vec<String>> {
         users.extend(targets(Path::new(NVMET), device));
         users.extend(openers(Path::new("/proc"), device));
     }
-    if users.is_empty() && is_held(path) {
+    if users.is_empty() && is_held(path).with_context(|| format!("{} cannot be opened", path.display()))? {
         users.push("a file system of several devices, or a mount in another mount namespace".into());
     }
     Ok(users)
@@ -75,9 +76,9 @@ impl DeviceNumber {
     }
 }
 
-/// The contents of a file; empty if the kernel does not have it.
-fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+/// The contents of a file; empty if the kernel does not have it. Names in it may be no UTF-8.
+pub(super) fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
 fn mounts(mountinfo: &str, device: DeviceNumber) -> Vec<String> {
@@ -144,16 +145,21 @@ fn openers(processes: &Path, device: DeviceNumber) -> Vec<String> {
     let found = processes.iter().filter(is_other).filter(has_open);
     found
         .map(|path| {
-            let command = fs::read_to_string(path.join("comm")).unwrap_or_default();
+            let command = read(&path.join("comm"));
             format!("open in {} (process {})", command.trim(), name(path))
         })
         .collect()
 }
 
 /// Whether the kernel holds the device exclusively.
-fn is_held(device: &Path) -> bool {
+fn is_held(device: &Path) -> io::Result<bool> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(device);
-    opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+    match opened.map_err(|error| (error.raw_os_error(), error)) {
+        // The device may have been removed meanwhile.
+        Ok(_) | Err((Some(libc::ENOENT | libc::ENODEV | libc::ENXIO), _)) => Ok(false),
+        Err((Some(libc::EBUSY), _)) => Ok(true),
+        Err((_, error)) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +178,23 @@ mod tests {
         assert_eq!(mounts(info, device("/dev/zero")), ["mounted on /mnt/a b"]);
         assert_eq!(mounts(info, device("/dev/null")), ["mounted on /mnt/c"]);
         assert!(mounts(info, device("/dev/full")).is_empty());
+    }
+
+    #[test]
+    fn device_users_are_found_beside_undecodable_names() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let info = b"35 35 0:34 / /mnt/\xff rw - proc proc rw\n36 35 1:5 / /mnt/a rw - f2fs /dev/other rw\n";
+        fs::write(file.path(), info).unwrap();
+        let info = read(file.path());
+        assert_eq!(mounts(&info, device("/dev/zero")), ["mounted on /mnt/a"]);
+    }
+
+    #[test]
+    fn device_with_unknown_holder_is_an_error() {
+        assert!(!is_held(Path::new("/dev/null")).unwrap());
+        assert!(!is_held(Path::new("/dev/no such device")).unwrap());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(is_held(&file.path().join("device")).is_err());
     }
 
     #[test]

@@ -103,6 +103,11 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Whether both have a block in common.
+    pub fn overlaps(&self, other: &Extent) -> bool {
+        self.zone == other.zone && self.at < other.at + other.blocks && other.at < self.at + self.blocks
+    }
+
     fn to_words(self) -> [u64; SLOT] {
         [self.at, self.blocks << 32 | (self.zone.0 as u64 + 1)]
     }

@@ -65,6 +65,8 @@ struct NvmeNamespace {
     device: PathBuf,
     format: Format,
     geometry: Geometry,
+    /// Whether commands that change the drive are passed on: the kernel permits them to root on a read-only file too.
+    writable: bool,
     drive_id: DriveId,
     power: PowerCycles,
     ring: Ring,
@@ -97,8 +99,8 @@ struct NvmeOperation {
 enum NvmeOperationKind {
     Plain,
     Append,
-    /// Zones found so far, and the number still wanted; `data` is the page.
-    Report(Vec<ZoneInfo>, u32),
+    /// The first zone, the zones found so far, and their final number; `data` is the page.
+    Report(ZoneIndex, Vec<ZoneInfo>, u32),
 }
 
 /// A refused command: the error and its buffers.
@@ -122,6 +124,7 @@ impl NvmeDrive {
             file,
             device: sysfs::class("nvme-generic", name).join("device"),
             format,
+            writable: purpose == OpenPurpose::Use,
             drive_id: drive_id(path).keep(&geometry),
             power: match purpose {
                 // On a file of its own: the lock is on `file`, and must end with the last command in flight.
@@ -186,6 +189,10 @@ impl Target for NvmeNamespace {
 
 impl NvmeNamespace {
     fn submit(&self, command: Command) -> Completion {
+        let changes = !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush);
+        if changes && !self.writable {
+            return Completion::failed(Status::NamespaceIsWriteProtected);
+        }
         let (completer, completion) = self.slots.pair();
         match self.prepare(command, completer) {
             Ok(operation) => self.start(operation),
@@ -310,7 +317,7 @@ impl NvmeNamespace {
         Ok((
             page,
             Buf::default(),
-            NvmeOperationKind::Report(Vec::with_capacity(count as usize), count),
+            NvmeOperationKind::Report(first, Vec::with_capacity(count as usize), count),
             command,
         ))
     }
@@ -384,16 +391,15 @@ impl NvmeNamespace {
             NvmeOperationKind::Append if result.is_ok() => {
                 done.lba = Lba(outcome.extra / self.format.lbas_per_block)
             }
-            NvmeOperationKind::Report(mut zones, count) if result.is_ok() => {
+            NvmeOperationKind::Report(first, mut zones, count) if result.is_ok() => {
                 let page = std::mem::take(&mut done.data);
-                let found = wire::parse_report(&page, &self.format, &self.geometry).unwrap_or_default();
+                let next = ZoneIndex(first.0 + zones.len() as u32);
+                let found = wire::parse_report(&page, next, &self.format, &self.geometry).unwrap_or_default();
                 zones.extend(found.iter().take(count as usize - zones.len()));
-                if zones.len() < count as usize
-                    && let Some(last) = found.last()
-                {
-                    let next = ZoneIndex(last.zone.0.saturating_add(1));
+                if zones.len() < count as usize && !found.is_empty() {
+                    let next = ZoneIndex(first.0 + zones.len() as u32);
                     let command = self.report_command(next, &page);
-                    let kind = NvmeOperationKind::Report(zones, count);
+                    let kind = NvmeOperationKind::Report(first, zones, count);
                     let oob = Buf::default();
                     let (data, tried) = (page, 0);
                     return self.start(NvmeOperation {
@@ -506,11 +512,11 @@ fn zone_capacity(file: &File, format: &Format, geometry: &Geometry) -> Result<u6
         let start = geometry.start(next).0 * format.lbas_per_block;
         let command = Passthrough { nsid: format.nsid, ..Passthrough::report(start, page.len()) };
         run(file, IO_COMMAND, command, &mut page).map_err(|e| format!("gives no zone report: {e}"))?;
-        let zones = wire::parse_report(&page, format, geometry).unwrap_or_default();
-        let Some(last) = zones.last().filter(|last| last.zone >= next) else {
+        let zones = wire::parse_report(&page, next, format, geometry).unwrap_or_default();
+        if zones.is_empty() {
             return Err("returns an invalid zone report".into());
-        };
-        next = ZoneIndex(last.zone.0.saturating_add(1));
+        }
+        next.0 += zones.len() as u32;
         // Worn zones may have no capacity left.
         let worn = [ZoneState::ReadOnly, ZoneState::Offline];
         let capacities = zones.iter().filter(|zone| !worn.contains(&zone.state));
@@ -556,6 +562,10 @@ mod tests {
 
     /// A namespace with commands that go to an ordinary file, which refuses them.
     fn namespace(ring: &Ring, sysfs: &TempDir) -> Rc<NvmeNamespace> {
+        namespace_for(ring, sysfs, OpenPurpose::Use)
+    }
+
+    fn namespace_for(ring: &Ring, sysfs: &TempDir, purpose: OpenPurpose) -> Rc<NvmeNamespace> {
         let geometry = Geometry {
             zones: 4,
             zone_size_blocks: 64,
@@ -573,6 +583,7 @@ mod tests {
             file,
             device: sysfs.path().to_path_buf(),
             format: Format { nsid: 1, lbas_per_block: 1, metadata_bytes: 0 },
+            writable: purpose == OpenPurpose::Use,
             drive_id: DriveId::default(),
             power: PowerCycles::unknown(),
             geometry,
@@ -713,6 +724,63 @@ mod tests {
         sysfs.close().unwrap();
         assert_eq!(refused(&mut completion).unwrap().result, Err(DeviceError::Gone));
         while ring.wait().unwrap() {}
+    }
+
+    /// The results are made up; the ring is not used.
+    #[test]
+    fn nvme_report_of_other_zones_is_an_error() {
+        let Ok(ring) = Ring::new() else { return };
+        let sysfs = sysfs_of_one();
+        let namespace = namespace(&ring, &sysfs);
+        let runtime = Runtime::new();
+        let report = |starts: [u64; 2]| {
+            let (completer, completion) = namespace.slots.pair();
+            let (data, oob, kind, command) = namespace.report(ZoneIndex(1), 2).map_err(|r| r.error).unwrap();
+            let mut page = vec![0; data.len()];
+            page[0] = 2;
+            for (zone, start) in page[DESCRIPTOR..].chunks_mut(DESCRIPTOR).zip(starts) {
+                (zone[1], zone[8]) = (1 << 4, 64);
+                zone[16..24].copy_from_slice(&(start * 64).to_le_bytes());
+            }
+            let operation = NvmeOperation {
+                completer,
+                data: Buf::copy_of(&page),
+                oob,
+                kind,
+                command,
+                registered: false,
+                unregistered: false,
+                tried: 0,
+                tried_for_path: 0,
+            };
+            namespace.finish(operation, Outcome { result: 0, extra: 0, more: false });
+            let done = runtime.block_on(completion, || false).unwrap();
+            done.result.map(|()| done.zones.iter().map(|info| info.zone.0).collect::<Vec<_>>())
+        };
+        assert_eq!(report([1, 2]), Ok(vec![1, 2]));
+        for wrong in [[2, 3], [1, 3], [2, 1], [1, 1], [0, 1]] {
+            assert_eq!(report(wrong), Err(DeviceError::Os(libc::EPROTO)), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn nvme_opened_to_read_refuses_changes() {
+        let Ok(ring) = Ring::new() else { return };
+        let sysfs = sysfs_of_one();
+        let namespace = namespace_for(&ring, &sysfs, OpenPurpose::Look);
+        let (one, data) = (Zones::One(ZoneIndex(0)), Buf::zeroed(BLOCK));
+        for command in [
+            Command::write(Lba(0), data.clone(), false),
+            Command::append(ZoneIndex(0), data, false),
+            Command::Open { zones: one, zrwa: true },
+            Command::Close { zones: Zones::All },
+            Command::Finish { zones: one },
+            Command::Reset { zones: Zones::All },
+            Command::FlushZrwa { last: Lba(3) },
+        ] {
+            let refused = namespace.submit(command).take().map(|done| done.result);
+            assert_eq!(refused, Some(Err(Status::NamespaceIsWriteProtected.into())));
+        }
     }
 
     #[test]

@@ -317,15 +317,20 @@ impl Pages {
     }
 }
 
-/// Parses the page of a zone report; `None` if it is inconsistent.
-pub fn parse_report(page: &[u8], format: &Format, geometry: &Geometry) -> Option<Vec<ZoneInfo>> {
+/// Parses the page of a report of `first` and the zones behind it; `None` if it is inconsistent or of other zones.
+pub fn parse_report(
+    page: &[u8],
+    first: ZoneIndex,
+    format: &Format,
+    geometry: &Geometry,
+) -> Option<Vec<ZoneInfo>> {
     let count = u64_at(page.get(..DESCRIPTOR)?, 0);
     let descriptors = page[DESCRIPTOR..].chunks_exact(DESCRIPTOR).take(count.min(u32::MAX as u64) as usize);
     descriptors
-        .map(|zone| {
+        .zip(first.0..geometry.zones)
+        .map(|(zone, expected)| {
             let (capacity, start, wp) = (u64_at(zone, 8), u64_at(zone, 16), u64_at(zone, 24));
             let state = ZoneState::from_value(zone[1] >> 4)?;
-            let index = start / format.lbas_per_block / geometry.zone_size_blocks;
             let capacity_blocks = capacity / format.lbas_per_block;
             let wp_blocks = match state {
                 ZoneState::Empty => 0,
@@ -333,14 +338,14 @@ pub fn parse_report(page: &[u8], format: &Format, geometry: &Geometry) -> Option
                 ZoneState::Full | ZoneState::ReadOnly | ZoneState::Offline => capacity_blocks,
                 _ => wp.checked_sub(start)? / format.lbas_per_block,
             };
-            let zone_index = ZoneIndex(u32::try_from(index).ok()?);
+            let expected = ZoneIndex(expected);
+            let is_next = start == geometry.start(expected).0 * format.lbas_per_block;
             // Values outside of the drive's own geometry are refused.
-            let known = zone_index.0 < geometry.zones && capacity_blocks <= geometry.zone_size_blocks;
-            if !known || wp_blocks > capacity_blocks {
+            if !is_next || capacity_blocks > geometry.zone_size_blocks || wp_blocks > capacity_blocks {
                 return None;
             }
             let zrwa = zone[2] & 1 << 3 != 0;
-            Some(ZoneInfo { zone: zone_index, state, wp_blocks, capacity_blocks, zrwa })
+            Some(ZoneInfo { zone: expected, state, wp_blocks, capacity_blocks, zrwa })
         })
         .collect()
 }
@@ -536,7 +541,7 @@ mod tests {
             }
             let mut report = vec![0; 8 * DESCRIPTOR];
             report.fill_with(|| if rng.chance(3, 4) { 0 } else { rng.next_u64() as u8 });
-            for zone in parse_report(&report, &format, &geometry).unwrap_or_default() {
+            for zone in parse_report(&report, ZoneIndex(0), &format, &geometry).unwrap_or_default() {
                 assert!(zone.zone.0 < geometry.zones && zone.wp_blocks <= zone.capacity_blocks, "{zone:?}");
                 assert!(zone.capacity_blocks <= geometry.zone_size_blocks, "{zone:?}");
             }
@@ -572,7 +577,7 @@ mod tests {
         };
         describe(0, 3, 8, 5 * 8192 + 12);
         describe(1, 0xe, 0, u64::MAX);
-        let zones = parse_report(&page, &format, &geometry).unwrap();
+        let zones = parse_report(&page, ZoneIndex(5), &format, &geometry).unwrap();
         let (zone, capacity_blocks) = (ZoneIndex, 6144);
         let open = ZoneInfo {
             zone: zone(5),
@@ -585,10 +590,10 @@ mod tests {
             ZoneInfo { zone: zone(6), state: ZoneState::Full, wp_blocks: 6144, capacity_blocks, zrwa: false };
         assert_eq!(zones, [open, full]);
         page[DESCRIPTOR + 1] = 0x90;
-        assert_eq!(parse_report(&page, &format, &geometry), None);
+        assert_eq!(parse_report(&page, ZoneIndex(5), &format, &geometry), None);
         page[DESCRIPTOR + 1] = 0x30;
         page[DESCRIPTOR + 24..DESCRIPTOR + 32].fill(0);
-        assert_eq!(parse_report(&page, &format, &geometry), None);
+        assert_eq!(parse_report(&page, ZoneIndex(5), &format, &geometry), None);
     }
 
     #[test]

@@ -178,19 +178,24 @@ impl NvmetExport<'_> {
             }
             if let Some(secret) = self.secret {
                 let key = known.join("dhchap_key");
-                let before = fs::read_to_string(&key).unwrap_or_default();
+                let before = match fs::read_to_string(&key) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+                    before => before.with_context(|| format!("{} cannot be read", key.display()))?,
+                };
+                let before = before.trim();
                 ensure!(
-                    ["", &secret.text].contains(&before.trim()),
+                    ["", &secret.text].contains(&before),
                     "{host} has another secret, which other exports may use: {}",
                     key.display()
                 );
                 // A host has one secret for all exports: the other one would require it too, even if this one fails.
                 ensure!(
-                    !before.trim().is_empty()
-                        || !is_allowed(&entries(&root.join("subsystems")), host.as_ref()),
+                    !before.is_empty() || !is_allowed(&entries(&root.join("subsystems")), host.as_ref()),
                     "another export allows {host} without a secret: remove that export first, or omit --key"
                 );
-                steps.push(Step::WriteSecret(key, secret.clone()));
+                if before.is_empty() {
+                    steps.push(Step::WriteSecret(key, secret.clone()));
+                }
             }
             steps.push(Step::Link { at: subsystem.join("allowed_hosts").join(host), to: known });
         }
@@ -277,6 +282,10 @@ pub fn undo(steps: &[Step]) {
         let _ = match step {
             Step::MakeDirectory(path) => Step::RemoveDirectory(path.clone()).carry_out(),
             Step::Link { at, .. } => Step::RemoveLink(at.clone()).carry_out(),
+            // The host had no secret. Only a new entry has none again; the kernel keeps one that an export allows.
+            Step::WriteSecret(key, _) => {
+                key.parent().map_or(Ok(()), |host| fs::remove_dir(host).and_then(|()| fs::create_dir(host)))
+            }
             _ => Ok(()),
         };
     }
@@ -317,6 +326,7 @@ fn holds(file: &Path, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
     const UUID: &str = "01234567-89ab-4def-8123-456789abcdef";
 
@@ -436,7 +446,8 @@ mod tests {
         fs::write(&key, "").unwrap();
         steps[key_set].carry_out().unwrap();
         assert_eq!(fs::read_to_string(&key).unwrap(), text);
-        assert!(export.steps(root.path()).is_ok(), "the same again");
+        let again = export.steps(root.path()).unwrap();
+        assert!(!again.iter().any(|step| matches!(step, Step::WriteSecret(..))), "the same again");
         // A host that another export allows without a secret.
         let link = root.path().join("subsystems/other/allowed_hosts").join(&hosts[0]);
         fs::create_dir_all(&link).unwrap();
@@ -455,6 +466,24 @@ mod tests {
             fs::write(&file, wrong).unwrap();
             assert!(Secret::read(&file).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn failed_export_removes_secret_of_existing_host() {
+        let root = root();
+        let host = root.path().join("hosts/nqn.one");
+        let secret = Secret { file: PathBuf::new(), text: String::new() };
+        let steps = [Step::WriteSecret(host.join("dhchap_key"), secret)];
+        let mode = || fs::metadata(&host).unwrap().permissions().mode() & 0o777;
+        fs::create_dir(&host).unwrap();
+        fs::set_permissions(&host, Permissions::from_mode(0o711)).unwrap();
+        undo(&steps);
+        assert_ne!(mode(), 0o711, "the entry is a new one");
+        // Another export allows the host by now: configfs refuses to remove it.
+        fs::set_permissions(&host, Permissions::from_mode(0o711)).unwrap();
+        fs::write(host.join("link"), "").unwrap();
+        undo(&steps);
+        assert_eq!(mode(), 0o711);
     }
 
     #[test]

@@ -39,6 +39,7 @@ use crate::{
 use anyhow::Result;
 use connection::{Job, NbdConnection};
 use engine::{
+    buf::BLOCK,
     device::{DeviceError, Status},
     runtime::{Gate, Runtime},
     volume::Volume,
@@ -116,7 +117,7 @@ pub struct Server {
     received: Cell<u64>,
     /// Connections accepted so far.
     accepted: Cell<u64>,
-    /// Write data of requests that wait for free space; limited to `MOST_HELD_BYTES`.
+    /// Write data of requests that wait for free space, at least a block for each; limited to `MOST_HELD_BYTES`.
     waiting_bytes: Cell<u64>,
     /// Whether the refusal of a client has been logged since the last successful negotiation.
     refusal_logged: Cell<bool>,
@@ -291,14 +292,16 @@ impl Server {
     /// connection, which accepts no requests beyond these.
     async fn serve(self: Rc<Self>, connection: Rc<NbdConnection>, mut job: Job) {
         let (bytes, cost) = (job.held_bytes(), job.cost());
+        // A request without data takes memory and time too.
+        let waiting = bytes.max(BLOCK as u64);
         match self.carry_out(&connection, &mut job).await {
-            Ok(Some(refused)) if self.waiting_bytes.get() + bytes <= MOST_HELD_BYTES => {
+            Ok(Some(refused)) if self.waiting_bytes.get() + waiting <= MOST_HELD_BYTES => {
                 connection.release(bytes, cost);
-                self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
+                self.waiting_bytes.set(self.waiting_bytes.get() + waiting);
                 let server = self.clone();
                 self.runtime.spawn(async move {
                     server.wait_for_room(&connection, job, refused).await;
-                    server.waiting_bytes.set(server.waiting_bytes.get() - bytes);
+                    server.waiting_bytes.set(server.waiting_bytes.get() - waiting);
                 });
             }
             Ok(Some(refused)) => {

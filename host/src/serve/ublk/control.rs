@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use io_uring::{opcode, types::Fd};
 use std::{
     cell::Cell,
+    ffi::OsString,
     fs::File,
     io::{self, ErrorKind},
     os::fd::AsRawFd,
@@ -193,15 +194,26 @@ fn open_file() -> io::Result<File> {
     File::options().read(true).write(true).open(PATH)
 }
 
-/// Block devices of the array with this tag, and of its namespaces, whether a process serves them or not.
-pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
-    let Ok(entries) = std::fs::read_dir(Path::new(CLASS)) else {
+/// The numbers of the driver's devices in `class`, sorted.
+fn device_ids(class: &Path) -> io::Result<Vec<u32>> {
+    let entries = match std::fs::read_dir(class) {
         // No driver, no devices.
-        return Ok(Vec::new());
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
     };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut ids: Vec<u32> = names.filter_map(|name| name.strip_prefix("ublkc")?.parse().ok()).collect();
+    let names = entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    let id = |name: &OsString| name.to_str()?.strip_prefix("ublkc")?.parse().ok();
+    let mut ids: Vec<u32> = names.iter().filter_map(id).collect();
     ids.sort_unstable();
+    Ok(ids)
+}
+
+/// Block devices of the array with this tag, and of its namespaces, whether a process serves them or not.
+///
+/// # Errors
+/// It is not known of each device whether it is one of these.
+pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
+    let ids = device_ids(Path::new(CLASS)).with_context(|| format!("{CLASS} cannot be read"))?;
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -215,9 +227,30 @@ pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
             {
                 found.push(info)
             }
-            // A device of another program or array, or one removed meanwhile.
-            _ => {}
+            // A device of another program or array.
+            Ok(_) => {}
+            // A device that was removed meanwhile, or an unprivileged one, which is of another program.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EINVAL)) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("the state of /dev/ublkc{id} cannot be read"));
+            }
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_class_directory_is_no_absence_of_devices() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(device_ids(&dir.path().join("none")).unwrap().is_empty());
+        for name in ["ublkc10", "ublkc9", "ublk-control"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert_eq!(device_ids(dir.path()).unwrap(), [9, 10]);
+        assert!(device_ids(&dir.path().join("ublkc9")).is_err());
+    }
 }

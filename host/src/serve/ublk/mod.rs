@@ -96,7 +96,9 @@ impl Face {
 
     fn into_backend(self, reactor: &Reactor, tails: &Rc<AckLog>, replay: Replay) -> Result<UblkBackend> {
         Ok(match self {
-            Face::Zoned(device) => UblkBackend::Zoned(ZonedBackend::new(device, tails.clone(), replay)),
+            Face::Zoned(device) => {
+                UblkBackend::Zoned(Box::new(ZonedBackend::new(device, tails.clone(), replay)))
+            }
             Face::Volume(volume) => {
                 let ring = reactor.ring()?.clone();
                 UblkBackend::Volume(Box::new(Bytes::of_sectors(volume, reactor.buffers(), ring)))

@@ -60,7 +60,7 @@ pub(super) struct Queues {
 
 /// The device that executes requests.
 pub(super) enum UblkBackend {
-    Zoned(ZonedBackend),
+    Zoned(Box<ZonedBackend>),
     Volume(Box<Bytes>),
 }
 

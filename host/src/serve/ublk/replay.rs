@@ -2,7 +2,7 @@
 //!
 //! Management commands are idempotent. A write of which all or the first blocks are in the array already is recognized
 //! by its address, and compared. An append is recognized by its length and data among the outstanding ones, with the
-//! places that the previous process has recorded; each place is assigned once, and an append that is not found is
+//! places that the previous process has recorded; each block is assigned once, and an append that is not found is
 //! executed again. An append of which only the first blocks are in the zone is completed before any other append:
 //! blocks without an acknowledged append would take capacity of the zone that its user counts on.
 
@@ -119,11 +119,16 @@ impl Replay {
         self.appends.iter().any(|append| append.extent.zone == zone && append.is_partial())
     }
 
-    /// Claims a noted append that may have `data` and is not claimed yet, except those in the slots `others`.
+    /// Claims a noted append that may have `data`, except those in the slots `others` and those with blocks that are
+    /// claimed already.
     pub(super) fn claim(&mut self, zone: ZoneIndex, data: &Buf, others: &[usize]) -> Option<Append> {
         let sum = sum(data);
+        let claimed: Vec<Extent> =
+            self.appends.iter().filter(|append| append.claimed).map(|append| append.extent).collect();
+        let is_claimed = |append: &Append| claimed.iter().any(|extent| extent.overlaps(&append.extent));
         let mut appends = self.appends.iter_mut();
-        let append = appends.find(|append| !append.claimed && append.may_match(zone, data, sum, others))?;
+        let append =
+            appends.find(|append| !is_claimed(append) && append.may_match(zone, data, sum, others))?;
         append.claimed = true;
         Some(*append)
     }
@@ -143,9 +148,13 @@ impl Replay {
         }
     }
 
-    /// Removes a noted append: it was reissued.
-    pub(super) fn settle(&mut self, append: &Append) {
-        self.appends.retain(|other| other.slot != append.slot);
+    /// Removes a noted append, which was reissued, and those noted at some of its blocks: they were delayed, and are
+    /// not there. Returns all of them.
+    pub(super) fn settle(&mut self, append: &Append) -> Vec<Append> {
+        let overlaps = |other: &Append| other.extent.overlaps(&append.extent);
+        let (settled, left) = self.appends.iter().partition(|other| overlaps(other));
+        self.appends = left;
+        settled
     }
 
     /// Nothing can be reissued for this zone any more.
@@ -280,6 +289,20 @@ mod tests {
         assert!(!again.has_partial_append(Z) && again.has_appends(Z));
         again.forget(Z);
         assert!(!again.has_appends(Z));
+    }
+
+    /// Appends that were delayed, and noted at the same block.
+    #[test]
+    fn replay_assigns_each_block_to_one_append() {
+        for other in [3, 2] {
+            let mut again = replay(&memory(5), &[extent(4, 3), extent(4, other), extent(2, 2)]);
+            let first = again.claim(Z, &data(4, 3), &[]).unwrap();
+            assert_eq!(again.claim(Z, &data(4, other as u8), &[]), None);
+            assert!(again.has_to_wait(Z, &data(4, other as u8), &[]));
+            assert_eq!(again.settle(&first).len(), 2);
+            assert!(!again.has_to_wait(Z, &data(4, other as u8), &[]));
+            assert!(again.has_noted(2));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{
     abi::{self, SECTORS, UblkOperation, UblkRequest},
-    replay::{self, Replay},
+    replay::{self, Append, Replay},
     transfer::{DataTransfer, RequestTag, UblkAnswer},
 };
 use crate::serve::ack_log::{AckLog, Extent};
@@ -12,7 +12,11 @@ use engine::{
     runtime::Gate,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::{cell::RefCell, ops::Range, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+    rc::Rc,
+};
 
 /// A served zoned device.
 pub(super) struct ZonedBackend {
@@ -21,6 +25,8 @@ pub(super) struct ZonedBackend {
     replay: RefCell<Replay>,
     /// Opened after each change of `replay`, for the appends that wait for a reissued one.
     replayed: Gate,
+    /// Per zone, the expected end of its last append; 0 after a reset or a failed append.
+    append_ends: Vec<Cell<u64>>,
     /// Slots of appends with results that have not been submitted to the kernel.
     answered: RefCell<Vec<usize>>,
     /// Opened when `answered` has grown, and when the block device is no longer served.
@@ -30,6 +36,7 @@ pub(super) struct ZonedBackend {
 impl ZonedBackend {
     pub(super) fn new(device: Rc<dyn ZonedDevice>, tails: Rc<AckLog>, replay: Replay) -> ZonedBackend {
         ZonedBackend {
+            append_ends: vec![Cell::new(0); device.geometry().zones as usize],
             device,
             tails,
             replay: RefCell::new(replay),
@@ -75,11 +82,16 @@ impl ZonedBackend {
                 let data = transfer.data_of(place, request)?;
                 let blocks = data.blocks();
                 let slot = transfer.slot(place);
-                // The kernel has reused the slot, so it has the previous result.
-                self.answered.borrow_mut().retain(|answered| *answered != slot);
+                let reused = self.answered.borrow().iter().position(|answered| *answered == slot);
+                if let Some(index) = reused {
+                    // The kernel has reused the slot, so it has the previous result.
+                    self.answered.borrow_mut().swap_remove(index);
+                    self.tails.end_append(slot);
+                }
                 let appended = self.append(transfer, (slot, zone), data, request.fua).await;
                 if appended.is_err() {
                     self.tails.end_append(slot);
+                    self.forget_append_end(zone);
                 }
                 let (lba, tail) = appended?;
                 let (_, at) = geometry.locate(lba);
@@ -172,8 +184,7 @@ impl ZonedBackend {
             }
             self.replayed.wait().await;
         }
-        // The expected address. It is exact unless the device delays the append: no command is submitted in between.
-        let (blocks, expected) = (data.blocks(), self.wp(zone));
+        let (blocks, expected) = (data.blocks(), self.expect_append(zone, data.blocks()));
         if let Some(at) = expected {
             self.tails.begin_append(slot, Extent { zone, at, blocks });
         }
@@ -211,15 +222,13 @@ impl ZonedBackend {
                 Err(error) => {
                     // This may be the reissued append. If the noted one stayed, other appends would wait for it
                     // forever.
-                    self.replay.borrow_mut().settle(&append);
-                    self.replayed.open();
+                    self.settle(&append, slot);
                     return Err(error);
                 }
             }
         };
         if append.slot != slot {
             self.tails.begin_append(slot, append.extent);
-            self.tails.end_append_to(append.slot, &append.extent);
         }
         let rest = data.slice_blocks(append.written..data.blocks());
         let completion = match rest.is_empty() {
@@ -227,11 +236,35 @@ impl ZonedBackend {
             true => Completion::ready(Done::ok()),
             false => self.device.submit(Command::write(Lba(lba.0 + append.written), rest, fua)),
         };
-        self.replay.borrow_mut().settle(&append);
-        self.replayed.open();
+        self.settle(&append, slot);
         let done = completion.await;
         done.result?;
         Ok(Some((lba, done.tail)))
+    }
+
+    /// Ends the replay of `append`, which is the one in `slot` from now on.
+    fn settle(&self, append: &Append, slot: usize) {
+        for settled in self.replay.borrow_mut().settle(append) {
+            if settled.slot != slot {
+                self.tails.end_append_to(settled.slot, &settled.extent);
+            }
+        }
+        self.replayed.open();
+    }
+
+    /// The expected offset of the next append to `zone`, which has `blocks` blocks: behind the appends before it, also
+    /// if the device delays these and its write pointer does not include them. It is exact unless one of them fails.
+    fn expect_append(&self, zone: ZoneIndex, blocks: u64) -> Option<u64> {
+        let (wp, end) = (self.wp(zone)?, self.append_ends.get(zone.0 as usize)?);
+        let at = wp.max(end.get());
+        end.set(at + blocks);
+        Some(at)
+    }
+
+    fn forget_append_end(&self, zone: ZoneIndex) {
+        if let Some(end) = self.append_ends.get(zone.0 as usize) {
+            end.set(0);
+        }
     }
 
     /// The write pointer of `zone`; an array answers a report at once.
@@ -246,7 +279,11 @@ impl ZonedBackend {
     }
 
     async fn reset(&self, zones: Range<u32>, command: Zones) -> Result<UblkAnswer, DeviceError> {
-        let known: Vec<_> = zones.clone().map(|zone| self.tails.clear(ZoneIndex(zone))).collect();
+        let clear = |zone| {
+            self.forget_append_end(zone);
+            self.tails.clear(zone)
+        };
+        let known: Vec<_> = zones.clone().map(ZoneIndex).map(clear).collect();
         let done = self.device.submit(Command::Reset { zones: command }).await;
         for (zone, known) in zones.map(ZoneIndex).zip(known) {
             match done.result {
@@ -354,15 +391,22 @@ mod tests {
     #[test]
     fn replayed_append_with_read_error_blocks_no_others() {
         let data = Buf::copy_of(&[5; 3 * BLOCK]);
-        let runtime = Runtime::new();
-        let (drive, zoned) = left_behind(&runtime, &data, 2);
+        let (runtime, dir) = (Runtime::new(), tempfile::tempdir().unwrap());
+        let (drive, zoned) = left_behind_in(dir.path(), &runtime, &data, 2);
         assert!(zoned.replay.borrow().has_partial_append(ZONE));
         let second = Lba(drive.geometry().start(ZONE).0 + 1);
         drive.ssd().borrow_mut().faults().after(0, Fault::Unreadable(second));
         let mut others = Vec::new();
-        let again = zoned.append_again((0, ZONE), &data, false, &mut others);
+        let again = zoned.append_again((7, ZONE), &data, false, &mut others);
         assert_eq!(runtime.block_on(again, || false), Some(Err(Status::UnrecoveredReadError.into())));
         assert!(!zoned.replay.borrow().has_partial_append(ZONE));
+        assert!(noted_places(dir.path()).is_empty(), "it would block them in the next process");
+    }
+
+    /// The offsets of appends in the tails file in `directory`.
+    fn noted_places(directory: &Path) -> Vec<u64> {
+        let left = AckLogContents::read(&directory.join("tails"), &[7; 16]).unwrap().unwrap();
+        left.appends.iter().flatten().map(|extent| extent.at).collect()
     }
 
     /// A drive with reads and appends that the test completes.
@@ -409,12 +453,31 @@ mod tests {
             });
         }
         runtime.run();
+        // The first one is the append of the previous process.
+        assert_eq!(noted_places(dir.path()), [0, 0, 3], "behind each other before they are executed");
+        slow.drive.ssd().borrow_mut().execute(Command::append(ZONE, Buf::zeroed(BLOCK), false));
         slow.answer();
         runtime.run();
-        let left = AckLogContents::read(&dir.path().join("tails"), &[7; 16]).unwrap().unwrap();
-        let places: Vec<u64> = left.appends.iter().flatten().map(|extent| extent.at).collect();
-        // The first one is the append of the previous process.
-        assert_eq!(places, [0, 0, 3]);
+        assert_eq!(noted_places(dir.path()), [0, 1, 4]);
+    }
+
+    /// The kernel has the result of the previous append in the slot, and the next one waits.
+    #[test]
+    fn waiting_append_frees_reused_slot() {
+        let data = Buf::copy_of(&[5; 3 * BLOCK]);
+        let (runtime, dir) = (Runtime::new(), tempfile::tempdir().unwrap());
+        let (_, zoned) = left_behind_in(dir.path(), &runtime, &data, 2);
+        zoned.tails.begin_append(7, Extent { zone: ZONE, at: 9, blocks: 1 });
+        zoned.answered.borrow_mut().push(7);
+        let channel = tempfile::tempfile().unwrap();
+        channel.set_len(abi::data_position(0, 8)).unwrap();
+        let transfer = DataTransfer::over(channel, 8, Rc::new(|_| None));
+        let sector = zoned.device.geometry().start(ZONE).0 * SECTORS;
+        let operation = Some(UblkOperation::Append);
+        let request = UblkRequest { operation, fua: false, keeps_room: false, count: SECTORS as u32, sector };
+        let append = zoned.perform(&transfer, (0, 7), (UblkOperation::Append, &request));
+        assert_eq!(runtime.block_on(append, || false), None);
+        assert_eq!(noted_places(dir.path()), [0]);
     }
 
     fn nowhere() -> DataTransfer {
