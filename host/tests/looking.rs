@@ -457,6 +457,24 @@ fn drive_in_use_with_unknown_membership_blocks_assembly() {
 }
 
 #[test]
+fn former_member_does_not_hide_unidentified_drive() {
+    let place = Place::with_array(6);
+    place.run(&["replace", "drives", "2", "drives/drive5.img"]).ok();
+    let me = format!("(process {})", std::process::id());
+    // The former member has the role of another member, and that of the drive that cannot be identified.
+    for hidden in ["drives/drive4.img", "drives/drive5.img"] {
+        place.run(&["emulate", "fault", hidden, "gone"]).ok();
+        let image = File::open(place.path(hidden)).unwrap();
+        flock(&image, FlockOperation::LockExclusive).unwrap();
+        let said = format!("{hidden} may be a member of 'tank', but is in use by");
+        place.run(&["zone", "reset", "drives", "0"]).fails_with(&[&said, &me]);
+        drop(image);
+        place.run(&["emulate", "fault", hidden, "clear"]).ok();
+    }
+    place.run(&["zone", "reset", "drives", "0"]).ok();
+}
+
+#[test]
 fn zone_read_fails_if_zone_is_reset_meanwhile() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &[7; 4 << 20]).ok();
