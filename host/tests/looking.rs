@@ -490,6 +490,32 @@ fn zone_read_fails_if_zone_is_reset_meanwhile() {
     ran.fails_with(&["zone 0 was reset by", "while it was read"]);
 }
 
+/// After the last read of a zone it is reset and written past its former write pointer, or the array cannot be inspected.
+#[test]
+fn zone_read_fails_unless_zone_is_provably_unchanged() {
+    let interrupted = |change: &dyn Fn(&Place)| {
+        let place = Place::with_array(5);
+        place.run_with(&["zone", "write", "drives", "0"], &[7; 4 << 20]).ok();
+        let mut read = place.command(&["zone", "read", "drives", "0"]).spawn().unwrap();
+        let mut stdout = read.stdout.take().unwrap();
+        stdout.read_exact(&mut vec![0; 7 << 19]).unwrap();
+        change(&place);
+        stdout.read_to_end(&mut Vec::new()).unwrap();
+        Ran::new(read.wait_with_output().unwrap())
+    };
+    let refill = |place: &Place| {
+        place.run(&["zone", "reset", "drives", "0"]).ok();
+        place.run_with(&["zone", "write", "drives", "0"], &[8; 5 << 20]).ok();
+    };
+    interrupted(&refill).fails_with(&["zone 0 was reset while it was read"]);
+    let lose = |place: &Place| {
+        for drive in [0, 1].map(|number| drive("drives", number)) {
+            place.run(&["emulate", "fault", &drive, "gone"]).ok();
+        }
+    };
+    interrupted(&lose).fails_with(&["it is unknown whether zone 0 was reset", "only 3 of 5 members"]);
+}
+
 #[test]
 fn start_waiting_for_members_locks_no_present_drives() {
     let place = Place::with_array(5);
