@@ -10,6 +10,7 @@ use crate::{
     report::{EventReport, Space, Status, VolumeReport, ZoneContents, level},
     serve::{ack_log::AckLog, nbd},
 };
+use anyhow::{Result, bail};
 use engine::{
     array::{Array, ArrayStatus, MemberState},
     buf::BLOCK,
@@ -21,8 +22,8 @@ use engine::{
 use sd_notify::NotifyState;
 use std::{
     cell::{Cell, RefCell},
-    io::Write,
     collections::BTreeMap,
+    io::Write,
     path::PathBuf,
     rc::{Rc, Weak},
     time::Duration,
@@ -44,6 +45,14 @@ pub(super) fn notify(states: &[NotifyState<'_>]) {
 /// The absolute path of a member's drive, for clients with another working directory.
 pub(super) fn absolute(drive: &str) -> PathBuf {
     std::path::absolute(drive).unwrap_or_else(|_| PathBuf::from(drive))
+}
+
+/// The results of two steps, the second of which follows a failure of the first one too: no error is lost.
+pub(super) fn both(first: Result<()>, second: Result<()>) -> Result<()> {
+    match (first, second) {
+        (Err(first), Err(second)) => bail!("{first:#}; {second:#}"),
+        (first, second) => first.and(second),
+    }
 }
 
 /// Whether the array is read-only, or in deferred-write mode: nothing has been written to its drives.
@@ -256,5 +265,21 @@ impl Daemon {
             aggregate: status.aggregate,
             drives: drives.map(|member| absolute(&member.drive)).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn both_keeps_errors_of_both_steps() {
+        let failed = |why: &'static str| Err(anyhow!(why).context("outer"));
+        assert!(both(Ok(()), Ok(())).is_ok());
+        let said = |first, second| format!("{:#}", both(first, second).unwrap_err());
+        assert_eq!(said(failed("one"), failed("two")), "outer: one; outer: two");
+        assert_eq!(said(failed("one"), Ok(())), "outer: one");
+        assert_eq!(said(Ok(()), failed("two")), "outer: two");
     }
 }
