@@ -182,7 +182,7 @@ impl Daemon {
         let problem = format!("{} cannot be set", setting.display());
         // On another thread: the kernel may wait for requests that this thread serves.
         let written = self.reactor.offload(move || fs::write(setting, "1")).await?;
-        written.unwrap_or(Ok(())).context(problem)
+        written.context("the thread that sets it failed").and_then(|written| Ok(written?)).context(problem)
     }
 
     /// Creates the tails file of this assembly. `left` is that of a dead process; its appends are kept if its block
