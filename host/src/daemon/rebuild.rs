@@ -270,7 +270,13 @@ impl Daemon {
             bail!("{error}");
         }
         let array = self.array.status().name;
-        Ok(Some(FailReport { array, role: copied.role, drive: copied.drive, called_off: true }))
+        Ok(Some(FailReport {
+            array,
+            role: copied.role,
+            drive: copied.drive,
+            called_off: true,
+            also_out: Vec::new(),
+        }))
     }
 
     /// Logs that a copy stops with the daemon.

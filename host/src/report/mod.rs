@@ -652,6 +652,8 @@ pub struct FailReport {
     pub drive: String,
     /// The drive was the target of a replacement, which was cancelled; the member stays.
     pub called_off: bool,
+    /// Roles of other members that went out as well, since they were missing in deferred-write mode.
+    pub also_out: Vec<u32>,
 }
 
 /// The zones of an array.
