@@ -359,7 +359,11 @@ fn status_and_list_accept_several_arguments() {
         (&arrays["arrays"][0]["name"], &arrays["arrays"][1]["name"]),
         (&"tank".into(), &"pond".into())
     );
-    place.run(&["status", "drives", "nothing"]).fails_with(&["no array called 'nothing'"]);
+    // The arrays that are found are shown nevertheless.
+    let part = place.run(&["status", "nothing", "drives"]);
+    assert!(part.text().contains("tank"), "{}", part.text());
+    part.fails_with(&["no array called 'nothing'"]);
+    place.run(&["status", "nothing", "none"]).fails_with(&["no array called 'none'"]);
     let drives = place.run(&["list", "drives", "others"]).ok().text();
     assert!(drives.contains("drives/drive0.img") && drives.contains("others/drive4.img"), "{drives}");
 }

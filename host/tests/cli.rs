@@ -8,6 +8,22 @@ use std::{
 };
 
 #[test]
+fn fail_of_missing_member_names_others_gone_out() {
+    for json in [false, true] {
+        let place = Place::with_raid6(6);
+        [2, 4].into_iter().for_each(|number| place.remove(&drive("drives", number)));
+        match json {
+            true => assert_eq!(place.json(&["fail", "drives", "2"])["also_out"], serde_json::json!([4])),
+            false => {
+                let said = place.run(&["fail", "drives", "2"]).ok().text();
+                assert!(said.ends_with("; member 4, missing at the start, is out as well\n"), "{said}");
+            }
+        }
+        place.run(&["fail", "drives", "4"]).fails_with(&["member 4 is out already"]);
+    }
+}
+
+#[test]
 fn file_survives_successive_drive_losses_with_replacement() {
     let place = Place::with_array(7);
     let data = Random(1).bytes(9_000_001);

@@ -170,6 +170,29 @@ fn copy_continues_after_kill_and_stop_of_daemon() {
     copy_continues("zrwa");
 }
 
+/// A replacement by a client runs when the array begins to write, with which interrupted copies continue.
+#[test]
+fn copy_continues_after_replacement_by_client() {
+    let (place, _) = filled("zrwa");
+    slow(&place, NEW, "200");
+    let mut client = start_copy(&place);
+    until(&place, "the copy is under way", |status| done_bytes(status) >= 8 << 20);
+    client.kill().unwrap();
+    client.wait().unwrap();
+    slow(&place, NEW, "");
+    place.run(&["emulate", "create", "more", "--zones", "32", "--zone-capacity", "4M", "--count", "1"]).ok();
+    std::fs::rename(place.path(&drive("more", 0)), place.path(&drive("drives", 6))).unwrap();
+    place.remove(&drive("drives", 3));
+    let daemon = place.daemon();
+    place.run(&["replace", "drives", "3", &drive("drives", 6)]).ok();
+    until(&place, "the new drives are members", |status| {
+        let is_member = |role: usize, drive| status["members"][role]["drive"].to_string().contains(drive);
+        status["state"] == "healthy" && is_member(1, "drive5") && is_member(3, "drive6")
+    });
+    place.run(&["stop", "drives"]).ok();
+    daemon.join().unwrap();
+}
+
 #[test]
 fn copy_with_policy_append_continues_after_kill_and_stop() {
     copy_continues("append");

@@ -457,6 +457,24 @@ fn drive_in_use_with_unknown_membership_blocks_assembly() {
 }
 
 #[test]
+fn former_member_does_not_hide_unidentified_drive() {
+    let place = Place::with_array(6);
+    place.run(&["replace", "drives", "2", "drives/drive5.img"]).ok();
+    let me = format!("(process {})", std::process::id());
+    // The former member has the role of another member, and that of the drive that cannot be identified.
+    for hidden in ["drives/drive4.img", "drives/drive5.img"] {
+        place.run(&["emulate", "fault", hidden, "gone"]).ok();
+        let image = File::open(place.path(hidden)).unwrap();
+        flock(&image, FlockOperation::LockExclusive).unwrap();
+        let said = format!("{hidden} may be a member of 'tank', but is in use by");
+        place.run(&["zone", "reset", "drives", "0"]).fails_with(&[&said, &me]);
+        drop(image);
+        place.run(&["emulate", "fault", hidden, "clear"]).ok();
+    }
+    place.run(&["zone", "reset", "drives", "0"]).ok();
+}
+
+#[test]
 fn zone_read_fails_if_zone_is_reset_meanwhile() {
     let place = Place::with_array(5);
     place.run_with(&["zone", "write", "drives", "0"], &[7; 4 << 20]).ok();
@@ -470,6 +488,32 @@ fn zone_read_fails_if_zone_is_reset_meanwhile() {
     let ran = Ran::new(read.wait_with_output().unwrap());
     rest.unwrap();
     ran.fails_with(&["zone 0 was reset by", "while it was read"]);
+}
+
+/// After the last read of a zone it is reset and written past its former write pointer, or the array cannot be inspected.
+#[test]
+fn zone_read_fails_unless_zone_is_provably_unchanged() {
+    let interrupted = |change: &dyn Fn(&Place)| {
+        let place = Place::with_array(5);
+        place.run_with(&["zone", "write", "drives", "0"], &[7; 4 << 20]).ok();
+        let mut read = place.command(&["zone", "read", "drives", "0"]).spawn().unwrap();
+        let mut stdout = read.stdout.take().unwrap();
+        stdout.read_exact(&mut vec![0; 7 << 19]).unwrap();
+        change(&place);
+        stdout.read_to_end(&mut Vec::new()).unwrap();
+        Ran::new(read.wait_with_output().unwrap())
+    };
+    let refill = |place: &Place| {
+        place.run(&["zone", "reset", "drives", "0"]).ok();
+        place.run_with(&["zone", "write", "drives", "0"], &[8; 5 << 20]).ok();
+    };
+    interrupted(&refill).fails_with(&["zone 0 was reset while it was read"]);
+    let lose = |place: &Place| {
+        for drive in [0, 1].map(|number| drive("drives", number)) {
+            place.run(&["emulate", "fault", &drive, "gone"]).ok();
+        }
+    };
+    interrupted(&lose).fails_with(&["it is unknown whether zone 0 was reset", "only 3 of 5 members"]);
 }
 
 #[test]

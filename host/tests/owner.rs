@@ -243,6 +243,25 @@ fn wipe_requires_yes_for_members_and_unreadable_drives() {
 }
 
 #[test]
+fn wipe_requires_yes_for_copies_of_running_members() {
+    let place = Place::with_array(6);
+    place.run(&["replace", "drives", "4", &drive("drives", 5)]).ok();
+    fs::create_dir(place.path("copy")).unwrap();
+    for number in 0..6 {
+        fs::copy(place.path(&drive("drives", number)), place.path(&drive("copy", number))).unwrap();
+    }
+    let daemon = place.daemon();
+    fs::copy(place.path(&drive("copy", 1)), place.path("drives/twin.img")).unwrap();
+    place.run(&["wipe", &drive("copy", 0)]).fails_with(&["member 0 of array 'tank'", "degraded", "--yes"]);
+    place.run(&["wipe", "drives/twin.img"]).fails_with(&["member 1 of array 'tank'", "a copy of", "--yes"]);
+    // Former members, of the array and of its copy.
+    place.run(&["wipe", &drive("drives", 4)]).ok();
+    place.run(&["wipe", &drive("copy", 4)]).ok();
+    place.run(&["stop", "tank"]).ok();
+    daemon.join().unwrap();
+}
+
+#[test]
 fn failed_wipe_names_drives_already_blank() {
     let place = Place::with_array(5);
     let drives = [0, 1, 2].map(|number| drive("drives", number));

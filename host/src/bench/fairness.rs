@@ -91,7 +91,7 @@ struct Row {
     ratio: f64,
     /// Requests of all greedy clients together.
     greedy_requests_a_second: f64,
-    /// In processor time, at most a quarter too high; of the last round.
+    /// In processor time, at most a quarter too high; of all rounds after the warm-up.
     longest_turn_us: u64,
 }
 
@@ -107,7 +107,7 @@ enum Greed {
 const GREED: [(Greed, &str); 4] = [
     (Greed::SmallWrites, "4 KiB writes, 32 each"),
     (Greed::LargeWrites, "1 MiB writes, 8 each"),
-    (Greed::Discards, "discards of 4 GiB, 16 each"),
+    (Greed::Discards, "4 KiB writes and discards of 4 GiB, 16 each"),
     (Greed::Status, "block status of 4 GiB, 8 each"),
 ];
 
@@ -219,13 +219,17 @@ fn serve(
         let mut before = reactor.turns().counts();
         while !stop.load(Relaxed) {
             ring.sleep(Duration::from_millis(20)).await;
-            if let Ok(peer) = clients.try_recv() {
-                let _ = found.send(quiet(ring.clone(), peer).await);
-            }
-            // [`row`] resets the maximum at the start of each measurement.
+            let measured = match clients.try_recv() {
+                Ok(peer) => Some(quiet(ring.clone(), peer).await),
+                Err(_) => None,
+            };
+            // [`row`] takes the maximum after each measurement, so that it is updated before the result is sent.
             let now = reactor.turns().counts();
             longest.fetch_max(now.since(&before).all_but_one_in_us(u64::MAX).unwrap_or(0), Relaxed);
             before = now;
+            if let Some(latencies) = measured {
+                let _ = found.send(latencies);
+            }
         }
         for server in servers {
             server.close().await;
@@ -282,7 +286,7 @@ async fn tick_scheduler(namespaces: Namespaces, ring: Ring) {
     }
 }
 
-/// Medians of the rounds, each without and with greedy clients; the longest turn is that of the last round.
+/// Medians of the rounds, each without and with greedy clients, and the longest turn beside greedy ones.
 fn row(
     served: &ServerHandles,
     rounds: usize,
@@ -291,6 +295,7 @@ fn row(
     longest: &AtomicU64,
 ) -> Result<Row> {
     let mut figures: [Vec<f64>; 6] = Default::default();
+    let mut longest_turn_us = 0;
     // The first round is the warm-up.
     for round in 0..=rounds {
         let alone = ask_quiet(served)?;
@@ -300,6 +305,7 @@ fn row(
         let of_round = [alone.0, beside.0, alone.1, beside.1, ratio, requests_a_second];
         if round > 0 {
             figures.iter_mut().zip(of_round).for_each(|(figures, figure)| figures.push(figure));
+            longest_turn_us = longest_turn_us.max(longest.load(Relaxed));
         }
     }
     let [alone_p99_us, beside_p99_us, alone_p99_work_us, beside_p99_work_us, ratio, greedy_requests_a_second] =
@@ -313,7 +319,7 @@ fn row(
         beside_p99_work_us,
         ratio,
         greedy_requests_a_second,
-        longest_turn_us: longest.load(Relaxed),
+        longest_turn_us,
     })
 }
 
@@ -397,7 +403,7 @@ fn greedy(socket: &Path, greed: Greed, seed: u64, stop: &AtomicBool, answered: &
     let mut send = |peer: &mut Peer, number: u64| {
         let mut block = |blocks| rng.below(blocks) * BLOCK as u64;
         match greed {
-            // Fifteen of sixteen requests are writes, so that there are blocks to discard.
+            // Fifteen of sixteen requests are writes, so that each discard finds written blocks.
             Greed::Discards if !number.is_multiple_of(16) => {
                 peer.request(WRITE, (block(REGION_BLOCKS), 4096), &data[..BLOCK])
             }

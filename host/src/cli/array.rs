@@ -24,7 +24,7 @@ use crate::{
     reactor::Reactor,
     report::{
         self, Compression, Division, FailReport, Rebuild, RebuildReport, Status, VolumeReport, WrittenBytes,
-        latency_words, level, so_many_zones,
+        is_or_are, latency_words, level, members_named, so_many_zones,
     },
     serve::ublk,
 };
@@ -787,10 +787,15 @@ pub fn cancel_copy(output: Output, args: Vec<PathBuf>) -> Result<u8> {
 }
 
 fn fail_text(report: &FailReport) -> String {
-    let FailReport { array, role, drive, called_off } = report;
+    let FailReport { array, role, drive, called_off, also_out } = report;
+    let others: Vec<usize> = also_out.iter().map(|role| *role as usize).collect();
+    let (members, are) = (members_named(&others), is_or_are(others.len()));
     match called_off {
         true => format!("the copy of member {role} of '{array}' to {drive} is cancelled; {drive} is blank\n"),
-        false => format!("member {role} ({drive}) is out of '{array}'\n"),
+        false if others.is_empty() => format!("member {role} ({drive}) is out of '{array}'\n"),
+        false => format!(
+            "member {role} ({drive}) is out of '{array}'; {members}, missing at the start, {are} out as well\n"
+        ),
     }
 }
 
@@ -840,7 +845,7 @@ fn cancel_copy_here(output: Output, name: &ArrayName, member: Option<&MemberName
             .wait(engine::owner::cancel_copy(found.reactor.runtime(), &erasing.drive(&drive)))??;
     ensure!(was_filled, "{} changed while it was looked at; try again", path.display());
     let (array, role, drive) = (array.clone(), *role as u32, path.display().to_string());
-    Ok(FailReport { array, role, drive, called_off: true })
+    Ok(FailReport { array, role, drive, called_off: true, also_out: Vec::new() })
 }
 
 fn run_rebuild(output: Output, session: &Session, name: &ArrayName) -> Result<engine::array::RebuildOutcome> {

@@ -253,7 +253,12 @@ fn add(array: &ArrayName, wanted: &NewNamespace) -> Result<NamespaceChangeOutput
         Err(error) => {
             // An array that had no namespaces must not be left divided.
             if new {
-                dissolve(divided)?;
+                let without = error.to_string();
+                dissolve(divided).with_context(|| {
+                    format!(
+                        "{without}; '{array}' is divided without namespaces: its zones cannot be released"
+                    )
+                })?;
             }
             Err(error)
         }

@@ -238,27 +238,35 @@ fn shaded_as(stage: Life, state: State) -> String {
     stage.shaded().filter(|_| state != State::Changing).unwrap_or_else(|| state.shaded())
 }
 
-/// The arrays with these names.
-fn named(output: Output, names: &[ArrayName]) -> Result<Vec<ArrayOverview>> {
-    let seen = |name| match find_running(name)? {
+/// The array with this name.
+fn named(output: Output, name: &ArrayName) -> Result<ArrayOverview> {
+    match find_running(name)? {
         Some(mut client) => seen_by_daemon(output, &mut client),
         None => Ok(seen_on_drives(&FoundArray::to_look(name)?)),
-    };
-    names.iter().map(seen).collect()
+    }
 }
 
 /// Prints the status of all arrays, or of those with these names, a line each.
 pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
-    let reactor = Reactor::default();
-    let (seen, unseen) = match names {
+    let (reactor, mut failed) = (Reactor::default(), Vec::new());
+    let (seen, unseen): (Vec<ArrayOverview>, _) = match names {
         [] => {
             let running = client::running()?;
             let scans = Scan::everywhere(&reactor, PATIENCE_TO_LOOK)?;
             let unseen = unseen(&scans, &running);
             (arrays(output, &reactor, &scans, running), unseen)
         }
-        names => (named(output, names)?, Vec::new()),
+        names => {
+            let found = names.iter().map(|name| named(output, name).map_err(|error| failed.push(error)));
+            (found.flatten().collect(), Vec::new())
+        }
     };
+    for error in &failed {
+        output.error(&format!("{error:#}"));
+    }
+    if seen.is_empty() && !failed.is_empty() {
+        return Ok(FAILED);
+    }
     let arrays = seen.into_iter().map(ArrayLine::new).collect();
     let overview = Overview { arrays, unseen, silent: SilentDaemon::all() };
     output.print(&overview, |overview| {
@@ -281,7 +289,7 @@ pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
         silent.is_denied && overview.arrays.iter().any(of_it)
     };
     let is_blind = overview.silent.iter().any(|silent| !is_known(silent));
-    Ok(if worst == HEALTHY && is_blind { FAILED } else { worst })
+    Ok(if worst == HEALTHY && is_blind || !failed.is_empty() { FAILED } else { worst })
 }
 
 /// The drives that could not be read, except those that daemons hold: these report them.

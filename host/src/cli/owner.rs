@@ -15,7 +15,7 @@ use crate::{
         label::{Content, Label},
         same_file,
     },
-    members::{EraseBar, FoundArray, OpenDrive, PATIENCE_TO_LOOK, Scan, explain, find_running},
+    members::{EraseBar, FoundArray, OpenDrive, PATIENCE_TO_LOOK, Scan, directory_of, explain, find_running},
     process::{
         machine,
         output::{HEALTHY, Output, quoted, uuid},
@@ -246,8 +246,11 @@ fn refuse_if_run(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Message about the data that wiping a drive destroys, and its array; `None` if the drive is blank or a former member,
-/// or if the creation or destruction of its array is incomplete.
+/// Message about the data that wiping a drive destroys, and its array; `None` if the drive is blank or provably a former
+/// member, or if the creation or destruction of its array is incomplete.
+///
+/// A copy of all members in another directory is an array of the same UUID. So a running array decides about drives in
+/// its own directory only.
 fn loss_by_wipe(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
     let (introduced, what) = (drive.introduce(), drive.describe().unwrap_or_default());
     let label = match &drive.content {
@@ -259,11 +262,21 @@ fn loss_by_wipe(output: Output, drive: &OpenDrive) -> Result<Option<String>> {
     let id = uuid(&label.uuid);
     if let Some(mut client) = client::running()?.into_iter().find(|client| client.about.uuid == id) {
         let status: Status = ask(output, &mut client, &Request::Status)?;
-        let is_vacant = status
-            .members
-            .iter()
-            .any(|member| member.role == label.role && ["out", "missing"].contains(&&*member.state));
-        return Ok(is_vacant.then(|| format!("{introduced}: {what}; the array runs without it")));
+        let Some(member) = status.members.iter().find(|member| member.role == label.role) else {
+            return Ok(Some(format!("{introduced}: {what}; the running array has no such member")));
+        };
+        if ["out", "missing"].contains(&&*member.state) {
+            return Ok(Some(format!("{introduced}: {what}; the array runs without it")));
+        }
+        let used = Path::new(&member.drive);
+        if same_file(&directory_of(used), &directory_of(&drive.path)) {
+            let successor = OpenDrive::look(&Reactor::default(), used).ok();
+            let successor = successor.as_ref().and_then(OpenDrive::label);
+            let is_former = successor.is_some_and(|own| own.member != label.member);
+            let is_copy =
+                || format!("{introduced}: {what}; it may be a copy of {}, which runs", member.drive);
+            return Ok((!is_former).then(is_copy));
+        }
     }
     let found = FoundArray::to_look(&ArrayName::from(drive.path.clone()))?;
     let effect = match found.inspect() {

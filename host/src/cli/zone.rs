@@ -21,7 +21,7 @@ use crate::{
     },
     report::{self, Status, Zones, check_zone, condition, has_wp},
 };
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use engine::{
     buf::{BLOCK, Buf},
     device::{self, Command, Completion, ZonedDevice},
@@ -87,7 +87,8 @@ pub fn zones_of(output: Output, array: &ArrayName, zone: Option<u32>) -> Result<
         let how = if looked.changing { ", and keeps changing" } else { "" };
         output.note(&format!("'{array}' is in use by {}{how}", listed(&looked.users)));
     }
-    let doubtful = |info: &&ZoneInfo| info.state == ZoneState::Offline && looked.changing;
+    let is_meant = |info: &ZoneInfo| zone.is_none_or(|zone| info.zone.0 == zone);
+    let doubtful = |info: &&ZoneInfo| info.state == ZoneState::Offline && looked.changing && is_meant(info);
     if let Some(info) = found.zones.iter().find(doubtful) {
         let users = listed(&looked.users);
         bail!("zone {} is being changed by {users}: its state cannot be determined", info.zone.0);
@@ -276,15 +277,21 @@ impl ZoneSource {
         Ok(ZoneSource { zone, at_most: READ_BYTES, read: Box::new(read), found: None, before: Vec::new() })
     }
 
-    /// Fails if a zone was reset while it was read.
-    fn check(&self) -> Result<()> {
+    /// Fails if a zone was reset while it was read, or if that is unknown: its write pointer is behind the former one.
+    fn check_wp(&self) -> Result<()> {
         let Some(found) = &self.found else { return Ok(()) };
         // No process writes to an array that waits for its daemon, and a glance cannot determine its ends as exactly.
         if found.is_waited_for()? {
             return Ok(());
         }
         let looked = found.glance(PATIENCE_TO_INSPECT)?;
-        let Ok(now) = looked.inspected else { return Ok(()) };
+        let by = listed(&looked.users);
+        let unknown = |zone: u32, why: String| {
+            format!(
+                "it is unknown whether zone {zone} was reset while it was read, since {why}: read it again"
+            )
+        };
+        let now = looked.inspected.map_err(|error| anyhow!("{}", unknown(self.zone.zone, error)))?;
         for before in &self.before {
             let held = match before.state {
                 ZoneState::Full => before.capacity_blocks,
@@ -292,15 +299,30 @@ impl ZoneSource {
                 _ => 0,
             };
             let zone = before.zone.0;
-            let now = now.zones.get(zone as usize).filter(|now| has_wp(now.state));
+            if held == 0 {
+                continue;
+            }
+            let now = now.zones.get(zone as usize).filter(|now| now.state != ZoneState::Offline);
+            let now = now.with_context(|| unknown(zone, format!("it is offline now, in use by {by}")))?;
             let of_array = format!(" of '{}'", found.label.name);
             let whose = if self.before.len() > 1 { &of_array } else { "" };
-            let by = listed(&looked.users);
             ensure!(
-                now.is_none_or(|now| now.wp_blocks >= held),
+                !has_wp(now.state) || now.wp_blocks >= held,
                 "zone {zone}{whose} was reset by {by} while it was read"
             );
         }
+        Ok(())
+    }
+
+    /// Fails if the block at a byte offset of the zone is not `first` any more, as it was read: the zone has been reset
+    /// and written again. Outside of the engine a zone has no number that changes with a reset, so this is not noticed
+    /// if the zone was written up to its former write pointer again and has the same block there.
+    fn check_block(&self, at: u64, first: &[u8]) -> Result<()> {
+        let zone = self.zone.zone;
+        let now = (self.read)(self.zone.start_bytes + at, Buf::zeroed(first.len())).with_context(|| {
+            format!("it is unknown whether zone {zone} was reset while it was read: read it again")
+        })?;
+        ensure!(now[..] == *first, "zone {zone} was reset while it was read: read it again");
         Ok(())
     }
 }
@@ -325,12 +347,14 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
         format!("zone {zone} was read up to byte {at}: continue with --offset {at}")
     });
     let mut at = offset;
+    let mut begin = None;
     while at < end {
         let first = at / BLOCK as u64;
         let last = end.min(bytes(first) + source.at_most).div_ceil(BLOCK as u64);
         let data = (source.read)(start_bytes + bytes(first), Buf::zeroed(bytes(last - first) as usize))
             .with_context(|| format!("zone {zone} cannot be read at byte {at}"))?;
         let until = end.min(bytes(last));
+        begin.get_or_insert_with(|| (bytes(first), data[..BLOCK].to_vec()));
         let part = &data[(at - bytes(first)) as usize..(until - bytes(first)) as usize];
         match stdout.write_all(part) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
@@ -342,7 +366,8 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
     }
     crate::process::output::ignore_closed_pipe(stdout.flush())
         .context("standard output cannot be written")?;
-    source.check()
+    source.check_wp()?;
+    begin.map_or(Ok(()), |(at, first)| source.check_block(at, &first))
 }
 
 #[derive(Serialize)]

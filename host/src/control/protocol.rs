@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 13;
+pub const PROTOCOL: u32 = 14;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;

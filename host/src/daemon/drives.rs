@@ -48,12 +48,11 @@ impl Daemon {
         let file = path.to_path_buf();
         let members: Vec<PathBuf> = self.drives.borrow().iter().map(|drive| drive.path.clone()).collect();
         let independent = self.reactor.offload(move || is_independent_of(&file, &members)).await?;
+        let independent = independent.context("the thread that examined the drive failed")?;
         ensure!(
-            independent
-                .unwrap_or(Ok(true))
-                .with_context(|| format!("{} cannot be opened", path.display()))?,
-            "{} may lie on the array itself, which would deadlock: use an image in memory, on local disks, or \
-             in a file system that holds another member",
+            independent.with_context(|| format!("{} cannot be opened", path.display()))?,
+            "{} may lie on the array itself, which would deadlock: use a local drive, or an image in memory, on local \
+             disks, or in a file system that holds another member; or stop the array first",
             path.display()
         );
         let held = self.held(path);
@@ -70,12 +69,16 @@ fn real(drive: &Path) -> PathBuf {
     drive.canonicalize().unwrap_or_else(|_| absolute(&drive.to_string_lossy()))
 }
 
-/// Whether the drive at `path` cannot lie on the array with these members: true for a device other than a block device
-/// of zoneraid, and for an image in a file system that holds a member's image or `lies_outside` of all arrays.
+/// Whether the drive at `path` cannot lie on the array with these members: true for a device that consists of local
+/// disks only, and for an image in a file system that holds a member's image or `lies_outside` of all arrays.
 fn is_independent_of(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> {
     let metadata = path.metadata()?;
-    if metadata.file_type().is_block_device() {
-        return Ok(!path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ublkb")));
+    let kind = metadata.file_type();
+    if kind.is_block_device() {
+        return Ok(is_on_disks("block", metadata.rdev()));
+    }
+    if kind.is_char_device() {
+        return Ok(is_on_disks("char", metadata.rdev()));
     }
     let same = |member: &PathBuf| {
         member.metadata().is_ok_and(|other| other.is_file() && other.dev() == metadata.dev())
@@ -88,12 +91,17 @@ fn is_independent_of(path: &Path, members: &[PathBuf]) -> std::io::Result<bool> 
 fn lies_outside(path: &Path, device: u64) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     let is_in_memory = rustix::fs::statfs(path).is_ok_and(|system| system.f_type as u64 == TMPFS);
-    let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    is_in_memory || Path::new(&node).canonicalize().is_ok_and(|node| rests_on_disks(&node))
+    is_in_memory || is_on_disks("block", device)
 }
 
-/// Whether the block device at `node` of /sys consists of local disks only. Block devices that a process serves are not
-/// local disks: this array may provide them.
+/// Whether the device with this number, of the class "block" or "char", consists of local disks only.
+fn is_on_disks(class: &str, device: u64) -> bool {
+    let node = format!("/sys/dev/{class}/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    Path::new(&node).canonicalize().is_ok_and(|node| rests_on_disks(&node))
+}
+
+/// Whether the device at `node` of /sys, a block device or an NVMe namespace, consists of local disks only. Block
+/// devices that a process serves are not local disks: this array may provide them.
 fn rests_on_disks(node: &Path) -> bool {
     const SERVED: [&str; 4] = ["ublkb", "nbd", "loop", "zram"];
     // The directory of a partition is inside that of its disk.
@@ -103,12 +111,21 @@ fn rests_on_disks(node: &Path) -> bool {
         Ok(slaves) => slaves.filter_map(|slave| slave.ok()?.path().canonicalize().ok()).collect(),
         Err(_) => Vec::new(),
     };
-    // A remote NVMe drive may be exported by this machine.
-    let transport = std::fs::read_to_string(disk.join("device/transport")).unwrap_or_default();
-    let is_local = !name.starts_with("nvme") || transport.trim() == "pcie";
+    let is_local =
+        !["nvme", "ng"].iter().any(|nvme| name.starts_with(nvme)) || is_on_pcie(&disk.join("device"));
     !SERVED.iter().any(|served| name.starts_with(served))
         && is_local
         && below.iter().all(|node| rests_on_disks(node))
+}
+
+/// Whether all controllers of an NVMe namespace are local: `device` is its controller or, with multipath, its subsystem,
+/// which lists them. Any other one may be exported by this machine.
+fn is_on_pcie(device: &Path) -> bool {
+    let transport = |controller: &Path| std::fs::read_to_string(controller.join("transport")).ok();
+    let below = || std::fs::read_dir(device).into_iter().flatten().flatten();
+    let mut all: Vec<String> = below().filter_map(|entry| transport(&entry.path())).collect();
+    all.extend(transport(device));
+    !all.is_empty() && all.iter().all(|transport| transport.trim() == "pcie")
 }
 
 #[cfg(test)]
@@ -144,5 +161,13 @@ mod tests {
             fs::write(fabric.join("device/transport"), transport).unwrap();
             assert_eq!(rests_on_disks(&fabric), apart, "{transport}");
         }
+        // The character device of a namespace with two controllers.
+        let several = device("ng4n1", &[]);
+        for (controller, transport, apart) in [("nvme4", "pcie", true), ("nvme5", "loop", false)] {
+            fs::create_dir_all(several.join("device").join(controller)).unwrap();
+            fs::write(several.join("device").join(controller).join("transport"), transport).unwrap();
+            assert_eq!(rests_on_disks(&several), apart, "{transport}");
+        }
+        assert!(!rests_on_disks(&device("nvme6n1", &[])));
     }
 }

@@ -23,7 +23,6 @@ use crate::{
     members::{FoundArray, OpenDrive, Session, StartTerms, directory_of},
     process::run,
     reactor::{FENCE_CHECK, ring::Ring},
-    report::Space,
     serve::ack_log::AckLogContents,
 };
 use anyhow::{Context, Result};
@@ -129,7 +128,7 @@ impl Daemon {
             nbd: RefCell::default(),
             failure: RefCell::default(),
             logged_states: RefCell::default(),
-            logged_space: Cell::new(Space::Enough),
+            logged_space: RefCell::default(),
             phase: Cell::new(Phase::Running),
             ending: Cell::new(false),
             phase_changed: Gate::default(),

@@ -2,7 +2,7 @@
 
 use super::{
     block::Block,
-    state::{Daemon, Phase},
+    state::{Daemon, Phase, both},
 };
 use crate::{
     control::{
@@ -131,8 +131,12 @@ impl Daemon {
         if let Err(error) = self.show_namespace(namespace).await {
             let called = format!("{}/{}", tenants.array, wanted.name);
             let what = match tenants.remove(&wanted.name).await {
-                Ok(()) => "is not created, since its block device failed",
-                Err(_) => "is created, and gets its block device at the next start",
+                Ok(()) => "is not created, since its block device failed".into(),
+                Err(why) => {
+                    format!(
+                        "is created, and gets its block device at the next start, since it cannot be removed ({why:#})"
+                    )
+                }
             };
             return Err(error.context(format!("'{called}' {what}")));
         }
@@ -145,13 +149,11 @@ impl Daemon {
         let tenants = self.tenants()?;
         let (namespace, zones) = tenants.resizable(name, blocks).await?;
         self.hide_namespace(&namespace).await?;
-        let resized = tenants.resize(&namespace, zones).await;
+        let resized = tenants.resize(&namespace, zones).await.map(drop);
         // The block device comes back in any case, after a failure with the old size.
-        let shown = self.show_namespace(tenants.find(name)?).await;
-        shown.with_context(|| {
-            format!("'{}/{name}' has no block device until the next start", tenants.array)
-        })?;
-        resized?;
+        let shown = async { self.show_namespace(tenants.find(name)?).await }.await;
+        let unshown = || format!("'{}/{name}' has no block device until the next start", tenants.array);
+        both(resized, shown.with_context(unshown))?;
         self.divided_now()
     }
 
@@ -170,7 +172,8 @@ impl Daemon {
         self.hide_namespace(&doomed).await?;
         if let Err(error) = tenants.remove(name).await {
             let shown = self.show_namespace(doomed).await;
-            return Err(shown.err().unwrap_or(error).context(format!("'{array}/{name}' is not removed")));
+            let shown = shown.context("it has no block device until the next start");
+            both(Err(error), shown).with_context(|| format!("'{array}/{name}' is not removed"))?;
         }
         self.divided_now()
     }

@@ -34,6 +34,7 @@ struct ReplaceClaim(Rc<Daemon>);
 impl Drop for ReplaceClaim {
     fn drop(&mut self) {
         self.0.rebuilder.replacing.set(false);
+        self.0.rebuilder.changed.open();
     }
 }
 
@@ -171,7 +172,7 @@ impl Daemon {
     }
 
     /// Continues interrupted copies of members, to the drives in `filled` by role, as soon as the array is written to
-    /// and no rebuild runs.
+    /// and neither a rebuild nor a replacement runs.
     pub async fn continue_copies(self: Rc<Self>, filled: Vec<(usize, PathBuf)>) {
         for (role, path) in filled {
             loop {
@@ -185,17 +186,19 @@ impl Daemon {
             if self.rebuilder.running.get().is_none() {
                 self.start_rebuild();
             }
-            while self.rebuilder.running.get().is_some() {
+            while self.rebuilder.running.get().is_some() || self.rebuilder.replacing.get() {
                 self.rebuilder.changed.wait().await;
             }
-            self.clone().continue_copy(role, &path).await;
+            // A client may have continued the copy.
+            if self.held(&path).is_none() {
+                self.clone().continue_copy(role, &path).await;
+            }
         }
     }
 
     async fn continue_copy(self: Rc<Self>, role: usize, path: &Path) {
-        if self.rebuilder.replacing.replace(true) {
-            return;
-        }
+        let busy = self.rebuilder.replacing.replace(true);
+        assert!(!busy, "the copy of member {role} is continued beside a replacement");
         let replacement = ReplaceClaim(self.clone());
         let name = self.array.status().name;
         let not_continued = |why: &str| {
@@ -267,7 +270,13 @@ impl Daemon {
             bail!("{error}");
         }
         let array = self.array.status().name;
-        Ok(Some(FailReport { array, role: copied.role, drive: copied.drive, called_off: true }))
+        Ok(Some(FailReport {
+            array,
+            role: copied.role,
+            drive: copied.drive,
+            called_off: true,
+            also_out: Vec::new(),
+        }))
     }
 
     /// Logs that a copy stops with the daemon.

@@ -7,7 +7,7 @@
 use super::{
     block::{Block, LINKS, front_number, lasting_users, link},
     has_bit, own_status,
-    state::{Daemon, Phase, holds_back, log},
+    state::{Daemon, Phase, both, holds_back, log},
 };
 use crate::{
     process::{
@@ -182,7 +182,7 @@ impl Daemon {
         let problem = format!("{} cannot be set", setting.display());
         // On another thread: the kernel may wait for requests that this thread serves.
         let written = self.reactor.offload(move || fs::write(setting, "1")).await?;
-        written.unwrap_or(Ok(())).context(problem)
+        written.context("the thread that sets it failed").and_then(|written| Ok(written?)).context(problem)
     }
 
     /// Creates the tails file of this assembly. `left` is that of a dead process; its appends are kept if its block
@@ -381,7 +381,7 @@ impl Daemon {
             return;
         }
         let ended = self.end_alone(true).await;
-        *self.failure.borrow_mut() = stopped.and(ended).err();
+        *self.failure.borrow_mut() = both(stopped, ended).err();
         self.set_phase(Phase::Ended);
     }
 
@@ -482,10 +482,11 @@ impl Daemon {
             // Nothing can be made durable any more, so the tails stay for the next process.
             self.end_namespaces().await;
             let name = &array.name;
-            return hidden.and(Err(anyhow!(
+            let stopped = Err(anyhow!(
                 "'{name}' has stopped, since too many members are out: start it again when they are back; \
                  acknowledged data is available then"
-            )));
+            ));
+            return both(hidden, stopped);
         }
         let stopped = self.end_volumes().await;
         self.end_namespaces().await;
@@ -499,7 +500,7 @@ impl Daemon {
         if hidden.is_ok() && flushed.is_ok() && !self.is_left() {
             self.forget_tails();
         }
-        hidden.and(stopped).and(flushed)
+        both(both(hidden, stopped), flushed)
     }
 }
 
@@ -539,7 +540,7 @@ impl Daemon {
             }
             let stopped = volume.stop().await;
             let problem = || format!("the last checkpoint of the volume on '{}' failed", status.name);
-            all = all.and(stopped.with_context(problem));
+            all = both(all, stopped.with_context(problem));
         }
         all
     }

@@ -7,9 +7,10 @@ use crate::{
     members::OpenDrive,
     process::output::{in_one_line, quoted, uuid},
     reactor::{Reactor, workers::WorkerThreads},
-    report::{EventReport, Space, State, Status, VolumeReport, ZoneContents, level},
+    report::{EventReport, Space, Status, VolumeReport, ZoneContents, level},
     serve::{ack_log::AckLog, nbd},
 };
+use anyhow::{Result, bail};
 use engine::{
     array::{Array, ArrayStatus, MemberState},
     buf::BLOCK,
@@ -21,6 +22,7 @@ use engine::{
 use sd_notify::NotifyState;
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     io::Write,
     path::PathBuf,
     rc::{Rc, Weak},
@@ -43,6 +45,14 @@ pub(super) fn notify(states: &[NotifyState<'_>]) {
 /// The absolute path of a member's drive, for clients with another working directory.
 pub(super) fn absolute(drive: &str) -> PathBuf {
     std::path::absolute(drive).unwrap_or_else(|_| PathBuf::from(drive))
+}
+
+/// The results of two steps, the second of which follows a failure of the first one too: no error is lost.
+pub(super) fn both(first: Result<()>, second: Result<()>) -> Result<()> {
+    match (first, second) {
+        (Err(first), Err(second)) => bail!("{first:#}; {second:#}"),
+        (first, second) => first.and(second),
+    }
 }
 
 /// Whether the array is read-only, or in deferred-write mode: nothing has been written to its drives.
@@ -92,8 +102,8 @@ pub struct Daemon {
     pub(super) failure: RefCell<Option<anyhow::Error>>,
     /// States of the members at the last call of `publish_status`.
     pub(super) logged_states: RefCell<Vec<MemberState>>,
-    /// Shortage of space in the volume as last logged.
-    pub(super) logged_space: Cell<Space>,
+    /// Shortage of space in each volume, by name, as last logged.
+    pub(super) logged_space: RefCell<BTreeMap<String, Space>>,
     pub(super) phase: Cell<Phase>,
     /// Whether a request to end is being processed.
     pub(super) ending: Cell<bool>,
@@ -131,17 +141,28 @@ impl Daemon {
         notify(&[NotifyState::Status(&format!("{}: {}", status.state, status.status))]);
     }
 
-    /// Logs when space in the volume becomes scarcer; never returns.
+    /// Logs when space in a volume, of the array or on a namespace, becomes scarcer; never returns.
     pub(super) async fn watch_space(self: Rc<Self>) {
         while let Ok(ring) = self.reactor.ring().cloned() {
             ring.sleep(Duration::from_secs(1)).await;
-            let status = self.volume.borrow().as_ref().map(|volume| VolumeReport::of(&volume.status(), 0, 0));
-            let Some(report) = status else { continue };
-            let before = self.logged_space.replace(report.space);
-            if report.space > before
-                && let Some((what, action)) = report.shortage()
-            {
-                log(&format!("'{}': {what}; {action}", self.array.status().name));
+            let name = self.array.status().name;
+            let own = self.volume.borrow().as_ref().map(|volume| (name.clone(), volume.clone()));
+            let on_namespace = |block: &Rc<Block>| {
+                let called = format!("{name}/{}", block.namespace.as_ref()?.name());
+                Some((called, block.volume.clone()?))
+            };
+            let blocks = self.blocks.borrow().clone();
+            let volumes = own.into_iter().chain(blocks.iter().filter_map(on_namespace));
+            let reports: BTreeMap<String, VolumeReport> =
+                volumes.map(|(called, volume)| (called, VolumeReport::of(&volume.status(), 0, 0))).collect();
+            let spaces = reports.iter().map(|(called, report)| (called.clone(), report.space)).collect();
+            let before = self.logged_space.replace(spaces);
+            for (called, report) in reports {
+                if before.get(&called).is_none_or(|before| report.space > *before)
+                    && let Some((what, action)) = report.shortage()
+                {
+                    log(&format!("'{called}': {what}; {action}"));
+                }
             }
         }
     }
@@ -182,13 +203,7 @@ impl Daemon {
                 None => "none needed; the volume moves its data to other zones".into(),
             });
         }
-        if let Some((what, action)) = status.volume.as_ref().and_then(VolumeReport::shortage) {
-            if status.volume.as_ref().is_some_and(|volume| volume.space.is_alarming()) {
-                status.state = status.state.max(State::Degraded);
-            }
-            status.status += &format!("; {what}");
-            status.action.get_or_insert(action);
-        }
+        status.add_shortages();
         status.events = EventReport::lately(self.array.events(0));
         status.rebuild = self.rebuilder.progress();
         if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
@@ -250,5 +265,21 @@ impl Daemon {
             aggregate: status.aggregate,
             drives: drives.map(|member| absolute(&member.drive)).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn both_keeps_errors_of_both_steps() {
+        let failed = |why: &'static str| Err(anyhow!(why).context("outer"));
+        assert!(both(Ok(()), Ok(())).is_ok());
+        let said = |first, second| format!("{:#}", both(first, second).unwrap_err());
+        assert_eq!(said(failed("one"), failed("two")), "outer: one; outer: two");
+        assert_eq!(said(failed("one"), Ok(())), "outer: one");
+        assert_eq!(said(Ok(()), failed("two")), "outer: two");
     }
 }

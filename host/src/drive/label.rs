@@ -17,6 +17,8 @@ pub struct Label {
     pub name: String,
     /// Role of the drive.
     pub role: u32,
+    /// UUID of the drive as a member: a drive that replaces it has another one.
+    pub member: [u8; 16],
     /// Number of members.
     pub members: u32,
     /// Number of parities: how many members may be lost.
@@ -76,6 +78,7 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
             uuid: found.superblock.array.0,
             name: found.superblock.name,
             role: found.member as u32,
+            member: found.superblock.members.get(found.member).map_or([0; 16], |member| member.uuid.0),
             members: found.superblock.members.len() as u32,
             parities: found.superblock.parities,
             active: active(&found.superblock.members),

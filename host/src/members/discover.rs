@@ -31,7 +31,6 @@ use engine::{
     vzone::Namespaces,
 };
 use std::{
-    collections::BTreeSet,
     path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
@@ -81,13 +80,23 @@ impl FoundArray {
         let filled = scan.drives.iter().filter_map(|drive| Some((role_of(drive)?, drive.path.clone())));
         let mut drives = scan.drives.clone();
         drives.retain(|drive| drive.label().is_some_and(|l| l.uuid == label.uuid));
-        let roles: BTreeSet<u32> = drives.iter().filter_map(|drive| Some(drive.label()?.role)).collect();
-        if roles.len() >= label.members as usize {
-            damaged.clear();
-        }
         let (called, place) = (label.name.clone(), scan.place.clone());
         let (reactor, label, filled) = (reactor.clone(), label.clone(), filled.collect());
-        FoundArray { reactor, label, called, drives, damaged, filled, place }
+        let mut found = FoundArray { reactor, label, called, drives, damaged, filled, place };
+        if found.has_all() {
+            found.damaged.clear();
+        }
+        found
+    }
+
+    /// Whether there is a drive for each role: with the newest superblock, unless the member is out by that. Another
+    /// drive may be a former member.
+    fn has_all(&self) -> bool {
+        let Label { members, active, event, .. } = self.label;
+        let fits = |label: &Label, role: u32| {
+            label.role == role && (label.event >= event || active & (1 << role) == 0)
+        };
+        (0..members).all(|role| self.drives.iter().any(|drive| drive.label().is_some_and(|l| fits(l, role))))
     }
 
     /// Finds the array that `name` refers to, and claims its drives.
@@ -287,7 +296,7 @@ impl FoundArray {
 
     /// Drives in use that cannot be identified: one of them may be the missing member.
     fn unclear(&self) -> Result<Vec<(&Path, User)>> {
-        if self.damaged.is_empty() || self.drives.len() >= self.label.members as usize {
+        if self.damaged.is_empty() || self.has_all() {
             return Ok(Vec::new());
         }
         // Drives held by daemons of other arrays cannot be the missing member.

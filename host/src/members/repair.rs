@@ -77,8 +77,14 @@ pub async fn fail(array: &Array, role: usize) -> Result<FailReport> {
         true => array.begin().await?,
         false => array.fail(role).await?,
     }
+    let now = array.status();
+    let members = before.members.iter().zip(&now.members).enumerate();
+    let is_also_out = |(other, (before, now)): &(usize, (&MemberStatus, &MemberStatus))| {
+        *other != role && before.awaited && now.state == MemberState::Out && !now.awaited
+    };
+    let also_out = members.filter(is_also_out).map(|(other, _)| other as u32).collect();
     let drive = before.members.get(role).map(|member| member.drive.clone()).unwrap_or_default();
-    Ok(FailReport { array: before.name, role: role as u32, drive, called_off: false })
+    Ok(FailReport { array: before.name, role: role as u32, drive, called_off: false, also_out })
 }
 
 /// Refuses a rebuild without a target: members are out, and no drives have been attached in their places.

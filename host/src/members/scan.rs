@@ -138,9 +138,9 @@ impl Scan {
 
     /// Whether enough members of an array are there.
     pub(super) fn may_work(&self, uuid: &[u8; 16]) -> bool {
-        let labels: Vec<&Label> =
-            self.drives.iter().filter_map(OpenDrive::label).filter(|l| l.uuid == *uuid).collect();
-        labels.first().is_some_and(|label| labels.len() as u32 + label.parities >= label.members)
+        let labels = || self.drives.iter().filter_map(OpenDrive::label).filter(|l| l.uuid == *uuid);
+        let roles: BTreeSet<u32> = labels().map(|label| label.role).collect();
+        labels().next().is_some_and(|label| roles.len() as u32 + label.parities >= label.members)
     }
 
     /// Refuses a directory with more than one array.

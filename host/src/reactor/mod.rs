@@ -65,7 +65,7 @@ async fn pause(inner: Weak<ReactorInner>) {
         FENCE_PAUSE.as_secs()
     ));
     if let Some(inner) = inner.upgrade()
-        && Reactor(inner).offload(|| std::thread::sleep(FENCE_PAUSE)).await.is_ok()
+        && let Ok(Some(())) = Reactor(inner).offload(|| std::thread::sleep(FENCE_PAUSE)).await
     {
         return;
     }

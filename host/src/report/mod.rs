@@ -421,6 +421,25 @@ impl Status {
         }
     }
 
+    /// Adds shortages of space in its volume, or in those on its namespaces, to state, status and action.
+    pub fn add_shortages(&mut self) {
+        let own = self.volume.iter().map(|volume| (String::new(), volume));
+        let namespaces = self.namespaces.iter().flat_map(|division| &division.list);
+        let called = |namespace: &NamespaceReport| format!("{}/{}: ", self.name, namespace.name);
+        let on_namespaces = namespaces.filter_map(|n| Some((called(n), n.volume.as_ref()?)));
+        let short = own.chain(on_namespaces).filter_map(|(called, volume)| {
+            let (what, action) = volume.shortage()?;
+            Some((format!("; {called}{what}"), action, volume.space.is_alarming()))
+        });
+        for (what, action, is_alarming) in short.collect::<Vec<_>>() {
+            if is_alarming {
+                self.state = self.state.max(State::Degraded);
+            }
+            self.status += &what;
+            self.action.get_or_insert(action);
+        }
+    }
+
     /// Replaces the advice to reset zones of the array, which is refused if they belong to a volume or to namespaces.
     pub fn respect(&mut self, carried: ZoneContents) {
         let Some(action) = &mut self.action else { return };
@@ -633,6 +652,8 @@ pub struct FailReport {
     pub drive: String,
     /// The drive was the target of a replacement, which was cancelled; the member stays.
     pub called_off: bool,
+    /// Roles of other members that went out as well, since they were missing in deferred-write mode.
+    pub also_out: Vec<u32>,
 }
 
 /// The zones of an array.
@@ -780,4 +801,70 @@ pub struct KnownDrive {
     pub model: Option<String>,
     pub serial: Option<String>,
     pub size_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reactor::Reactor;
+    use emu::ssd::{EmulatedDrive, Model};
+    use engine::{
+        array::{Array, CreateOptions, Drive},
+        device::ZonedDevice,
+        volume::{Volume, VolumeCreateOptions, VolumeOptions},
+        vzone::{NamespaceStatus, Qos, Spec},
+    };
+    use std::rc::Rc;
+
+    #[test]
+    fn full_volume_on_namespace_degrades_array_status() {
+        let (reactor, geometry) = (Reactor::default(), Model::zn540().scaled(32, 1024).geometry);
+        let runtime = reactor.runtime();
+        let device = || Rc::new(EmulatedDrive::in_memory(&geometry));
+        let drives = ["a", "b", "c"].map(|name| Drive { name: name.into(), device: device() }).into();
+        let options = CreateOptions {
+            group_blocks: 0,
+            spare_zones: None,
+            name: "tank".into(),
+            uuid: [1; 16],
+            chunk_blocks: 16,
+            zone_size_blocks: None,
+            parities: 1,
+            policy: None,
+            host: [0; 16],
+            autostart: false,
+        };
+        let (array, device) = (Array::create(runtime, options, drives), device());
+        let array = reactor.wait(array).unwrap().unwrap();
+        let created = Volume::create(device.clone(), VolumeCreateOptions::default());
+        reactor.wait(created).unwrap().unwrap();
+        let volume = Volume::open(runtime, device, VolumeOptions::default());
+        let volume = VolumeReport::of(&reactor.wait(volume).unwrap().unwrap().status(), 0, 0);
+        let (name, qos) = ("mail".into(), Qos::default());
+        let spec = Spec { name, zones: 1, max_active: 1, max_open: 1, essential: 1, weight: 1, qos };
+        let namespace = NamespaceStatus {
+            spec,
+            active: 0,
+            own_spares: 0,
+            spares: 0,
+            widths: Vec::new(),
+            written_blocks: 0,
+            read_blocks: 0,
+            read_window_blocks: None,
+            tokens: 0,
+            held_to: None,
+            out_of_reach: [false; 2],
+        };
+        let mut status = Status::of("tank", &array.status(), array.geometry());
+        let mut with_space = |space| {
+            let volume = Some(VolumeReport { space, ..volume.clone() });
+            let report = NamespaceReport { volume, ..NamespaceReport::of(&namespace, 1) };
+            status.namespaces = Some(Division::of(1, 1, vec![report]));
+            status.add_shortages();
+            (status.state, status.status.clone())
+        };
+        assert_eq!(with_space(Space::Enough).0, State::Healthy);
+        let (state, said) = with_space(Space::Full);
+        assert!(state == State::Degraded && said.contains("; tank/mail: the volume is full"), "{said}");
+    }
 }
