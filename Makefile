@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d " "))
 # Number of simulator seeds in `make test`; a fifth of it is added for volumes and for namespaces each. Chosen to take
 # less than five minutes.
-SEEDS ?= 1500
+SEEDS ?= 1000
 # Number of mutants (single-line changes of the engine) that are tested, and of seeds that have to detect each.
 MUTANTS ?= 24
 MUTANT_SEEDS ?= 1600
