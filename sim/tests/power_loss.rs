@@ -5,7 +5,10 @@ use crate::support::{
     rig::Act,
     scene::{ACTIVE, CHUNK, Scene, finish},
 };
-use emu::{rng::Rng, ssd::Cut};
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, CreateOptions, MemberState, Tails},
     buf::{BLOCK, Buf},
@@ -488,11 +491,18 @@ fn read_after_cache_loss_decodes_and_rebuild_restores() {
 #[test]
 fn rebuild_repeats_zone_after_power_loss_of_target() {
     let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
-    for (policy, full) in
-        [(Policy::Log, false), (Policy::Zrwa, false), (Policy::InPlace, false), (Policy::Zrwa, true)]
-    {
+    // With a damaged block, holes are logged between the last write to the part and its record.
+    for (policy, full, damaged) in [
+        (Policy::Log, false, false),
+        (Policy::Zrwa, false, false),
+        (Policy::InPlace, false, false),
+        (Policy::Zrwa, true, false),
+        (Policy::Log, false, true),
+        (Policy::Zrwa, false, true),
+        (Policy::InPlace, false, true),
+    ] {
         for at in 0..40 {
-            let what = format!("{policy:?}, full: {full}, power loss at write {at}");
+            let what = format!("{policy:?}, full: {full}, damaged: {damaged}, power loss at write {at}");
             let mut scene = scene_of(policy, 1, &shape);
             let tail = if full { scene.array.layout().capacity_blocks() } else { 50 };
             for from in (0..tail).step_by(50) {
@@ -501,6 +511,9 @@ fn rebuild_repeats_zone_after_power_loss_of_target() {
             run(&scene.runtime, scene.array.fail(2)).unwrap();
             scene.drives[2] = scene.rig.drive(&shape);
             run(&scene.runtime, scene.array.attach(2, scene.drives[2].clone())).unwrap();
+            if damaged {
+                scene.damage(0, Fault::Unreadable(Lba(scene.data() + 1)));
+            }
             let (rig, left) = (scene.rig.clone(), Cell::new(Some(at)));
             scene.rig.rule(move |drive, command| {
                 if drive == 4 && matches!(command, Command::Write { .. }) {
@@ -521,7 +534,9 @@ fn rebuild_repeats_zone_after_power_loss_of_target() {
             scene.rig.cut_power(&mut Rng::new(1), |_| CACHE_LOST);
             assemble(&mut scene, Some(0), None).unwrap();
             assert_eq!(wp(&scene.runtime, &scene.array, 0).1, tail, "{what}");
-            assert!(read_each(&scene, 0..tail, &what).is_empty(), "{what}");
+            // The hole of the part, and the damaged block, which would be needed to decode it.
+            let lost = read_each(&scene, 0..tail, &what);
+            assert!(lost.len() <= 2 * usize::from(damaged), "{what}: {lost:?}");
         }
     }
 }
