@@ -77,7 +77,7 @@ impl Raid {
         if self.members.mirrored().is_some() || self.drain.has_begun() {
             return Err(BadMember::BeingReplaced.into());
         }
-        Ok(self.members.check_unused(drive)?)
+        self.members.check_unused(drive)
     }
 
     /// A new UUID for a drive that becomes `member`.

@@ -411,7 +411,9 @@ impl Raid {
             loop {
                 let mut of_zones = BTreeMap::new();
                 for b in self.zone_records.burned().iter().filter(|b| b.member as usize == member) {
-                    *of_zones.entry(b.zone).or_insert(0) += b.to - b.from + 1;
+                    // Each row has a record of its own, with a header.
+                    let rows = b.to.div_ceil(self.layout.chunk_blocks) - b.from / self.layout.chunk_blocks;
+                    *of_zones.entry(b.zone).or_insert(0) += b.to - b.from + rows;
                 }
                 let taken = of_zones.values().sum::<u64>();
                 if taken <= room / 2 {
