@@ -23,6 +23,21 @@ impl Raid {
     /// members have been changed from outside of the array: they count as lacking their parts.
     pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         let (record, burned) = (*view.record, self.zone_records.burned().clone());
+        let result = self.judge_parts(view, record, &burned).await;
+        if result.is_err() {
+            *view.record = record;
+            self.zone_records.set_burned(burned);
+        }
+        result
+    }
+
+    /// As [`Raid::judge`], where `view.record` is `record` at first; a refusal leaves the marks of the last attempt.
+    async fn judge_parts(
+        &self,
+        view: &mut ZoneView<'_>,
+        record: ZoneRecord,
+        burned: &[BurnedRange],
+    ) -> Result<Verdict, Refusal> {
         if let Some(end) = view.told_end.filter(|end| *end > view.answered_blocks) {
             // The reported end is kept where possible: a member that is gone now may have held more of the zone.
             let answered = std::mem::replace(&mut view.answered_blocks, end);
@@ -31,24 +46,17 @@ impl Raid {
             }
             view.answered_blocks = answered;
             *view.record = record;
-            self.zone_records.set_burned(burned.clone());
+            self.zone_records.set_burned(burned.to_vec());
         }
         let refusal = match self.judge_as_found(view).await {
             Ok(Verdict::Open(tail)) if view.answered_blocks > 0 => {
-                let result = match self.layout.policy.outdated(self, view, &tail).await {
-                    Ok(0) => return Ok(Verdict::Open(tail)),
-                    Ok(outdated) => {
-                        view.record.lost |= outdated;
-                        self.zone_records.set_burned(burned.clone());
-                        self.judge_as_found(view).await
-                    }
-                    Err(refusal) => Err(refusal),
-                };
-                if result.is_err() {
-                    *view.record = record;
-                    self.zone_records.set_burned(burned);
+                let outdated = self.layout.policy.outdated(self, view, &tail).await?;
+                if outdated == 0 {
+                    return Ok(Verdict::Open(tail));
                 }
-                return result;
+                view.record.lost |= outdated;
+                self.zone_records.set_burned(burned.to_vec());
+                return self.judge_as_found(view).await;
             }
             Ok(verdict) => return Ok(verdict),
             Err(refusal) => refusal,
@@ -61,7 +69,7 @@ impl Raid {
                 break;
             }
             *view.record = ZoneRecord { lost: record.lost | accused, ..record };
-            self.zone_records.set_burned(burned.clone());
+            self.zone_records.set_burned(burned.to_vec());
             let verdict = self.judge_as_found(view).await;
             let held = matches!(verdict, Ok(Verdict::Open(_) | Verdict::Full | Verdict::Finish(_)));
             if let (true, Ok(verdict)) = (held, verdict) {
@@ -74,13 +82,10 @@ impl Raid {
                 found = Some((verdict, *view.record, self.zone_records.burned().clone()));
             }
         }
-        let (result, record, burned) = match found {
-            Some((verdict, record, burned)) => (Ok(verdict), record, burned),
-            None => (Err(refusal), record, burned),
-        };
+        let (verdict, record, burned) = found.ok_or(refusal)?;
         *view.record = record;
         self.zone_records.set_burned(burned);
-        result
+        Ok(verdict)
     }
 
     /// Sets of members (bits) that may be excluded as changed from outside, since enough others are left; small sets
