@@ -197,8 +197,8 @@ impl Members {
         Lba(physical(zone).0 as u64 * self.places[member].zone_size_blocks.get())
     }
 
-    /// Makes a drive the member; `power_epoch` was read before anything was written to the drive or read from it, so that
-    /// a loss of power since is noticed.
+    /// Makes a drive the member; `power_epoch` was read before any of its zones was reported or written, so that a loss
+    /// of power since is noticed.
     pub fn put(&self, member: usize, name: String, log: Rc<MetaLog>, power_epoch: Option<u64>) {
         let place = &self.places[member];
         place.incarnation.set(place.incarnation.get() + 1);
@@ -256,11 +256,12 @@ impl Members {
         self.losses.set(self.losses.get() + 1);
     }
 
-    /// Power epoch of a member's drive for which the logs name the lost parts.
+    /// Power epoch of a member's drive for which its parts of zones are known to be present.
     pub fn power_epoch(&self, member: usize) -> Option<u64> {
         self.places[member].power_epoch.get()
     }
 
+    /// Power epoch of a member's drive for which the logs name the lost parts.
     pub fn settled_epoch(&self, member: usize) -> Option<u64> {
         self.places[member].settled_epoch.get()
     }

@@ -28,6 +28,13 @@ use std::collections::BTreeMap;
 /// The operation in messages and events.
 const WHAT: &str = "power loss";
 
+/// Zone report of a suspect member, and the power epoch of its drive before that.
+struct SuspectReport {
+    seat: Seat,
+    power_epoch: Option<u64>,
+    zones: Vec<ZoneInfo>,
+}
+
 impl Raid {
     /// Compares the power epochs of `members` (bits); true if one of them is suspect, so that data read from it is
     /// valid only after [`Raid::power_checked`].
@@ -127,7 +134,9 @@ impl Raid {
                 Err(error) => Err(error),
             };
             match result {
-                Ok(zones) if self.members.is_seated(seat) => checked.push((seat, epoch, zones)),
+                Ok(zones) if self.members.is_seated(seat) => {
+                    checked.push(SuspectReport { seat, power_epoch: epoch, zones });
+                }
                 Ok(_) => {}
                 // Its parts are unknown.
                 Err(error) => self.member_failed(seat, error, WHAT),
@@ -135,9 +144,7 @@ impl Raid {
         }
         // All suspects together: parity may cover the losses of one member and not those of all.
         for zone in self.zones.all() {
-            let reported: Vec<_> =
-                checked.iter().map(|(seat, _, zones)| (*seat, zones[zone.0 as usize])).collect();
-            let lost = self.lost_parts(zone, &reported, &written).await;
+            let lost = self.lost_parts(zone, &checked, &written).await;
             let mask = lost.iter().fold(0, |mask, (member, _)| mask | 1 << member);
             if lost.is_empty() {
                 continue;
@@ -152,9 +159,9 @@ impl Raid {
             self.zones.wake_one(zone);
         }
         for member in each(suspects) {
-            match checked.iter().find(|(seat, _, _)| seat.member == member) {
-                Some((seat, epoch, _)) if self.members.is_seated(*seat) => {
-                    self.members.end_suspicion(member, *epoch);
+            match checked.iter().find(|report| report.seat.member == member) {
+                Some(report) if self.members.is_seated(report.seat) => {
+                    self.members.end_suspicion(member, report.power_epoch);
                 }
                 // The member is out, or has another drive.
                 _ => self.members.end_suspicion(member, self.drive_epoch(member)),
@@ -177,13 +184,14 @@ impl Raid {
     async fn lost_parts(
         &self,
         zone: ZoneIndex,
-        reported: &[(Seat, ZoneInfo)],
+        reports: &[SuspectReport],
         written: &BTreeMap<ZoneIndex, u64>,
     ) -> Vec<(usize, ZoneInfo)> {
         loop {
             let (epoch, mut lost) = (self.zone_records.epoch(zone), Vec::new());
             let was_written = written.get(&zone) == Some(&epoch);
-            for (seat, info) in reported {
+            for SuspectReport { seat, zones, .. } in reports {
+                let info = &zones[zone.0 as usize];
                 if !self.lacks_part(zone, seat.member, info, was_written) {
                     continue;
                 }
