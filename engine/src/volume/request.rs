@@ -276,10 +276,7 @@ impl VolumeCore {
             let pieces = (first, packed.as_ref());
             while from < end && result.is_ok() {
                 give_way().await;
-                if let Err(error) = self.hold(((at + from) / FANOUT) as u32, Need::Write).await {
-                    request_groups.launch(self);
-                    return Err(error);
-                }
+                self.hold_to_change((at + from) / FANOUT, &request_groups).await?;
                 let before = from;
                 result = self.place_blocks(
                     at,
@@ -301,6 +298,15 @@ impl VolumeCore {
             self.flush_device().await?;
         }
         result
+    }
+
+    /// Waits until a page of the map can be changed. After an error the groups of the request so far are closed.
+    async fn hold_to_change(&self, page: u64, request_groups: &RequestGroups) -> Result<(), DeviceError> {
+        let held = self.hold(page as u32, Need::Write).await;
+        if held.is_err() {
+            request_groups.launch(self);
+        }
+        held
     }
 
     /// Waits until there may be room for a write. Fails after a write error, which may have happened during a wait for
@@ -390,10 +396,7 @@ impl VolumeCore {
             }
             let page = block / FANOUT;
             let part_end = end.min((page + 1) * FANOUT);
-            if let Err(error) = self.hold(page as u32, Need::Write).await {
-                request_groups.launch(self);
-                return Err(error);
-            }
+            self.hold_to_change(page, &request_groups).await?;
             if !self.discard_part((block, part_end), purpose, &mut request_groups) {
                 request_groups.launch(self);
                 self.few.open();
