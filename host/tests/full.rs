@@ -39,16 +39,22 @@ fn fill(client: &mut Client, mut at: u64) -> u64 {
     at
 }
 
+/// A full over-committed volume with its server, a client, and the end of the written blocks in bytes.
+fn full() -> (Place, Server, Client, u64) {
+    let place = over_committed();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    let end = fill(&mut client, 0);
+    (place, server, client, end)
+}
+
 fn set(place: &Place, option: &str, value: &str) -> serde_json::Value {
     place.json(&["volume", "set", "drives", option, value])
 }
 
 #[test]
 fn write_to_full_volume_waits_without_blocking_others() {
-    let place = over_committed();
-    let server = Server::of(&place, &[]);
-    let mut client = Client::ready(&place, false);
-    let end = fill(&mut client, 0);
+    let (place, server, mut client, end) = full();
     assert_eq!(set(&place, "--when-full", "queue:200")["when_full"], "queue:200");
     // More requests than workers.
     let data = Random(6).bytes(4096);
@@ -84,10 +90,7 @@ fn write_to_full_volume_waits_without_blocking_others() {
 
 #[test]
 fn full_volume_queues_writes_beyond_what_connections_hold() {
-    let place = over_committed();
-    let server = Server::of(&place, &[]);
-    let mut client = Client::ready(&place, false);
-    let end = fill(&mut client, 0);
+    let (place, server, mut client, end) = full();
     set(&place, "--when-full", "queue:200");
     // Small writes by the hundred, then large ones: more data than may wait without a worker, with workers to spare.
     let (small, large) = (Random(6).bytes(4096), Random(7).bytes(4 * MIB as usize));
@@ -115,10 +118,7 @@ fn full_volume_queues_writes_beyond_what_connections_hold() {
 
 #[test]
 fn full_volume_bounds_number_of_waiting_requests() {
-    let place = over_committed();
-    let server = Server::of(&place, &[]);
-    let mut client = Client::ready(&place, false);
-    let end = fill(&mut client, 0);
+    let (place, server, mut client, end) = full();
     set(&place, "--when-full", "queue:200");
     // Writes of one byte: more than 32 MiB of blocks, and more than the server receives and the socket holds.
     let mut requests = Client { socket: Cursor::new(Vec::new()) };
@@ -136,10 +136,7 @@ fn full_volume_bounds_number_of_waiting_requests() {
 
 #[test]
 fn waiting_write_fails_at_timeout_or_daemon_end() {
-    let place = over_committed();
-    let server = Server::of(&place, &[]);
-    let mut client = Client::ready(&place, false);
-    let end = fill(&mut client, 0);
+    let (place, server, mut client, end) = full();
     set(&place, "--when-full", "queue:1");
     let begun = Instant::now();
     assert_eq!(client.write(end, &[7; 4096], false), ENOSPC);
@@ -182,10 +179,7 @@ fn lent_reserve_takes_new_blocks_until_reclaimed() {
 
 #[test]
 fn waiting_write_of_ended_connection_is_dropped() {
-    let place = over_committed();
-    let server = Server::of(&place, &[]);
-    let mut client = Client::ready(&place, false);
-    let end = fill(&mut client, 0);
+    let (place, server, mut client, end) = full();
     set(&place, "--when-full", "queue:200");
     client.request(WRITE, 9, (end, 4096));
     client.say(&[7; 4096]);

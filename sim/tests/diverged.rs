@@ -577,7 +577,7 @@ fn fencing_claim_keeps_records_logged_just_before() {
 }
 
 /// The first host moves its logs to their other zones when the second one has read them and is about to claim the
-/// array: the second one must not continue from what it has read.
+/// array: the second host must not continue with the logs that it has read.
 #[test]
 fn fencing_refuses_claim_after_logs_have_moved() {
     for options in kinds() {
