@@ -21,7 +21,7 @@
 //! the next check on. A path that is not a regular file is an error, and so is a symbolic link: another user may have
 //! put it there.
 
-use super::{ImageError, ImageMedia, image::open_file};
+use super::image::{ImageError, ImageMedia, open_file};
 use engine::zone::{Lba, ZoneIndex, ZoneState};
 use rustix::fs::{FlockOperation, flock};
 use std::{

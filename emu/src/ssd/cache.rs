@@ -13,7 +13,7 @@
 //! [`Cache::fua_stands_alone`] is set, only the blocks of that write are: others that are lost leave holes below the
 //! write pointer.
 
-use super::{Media, after_power_on};
+use super::media::{Media, after_power_on};
 use crate::rng::Rng;
 use engine::{
     buf::BLOCK,

@@ -1,6 +1,11 @@
 //! Drives without latency: the emulated SSD, and a null drive.
 
-use super::{AilmentFile, ImageError, ImageMedia, Model, Ssd};
+use super::{
+    ailments::AilmentFile,
+    emulated::Ssd,
+    image::{ImageError, ImageMedia},
+    model::Model,
+};
 use engine::device::{Command, Completion, Done, DriveId, Geometry, Status, ZonedDevice};
 use std::{cell::RefCell, path::Path, rc::Rc};
 

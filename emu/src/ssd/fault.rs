@@ -4,7 +4,7 @@
 //! Faults of timing, a latency spike and a dropped completion, are passed to the code that runs the drive's queues.
 //! Faults at addresses that the drive does not have are ignored.
 
-use super::Ailments;
+use super::ailments::Ailments;
 use engine::{
     device::{Command, Status},
     zone::{Lba, ZoneIndex},

@@ -12,7 +12,11 @@
 //! ([`ImageMedia::look`]) neither locks nor writes it: interrupted changes are completed in memory. Another process may
 //! run the drive meanwhile, so that the contents may change from one read to the next.
 
-use super::{Media, Model, layout, layout::ImageLayout};
+use super::{
+    layout::{self, ImageLayout},
+    media::Media,
+    model::Model,
+};
 use engine::{
     buf::BLOCK,
     device::Geometry,

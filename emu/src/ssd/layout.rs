@@ -29,7 +29,7 @@
 //! Zone table entry: all zeros for an empty zone; otherwise state, ZRWA (0 or 1), resetting (0 or 1), 0, CRC-32C of the
 //! entry with this field 0, write pointer (8 bytes).
 
-use super::Model;
+use super::model::Model;
 use engine::{
     buf::BLOCK,
     device::{Geometry, Zrwa},

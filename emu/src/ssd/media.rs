@@ -3,7 +3,6 @@
 //! Media enforce no rules: [`super::Ssd`] calls them with ranges within the capacity of one zone. A block that was
 //! never written, or was forgotten, reads as zeros.
 
-use super::compress::{Piece, Reads, Space};
 use engine::{
     buf::BLOCK,
     device::Geometry,
@@ -62,6 +61,49 @@ pub trait Media {
     fn copy(&self) -> io::Result<Box<dyn Media>> {
         Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+/// Space statistics of a drive, or of one of its zones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Placed logical pages.
+    pub pages: u64,
+    /// Flash pages that they take.
+    pub flash_pages: u64,
+    /// Bytes of all units.
+    pub bytes: u64,
+    /// Units with a rest that is stored apart.
+    pub truncated: u64,
+    /// Groups that kept their order, and groups for which a better order was sought.
+    pub compacted: u64,
+    pub braided: u64,
+}
+
+/// Read statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Logical pages that were on flash.
+    pub pages: u64,
+    /// Flash pages that were read for them.
+    pub flash_pages: u64,
+}
+
+/// A unit, or a part of one, on flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The flash page, by a number that is unique in the zone.
+    pub page: u64,
+    pub bytes: u64,
+}
+
+/// The state in which a zone comes back when power returns.
+pub(super) fn after_power_on(info: ZoneInfo) -> ZoneInfo {
+    let state = match info.state {
+        state if !state.is_active() => state,
+        _ if info.wp_blocks == 0 && !info.zrwa => ZoneState::Empty,
+        _ => ZoneState::Closed,
+    };
+    ZoneInfo { state, ..info }
 }
 
 /// Blocks of an [`Extent`].

@@ -1,5 +1,9 @@
 use super::*;
-use engine::device::Zrwa;
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, DeviceError, Geometry, Status, Zones, Zrwa},
+    zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
+};
 
 fn geometry() -> Geometry {
     Geometry {
@@ -65,7 +69,7 @@ fn ssd_zones_are_closed_after_power_cycle() {
     assert_eq!(ssd.execute(open(1, true)).result, Ok(()));
     assert_eq!(ssd.execute(Command::Close { zones: Zones::All }).result, Ok(()));
     assert_eq!(ssd.execute(Command::write(Lba(128), blocks(3, 1), false)).result, Ok(()));
-    let ssd = Ssd::new(geometry, ssd.media);
+    let ssd = Ssd::new(geometry, ssd.state.media);
     let states: Vec<_> = (0..4).map(|z| ssd.zones().info(ZoneIndex(z))).map(|z| (z.state, z.zrwa)).collect();
     use ZoneState::{Closed, Empty};
     assert_eq!(states, [(Empty, false), (Closed, true), (Closed, false), (Empty, false)]);

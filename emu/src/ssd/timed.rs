@@ -11,8 +11,8 @@
 //! order therefore fail as they would on a drive.
 
 use super::{
-    Ssd,
     compress::PAGE_BLOCKS,
+    emulated::Ssd,
     hardware::{DieWatch, Hardware, ns},
     traffic::{Classifier, Counters, Traffic},
 };

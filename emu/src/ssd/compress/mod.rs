@@ -17,9 +17,10 @@ mod base;
 mod braid;
 mod select;
 
+pub use super::media::{Piece, Reads, Space};
 pub use select::Choice;
 
-use super::{Media, MemoryMedia};
+use super::media::{Media, MemoryMedia};
 use engine::{
     buf::BLOCK,
     device::Geometry,
@@ -80,14 +81,6 @@ struct ReadUnit {
     pieces: Vec<Piece>,
 }
 
-/// A unit, or a part of one, on flash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The flash page, by a number that is unique in the zone.
-    pub page: u64,
-    pub bytes: u64,
-}
-
 /// A zone on flash.
 trait ZoneLayout {
     /// Places a group behind the others. Only the last one of the zone may have fewer than four units.
@@ -118,22 +111,6 @@ trait ZoneLayout {
     fn space(&self) -> Space;
 
     fn copy(&self) -> Box<dyn ZoneLayout>;
-}
-
-/// Space statistics of a drive, or of one of its zones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Space {
-    /// Placed logical pages.
-    pub pages: u64,
-    /// Flash pages that they take.
-    pub flash_pages: u64,
-    /// Bytes of all units.
-    pub bytes: u64,
-    /// Units with a rest that is stored apart.
-    pub truncated: u64,
-    /// Groups that kept their order, and groups for which a better order was sought.
-    pub compacted: u64,
-    pub braided: u64,
 }
 
 impl Space {
@@ -191,15 +168,6 @@ pub struct CompressedMedia {
     charged: u64,
     /// Flash pages that reads took, and logical pages that they were for.
     reads: Reads,
-}
-
-/// Read statistics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads {
-    /// Logical pages that were on flash.
-    pub pages: u64,
-    /// Flash pages that were read for them.
-    pub flash_pages: u64,
 }
 
 /// The flash of a zone.
