@@ -42,6 +42,11 @@ pub enum SubjectError {
 }
 
 impl SubjectError {
+    /// An error that is known by its message only.
+    pub(super) fn other(error: impl ToString) -> SubjectError {
+        SubjectError::Other(error.to_string())
+    }
+
     /// Names of the drives in the error.
     pub(super) fn drives(&self) -> Vec<&str> {
         fn of_note(note: &Note) -> Option<&str> {

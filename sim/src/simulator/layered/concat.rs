@@ -1,6 +1,6 @@
 //! Several namespaces as one zoned device: their zones are concatenated.
 
-use super::{SubjectError, other};
+use crate::simulator::subject::SubjectError;
 use engine::{
     device::{Command, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
@@ -47,7 +47,7 @@ pub(super) async fn fill(
         };
         match namespaces.add(spec).await {
             Err(VzoneError::Full { .. } | VzoneError::Floors { .. }) if index > 0 => return Ok(()),
-            added => _ = added.map_err(other)?,
+            added => _ = added.map_err(SubjectError::other)?,
         }
     }
     Ok(())

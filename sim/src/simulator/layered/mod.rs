@@ -119,10 +119,6 @@ impl StackParameters {
     }
 }
 
-fn other(error: impl ToString) -> SubjectError {
-    SubjectError::Other(error.to_string())
-}
-
 /// A subject: the array, its tails file, and the zoned device that presents the layer.
 struct LayeredSubject {
     array: Array,
@@ -141,7 +137,7 @@ async fn namespaces_on(
     let time = clock.clone();
     let clock: vzone::Clock = Rc::new(move || time.get());
     let behaviour = vzone::NamespaceOptions { clock, patience_us: PATIENCE_US, admission: false };
-    Namespaces::open(runtime, device, behaviour).await.map_err(other)
+    Namespaces::open(runtime, device, behaviour).await.map_err(SubjectError::other)
 }
 
 impl LayeredMaker {
@@ -156,7 +152,7 @@ impl LayeredMaker {
         let (mut below, mut divided) = (device.clone(), None);
         if self.layer != Layer::Volume {
             let vzone_zones = if self.layer == Layer::Namespaces { shape.vzone_zones } else { 1 };
-            Namespaces::create(device.clone(), uuid, vzone_zones).await.map_err(other)?;
+            Namespaces::create(device.clone(), uuid, vzone_zones).await.map_err(SubjectError::other)?;
             let clock = Rc::new(Cell::new(1_000_000));
             let max_active = device.geometry().max_active;
             let namespaces = namespaces_on(&runtime, device, &clock).await?;
@@ -169,11 +165,11 @@ impl LayeredMaker {
             divided = Some(namespaces);
         }
         if self.layer != Layer::Namespaces {
-            let plan = Plan::of(below.geometry(), None).map_err(other)?;
+            let plan = Plan::of(below.geometry(), None).map_err(SubjectError::other)?;
             let blocks = Some((plan.usable * shape.size_percent / 100).max(1));
             let StackParameters { codec, unit, .. } = shape;
             let options = volume::VolumeCreateOptions { uuid, blocks, codec, unit, ..Default::default() };
-            Volume::create(below, options).await.map_err(other)?;
+            Volume::create(below, options).await.map_err(SubjectError::other)?;
         }
         if let Some(namespaces) = divided {
             namespaces.close().await;
@@ -189,7 +185,7 @@ impl LayeredMaker {
         let shown = self.show(runtime, Rc::new(noted), shape).await;
         let shown = shown.map_err(|why| match array.status().offline.as_slice() {
             [] => why,
-            offline => other(format!("{why:?}, with offline zones {offline:?}")),
+            offline => SubjectError::other(format!("{why:?}, with offline zones {offline:?}")),
         })?;
         Ok(Rc::new(LayeredSubject { array, tails, shown, deferred }))
     }
@@ -213,10 +209,11 @@ impl LayeredMaker {
         Ok(match (self.layer, namespaces) {
             (Layer::Namespaces, Some(namespaces)) => Rc::new(
                 NamespaceConcat::new(&runtime, namespaces, clock)
-                    .ok_or_else(|| other("all namespaces are gone"))?,
+                    .ok_or_else(|| SubjectError::other("all namespaces are gone"))?,
             ),
             _ => {
-                let volume = Volume::open(&runtime, device, shape.behaviour).await.map_err(other)?;
+                let volume =
+                    Volume::open(&runtime, device, shape.behaviour).await.map_err(SubjectError::other)?;
                 Rc::new(VolumeZones::open(&runtime, volume).await?)
             }
         })

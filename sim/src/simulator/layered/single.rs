@@ -1,10 +1,10 @@
 //! A layer on a single drive without an array; its only faults are kills, shutdowns and power cuts.
 
-use super::{LayeredMaker, StackParameters, SubjectError, other};
+use super::{LayeredMaker, StackParameters};
 use crate::simulator::{
     layer::sequenced,
     scenario::{Misfortune, Scenario},
-    subject::{Subject, Work},
+    subject::{Subject, SubjectError, Work},
 };
 use engine::{
     array::{Drive, MemberState},
@@ -58,10 +58,10 @@ pub(super) fn create(
     drives: Vec<Drive>,
 ) -> Work<Rc<dyn Subject>> {
     Box::pin(async move {
-        let device = sequenced(&runtime, &drives).map_err(other)?;
+        let device = sequenced(&runtime, &drives).map_err(SubjectError::other)?;
         // Erases the remains of an interrupted creation.
         let emptied = device.submit(Command::Reset { zones: Zones::All }).await.result;
-        emptied.map_err(other)?;
+        emptied.map_err(SubjectError::other)?;
         maker.clone().prepare(runtime.clone(), device, uuid).await?;
         assemble(maker, runtime, drives).await
     })
@@ -70,7 +70,7 @@ pub(super) fn create(
 /// Starts the layer on its drive.
 pub(super) fn assemble(maker: LayeredMaker, runtime: Runtime, drives: Vec<Drive>) -> Work<Rc<dyn Subject>> {
     Box::pin(async move {
-        let device = sequenced(&runtime, &drives).map_err(other)?;
+        let device = sequenced(&runtime, &drives).map_err(SubjectError::other)?;
         let shape = shape_of(device.geometry());
         let name = drives.first().map(|drive| drive.name.clone()).unwrap_or_default();
         let shown = maker.show(runtime, device, shape).await?;

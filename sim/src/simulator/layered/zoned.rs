@@ -4,7 +4,7 @@
 //! zeros. A reset discards the range; it is recorded in the state block first, so that the next process completes an
 //! interrupted one. A finish is recorded when all earlier writes are durable. Writes complete in order.
 
-use super::{SubjectError, other};
+use crate::simulator::subject::SubjectError;
 use engine::{
     buf::{BLOCK, Buf, BufMut},
     device::{Command, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones},
@@ -97,9 +97,9 @@ impl VolumeZones {
         let turns = (0..ZONES).map(|_| Turn::default()).collect();
         let inner = VolumeZonesInner { volume, geometry, table, turns };
         for zone in 0..ZONES {
-            inner.find(zone).await.map_err(other)?;
+            inner.find(zone).await.map_err(SubjectError::other)?;
         }
-        inner.volume.audit().await.map_err(other)?;
+        inner.volume.audit().await.map_err(SubjectError::other)?;
         Ok(VolumeZones { runtime: runtime.clone(), slots: Rc::default(), inner: Rc::new(inner) })
     }
 }
