@@ -8,6 +8,7 @@ use emu::rng::Rng;
 use engine::raid::policy::Policy;
 use sim::simulator::{
     exhaustive::{self, Case, Step},
+    lifecycle,
     scenario::{Misfortune, Scenario},
     subject::ArrayMaker,
     world::{Counts, Failure, TraceMode, World},
@@ -28,7 +29,7 @@ fn play(flaw: Flaw, seed: u64, tracing: TraceMode) -> (Result<(), Failure>, Coun
     scenario.forks = 0;
     scenario.misfortune = Misfortune { drain_percent: 10, ..Misfortune::default() };
     let mut world = World::new(&maker, scenario, rng, tracing);
-    let result = world.run();
+    let result = lifecycle::run(&mut world);
     (result, world.counts(), world.trace_lines())
 }
 
@@ -87,7 +88,7 @@ fn live_copies(
     (m.zrwa_lost_percent, m.hold_back_percent, m.dead_block, m.dead_zone) = (0, 0, 0, 0);
     (m.copies_percent, m.strangers_percent, m.used_spare_percent) = (0, 0, 0);
     let mut world = World::new(maker, scenario, rng, TraceMode::Tail(80));
-    let result = world.run();
+    let result = lifecycle::run(&mut world);
     (result, world.counts(), world.trace_lines())
 }
 
@@ -136,7 +137,7 @@ fn live(policy: Policy, seed: u64, forks: bool) -> (Result<(), Failure>, Counts)
         scenario.forks = 0;
     }
     let mut world = World::new(&maker, scenario, rng, TraceMode::Off);
-    let result = world.run();
+    let result = lifecycle::run(&mut world);
     (result, world.counts())
 }
 
@@ -225,7 +226,7 @@ fn live_torn(policy: Policy, parities: usize, seed: u64) -> Result<(), Failure> 
     let mut rng = Rng::new(seed);
     let mut scenario = Scenario::draw(&mut rng, Some(policy), Some(parities));
     scenario.sectors_tear = true;
-    World::new(&maker, scenario, rng, TraceMode::Off).run()
+    lifecycle::run(&mut World::new(&maker, scenario, rng, TraceMode::Off))
 }
 
 /// There is no guarantee on such drives. The policy `inplace`, which relies on a block and its metadata being written

@@ -5,7 +5,9 @@
 //! and fail reads. If it has refused and the blocks become readable again, all promised data is there.
 
 use super::{
-    fork::Losses,
+    assembly, copy, ends,
+    fault_budget::Losses,
+    recovered, two_faults,
     world::{Failure, World},
 };
 use emu::{
@@ -14,71 +16,66 @@ use emu::{
 };
 use engine::{buf::BLOCK, zone::Lba};
 
-impl World<'_> {
-    /// In a quarter of the forks, damages the same block of too many members of the ended world.
-    ///
-    /// # Errors
-    /// Lost or wrong data without an error.
-    pub(super) fn damage_fork(
-        &mut self,
-        ended: &Self,
-        losses: &Losses,
-        rng: &mut Rng,
-    ) -> Result<(), Failure> {
-        let plain = self.members.len() > 1 && self.replacement_drive.is_none() && !self.maker.is_layered();
-        if !plain || !losses.suspects.is_empty() || !losses.offered || !rng.chance(1, 4) {
-            return Ok(());
-        }
-        self.on_copy(ended.copy(rng.fork())?, Self::judge_common_damage)
-            .map_err(|failure| Failure(format!("with too many members damaged: {failure}")))
+/// In a quarter of the forks, damages the same block of too many members of the ended world.
+///
+/// # Errors
+/// Lost or wrong data without an error.
+pub(super) fn damage_fork(
+    world: &mut World<'_>,
+    ended: &World<'_>,
+    losses: &Losses,
+    rng: &mut Rng,
+) -> Result<(), Failure> {
+    let plain = world.members.len() > 1 && world.replacement_drive.is_none() && !world.maker.is_layered();
+    if !plain || !losses.suspects.is_empty() || !losses.offered || !rng.chance(1, 4) {
+        return Ok(());
     }
+    copy::on_copy(world, ended.copy(rng.fork())?, judge_common_damage)
+        .map_err(|failure| Failure(format!("with too many members damaged: {failure}")))
+}
 
-    fn judge_common_damage(&mut self) -> Result<(), Failure> {
-        let (metadata, count) = (self.rng.chance(1, 2), self.members.len());
-        let least = self.scenario.parities + 1;
-        let mut members: Vec<usize> = (0..count).collect();
-        self.rng.shuffle(&mut members);
-        let struck = least + self.rng.below((count - least) as u64 + 1) as usize;
-        members.truncate(struck);
-        let bays: Vec<_> = members.iter().filter_map(|member| self.members[*member]).collect();
-        let Some(first) = bays.first().copied() else { return Ok(()) };
-        let Some(lba) = self.pick_block(first, metadata) else { return Ok(()) };
-        let (zone, block) = self.command_queue.geometry(first).locate(lba);
-        let flips = metadata && self.rng.chance(1, 2);
-        let bit = self.rng.below(BLOCK as u64 * 8) as u32;
-        self.trace.note(|| {
-            format!(
-                "fork: block {block} of zone {} of drives {bays:?} is damaged; a bit flips: {flips}",
-                zone.0
-            )
-        });
-        for bay in bays.iter().copied() {
-            let lba = Lba(self.command_queue.geometry(bay).start(zone).0 + block);
-            // A damaged last record of a log looks like the result of a power cut.
-            match flips {
-                true if !self.is_followed(bay, lba) => (),
-                true => self.command_queue.ssd(bay).faults().after(0, Fault::Corrupt { lba, bit }),
-                false => self.command_queue.ssd(bay).faults().after(0, Fault::Unreadable(lba)),
-            }
+fn judge_common_damage(world: &mut World<'_>) -> Result<(), Failure> {
+    let (metadata, count) = (world.rng.chance(1, 2), world.members.len());
+    let least = world.scenario.parities + 1;
+    let mut members: Vec<usize> = (0..count).collect();
+    world.rng.shuffle(&mut members);
+    let struck = least + world.rng.below((count - least) as u64 + 1) as usize;
+    members.truncate(struck);
+    let bays: Vec<_> = members.iter().filter_map(|member| world.members[*member]).collect();
+    let Some(first) = bays.first().copied() else { return Ok(()) };
+    let Some(lba) = two_faults::pick_block(world, first, metadata) else { return Ok(()) };
+    let (zone, block) = world.command_queue.geometry(first).locate(lba);
+    let flips = metadata && world.rng.chance(1, 2);
+    let bit = world.rng.below(BLOCK as u64 * 8) as u32;
+    world.trace.note(|| {
+        format!("fork: block {block} of zone {} of drives {bays:?} is damaged; a bit flips: {flips}", zone.0)
+    });
+    for bay in bays.iter().copied() {
+        let lba = Lba(world.command_queue.geometry(bay).start(zone).0 + block);
+        // A damaged last record of a log looks like the result of a power cut.
+        match flips {
+            true if !two_faults::is_followed(world, bay, lba) => (),
+            true => world.command_queue.ssd(bay).faults().after(0, Fault::Corrupt { lba, bit }),
+            false => world.command_queue.ssd(bay).faults().after(0, Fault::Unreadable(lba)),
         }
-        self.lenient = true;
-        let refused = self.assemble_from(|_| true)?.err();
-        self.counts.beyond += 1;
-        let Some(why) = refused else {
-            let report = self.take_report(|_| true)?;
-            self.verify_where(&report, |_| true)?;
-            return Ok(());
-        };
-        self.trace.note(|| format!("fork: refused: {why}"));
-        if flips {
-            return Ok(());
-        }
-        self.lenient = false;
-        self.cut_power(|_| Cut::default())?;
-        for bay in bays {
-            self.command_queue.ssd(bay).faults().mend();
-        }
-        self.assemble_without(&[]).map_err(|failure| Failure(format!("mended, {failure}")))?;
-        self.check_recovery().map_err(|failure| Failure(format!("mended, {failure}")))
     }
+    world.lenient = true;
+    let refused = assembly::assemble_from(world, |_| true)?.err();
+    world.counts.beyond += 1;
+    let Some(why) = refused else {
+        let report = recovered::take_report(world, |_| true)?;
+        recovered::verify_where(world, &report, |_| true)?;
+        return Ok(());
+    };
+    world.trace.note(|| format!("fork: refused: {why}"));
+    if flips {
+        return Ok(());
+    }
+    world.lenient = false;
+    ends::cut_power(world, |_| Cut::default())?;
+    for bay in bays {
+        world.command_queue.ssd(bay).faults().mend();
+    }
+    assembly::assemble_without(world, &[]).map_err(|failure| Failure(format!("mended, {failure}")))?;
+    recovered::check_recovery(world).map_err(|failure| Failure(format!("mended, {failure}")))
 }

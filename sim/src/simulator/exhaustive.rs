@@ -17,11 +17,15 @@
 //! Nothing is sampled, apart from the torn commands of the third fate and of the first of two ends, and the cache
 //! losses that go with these.
 
+pub use super::scripted::{CacheFate, InFlightFate, Step};
 use super::{
+    assembly, create, ends,
     fault_budget::subsets,
+    recovered, replacement,
     replacement::Replacement,
     runner::{catch_panics, quietly},
     scenario::{Load, Misfortune, Pace, Scenario},
+    scripted, step,
     subject::Maker,
     world::{End, Failure, Pending, TraceMode, World},
 };
@@ -29,8 +33,8 @@ use emu::{rng::Rng, ssd::Cut};
 use engine::{
     device::{Geometry, Zrwa},
     raid::policy::Policy,
-    zone::ZoneIndex,
 };
+
 use std::sync::{
     Mutex, PoisonError,
     atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -44,24 +48,6 @@ const MOST_WAYS: usize = 8;
 const CHOICES: usize = 6;
 /// Failures after which the search ends.
 const MOST_FAILURES: usize = 20;
-
-/// One operation of a fixed workload, on the first zone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    Write {
-        blocks: u64,
-        fua: bool,
-    },
-    Flush,
-    Finish,
-    Reset,
-    /// Replaces the working drive of the first member by a blank one while the next steps run.
-    Replace,
-    /// The first member's part of the zone becomes read-only.
-    Wear,
-    /// Rebuilds the parts that a member is known to lack while the next steps run.
-    Rebuild,
-}
 
 /// A small array and its workload.
 #[derive(Clone, Debug)]
@@ -119,33 +105,6 @@ pub struct Point {
     pub replacement_lost: bool,
     pub fate: InFlightFate,
     pub cache: CacheFate,
-}
-
-/// Fate of the commands in flight at the cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InFlightFate {
-    #[default]
-    None,
-    All,
-    Torn,
-}
-
-/// Unflushed data in volatile caches that is lost. A part is the unflushed data of one zone of one drive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CacheFate {
-    /// Any portion of any part, drawn at random.
-    #[default]
-    Drawn,
-    Kept,
-    Lost,
-    /// This part alone.
-    OnlyLost(usize),
-    OnlyKept(usize),
-    /// A portion of this part, in one of its ways, and nothing of any other.
-    Partly {
-        part: usize,
-        way: usize,
-    },
 }
 
 /// Properties of a schedule that was played to its end.
@@ -337,12 +296,12 @@ impl Case {
     fn play(&self, maker: &dyn Maker, point: &Point) -> Result<ScheduleShape, Failure> {
         let rng = Rng::new(1 + point.first_cut.unwrap_or(0) as u64);
         let mut world = World::new(maker, self.scenario(), rng, TraceMode::Off);
-        world.set_in_order();
-        if !world.create_in_order()? {
+        step::set_in_order(&mut world);
+        if !create::create_in_order(&mut world)? {
             return Err(Failure(format!("not created: {}", world.refusal().unwrap_or_default())));
         }
         if let Some(blocks) = self.from_end_blocks {
-            world.fill_to(0, blocks)?;
+            step::fill_to(&mut world, 0, blocks)?;
         }
         if let Some(cut) = point.first_cut {
             let first = Point { cut_at: Some(cut), fate: InFlightFate::Torn, ..Point::default() };
@@ -360,17 +319,17 @@ impl Case {
     ) -> Result<ScheduleShape, Failure> {
         let mut shape = play_steps(world, steps, point)?;
         if point.cut_at.is_some() {
-            world.settle_fate(point.fate);
-            shape.unflushed = world.settle_cache(point.cache)?;
+            scripted::settle_fate(world, point.fate);
+            shape.unflushed = scripted::settle_cache(world, point.cache)?;
             let cache_lost = self.volatile_cache && point.cache == CacheFate::Drawn;
             match point.end {
-                End::PowerCut => world.cut_power(|_| Cut { cache_lost, zrwa_lost: false })?,
-                End::Kill => world.kill_process(),
-                End::Shutdown => world.shut_down()?,
+                End::PowerCut => ends::cut_power(world, |_| Cut { cache_lost, zrwa_lost: false })?,
+                End::Kill => ends::kill_process(world),
+                End::Shutdown => ends::shut_down(world)?,
             }
-            world.lose_replacement_drive(point.replacement_lost);
-            world.assemble_without(&point.lost)?;
-            world.check_recovery()?;
+            replacement::lose_replacement_drive(world, point.replacement_lost);
+            assembly::assemble_without(world, &point.lost)?;
+            recovered::check_recovery(world)?;
         }
         Ok(shape)
     }
@@ -490,7 +449,7 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sc
     loop {
         // A drive that has taken over is the member, and the old one no longer belongs to the array.
         let replaces = match &replacement {
-            Some(replacement) => world.follow(replacement)?,
+            Some(replacement) => replacement::follow(world, replacement)?,
             None => false,
         };
         let event = shape.choices.len();
@@ -506,28 +465,28 @@ fn play_steps(world: &mut World<'_>, steps: &[Step], point: &Point) -> Result<Sc
         if point.cut_at == Some(event) {
             return Ok(shape);
         }
-        let possible = steps.peek().is_some_and(|step| world.can_take(**step));
-        let choices = world.choices(possible, CHOICES);
+        let possible = steps.peek().is_some_and(|step| scripted::can_take(world, **step));
+        let choices = scripted::choices(world, possible, CHOICES);
         if choices == 0 {
-            if steps.peek().is_some() || world.is_waiting() || replaces || rebuilds {
-                return Err(world.hang());
+            if steps.peek().is_some() || scripted::is_waiting(world) || replaces || rebuilds {
+                return Err(step::hang(world));
             }
             return Ok(shape);
         }
         shape.choices.push(choices);
         let choice = point.schedule.iter().find(|(at, _)| *at == event).map_or(0, |(_, choice)| *choice);
-        let taken = world.take_choice(choice.min(choices - 1), possible, CHOICES)?;
+        let taken = scripted::take_choice(world, choice.min(choices - 1), possible, CHOICES)?;
         match steps.next_if(|_| taken.issues) {
-            Some(Step::Replace) => replacement = world.replace_in_order(STRUCK),
+            Some(Step::Replace) => replacement = replacement::replace_in_order(world, STRUCK),
             Some(Step::Wear) => {
-                world.wear_in_order(STRUCK);
+                scripted::wear_in_order(world, STRUCK);
                 shape.worn = Some(event);
             }
-            Some(Step::Rebuild) => rebuild = world.rebuild_in_order(),
-            Some(step) => world.issue_step(*step)?,
+            Some(Step::Rebuild) => rebuild = scripted::rebuild_in_order(world),
+            Some(step) => scripted::issue_step(world, *step)?,
             None => {}
         }
-        let now_told = world.told();
+        let now_told = scripted::told(world);
         if taken.executes || now_told != told {
             shape.cuts.push(shape.choices.len());
         }
@@ -587,5 +546,3 @@ pub fn search(
 
 /// The member that is replaced, or has a worn zone.
 const STRUCK: usize = 0;
-/// The zone that the workloads write.
-pub(super) const ZONE: ZoneIndex = ZoneIndex(0);

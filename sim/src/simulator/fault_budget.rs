@@ -98,6 +98,19 @@ impl FaultBudget {
     }
 }
 
+/// The members that may be missing when a fork is recovered.
+#[derive(Clone, Debug)]
+pub(super) struct Losses {
+    /// Sets of missing members, one recovery each.
+    pub lost: Vec<Vec<usize>>,
+    /// Members that may be inactive even if they are present.
+    pub suspects: Vec<usize>,
+    /// All of the suspects can be present.
+    pub offered: bool,
+    /// One of the suspects has lost its ZRWA.
+    pub zrwa_lost: bool,
+}
+
 /// All sets of up to `most` of `members`, the smaller ones first.
 pub(super) fn subsets(members: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut sets = vec![Vec::new()];
@@ -132,6 +145,11 @@ pub(super) fn named(members: &[usize]) -> String {
         [member] => format!("member {member}"),
         _ => format!("members {}", numbers.join(" and ")),
     }
+}
+
+/// The missing members as the beginning of a message.
+pub(super) fn without(lost: &[usize]) -> String {
+    if lost.is_empty() { "with all members: ".into() } else { format!("without {}: ", named(lost)) }
 }
 
 #[cfg(test)]

@@ -5,12 +5,18 @@
 //! [`command_queue`], and after each recovery the [`oracle`] compares the state of the array with its promises. The
 //! same seed always gives the same run.
 
+mod accept;
 mod append_places;
+mod assembly;
 pub mod command_queue;
 mod common;
 mod copies;
+mod copy;
 pub mod coverage;
+mod create;
+mod destroy;
 mod drives;
+mod ends;
 mod event_log_check;
 pub mod exhaustive;
 mod fault_budget;
@@ -19,12 +25,16 @@ mod health;
 mod hidden;
 pub mod layer;
 pub mod layered;
-mod lifecycle;
+pub mod lifecycle;
 mod load;
+mod members;
+mod misfortune;
 pub mod namespaces;
 mod ops;
 pub mod oracle;
 mod owner;
+mod recover;
+mod recovered;
 mod repair;
 mod replacement;
 mod run_state;
@@ -35,6 +45,7 @@ mod scripted;
 pub mod silent;
 mod spare_drives;
 pub mod stamp;
+mod step;
 pub mod subject;
 pub mod table1;
 mod two_faults;

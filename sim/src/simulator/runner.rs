@@ -5,6 +5,7 @@
 
 use super::{
     coverage::Sight,
+    lifecycle,
     scenario::{Scenario, draw_appends},
     subject::Maker,
     world::{Counts, Failure, TraceMode, World},
@@ -129,7 +130,7 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: TraceMode) -> Outcome {
     };
     let (policy, parities) = (scenario.policy, scenario.parities);
     let mut world = World::new(maker, scenario, rng, tracing);
-    let failure = failure_of(|| world.run());
+    let failure = failure_of(|| lifecycle::run(&mut world));
     Outcome {
         seed,
         policy,

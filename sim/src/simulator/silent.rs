@@ -65,58 +65,56 @@ impl SilentResult {
     }
 }
 
-impl World<'_> {
-    /// Draws a written block of a member, usually near the end of a zone.
-    fn draw_written(&mut self, bay: Bay) -> Option<Lba> {
-        let geometry = self.command_queue.geometry(bay).clone();
-        for _ in 0..20 {
-            let zone = ZoneIndex(self.rng.below(geometry.zones as u64) as u32);
-            let end =
-                self.command_queue.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
-            let window = geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
-            let to = (end + window).min(geometry.zone_capacity_blocks);
-            let from = if self.rng.chance(1, 2) { end.saturating_sub(24) } else { 0 };
-            if from < to {
-                let lba = Lba(geometry.start(zone).0 + from + self.rng.below(to - from));
-                if matches!(self.command_queue.ssd(bay).stored(lba), Ok(Some(_))) {
-                    return Some(lba);
-                }
+/// Draws a written block of a member, usually near the end of a zone.
+fn draw_written(world: &mut World<'_>, bay: Bay) -> Option<Lba> {
+    let geometry = world.command_queue.geometry(bay).clone();
+    for _ in 0..20 {
+        let zone = ZoneIndex(world.rng.below(geometry.zones as u64) as u32);
+        let end =
+            world.command_queue.ssd(bay).zones().info(zone).wp_blocks.min(geometry.zone_capacity_blocks);
+        let window = geometry.zrwa.map_or(0, |zrwa| zrwa.size_blocks);
+        let to = (end + window).min(geometry.zone_capacity_blocks);
+        let from = if world.rng.chance(1, 2) { end.saturating_sub(24) } else { 0 };
+        if from < to {
+            let lba = Lba(geometry.start(zone).0 + from + world.rng.below(to - from));
+            if matches!(world.command_queue.ssd(bay).stored(lba), Ok(Some(_))) {
+                return Some(lba);
             }
         }
-        None
     }
+    None
+}
 
-    /// Injects one silent fault in a life.
-    pub(super) fn fail_silently(&mut self, run_state: &mut RunState) {
-        let rate = self.scenario.misfortune.silent;
-        if rate == 0 || run_state.failed_silently || !self.rng.chance(rate, 100_000) {
-            return;
-        }
-        let member = self.rng.below(self.members.len() as u64) as usize;
-        let Some(bay) = self.members[member] else { return };
-        let kind = *self.rng.pick(&[Silent::Lost, Silent::Misdirected, Silent::Stale]);
-        let (Some(lba), Some(other)) = (self.draw_written(bay), self.draw_written(bay)) else { return };
-        let stored = |lba: Lba| self.command_queue.ssd(bay).stored(lba).ok().flatten();
-        let (Some(bytes), Some(theirs)) = (stored(lba), stored(other)) else { return };
-        let left = match kind {
-            Silent::Lost => self.command_queue.ssd(bay).forge(lba, None),
-            Silent::Misdirected => {
-                let away = self.command_queue.ssd(bay).forge(other, None);
-                away.and_then(|()| self.command_queue.ssd(bay).forge(lba, Some(&theirs)))
-            }
-            Silent::Stale => match run_state.old.take() {
-                Some(old) => self.command_queue.ssd(old.bay).forge(old.lba, Some(&old.bytes)),
-                None => {
-                    // The old contents come back later.
-                    run_state.old = Some(OldBlock { bay, lba, bytes });
-                    return;
-                }
-            },
-        };
-        run_state.failed_silently = left.is_ok();
-        self.trace.note(|| format!("member {member} (drive{bay}): {kind:?} write of block {}", lba.0));
-        self.counts.faults += 1;
+/// Injects one silent fault in a life.
+pub(super) fn fail_silently(world: &mut World<'_>, run_state: &mut RunState) {
+    let rate = world.scenario.misfortune.silent;
+    if rate == 0 || run_state.failed_silently || !world.rng.chance(rate, 100_000) {
+        return;
     }
+    let member = world.rng.below(world.members.len() as u64) as usize;
+    let Some(bay) = world.members[member] else { return };
+    let kind = *world.rng.pick(&[Silent::Lost, Silent::Misdirected, Silent::Stale]);
+    let (Some(lba), Some(other)) = (draw_written(world, bay), draw_written(world, bay)) else { return };
+    let stored = |lba: Lba| world.command_queue.ssd(bay).stored(lba).ok().flatten();
+    let (Some(bytes), Some(theirs)) = (stored(lba), stored(other)) else { return };
+    let left = match kind {
+        Silent::Lost => world.command_queue.ssd(bay).forge(lba, None),
+        Silent::Misdirected => {
+            let away = world.command_queue.ssd(bay).forge(other, None);
+            away.and_then(|()| world.command_queue.ssd(bay).forge(lba, Some(&theirs)))
+        }
+        Silent::Stale => match run_state.old.take() {
+            Some(old) => world.command_queue.ssd(old.bay).forge(old.lba, Some(&old.bytes)),
+            None => {
+                // The old contents come back later.
+                run_state.old = Some(OldBlock { bay, lba, bytes });
+                return;
+            }
+        },
+    };
+    run_state.failed_silently = left.is_ok();
+    world.trace.note(|| format!("member {member} (drive{bay}): {kind:?} write of block {}", lba.0));
+    world.counts.faults += 1;
 }
 
 #[cfg(test)]

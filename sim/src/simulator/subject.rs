@@ -3,7 +3,7 @@
 //! The array is the main subject. The trait allows testing the simulator itself with something smaller, and keeps
 //! options for tests in one place.
 
-use super::scenario::Scenario;
+use super::{command_queue::Bay, scenario::Scenario};
 use engine::{
     array::{
         Array, ArrayError, ArrayOptions, ArrayStatus, CreateOptions, Drive, LostBlocks, MemberState,
@@ -76,6 +76,11 @@ impl SubjectError {
             },
             _ => Vec::new(),
         }
+    }
+
+    /// Whether the error names the drive in `bay`.
+    pub(super) fn names_drive(&self, bay: Bay) -> bool {
+        self.drives().contains(&format!("drive{bay}").as_str())
     }
 
     /// Members in the error.

@@ -7,8 +7,10 @@
 //! is read back in one run of sixteen.
 
 use super::{
+    assembly, create, ends, load, recovered,
     runner::{catch_panics, quietly},
     scenario::{Load, Misfortune, Pace, Scenario},
+    scripted, step,
     subject::Maker,
     world::{Failure, TraceMode, World},
 };
@@ -153,31 +155,31 @@ fn one_run(maker: &dyn Maker, run: u64) -> Result<u64, Failure> {
     let mut rng = Rng::new(run);
     let draws = rng.fork();
     let mut world = World::new(maker, scenario(), draws, TraceMode::Off);
-    if !world.create_in_order()? {
+    if !create::create_in_order(&mut world)? {
         return Err(Failure(format!("not created: {}", world.refusal().unwrap_or_default())));
     }
-    world.write(0, 1 + rng.below(MOST_WRITE_BLOCKS), true, false);
-    world.drain_in_order()?;
+    load::write(&mut world, 0, 1 + rng.below(MOST_WRITE_BLOCKS), true, false);
+    step::drain_in_order(&mut world)?;
     for _ in 0..rng.below(MOST_EVENTS) {
-        if !world.is_waiting() {
+        if !scripted::is_waiting(&world) {
             let left = world.oracle.capacity - world.oracle.zones[0].submitted();
             if left < MOST_WRITE_BLOCKS {
                 break;
             }
-            world.write(0, 1 + rng.below(MOST_WRITE_BLOCKS), true, false);
+            load::write(&mut world, 0, 1 + rng.below(MOST_WRITE_BLOCKS), true, false);
             world.ready = true;
         }
-        world.event(false, true)?;
+        step::event(&mut world, false, true)?;
     }
     let acknowledged = world.oracle.zones[0].acknowledged;
-    world.cut_power(|_| Cut::default())?;
+    ends::cut_power(&mut world, |_| Cut::default())?;
     // A policy that loses acknowledged data breaks no promise here: the loss is measured.
     world.oracle.zones[0].durable = 0;
-    world.assemble_without(&[rng.below(MEMBERS as u64) as usize])?;
-    let done = world.ask(vec![Command::Report { first: ZoneIndex(0), count: 1 }])?;
+    assembly::assemble_without(&mut world, &[rng.below(MEMBERS as u64) as usize])?;
+    let done = step::ask(&mut world, vec![Command::Report { first: ZoneIndex(0), count: 1 }])?;
     let wp = done.first().and_then(|done| done.zones.first()).map_or(0, |zone| zone.wp_blocks);
     if run.is_multiple_of(CHECKED_IN) {
-        world.check_recovery()?;
+        recovered::check_recovery(&mut world)?;
     }
     Ok(acknowledged.saturating_sub(wp))
 }

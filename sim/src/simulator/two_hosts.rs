@@ -8,9 +8,11 @@
 //! one after that, have to be kept. A fenced host promises nothing and writes nothing.
 
 use super::{
+    accept, assembly,
     command_queue::Bay,
-    fault_budget::named,
-    fork::Losses,
+    copy, ends,
+    fault_budget::{Losses, named},
+    recovered, step,
     subject::{AssembleOptions, Subject, SubjectError},
     world::{End, Failure, Pending, World},
 };
@@ -83,332 +85,334 @@ fn start_on<T: 'static>(runtime: &Runtime, work: super::subject::Work<T>) -> Pen
     pending
 }
 
-impl World<'_> {
-    /// Assembles a copy of the ended world by two or three hosts in turn, in a quarter of the forks.
-    ///
-    /// # Errors
-    /// A broken promise.
-    pub(super) fn fence_fork(&mut self, ended: &Self, losses: &Losses, rng: &mut Rng) -> Result<(), Failure> {
-        let plain = self.members.len() > 1
-            && self.replacement_drive.is_none()
-            && self.foreign.is_empty()
-            && !self.maker.is_layered()
-            && self.maker.notices_others();
-        if !plain
-            || !losses.suspects.is_empty()
-            || !losses.offered
-            || self.scenario.cramped
-            || !rng.chance(1, 4)
-        {
-            return Ok(());
-        }
-        self.on_copy(ended.copy(rng.fork())?, Self::judge_two_hosts)
-            .map_err(|failure| Failure(format!("with two hosts: {failure}")))
+/// Assembles a copy of the ended world by two or three hosts in turn, in a quarter of the forks.
+///
+/// # Errors
+/// A broken promise.
+pub(super) fn fence_fork(
+    world: &mut World<'_>,
+    ended: &World<'_>,
+    losses: &Losses,
+    rng: &mut Rng,
+) -> Result<(), Failure> {
+    let plain = world.members.len() > 1
+        && world.replacement_drive.is_none()
+        && world.foreign.is_empty()
+        && !world.maker.is_layered()
+        && world.maker.notices_others();
+    if !plain || !losses.suspects.is_empty() || !losses.offered || world.scenario.cramped || !rng.chance(1, 4)
+    {
+        return Ok(());
     }
+    copy::on_copy(world, ended.copy(rng.fork())?, judge_two_hosts)
+        .map_err(|failure| Failure(format!("with two hosts: {failure}")))
+}
 
-    fn judge_two_hosts(&mut self) -> Result<(), Failure> {
-        self.in_order = false;
-        // A fenced host fails commands with any error, and reports no zones.
-        (self.scenario.load.wrong, self.scenario.load.report) = (0, 0);
-        let mut lost: Vec<usize> = (0..self.members.len()).collect();
-        self.rng.shuffle(&mut lost);
-        let most = self.scenario.parities as u64 + 1;
-        lost.truncate(if self.rng.chance(1, 2) { 0 } else { self.rng.below(most) as usize });
-        self.set_host(1, None);
-        self.trace.note(|| format!("fork: host 1 assembles without {}", named(&lost)));
-        self.assemble_without(&lost)?;
-        self.check_recovery()?;
-        for host in 2..3 + self.rng.below(2) as u8 {
-            let events = self.rng.below(MOST_EVENTS);
-            self.work_for(events)?;
-            match self.meet(host, &mut lost)? {
-                RivalOutcome::Took(subject) => self.take_over_from_other(host, subject, &lost)?,
-                RivalOutcome::PowerCut => return self.judge_rest(&lost),
-                RivalOutcome::Refused(why) => {
-                    self.trace.note(|| format!("fork: host {host} does not assemble: {why}"));
-                    if !self.goes_on()? {
-                        self.end_all()?;
-                        return self.judge_rest(&lost);
-                    }
-                }
-                RivalOutcome::Killed => {
-                    self.trace.note(|| format!("fork: host {host} is killed"));
-                    if !self.goes_on()? {
-                        self.end_all()?;
-                        return self.judge_rest(&lost);
-                    }
+fn judge_two_hosts(world: &mut World<'_>) -> Result<(), Failure> {
+    world.in_order = false;
+    // A fenced host fails commands with any error, and reports no zones.
+    (world.scenario.load.wrong, world.scenario.load.report) = (0, 0);
+    let mut lost: Vec<usize> = (0..world.members.len()).collect();
+    world.rng.shuffle(&mut lost);
+    let most = world.scenario.parities as u64 + 1;
+    lost.truncate(if world.rng.chance(1, 2) { 0 } else { world.rng.below(most) as usize });
+    set_host(world, 1, None);
+    world.trace.note(|| format!("fork: host 1 assembles without {}", named(&lost)));
+    assembly::assemble_without(world, &lost)?;
+    recovered::check_recovery(world)?;
+    for host in 2..3 + world.rng.below(2) as u8 {
+        let events = world.rng.below(MOST_EVENTS);
+        work_for(world, events)?;
+        match meet(world, host, &mut lost)? {
+            RivalOutcome::Took(subject) => take_over_from_other(world, host, subject, &lost)?,
+            RivalOutcome::PowerCut => return judge_rest(world, &lost),
+            RivalOutcome::Refused(why) => {
+                world.trace.note(|| format!("fork: host {host} does not assemble: {why}"));
+                if !goes_on(world)? {
+                    end_all(world)?;
+                    return judge_rest(world, &lost);
                 }
             }
-        }
-        self.end_all()?;
-        self.judge_rest(&lost)
-    }
-
-    /// Judges a recovery when no host runs any more.
-    fn judge_rest(&mut self, lost: &[usize]) -> Result<(), Failure> {
-        self.in_order = true;
-        self.runtime.clear();
-        self.runtime = Runtime::new();
-        self.lenient = false;
-        let missing = match self.rng.chance(1, 2) {
-            true => lost.to_vec(),
-            false => Vec::new(),
-        };
-        self.trace.note(|| format!("fork: no host runs; assembly without {}", named(&missing)));
-        self.assemble_without(&missing)?;
-        self.check_recovery()?;
-        match self.unsound_members().find(|member| !lost.contains(member)) {
-            Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
-            None => Ok(()),
-        }
-    }
-
-    fn set_host(&mut self, id: u8, pause: Option<Pause>) {
-        self.runtime.clear();
-        self.runtime = Runtime::seeded(self.rng.next_u64());
-        self.runtime.set_host(Host { id: [id; 16], pause });
-    }
-
-    /// Ends all hosts. A killed host may have been about to be fenced: its tails file is not used.
-    fn end_all(&mut self) -> Result<(), Failure> {
-        let cache_lost = self.scenario.drive.volatile_cache && self.rng.chance(3, 4);
-        let end = *self.rng.pick(&[End::PowerCut, End::Kill, End::Shutdown]);
-        let end = self.end_by(end, cache_lost)?;
-        self.trace.note(|| format!("fork: all hosts end: {end}"));
-        self.tails = None;
-        self.oracle.power_cut();
-        Ok(())
-    }
-
-    /// Starts the assembly by another host while this one runs.
-    fn meet(&mut self, host: u8, lost: &mut Vec<usize>) -> Result<RivalOutcome, Failure> {
-        let mut offered: Vec<Bay> = self.kept(lost);
-        self.rng.shuffle(&mut offered);
-        let process = self.command_queue.start_other();
-        let (waits, go): (Rc<Cell<bool>>, Rc<Gate>) = Default::default();
-        let pause: Pause = {
-            let (waits, go) = (waits.clone(), go.clone());
-            Rc::new(move || {
-                waits.set(true);
-                let go = go.clone();
-                Box::pin(async move { go.wait().await })
-            })
-        };
-        let runtime = Runtime::seeded(self.rng.next_u64());
-        runtime.set_host(Host { id: [host; 16], pause: Some(pause) });
-        let drive = |bay: &Bay| Drive {
-            name: format!("drive{bay}"),
-            device: Rc::new(self.command_queue.drive_for(process, *bay)),
-        };
-        let drives = offered.iter().map(drive).collect();
-        self.trace.note(|| format!("fork: host {host} (process {process}) assembles from {offered:?}"));
-        let how = AssembleOptions { join: self.scenario.join, ..AssembleOptions::default() };
-        let pending = start_on(&runtime, self.maker.assemble(&runtime, drives, how));
-        let rival = RivalAssembly { process, runtime, pending, waits, go, took: Cell::new(false) };
-        (self.lenient, self.excused) = (true, 0);
-        self.run_with(rival, lost)
-    }
-
-    /// Runs both hosts until the assembly by the other one has ended in some way.
-    fn run_with(&mut self, rival: RivalAssembly, lost: &mut Vec<usize>) -> Result<RivalOutcome, Failure> {
-        let own = self.command_queue.process();
-        let every = 1 + self.rng.below(200);
-        // At least half of the assemblies end without a fault.
-        let ends = self.rng.chance(1, 2).then(|| self.rng.below(2 * MOST_EVENTS));
-        let (mut check, mut noticed, mut gone) = (None::<(bool, Pending<()>)>, false, false);
-        for event in 0..TOO_MANY_EVENTS {
-            if let Some(result) = rival.pending.borrow_mut().take() {
-                return Ok(match result {
-                    Ok(subject) => {
-                        // From here on the world runs the executor of the other host.
-                        self.former(own, &rival)?;
-                        RivalOutcome::Took(subject)
-                    }
-                    Err(why) => {
-                        self.command_queue.kill_one(rival.process, &mut self.rng);
-                        RivalOutcome::Refused(why)
-                    }
-                });
-            }
-            let subject = self.subject.clone();
-            let done =
-                check.as_ref().filter(|(_, pending)| pending.borrow().is_some()).map(|(after, _)| *after);
-            if let Some(after) = done {
-                noticed |= after;
-                check = None;
-            }
-            if let Some(subject) = subject.as_ref().filter(|_| check.is_none() && self.rng.chance(1, every)) {
-                check = Some((rival.waits.get(), self.start(subject.check_fence())));
-            }
-            // The first host has checked, and its commands that were in flight when it was fenced have reached the
-            // drives.
-            let let_go =
-                |subject: &Rc<dyn Subject>| subject.is_fenced() && self.command_queue.is_used_by(own, false);
-            let settled = subject.is_none() || noticed && !subject.as_ref().is_some_and(let_go);
-            if rival.waits.get() && settled && !gone {
-                gone = true;
-                rival.go.open();
-            }
-            if ends == Some(event) {
-                match self.strike_one(&rival, own, lost)? {
-                    Some(met) => return Ok(met),
-                    None => check = check.filter(|_| self.subject.is_some()),
+            RivalOutcome::Killed => {
+                world.trace.note(|| format!("fork: host {host} is killed"));
+                if !goes_on(world)? {
+                    end_all(world)?;
+                    return judge_rest(world, &lost);
                 }
             }
-            let moved = match self.rng.below(3) {
-                0 => rival.runtime.step(),
-                _ => self.event(true, false)?,
+        }
+    }
+    end_all(world)?;
+    judge_rest(world, &lost)
+}
+
+/// Judges a recovery when no host runs any more.
+fn judge_rest(world: &mut World<'_>, lost: &[usize]) -> Result<(), Failure> {
+    world.in_order = true;
+    world.runtime.clear();
+    world.runtime = Runtime::new();
+    world.lenient = false;
+    let missing = match world.rng.chance(1, 2) {
+        true => lost.to_vec(),
+        false => Vec::new(),
+    };
+    world.trace.note(|| format!("fork: no host runs; assembly without {}", named(&missing)));
+    assembly::assemble_without(world, &missing)?;
+    recovered::check_recovery(world)?;
+    match world.unsound_members().find(|member| !lost.contains(member)) {
+        Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
+        None => Ok(()),
+    }
+}
+
+fn set_host(world: &mut World<'_>, id: u8, pause: Option<Pause>) {
+    world.runtime.clear();
+    world.runtime = Runtime::seeded(world.rng.next_u64());
+    world.runtime.set_host(Host { id: [id; 16], pause });
+}
+
+/// Ends all hosts. A killed host may have been about to be fenced: its tails file is not used.
+fn end_all(world: &mut World<'_>) -> Result<(), Failure> {
+    let cache_lost = world.scenario.drive.volatile_cache && world.rng.chance(3, 4);
+    let end = *world.rng.pick(&[End::PowerCut, End::Kill, End::Shutdown]);
+    let end = ends::end_by(world, end, cache_lost)?;
+    world.trace.note(|| format!("fork: all hosts end: {end}"));
+    world.tails = None;
+    world.oracle.power_cut();
+    Ok(())
+}
+
+/// Starts the assembly by another host while this one runs.
+fn meet(world: &mut World<'_>, host: u8, lost: &mut Vec<usize>) -> Result<RivalOutcome, Failure> {
+    let mut offered: Vec<Bay> = world.kept(lost);
+    world.rng.shuffle(&mut offered);
+    let process = world.command_queue.start_other();
+    let (waits, go): (Rc<Cell<bool>>, Rc<Gate>) = Default::default();
+    let pause: Pause = {
+        let (waits, go) = (waits.clone(), go.clone());
+        Rc::new(move || {
+            waits.set(true);
+            let go = go.clone();
+            Box::pin(async move { go.wait().await })
+        })
+    };
+    let runtime = Runtime::seeded(world.rng.next_u64());
+    runtime.set_host(Host { id: [host; 16], pause: Some(pause) });
+    let drive = |bay: &Bay| Drive {
+        name: format!("drive{bay}"),
+        device: Rc::new(world.command_queue.drive_for(process, *bay)),
+    };
+    let drives = offered.iter().map(drive).collect();
+    world.trace.note(|| format!("fork: host {host} (process {process}) assembles from {offered:?}"));
+    let how = AssembleOptions { join: world.scenario.join, ..AssembleOptions::default() };
+    let pending = start_on(&runtime, world.maker.assemble(&runtime, drives, how));
+    let rival = RivalAssembly { process, runtime, pending, waits, go, took: Cell::new(false) };
+    (world.lenient, world.excused) = (true, 0);
+    run_with(world, rival, lost)
+}
+
+/// Runs both hosts until the assembly by the other one has ended in some way.
+fn run_with(
+    world: &mut World<'_>,
+    rival: RivalAssembly,
+    lost: &mut Vec<usize>,
+) -> Result<RivalOutcome, Failure> {
+    let own = world.command_queue.process();
+    let every = 1 + world.rng.below(200);
+    // At least half of the assemblies end without a fault.
+    let ends = world.rng.chance(1, 2).then(|| world.rng.below(2 * MOST_EVENTS));
+    let (mut check, mut noticed, mut gone) = (None::<(bool, Pending<()>)>, false, false);
+    for event in 0..TOO_MANY_EVENTS {
+        if let Some(result) = rival.pending.borrow_mut().take() {
+            return Ok(match result {
+                Ok(subject) => {
+                    // From here on the world runs the executor of the other host.
+                    former(world, own, &rival)?;
+                    RivalOutcome::Took(subject)
+                }
+                Err(why) => {
+                    world.command_queue.kill_one(rival.process, &mut world.rng);
+                    RivalOutcome::Refused(why)
+                }
+            });
+        }
+        let subject = world.subject.clone();
+        let done = check.as_ref().filter(|(_, pending)| pending.borrow().is_some()).map(|(after, _)| *after);
+        if let Some(after) = done {
+            noticed |= after;
+            check = None;
+        }
+        if let Some(subject) = subject.as_ref().filter(|_| check.is_none() && world.rng.chance(1, every)) {
+            check = Some((rival.waits.get(), world.start(subject.check_fence())));
+        }
+        // The first host has checked, and its commands that were in flight when it was fenced have reached the
+        // drives.
+        let let_go =
+            |subject: &Rc<dyn Subject>| subject.is_fenced() && world.command_queue.is_used_by(own, false);
+        let settled = subject.is_none() || noticed && !subject.as_ref().is_some_and(let_go);
+        if rival.waits.get() && settled && !gone {
+            gone = true;
+            rival.go.open();
+        }
+        if ends == Some(event) {
+            match strike_one(world, &rival, own, lost)? {
+                Some(met) => return Ok(met),
+                None => check = check.filter(|_| world.subject.is_some()),
+            }
+        }
+        let moved = match world.rng.below(3) {
+            0 => rival.runtime.step(),
+            _ => step::event(world, true, false)?,
+        };
+        if !moved && world.command_queue.queued() + world.command_queue.executed() == 0 {
+            let stuck = !rival.runtime.step() && !world.runtime.step();
+            if stuck && world.subject.is_none() && rival.pending.borrow().is_none() && gone {
+                return Err(Failure("the assembly of another host never ends".into()));
+            }
+        }
+    }
+    Err(Failure(format!("an assembly beside another host has not ended after {TOO_MANY_EVENTS} events")))
+}
+
+/// Injects a fault while two hosts are running.
+fn strike_one(
+    world: &mut World<'_>,
+    rival: &RivalAssembly,
+    own: u64,
+    lost: &mut Vec<usize>,
+) -> Result<Option<RivalOutcome>, Failure> {
+    match world.rng.below(6) {
+        0 => {
+            world.command_queue.kill_one(rival.process, &mut world.rng);
+            return Ok(Some(RivalOutcome::Killed));
+        }
+        1 | 2 => {
+            world.trace.note(|| "fork: the host that runs is killed".into());
+            world.command_queue.kill_one(own, &mut world.rng);
+            ends::end_process(world);
+            world.oracle.power_cut();
+        }
+        3 => {
+            world.trace.note(|| "fork: the power is cut".into());
+            end_all(world)?;
+            return Ok(Some(RivalOutcome::PowerCut));
+        }
+        kind => {
+            let member = match lost.first() {
+                None => world.rng.below(world.members.len() as u64) as usize,
+                Some(_) => return Ok(None),
             };
-            if !moved && self.command_queue.queued() + self.command_queue.executed() == 0 {
-                let stuck = !rival.runtime.step() && !self.runtime.step();
-                if stuck && self.subject.is_none() && rival.pending.borrow().is_none() && gone {
-                    return Err(Failure("the assembly of another host never ends".into()));
-                }
+            let Some(bay) = world.members[member] else { return Ok(None) };
+            lost.push(member);
+            match kind {
+                4 => world.command_queue.set_gone(bay, true),
+                _ => world.command_queue.cut_off(*world.rng.pick(&[own, rival.process]), bay),
             }
+            world.trace.note(|| format!("fork: member {member} is out of reach, for all: {}", kind == 4));
         }
-        Err(Failure(format!("an assembly beside another host has not ended after {TOO_MANY_EVENTS} events")))
     }
+    Ok(None)
+}
 
-    /// Injects a fault while two hosts are running.
-    fn strike_one(
-        &mut self,
-        rival: &RivalAssembly,
-        own: u64,
-        lost: &mut Vec<usize>,
-    ) -> Result<Option<RivalOutcome>, Failure> {
-        match self.rng.below(6) {
-            0 => {
-                self.command_queue.kill_one(rival.process, &mut self.rng);
-                return Ok(Some(RivalOutcome::Killed));
-            }
-            1 | 2 => {
-                self.trace.note(|| "fork: the host that runs is killed".into());
-                self.command_queue.kill_one(own, &mut self.rng);
-                self.end_process();
-                self.oracle.power_cut();
-            }
-            3 => {
-                self.trace.note(|| "fork: the power is cut".into());
-                self.end_all()?;
-                return Ok(Some(RivalOutcome::PowerCut));
-            }
-            kind => {
-                let member = match lost.first() {
-                    None => self.rng.below(self.members.len() as u64) as usize,
-                    Some(_) => return Ok(None),
-                };
-                let Some(bay) = self.members[member] else { return Ok(None) };
-                lost.push(member);
-                match kind {
-                    4 => self.command_queue.set_gone(bay, true),
-                    _ => self.command_queue.cut_off(*self.rng.pick(&[own, rival.process]), bay),
-                }
-                self.trace.note(|| format!("fork: member {member} is out of reach, for all: {}", kind == 4));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Checks that the previous host, if it still runs, is fenced and does nothing from now on.
-    fn former(&mut self, own: u64, rival: &RivalAssembly) -> Result<(), Failure> {
-        rival.took.set(true);
-        let runtime = std::mem::replace(&mut self.runtime, rival.runtime.clone());
-        let subject = self.subject.take();
-        self.command_queue.switch_to(rival.process);
-        if let Some(subject) = subject {
-            if !subject.is_fenced() {
-                runtime.clear();
-                return Err(Failure("a host goes on with an array that another one has assembled".into()));
-            }
-            self.ops.clear();
-            self.held.clear();
-            let mut former = FormerHost { process: own, runtime, subject, commands: Vec::new() };
-            self.try_former(&mut former)?;
-        } else {
+/// Checks that the previous host, if it still runs, is fenced and does nothing from now on.
+fn former(world: &mut World<'_>, own: u64, rival: &RivalAssembly) -> Result<(), Failure> {
+    rival.took.set(true);
+    let runtime = std::mem::replace(&mut world.runtime, rival.runtime.clone());
+    let subject = world.subject.take();
+    world.command_queue.switch_to(rival.process);
+    if let Some(subject) = subject {
+        if !subject.is_fenced() {
             runtime.clear();
+            return Err(Failure("a host goes on with an array that another one has assembled".into()));
         }
-        Ok(())
+        world.ops.clear();
+        world.held.clear();
+        let mut former = FormerHost { process: own, runtime, subject, commands: Vec::new() };
+        try_former(world, &mut former)?;
+    } else {
+        runtime.clear();
     }
+    Ok(())
+}
 
-    /// Commands to a fenced host fail, and none of its own commands reaches a drive.
-    fn try_former(&mut self, former: &mut FormerHost) -> Result<(), Failure> {
-        let Some(limits) = self.limits.clone() else { return Ok(()) };
-        for zone in 0..limits.zones.min(3) {
-            let end = self.oracle.zones[zone as usize].submitted().min(limits.zone_capacity_blocks - 1);
-            let lba = Lba(limits.start(ZoneIndex(zone)).0 + end);
-            for (what, command) in [
-                ("write", Command::write(lba, Buf::zeroed(4096), true)),
-                ("flush", Command::Flush),
-                ("read", Command::read(lba, Buf::zeroed(4096))),
-            ] {
-                former.commands.push((what, former.subject.submit(command)));
+/// Commands to a fenced host fail, and none of its own commands reaches a drive.
+fn try_former(world: &mut World<'_>, former: &mut FormerHost) -> Result<(), Failure> {
+    let Some(limits) = world.limits.clone() else { return Ok(()) };
+    for zone in 0..limits.zones.min(3) {
+        let end = world.oracle.zones[zone as usize].submitted().min(limits.zone_capacity_blocks - 1);
+        let lba = Lba(limits.start(ZoneIndex(zone)).0 + end);
+        for (what, command) in [
+            ("write", Command::write(lba, Buf::zeroed(4096), true)),
+            ("flush", Command::Flush),
+            ("read", Command::read(lba, Buf::zeroed(4096))),
+        ] {
+            former.commands.push((what, former.subject.submit(command)));
+        }
+    }
+    for _ in 0..1000 {
+        if !former.runtime.step() {
+            break;
+        }
+    }
+    if world.command_queue.is_used_by(former.process, true) {
+        return Err(Failure("a host writes that has let go of the array".into()));
+    }
+    for (what, completion) in &mut former.commands {
+        match completion.take() {
+            Some(done) if done.result.is_ok() => {
+                return Err(Failure(format!("a host that has let go of the array answers a {what}")));
             }
+            Some(_) => (),
+            None => return Err(Failure(format!("a host that has let go never answers a {what}"))),
         }
-        for _ in 0..1000 {
-            if !former.runtime.step() {
-                break;
-            }
-        }
-        if self.command_queue.is_used_by(former.process, true) {
-            return Err(Failure("a host writes that has let go of the array".into()));
-        }
-        for (what, completion) in &mut former.commands {
-            match completion.take() {
-                Some(done) if done.result.is_ok() => {
-                    return Err(Failure(format!("a host that has let go of the array answers a {what}")));
+    }
+    Ok(())
+}
+
+/// Continues with the array of the other host and judges it.
+fn take_over_from_other(
+    world: &mut World<'_>,
+    host: u8,
+    subject: Rc<dyn Subject>,
+    lost: &[usize],
+) -> Result<(), Failure> {
+    world.trace.note(|| format!("fork: host {host} has the array, without {}", named(lost)));
+    world.lenient = false;
+    world.tails = None;
+    world.oracle.power_cut();
+    world.oracle.process_ended();
+    world.ready = true;
+    let offered = world.kept(&[]);
+    world.oracle.volatile_cache = accept::promise(world, &*subject, &offered, true)?;
+    accept::take_subject(world, subject)?;
+    recovered::check_recovery(world)?;
+    match world.unsound_members().find(|member| !lost.contains(member)) {
+        Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether the host still runs the array, because no other host has assembled it.
+fn goes_on(world: &mut World<'_>) -> Result<bool, Failure> {
+    let Some(subject) = world.subject.clone() else { return Ok(false) };
+    let check = world.start(subject.check_fence());
+    loop {
+        if let Some(result) = check.borrow_mut().take() {
+            world.lenient = false;
+            return match result {
+                Ok(()) if world.excused > 0 => {
+                    Err(Failure("operations have failed on a host that goes on".into()))
                 }
-                Some(_) => (),
-                None => return Err(Failure(format!("a host that has let go never answers a {what}"))),
-            }
+                Ok(()) => Ok(true),
+                Err(SubjectError::Array(ArrayError::Fenced)) => Ok(false),
+                Err(why) => Err(Failure(format!("a check for other hosts: {why}"))),
+            };
         }
-        Ok(())
+        step::event(world, false, true)?;
     }
+}
 
-    /// Continues with the array of the other host and judges it.
-    fn take_over_from_other(
-        &mut self,
-        host: u8,
-        subject: Rc<dyn Subject>,
-        lost: &[usize],
-    ) -> Result<(), Failure> {
-        self.trace.note(|| format!("fork: host {host} has the array, without {}", named(lost)));
-        self.lenient = false;
-        self.tails = None;
-        self.oracle.power_cut();
-        self.oracle.process_ended();
-        self.ready = true;
-        let offered = self.kept(&[]);
-        self.oracle.volatile_cache = self.promise(&*subject, &offered, true)?;
-        self.take_subject(subject)?;
-        self.check_recovery()?;
-        match self.unsound_members().find(|member| !lost.contains(member)) {
-            Some(member) => Err(Failure(format!("member {member} is not active, without any cause"))),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether the host still runs the array, because no other host has assembled it.
-    fn goes_on(&mut self) -> Result<bool, Failure> {
-        let Some(subject) = self.subject.clone() else { return Ok(false) };
-        let check = self.start(subject.check_fence());
-        loop {
-            if let Some(result) = check.borrow_mut().take() {
-                self.lenient = false;
-                return match result {
-                    Ok(()) if self.excused > 0 => {
-                        Err(Failure("operations have failed on a host that goes on".into()))
-                    }
-                    Ok(()) => Ok(true),
-                    Err(SubjectError::Array(ArrayError::Fenced)) => Ok(false),
-                    Err(why) => Err(Failure(format!("a check for other hosts: {why}"))),
-                };
-            }
-            self.event(false, true)?;
-        }
-    }
-
-    /// Runs the load for this number of events.
-    fn work_for(&mut self, events: u64) -> Result<(), Failure> {
-        (0..events).try_for_each(|_| self.event(true, false).map(|_| ()))
-    }
+/// Runs the load for this number of events.
+fn work_for(world: &mut World<'_>, events: u64) -> Result<(), Failure> {
+    (0..events).try_for_each(|_| step::event(world, true, false).map(|_| ()))
 }

@@ -1,10 +1,7 @@
-//! The simulated world: drives, executor, subject and load, and the choice of the next event.
+//! The simulated world: the state of drives, executor, subject and load.
 //!
-//! Everything that can happen is an event: a drive executes a command, a completion is delivered to the engine, a task
-//! runs until it waits, the load submits an operation. The seed picks among the possible events; nothing else decides
-//! an order, and no clock is read, so a seed always gives the same run.
-//!
-//! An operation that never completes is detected as a world without a possible event.
+//! Its events are in `step.rs`, the load in `load.rs`, the ends of its processes in `ends.rs`, and the checks in
+//! `accept.rs` and `recovered.rs`; `lifecycle.rs` plays a whole life.
 
 use super::{
     command_queue::{Bay, CommandQueue},
@@ -19,17 +16,16 @@ use super::{
 use emu::{
     rng::Rng,
     ssd::{
-        Cut, Ssd,
+        Ssd,
         compress::{CompressedMedia, Scheme},
     },
 };
 use engine::{
     array::{Drive, MemberState, Tails},
     buf::BufPool,
-    device::{Command, Completion, Done, Geometry},
+    device::Geometry,
     raid::events::Event,
-    runtime::{MOST_WORK, Runtime},
-    zone::{ZoneIndex, ZoneInfo, ZoneState},
+    runtime::Runtime,
 };
 use std::{
     cell::RefCell,
@@ -208,22 +204,6 @@ pub(super) struct ReplacementDrive {
     pub struck: bool,
 }
 
-/// Upper bound of the events of any wait; only endless work reaches it.
-pub(super) const TOO_MANY_EVENTS: u64 = 3_000_000;
-
-/// Upper bound of steps without I/O.
-const TOO_MANY_STEPS: u64 = 1_000_000;
-
-/// Blocks of commands that are in flight at the same time in [`World::ask`].
-const MOST_ASKED_BLOCKS: u64 = 4096;
-
-fn blocks_of(command: &Command) -> u64 {
-    match command {
-        Command::Read { data, .. } => data.blocks(),
-        _ => 0,
-    }
-}
-
 /// The simulated world; see the module documentation.
 pub struct World<'m> {
     pub(super) maker: &'m dyn Maker,
@@ -331,33 +311,6 @@ impl<'m> World<'m> {
         self.counts
     }
 
-    /// Checks the report of a recovery against the promises.
-    ///
-    /// # Errors
-    /// The broken promise, and the reasons of offline zones.
-    pub(super) fn recovered(&mut self, report: &[ZoneInfo]) -> Result<(), Failure> {
-        self.see(report);
-        let offline = self.subject.as_ref().map(|subject| subject.offline()).unwrap_or_default();
-        self.oracle.recovered(report).map_err(|what| match offline[..] {
-            [] => Failure(what),
-            _ => Failure(format!("{what}; offline: {offline:?}")),
-        })
-    }
-
-    /// Records the result of a recovery for coverage, before the oracle takes it over.
-    pub(super) fn see(&mut self, report: &[ZoneInfo]) {
-        let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
-        self.coverage.see(&self.scenario, &states, &self.oracle, report);
-    }
-
-    /// Counts a judged recovery, with the present states of the members.
-    pub(super) fn count_judgement(&mut self) {
-        let members = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
-        let out = members.iter().filter(|(state, _)| *state == MemberState::Out).count();
-        self.counts.judgements += 1;
-        self.counts.double_losses += u64::from(out > 1);
-    }
-
     /// Takes the coverage of this world.
     pub fn take_sights(&mut self) -> BTreeSet<Sight> {
         std::mem::take(&mut self.coverage.seen)
@@ -418,69 +371,6 @@ impl<'m> World<'m> {
         AssembleOptions { tails: self.tails.clone(), join: self.scenario.join, ..AssembleOptions::default() }
     }
 
-    /// Continues with an array that has been assembled.
-    ///
-    /// # Errors
-    /// The array reports an unexpected name, host or autostart.
-    pub(super) fn take_subject(&mut self, subject: Rc<dyn Subject>) -> Result<(), Failure> {
-        self.hear_said(&*subject)?;
-        self.before = subject.is_deferred().then(|| self.oracle.clone());
-        self.begins = subject.is_deferred();
-        self.counts.deferred_starts += u64::from(subject.began_deferred());
-        self.subject = Some(subject);
-        self.heard = ReportedEvents::default();
-        Ok(())
-    }
-
-    /// Checks the zones' ends once a deferred-write array has committed. If further members were struck meanwhile,
-    /// within the guarantee of two parities, the reported end may be lost where it was never promised.
-    ///
-    /// # Errors
-    /// Promised data is lost.
-    pub(super) fn note_gone_back(&mut self) -> Result<(), Failure> {
-        let begun = self.subject.clone().filter(|subject| self.begins && !subject.is_deferred());
-        let (Some(subject), Some(before), true) = (begun, &self.before, self.scenario.parities > 1) else {
-            return Ok(());
-        };
-        self.begins = false;
-        let count = self.oracle.zones.len() as u32;
-        let report = subject.submit(Command::Report { first: ZoneIndex(0), count }).take();
-        for (info, before) in report.iter().flat_map(|done| &done.zones).zip(&before.zones) {
-            if info.state == ZoneState::Empty || info.state.is_active() {
-                self.oracle.gone_back(info, before).map_err(Failure)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the subject says that completed writes may be lost until a flush. Checked against the drives that it
-    /// consists of now; if one of `offered` has failed since, or may have (`excused`), all `offered` drives may count
-    /// instead.
-    ///
-    /// # Errors
-    /// The subject contradicts the drives.
-    pub(super) fn promise(
-        &self,
-        subject: &dyn Subject,
-        offered: &[Bay],
-        excused: bool,
-    ) -> Result<bool, Failure> {
-        let volatile = |bay: Bay| self.command_queue.geometry(bay).volatile_cache;
-        let bay_of = |name: String| name.strip_prefix("drive").and_then(|bay| bay.parse::<Bay>().ok());
-        let (out, members): (Vec<_>, Vec<_>) =
-            subject.members().into_iter().partition(|(state, _)| *state == MemberState::Out);
-        let promised = |members| self.maker.may_lose_completed(self.scenario.policy, members);
-        let by_members = promised(members.into_iter().filter_map(|(_, name)| bay_of(name)).any(volatile));
-        let told = subject.geometry().volatile_cache;
-        let by_offered = promised(offered.iter().copied().any(volatile));
-        let has_failed =
-            out.into_iter().filter_map(|(_, name)| bay_of(name)).any(|bay| offered.contains(&bay));
-        if told == by_members || (excused || has_failed) && told == by_offered {
-            return Ok(told);
-        }
-        Err(Failure(format!("the array says that it has {} volatile cache", if told { "a" } else { "no" })))
-    }
-
     /// As [`ReportedEvents::listen`].
     pub(super) fn hear(&mut self, is_suspect: impl Fn(usize) -> bool) -> Result<(), Failure> {
         let Some(subject) = self.subject.clone() else { return Ok(()) };
@@ -500,237 +390,94 @@ impl<'m> World<'m> {
         pending
     }
 
-    /// Executes one event. `working` lets the load submit operations; with `waiting` a caller waits for a result, so
-    /// that it is a failure if no event is possible. Returns `false` if no event is possible.
-    ///
-    /// # Errors
-    /// A promise that this event has broken.
-    pub(super) fn event(&mut self, working: bool, waiting: bool) -> Result<bool, Failure> {
-        let pace = &self.scenario.pace;
-        let (queued, executed) = (self.command_queue.queued(), self.command_queue.executed());
-        let stuck = queued == 0 && executed == 0 && !self.ready;
-        if stuck && (waiting || !self.ops.is_empty()) {
-            return Err(self.hang());
-        }
-        let wanted = working && self.subject.is_some() && self.ops.len() < self.scenario.load.queue_depth;
-        let weights = [
-            if queued > 0 { pace.execute } else { 0 },
-            if executed > 0 { pace.deliver } else { 0 },
-            if self.ready { pace.step } else { 0 },
-            if wanted { pace.issue } else { 0 },
-        ];
-        if weights.iter().all(|weight| *weight == 0) {
-            return Ok(false);
-        }
-        self.command_queue.tick();
-        self.trace.event += 1;
-        let kind = self.rng.weighted(&weights);
-        match kind {
-            0 => self.execute(queued),
-            1 => self.deliver(executed),
-            2 => {
-                self.ready = self.runtime.step();
-                let most = self.runtime.most_worked();
-                if most > MOST_WORK {
-                    return Err(Failure(format!(
-                        "a task did {most} units of work before others could go on"
-                    )));
+    pub(super) fn member_state(&self, member: usize) -> Option<MemberState> {
+        self.subject.as_ref()?.members().get(member).map(|(state, _)| *state)
+    }
+
+    /// Whether a refusal names a member or its drive.
+    pub(super) fn names(&self, member: usize, why: &SubjectError) -> bool {
+        let drive = self.members[member];
+        why.members().contains(&member) || drive.is_some_and(|bay| why.names_drive(bay))
+    }
+
+    /// A copy of the world with the same drives, oracle and commands in flight; nothing runs in it.
+    pub(super) fn copy(&self, rng: Rng) -> Result<Self, Failure> {
+        let command_queue =
+            self.command_queue.copy().map_err(|error| Failure(format!("copying the drives: {error}")))?;
+        Ok(World {
+            maker: self.maker,
+            scenario: self.scenario.clone(),
+            rng,
+            command_queue: Rc::new(command_queue),
+            runtime: Runtime::new(),
+            subject: self.subject.clone(),
+            heard: self.heard.clone(),
+            books: self.books.clone(),
+            limits: self.limits.clone(),
+            oracle: self.oracle.clone(),
+            before: self.before.clone(),
+            begins: self.begins,
+            ops: Vec::new(),
+            held: Vec::new(),
+            pool: Default::default(),
+            members: self.members.clone(),
+            replacement_drive: self.replacement_drive,
+            counts: Default::default(),
+            trace: self.trace.copy(),
+            tails: self.tails.clone(),
+            ready: false,
+            in_order: true,
+            refusal: None,
+            forks: Forks::new(0, Rng::new(0)),
+            lenient: self.lenient,
+            excused: 0,
+            foreign: self.foreign.clone(),
+            coverage: Coverage { seen: BTreeSet::new(), ..self.coverage },
+        })
+    }
+
+    /// Members that are not active.
+    pub(super) fn unsound_members(&self) -> impl Iterator<Item = usize> {
+        let states = self.subject.as_ref().map(|subject| subject.members()).unwrap_or_default();
+        let unsound = states.into_iter().enumerate().filter(|(_, (state, _))| *state != MemberState::Active);
+        unsound.map(|(member, _)| member)
+    }
+
+    /// The drives of a member: its own, and its replacement drive.
+    pub(super) fn drives_of(&self, member: usize) -> impl Iterator<Item = Bay> {
+        let replacement_drive = self
+            .replacement_drive
+            .filter(|replacement_drive| replacement_drive.member == member)
+            .map(|replacement_drive| replacement_drive.bay);
+        self.members[member].into_iter().chain(replacement_drive)
+    }
+
+    /// The drives that are left without those of the `lost` members.
+    pub(super) fn kept(&self, lost: &[usize]) -> Vec<Bay> {
+        let mut bays = Vec::new();
+        for member in 0..self.members.len() {
+            let is_lost = lost.contains(&member);
+            match self.replacement_drive.filter(|replacement_drive| replacement_drive.member == member) {
+                None if is_lost => {}
+                Some(replacement_drive) if is_lost && !replacement_drive.lost => {
+                    bays.push(replacement_drive.bay)
                 }
-                self.collect()?;
-            }
-            _ => {
-                self.issue();
-                self.ready = true;
-                self.collect()?;
+                Some(_) if is_lost => bays.extend(self.members[member]),
+                _ => bays.extend(self.drives_of(member)),
             }
         }
-        Ok(true)
+        bays
     }
 
-    fn execute(&mut self, queued: usize) {
-        let index = if self.scenario.pace.in_order { 0 } else { self.rng.below(queued as u64) as usize };
-        let event = self.command_queue.execute(index, self.trace.on());
-        if let Some(event) = event {
-            self.trace.note(|| format!("drive{} does {}", event.bay, event.what));
-        }
+    /// One of the drives of a member, at random.
+    pub(super) fn drive_of(&mut self, member: usize) -> Option<Bay> {
+        let bays: Vec<Bay> = self.drives_of(member).collect();
+        if bays.is_empty() { None } else { Some(*self.rng.pick(&bays)) }
     }
 
-    fn deliver(&mut self, executed: usize) {
-        let index = self.rng.below(executed as u64) as usize;
-        let bay = self.command_queue.deliver(index);
-        self.trace.note(|| format!("drive{bay} answers"));
-        self.ready = true;
-    }
-
-    /// The failure that no event is possible although operations are outstanding.
-    pub(super) fn hang(&self) -> Failure {
-        let ops: Vec<String> = self.ops.iter().map(|op| op.to_string()).collect();
-        let what = if ops.is_empty() { "background work".into() } else { ops.join("; ") };
-        Failure(format!("nothing can happen any more, but this never completed: {what}"))
-    }
-
-    /// Runs events until the result is available; `None` if it is not after `events` events.
-    ///
-    /// # Errors
-    /// A broken promise, or work that does not end.
-    pub(super) fn wait<T>(
-        &mut self,
-        pending: &Pending<T>,
-        events: Option<u64>,
-        working: bool,
-    ) -> Result<Option<Result<T, SubjectError>>, Failure> {
-        for _ in 0..events.unwrap_or(TOO_MANY_EVENTS) {
-            if let Some(result) = pending.borrow_mut().take() {
-                return Ok(Some(result));
-            }
-            self.event(working, true)?;
-        }
-        match events {
-            Some(_) => Ok(None),
-            None => Err(Failure(format!("still not done after {TOO_MANY_EVENTS} events"))),
-        }
-    }
-
-    /// Runs until all operations are complete, without submitting new ones.
-    ///
-    /// # Errors
-    /// A broken promise.
-    pub(super) fn drain(&mut self) -> Result<(), Failure> {
-        for _ in 0..TOO_MANY_EVENTS {
-            if self.ops.is_empty() && self.held.is_empty() {
-                return Ok(());
-            }
-            if self.ops.is_empty() {
-                self.issue();
-                self.ready = true;
-            }
-            self.event(false, false)?;
-        }
-        Err(Failure(format!("operations did not complete within {TOO_MANY_EVENTS} events")))
-    }
-
-    /// Runs all tasks until they wait.
-    ///
-    /// # Errors
-    /// Tasks that wake each other endlessly.
-    pub(super) fn run_tasks(&mut self) -> Result<(), Failure> {
-        for _ in 0..TOO_MANY_STEPS {
-            if !self.runtime.step() {
-                return Ok(());
-            }
-        }
-        Err(Failure(format!("tasks still wake each other after {TOO_MANY_STEPS} steps")))
-    }
-
-    /// Executes commands of the subject in order and without delays, and waits for their completions. Reads of many
-    /// blocks are divided: with a missing member each block may take reads from all others.
-    ///
-    /// # Errors
-    /// A hang.
-    pub(super) fn ask(&mut self, commands: Vec<Command>) -> Result<Vec<Done>, Failure> {
-        let mut commands = commands.into_iter().peekable();
-        let mut all = Vec::with_capacity(commands.len());
-        while let Some(first) = commands.next() {
-            let (mut blocks, mut batch) = (blocks_of(&first), vec![first]);
-            while let Some(next) = commands.next_if(|next| blocks + blocks_of(next) <= MOST_ASKED_BLOCKS) {
-                blocks += blocks_of(&next);
-                batch.push(next);
-            }
-            all.extend(self.ask_at_once(batch)?);
-        }
-        Ok(all)
-    }
-
-    fn ask_at_once(&mut self, commands: Vec<Command>) -> Result<Vec<Done>, Failure> {
-        let Some(subject) = self.subject.clone() else { return Ok(Vec::new()) };
-        let mut waiting: Vec<(Completion, Option<Done>)> =
-            commands.into_iter().map(|command| (subject.submit(command), None)).collect();
-        let mut open = waiting.len();
-        while open > 0 {
-            self.run_tasks()?;
-            for (completion, done) in &mut waiting {
-                if done.is_none()
-                    && let Some(answer) = completion.take()
-                {
-                    *done = Some(answer);
-                    open -= 1;
-                }
-            }
-            if open > 0 && self.command_queue.queued() == 0 && self.command_queue.executed() == 0 {
-                return Err(Failure("nothing can happen any more, but reads never completed".into()));
-            }
-            self.command_queue.run_all();
-        }
-        self.ready = true;
-        Ok(waiting.into_iter().filter_map(|(_, done)| done).collect())
-    }
-
-    /// Cuts the power. The host's memory is lost; the drives keep all data that a power cut must not cost.
-    ///
-    /// # Errors
-    /// I/O errors of the drives' media.
-    pub(super) fn cut_power(&mut self, cut: impl Fn(Bay) -> Cut) -> Result<(), Failure> {
-        self.counts.power_cuts += 1;
-        let queued = self.command_queue.queued();
-        self.trace.note(|| format!("power cut with {queued} commands in flight"));
-        let costs = |what: fn(Cut) -> bool| self.members.iter().flatten().any(|bay| what(cut(*bay)));
-        self.coverage.end = match (costs(|cut| cut.cache_lost), costs(|cut| cut.zrwa_lost)) {
-            (false, false) => "cut",
-            (true, false) => "cut that costs caches",
-            (false, true) => "cut that costs a ZRWA",
-            (true, true) => "cut that costs caches and a ZRWA",
-        };
-        self.end_process();
-        self.tails = None;
-        self.oracle.power_cut();
-        self.command_queue
-            .power_cut(&mut self.rng, cut)
-            .map_err(|error| Failure(format!("power cut: {error}")))
-    }
-
-    /// Kills the process. The drives keep power, and the next process gets the tails file.
-    pub(super) fn kill_process(&mut self) {
-        self.counts.kills += 1;
-        let queued = self.command_queue.queued();
-        self.coverage.end = "kill";
-        self.trace.note(|| format!("the process is killed with {queued} commands in flight"));
-        if let Some(subject) = self.subject.as_ref().filter(|subject| !subject.is_deferred()) {
-            let blocks = subject.tails().unwrap_or(self.oracle.killed(&mut self.rng));
-            let (assembly, power) = (subject.assembly(), subject.power_marks());
-            self.tails = Some(Tails { assembly, blocks, power });
-        }
-        self.end_process();
-        self.command_queue.kill(&mut self.rng);
-    }
-
-    /// Kills the process and shuts the drives down in good order, as a restart of the host does.
-    ///
-    /// # Errors
-    /// I/O errors of the drives' media.
-    pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
-        self.counts.shutdowns += 1;
-        let queued = self.command_queue.queued();
-        self.coverage.end = "shutdown";
-        self.trace.note(|| format!("orderly shutdown, {queued} commands were in flight"));
-        self.end_process();
-        self.tails = None;
-        self.oracle.power_cut();
-        self.command_queue.shut_down(&mut self.rng).map_err(|error| Failure(format!("shutdown: {error}")))
-    }
-
-    /// Discards the state that the process held in memory.
-    pub(super) fn end_process(&mut self) {
-        let before = self.before.take();
-        if let Some(before) = before.filter(|_| self.subject.as_ref().is_none_or(|s| s.is_deferred())) {
-            self.oracle.go_back(before);
-        }
-        self.runtime.clear();
-        self.runtime = if self.in_order { Runtime::new() } else { Runtime::seeded(self.rng.next_u64()) };
-        self.subject = None;
-        self.ops.clear();
-        self.held.clear();
-        self.oracle.process_ended();
-        self.ready = false;
+    /// The number of commands that have changed drives, summed over `bays`.
+    pub(super) fn changes(&self, bays: &[Bay]) -> u64 {
+        bays.iter().map(|bay| self.command_queue.changes(*bay)).sum()
     }
 }
 

@@ -5,12 +5,17 @@
 //! zone has two owners, and none is lost. At random moments the world is copied, the copy's power is cut, and its
 //! recovery is judged, with a member lost at the same moment if there is an array below.
 
+pub mod lifecycle;
+mod load;
+mod ops;
 pub mod oracle;
 pub mod scenario;
 mod stack;
+mod step;
 pub mod world;
 
 pub use super::layer::DeviceBelow;
+pub use world::NamespaceCounts;
 
 use super::{
     layer,
@@ -21,43 +26,6 @@ use emu::rng::Rng;
 use scenario::NamespaceScenario;
 use std::ops::Range;
 use world::NamespaceWorld;
-
-/// Counters of runs, to show that they reach the relevant cases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NamespaceCounts {
-    pub namespaces: u64,
-    /// Additions, resizes and removals of namespaces at runtime.
-    pub reshapes: u64,
-    pub operations: u64,
-    /// Power cuts and kills, including those of copies of the world.
-    pub power_cuts: u64,
-    pub kills: u64,
-    pub interrupted_recoveries: u64,
-    pub member_losses: u64,
-    /// Recoveries after which every block was checked.
-    pub judgements: u64,
-    pub forks: u64,
-    /// Groups that were moved: reclaimed, or torn by a power cut.
-    pub moved_groups: u64,
-    /// Largest number of spares that a namespace held.
-    pub most_spares: u64,
-}
-
-impl NamespaceCounts {
-    pub fn add(&mut self, other: &NamespaceCounts) {
-        self.namespaces += other.namespaces;
-        self.reshapes += other.reshapes;
-        self.operations += other.operations;
-        self.power_cuts += other.power_cuts;
-        self.kills += other.kills;
-        self.interrupted_recoveries += other.interrupted_recoveries;
-        self.member_losses += other.member_losses;
-        self.judgements += other.judgements;
-        self.forks += other.forks;
-        self.moved_groups += other.moved_groups;
-        self.most_spares = self.most_spares.max(other.most_spares);
-    }
-}
 
 /// Result of one seed.
 pub type NamespaceOutcome = layer::LayerOutcome<NamespaceCounts>;
@@ -71,7 +39,7 @@ pub fn run_seed(over: Option<DeviceBelow>, seed: u64, tracing: TraceMode) -> Nam
     let scenario = NamespaceScenario::draw(&mut rng, over);
     let over = scenario.over;
     let mut world = NamespaceWorld::new(scenario, rng, tracing);
-    let failure = failure_of(|| world.run());
+    let failure = failure_of(|| lifecycle::run(&mut world));
     NamespaceOutcome { seed, over, counts: world.counts(), failure, trace: world.trace_lines() }
 }
 

@@ -1,6 +1,6 @@
 //! Parameters drawn from a seed: the device, the namespaces, their load, and the ends of processes.
 
-use super::DeviceBelow;
+use crate::simulator::layer::DeviceBelow;
 use emu::rng::Rng;
 use engine::{
     device::Geometry,

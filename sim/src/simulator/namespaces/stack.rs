@@ -1,7 +1,7 @@
 //! Sets up namespaces on a bare drive or an array, and reads whole zones of them.
 
-use super::{DeviceBelow, scenario::NamespaceScenario};
-use crate::simulator::layer::sequenced;
+use super::scenario::NamespaceScenario;
+use crate::simulator::layer::{DeviceBelow, sequenced};
 use engine::{
     array::{Array, Drive},
     buf::{BLOCK, Buf},

@@ -1,7 +1,7 @@
 //! Sets up the device below a volume: a bare drive behind a sequencer, or an array with a tails file.
 
-use super::{DeviceBelow, scenario::VolumeScenario};
-use crate::simulator::layer::sequenced;
+use super::scenario::VolumeScenario;
+use crate::simulator::layer::{DeviceBelow, sequenced};
 use engine::{
     array::{Array, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
