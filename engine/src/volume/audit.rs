@@ -9,67 +9,63 @@ use crate::{
     },
 };
 
-impl VolumeCore {
-    /// Compares the number of live grains of each zone with the places in the map and its directory. No request may be
-    /// in flight.
-    ///
-    /// # Errors
-    /// The first zone of which the numbers differ.
-    pub async fn audit(&self) -> Result<(), String> {
-        loop {
-            let before = self.moment();
-            let result = self.compare().await;
-            // Repeated if garbage collection or a checkpoint has changed something meanwhile.
-            if self.moment() == before {
-                return result;
-            }
+/// Compares the number of live grains of each zone with the places in the map and its directory. No request may be in
+/// flight.
+///
+/// # Errors
+/// The first zone of which the numbers differ.
+pub async fn audit(core: &VolumeCore) -> Result<(), String> {
+    loop {
+        let before = moment(core);
+        let result = compare(core).await;
+        // Repeated if garbage collection or a checkpoint has changed something meanwhile.
+        if moment(core) == before {
+            return result;
         }
     }
+}
 
-    /// Next entry number and generation: both are unchanged if nothing has changed.
-    fn moment(&self) -> (u64, u64) {
-        let state = self.state.borrow();
-        (state.next_number, state.generation)
-    }
+/// Next entry number and generation: both are unchanged if nothing has changed.
+fn moment(core: &VolumeCore) -> (u64, u64) {
+    let state = core.state.borrow();
+    (state.next_number, state.generation)
+}
 
-    /// Counts the live grains of each zone from the map, and compares them with the recorded counts.
-    async fn compare(&self) -> Result<(), String> {
-        let zones = self.identity.zones as usize;
-        let (mut live, mut mapped) = (vec![0; zones], 0);
-        let mut block = 0;
-        while block < self.identity.blocks {
-            give_way().await;
-            let page = (block / FANOUT) as u32;
-            let end = self.identity.blocks.min((block / FANOUT + 1) * FANOUT);
-            self.hold(page, Need::Pressing)
-                .await
-                .map_err(|error| format!("page {page} of the map: {error}"))?;
-            let mut state = self.state.borrow_mut();
-            for block in block..end {
-                let place = state.map.get(block).unwrap_or(0);
-                if place != 0 {
-                    // The charge of a unit is the sum of the shares of its blocks, counted in order.
-                    let bit = block - unit(place).first(block);
-                    let others = state.there(block, place) as u32 & ((1 << bit) - 1);
-                    live[state.space.locate(place).0 as usize] += share(place, others.count_ones() + 1);
-                    mapped += 1;
-                }
-            }
-            block = end;
-        }
-        let state = self.state.borrow();
-        for place in state.map.directory().iter().chain(&state.directory).filter(|place| **place != 0) {
-            live[state.space.locate(*place).0 as usize] += GRAINS;
-        }
-        for (zone, record) in state.space.zones() {
-            let counted = live[zone as usize];
-            if counted != record.live || counted > 0 && record.state == ZoneUse::Free {
-                return Err(format!("zone {zone} has {counted} live grains, and counts as {record:?}"));
+/// Counts the live grains of each zone from the map, and compares them with the recorded counts.
+async fn compare(core: &VolumeCore) -> Result<(), String> {
+    let zones = core.identity.zones as usize;
+    let (mut live, mut mapped) = (vec![0; zones], 0);
+    let mut block = 0;
+    while block < core.identity.blocks {
+        give_way().await;
+        let page = (block / FANOUT) as u32;
+        let end = core.identity.blocks.min((block / FANOUT + 1) * FANOUT);
+        core.hold(page, Need::Pressing).await.map_err(|error| format!("page {page} of the map: {error}"))?;
+        let mut state = core.state.borrow_mut();
+        for block in block..end {
+            let place = state.map.get(block).unwrap_or(0);
+            if place != 0 {
+                // The charge of a unit is the sum of the shares of its blocks, counted in order.
+                let bit = block - unit(place).first(block);
+                let others = state.there(block, place) as u32 & ((1 << bit) - 1);
+                live[state.space.locate(place).0 as usize] += share(place, others.count_ones() + 1);
+                mapped += 1;
             }
         }
-        if mapped != state.space.mapped() {
-            return Err(format!("{mapped} blocks are mapped, and {} count as mapped", state.space.mapped()));
-        }
-        Ok(())
+        block = end;
     }
+    let state = core.state.borrow();
+    for place in state.map.directory().iter().chain(&state.directory).filter(|place| **place != 0) {
+        live[state.space.locate(*place).0 as usize] += GRAINS;
+    }
+    for (zone, record) in state.space.zones() {
+        let counted = live[zone as usize];
+        if counted != record.live || counted > 0 && record.state == ZoneUse::Free {
+            return Err(format!("zone {zone} has {counted} live grains, and counts as {record:?}"));
+        }
+    }
+    if mapped != state.space.mapped() {
+        return Err(format!("{mapped} blocks are mapped, and {} count as mapped", state.space.mapped()));
+    }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use crate::{
         address::{self, Address},
         core::{MOST_LOADS, Need, VolumeCore, VolumeState, deactivate_zone},
         format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
-        recover::are_sane,
+        scan::are_sane,
         space::{HEAD_ZONES, ZonePurpose},
         stream::{MAP, Ticket},
     },
@@ -46,341 +46,336 @@ struct Cut {
     dead: Vec<u32>,
 }
 
-impl VolumeCore {
-    /// Writes a checkpoint. One at a time: the task [`keep`] does it, and recovery before that task exists.
-    ///
-    /// # Errors
-    /// Those of the device, after which nothing can be written any more.
-    pub async fn checkpoint(&self) -> Result<(), DeviceError> {
-        let begun = {
-            let mut state = self.state.borrow_mut();
-            state.begun += 1;
-            let VolumeState { begun, done, .. } = *state;
-            assert_eq!(begun, done + 1, "checkpoint {begun} begins, and {done} have ended");
-            state.thaws = true;
-            begun
-        };
-        // By its root a zone that could not be reset is dead, and might be in use again: another root records that it
-        // is lost.
-        while self.write_checkpoint().await? {}
-        self.state.borrow_mut().done = begun;
-        self.ended.open();
-        Ok(())
-    }
+/// Writes a checkpoint. One at a time: the task [`keep`] does it, and recovery before that task exists.
+///
+/// # Errors
+/// Those of the device, after which nothing can be written any more.
+pub async fn checkpoint(core: &VolumeCore) -> Result<(), DeviceError> {
+    let begun = {
+        let mut state = core.state.borrow_mut();
+        state.begun += 1;
+        let VolumeState { begun, done, .. } = *state;
+        assert_eq!(begun, done + 1, "checkpoint {begun} begins, and {done} have ended");
+        state.thaws = true;
+        begun
+    };
+    // By its root a zone that could not be reset is dead, and might be in use again: another root records that it is
+    // lost.
+    while write_checkpoint(core).await? {}
+    core.state.borrow_mut().done = begun;
+    core.ended.open();
+    Ok(())
+}
 
-    /// Writes a checkpoint; returns whether a zone was lost when it was to be freed.
-    async fn write_checkpoint(&self) -> Result<bool, DeviceError> {
-        self.sweep().await?;
-        let laid = self.lay_ahead().await?;
-        let cut = self.cut(laid)?;
-        self.write_map(&cut).await?;
-        for ticket in cut.tickets {
-            self.wait_landed(ticket).await?;
-        }
-        self.flush_device().await?;
-        self.write_root(&cut.root).await?;
+/// Writes a checkpoint; returns whether a zone was lost when it was to be freed.
+async fn write_checkpoint(core: &VolumeCore) -> Result<bool, DeviceError> {
+    sweep(core).await?;
+    let laid = lay_ahead(core).await?;
+    let cut = cut(core, laid)?;
+    write_map(core, &cut).await?;
+    for ticket in cut.tickets {
+        core.wait_landed(ticket).await?;
+    }
+    core.flush_device().await?;
+    write_root(core, &cut.root).await?;
+    {
+        let mut state = core.state.borrow_mut();
+        state.map.thaw();
+        state.thaws = false;
+    }
+    core.pages.open();
+    release(core, &cut.dead).await
+}
+
+/// Garbage collection of map zones: marks the live pages and directory blocks in some of them as changed, so that the
+/// checkpoint moves them.
+async fn sweep(core: &VolumeCore) -> Result<(), DeviceError> {
+    let zones = core.state.borrow().space.to_sweep();
+    if zones.is_empty() {
+        return Ok(());
+    }
+    let lies_there =
+        |state: &VolumeState, place: Address| place != 0 && zones.contains(&state.space.locate(place).0);
+    let all = core.state.borrow().map.directory().len();
+    let mut pages: Vec<u32> = Vec::new();
+    for from in (0..all).step_by(PAGES_LOOKED_AT) {
         {
-            let mut state = self.state.borrow_mut();
-            state.map.thaw();
-            state.thaws = false;
+            let state = core.state.borrow();
+            let places = (from as u32..).zip(&state.map.directory()[from..all.min(from + PAGES_LOOKED_AT)]);
+            let places = places.filter(|(_, place)| lies_there(&state, **place));
+            pages.extend(places.map(|(page, _)| page));
         }
-        self.pages.open();
-        self.release(&cut.dead).await
+        work(PAGES_LOOKED_AT as u32 / 4);
+        give_way().await;
     }
-
-    /// Garbage collection of map zones: marks the live pages and directory blocks in some of them as changed, so that
-    /// the checkpoint moves them.
-    async fn sweep(&self) -> Result<(), DeviceError> {
-        let zones = self.state.borrow().space.to_sweep();
-        if zones.is_empty() {
-            return Ok(());
-        }
-        let lies_there =
-            |state: &VolumeState, place: Address| place != 0 && zones.contains(&state.space.locate(place).0);
-        let all = self.state.borrow().map.directory().len();
-        let mut pages: Vec<u32> = Vec::new();
-        for from in (0..all).step_by(PAGES_LOOKED_AT) {
-            {
-                let state = self.state.borrow();
-                let places =
-                    (from as u32..).zip(&state.map.directory()[from..all.min(from + PAGES_LOOKED_AT)]);
-                let places = places.filter(|(_, place)| lies_there(&state, **place));
-                pages.extend(places.map(|(page, _)| page));
-            }
-            work(PAGES_LOOKED_AT as u32 / 4);
-            give_way().await;
-        }
-        for some in pages.chunks(MOST_LOADS) {
-            self.fetch(some.iter().copied(), Need::Pressing).await;
-            for page in some {
-                // An unreadable page stays at its place.
-                match self.hold(*page, Need::Pressing).await {
-                    Ok(()) => self.state.borrow_mut().map.touch(*page),
-                    Err(_) => self.check()?,
-                }
+    for some in pages.chunks(MOST_LOADS) {
+        core.fetch(some.iter().copied(), Need::Pressing).await;
+        for page in some {
+            // An unreadable page stays at its place.
+            match core.hold(*page, Need::Pressing).await {
+                Ok(()) => core.state.borrow_mut().map.touch(*page),
+                Err(_) => core.check()?,
             }
         }
-        let mut state = self.state.borrow_mut();
-        let blocks = (0u32..).zip(&state.directory);
-        let there: Vec<u32> =
-            blocks.filter(|(_, place)| lies_there(&state, **place)).map(|(index, _)| index).collect();
-        state.directory_changed.extend(there);
-        Ok(())
     }
+    let mut state = core.state.borrow_mut();
+    let blocks = (0u32..).zip(&state.directory);
+    let there: Vec<u32> =
+        blocks.filter(|(_, place)| lies_there(&state, **place)).map(|(index, _)| index).collect();
+    state.directory_changed.extend(there);
+    Ok(())
+}
 
-    /// Assigns places to changed pages before the cut, in slices between which other tasks run: the cut, which is one
-    /// stretch, then has to handle only the pages that change meanwhile. A page with a new place is changed, and so is
-    /// kept in memory until it is written there.
-    async fn lay_ahead(&self) -> Result<Vec<PlacedPage>, DeviceError> {
-        let (mut laid, mut from) = (Vec::new(), 0);
-        loop {
-            let enough = {
-                let mut state = self.state.borrow_mut();
-                let Some(pages) = state.map.take_unlaid(from..from + SLOTS_LAID) else { return Ok(laid) };
-                state.lay_pages(pages, &mut laid)
-            };
-            enough.ok_or_else(|| self.no_map_zone())?;
-            from += SLOTS_LAID;
-            work(SLOTS_LAID as u32 / 16);
-            give_way().await;
-        }
-    }
-
-    /// Stops all writing for lack of a map zone, which cannot happen: [`super::space::Plan::map_share`] zones are set
-    /// aside.
-    fn no_map_zone(&self) -> DeviceError {
-        let error = DeviceError::from(Status::CapacityExceeded);
-        self.fail(error);
-        error
-    }
-
-    /// Takes the cut, in one synchronous stretch. The pages in `laid` have been given their places before.
-    fn cut(&self, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError> {
-        let tickets = self.close_all();
-        let mut state = self.state.borrow_mut();
-        state.generation += 1;
-        state.behind_cut = 0;
-        if state.lay_map(&mut laid).is_none() {
-            drop(state);
-            return Err(self.no_map_zone());
-        }
-        state.space.count_scan();
-        state.space.check_counts();
-        let mut zones: Vec<_> = state.space.records().collect();
-        let open = |zone: u32| state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone));
-        for (zone, record) in (0..).zip(&mut zones) {
-            // No stream has it open: its last group is in flight, and lands before the root is written.
-            if record.state == ZoneUse::Data && !open(zone) {
-                record.state = ZoneUse::ClosedData;
-            }
-        }
-        let is_dead = |state: ZoneUse| matches!(state, ZoneUse::ClosedData | ZoneUse::ClosedMap);
-        let dead = (0..).zip(&zones).filter(|(_, z)| is_dead(z.state) && z.live == 0);
-        let dead: Vec<u32> = dead.map(|(zone, _)| zone).collect();
-        let mut cuts = Vec::new();
-        for (stream, open) in state.streams.iter().enumerate().filter_map(|(i, s)| Some((i, s.open()?))) {
-            let written = open.torn_at.unwrap_or(open.next);
-            cuts.push(CutRecord { stream: stream as u8, zone: open.zone, offset: open.next, written });
-        }
-        if let Some((zone, offset)) = state.map_open {
-            cuts.push(CutRecord { stream: MAP, zone, offset, written: offset });
-        }
-        let used = cuts.iter().find(|cut| dead.contains(&cut.zone));
-        assert_eq!(used, None, "the end of a zone that is to be freed");
-        let root = Root {
-            identity: self.identity.clone(),
-            generation: state.generation,
-            next_number: state.next_number,
-            next_segment: state.space.next_segment,
-            lifespan: state.lifespan.0,
-            mapped: state.space.mapped(),
-            codec: state.codec,
-            unit: state.unit,
-            queue_seconds: state.queue_seconds,
-            cuts,
-            directory: state.directory.clone(),
-            zones,
+/// Assigns places to changed pages before the cut, in slices between which other tasks run: the cut, which is one
+/// stretch, then has to handle only the pages that change meanwhile. A page with a new place is changed, and so is kept
+/// in memory until it is written there.
+async fn lay_ahead(core: &VolumeCore) -> Result<Vec<PlacedPage>, DeviceError> {
+    let (mut laid, mut from) = (Vec::new(), 0);
+    loop {
+        let enough = {
+            let mut state = core.state.borrow_mut();
+            let Some(pages) = state.map.take_unlaid(from..from + SLOTS_LAID) else { return Ok(laid) };
+            lay_pages(&mut state, pages, &mut laid)
         };
-        assert!(are_sane(&root), "a start would refuse the root with the ends {:?}", root.cuts);
-        Ok(Cut { root, laid, tickets, dead })
-    }
-
-    /// Writes pages and directory blocks to their places.
-    async fn write_map(&self, cut: &Cut) -> Result<(), DeviceError> {
-        let most = self.device.geometry().max_transfer_blocks as usize;
-        let mut flights: VecDeque<Completion> = VecDeque::new();
-        let zone_of = |laid: &PlacedPage| address::block(laid.place) / self.capacity();
-        let mut rest = &cut.laid[..];
-        let mut zone = rest.first().map(zone_of);
-        while let Some(first) = rest.first() {
-            if Some(zone_of(first)) != zone {
-                // A zone is begun only when the previous one is durable, so that a power cut leaves one zone partly
-                // written.
-                while let Some(flight) = flights.pop_front() {
-                    self.wrote(flight).await?;
-                }
-                self.flush_device().await?;
-                zone = Some(zone_of(first));
-            }
-            let count = rest.iter().take(most).take_while(|laid| Some(zone_of(laid)) == zone).count();
-            let (now, later) = rest.split_at(count);
-            rest = later;
-            flights.push_back(self.write_pages(now, cut.root.generation).await);
-            if flights.len() > MOST_WRITES
-                && let Some(flight) = flights.pop_front()
-            {
-                self.wrote(flight).await?;
-            }
-        }
-        while let Some(flight) = flights.pop_front() {
-            self.wrote(flight).await?;
-        }
-        Ok(())
-    }
-
-    /// Waits for a write of the map; a failure stops all writing.
-    async fn wrote(&self, flight: Completion) -> Result<(), DeviceError> {
-        let mut done = flight.await;
-        self.state.borrow_mut().pool.give(std::mem::take(&mut done.data));
-        self.must(done).map(drop)
-    }
-
-    /// Submits a write of consecutive pages and directory blocks with their content at the cut; other tasks may change
-    /// the map meanwhile.
-    async fn write_pages(&self, laid: &[PlacedPage], generation: u64) -> Completion {
-        let mut bytes = self.state.borrow_mut().pool.take(laid.len() as u64);
-        for (at, PlacedPage { kind, index, .. }) in (0..).zip(laid) {
-            work(FANOUT as u32 / 16 + COPY);
-            give_way().await;
-            let state = self.state.borrow();
-            let block = bytes.block_mut(at);
-            let (volume, kind, index) = (self.mark, *kind, *index);
-            match kind {
-                Kind::Page => put_addresses(block, state.map.frozen(index)),
-                // The directory changes only when pages get places, which the next checkpoint does.
-                _ => {
-                    let pages = &state.map.directory()[index as usize * FANOUT as usize..];
-                    put_addresses(block, pages.iter().copied());
-                }
-            }
-            seal(block, Seal { volume, generation, kind, last: false, index });
-        }
-        let mut state = self.state.borrow_mut();
-        state.written.map += laid.len() as u64;
-        let lba = state.lba(&*self.device, laid[0].place);
-        drop(state);
-        self.device.submit(Command::write(lba, bytes.freeze(), false))
-    }
-
-    /// Writes a root after the newest one, or at the start of the other head zone.
-    pub async fn write_root(&self, root: &Root) -> Result<(), DeviceError> {
-        let payload = root.encode();
-        let blocks = payload.len().div_ceil(PAYLOAD);
-        let mut bytes = crate::buf::BufMut::zeroed(blocks * BLOCK);
-        for (index, part) in payload.chunks(PAYLOAD).enumerate() {
-            let block = bytes.block_mut(index as u64);
-            payload_mut(block)[..part.len()].copy_from_slice(part);
-            let (volume, generation) = (self.mark, root.generation);
-            let last = index + 1 == blocks;
-            seal(block, Seal { volume, generation, kind: Kind::Root, last, index: index as u32 });
-        }
-        let bytes = bytes.freeze();
-        let (mut zone, mut at) = self.state.borrow().head;
-        if at as usize + blocks > self.capacity() as usize {
-            (zone, at) = (HEAD_ZONES - 1 - zone, 0);
-            let zones = Zones::One(ZoneIndex(zone));
-            self.must(self.device.submit(Command::Reset { zones }).await)?;
-        }
-        let (end, capacity) = (at as usize + blocks, self.capacity() as usize);
-        assert!(end <= capacity, "a root ends at block {end} of head zone {zone}, which has {capacity}");
-        let start = self.device.geometry().start(ZoneIndex(zone)).0 + at as u64;
-        let most = self.device.geometry().max_transfer_blocks as u64;
-        for from in (0..blocks as u64).step_by(most as usize) {
-            let part = bytes.slice_blocks(from..(from + most).min(blocks as u64));
-            let command = Command::write(crate::zone::Lba(start + from), part, true);
-            self.must(self.device.submit(command).await)?;
-        }
-        let mut state = self.state.borrow_mut();
-        state.head = (zone, at + blocks as u32);
-        state.written.roots += blocks as u64;
-        Ok(())
-    }
-
-    /// Resets zones in which nothing is live in the durable root, when no read uses them; returns whether one was lost.
-    async fn release(&self, zones: &[u32]) -> Result<bool, DeviceError> {
-        let mut lost = false;
-        for zone in zones {
-            while self.state.borrow().space.zone(*zone).readers > 0 {
-                self.unread.wait().await;
-                self.check()?;
-            }
-            self.state.borrow().space.check_dead(*zone);
-            let command = Command::Reset { zones: Zones::One(ZoneIndex(*zone)) };
-            let result = self.device.submit(command).await.result;
-            if result.is_err() {
-                deactivate_zone(&*self.device, ZoneIndex(*zone)).await;
-            }
-            let mut state = self.state.borrow_mut();
-            match result {
-                Ok(()) => state.space.release(*zone),
-                // It holds nothing that is needed, so the volume continues without it.
-                Err(DeviceError::Status(_)) => {
-                    state.space.lose(*zone);
-                    lost = true;
-                }
-                Err(error) => {
-                    drop(state);
-                    self.fail(error);
-                    return Err(error);
-                }
-            }
-            drop(state);
-            self.room.open();
-        }
-        Ok(lost)
+        enough.ok_or_else(|| no_map_zone(core))?;
+        from += SLOTS_LAID;
+        work(SLOTS_LAID as u32 / 16);
+        give_way().await;
     }
 }
 
-impl VolumeState {
-    /// Freezes the map, and assigns places in map zones to all changed pages that have none yet, then to the changed
-    /// blocks of the directory. `None` if no zone is left.
-    fn lay_map(&mut self, laid: &mut Vec<PlacedPage>) -> Option<()> {
-        let pages = self.map.freeze();
-        self.lay_pages(pages, laid)?;
-        for index in std::mem::take(&mut self.directory_changed) {
-            let place = self.map_place()?;
-            let before = std::mem::replace(&mut self.directory[index as usize], place);
-            self.space.map_moved(before, place);
-            laid.push(PlacedPage { place, kind: Kind::Directory, index });
-        }
-        Some(())
-    }
+/// Stops all writing for lack of a map zone, which cannot happen: [`super::space::Plan::map_share`] zones are set
+/// aside.
+fn no_map_zone(core: &VolumeCore) -> DeviceError {
+    let error = DeviceError::from(Status::CapacityExceeded);
+    core.fail(error);
+    error
+}
 
-    /// Assigns places in map zones to pages. `None` if no zone is left.
-    fn lay_pages(&mut self, pages: Vec<u32>, laid: &mut Vec<PlacedPage>) -> Option<()> {
-        for page in pages {
-            let place = self.map_place()?;
-            let before = self.map.lay(page, place);
-            self.space.map_moved(before, place);
-            self.directory_changed.insert(page / FANOUT as u32);
-            laid.push(PlacedPage { place, kind: Kind::Page, index: page });
-        }
-        Some(())
+/// Takes the cut, in one synchronous stretch. The pages in `laid` have been given their places before.
+fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError> {
+    let tickets = core.close_all();
+    let mut state = core.state.borrow_mut();
+    state.generation += 1;
+    state.behind_cut = 0;
+    if lay_map(&mut state, &mut laid).is_none() {
+        drop(state);
+        return Err(no_map_zone(core));
     }
+    state.space.count_scan();
+    state.space.check_counts();
+    let mut zones: Vec<_> = state.space.records().collect();
+    let open = |zone: u32| state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone));
+    for (zone, record) in (0..).zip(&mut zones) {
+        // No stream has it open: its last group is in flight, and lands before the root is written.
+        if record.state == ZoneUse::Data && !open(zone) {
+            record.state = ZoneUse::ClosedData;
+        }
+    }
+    let is_dead = |state: ZoneUse| matches!(state, ZoneUse::ClosedData | ZoneUse::ClosedMap);
+    let dead = (0..).zip(&zones).filter(|(_, z)| is_dead(z.state) && z.live == 0);
+    let dead: Vec<u32> = dead.map(|(zone, _)| zone).collect();
+    let mut cuts = Vec::new();
+    for (stream, open) in state.streams.iter().enumerate().filter_map(|(i, s)| Some((i, s.open()?))) {
+        let written = open.torn_at.unwrap_or(open.next);
+        cuts.push(CutRecord { stream: stream as u8, zone: open.zone, offset: open.next, written });
+    }
+    if let Some((zone, offset)) = state.map_open {
+        cuts.push(CutRecord { stream: MAP, zone, offset, written: offset });
+    }
+    let used = cuts.iter().find(|cut| dead.contains(&cut.zone));
+    assert_eq!(used, None, "the end of a zone that is to be freed");
+    let root = Root {
+        identity: core.identity.clone(),
+        generation: state.generation,
+        next_number: state.next_number,
+        next_segment: state.space.next_segment,
+        lifespan: state.lifespan.0,
+        mapped: state.space.mapped(),
+        codec: state.codec,
+        unit: state.unit,
+        queue_seconds: state.queue_seconds,
+        cuts,
+        directory: state.directory.clone(),
+        zones,
+    };
+    assert!(are_sane(&root), "a start would refuse the root with the ends {:?}", root.cuts);
+    Ok(Cut { root, laid, tickets, dead })
+}
 
-    /// Takes the next block of the open map zone, or of a new one. `None` if no zone is left.
-    fn map_place(&mut self) -> Option<Address> {
-        let (zone, offset) = match self.map_open {
-            Some(open) => open,
-            None => (self.space.begin(ZonePurpose::Map)?, 0),
-        };
-        let next = offset + 1;
-        self.map_open = (next < self.space.plan().capacity).then_some((zone, next));
-        if self.map_open.is_none() {
-            self.space.close(zone);
+/// Writes pages and directory blocks to their places.
+async fn write_map(core: &VolumeCore, cut: &Cut) -> Result<(), DeviceError> {
+    let most = core.device.geometry().max_transfer_blocks as usize;
+    let mut flights: VecDeque<Completion> = VecDeque::new();
+    let zone_of = |laid: &PlacedPage| address::block(laid.place) / core.capacity();
+    let mut rest = &cut.laid[..];
+    let mut zone = rest.first().map(zone_of);
+    while let Some(first) = rest.first() {
+        if Some(zone_of(first)) != zone {
+            // A zone is begun only when the previous one is durable, so that a power cut leaves one zone partly
+            // written.
+            while let Some(flight) = flights.pop_front() {
+                wrote(core, flight).await?;
+            }
+            core.flush_device().await?;
+            zone = Some(zone_of(first));
         }
-        Some(self.space.place(zone, offset))
+        let count = rest.iter().take(most).take_while(|laid| Some(zone_of(laid)) == zone).count();
+        let (now, later) = rest.split_at(count);
+        rest = later;
+        flights.push_back(write_pages(core, now, cut.root.generation).await);
+        if flights.len() > MOST_WRITES
+            && let Some(flight) = flights.pop_front()
+        {
+            wrote(core, flight).await?;
+        }
     }
+    while let Some(flight) = flights.pop_front() {
+        wrote(core, flight).await?;
+    }
+    Ok(())
+}
+
+/// Waits for a write of the map; a failure stops all writing.
+async fn wrote(core: &VolumeCore, flight: Completion) -> Result<(), DeviceError> {
+    let mut done = flight.await;
+    core.state.borrow_mut().pool.give(std::mem::take(&mut done.data));
+    core.must(done).map(drop)
+}
+
+/// Submits a write of consecutive pages and directory blocks with their content at the cut; other tasks may change the
+/// map meanwhile.
+async fn write_pages(core: &VolumeCore, laid: &[PlacedPage], generation: u64) -> Completion {
+    let mut bytes = core.state.borrow_mut().pool.take(laid.len() as u64);
+    for (at, PlacedPage { kind, index, .. }) in (0..).zip(laid) {
+        work(FANOUT as u32 / 16 + COPY);
+        give_way().await;
+        let state = core.state.borrow();
+        let block = bytes.block_mut(at);
+        let (volume, kind, index) = (core.mark, *kind, *index);
+        match kind {
+            Kind::Page => put_addresses(block, state.map.frozen(index)),
+            // The directory changes only when pages get places, which the next checkpoint does.
+            _ => {
+                let pages = &state.map.directory()[index as usize * FANOUT as usize..];
+                put_addresses(block, pages.iter().copied());
+            }
+        }
+        seal(block, Seal { volume, generation, kind, last: false, index });
+    }
+    let mut state = core.state.borrow_mut();
+    state.written.map += laid.len() as u64;
+    let lba = state.lba(&*core.device, laid[0].place);
+    drop(state);
+    core.device.submit(Command::write(lba, bytes.freeze(), false))
+}
+
+/// Writes a root after the newest one, or at the start of the other head zone.
+pub async fn write_root(core: &VolumeCore, root: &Root) -> Result<(), DeviceError> {
+    let payload = root.encode();
+    let blocks = payload.len().div_ceil(PAYLOAD);
+    let mut bytes = crate::buf::BufMut::zeroed(blocks * BLOCK);
+    for (index, part) in payload.chunks(PAYLOAD).enumerate() {
+        let block = bytes.block_mut(index as u64);
+        payload_mut(block)[..part.len()].copy_from_slice(part);
+        let (volume, generation) = (core.mark, root.generation);
+        let last = index + 1 == blocks;
+        seal(block, Seal { volume, generation, kind: Kind::Root, last, index: index as u32 });
+    }
+    let bytes = bytes.freeze();
+    let (mut zone, mut at) = core.state.borrow().head;
+    if at as usize + blocks > core.capacity() as usize {
+        (zone, at) = (HEAD_ZONES - 1 - zone, 0);
+        let zones = Zones::One(ZoneIndex(zone));
+        core.must(core.device.submit(Command::Reset { zones }).await)?;
+    }
+    let (end, capacity) = (at as usize + blocks, core.capacity() as usize);
+    assert!(end <= capacity, "a root ends at block {end} of head zone {zone}, which has {capacity}");
+    let start = core.device.geometry().start(ZoneIndex(zone)).0 + at as u64;
+    let most = core.device.geometry().max_transfer_blocks as u64;
+    for from in (0..blocks as u64).step_by(most as usize) {
+        let part = bytes.slice_blocks(from..(from + most).min(blocks as u64));
+        let command = Command::write(crate::zone::Lba(start + from), part, true);
+        core.must(core.device.submit(command).await)?;
+    }
+    let mut state = core.state.borrow_mut();
+    state.head = (zone, at + blocks as u32);
+    state.written.roots += blocks as u64;
+    Ok(())
+}
+
+/// Resets zones in which nothing is live in the durable root, when no read uses them; returns whether one was lost.
+async fn release(core: &VolumeCore, zones: &[u32]) -> Result<bool, DeviceError> {
+    let mut lost = false;
+    for zone in zones {
+        while core.state.borrow().space.zone(*zone).readers > 0 {
+            core.unread.wait().await;
+            core.check()?;
+        }
+        core.state.borrow().space.check_dead(*zone);
+        let command = Command::Reset { zones: Zones::One(ZoneIndex(*zone)) };
+        let result = core.device.submit(command).await.result;
+        if result.is_err() {
+            deactivate_zone(&*core.device, ZoneIndex(*zone)).await;
+        }
+        let mut state = core.state.borrow_mut();
+        match result {
+            Ok(()) => state.space.release(*zone),
+            // It holds nothing that is needed, so the volume continues without it.
+            Err(DeviceError::Status(_)) => {
+                state.space.lose(*zone);
+                lost = true;
+            }
+            Err(error) => {
+                drop(state);
+                core.fail(error);
+                return Err(error);
+            }
+        }
+        drop(state);
+        core.room.open();
+    }
+    Ok(lost)
+}
+
+/// Freezes the map, and assigns places in map zones to all changed pages that have none yet, then to the changed blocks
+/// of the directory. `None` if no zone is left.
+fn lay_map(state: &mut VolumeState, laid: &mut Vec<PlacedPage>) -> Option<()> {
+    let pages = state.map.freeze();
+    lay_pages(state, pages, laid)?;
+    for index in std::mem::take(&mut state.directory_changed) {
+        let place = map_place(state)?;
+        let before = std::mem::replace(&mut state.directory[index as usize], place);
+        state.space.map_moved(before, place);
+        laid.push(PlacedPage { place, kind: Kind::Directory, index });
+    }
+    Some(())
+}
+
+/// Assigns places in map zones to pages. `None` if no zone is left.
+fn lay_pages(state: &mut VolumeState, pages: Vec<u32>, laid: &mut Vec<PlacedPage>) -> Option<()> {
+    for page in pages {
+        let place = map_place(state)?;
+        let before = state.map.lay(page, place);
+        state.space.map_moved(before, place);
+        state.directory_changed.insert(page / FANOUT as u32);
+        laid.push(PlacedPage { place, kind: Kind::Page, index: page });
+    }
+    Some(())
+}
+
+/// Takes the next block of the open map zone, or of a new one. `None` if no zone is left.
+fn map_place(state: &mut VolumeState) -> Option<Address> {
+    let (zone, offset) = match state.map_open {
+        Some(open) => open,
+        None => (state.space.begin(ZonePurpose::Map)?, 0),
+    };
+    let next = offset + 1;
+    state.map_open = (next < state.space.plan().capacity).then_some((zone, next));
+    if state.map_open.is_none() {
+        state.space.close(zone);
+    }
+    Some(state.space.place(zone, offset))
 }
 
 /// Task that writes the requested checkpoints, until writing fails.
@@ -395,7 +390,7 @@ pub async fn keep(core: Rc<VolumeCore>) {
         }
         if !wanted {
             core.wanted.wait().await;
-        } else if let Err(error) = core.checkpoint().await {
+        } else if let Err(error) = checkpoint(&core).await {
             return core.fail(error);
         }
     }

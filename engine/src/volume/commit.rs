@@ -1,11 +1,11 @@
 //! Group commit: the task of a stream waits for groups in flight, completes them, and begins the next zone.
 
-use crate::volume::{core::VolumeCore, stream::Stream};
+use crate::volume::{core::VolumeCore, gc, stream::Stream};
 use std::rc::Rc;
 
 /// Task of the stream with this index; runs until writing fails.
 pub async fn serve(core: Rc<VolumeCore>, index: usize) {
-    let moved = core.moved_stream();
+    let moved = gc::moved_stream(&core);
     loop {
         let flight = core.with_stream(index, |stream, _| stream.next_landing());
         if let Some(flight) = flight {

@@ -42,63 +42,59 @@ impl Drop for WriteCount<'_> {
     }
 }
 
-impl VolumeCore {
-    /// Whether the next `blocks` blocks of a write are stored uncompressed without a try; then they count as untried.
-    pub fn passes(&self, blocks: u64, parts: &WriteParts) -> bool {
-        parts.taken.is_empty() && self.state.borrow_mut().patience.passes(blocks)
-    }
+/// Whether the next `blocks` blocks of a write are stored uncompressed without a try; then they count as untried.
+pub fn passes(core: &VolumeCore, blocks: u64, parts: &WriteParts) -> bool {
+    parts.taken.is_empty() && core.state.borrow_mut().patience.passes(blocks)
+}
 
-    /// Packs a part of a write. All later parts are offered to the workers first, and this part too if other writes are
-    /// in progress, which can continue meanwhile. Nothing is offered while few units are tried, since that takes little
-    /// time.
-    pub async fn pack(
-        &self,
-        at: u64,
-        data: &Buf,
-        part: Range<u64>,
-        encoding: Encoding,
-        parts: &mut WriteParts,
-    ) -> PackedPieces {
-        let blocks = |part: Range<u64>| {
-            (at + part.start, &data[part.start as usize * BLOCK..part.end as usize * BLOCK])
-        };
-        // Workers may have been added while earlier parts were packed here.
-        parts.offered = parts.offered.max(part.start);
-        if let Some(workers) = &*self.workers.borrow()
-            && !self.state.borrow().patience.is_out()
-        {
-            if parts.offered <= part.start && self.writers.get() == 1 {
-                parts.offered = part.end;
-                parts.taken.push_back(None);
-            }
-            while parts.offered < data.blocks() {
-                let end = part_end(at, parts.offered, data);
-                let taken = self.offer(&**workers, blocks(parts.offered..end), encoding);
-                if taken.is_none() && parts.offered > part.start {
-                    break;
-                }
-                parts.offered = end;
-                parts.taken.push_back(taken);
-            }
+/// Packs a part of a write. All later parts are offered to the workers first, and this part too if other writes are in
+/// progress, which can continue meanwhile. Nothing is offered while few units are tried, since that takes little time.
+pub async fn pack(
+    core: &VolumeCore,
+    at: u64,
+    data: &Buf,
+    part: Range<u64>,
+    encoding: Encoding,
+    parts: &mut WriteParts,
+) -> PackedPieces {
+    let blocks =
+        |part: Range<u64>| (at + part.start, &data[part.start as usize * BLOCK..part.end as usize * BLOCK]);
+    // Workers may have been added while earlier parts were packed here.
+    parts.offered = parts.offered.max(part.start);
+    if let Some(workers) = &*core.workers.borrow()
+        && !core.state.borrow().patience.is_out()
+    {
+        if parts.offered <= part.start && core.writers.get() == 1 {
+            parts.offered = part.end;
+            parts.taken.push_back(None);
         }
-        if let Some(Some(taken)) = parts.taken.pop_front()
-            && let Some(compression) = taken.await
-        {
-            self.state.borrow_mut().patience.learn(&compression);
-            return compression.packed;
+        while parts.offered < data.blocks() {
+            let end = part_end(at, parts.offered, data);
+            let taken = offer(core, &**workers, blocks(parts.offered..end), encoding);
+            if taken.is_none() && parts.offered > part.start {
+                break;
+            }
+            parts.offered = end;
+            parts.taken.push_back(taken);
         }
-        let mut state = self.state.borrow_mut();
-        let VolumeState { encoder, patience, .. } = &mut *state;
-        encoder.get_or_insert_default().pack(blocks(part), encoding, patience)
     }
+    if let Some(Some(taken)) = parts.taken.pop_front()
+        && let Some(compression) = taken.await
+    {
+        core.state.borrow_mut().patience.learn(&compression);
+        return compression.packed;
+    }
+    let mut state = core.state.borrow_mut();
+    let VolumeState { encoder, patience, .. } = &mut *state;
+    encoder.get_or_insert_default().pack(blocks(part), encoding, patience)
+}
 
-    /// Offers blocks to the workers; `None` if they are busy.
-    fn offer(
-        &self,
-        workers: &dyn CompressionWorkers,
-        blocks: (u64, &[u8]),
-        encoding: Encoding,
-    ) -> Option<PendingJob> {
-        workers.take(CompressionJob::new(blocks, encoding, self.state.borrow().patience)).ok()
-    }
+/// Offers blocks to the workers; `None` if they are busy.
+fn offer(
+    core: &VolumeCore,
+    workers: &dyn CompressionWorkers,
+    blocks: (u64, &[u8]),
+    encoding: Encoding,
+) -> Option<PendingJob> {
+    workers.take(CompressionJob::new(blocks, encoding, core.state.borrow().patience)).ok()
 }

@@ -41,11 +41,11 @@ const IN_ADVANCE: u32 = 4;
 /// Task of garbage collection: collects zones whenever few are free, until writing fails.
 pub async fn collect(core: Rc<VolumeCore>) {
     loop {
-        let step = core.next_step();
+        let step = next_step(&core);
         let rests = matches!(step, Step::Rest);
         let worked = std::mem::replace(&mut core.state.borrow_mut().collects, !rests);
         if worked && rests {
-            core.let_writers_go_on();
+            let_writers_go_on(&core);
         }
         let result = match step {
             Step::Rest => {
@@ -54,10 +54,10 @@ pub async fn collect(core: Rc<VolumeCore>) {
             }
             Step::Free => {
                 // The checkpoint will free the dead zones: writers are not throttled meanwhile.
-                core.let_writers_go_on();
+                let_writers_go_on(&core);
                 core.request_checkpoint().await
             }
-            Step::Empty(zone) => core.empty(zone).await,
+            Step::Empty(zone) => empty(&core, zone).await,
         };
         // A victim that cannot be read is skipped; reads of its blocks report the error.
         if result.is_err() && core.check().is_err() {
@@ -76,276 +76,271 @@ enum Step {
     Empty(u32),
 }
 
-impl VolumeCore {
-    /// Chooses the next step by the numbers of free and dead zones.
-    fn next_step(&self) -> Step {
-        // Nothing is written before the first write of a user: the volume may be opened for reading only, or be on an
-        // array in deferred-write mode.
-        if !self.is_used.get() {
-            return Step::Rest;
+/// Chooses the next step by the numbers of free and dead zones.
+fn next_step(core: &VolumeCore) -> Step {
+    // Nothing is written before the first write of a user: the volume may be opened for reading only, or be on an array
+    // in deferred-write mode.
+    if !core.is_used.get() {
+        return Step::Rest;
+    }
+    let state = core.state.borrow();
+    state.space.count_scan();
+    // After a refused write one unreadable zone is tried again: it may be readable by now.
+    if state.tried < state.refused
+        && let Some((zone, _)) = state.space.unreadable().min_by_key(|(_, refused)| *refused)
+    {
+        return Step::Empty(zone);
+    }
+    let (available, dead, low) = (state.space.available(), state.space.dead(), state.space.low_mark());
+    if available > low || dead == 0 && state.stalled_at == Some(state.next_number) {
+        return Step::Rest;
+    }
+    if dead >= WORTH || dead > 0 && available + dead > low {
+        return Step::Free;
+    }
+    let plan = state.space.plan();
+    // A zone with more live data saves nothing, since moved blocks need headers too.
+    let most = (plan.in_full_zone() as u32).saturating_sub(1);
+    let (choice, shape) = (core.options.choice, (plan.capacity * GRAINS, most * GRAINS));
+    let others = state.space.zones().filter(|(zone, _)| !state.space.is_unreadable(*zone));
+    match victim::choose(others, choice, shape, state.space.next_segment) {
+        Some(zone) => Step::Empty(zone),
+        None if dead > 0 => Step::Free,
+        None => Step::Rest,
+    }
+}
+
+/// Whether garbage collection is at work, or has work to do.
+pub fn makes_room(core: &VolumeCore) -> bool {
+    core.state.borrow().collects || !matches!(next_step(core), Step::Rest)
+}
+
+/// Ends the throttling of writers, and wakes them.
+fn let_writers_go_on(core: &VolumeCore) {
+    core.state.borrow_mut().credit = None;
+    core.room.open();
+}
+
+/// Moves the live blocks of a victim to other zones, and records the result.
+async fn empty(core: &VolumeCore, zone: u32) -> Result<(), DeviceError> {
+    let (segment, yields) = {
+        let mut state = core.state.borrow_mut();
+        let record = state.space.zone(zone).record;
+        assert!(
+            zone >= HEAD_ZONES && record.state == ZoneUse::ClosedData,
+            "zone {zone} is collected while {record:?}"
+        );
+        let is_open = state.streams.iter().any(|stream| stream.writes(zone));
+        assert!(!is_open, "zone {zone} is collected while a stream writes it");
+        let age = state.space.next_segment.saturating_sub(record.segment);
+        if state.space.zone(zone).hot {
+            state.lifespan.learn(age);
         }
-        let state = self.state.borrow();
-        state.space.count_scan();
-        // After a refused write one unreadable zone is tried again: it may be readable by now.
-        if state.tried < state.refused
-            && let Some((zone, _)) = state.space.unreadable().min_by_key(|(_, refused)| *refused)
-        {
-            return Step::Empty(zone);
-        }
-        let (available, dead, low) = (state.space.available(), state.space.dead(), state.space.low_mark());
-        if available > low || dead == 0 && state.stalled_at == Some(state.next_number) {
-            return Step::Rest;
-        }
-        if dead >= WORTH || dead > 0 && available + dead > low {
-            return Step::Free;
-        }
-        let plan = state.space.plan();
-        // A zone with more live data saves nothing, since moved blocks need headers too.
-        let most = (plan.in_full_zone() as u32).saturating_sub(1);
-        let (choice, shape) = (self.options.choice, (plan.capacity * GRAINS, most * GRAINS));
-        let others = state.space.zones().filter(|(zone, _)| !state.space.is_unreadable(*zone));
-        match victim::choose(others, choice, shape, state.space.next_segment) {
-            Some(zone) => Step::Empty(zone),
-            None if dead > 0 => Step::Free,
-            None => Step::Rest,
+        state.credit.get_or_insert(0);
+        state.tried = state.refused;
+        (record.segment, core.capacity().saturating_sub(record.live.div_ceil(GRAINS)))
+    };
+    let mut victim = Victim::new(core, zone);
+    let result = move_groups(core, &mut victim, segment, yields).await;
+    victim.end().await;
+    core.launch(moved_stream(core), true);
+    let mut state = core.state.borrow_mut();
+    match result {
+        // Nothing is live in it any more: all blocks were moved or overwritten.
+        _ if live_in(&state, zone, segment) == 0 => state.collected_zones += 1,
+        Err(error) if error == no_zone() => state.stalled_at = Some(state.next_number),
+        _ => {
+            let refused = state.tried;
+            state.space.could_not_empty(zone, refused);
         }
     }
+    result
+}
 
-    /// Whether garbage collection is at work, or has work to do.
-    pub fn makes_room(&self) -> bool {
-        self.state.borrow().collects || !matches!(self.next_step(), Step::Rest)
-    }
+/// Index of the stream of moved blocks.
+pub fn moved_stream(core: &VolumeCore) -> usize {
+    core.state.borrow().space.plan().index_of(MOVED)
+}
 
-    /// Ends the throttling of writers, and wakes them.
-    fn let_writers_go_on(&self) {
-        self.state.borrow_mut().credit = None;
-        self.room.open();
-    }
-
-    /// Moves the live blocks of a victim to other zones, and records the result.
-    async fn empty(&self, zone: u32) -> Result<(), DeviceError> {
-        let (segment, yields) = {
-            let mut state = self.state.borrow_mut();
-            let record = state.space.zone(zone).record;
-            assert!(
-                zone >= HEAD_ZONES && record.state == ZoneUse::ClosedData,
-                "zone {zone} is collected while {record:?}"
-            );
-            let is_open = state.streams.iter().any(|stream| stream.writes(zone));
-            assert!(!is_open, "zone {zone} is collected while a stream writes it");
-            let age = state.space.next_segment.saturating_sub(record.segment);
-            if state.space.zone(zone).hot {
-                state.lifespan.learn(age);
-            }
-            state.credit.get_or_insert(0);
-            state.tried = state.refused;
-            (record.segment, self.capacity().saturating_sub(record.live.div_ceil(GRAINS)))
+/// Moves the live blocks of a victim, group by group, and credits its `yields` blocks to writers as it proceeds.
+/// Continues behind unreadable blocks.
+///
+/// # Errors
+/// The last unreadable block or page; a header that cannot be read; no zone for the moved blocks.
+async fn move_groups(
+    core: &VolumeCore,
+    victim: &mut Victim<'_>,
+    segment: u64,
+    yields: u32,
+) -> Result<(), DeviceError> {
+    let Victim { zone, end, .. } = *victim;
+    let capacity = core.capacity();
+    let (mut at, mut unreadable) = (0, Ok(()));
+    let mut earned = yields / IN_ADVANCE;
+    earn(core, earned);
+    while at < end && live_in(&core.state.borrow(), zone, segment) > 0 {
+        let verify = |block: &[u8]| {
+            read_group(block)
+                .filter(|header| header.place.segment == segment && header.is_at(core.mark, at, capacity))
         };
-        let mut victim = Victim::new(self, zone);
-        let result = self.move_groups(&mut victim, segment, yields).await;
-        victim.end().await;
-        self.launch(self.moved_stream(), true);
-        let mut state = self.state.borrow_mut();
-        match result {
-            // Nothing is live in it any more: all blocks were moved or overwritten.
-            _ if state.live_in(zone, segment) == 0 => state.collected_zones += 1,
-            Err(error) if error == no_zone() => state.stalled_at = Some(state.next_number),
-            _ => {
-                let refused = state.tried;
-                state.space.could_not_empty(zone, refused);
-            }
+        let read = victim.read(at, 1).await.map(verify);
+        if read == Err(DeviceError::Gone) {
+            return Err(DeviceError::Gone);
         }
-        result
-    }
-
-    /// Index of the stream of moved blocks.
-    pub fn moved_stream(&self) -> usize {
-        self.state.borrow().space.plan().index_of(MOVED)
-    }
-
-    /// Moves the live blocks of a victim, group by group, and credits its `yields` blocks to writers as it proceeds.
-    /// Continues behind unreadable blocks.
-    ///
-    /// # Errors
-    /// The last unreadable block or page; a header that cannot be read; no zone for the moved blocks.
-    async fn move_groups(
-        &self,
-        victim: &mut Victim<'_>,
-        segment: u64,
-        yields: u32,
-    ) -> Result<(), DeviceError> {
-        let Victim { zone, end, .. } = *victim;
-        let capacity = self.capacity();
-        let (mut at, mut unreadable) = (0, Ok(()));
-        let mut earned = yields / IN_ADVANCE;
-        self.earn(earned);
-        while at < end && self.state.borrow().live_in(zone, segment) > 0 {
-            let verify = |block: &[u8]| {
-                read_group(block)
-                    .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, capacity))
-            };
-            let read = victim.read(at, 1).await.map(verify);
-            if read == Err(DeviceError::Gone) {
-                return Err(DeviceError::Gone);
-            }
-            let mut header = read.ok().flatten();
-            if header.is_none() {
-                header = reread_verified(&*self.device, victim.lba(at), verify).await;
-                self.reread.set(self.reread.get() + header.is_some() as u64);
-            }
-            let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
-            let GroupHeader { blocks, entries, .. } = header;
-            let there = entries.iter().map(|entry| entry.block).filter(|block| self.has(*block));
-            self.fetch(there.map(|block| block / FANOUT as u32), Need::Write).await;
-            let mut from = 0;
-            for entry in entries {
-                give_way().await;
-                let (unit, grains) = (entry.kind.unit(), entry.kind.grains());
-                let place = self.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
-                let offset = at + 1 + from / GRAINS;
-                let offset_end = offset + address::blocks(place);
-                from += grains;
-                if grains == 0 || offset_end > end || !self.has(entry.block) {
-                    continue;
-                }
-                if self.may_be_at(entry.block, entry.kind, place) {
-                    let read = match victim.read(offset, offset_end - offset).await {
-                        Ok(read) => read,
-                        // An unreadable block stays in the victim.
-                        Err(DeviceError::Gone) => return Err(DeviceError::Gone),
-                        Err(error) => {
-                            unreadable = Err(error);
-                            continue;
-                        }
-                    };
-                    let bytes = piece_of(read, 0, place).ok_or(Status::UnrecoveredReadError)?;
-                    let moved = self.move_piece(entry.block, (place, segment), bytes).await;
-                    // If a page of the map cannot be read, only the blocks of that page stay in the victim.
-                    match moved {
-                        Err(error) if error != no_zone() && self.check().is_ok() => unreadable = Err(error),
-                        moved => moved?,
-                    }
-                }
-            }
-            at += blocks;
-            self.wait_for_moves().await?;
-            let earns = (yields as u64 * at.min(capacity) as u64 / capacity as u64) as u32;
-            self.earn(earns.saturating_sub(earned));
-            earned = earned.max(earns);
+        let mut header = read.ok().flatten();
+        if header.is_none() {
+            header = reread_verified(&*core.device, victim.lba(at), verify).await;
+            core.reread.set(core.reread.get() + header.is_some() as u64);
         }
-        self.earn(yields - earned);
-        unreadable
-    }
-
-    /// Whether the volume has this logical block.
-    fn has(&self, block: u32) -> bool {
-        (block as u64) < self.identity.blocks
-    }
-
-    /// Whether a block of an entry may be at `place`: the map says so, or its page is not in memory.
-    fn may_be_at(&self, block: u32, kind: EntryKind, place: Address) -> bool {
-        let mut state = self.state.borrow_mut();
-        let mut blocks = block as u64..block as u64 + kind.blocks();
-        blocks.any(|block| state.map.get(block).is_none_or(|known| known == place))
-    }
-
-    /// Moves the live blocks of the unit that begins with `block` and is stored at `place`. `segment` is the segment
-    /// that the zone had when it was read: during a wait the zone may have been freed and written anew, with the same
-    /// block at the same place.
-    async fn move_piece(
-        &self,
-        block: u32,
-        (place, segment): (Address, u64),
-        piece: &[u8],
-    ) -> Result<(), DeviceError> {
-        loop {
-            self.hold((block as u64 / FANOUT) as u32, Need::Write).await?;
-            {
-                let mut state = self.state.borrow_mut();
-                let (zone, _) = state.space.locate(place);
-                if state.live_in(zone, segment) == 0 {
-                    return Ok(());
-                }
-                let there = state.there(block as u64, place);
-                if there == 0 {
-                    return Ok(());
-                }
-                let unit = address::unit(place);
-                let is_shorter = unit == Unit::BLOCK || address::grains(place) < GRAINS * there.count_ones();
-                let moved = match is_shorter && unit <= state.space.plan().unit {
-                    true => {
-                        state.place(self, block as u64, Piece { bytes: piece, unit, there }, (MOVED, false))
-                    }
-                    false => self.move_blocks(&mut state, block as u64, (unit, there), piece)?,
-                };
-                if let Some((index, _)) = moved {
-                    let target = state.streams[index].open().map(|open| open.zone);
-                    assert_ne!(target, Some(zone), "the zone that blocks of zone {zone} are moved to");
-                }
-                drop(state);
-                if let Some((index, _)) = moved {
-                    self.wake_stream(index);
-                    return Ok(());
-                }
-            }
-            // No zone is left, and a checkpoint may free dead ones.
-            self.request_checkpoint().await?;
-            let state = self.state.borrow();
-            if !state.space.may_begin(ZonePurpose::Collection) && state.space.dead() == 0 {
-                return Err(no_zone());
-            }
-        }
-    }
-
-    /// Moves the live blocks of a unit as units of one block each. `None` if there is not room for all of them at
-    /// present.
-    fn move_blocks(
-        &self,
-        state: &mut VolumeState,
-        first: u64,
-        (unit, there): (Unit, u16),
-        piece: &[u8],
-    ) -> Result<Option<Ticket>, DeviceError> {
-        let mut blocks = vec![0; unit.bytes()];
-        let made = self.decoder.borrow_mut().unpack(piece, &mut blocks);
-        made.ok_or(Status::UnrecoveredReadError)?;
-        let mut moved = None;
-        for (block, bytes) in (first..).zip(blocks.chunks_exact(BLOCK)) {
-            if there >> (block - first) & 1 == 0 {
+        let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
+        let GroupHeader { blocks, entries, .. } = header;
+        let there = entries.iter().map(|entry| entry.block).filter(|block| has(core, *block));
+        core.fetch(there.map(|block| block / FANOUT as u32), Need::Write).await;
+        let mut from = 0;
+        for entry in entries {
+            give_way().await;
+            let (unit, grains) = (entry.kind.unit(), entry.kind.grains());
+            let place = core.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
+            let offset = at + 1 + from / GRAINS;
+            let offset_end = offset + address::blocks(place);
+            from += grains;
+            if grains == 0 || offset_end > end || !has(core, entry.block) {
                 continue;
             }
-            let packed = state.codec.map(|codec| {
-                let encoder = state.encoder.get_or_insert_default();
-                encoder.pack((block, bytes), (codec, Unit::BLOCK), &mut Patience::default())
-            });
-            let shorter = packed.as_ref().and_then(|packed| packed.piece(0));
-            let piece = Piece::all(shorter.unwrap_or((bytes, Unit::BLOCK)));
-            moved = state.place(self, block, piece, (MOVED, false));
-            if moved.is_none() {
-                break;
+            if may_be_at(core, entry.block, entry.kind, place) {
+                let read = match victim.read(offset, offset_end - offset).await {
+                    Ok(read) => read,
+                    // An unreadable block stays in the victim.
+                    Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                    Err(error) => {
+                        unreadable = Err(error);
+                        continue;
+                    }
+                };
+                let bytes = piece_of(read, 0, place).ok_or(Status::UnrecoveredReadError)?;
+                let moved = move_piece(core, entry.block, (place, segment), bytes).await;
+                // If a page of the map cannot be read, only the blocks of that page stay in the victim.
+                match moved {
+                    Err(error) if error != no_zone() && core.check().is_ok() => unreadable = Err(error),
+                    moved => moved?,
+                }
             }
         }
-        Ok(moved)
+        at += blocks;
+        wait_for_moves(core).await?;
+        let earns = (yields as u64 * at.min(capacity) as u64 / capacity as u64) as u32;
+        earn(core, earns.saturating_sub(earned));
+        earned = earned.max(earns);
     }
+    earn(core, yields - earned);
+    unreadable
+}
 
-    /// Waits until at most [`MOST_MOVES`] groups of moved blocks are in flight: user writes queue behind them, and they
-    /// take memory.
-    async fn wait_for_moves(&self) -> Result<(), DeviceError> {
-        let index = self.moved_stream();
-        let closed = self.state.borrow().streams[index].closed();
-        self.wait_landed((index, closed.saturating_sub(MOST_MOVES))).await
+/// Whether the volume has this logical block.
+fn has(core: &VolumeCore, block: u32) -> bool {
+    (block as u64) < core.identity.blocks
+}
+
+/// Whether a block of an entry may be at `place`: the map says so, or its page is not in memory.
+fn may_be_at(core: &VolumeCore, block: u32, kind: EntryKind, place: Address) -> bool {
+    let mut state = core.state.borrow_mut();
+    let mut blocks = block as u64..block as u64 + kind.blocks();
+    blocks.any(|block| state.map.get(block).is_none_or(|known| known == place))
+}
+
+/// Moves the live blocks of the unit that begins with `block` and is stored at `place`. `segment` is the segment that
+/// the zone had when it was read: during a wait the zone may have been freed and written anew, with the same block at
+/// the same place.
+async fn move_piece(
+    core: &VolumeCore,
+    block: u32,
+    (place, segment): (Address, u64),
+    piece: &[u8],
+) -> Result<(), DeviceError> {
+    loop {
+        core.hold((block as u64 / FANOUT) as u32, Need::Write).await?;
+        {
+            let mut state = core.state.borrow_mut();
+            let (zone, _) = state.space.locate(place);
+            if live_in(&state, zone, segment) == 0 {
+                return Ok(());
+            }
+            let there = state.there(block as u64, place);
+            if there == 0 {
+                return Ok(());
+            }
+            let unit = address::unit(place);
+            let is_shorter = unit == Unit::BLOCK || address::grains(place) < GRAINS * there.count_ones();
+            let moved = match is_shorter && unit <= state.space.plan().unit {
+                true => state.place(core, block as u64, Piece { bytes: piece, unit, there }, (MOVED, false)),
+                false => move_blocks(core, &mut state, block as u64, (unit, there), piece)?,
+            };
+            if let Some((index, _)) = moved {
+                let target = state.streams[index].open().map(|open| open.zone);
+                assert_ne!(target, Some(zone), "the zone that blocks of zone {zone} are moved to");
+            }
+            drop(state);
+            if let Some((index, _)) = moved {
+                core.wake_stream(index);
+                return Ok(());
+            }
+        }
+        // No zone is left, and a checkpoint may free dead ones.
+        core.request_checkpoint().await?;
+        let state = core.state.borrow();
+        if !state.space.may_begin(ZonePurpose::Collection) && state.space.dead() == 0 {
+            return Err(no_zone());
+        }
     }
+}
 
-    /// Adds `blocks` blocks to the credit of writers.
-    fn earn(&self, blocks: u32) {
-        let mut state = self.state.borrow_mut();
-        if let Some(credit) = &mut state.credit {
-            *credit += blocks as u64;
+/// Moves the live blocks of a unit as units of one block each. `None` if there is not room for all of them at present.
+fn move_blocks(
+    core: &VolumeCore,
+    state: &mut VolumeState,
+    first: u64,
+    (unit, there): (Unit, u16),
+    piece: &[u8],
+) -> Result<Option<Ticket>, DeviceError> {
+    let mut blocks = vec![0; unit.bytes()];
+    let made = core.decoder.borrow_mut().unpack(piece, &mut blocks);
+    made.ok_or(Status::UnrecoveredReadError)?;
+    let mut moved = None;
+    for (block, bytes) in (first..).zip(blocks.chunks_exact(BLOCK)) {
+        if there >> (block - first) & 1 == 0 {
+            continue;
         }
-        drop(state);
-        if blocks > 0 {
-            self.room.open();
+        let packed = state.codec.map(|codec| {
+            let encoder = state.encoder.get_or_insert_default();
+            encoder.pack((block, bytes), (codec, Unit::BLOCK), &mut Patience::default())
+        });
+        let shorter = packed.as_ref().and_then(|packed| packed.piece(0));
+        let piece = Piece::all(shorter.unwrap_or((bytes, Unit::BLOCK)));
+        moved = state.place(core, block, piece, (MOVED, false));
+        if moved.is_none() {
+            break;
         }
+    }
+    Ok(moved)
+}
+
+/// Waits until at most [`MOST_MOVES`] groups of moved blocks are in flight: user writes queue behind them, and they
+/// take memory.
+async fn wait_for_moves(core: &VolumeCore) -> Result<(), DeviceError> {
+    let index = moved_stream(core);
+    let closed = core.state.borrow().streams[index].closed();
+    core.wait_landed((index, closed.saturating_sub(MOST_MOVES))).await
+}
+
+/// Adds `blocks` blocks to the credit of writers.
+fn earn(core: &VolumeCore, blocks: u32) {
+    let mut state = core.state.borrow_mut();
+    if let Some(credit) = &mut state.credit {
+        *credit += blocks as u64;
+    }
+    drop(state);
+    if blocks > 0 {
+        core.room.open();
     }
 }
 
@@ -354,12 +349,10 @@ fn no_zone() -> DeviceError {
     Status::CapacityExceeded.into()
 }
 
-impl VolumeState {
-    /// Live grains of a zone if it is still of this segment; otherwise 0.
-    fn live_in(&self, zone: u32, segment: u64) -> u32 {
-        let record = self.space.zone(zone).record;
-        if record.segment == segment { record.live } else { 0 }
-    }
+/// Live grains of a zone if it is still of this segment; otherwise 0.
+fn live_in(state: &VolumeState, zone: u32, segment: u64) -> u32 {
+    let record = state.space.zone(zone).record;
+    if record.segment == segment { record.live } else { 0 }
 }
 
 /// Sequential reader of a victim, with read-ahead in parts of `blocks` blocks.

@@ -111,7 +111,7 @@ impl Volume {
     /// # Errors
     /// Those of the device; LBA Out of Range.
     pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
-        self.0.read(at, data).await
+        request::read(&self.0, at, data).await
     }
 
     /// Writes blocks from `at` on. With `fua` they are durable at the return. The write of each block is atomic; their
@@ -122,7 +122,7 @@ impl Volume {
     /// is not enough room, which never happens to overwrites unless blocks are compressed. A volume that is larger than
     /// its room reserves a sixteenth of the room for overwrites.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
-        self.0.write(at, data, fua).await
+        request::write(&self.0, at, data, fua).await
     }
 
     /// Makes all writes durable that have completed before the call.
@@ -130,7 +130,7 @@ impl Volume {
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
     pub async fn flush(&self) -> Result<(), DeviceError> {
-        self.0.flush().await
+        request::flush(&self.0).await
     }
 
     /// Discards blocks from `at` on: they read as zeros and take no room. Only entries are written. Write Zeroes
@@ -139,7 +139,7 @@ impl Volume {
     /// # Errors
     /// Those of the device; LBA Out of Range.
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
-        self.0.discard(at, blocks).await
+        request::discard(&self.0, at, blocks).await
     }
 
     /// Whether the block at `at` is mapped, and the length of the extent from there in which all blocks are mapped, or
@@ -148,7 +148,7 @@ impl Volume {
     /// # Errors
     /// Those of the device; LBA Out of Range.
     pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
-        self.0.extent(at, most).await
+        request::extent(&self.0, at, most).await
     }
 
     /// Sets the codec and the largest unit for new data, `None` for no compression; existing data stays as it is. A
@@ -187,7 +187,7 @@ impl Volume {
     /// Waits until refused writes may have room: blocks were discarded, more of the reserve was lent, or
     /// [`Volume::retry_refused`] was called.
     pub async fn room_made(&self) {
-        self.0.room_made().await;
+        waiting::room_made(&self.0).await;
     }
 
     /// Wakes all tasks that wait for room, to try again.
@@ -213,7 +213,7 @@ impl Volume {
     /// # Errors
     /// The first zone with a wrong count, or a page of the map that cannot be read.
     pub async fn audit(&self) -> Result<(), String> {
-        self.0.audit().await
+        audit::audit(&self.0).await
     }
 
     /// Whether the volume has more logical blocks than fit uncompressed.

@@ -10,12 +10,13 @@ use crate::{
     runtime::give_way,
     volume::{
         address::{Address, GRAINS},
+        checkpoint,
         core::{Need, Start, VolumeCore, deactivate_zone},
         error::VolumeError,
         format::{CutRecord, EntryKind, FANOUT, Root, VolumeIdentity, ZoneUse},
         map::PagedMap,
         options::{VolumeCreateOptions, VolumeOptions},
-        scan::{DeviceScan, FoundEntry, RootEnd, WalkResult, ZoneWalk},
+        scan::{DeviceScan, FoundEntry, RootEnd, WalkResult, ZoneWalk, are_sane},
         space::{HEAD_ZONES, Plan, Space},
         stream::{MAP, OpenZone},
         victim::Lifespan,
@@ -84,7 +85,7 @@ pub async fn create(
         identity: identity.clone(),
     };
     let core = core_of(device, identity, &root, (0, 0), VolumeOptions::default(), Vec::new())?;
-    core.write_root(&root).await?;
+    checkpoint::write_root(&core, &root).await?;
     Ok(core.flush_device().await?)
 }
 
@@ -163,7 +164,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result
         }
     }
     if seen.is_new || !seen.walked.is_empty() || !seen.given_up.is_empty() {
-        core.checkpoint().await?;
+        checkpoint::checkpoint(&core).await?;
     }
     for (zone, from, to) in &torn {
         // If nothing in it was live, the checkpoint has reset it.
@@ -179,20 +180,6 @@ pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result
     core.state.borrow_mut().streams.iter_mut().for_each(|stream| stream.mend());
     core.given_up = seen.given_up;
     Ok(core)
-}
-
-/// Whether the cuts and zone records of a root are consistent: each cut has a stream and a zone of its own, the zone is
-/// being written by that kind of stream, and the records of the head zones are empty.
-pub fn are_sane(root: &Root) -> bool {
-    let mut of_head = root.zones.iter().take(HEAD_ZONES as usize);
-    of_head.all(|record| *record == Default::default())
-        && root.cuts.iter().enumerate().all(|(index, cut)| {
-            let written = if cut.stream == MAP { ZoneUse::Map } else { ZoneUse::Data };
-            let mut others = root.cuts[..index].iter();
-            cut.stream <= MAP
-                && root.zones[cut.zone as usize].state == written
-                && others.all(|other| other.stream != cut.stream && other.zone != cut.zone)
-        })
 }
 
 /// Walks all zones. Afterwards the zone records of `root` describe their present contents.
@@ -396,7 +383,6 @@ async fn mend(core: &VolumeCore, zone: u32, from: u32, to: u32) -> Result<(), De
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::volume::{address::Unit, format::RootZone};

@@ -6,9 +6,10 @@ use crate::{
     runtime::{COPY, SLICE, give_way, is_spent, work},
     volume::{
         address::{self, Address, GRAIN, GRAINS, Unit},
-        compress::{WriteCount, WriteParts, part_end},
+        compress::{self, WriteCount, WriteParts, part_end},
         core::{Need, Piece, VolumeCore, VolumeState},
         format::FANOUT,
+        gc,
         piece::PackedPieces,
         space::ZonePurpose,
         stream::Ticket,
@@ -101,403 +102,397 @@ impl RequestGroups {
     }
 }
 
-impl VolumeCore {
-    /// Checks that blocks lie in the volume.
-    ///
-    /// # Errors
-    /// Invalid Field without blocks, LBA Out of Range beyond the end.
-    fn check_range(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
-        if blocks == 0 {
-            Err(Status::InvalidField.into())
-        } else if at.checked_add(blocks).is_none_or(|end| end > self.identity.blocks) {
-            Err(Status::LbaOutOfRange.into())
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Checks that a buffer has whole blocks that lie in the volume; returns their number.
-    fn check_data(&self, at: u64, data: &Buf) -> Result<u64, DeviceError> {
-        if !data.len().is_multiple_of(BLOCK) {
-            return Err(Status::InvalidField.into());
-        }
-        self.check_range(at, data.blocks()).map(|()| data.blocks())
-    }
-
-    /// Reads blocks from `at` on into `data`, which must have no other references. Unmapped blocks read as zeros.
-    pub async fn read(&self, at: u64, mut data: Buf) -> Result<Buf, DeviceError> {
-        let blocks = self.check_data(at, &data)?;
-        if let Some(place) = self.one_run(at, blocks) {
-            let _reader = ZoneReader::new(self, place);
-            let lba = self.state.borrow().lba(&*self.device, place);
-            let done = self.device.submit(Command::read(lba, data)).await;
-            return done.result.map(|()| done.data);
-        }
-        let (mut runs, mut from) = (Vec::new(), 0);
-        let bytes = data.as_mut().ok_or(Status::InvalidField)?;
-        while from < blocks {
-            let page = ((at + from) / FANOUT) as u32;
-            if !self.state.borrow().map.is_known(page) {
-                // Deadlock: the wait for a page may be one for a checkpoint, which waits for readers of zones.
-                self.end_runs(&mut runs, bytes).await?;
-                self.hold(page, Need::Read).await?;
-            }
-            from += self.start_run(at, from, blocks, bytes, &mut runs)?;
-            give_way().await;
-        }
-        self.end_runs(&mut runs, bytes).await?;
-        Ok(data)
-    }
-
-    /// Waits for the started runs of a read, and copies or expands their data.
-    async fn end_runs(&self, runs: &mut Vec<Run<'_>>, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        for Run { from, first_grain, pieces, completion, _reader } in runs.drain(..) {
-            let Done { result, data: read, .. } = completion.await;
-            result?;
-            work(read.blocks() as u32 * COPY);
-            give_way().await;
-            let target = &mut bytes[from as usize * BLOCK..];
-            if pieces.is_empty() {
-                target[..read.len()].copy_from_slice(&read);
-            }
-            let mut at = first_grain as usize * GRAIN;
-            let mut rest = target;
-            for PieceRead { grains, unit, index, blocks } in pieces {
-                let (some, others) = rest.split_at_mut(blocks * BLOCK);
-                let length = grains as usize * GRAIN;
-                read.get(at..at + length)
-                    .and_then(|piece| self.decoder.borrow_mut().unpack_some(piece, (unit, index), some))
-                    .ok_or(Status::UnrecoveredReadError)?;
-                (at, rest) = (at + length, others);
-            }
-            self.state.borrow_mut().pool.give(read);
-        }
+/// Checks that blocks lie in the volume.
+///
+/// # Errors
+/// Invalid Field without blocks, LBA Out of Range beyond the end.
+fn check_range(core: &VolumeCore, at: u64, blocks: u64) -> Result<(), DeviceError> {
+    if blocks == 0 {
+        Err(Status::InvalidField.into())
+    } else if at.checked_add(blocks).is_none_or(|end| end > core.identity.blocks) {
+        Err(Status::LbaOutOfRange.into())
+    } else {
         Ok(())
-    }
-
-    /// Fast path of reads: the place of the first block, if all blocks are uncompressed and consecutive on the device,
-    /// and their pages are in memory.
-    fn one_run(&self, at: u64, blocks: u64) -> Option<Address> {
-        let mut state = self.state.borrow_mut();
-        let first = state.map.get(at).filter(|first| *first != 0 && address::is_whole(*first))?;
-        let (_, offset) = state.space.locate(first);
-        // Consecutive device blocks without a header between them are of one group, so if the first has landed, all
-        // have.
-        let fits = offset as u64 + blocks <= self.capacity() as u64
-            && blocks <= self.device.geometry().max_transfer_blocks as u64
-            && state.in_memory(first).is_none();
-        (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block))).then_some(first)
-    }
-
-    /// Starts the next part of a read, from block `from` of it on: one unmapped block, blocks of one unit in memory, or
-    /// a run on the device, for which a command is submitted. Returns the number of blocks. The page of the first one
-    /// has to be known.
-    fn start_run<'c>(
-        &'c self,
-        at: u64,
-        from: u64,
-        blocks: u64,
-        bytes: &mut [u8],
-        runs: &mut Vec<Run<'c>>,
-    ) -> Result<u64, DeviceError> {
-        let mut state = self.state.borrow_mut();
-        let target = &mut bytes[from as usize * BLOCK..];
-        let first = state.map.get(at + from).unwrap_or(0);
-        if first == 0 {
-            target[..BLOCK].fill(0);
-            work(COPY / 2);
-            return Ok(1);
-        }
-        let of_first = state.run_of(at + from, blocks - from, first);
-        if let Some(source) = state.in_memory(first) {
-            let PieceRead { unit, index, blocks, .. } = PieceRead::of(first, at + from, of_first);
-            let some = &mut target[..blocks * BLOCK];
-            work(blocks as u32 * COPY);
-            let made = self.decoder.borrow_mut().unpack_some(source, (unit, index), some);
-            return made.map(|()| of_first).ok_or(Status::UnrecoveredReadError.into());
-        }
-        let (zone, offset) = state.space.locate(first);
-        let most = self.device.geometry().max_transfer_blocks.min(self.capacity() - offset);
-        // End of the run so far, in grains from the start of the block in which the first piece begins: the next piece
-        // has to begin there.
-        let mut end = address::from(first) + address::grains(first);
-        let (mut count, mut pieces) = (of_first, Vec::new());
-        if !address::is_whole(first) {
-            pieces.push(PieceRead::of(first, at + from, of_first));
-        }
-        while from + count < blocks
-            && let Some(next) = state.map.get(at + from + count).filter(|next| *next != 0)
-            && next == state.space.piece(zone, offset, end, (address::unit(next), address::grains(next)))
-            && (end + address::grains(next)).div_ceil(GRAINS) <= most
-            && address::is_whole(next) == pieces.is_empty()
-        {
-            let of_next = state.run_of(at + from + count, blocks - from - count, next);
-            end += address::grains(next);
-            if !pieces.is_empty() {
-                pieces.push(PieceRead::of(next, at + from + count, of_next));
-            }
-            count += of_next;
-        }
-        let lba = state.lba(&*self.device, first);
-        let data = state.pool.take(end.div_ceil(GRAINS) as u64).freeze();
-        drop(state);
-        let completion = self.device.submit(Command::read(lba, data));
-        let first_grain = address::from(first);
-        runs.push(Run { from, first_grain, pieces, completion, _reader: ZoneReader::new(self, first) });
-        Ok(count)
-    }
-
-    /// Writes blocks from `at` on. With `fua` they are durable at the return.
-    ///
-    /// # Errors
-    /// Capacity Exceeded if there is not enough room; some blocks may have been written.
-    pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
-        let blocks = self.check_data(at, data)?;
-        self.check()?;
-        self.note_use();
-        let (mut request_groups, mut from, mut result) = (RequestGroups::default(), 0, Ok(()));
-        let flushes = fua && self.options.fua_stands_alone && self.device.geometry().volatile_cache;
-        let _writing = WriteCount::new(self);
-        let encoding = {
-            let state = self.state.borrow();
-            state.codec.map(|codec| (codec, state.unit))
-        };
-        let mut parts = WriteParts::default();
-        while from < blocks && result.is_ok() {
-            let (first, mut end, mut packed) = (from, blocks, None);
-            if let Some(encoding) = encoding {
-                end = part_end(at, first, data);
-                if !self.passes(end - first, &parts) {
-                    packed = Some(self.pack(at, data, first..end, encoding, &mut parts).await);
-                    // Compression takes 100 µs or more: the slice of this task is used up.
-                    work(SLICE);
-                }
-            }
-            let pieces = (first, packed.as_ref());
-            while from < end && result.is_ok() {
-                give_way().await;
-                self.hold_to_change((at + from) / FANOUT, &request_groups).await?;
-                let before = from;
-                result = self.place_blocks(
-                    at,
-                    data,
-                    (&mut from, end, fua && !flushes),
-                    pieces,
-                    &mut request_groups,
-                );
-                if from == before && result.is_ok() {
-                    request_groups.launch(self);
-                    self.few.open();
-                    result = self.wait_for_room().await;
-                }
-            }
-        }
-        request_groups.launch(self);
-        request_groups.wait(self).await?;
-        if flushes {
-            self.flush_device().await?;
-        }
-        result
-    }
-
-    /// Waits until a page of the map can be changed. After an error the groups of the request so far are closed.
-    async fn hold_to_change(&self, page: u64, request_groups: &RequestGroups) -> Result<(), DeviceError> {
-        let held = self.hold(page as u32, Need::Write).await;
-        if held.is_err() {
-            request_groups.launch(self);
-        }
-        held
-    }
-
-    /// Waits until there may be room for a write. Fails after a write error, which may have happened during a wait for
-    /// a page: nothing would make room then.
-    ///
-    /// # Errors
-    /// Capacity Exceeded if nothing will make room: more zones than are spare are lost or cannot be emptied.
-    async fn wait_for_room(&self) -> Result<(), DeviceError> {
-        self.check()?;
-        if self.makes_room() {
-            self.room.wait().await;
-            return self.check();
-        }
-        // Groups in flight may fill a zone, which can be collected then; and a checkpoint frees dead zones.
-        let (groups, checkpoint) = {
-            let state = self.state.borrow();
-            let on_its_way = state.streams.iter().position(|stream| stream.landed() < stream.closed());
-            let groups = on_its_way.map(|index| (index, state.streams[index].closed()));
-            (groups, state.done < state.begun.max(state.wanted))
-        };
-        match groups {
-            Some(groups) => self.wait_landed(groups).await,
-            None if checkpoint => {
-                self.ended.wait().await;
-                self.check()
-            }
-            None => Err(self.refuse()),
-        }
-    }
-
-    /// Counts a request that is refused for lack of room, and wakes garbage collection.
-    fn refuse(&self) -> DeviceError {
-        self.state.borrow_mut().refused += 1;
-        self.few.open();
-        Status::CapacityExceeded.into()
-    }
-
-    /// Places blocks of a write, from `from` on, in groups: up to `end`, within one page of the map, and as many as
-    /// there is room for at present; advances `from`. `packed` has the pieces of the blocks from `first` on.
-    ///
-    /// # Errors
-    /// Capacity Exceeded if a block would take more room than there is.
-    fn place_blocks(
-        &self,
-        at: u64,
-        data: &Buf,
-        (from, end, fua): (&mut u64, u64, bool),
-        (first, packed): (u64, Option<&PackedPieces>),
-        request_groups: &mut RequestGroups,
-    ) -> Result<(), DeviceError> {
-        let mut state = self.state.borrow_mut();
-        let page_end = (at + *from) / FANOUT * FANOUT + FANOUT;
-        while *from < end && at + *from < page_end && state.may_write() {
-            let block = at + *from;
-            let before = state.map.get(block).unwrap_or(0);
-            let piece = packed.and_then(|packed| packed.piece((*from - first) as usize));
-            let piece = piece.unwrap_or_else(|| (&data[*from as usize * BLOCK..][..BLOCK], Unit::BLOCK));
-            let piece = Piece::all(piece);
-            if !state.has_room(block, (piece.unit, piece.grains())) {
-                drop(state);
-                return Err(self.refuse());
-            }
-            let stream = state.stream_of(before, self.options.apart);
-            let Some(ticket) = state.place(self, block, piece, (stream, fua)) else { break };
-            request_groups.add(ticket);
-            *from += piece.unit.blocks() as u64;
-            if is_spent() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Discards blocks from `at` on: they read as zeros from the return on, and take no room. Durable after a flush.
-    pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
-        self.check_range(at, blocks)?;
-        self.check()?;
-        self.note_use();
-        let (mut request_groups, mut block, end) = (RequestGroups::default(), at, at + blocks);
-        let mut purpose = ZonePurpose::Writer;
-        while block < end {
-            give_way().await;
-            let next = self.next_page(block, end);
-            if next > block {
-                block = next;
-                continue;
-            }
-            let page = block / FANOUT;
-            let part_end = end.min((page + 1) * FANOUT);
-            self.hold_to_change(page, &request_groups).await?;
-            if !self.discard_part((block, part_end), purpose, &mut request_groups) {
-                request_groups.launch(self);
-                self.few.open();
-                match self.wait_for_room().await {
-                    // If nothing else makes room, a discard may begin a zone of the map's share, since it frees others.
-                    Err(DeviceError::Status(Status::CapacityExceeded)) if purpose == ZonePurpose::Writer => {
-                        purpose = ZonePurpose::Discard;
-                    }
-                    result => result?,
-                }
-                continue;
-            }
-            block = part_end;
-        }
-        request_groups.launch(self);
-        request_groups.wait(self).await?;
-        // Garbage collection may need the zones that are dead now.
-        self.few.open();
-        self.freed.open();
-        Ok(())
-    }
-
-    /// Discards blocks of one page, of which `PagedMap::is_known` is true. `false` if there is no room for an entry at
-    /// present; another zone is begun only if `purpose` permits it.
-    fn discard_part(
-        &self,
-        (block, end): (u64, u64),
-        purpose: ZonePurpose,
-        request_groups: &mut RequestGroups,
-    ) -> bool {
-        let mut state = self.state.borrow_mut();
-        if (block..end).all(|block| state.map.get(block) == Some(0)) {
-            // The blocks are unmapped already, but the entry that did so may still be in flight: it has to land.
-            let index = state.discards(self.options.apart);
-            request_groups.add((index, state.streams[index].begun()));
-            return true;
-        }
-        let ticket = state.discard(self, (block, (end - block) as u32), purpose);
-        ticket.is_some_and(|ticket| {
-            request_groups.add(ticket);
-            true
-        })
-    }
-
-    /// Skips pages that were never written: the first block from `block` on, before `end`, in a page that may exist;
-    /// `end` if there is none.
-    fn next_page(&self, block: u64, end: u64) -> u64 {
-        let (page, end_page) = (block / FANOUT, end.div_ceil(FANOUT));
-        let next = self.state.borrow().map.next_page(page as u32, end_page as u32) as u64;
-        if next == page { block } else { end.min(next * FANOUT) }
-    }
-
-    /// Whether the block at `at` is mapped, and the length of the extent from there, 1 to `most` blocks, in which all
-    /// blocks are mapped, or all are not.
-    pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
-        self.check_range(at, most)?;
-        let (mut block, end, mut first) = (at, at + most, None);
-        while block < end {
-            give_way().await;
-            let next = self.next_page(block, end);
-            if next > block {
-                // Blocks of a page that does not exist are unmapped.
-                if first.replace(false) == Some(true) {
-                    return Ok((true, block - at));
-                }
-                block = next;
-                continue;
-            }
-            let page = block / FANOUT;
-            let part_end = end.min((page + 1) * FANOUT);
-            if !self.state.borrow().map.is_known(page as u32) {
-                let last = ((end - 1) / FANOUT).min(page + PAGES_AHEAD);
-                self.fetch((page as u32)..=(last as u32), Need::Read).await;
-                self.hold(page as u32, Need::Read).await?;
-            }
-            let mut state = self.state.borrow_mut();
-            for block in block..part_end {
-                let mapped = state.map.get(block).unwrap_or(0) != 0;
-                if *first.get_or_insert(mapped) != mapped {
-                    return Ok((!mapped, block - at));
-                }
-            }
-            block = part_end;
-        }
-        Ok((first == Some(true), most))
-    }
-
-    /// Makes all writes durable that have completed before this call.
-    pub async fn flush(&self) -> Result<(), DeviceError> {
-        self.check()?;
-        // The groups of completed writes have landed, so a flush of the device covers them.
-        self.flush_device().await
     }
 }
 
-impl VolumeState {
-    /// Number of consecutive blocks from `block` on, at most `most`, that are in the same unit and at the same place as
-    /// `block`. The page has to be known.
-    fn run_of(&mut self, block: u64, most: u64, place: Address) -> u64 {
-        let unit = address::unit(place);
-        let most = most.min(unit.first(block) + unit.blocks() as u64 - block);
-        (1..most).find(|next| self.map.get(block + next) != Some(place)).unwrap_or(most)
+/// Checks that a buffer has whole blocks that lie in the volume; returns their number.
+fn check_data(core: &VolumeCore, at: u64, data: &Buf) -> Result<u64, DeviceError> {
+    if !data.len().is_multiple_of(BLOCK) {
+        return Err(Status::InvalidField.into());
     }
+    check_range(core, at, data.blocks()).map(|()| data.blocks())
+}
+
+/// Reads blocks from `at` on into `data`, which must have no other references. Unmapped blocks read as zeros.
+pub async fn read(core: &VolumeCore, at: u64, mut data: Buf) -> Result<Buf, DeviceError> {
+    let blocks = check_data(core, at, &data)?;
+    if let Some(place) = one_run(core, at, blocks) {
+        let _reader = ZoneReader::new(core, place);
+        let lba = core.state.borrow().lba(&*core.device, place);
+        let done = core.device.submit(Command::read(lba, data)).await;
+        return done.result.map(|()| done.data);
+    }
+    let (mut runs, mut from) = (Vec::new(), 0);
+    let bytes = data.as_mut().ok_or(Status::InvalidField)?;
+    while from < blocks {
+        let page = ((at + from) / FANOUT) as u32;
+        if !core.state.borrow().map.is_known(page) {
+            // Deadlock: the wait for a page may be one for a checkpoint, which waits for readers of zones.
+            end_runs(core, &mut runs, bytes).await?;
+            core.hold(page, Need::Read).await?;
+        }
+        from += start_run(core, at, from, blocks, bytes, &mut runs)?;
+        give_way().await;
+    }
+    end_runs(core, &mut runs, bytes).await?;
+    Ok(data)
+}
+
+/// Waits for the started runs of a read, and copies or expands their data.
+async fn end_runs(core: &VolumeCore, runs: &mut Vec<Run<'_>>, bytes: &mut [u8]) -> Result<(), DeviceError> {
+    for Run { from, first_grain, pieces, completion, _reader } in runs.drain(..) {
+        let Done { result, data: read, .. } = completion.await;
+        result?;
+        work(read.blocks() as u32 * COPY);
+        give_way().await;
+        let target = &mut bytes[from as usize * BLOCK..];
+        if pieces.is_empty() {
+            target[..read.len()].copy_from_slice(&read);
+        }
+        let mut at = first_grain as usize * GRAIN;
+        let mut rest = target;
+        for PieceRead { grains, unit, index, blocks } in pieces {
+            let (some, others) = rest.split_at_mut(blocks * BLOCK);
+            let length = grains as usize * GRAIN;
+            read.get(at..at + length)
+                .and_then(|piece| core.decoder.borrow_mut().unpack_some(piece, (unit, index), some))
+                .ok_or(Status::UnrecoveredReadError)?;
+            (at, rest) = (at + length, others);
+        }
+        core.state.borrow_mut().pool.give(read);
+    }
+    Ok(())
+}
+
+/// Fast path of reads: the place of the first block, if all blocks are uncompressed and consecutive on the device, and
+/// their pages are in memory.
+fn one_run(core: &VolumeCore, at: u64, blocks: u64) -> Option<Address> {
+    let mut state = core.state.borrow_mut();
+    let first = state.map.get(at).filter(|first| *first != 0 && address::is_whole(*first))?;
+    let (_, offset) = state.space.locate(first);
+    // Consecutive device blocks without a header between them are of one group, so if the first has landed, all have.
+    let fits = offset as u64 + blocks <= core.capacity() as u64
+        && blocks <= core.device.geometry().max_transfer_blocks as u64
+        && state.in_memory(first).is_none();
+    (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block))).then_some(first)
+}
+
+/// Starts the next part of a read, from block `from` of it on: one unmapped block, blocks of one unit in memory, or a
+/// run on the device, for which a command is submitted. Returns the number of blocks. The page of the first one has to
+/// be known.
+fn start_run<'c>(
+    core: &'c VolumeCore,
+    at: u64,
+    from: u64,
+    blocks: u64,
+    bytes: &mut [u8],
+    runs: &mut Vec<Run<'c>>,
+) -> Result<u64, DeviceError> {
+    let mut state = core.state.borrow_mut();
+    let target = &mut bytes[from as usize * BLOCK..];
+    let first = state.map.get(at + from).unwrap_or(0);
+    if first == 0 {
+        target[..BLOCK].fill(0);
+        work(COPY / 2);
+        return Ok(1);
+    }
+    let of_first = run_of(&mut state, at + from, blocks - from, first);
+    if let Some(source) = state.in_memory(first) {
+        let PieceRead { unit, index, blocks, .. } = PieceRead::of(first, at + from, of_first);
+        let some = &mut target[..blocks * BLOCK];
+        work(blocks as u32 * COPY);
+        let made = core.decoder.borrow_mut().unpack_some(source, (unit, index), some);
+        return made.map(|()| of_first).ok_or(Status::UnrecoveredReadError.into());
+    }
+    let (zone, offset) = state.space.locate(first);
+    let most = core.device.geometry().max_transfer_blocks.min(core.capacity() - offset);
+    // End of the run so far, in grains from the start of the block in which the first piece begins: the next piece has
+    // to begin there.
+    let mut end = address::from(first) + address::grains(first);
+    let (mut count, mut pieces) = (of_first, Vec::new());
+    if !address::is_whole(first) {
+        pieces.push(PieceRead::of(first, at + from, of_first));
+    }
+    while from + count < blocks
+        && let Some(next) = state.map.get(at + from + count).filter(|next| *next != 0)
+        && next == state.space.piece(zone, offset, end, (address::unit(next), address::grains(next)))
+        && (end + address::grains(next)).div_ceil(GRAINS) <= most
+        && address::is_whole(next) == pieces.is_empty()
+    {
+        let of_next = run_of(&mut state, at + from + count, blocks - from - count, next);
+        end += address::grains(next);
+        if !pieces.is_empty() {
+            pieces.push(PieceRead::of(next, at + from + count, of_next));
+        }
+        count += of_next;
+    }
+    let lba = state.lba(&*core.device, first);
+    let data = state.pool.take(end.div_ceil(GRAINS) as u64).freeze();
+    drop(state);
+    let completion = core.device.submit(Command::read(lba, data));
+    let first_grain = address::from(first);
+    runs.push(Run { from, first_grain, pieces, completion, _reader: ZoneReader::new(core, first) });
+    Ok(count)
+}
+
+/// Writes blocks from `at` on. With `fua` they are durable at the return.
+///
+/// # Errors
+/// Capacity Exceeded if there is not enough room; some blocks may have been written.
+pub async fn write(core: &VolumeCore, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
+    let blocks = check_data(core, at, data)?;
+    core.check()?;
+    core.note_use();
+    let (mut request_groups, mut from, mut result) = (RequestGroups::default(), 0, Ok(()));
+    let flushes = fua && core.options.fua_stands_alone && core.device.geometry().volatile_cache;
+    let _writing = WriteCount::new(core);
+    let encoding = {
+        let state = core.state.borrow();
+        state.codec.map(|codec| (codec, state.unit))
+    };
+    let mut parts = WriteParts::default();
+    while from < blocks && result.is_ok() {
+        let (first, mut end, mut packed) = (from, blocks, None);
+        if let Some(encoding) = encoding {
+            end = part_end(at, first, data);
+            if !compress::passes(core, end - first, &parts) {
+                packed = Some(compress::pack(core, at, data, first..end, encoding, &mut parts).await);
+                // Compression takes 100 µs or more: the slice of this task is used up.
+                work(SLICE);
+            }
+        }
+        let pieces = (first, packed.as_ref());
+        while from < end && result.is_ok() {
+            give_way().await;
+            hold_to_change(core, (at + from) / FANOUT, &request_groups).await?;
+            let before = from;
+            result =
+                place_blocks(core, at, data, (&mut from, end, fua && !flushes), pieces, &mut request_groups);
+            if from == before && result.is_ok() {
+                request_groups.launch(core);
+                core.few.open();
+                result = wait_for_room(core).await;
+            }
+        }
+    }
+    request_groups.launch(core);
+    request_groups.wait(core).await?;
+    if flushes {
+        core.flush_device().await?;
+    }
+    result
+}
+
+/// Waits until a page of the map can be changed. After an error the groups of the request so far are closed.
+async fn hold_to_change(
+    core: &VolumeCore,
+    page: u64,
+    request_groups: &RequestGroups,
+) -> Result<(), DeviceError> {
+    let held = core.hold(page as u32, Need::Write).await;
+    if held.is_err() {
+        request_groups.launch(core);
+    }
+    held
+}
+
+/// Waits until there may be room for a write. Fails after a write error, which may have happened during a wait for a
+/// page: nothing would make room then.
+///
+/// # Errors
+/// Capacity Exceeded if nothing will make room: more zones than are spare are lost or cannot be emptied.
+async fn wait_for_room(core: &VolumeCore) -> Result<(), DeviceError> {
+    core.check()?;
+    if gc::makes_room(core) {
+        core.room.wait().await;
+        return core.check();
+    }
+    // Groups in flight may fill a zone, which can be collected then; and a checkpoint frees dead zones.
+    let (groups, checkpoint) = {
+        let state = core.state.borrow();
+        let on_its_way = state.streams.iter().position(|stream| stream.landed() < stream.closed());
+        let groups = on_its_way.map(|index| (index, state.streams[index].closed()));
+        (groups, state.done < state.begun.max(state.wanted))
+    };
+    match groups {
+        Some(groups) => core.wait_landed(groups).await,
+        None if checkpoint => {
+            core.ended.wait().await;
+            core.check()
+        }
+        None => Err(refuse(core)),
+    }
+}
+
+/// Counts a request that is refused for lack of room, and wakes garbage collection.
+fn refuse(core: &VolumeCore) -> DeviceError {
+    core.state.borrow_mut().refused += 1;
+    core.few.open();
+    Status::CapacityExceeded.into()
+}
+
+/// Places blocks of a write, from `from` on, in groups: up to `end`, within one page of the map, and as many as there
+/// is room for at present; advances `from`. `packed` has the pieces of the blocks from `first` on.
+///
+/// # Errors
+/// Capacity Exceeded if a block would take more room than there is.
+fn place_blocks(
+    core: &VolumeCore,
+    at: u64,
+    data: &Buf,
+    (from, end, fua): (&mut u64, u64, bool),
+    (first, packed): (u64, Option<&PackedPieces>),
+    request_groups: &mut RequestGroups,
+) -> Result<(), DeviceError> {
+    let mut state = core.state.borrow_mut();
+    let page_end = (at + *from) / FANOUT * FANOUT + FANOUT;
+    while *from < end && at + *from < page_end && state.may_write() {
+        let block = at + *from;
+        let before = state.map.get(block).unwrap_or(0);
+        let piece = packed.and_then(|packed| packed.piece((*from - first) as usize));
+        let piece = piece.unwrap_or_else(|| (&data[*from as usize * BLOCK..][..BLOCK], Unit::BLOCK));
+        let piece = Piece::all(piece);
+        if !state.has_room(block, (piece.unit, piece.grains())) {
+            drop(state);
+            return Err(refuse(core));
+        }
+        let stream = state.stream_of(before, core.options.apart);
+        let Some(ticket) = state.place(core, block, piece, (stream, fua)) else { break };
+        request_groups.add(ticket);
+        *from += piece.unit.blocks() as u64;
+        if is_spent() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Discards blocks from `at` on: they read as zeros from the return on, and take no room. Durable after a flush.
+pub async fn discard(core: &VolumeCore, at: u64, blocks: u64) -> Result<(), DeviceError> {
+    check_range(core, at, blocks)?;
+    core.check()?;
+    core.note_use();
+    let (mut request_groups, mut block, end) = (RequestGroups::default(), at, at + blocks);
+    let mut purpose = ZonePurpose::Writer;
+    while block < end {
+        give_way().await;
+        let next = next_page(core, block, end);
+        if next > block {
+            block = next;
+            continue;
+        }
+        let page = block / FANOUT;
+        let part_end = end.min((page + 1) * FANOUT);
+        hold_to_change(core, page, &request_groups).await?;
+        if !discard_part(core, (block, part_end), purpose, &mut request_groups) {
+            request_groups.launch(core);
+            core.few.open();
+            match wait_for_room(core).await {
+                // If nothing else makes room, a discard may begin a zone of the map's share, since it frees others.
+                Err(DeviceError::Status(Status::CapacityExceeded)) if purpose == ZonePurpose::Writer => {
+                    purpose = ZonePurpose::Discard;
+                }
+                result => result?,
+            }
+            continue;
+        }
+        block = part_end;
+    }
+    request_groups.launch(core);
+    request_groups.wait(core).await?;
+    // Garbage collection may need the zones that are dead now.
+    core.few.open();
+    core.freed.open();
+    Ok(())
+}
+
+/// Discards blocks of one page, of which `PagedMap::is_known` is true. `false` if there is no room for an entry at
+/// present; another zone is begun only if `purpose` permits it.
+fn discard_part(
+    core: &VolumeCore,
+    (block, end): (u64, u64),
+    purpose: ZonePurpose,
+    request_groups: &mut RequestGroups,
+) -> bool {
+    let mut state = core.state.borrow_mut();
+    if (block..end).all(|block| state.map.get(block) == Some(0)) {
+        // The blocks are unmapped already, but the entry that did so may still be in flight: it has to land.
+        let index = state.discards(core.options.apart);
+        request_groups.add((index, state.streams[index].begun()));
+        return true;
+    }
+    let ticket = state.discard(core, (block, (end - block) as u32), purpose);
+    ticket.is_some_and(|ticket| {
+        request_groups.add(ticket);
+        true
+    })
+}
+
+/// Skips pages that were never written: the first block from `block` on, before `end`, in a page that may exist; `end`
+/// if there is none.
+fn next_page(core: &VolumeCore, block: u64, end: u64) -> u64 {
+    let (page, end_page) = (block / FANOUT, end.div_ceil(FANOUT));
+    let next = core.state.borrow().map.next_page(page as u32, end_page as u32) as u64;
+    if next == page { block } else { end.min(next * FANOUT) }
+}
+
+/// Whether the block at `at` is mapped, and the length of the extent from there, 1 to `most` blocks, in which all
+/// blocks are mapped, or all are not.
+pub async fn extent(core: &VolumeCore, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
+    check_range(core, at, most)?;
+    let (mut block, end, mut first) = (at, at + most, None);
+    while block < end {
+        give_way().await;
+        let next = next_page(core, block, end);
+        if next > block {
+            // Blocks of a page that does not exist are unmapped.
+            if first.replace(false) == Some(true) {
+                return Ok((true, block - at));
+            }
+            block = next;
+            continue;
+        }
+        let page = block / FANOUT;
+        let part_end = end.min((page + 1) * FANOUT);
+        if !core.state.borrow().map.is_known(page as u32) {
+            let last = ((end - 1) / FANOUT).min(page + PAGES_AHEAD);
+            core.fetch((page as u32)..=(last as u32), Need::Read).await;
+            core.hold(page as u32, Need::Read).await?;
+        }
+        let mut state = core.state.borrow_mut();
+        for block in block..part_end {
+            let mapped = state.map.get(block).unwrap_or(0) != 0;
+            if *first.get_or_insert(mapped) != mapped {
+                return Ok((!mapped, block - at));
+            }
+        }
+        block = part_end;
+    }
+    Ok((first == Some(true), most))
+}
+
+/// Makes all writes durable that have completed before this call.
+pub async fn flush(core: &VolumeCore) -> Result<(), DeviceError> {
+    core.check()?;
+    // The groups of completed writes have landed, so a flush of the device covers them.
+    core.flush_device().await
+}
+
+/// Number of consecutive blocks from `block` on, at most `most`, that are in the same unit and at the same place as
+/// `block`. The page has to be known.
+fn run_of(state: &mut VolumeState, block: u64, most: u64, place: Address) -> u64 {
+    let unit = address::unit(place);
+    let most = most.min(unit.first(block) + unit.blocks() as u64 - block);
+    (1..most).find(|next| state.map.get(block + next) != Some(place)).unwrap_or(most)
 }

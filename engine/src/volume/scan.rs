@@ -13,12 +13,12 @@ use crate::{
         core::{MOST_LOADS, read_some},
         error::VolumeError,
         format::{
-            EntryKind, FANOUT, GroupHeader, Kind, PAYLOAD, Root, Seal, SealError, VolumeIdentity, addresses,
-            looks_like_group, looks_sealed, read_group, unseal,
+            EntryKind, FANOUT, GroupHeader, Kind, PAYLOAD, Root, Seal, SealError, VolumeIdentity, ZoneUse,
+            addresses, looks_like_group, looks_sealed, read_group, unseal,
         },
         map::PagedMap,
         space::{HEAD_ZONES, Space},
-        stream::OpenZone,
+        stream::{MAP, OpenZone},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -468,4 +468,18 @@ impl WalkResult {
         self.given_up.push(lost.clone());
         if self.gives_up { Ok(()) } else { Err(lost) }
     }
+}
+
+/// Whether the cuts and zone records of a root are consistent: each cut has a stream and a zone of its own, the zone is
+/// being written by that kind of stream, and the records of the head zones are empty.
+pub fn are_sane(root: &Root) -> bool {
+    let mut of_head = root.zones.iter().take(HEAD_ZONES as usize);
+    of_head.all(|record| *record == Default::default())
+        && root.cuts.iter().enumerate().all(|(index, cut)| {
+            let written = if cut.stream == MAP { ZoneUse::Map } else { ZoneUse::Data };
+            let mut others = root.cuts[..index].iter();
+            cut.stream <= MAP
+                && root.zones[cut.zone as usize].state == written
+                && others.all(|other| other.stream != cut.stream && other.zone != cut.zone)
+        })
 }

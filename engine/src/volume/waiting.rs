@@ -19,11 +19,9 @@ impl Drop for WaitingWrite<'_> {
     }
 }
 
-impl VolumeCore {
-    /// Waits until there may be room for refused writes: something was discarded, the reserve was lent, or a retry was
-    /// requested.
-    pub async fn room_made(&self) {
-        let _waiting = WaitingWrite::new(self);
-        self.freed.wait().await;
-    }
+/// Waits until there may be room for refused writes: something was discarded, the reserve was lent, or a retry was
+/// requested.
+pub async fn room_made(core: &VolumeCore) {
+    let _waiting = WaitingWrite::new(core);
+    core.freed.wait().await;
 }
