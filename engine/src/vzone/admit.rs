@@ -18,130 +18,128 @@ const LIMITS_CHANGE_US: u64 = 100_000;
 #[must_use = "the answer must be delivered"]
 pub struct AdmittedRequest(Option<u64>);
 
-impl NamespaceCore {
-    /// Waits until a read or write of `blocks` blocks is admitted. `sleep` waits for a number of microseconds.
-    pub async fn let_in<F: Future<Output = ()>>(
-        &self,
-        tenant: &Tenant,
-        blocks: u64,
-        sleep: impl Fn(u64) -> F,
-    ) -> AdmittedRequest {
-        let qos_state = &tenant.qos_state;
-        self.keep_to_limits(tenant, blocks, &sleep).await;
-        if !self.promised.get() {
-            return AdmittedRequest(None);
-        }
-        let mut demand = qos_state.demand.get();
-        demand.asked(self.now_us());
-        qos_state.demand.set(demand);
-        if qos_state.held_to().is_some() {
-            {
-                let _turn = qos_state.turn.take().await;
-                self.wait(|| qos_state.standing.get().hold, &sleep).await;
-                let mut standing = qos_state.standing.get();
-                standing.hold.goes(blocks, self.now_us(), SLACK_US);
-                qos_state.standing.set(standing);
-            }
-            let _turn = self.turn.take().await;
-            let waited = self.wait(|| self.throttle.get().pace, &sleep).await;
-            let mut throttle = self.throttle.get();
-            // Only a request that had to wait is given credit for waking up late: after idle time several would be
-            // admitted at once.
-            throttle.pace.goes(blocks, self.now_us(), if waited { SLACK_US } else { 0 });
-            self.throttle.set(throttle);
-        }
-        AdmittedRequest(Some(self.now_us()))
+/// Waits until a read or write of `blocks` blocks is admitted. `sleep` waits for a number of microseconds.
+pub async fn let_in<F: Future<Output = ()>>(
+    core: &NamespaceCore,
+    tenant: &Tenant,
+    blocks: u64,
+    sleep: impl Fn(u64) -> F,
+) -> AdmittedRequest {
+    let qos_state = &tenant.qos_state;
+    keep_to_limits(core, tenant, blocks, &sleep).await;
+    if !core.promised.get() {
+        return AdmittedRequest(None);
     }
+    let mut demand = qos_state.demand.get();
+    demand.asked(core.now_us());
+    qos_state.demand.set(demand);
+    if qos_state.held_to().is_some() {
+        {
+            let _turn = qos_state.turn.take().await;
+            wait(core, || qos_state.standing.get().hold, &sleep).await;
+            let mut standing = qos_state.standing.get();
+            standing.hold.goes(blocks, core.now_us(), SLACK_US);
+            qos_state.standing.set(standing);
+        }
+        let _turn = core.turn.take().await;
+        let waited = wait(core, || core.throttle.get().pace, &sleep).await;
+        let mut throttle = core.throttle.get();
+        // Only a request that had to wait is given credit for waking up late: after idle time several would be admitted
+        // at once.
+        throttle.pace.goes(blocks, core.now_us(), if waited { SLACK_US } else { 0 });
+        core.throttle.set(throttle);
+    }
+    AdmittedRequest(Some(core.now_us()))
+}
 
-    /// Counts the completion of an admitted request of `blocks` blocks.
-    pub fn answered(&self, tenant: &Tenant, passed: AdmittedRequest, blocks: u64) {
-        let (qos_state, Some(passed_us)) = (&tenant.qos_state, passed.0) else { return };
-        let (now_us, mut demand) = (self.now_us(), qos_state.demand.get());
-        demand.answered(qos_state.qos.get(), blocks, now_us.saturating_sub(passed_us), now_us);
-        qos_state.demand.set(demand);
-    }
+/// Counts the completion of an admitted request of `blocks` blocks.
+pub fn answered(core: &NamespaceCore, tenant: &Tenant, passed: AdmittedRequest, blocks: u64) {
+    let (qos_state, Some(passed_us)) = (&tenant.qos_state, passed.0) else { return };
+    let (now_us, mut demand) = (core.now_us(), qos_state.demand.get());
+    demand.answered(qos_state.qos.get(), blocks, now_us.saturating_sub(passed_us), now_us);
+    qos_state.demand.set(demand);
+}
 
-    /// Waits until the throttle `hold`, which may change meanwhile, admits a request; returns whether there was a wait.
-    async fn wait<F: Future<Output = ()>>(
-        &self,
-        hold: impl Fn() -> RateLimit,
-        sleep: &impl Fn(u64) -> F,
-    ) -> bool {
-        let mut wait_us = hold().wait_us(self.now_us());
-        let waited = wait_us > 0;
-        while wait_us > 0 {
-            sleep(wait_us.min(LOOK_EVERY_US)).await;
-            wait_us = hold().wait_us(self.now_us());
+/// Waits until the throttle `hold`, which may change meanwhile, admits a request; returns whether there was a wait.
+async fn wait<F: Future<Output = ()>>(
+    core: &NamespaceCore,
+    hold: impl Fn() -> RateLimit,
+    sleep: &impl Fn(u64) -> F,
+) -> bool {
+    let mut wait_us = hold().wait_us(core.now_us());
+    let waited = wait_us > 0;
+    while wait_us > 0 {
+        sleep(wait_us.min(LOOK_EVERY_US)).await;
+        wait_us = hold().wait_us(core.now_us());
+    }
+    waited
+}
+
+/// Delays a request according to the rate limits; if these change meanwhile, the wait is computed anew.
+async fn keep_to_limits<F: Future<Output = ()>>(
+    core: &NamespaceCore,
+    tenant: &Tenant,
+    blocks: u64,
+    sleep: &impl Fn(u64) -> F,
+) {
+    let qos_state = &tenant.qos_state;
+    loop {
+        let limits = qos_state.qos.get().limits;
+        if limits.is_none() {
+            // The meter starts anew with later limits, even if these are the same.
+            qos_state.meter.take();
+            return;
         }
-        waited
-    }
-
-    /// Delays a request according to the rate limits; if these change meanwhile, the wait is computed anew.
-    async fn keep_to_limits<F: Future<Output = ()>>(
-        &self,
-        tenant: &Tenant,
-        blocks: u64,
-        sleep: &impl Fn(u64) -> F,
-    ) {
-        let qos_state = &tenant.qos_state;
-        loop {
-            let limits = qos_state.qos.get().limits;
-            if limits.is_none() {
-                // The meter starts anew with later limits, even if these are the same.
-                qos_state.meter.take();
-                return;
-            }
-            let (kept, mut meter) = qos_state.meter.get();
-            if kept != limits {
-                meter = Meter::default();
-            }
-            let now_ns = self.now_us().saturating_mul(1000);
-            let mut wait_us = meter.wait_ns(limits, blocks, now_ns).div_ceil(1000);
-            qos_state.meter.set((limits, meter));
-            while wait_us > 0 && qos_state.qos.get().limits == limits {
-                let part = wait_us.min(LIMITS_CHANGE_US);
-                sleep(part).await;
-                wait_us -= part;
-            }
-            if wait_us == 0 {
-                return;
-            }
+        let (kept, mut meter) = qos_state.meter.get();
+        if kept != limits {
+            meter = Meter::default();
         }
-    }
-
-    /// Determines whether any namespace has a guarantee. If that has changed, all state of throttling is reset.
-    pub fn note_promises(&self) {
-        let (tenants, now_us) = (self.tenants(), self.now_us());
-        let promised = tenants.iter().any(|tenant| tenant.qos_state.qos.get().promises());
-        if self.promised.replace(promised) != promised {
-            self.throttle.set(Throttle::new(now_us));
-            for tenant in tenants {
-                tenant.qos_state.standing.take();
-                tenant.qos_state.seen(now_us);
-            }
+        let now_ns = core.now_us().saturating_mul(1000);
+        let mut wait_us = meter.wait_ns(limits, blocks, now_ns).div_ceil(1000);
+        qos_state.meter.set((limits, meter));
+        while wait_us > 0 && qos_state.qos.get().limits == limits {
+            let part = wait_us.min(LIMITS_CHANGE_US);
+            sleep(part).await;
+            wait_us -= part;
+        }
+        if wait_us == 0 {
+            return;
         }
     }
+}
 
-    /// Evaluates and updates throttling, if a look is due; returns whether requests are outstanding.
-    pub fn look(&self, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
-        let mut throttle = self.throttle.get();
-        if throttle.is_due(now_us).is_some() {
-            let party = |tenant: &Rc<Tenant>| {
-                let qos_state = &tenant.qos_state;
-                ThrottleEntry::new(
-                    qos_state.qos.get(),
-                    tenant.spec.weight,
-                    qos_state.seen(now_us),
-                    qos_state.standing.get(),
-                )
-            };
-            let mut parties: Vec<ThrottleEntry> = tenants.iter().map(party).collect();
-            throttle.look(now_us, &mut parties);
-            self.throttle.set(throttle);
-            for (tenant, party) in tenants.iter().zip(&parties) {
-                tenant.qos_state.standing.set(party.standing());
-            }
+/// Determines whether any namespace has a guarantee. If that has changed, all state of throttling is reset.
+pub fn note_promises(core: &NamespaceCore) {
+    let (tenants, now_us) = (core.tenants(), core.now_us());
+    let promised = tenants.iter().any(|tenant| tenant.qos_state.qos.get().promises());
+    if core.promised.replace(promised) != promised {
+        core.throttle.set(Throttle::new(now_us));
+        for tenant in tenants {
+            tenant.qos_state.standing.take();
+            tenant.qos_state.seen(now_us);
         }
-        tenants.iter().any(|tenant| tenant.qos_state.demand.get().is_asking())
     }
+}
+
+/// Evaluates and updates throttling, if a look is due; returns whether requests are outstanding.
+pub fn look(core: &NamespaceCore, now_us: u64, tenants: &[Rc<Tenant>]) -> bool {
+    let mut throttle = core.throttle.get();
+    if throttle.is_due(now_us).is_some() {
+        let party = |tenant: &Rc<Tenant>| {
+            let qos_state = &tenant.qos_state;
+            ThrottleEntry::new(
+                qos_state.qos.get(),
+                tenant.spec.weight,
+                qos_state.seen(now_us),
+                qos_state.standing.get(),
+            )
+        };
+        let mut parties: Vec<ThrottleEntry> = tenants.iter().map(party).collect();
+        throttle.look(now_us, &mut parties);
+        core.throttle.set(throttle);
+        for (tenant, party) in tenants.iter().zip(&parties) {
+            tenant.qos_state.standing.set(party.standing());
+        }
+    }
+    tenants.iter().any(|tenant| tenant.qos_state.demand.get().is_asking())
 }

@@ -1,17 +1,17 @@
-//! State of running namespaces, and allocation of physical zones to their v-zones.
+//! State that the parts of running namespaces share.
 //!
 //! All state is changed in synchronous stretches, and is examined anew after every `.await`. A task waits at a
 //! [`Gate`], which is opened when the condition that it waits for may have become true.
 
 use crate::{
     buf::{Buf, BufPool},
-    device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
+    device::{Command, Completer, Completion, DeviceError, Geometry, Slots, ZonedDevice, Zones},
     runtime::{CombinedOperation, Exclusive, Gate, Runtime},
     table::ZoneTable,
     vzone::{
         admission::{Pace, Tokens},
         arbiter::Arbiter,
-        balloon::{self, Account, History},
+        balloon::History,
         congestion::{ReadControl, Window},
         error::VzoneError,
         format::{DeviceIdentity, End, JournalEntry, Spec, StripeGroups},
@@ -145,7 +145,7 @@ impl TenantState {
 
     /// V-zones that count against `max_active`: those that have active zones or are opening a group, and those that
     /// have groups and are neither full nor failed. `capacity` is that of a v-zone in blocks.
-    fn engaged(&self, capacity: u64) -> impl Iterator<Item = &Vzone> {
+    pub fn engaged(&self, capacity: u64) -> impl Iterator<Item = &Vzone> {
         let is_full = move |vzone: &Vzone| matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity;
         let is_ended = move |vzone: &Vzone| vzone.failed.is_some() || is_full(vzone);
         let engaged = move |vzone: &&Vzone| {
@@ -357,23 +357,6 @@ pub(super) struct Worker {
     pub begun: Gate,
 }
 
-/// Purpose of an allocation of zones.
-#[derive(Clone, Copy)]
-pub(super) enum AllocationPurpose {
-    /// A new group of at most `most` zones, which makes its namespace count as active.
-    Group { most: u32 },
-    /// Target of a relocation: `least` zones, and up to `most` if spares are free.
-    Moved { least: u32, most: u32 },
-}
-
-/// Zones allocated for a group.
-pub(super) struct GroupAllocation {
-    pub zones: Vec<u32>,
-    pub unit_blocks: u32,
-    /// Number of spares among the zones.
-    pub spares: u32,
-}
-
 impl NamespaceCore {
     /// Initial state, without namespaces and zones.
     pub fn new(
@@ -452,61 +435,6 @@ impl NamespaceCore {
         self.failed.get().map_or(Ok(()), Err)
     }
 
-    /// Flushes the device. Afterwards all completed writes are durable, except those of v-zones that are marked as
-    /// having lost some. Flushes are not concurrent: an array reports a loss only once, so one flush could succeed
-    /// while another one gets the report. Callers share a flush that begins after their call.
-    ///
-    /// # Errors
-    /// The flush failed, and no v-zone could be marked for it.
-    pub async fn flush_device(&self) -> Result<(), DeviceError> {
-        let flush = || async {
-            while let Err(error) = self.device.submit(Command::Flush).await.result {
-                self.losses.set(self.losses.get() + 1);
-                if !self.lose(error).await {
-                    return Err(error);
-                }
-            }
-            Ok(())
-        };
-        self.flushing.run(flush).await
-    }
-
-    /// Marks the v-zones that may have lost writes by a failed flush: those with a zone that has become worn since the
-    /// last report, or if there are none, all with unflushed writes. A zone that was worn before proves nothing, and
-    /// data of a v-zone whose end is recorded was flushed. Returns whether a v-zone was marked that was not before.
-    async fn lose(&self, error: DeviceError) -> bool {
-        let (first, count) = (ZoneIndex(0), self.device.geometry().zones);
-        let report = self.device.submit(Command::Report { first, count }).await;
-        let before = match report.result {
-            Ok(()) => self.note_worn(&report.zones),
-            // Then no zone counts as worn since.
-            Err(_) => self.worn.borrow().clone(),
-        };
-        let is = |worn: &[bool], zone: u32| worn.get(zone as usize).is_some_and(|worn| *worn);
-        let is_out = |zone: &u32| is(&self.worn.borrow(), *zone) && !is(&before, *zone);
-        let is_hit = |vzone: &Vzone| vzone.end == End::Open && vzone.groups.zones().iter().any(is_out);
-        let tenants = self.tenants();
-        let known = |vzone: &Vzone| vzone.lost.is_none() && is_hit(vzone);
-        let any_hit = tenants.iter().any(|tenant| tenant.state.borrow().vzones.iter().any(known));
-        let mut found = false;
-        for tenant in tenants {
-            for zone in 0..tenant.geometry.zones as usize {
-                let mut state = tenant.state.borrow_mut();
-                let vzone = &mut state.vzones[zone];
-                let hit = if any_hit { is_hit(vzone) } else { vzone.plain_end > vzone.flushed };
-                if !hit || vzone.lost.is_some() {
-                    continue;
-                }
-                vzone.lost = Some(error);
-                drop(state);
-                found = true;
-                self.fail_vzone(&tenant, zone, error);
-                self.stick(&tenant, zone);
-            }
-        }
-        found
-    }
-
     /// Records which zones are worn; returns the previous record.
     pub fn note_worn(&self, zones: &[ZoneInfo]) -> Vec<bool> {
         self.worn.replace(zones.iter().map(|info| is_worn(info.state)).collect())
@@ -532,188 +460,9 @@ impl NamespaceCore {
         self.tenants.borrow().iter().flatten().cloned().collect()
     }
 
-    /// Number of spares: active zones beyond the essential ones of all namespaces.
-    pub fn spares(&self) -> u32 {
-        let essential: u32 = self.tenants.borrow().iter().flatten().map(|tenant| tenant.essential()).sum();
-        self.arbiter.borrow().group_limit().saturating_sub(essential)
-    }
-
-    /// Number of active zones of the namespace that has the relocation in progress: those of its groups, and the
-    /// targets.
-    pub fn active_of(&self, state: &TenantState) -> u32 {
-        let arbiter = self.arbiter.borrow();
-        let last = |vzone: &Vzone| vzone.groups.len().checked_sub(1).filter(|_| vzone.active);
-        let in_groups = state.vzones.iter().filter_map(|vzone| Some(vzone.groups.group(last(vzone)?)?.2));
-        let copying = self.copying.borrow();
-        in_groups.flatten().chain(&*copying).filter(|zone| arbiter.is_active(**zone)).count() as u32
-    }
-
-    /// Width of the next group of a namespace: a power of two, at most `most`.
-    fn decide(&self, tenant: &Tenant, most: u32) -> u32 {
-        let spares = self.spares();
-        let serial = self.arbiter.borrow().serial();
-        let tenants = self.tenants.borrow();
-        let window: u32 = tenants.iter().flatten().map(|tenant| tenant.essential()).sum();
-        let account = |other: &Rc<Tenant>| {
-            let state = other.state.borrow();
-            let lately = serial - state.opened <= window as u64;
-            Account { weight: other.spec.weight, used: state.spares, active: lately || other.id == tenant.id }
-        };
-        let accounts: Vec<Account> = tenants.iter().flatten().map(account).collect();
-        let mut shares = Vec::with_capacity(accounts.len());
-        balloon::shares(spares, &accounts, &mut shares);
-        let place = tenants.iter().flatten().position(|other| other.id == tenant.id);
-        let share = place.and_then(|place| shares.get(place)).copied().unwrap_or(0);
-        let used: u32 = accounts.iter().map(|account| account.used).sum();
-        let state = tenant.state.borrow();
-        let free = spares.saturating_sub(used);
-        balloon::width(tenant.spec.essential, (share, state.spares, free), state.history, most)
-    }
-
-    /// Waits until write `number` may open the first group of its v-zone: all such writes before it have done so, and
-    /// fewer than `max_active` v-zones count as active. The zone table counts a v-zone as full while its last writes
-    /// are outstanding, and so may admit another one, which waits for them here.
-    ///
-    /// # Errors
-    /// Too Many Active Zones if the wait would never end.
-    pub async fn wait_to_begin(&self, tenant: &Tenant, number: u64) -> Result<(), DeviceError> {
-        loop {
-            self.check()?;
-            {
-                let state = tenant.state.borrow();
-                let first = state.beginning.front() == Some(&number);
-                let capacity = tenant.geometry.zone_capacity_blocks;
-                let most = tenant.spec.max_active as usize;
-                if first && state.engaged_count(capacity) < most {
-                    return Ok(());
-                }
-                // V-zones without outstanding changes stay active, so it makes no sense to wait for them.
-                if state.engaged(capacity).filter(|vzone| vzone.settled == vzone.tickets).count() >= most {
-                    return Err(Status::TooManyActiveZones.into());
-                }
-            }
-            self.room.wait().await;
-        }
-    }
-
-    /// Allocates zones for a group; waits until they are reserved.
-    ///
-    /// # Errors
-    /// Capacity Exceeded if too many zones are worn.
-    pub async fn allocate(
-        &self,
-        tenant: &Tenant,
-        want: AllocationPurpose,
-    ) -> Result<GroupAllocation, DeviceError> {
-        let _turn = self.allocation.take().await;
-        if let AllocationPurpose::Group { .. } = want {
-            let mut state = tenant.state.borrow_mut();
-            state.history = state.history.with(state.table.active_zones());
-        }
-        loop {
-            self.check()?;
-            if let Some(taken) = self.take_now(tenant, want)? {
-                return Ok(taken);
-            }
-            self.room.wait().await;
-        }
-    }
-
-    /// Allocates zones for a group; `None` if it has to wait for them.
-    fn take_now(
-        &self,
-        tenant: &Tenant,
-        want: AllocationPurpose,
-    ) -> Result<Option<GroupAllocation>, DeviceError> {
-        let (mut width, least) = match want {
-            AllocationPurpose::Group { most } => (self.decide(tenant, most), tenant.spec.essential.min(most)),
-            AllocationPurpose::Moved { least, most } => {
-                let all = least.saturating_add(self.free_spares());
-                (balloon::floor_power(all.min(most)).max(least), least)
-            }
-        };
-        let mut arbiter = self.arbiter.borrow_mut();
-        self.work.open();
-        while !arbiter.want(width) {
-            if !arbiter.is_exhausted(width) {
-                return Ok(None);
-            }
-            // Too many zones are worn for this width: a narrower group is tried.
-            width /= 2;
-            if width < least.max(1) {
-                return Err(Status::CapacityExceeded.into());
-            }
-        }
-        assert!(width.is_power_of_two(), "a group of {width} zones, which the next start would refuse");
-        let spares = width.saturating_sub(least);
-        let zones = arbiter.take(width);
-        let mut state = tenant.state.borrow_mut();
-        if let AllocationPurpose::Group { .. } = want {
-            state.opened = arbiter.serial();
-        }
-        state.spares += spares;
-        self.in_hand.borrow_mut().extend(&zones);
-        let unit_blocks = match self.identity.lead_blocks {
-            1 => balloon::unit_blocks(tenant.spec.essential, width),
-            // A unit is a whole stripe of the array, so that it lies on all drives.
-            stripe_blocks => stripe_blocks,
-        };
-        Ok(Some(GroupAllocation { zones, unit_blocks, spares }))
-    }
-
-    /// Number of spares that no group holds.
-    fn free_spares(&self) -> u32 {
-        let tenants = self.tenants.borrow();
-        let used: u32 = tenants.iter().flatten().map(|tenant| tenant.state.borrow().spares).sum();
-        self.spares().saturating_sub(used)
-    }
-
     /// Removes zones from `in_hand`, since they belong to a v-zone now, or are released.
     pub fn handed(&self, zones: &[u32]) {
         self.in_hand.borrow_mut().retain(|zone| !zones.contains(zone));
-    }
-
-    /// Counts the zones of the last group of a v-zone as inactive, and returns its spares.
-    pub fn end_group(&self, state: &mut TenantState, zone: usize) {
-        let vzone = &mut state.vzones[zone];
-        if !std::mem::take(&mut vzone.active) {
-            return;
-        }
-        let mut arbiter = self.arbiter.borrow_mut();
-        if let Some((_, _, zones)) = vzone.groups.group(vzone.groups.len() - 1) {
-            zones.iter().for_each(|zone| arbiter.retire(*zone));
-        }
-        state.spares -= std::mem::take(&mut vzone.spares);
-        vzone.stuck = false;
-        state.hold();
-        drop(arbiter);
-        self.room.open();
-        self.work.open();
-    }
-
-    /// Ends the last group of a v-zone, which is full. Its data is flushed before its zones count as inactive: without
-    /// that they could be active again after a power cut.
-    pub async fn filled(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
-        let active = tenant.state.borrow().vzones[zone].active;
-        if active {
-            self.flush_cache().await?;
-            let vzone = tenant.state.borrow().vzones[zone];
-            vzone.lost.map_or(Ok(()), Err)?;
-            if vzone.tail < self.allocated(&vzone.groups) {
-                // The capacity of the v-zone ends before its zones do.
-                if self.finish_last(tenant, zone).await.is_err() {
-                    self.stick(tenant, zone);
-                }
-                return Ok(());
-            }
-            self.end_group(&mut tenant.state.borrow_mut(), zone);
-        }
-        Ok(())
-    }
-
-    /// As [`NamespaceCore::flush_device`], if there is anything to be flushed.
-    pub async fn flush_cache(&self) -> Result<(), DeviceError> {
-        if self.device.geometry().volatile_cache { self.flush_device().await } else { Ok(()) }
     }
 
     /// Releases zones of a v-zone; they are reset in the background.
@@ -817,6 +566,13 @@ impl Tenant {
             new.hold();
         }
         tenant
+    }
+
+    /// Makes a v-zone read-only until the namespaces are opened again.
+    pub fn fail_vzone(&self, zone: usize, error: DeviceError) {
+        let mut state = self.state.borrow_mut();
+        state.vzones[zone].failed.get_or_insert(error);
+        state.table.set_read_only(ZoneIndex(zone as u32));
     }
 
     /// Number of active zones that are guaranteed to the namespace.

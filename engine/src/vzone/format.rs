@@ -384,7 +384,6 @@ pub fn is_reservation(block: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

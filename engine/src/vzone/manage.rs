@@ -2,14 +2,18 @@
 
 use crate::{
     buf::Buf,
-    device::{Command, Completion, DeviceError, Status, Zones},
+    device::{Command, DeviceError, Status, Zones},
     runtime::{COPY, MOST_WORK, SLICE, give_way, work},
     vzone::{
+        allocate::{self, AllocationPurpose},
         balloon::floor_power,
-        core::{AllocationPurpose, NamespaceCore, Tenant},
+        core::{NamespaceCore, Tenant},
+        flush,
         format::{End, JournalEntry, StripeGroups, reservation},
+        group_end::{self, is_out},
+        journal,
         shape::GroupShape,
-        transfer::{GroupRange, GroupTransfer},
+        transfer::{self, GroupRange, GroupTransfer},
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -29,407 +33,344 @@ const READS_AHEAD: usize = 4;
 const MOST_COPIED: u32 = 1024;
 const _: () = assert!(MOST_COPIED * COPY + SLICE <= MOST_WORK);
 
-/// Whether an error of a command for a zone shows that the zone is worn, and so not active.
-pub(super) fn is_out(error: DeviceError) -> bool {
-    use Status::*;
-    let out = [ZoneIsReadOnly, ZoneIsOffline, InvalidZoneStateTransition];
-    out.map(DeviceError::from).contains(&error)
+/// Changes v-zones, each in the turn of its ticket; returns the first error.
+pub async fn each_in_turn(
+    core: &NamespaceCore,
+    tenant: &Tenant,
+    zones: Vec<(usize, u64)>,
+    change: impl AsyncFn(usize) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    let mut result = Ok(());
+    for (zone, ticket) in zones {
+        tenant.enter(zone, ticket).await;
+        result = result.and(change(zone).await);
+        tenant.leave(zone);
+        core.room.open();
+    }
+    result
 }
 
-impl NamespaceCore {
-    /// Finishes v-zones, each in the turn of its ticket.
-    pub async fn finish(
-        self: &Rc<NamespaceCore>,
-        tenant: &Rc<Tenant>,
-        zones: Vec<(usize, u64)>,
-    ) -> Result<(), DeviceError> {
-        let mut result = Ok(());
-        for (zone, ticket) in zones {
-            tenant.enter(zone, ticket).await;
-            result = result.and(self.finish_one(tenant, zone).await);
-            tenant.leave(zone);
-            self.room.open();
-        }
-        result
+/// Finishes a v-zone. Its end is recorded before its physical zones are finished, since their write pointers do not
+/// show it afterwards.
+pub async fn finish(core: &NamespaceCore, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+    let vzone = tenant.state.borrow().vzones[zone];
+    vzone.failed.map_or(Ok(()), Err)?;
+    let capacity = tenant.geometry.zone_capacity_blocks;
+    if matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity {
+        return Ok(());
     }
-
-    /// Finishes a v-zone. Its end is recorded before its physical zones are finished, since their write pointers do not
-    /// show it afterwards.
-    async fn finish_one(
-        self: &Rc<NamespaceCore>,
-        tenant: &Rc<Tenant>,
-        zone: usize,
-    ) -> Result<(), DeviceError> {
-        let vzone = tenant.state.borrow().vzones[zone];
-        vzone.failed.map_or(Ok(()), Err)?;
-        let capacity = tenant.geometry.zone_capacity_blocks;
-        if matches!(vzone.end, End::Finished(_)) || vzone.tail == capacity {
-            return Ok(());
-        }
-        self.flush_vzone(tenant, zone).await?;
-        let usable = self.usable(&vzone.groups);
-        assert!(vzone.tail <= usable, "a v-zone is finished at block {}, of {usable}", vzone.tail);
-        let end = End::Finished(vzone.tail);
-        let owner = tenant.clone();
-        let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
-        self.record(JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await?;
-        let finished = self.finish_last(tenant, zone).await;
-        if finished.is_err() {
-            self.stick(tenant, zone);
-        }
-        finished
+    flush::flush_vzone(core, tenant, zone).await?;
+    let usable = core.usable(&vzone.groups);
+    assert!(vzone.tail <= usable, "a v-zone is finished at block {}, of {usable}", vzone.tail);
+    let end = End::Finished(vzone.tail);
+    let apply = || tenant.state.borrow_mut().vzones[zone].end = end;
+    journal::record(core, JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await?;
+    let finished = group_end::finish_last(core, tenant, zone).await;
+    if finished.is_err() {
+        core.stick(tenant, zone);
     }
+    finished
+}
 
-    /// Flushes the unflushed writes of a v-zone, so that its end can be recorded in the journal.
-    async fn flush_vzone(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
-        let plain = {
-            let vzone = &tenant.state.borrow().vzones[zone];
-            vzone.plain_end > vzone.flushed
+/// Resets a v-zone: it is empty when the journal has recorded that it has no zones. The zones are reset in the
+/// background.
+pub async fn reset(core: &NamespaceCore, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+    let vzone = tenant.state.borrow().vzones[zone];
+    if vzone.groups.is_empty() && vzone.end == End::Open {
+        return Ok(());
+    }
+    let apply = || empty(core, tenant, zone);
+    journal::record(
+        core,
+        JournalEntry::Vzone(tenant.id, zone as u32, StripeGroups::default(), End::Open),
+        apply,
+    )
+    .await
+}
+
+/// Takes all zones from a v-zone after its reset or removal was recorded.
+pub fn empty(core: &NamespaceCore, tenant: &Tenant, zone: usize) {
+    let mut state = tenant.state.borrow_mut();
+    let vzone = &mut state.vzones[zone];
+    let groups = std::mem::take(&mut vzone.groups);
+    (vzone.end, vzone.tail, vzone.plain_end, vzone.flushed) = (End::Open, 0, 0, 0);
+    vzone.epoch = vzone.epoch.wrapping_add(1);
+    (vzone.active, vzone.stuck, vzone.lost, vzone.reported_by) = (false, false, None, None);
+    let spares = std::mem::take(&mut vzone.spares);
+    state.spares -= spares;
+    state.hold();
+    drop(state);
+    core.give_up(groups.zones());
+    core.room.open();
+}
+
+/// Relocates the last group of a v-zone, in the turn of its ticket.
+pub async fn relocate(
+    core: &NamespaceCore,
+    tenant: &Tenant,
+    zone: usize,
+    ticket: u64,
+    flights: &mut Vec<GroupTransfer>,
+) -> Result<(), DeviceError> {
+    tenant.enter(zone, ticket).await;
+    let _turn = core.moving.take().await;
+    let mut result = relocate_now(core, tenant, (zone, ticket), flights).await;
+    for _ in 1..MOVE_TRIES {
+        if result.is_ok() || core.check().is_err() {
+            break;
+        }
+        // The target zones may be the cause: other ones are tried.
+        release_targets(core);
+        result = relocate_now(core, tenant, (zone, ticket), flights).await;
+    }
+    tenant.state.borrow_mut().doubled = false;
+    release_targets(core);
+    if let Err(error) = result {
+        let sealed = matches!(tenant.state.borrow().vzones[zone].end, End::Sealed(_));
+        // After a journal error it is not known which state is recorded, so nothing is changed any more.
+        if sealed && core.check().is_ok() {
+            // The source zones that are still active are finished, if possible.
+            _ = group_end::finish_last(core, tenant, zone).await;
+        }
+        tenant.fail_vzone(zone, error);
+        core.stick(tenant, zone);
+    }
+    tenant.state.borrow_mut().vzones[zone].leaving = false;
+    core.moves.set(core.moves.get() - 1);
+    tenant.leave(zone);
+    result
+}
+
+/// Releases the target zones of a relocation that was not completed.
+fn release_targets(core: &NamespaceCore) {
+    let zones = std::mem::take(&mut *core.copying.borrow_mut());
+    core.handed(&zones);
+    core.give_up(&zones);
+    core.room.open();
+}
+
+/// The steps of a relocation: the end of the group is recorded (sealed); its zones are finished, which fills them, but
+/// only if the copy needs their active zones; the data is copied to zones without an owner, and flushed; the new zones
+/// are recorded instead of the old ones; these are released. If the zones were not finished and the tenant wants to
+/// write meanwhile, the v-zone is recorded as open again, and keeps its group.
+async fn relocate_now(
+    core: &NamespaceCore,
+    tenant: &Tenant,
+    (zone, ticket): (usize, u64),
+    flights: &mut Vec<GroupTransfer>,
+) -> Result<(), DeviceError> {
+    let vzone = tenant.state.borrow().vzones[zone];
+    if vzone.failed.is_some() {
+        return seal_failed(core, tenant, zone).await;
+    }
+    let sealed = matches!(vzone.end, End::Sealed(_));
+    // A group is not relocated if a later command for its v-zone waits, or a write that begins a v-zone.
+    let is_wanted = || {
+        let state = tenant.state.borrow();
+        state.vzones[zone].tickets > ticket + 1 || !state.beginning.is_empty()
+    };
+    let wide = vzone.active && vzone.end == End::Open && vzone.spares > 0 && !is_wanted();
+    if !(sealed || wide) {
+        return Ok(());
+    }
+    if !sealed && vzone.tail == core.usable(&vzone.groups) {
+        return group_end::filled(core, tenant, zone).await;
+    }
+    let Some((width, unit_blocks, old)) = vzone.groups.group(vzone.groups.len().wrapping_sub(1)) else {
+        return Ok(());
+    };
+    // A failed flush marks no sealed v-zone as having lost writes, so failed flushes are counted here.
+    let before = core.losses.get();
+    if !sealed {
+        seal(core, tenant, zone).await?;
+    }
+    // Also if an earlier attempt has sealed the v-zone.
+    let doubled = double(core, tenant, zone);
+    if !doubled {
+        group_end::finish_last(core, tenant, zone).await?;
+    }
+    let kept = vzone.groups.first(vzone.groups.len() - 1);
+    let from = (core.shape(width, unit_blocks), old);
+    let target = tenant.spec.essential.min(width);
+    let length = vzone.tail - core.allocated(&kept);
+    let losses = core.losses.get();
+    let can_stop = doubled && !sealed;
+    let is_to_stop = || can_stop && is_wanted() && core.losses.get() == before;
+    let copied = copy(core, tenant, from, (kept, target), length, flights, is_to_stop).await?;
+    let Some(groups) = copied else {
+        // Before the wait for the record: the spares of the copy are not counted any more, but its zones are still
+        // active.
+        release_targets(core);
+        let now_us = core.now_us();
+        let apply = || {
+            let mut state = tenant.state.borrow_mut();
+            state.vzones[zone].end = End::Open;
+            (state.stops, state.last_write_us) = ((state.stops + 1).min(MOST_STOPS), now_us);
         };
-        if plain { self.flush_zone(tenant, zone).await } else { Ok(()) }
+        return journal::record(
+            core,
+            JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, End::Open),
+            apply,
+        )
+        .await;
+    };
+    flush::flush_device(core).await?;
+    if core.losses.get() != losses {
+        return Err(Status::WriteFault.into());
     }
-
-    /// Finishes the physical zones of the last group, in parallel since a drive may have to fill them, and counts them
-    /// as inactive. A worn zone is inactive too. A zone that cannot be finished for another reason stays active, and
-    /// belongs to the v-zone.
-    ///
-    /// # Errors
-    /// That of a zone which stays active.
-    pub async fn finish_last(&self, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
-        let vzone = tenant.state.borrow().vzones[zone];
-        if vzone.active
-            && let Some((_, _, zones)) = vzone.groups.group(vzone.groups.len() - 1)
-        {
-            let finishes: Vec<Completion> = zones.iter().map(|zone| self.finish_zone(*zone)).collect();
-            let mut result = Ok(());
-            for (zone, finish) in zones.iter().zip(finishes) {
-                match finish.await.result {
-                    Err(error) if !is_out(error) => result = Err(error),
-                    _ => self.arbiter.borrow_mut().retire(*zone),
-                }
-            }
-            result?;
-            self.end_group(&mut tenant.state.borrow_mut(), zone);
-        }
-        Ok(())
-    }
-
-    /// Resets v-zones, each in the turn of its ticket.
-    pub async fn reset(
-        self: &Rc<NamespaceCore>,
-        tenant: &Rc<Tenant>,
-        zones: Vec<(usize, u64)>,
-    ) -> Result<(), DeviceError> {
-        let mut result = Ok(());
-        for (zone, ticket) in zones {
-            tenant.enter(zone, ticket).await;
-            result = result.and(self.reset_one(tenant, zone).await);
-            tenant.leave(zone);
-        }
-        result
-    }
-
-    /// Resets a v-zone: it is empty when the journal has recorded that it has no zones. The zones are reset in the
-    /// background.
-    async fn reset_one(
-        self: &Rc<NamespaceCore>,
-        tenant: &Rc<Tenant>,
-        zone: usize,
-    ) -> Result<(), DeviceError> {
-        let vzone = tenant.state.borrow().vzones[zone];
-        if vzone.groups.is_empty() && vzone.end == End::Open {
-            return Ok(());
-        }
-        let (core, owner) = (self.clone(), tenant.clone());
-        let apply = move || core.empty(&owner, zone);
-        self.record(JournalEntry::Vzone(tenant.id, zone as u32, StripeGroups::default(), End::Open), apply)
-            .await
-    }
-
-    /// Takes all zones from a v-zone after its reset or removal was recorded.
-    pub fn empty(&self, tenant: &Tenant, zone: usize) {
+    let both = old.iter().find(|zone| groups.zones().contains(zone));
+    assert_eq!(both, None, "a zone that is the source and the target of a relocation");
+    let end = core.usable(&groups);
+    assert!(vzone.tail <= end, "{} blocks were relocated to zones for {end}", vzone.tail);
+    let apply = || {
+        core.copying.borrow_mut().clear();
+        core.handed(groups.zones());
         let mut state = tenant.state.borrow_mut();
         let vzone = &mut state.vzones[zone];
-        let groups = std::mem::take(&mut vzone.groups);
-        (vzone.end, vzone.tail, vzone.plain_end, vzone.flushed) = (End::Open, 0, 0, 0);
-        vzone.epoch = vzone.epoch.wrapping_add(1);
-        (vzone.active, vzone.stuck, vzone.lost, vzone.reported_by) = (false, false, None, None);
+        (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
+        (vzone.active, vzone.stuck) = (vzone.tail < core.usable(&groups), false);
         let spares = std::mem::take(&mut vzone.spares);
-        state.spares -= spares;
+        (state.spares, state.stops) = (state.spares - spares, 0);
         state.hold();
         drop(state);
-        self.give_up(groups.zones());
-        self.room.open();
-    }
+        core.give_up(old);
+        core.moved_groups.set(core.moved_groups.get() + 1);
+    };
+    journal::record(core, JournalEntry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
+}
 
-    /// Relocates the last group of a v-zone, in the turn of its ticket.
-    pub async fn relocate(
-        self: &Rc<NamespaceCore>,
-        tenant: &Rc<Tenant>,
-        zone: usize,
-        ticket: u64,
-        flights: &mut Vec<GroupTransfer>,
-    ) -> Result<(), DeviceError> {
-        tenant.enter(zone, ticket).await;
-        let _turn = self.moving.take().await;
-        let mut result = self.relocate_now(tenant, (zone, ticket), flights).await;
-        for _ in 1..MOVE_TRIES {
-            if result.is_ok() || self.check().is_err() {
-                break;
-            }
-            // The target zones may be the cause: other ones are tried.
-            self.release_targets();
-            result = self.relocate_now(tenant, (zone, ticket), flights).await;
-        }
-        tenant.state.borrow_mut().doubled = false;
-        self.release_targets();
-        if let Err(error) = result {
-            let sealed = matches!(tenant.state.borrow().vzones[zone].end, End::Sealed(_));
-            // After a journal error it is not known which state is recorded, so nothing is changed any more.
-            if sealed && self.check().is_ok() {
-                // The source zones that are still active are finished, if possible.
-                _ = self.finish_last(tenant, zone).await;
-            }
-            self.fail_vzone(tenant, zone, error);
-            self.stick(tenant, zone);
-        }
-        tenant.state.borrow_mut().vzones[zone].leaving = false;
-        self.moves.set(self.moves.get() - 1);
-        tenant.leave(zone);
-        result
-    }
+/// Permits source and target of a relocation to be active at once, if the namespace may have another active v-zone and
+/// no write is waiting to begin one. Returns whether that is permitted.
+fn double(core: &NamespaceCore, tenant: &Tenant, zone: usize) -> bool {
+    let mut state = tenant.state.borrow_mut();
+    let engaged = state.engaged_count(tenant.geometry.zone_capacity_blocks) + state.beginning.len();
+    // V-zones that keep their active zones may have used up the guaranteed ones.
+    let fits = core.arbiter.borrow().fits(tenant.spec.essential);
+    state.doubled |= state.vzones[zone].active && engaged < tenant.spec.max_active as usize && fits;
+    state.doubled
+}
 
-    /// Releases the target zones of a relocation that was not completed.
-    fn release_targets(&self) {
-        let zones = std::mem::take(&mut *self.copying.borrow_mut());
-        self.handed(&zones);
-        self.give_up(&zones);
-        self.room.open();
-    }
+/// Records the v-zone as sealed at its end: its last group has to be relocated before anything else is written to it.
+async fn seal(core: &NamespaceCore, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+    flush::flush_vzone(core, tenant, zone).await?;
+    let vzone = tenant.state.borrow().vzones[zone];
+    let kept = core.allocated(&vzone.groups.first(vzone.groups.len().saturating_sub(1)));
+    let usable = core.usable(&vzone.groups);
+    assert!(
+        !vzone.groups.is_empty() && (kept..=usable).contains(&vzone.tail),
+        "the last group of a v-zone, blocks {kept} to {usable}, is sealed at block {}",
+        vzone.tail
+    );
+    let end = End::Sealed(vzone.tail);
+    let apply = || tenant.state.borrow_mut().vzones[zone].end = end;
+    journal::record(core, JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await
+}
 
-    /// The steps of a relocation: the end of the group is recorded (sealed); its zones are finished, which fills them,
-    /// but only if the copy needs their active zones; the data is copied to zones without an owner, and flushed; the
-    /// new zones are recorded instead of the old ones; these are released. If the zones were not finished and the
-    /// tenant wants to write meanwhile, the v-zone is recorded as open again, and keeps its group.
-    async fn relocate_now(
-        self: &Rc<NamespaceCore>,
-        tenant: &Rc<Tenant>,
-        (zone, ticket): (usize, u64),
-        flights: &mut Vec<GroupTransfer>,
-    ) -> Result<(), DeviceError> {
-        let vzone = tenant.state.borrow().vzones[zone];
-        if vzone.failed.is_some() {
-            return self.seal_failed(tenant, zone).await;
-        }
-        let sealed = matches!(vzone.end, End::Sealed(_));
-        // A group is not relocated if a later command for its v-zone waits, or a write that begins a v-zone.
-        let is_wanted = || {
-            let state = tenant.state.borrow();
-            state.vzones[zone].tickets > ticket + 1 || !state.beginning.is_empty()
-        };
-        let wide = vzone.active && vzone.end == End::Open && vzone.spares > 0 && !is_wanted();
-        if !(sealed || wide) {
-            return Ok(());
-        }
-        if !sealed && vzone.tail == self.usable(&vzone.groups) {
-            return self.filled(tenant, zone).await;
-        }
-        let Some((width, unit_blocks, old)) = vzone.groups.group(vzone.groups.len().wrapping_sub(1)) else {
-            return Ok(());
-        };
-        // A failed flush marks no sealed v-zone as having lost writes, so failed flushes are counted here.
-        let before = self.losses.get();
-        if !sealed {
-            self.seal(tenant, zone).await?;
-        }
-        // Also if an earlier attempt has sealed the v-zone.
-        let doubled = self.double(tenant, zone);
-        if !doubled {
-            self.finish_last(tenant, zone).await?;
-        }
-        let kept = vzone.groups.first(vzone.groups.len() - 1);
-        let from = (self.shape(width, unit_blocks), old);
-        let target = tenant.spec.essential.min(width);
-        let length = vzone.tail - self.allocated(&kept);
-        let losses = self.losses.get();
-        let can_stop = doubled && !sealed;
-        let is_to_stop = || can_stop && is_wanted() && self.losses.get() == before;
-        let copied = self.copy(tenant, from, (kept, target), length, flights, is_to_stop).await?;
-        let Some(groups) = copied else {
-            // Before the wait for the record: the spares of the copy are not counted any more, but its zones are still
-            // active.
-            self.release_targets();
-            let (owner, now_us) = (tenant.clone(), self.now_us());
-            let apply = move || {
-                let mut state = owner.state.borrow_mut();
-                state.vzones[zone].end = End::Open;
-                (state.stops, state.last_write_us) = ((state.stops + 1).min(MOST_STOPS), now_us);
-            };
-            return self
-                .record(JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, End::Open), apply)
-                .await;
-        };
-        self.flush_device().await?;
-        let (core, owner) = (self.clone(), tenant.clone());
-        if self.losses.get() != losses {
-            return Err(Status::WriteFault.into());
-        }
-        let both = old.iter().find(|zone| groups.zones().contains(zone));
-        assert_eq!(both, None, "a zone that is the source and the target of a relocation");
-        let end = self.usable(&groups);
-        assert!(vzone.tail <= end, "{} blocks were relocated to zones for {end}", vzone.tail);
-        let apply = move || {
-            core.copying.borrow_mut().clear();
-            core.handed(groups.zones());
-            let mut state = owner.state.borrow_mut();
-            let vzone = &mut state.vzones[zone];
-            (vzone.groups, vzone.end, vzone.flushed) = (groups, End::Open, vzone.tail);
-            (vzone.active, vzone.stuck) = (vzone.tail < core.usable(&groups), false);
-            let spares = std::mem::take(&mut vzone.spares);
-            (state.spares, state.stops) = (state.spares - spares, 0);
-            state.hold();
-            drop(state);
-            core.give_up(old);
-            core.moved_groups.set(core.moved_groups.get() + 1);
-        };
-        self.record(JournalEntry::Vzone(tenant.id, zone as u32, groups, End::Open), apply).await
-    }
-
-    /// Permits source and target of a relocation to be active at once, if the namespace may have another active v-zone
-    /// and no write is waiting to begin one. Returns whether that is permitted.
-    fn double(&self, tenant: &Tenant, zone: usize) -> bool {
+/// Seals a v-zone in which a write has failed, and finishes its active zones. It is relocated, and can be written
+/// again, when the namespaces are opened the next time. A v-zone without a group, since its first one could not be
+/// opened, is empty again and can be written at once.
+async fn seal_failed(core: &NamespaceCore, tenant: &Tenant, zone: usize) -> Result<(), DeviceError> {
+    let vzone = tenant.state.borrow().vzones[zone];
+    if vzone.groups.is_empty() && vzone.end == End::Open {
         let mut state = tenant.state.borrow_mut();
-        let engaged = state.engaged_count(tenant.geometry.zone_capacity_blocks) + state.beginning.len();
-        // V-zones that keep their active zones may have used up the guaranteed ones.
-        let fits = self.arbiter.borrow().fits(tenant.spec.essential);
-        state.doubled |= state.vzones[zone].active && engaged < tenant.spec.max_active as usize && fits;
-        state.doubled
+        let info = state.table.info(ZoneIndex(zone as u32));
+        state.table.load(&ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, ..info });
+        state.vzones[zone].failed = None;
+        return Ok(());
     }
+    if vzone.active {
+        vzone.lost.map_or(Ok(()), Err)?;
+        seal(core, tenant, zone).await?;
+        group_end::finish_last(core, tenant, zone).await?;
+    }
+    Ok(())
+}
 
-    /// Records the v-zone as sealed at its end: its last group has to be relocated before anything else is written to
-    /// it.
-    async fn seal(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
-        self.flush_vzone(tenant, zone).await?;
-        let vzone = tenant.state.borrow().vzones[zone];
-        let kept = self.allocated(&vzone.groups.first(vzone.groups.len().saturating_sub(1)));
-        let usable = self.usable(&vzone.groups);
-        assert!(
-            !vzone.groups.is_empty() && (kept..=usable).contains(&vzone.tail),
-            "the last group of a v-zone, blocks {kept} to {usable}, is sealed at block {}",
-            vzone.tail
-        );
-        let end = End::Sealed(vzone.tail);
-        let owner = tenant.clone();
-        let apply = move || owner.state.borrow_mut().vzones[zone].end = end;
-        self.record(JournalEntry::Vzone(tenant.id, zone as u32, vzone.groups, end), apply).await
+/// Copies the first `length` blocks of a group to new groups of `width` zones behind the groups `kept`; returns `kept`
+/// with the new groups, or `None` if `is_to_stop` has stopped it.
+///
+/// Data that fills whole zones is copied to wider groups if spares are free: these zones do not stay active, and the
+/// copy is faster.
+async fn copy(
+    core: &NamespaceCore,
+    tenant: &Tenant,
+    (shape, old): (GroupShape, &[u32]),
+    (mut groups, width): (StripeGroups, u32),
+    length: u64,
+    flights: &mut Vec<GroupTransfer>,
+    is_to_stop: impl Fn() -> bool,
+) -> Result<Option<StripeGroups>, DeviceError> {
+    let mut at = 0;
+    while at < length {
+        if is_to_stop() {
+            return Ok(None);
+        }
+        let filled = ((length - at) / shape.zone_blocks) as u32;
+        let most = floor_power(filled.min(shape.width)).max(width);
+        let taken = allocate::allocate(core, tenant, AllocationPurpose::Moved { least: width, most }).await?;
+        let fits = groups.push(&taken.zones, taken.unit_blocks);
+        assert!(fits, "a group of {:?}, with units of {} blocks", taken.zones, taken.unit_blocks);
+        core.copying.borrow_mut().extend(&taken.zones);
+        let new = core.shape(taken.zones.len() as u32, taken.unit_blocks);
+        let blocks = new.blocks().min(length - at);
+        let (from, to) = ((shape, old, at), (new, &taken.zones[..]));
+        let mut copied = copy_group(core, from, to, blocks, flights, &is_to_stop).await;
+        if copied == Ok(true) && blocks == new.blocks() {
+            copied = flush::flush_cache(core).await.map(|()| true);
+        }
+        tenant.state.borrow_mut().spares -= taken.spares;
+        if !copied? {
+            return Ok(None);
+        }
+        if blocks == new.blocks() {
+            let mut arbiter = core.arbiter.borrow_mut();
+            taken.zones.iter().for_each(|zone| arbiter.retire(*zone));
+            drop(arbiter);
+            core.room.open();
+            core.work.open();
+        }
+        at += blocks;
     }
+    Ok(Some(groups))
+}
 
-    /// Seals a v-zone in which a write has failed, and finishes its active zones. It is relocated, and can be written
-    /// again, when the namespaces are opened the next time. A v-zone without a group, since its first one could not be
-    /// opened, is empty again and can be written at once.
-    async fn seal_failed(&self, tenant: &Rc<Tenant>, zone: usize) -> Result<(), DeviceError> {
-        let vzone = tenant.state.borrow().vzones[zone];
-        if vzone.groups.is_empty() && vzone.end == End::Open {
-            let mut state = tenant.state.borrow_mut();
-            let info = state.table.info(ZoneIndex(zone as u32));
-            state.table.load(&ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, ..info });
-            state.vzones[zone].failed = None;
-            return Ok(());
+/// Copies `blocks` blocks of a group, from `from` on, to the start of another one; `false` if `is_to_stop` has stopped
+/// it before the end.
+async fn copy_group(
+    core: &NamespaceCore,
+    (old_shape, old, from): (GroupShape, &[u32], u64),
+    (new_shape, new): (GroupShape, &[u32]),
+    blocks: u64,
+    flights: &mut Vec<GroupTransfer>,
+    is_to_stop: impl Fn() -> bool,
+) -> Result<bool, DeviceError> {
+    let most = MOST_COPIED.min(core.device.geometry().max_transfer_blocks) as u64;
+    let stretch = |shape, zones, range: Range<u64>| GroupRange { shape, zones, range, at: 0 };
+    let (mut begun, mut written, mut result) = (0, Buf::default(), Ok(()));
+    let mut reads = VecDeque::with_capacity(READS_AHEAD);
+    loop {
+        while result.is_ok() && begun < blocks && reads.len() < READS_AHEAD && !is_to_stop() {
+            let range = begun..blocks.min(begun + most);
+            let (mut data, mut parts) = (core.take_buffer(range.end - begun).freeze(), Vec::new());
+            let source = stretch(old_shape, old, from + range.start..from + range.end);
+            transfer::begin_read(core, &source, &mut data, &mut parts);
+            begun = range.end;
+            reads.push_back((range, data, parts));
         }
-        if vzone.active {
-            vzone.lost.map_or(Ok(()), Err)?;
-            self.seal(tenant, zone).await?;
-            self.finish_last(tenant, zone).await?;
+        // Reads in flight are completed in any case: they keep their zones from being reset.
+        let Some((range, mut data, mut parts)) = reads.pop_front() else { break };
+        work(data.blocks() as u32 * COPY);
+        give_way().await;
+        result = result.and(transfer::end_read(core, &mut data, &mut parts).await);
+        result = result.and(transfer::end_write(core, flights).await);
+        if result.is_ok() {
+            transfer::begin_write(core, &stretch(new_shape, new, range), &data, false, flights);
+            core.give_buffer(std::mem::replace(&mut written, data));
         }
-        Ok(())
     }
-
-    /// Copies the first `length` blocks of a group to new groups of `width` zones behind the groups `kept`; returns
-    /// `kept` with the new groups, or `None` if `is_to_stop` has stopped it.
-    ///
-    /// Data that fills whole zones is copied to wider groups if spares are free: these zones do not stay active, and
-    /// the copy is faster.
-    async fn copy(
-        &self,
-        tenant: &Tenant,
-        (shape, old): (GroupShape, &[u32]),
-        (mut groups, width): (StripeGroups, u32),
-        length: u64,
-        flights: &mut Vec<GroupTransfer>,
-        is_to_stop: impl Fn() -> bool,
-    ) -> Result<Option<StripeGroups>, DeviceError> {
-        let mut at = 0;
-        while at < length {
-            if is_to_stop() {
-                return Ok(None);
-            }
-            let filled = ((length - at) / shape.zone_blocks) as u32;
-            let most = floor_power(filled.min(shape.width)).max(width);
-            let taken = self.allocate(tenant, AllocationPurpose::Moved { least: width, most }).await?;
-            let fits = groups.push(&taken.zones, taken.unit_blocks);
-            assert!(fits, "a group of {:?}, with units of {} blocks", taken.zones, taken.unit_blocks);
-            self.copying.borrow_mut().extend(&taken.zones);
-            let new = self.shape(taken.zones.len() as u32, taken.unit_blocks);
-            let blocks = new.blocks().min(length - at);
-            let (from, to) = ((shape, old, at), (new, &taken.zones[..]));
-            let mut copied = self.copy_group(from, to, blocks, flights, &is_to_stop).await;
-            if copied == Ok(true) && blocks == new.blocks() {
-                copied = self.flush_cache().await.map(|()| true);
-            }
-            tenant.state.borrow_mut().spares -= taken.spares;
-            if !copied? {
-                return Ok(None);
-            }
-            if blocks == new.blocks() {
-                let mut arbiter = self.arbiter.borrow_mut();
-                taken.zones.iter().for_each(|zone| arbiter.retire(*zone));
-                drop(arbiter);
-                self.room.open();
-                self.work.open();
-            }
-            at += blocks;
-        }
-        Ok(Some(groups))
-    }
-
-    /// Copies `blocks` blocks of a group, from `from` on, to the start of another one; `false` if `is_to_stop` has
-    /// stopped it before the end.
-    async fn copy_group(
-        &self,
-        (old_shape, old, from): (GroupShape, &[u32], u64),
-        (new_shape, new): (GroupShape, &[u32]),
-        blocks: u64,
-        flights: &mut Vec<GroupTransfer>,
-        is_to_stop: impl Fn() -> bool,
-    ) -> Result<bool, DeviceError> {
-        let most = MOST_COPIED.min(self.device.geometry().max_transfer_blocks) as u64;
-        let stretch = |shape, zones, range: Range<u64>| GroupRange { shape, zones, range, at: 0 };
-        let (mut begun, mut written, mut result) = (0, Buf::default(), Ok(()));
-        let mut reads = VecDeque::with_capacity(READS_AHEAD);
-        loop {
-            while result.is_ok() && begun < blocks && reads.len() < READS_AHEAD && !is_to_stop() {
-                let range = begun..blocks.min(begun + most);
-                let (mut data, mut parts) = (self.take_buffer(range.end - begun).freeze(), Vec::new());
-                let source = stretch(old_shape, old, from + range.start..from + range.end);
-                self.begin_read(&source, &mut data, &mut parts);
-                begun = range.end;
-                reads.push_back((range, data, parts));
-            }
-            // Reads in flight are completed in any case: they keep their zones from being reset.
-            let Some((range, mut data, mut parts)) = reads.pop_front() else { break };
-            work(data.blocks() as u32 * COPY);
-            give_way().await;
-            result = result.and(self.end_read(&mut data, &mut parts).await);
-            result = result.and(self.end_write(flights).await);
-            if result.is_ok() {
-                self.begin_write(&stretch(new_shape, new, range), &data, false, flights);
-                self.give_buffer(std::mem::replace(&mut written, data));
-            }
-        }
-        result = result.and(self.end_write(flights).await);
-        self.give_buffer(written);
-        result.map(|()| begun == blocks)
-    }
+    result = result.and(transfer::end_write(core, flights).await);
+    core.give_buffer(written);
+    result.map(|()| begun == blocks)
 }
 
 /// Whether an error is caused by the limits of open or active zones of the device.

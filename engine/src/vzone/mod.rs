@@ -3,7 +3,8 @@
 //! docs/NAMESPACES.md is the design: the layout, the order in which writes become durable, and why no physical zone
 //! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`qos`], [`limit`],
 //! [`throttle`], [`arbiter`] and [`mod@format`] decide without waiting; [`core`](self) holds the state of running
-//! namespaces; `request`, `manage` and `recover` are their operations, and `admit` admits the requests of clients.
+//! namespaces; `request`, `flush`, `manage` and `recover` are their operations, which use `journal`, `allocate`,
+//! `group_end` and `transfer`; `workers` starts them, and `admit` admits the requests of clients.
 
 pub mod admission;
 pub mod arbiter;
@@ -18,7 +19,10 @@ pub mod shape;
 pub mod throttle;
 
 mod admit;
+mod allocate;
 mod core;
+mod flush;
+mod group_end;
 mod journal;
 mod manage;
 mod qos_state;
@@ -139,13 +143,13 @@ impl Namespaces {
     ) -> Result<Namespaces, VzoneError> {
         let patience_us = options.patience_us;
         let core = recover::open(runtime, device, options).await?;
-        core.note_promises();
+        admit::note_promises(&core);
         // Relocations of sealed v-zones take their tickets before any command can.
         for tenant in core.tenants() {
             for zone in 0..tenant.geometry.zones as usize {
                 let end = tenant.state.borrow().vzones[zone].end;
                 if matches!(end, format::End::Sealed(_)) {
-                    core.move_later(&tenant, zone);
+                    workers::move_later(&core, &tenant, zone);
                 }
             }
         }
@@ -182,10 +186,9 @@ impl Namespaces {
             tenants.resize(count, None);
             tenants[id] = Some(tenant.clone());
         }
-        let added = tenant.clone();
-        let apply = move || added.state.borrow_mut().removed = false;
-        core.record(JournalEntry::Namespace(id as u32, spec), apply).await?;
-        core.note_promises();
+        let apply = || tenant.state.borrow_mut().removed = false;
+        journal::record(core, JournalEntry::Namespace(id as u32, spec), apply).await?;
+        admit::note_promises(core);
         Ok(Namespace { core: core.clone(), tenant })
     }
 
@@ -204,16 +207,16 @@ impl Namespaces {
         old.check_size(zones)?;
         old.state.borrow_mut().removed = true;
         let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
-        let (all, entry) = (core.clone(), JournalEntry::Namespace(old.id, spec.clone()));
+        let entry = JournalEntry::Namespace(old.id, spec.clone());
         let mut resized = None;
         let apply = || {
             // The state is copied only now: a flush for another namespace may have marked losses in it meanwhile.
             let new = Rc::new(old.resized(spec, geometry));
-            all.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
-            all.note_promises();
+            core.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
+            admit::note_promises(core);
             resized = Some(new);
         };
-        core.record(entry, apply).await?;
+        journal::record(core, entry, apply).await?;
         let tenant = resized.ok_or(VzoneError::Unknown)?;
         Ok(Namespace { core: core.clone(), tenant })
     }
@@ -230,14 +233,13 @@ impl Namespaces {
             return Err(VzoneError::FloorAboveLimit);
         }
         let entry = Spec { qos, ..tenant.spec() };
-        let (all, changed) = (core.clone(), tenant.clone());
-        let apply = move || {
-            if changed.qos_state.qos.replace(qos) != qos {
-                changed.qos_state.standing.take();
+        let apply = || {
+            if tenant.qos_state.qos.replace(qos) != qos {
+                tenant.qos_state.standing.take();
             }
-            all.note_promises();
+            admit::note_promises(core);
         };
-        core.record(JournalEntry::Namespace(tenant.id, entry), apply).await?;
+        journal::record(core, JournalEntry::Namespace(tenant.id, entry), apply).await?;
         Ok(Namespace { core: core.clone(), tenant })
     }
 
@@ -265,16 +267,16 @@ impl Namespaces {
     /// # Errors
     /// When there is none of this name, or commands for it are outstanding.
     pub async fn remove(&self, name: &str) -> Result<(), VzoneError> {
-        let _turn = self.core.administration.take().await;
+        let core = &self.core;
+        let _turn = core.administration.take().await;
         let tenant = self.idle(name).await?;
         tenant.state.borrow_mut().removed = true;
-        let (core, gone) = (self.core.clone(), tenant.clone());
-        let apply = move || {
-            (0..gone.geometry.zones as usize).for_each(|zone| core.empty(&gone, zone));
-            core.tenants.borrow_mut()[gone.id as usize] = None;
-            core.note_promises();
+        let apply = || {
+            (0..tenant.geometry.zones as usize).for_each(|zone| manage::empty(core, &tenant, zone));
+            core.tenants.borrow_mut()[tenant.id as usize] = None;
+            admit::note_promises(core);
         };
-        Ok(self.core.record(JournalEntry::Removed(tenant.id), apply).await?)
+        Ok(journal::record(core, JournalEntry::Removed(tenant.id), apply).await?)
     }
 
     /// The existing namespaces, in the order of their numbers.
@@ -292,10 +294,10 @@ impl Namespaces {
             core.work.open();
         }
         let tenants = core.tenants();
-        core.update_read_window(now_us, &tenants);
+        request::update_read_window(core, now_us, &tenants);
         // A synchronous writer is seldom active at the moment of a tick, but needs its tokens in time.
-        let mut busy = core.update_write_pace(now_us, &tenants);
-        busy |= core.promised.get() && core.look(now_us, &tenants);
+        let mut busy = request::update_write_pace(core, now_us, &tenants);
+        busy |= core.promised.get() && admit::look(core, now_us, &tenants);
         for tenant in tenants {
             let frozen = {
                 let state = tenant.state.borrow();
@@ -312,7 +314,7 @@ impl Namespaces {
                 let is_well = |vzone: &Vzone| vzone.failed.is_none() && !vzone.stuck;
                 let is_wide = |vzone: &Vzone| vzone.active && vzone.spares > 0 && is_well(vzone);
                 let wide = tenant.state.borrow().vzones.iter().position(is_wide);
-                wide.into_iter().for_each(|zone| core.move_later(&tenant, zone));
+                wide.into_iter().for_each(|zone| workers::move_later(core, &tenant, zone));
             }
         }
         busy
@@ -371,7 +373,7 @@ impl Namespaces {
                     held, tenant.spec.name, state.spares
                 ));
             }
-            let (active, most) = (core.active_of(&state), tenant.essential() + state.spares);
+            let (active, most) = (allocate::active_of(core, &state), tenant.essential() + state.spares);
             if state.doubled && active > most {
                 return Err(format!("{} has {active} active zones, and may have {most}", tenant.spec.name));
             }
@@ -386,8 +388,8 @@ impl Namespaces {
         if !busy && !core.in_hand.borrow().is_empty() {
             return Err(format!("zones {:?} are reserved without a user", core.in_hand.borrow()));
         }
-        if spares > core.spares() {
-            return Err(format!("{spares} spares are in use, of {}", core.spares()));
+        if spares > allocate::spares(core) {
+            return Err(format!("{spares} spares are in use, of {}", allocate::spares(core)));
         }
         core.arbiter.borrow().audit(core.claims().into_iter())
     }
@@ -413,7 +415,7 @@ impl Namespace {
 
     /// Status of the namespace.
     pub fn status(&self) -> NamespaceStatus {
-        let (spares, weight) = (self.core.spares() as u64, self.tenant.spec.weight as u64);
+        let (spares, weight) = (allocate::spares(&self.core) as u64, self.tenant.spec.weight as u64);
         let weights: u64 = self.core.tenants().iter().map(|tenant| tenant.spec.weight as u64).sum();
         let state = self.tenant.state.borrow();
         let open = || state.vzones.iter().filter(|vzone| vzone.active);
@@ -439,12 +441,12 @@ impl Namespace {
         blocks: u64,
         sleep: impl Fn(u64) -> F,
     ) -> AdmittedRequest {
-        self.core.let_in(&self.tenant, blocks, sleep).await
+        admit::let_in(&self.core, &self.tenant, blocks, sleep).await
     }
 
     /// Counts the completion of an admitted request of `blocks` blocks.
     pub fn answered(&self, passed: AdmittedRequest, blocks: u64) {
-        self.core.answered(&self.tenant, passed, blocks);
+        admit::answered(&self.core, &self.tenant, passed, blocks);
     }
 
     /// Checks a command against the zone table, and starts it.
@@ -518,7 +520,7 @@ impl Namespace {
 
     /// Passes a job to a worker task.
     fn employ(&self, job: WorkerJob) -> Completion {
-        self.core.employ(&self.tenant, job)
+        workers::employ(&self.core, &self.tenant, job)
     }
 
     /// Queues a write that the zone table has admitted.
@@ -544,7 +546,7 @@ impl ZonedDevice for Namespace {
 
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
         let (zone, from) = self.tenant.geometry.locate(lba);
-        self.core.reread(&self.tenant, zone, from, attempt)
+        request::reread(&self.core, &self.tenant, zone, from, attempt)
     }
 
     fn submit(&self, command: Command) -> Completion {

@@ -10,6 +10,7 @@ use crate::{
     evidence::{Presence, presence, read_verified},
     runtime::Runtime,
     vzone::{
+        allocate,
         arbiter::{Arbiter, ZoneOwner},
         balloon::floor_power,
         core::{Journal, NamespaceCore, Tenant, Vzone},
@@ -19,7 +20,8 @@ use crate::{
             MOST_ZONES, NamespaceLayout, Spec, StripeGroups, is_reservation, looks_like_journal, mark,
             most_checkpoint_blocks, read,
         },
-        manage::is_out,
+        group_end::is_out,
+        journal,
         options::NamespaceOptions,
         shape::GroupShape,
     },
@@ -437,7 +439,7 @@ pub(super) async fn open(
     });
     core.note_worn(&zones);
     let unfinished = take_over(&core, &books, &zones);
-    core.checkpoint().await?;
+    journal::checkpoint(&core).await?;
     for zone in unfinished {
         // A zone that cannot be finished stays active on the device, and so is counted as active until it is reset:
         // otherwise other namespaces would be promised active zones that do not exist.
@@ -631,7 +633,7 @@ pub(super) fn check_spec(core: &NamespaceCore, spec: &Spec, own: Option<u32>) ->
     }
     let held: u32 = others().map(|tenant| tenant.state.borrow().spares).sum();
     let wanted = spec.essential as u64 * spec.max_active as u64;
-    let left = core.spares().saturating_sub(held);
+    let left = allocate::spares(core).saturating_sub(held);
     if wanted > left as u64 {
         return Err(VzoneError::Floors { left });
     }
@@ -639,7 +641,6 @@ pub(super) fn check_spec(core: &NamespaceCore, spec: &Spec, own: Option<u32>) ->
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

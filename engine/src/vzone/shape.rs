@@ -124,7 +124,6 @@ impl Row {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};

@@ -60,106 +60,114 @@ fn places(
     })
 }
 
-impl NamespaceCore {
-    /// Submits the reads of a range. The zones are not reset before they have completed. `data` is moved to the command
-    /// if there is only one.
-    pub fn begin_read(&self, stretch: &GroupRange<'_>, data: &mut Buf, flights: &mut Vec<GroupTransfer>) {
-        let blocks = stretch.range.end - stretch.range.start;
-        let mut submitted = 0;
-        for (part, zone, piece) in stretch.parts() {
-            submitted += piece.end - piece.start;
-            let whole = piece.end - piece.start == blocks && data.blocks() == blocks;
-            let buf = match whole {
-                true => std::mem::take(data),
-                false => self.take_buffer(piece.end - piece.start).freeze(),
-            };
-            let completion = self.device.submit(Command::read(self.lba(zone, piece.start), buf));
-            self.arbiter.borrow_mut().pin(zone);
-            flights.push(GroupTransfer { completion, part, zone, whole, ..stretch.flight() });
-        }
-        assert_eq!(submitted, blocks, "blocks that zones of a group are asked for, and blocks to be read");
+/// Submits the reads of a range. The zones are not reset before they have completed. `data` is moved to the command if
+/// there is only one.
+pub fn begin_read(
+    core: &NamespaceCore,
+    stretch: &GroupRange<'_>,
+    data: &mut Buf,
+    flights: &mut Vec<GroupTransfer>,
+) {
+    let blocks = stretch.range.end - stretch.range.start;
+    let mut submitted = 0;
+    for (part, zone, piece) in stretch.parts() {
+        submitted += piece.end - piece.start;
+        let whole = piece.end - piece.start == blocks && data.blocks() == blocks;
+        let buf = match whole {
+            true => std::mem::take(data),
+            false => core.take_buffer(piece.end - piece.start).freeze(),
+        };
+        let completion = core.device.submit(Command::read(core.lba(zone, piece.start), buf));
+        core.arbiter.borrow_mut().pin(zone);
+        flights.push(GroupTransfer { completion, part, zone, whole, ..stretch.flight() });
     }
+    assert_eq!(submitted, blocks, "blocks that zones of a group are asked for, and blocks to be read");
+}
 
-    /// Waits for reads, and copies their data into `data`; returns the first error.
-    pub async fn end_read(
-        &self,
-        data: &mut Buf,
-        flights: &mut Vec<GroupTransfer>,
-    ) -> Result<(), DeviceError> {
-        let mut result = Ok(());
-        for flight in flights.drain(..) {
-            let GroupTransfer { completion, shape, range, at, part, zone, whole } = flight;
-            let done = completion.await;
-            if self.arbiter.borrow_mut().unpin(zone) {
-                self.work.open();
-            }
-            result = result.and(done.result);
-            if whole {
-                *data = done.data;
-                continue;
-            }
-            if let (Ok(()), Some(target)) = (done.result, data.as_mut()) {
-                let mut from = 0;
-                for place in places(shape, &range, at, part) {
-                    let len = place.len();
-                    target[place].copy_from_slice(&done.data[from..from + len]);
-                    from += len;
-                }
-            }
-            self.give_buffer(done.data);
+/// Waits for reads, and copies their data into `data`; returns the first error.
+pub async fn end_read(
+    core: &NamespaceCore,
+    data: &mut Buf,
+    flights: &mut Vec<GroupTransfer>,
+) -> Result<(), DeviceError> {
+    let mut result = Ok(());
+    for flight in flights.drain(..) {
+        let GroupTransfer { completion, shape, range, at, part, zone, whole } = flight;
+        let done = completion.await;
+        if core.arbiter.borrow_mut().unpin(zone) {
+            core.work.open();
         }
-        result
-    }
-
-    /// Submits the writes of a range from its part of `data`.
-    pub fn begin_write(
-        &self,
-        stretch: &GroupRange<'_>,
-        data: &Buf,
-        fua: bool,
-        flights: &mut Vec<GroupTransfer>,
-    ) {
-        let mut submitted = 0;
-        for (part, zone, piece) in stretch.parts() {
-            let blocks = piece.end - piece.start;
-            submitted += blocks;
-            let mut places = places(stretch.shape, &stretch.range, stretch.at, part);
-            let first = places.next().unwrap_or_default();
-            let whole = first.len() == blocks as usize * BLOCK;
-            let buf = match whole {
-                true => data.slice(first),
-                false => self.gather(blocks, data, std::iter::once(first).chain(places)).freeze(),
-            };
-            let completion = self.device.submit(Command::write(self.lba(zone, piece.start), buf, fua));
-            flights.push(GroupTransfer { completion, part, zone, whole, ..stretch.flight() });
+        result = result.and(done.result);
+        if whole {
+            *data = done.data;
+            continue;
         }
-        let blocks = stretch.range.end - stretch.range.start;
-        assert_eq!(submitted, blocks, "blocks that zones of a group are given, and blocks to be written");
-    }
-
-    /// Copies parts of `data` to a buffer of `blocks` blocks.
-    fn gather(&self, blocks: u64, data: &Buf, places: impl Iterator<Item = Range<usize>>) -> BufMut {
-        let (mut buf, mut to) = (self.take_buffer(blocks), 0);
-        for place in places {
-            let len = place.len();
-            buf[to..to + len].copy_from_slice(&data[place]);
-            to += len;
-        }
-        buf
-    }
-
-    /// Waits for writes; returns the first error.
-    pub async fn end_write(&self, flights: &mut Vec<GroupTransfer>) -> Result<(), DeviceError> {
-        let mut result = Ok(());
-        for flight in flights.drain(..) {
-            let done = flight.completion.await;
-            result = result.and(done.result);
-            if !flight.whole {
-                self.give_buffer(done.data);
+        if let (Ok(()), Some(target)) = (done.result, data.as_mut()) {
+            let mut from = 0;
+            for place in places(shape, &range, at, part) {
+                let len = place.len();
+                target[place].copy_from_slice(&done.data[from..from + len]);
+                from += len;
             }
         }
-        result
+        core.give_buffer(done.data);
     }
+    result
+}
+
+/// Submits the writes of a range from its part of `data`.
+pub fn begin_write(
+    core: &NamespaceCore,
+    stretch: &GroupRange<'_>,
+    data: &Buf,
+    fua: bool,
+    flights: &mut Vec<GroupTransfer>,
+) {
+    let mut submitted = 0;
+    for (part, zone, piece) in stretch.parts() {
+        let blocks = piece.end - piece.start;
+        submitted += blocks;
+        let mut places = places(stretch.shape, &stretch.range, stretch.at, part);
+        let first = places.next().unwrap_or_default();
+        let whole = first.len() == blocks as usize * BLOCK;
+        let buf = match whole {
+            true => data.slice(first),
+            false => gather(core, blocks, data, std::iter::once(first).chain(places)).freeze(),
+        };
+        let completion = core.device.submit(Command::write(core.lba(zone, piece.start), buf, fua));
+        flights.push(GroupTransfer { completion, part, zone, whole, ..stretch.flight() });
+    }
+    let blocks = stretch.range.end - stretch.range.start;
+    assert_eq!(submitted, blocks, "blocks that zones of a group are given, and blocks to be written");
+}
+
+/// Copies parts of `data` to a buffer of `blocks` blocks.
+fn gather(
+    core: &NamespaceCore,
+    blocks: u64,
+    data: &Buf,
+    places: impl Iterator<Item = Range<usize>>,
+) -> BufMut {
+    let (mut buf, mut to) = (core.take_buffer(blocks), 0);
+    for place in places {
+        let len = place.len();
+        buf[to..to + len].copy_from_slice(&data[place]);
+        to += len;
+    }
+    buf
+}
+
+/// Waits for writes; returns the first error.
+pub async fn end_write(core: &NamespaceCore, flights: &mut Vec<GroupTransfer>) -> Result<(), DeviceError> {
+    let mut result = Ok(());
+    for flight in flights.drain(..) {
+        let done = flight.completion.await;
+        result = result.and(done.result);
+        if !flight.whole {
+            core.give_buffer(done.data);
+        }
+    }
+    result
 }
 
 impl GroupRange<'_> {

@@ -4,65 +4,74 @@ use crate::{
     device::{Completion, Done},
     vzone::{
         core::{NamespaceCore, Tenant, Worker, WorkerJob},
+        flush, manage, request,
         transfer::GroupTransfer,
     },
 };
 use std::rc::Rc;
 
-impl NamespaceCore {
-    /// Passes a job to an idle worker, or to a new one.
-    pub fn employ(self: &Rc<NamespaceCore>, tenant: &Rc<Tenant>, job: WorkerJob) -> Completion {
-        let (completer, completion) = self.slots.pair();
-        tenant.commands.set(tenant.commands.get() + job.is_command() as u32);
-        let idle = self.idle.borrow_mut().pop();
-        let worker = idle.unwrap_or_else(|| {
-            let worker = Rc::new(Worker::default());
-            self.runtime.spawn(serve(self.clone(), worker.clone()));
-            worker
-        });
-        let before = worker.job.replace(Some((tenant.clone(), job, completer)));
-        assert!(before.is_none(), "a worker gets a command while it has one");
-        worker.begun.open();
-        completion
-    }
+/// Passes a job to an idle worker, or to a new one.
+pub fn employ(core: &Rc<NamespaceCore>, tenant: &Rc<Tenant>, job: WorkerJob) -> Completion {
+    let (completer, completion) = core.slots.pair();
+    tenant.commands.set(tenant.commands.get() + job.is_command() as u32);
+    let idle = core.idle.borrow_mut().pop();
+    let worker = idle.unwrap_or_else(|| {
+        let worker = Rc::new(Worker::default());
+        core.runtime.spawn(serve(core.clone(), worker.clone()));
+        worker
+    });
+    let before = worker.job.replace(Some((tenant.clone(), job, completer)));
+    assert!(before.is_none(), "a worker gets a command while it has one");
+    worker.begun.open();
+    completion
+}
 
-    /// Queues the relocation of the last group of a v-zone, if it is not queued already.
-    pub fn move_later(self: &Rc<NamespaceCore>, tenant: &Rc<Tenant>, zone: usize) {
-        let ticket = {
-            let vzone = &mut tenant.state.borrow_mut().vzones[zone];
-            if std::mem::replace(&mut vzone.leaving, true) {
-                return;
-            }
-            vzone.ticket()
-        };
-        self.moves.set(self.moves.get() + 1);
-        // Its completion is dropped: an error stays with the v-zone.
-        drop(self.employ(tenant, WorkerJob::Move { zone, ticket }));
-    }
+/// Queues the relocation of the last group of a v-zone, if it is not queued already.
+pub fn move_later(core: &Rc<NamespaceCore>, tenant: &Rc<Tenant>, zone: usize) {
+    let ticket = {
+        let vzone = &mut tenant.state.borrow_mut().vzones[zone];
+        if std::mem::replace(&mut vzone.leaving, true) {
+            return;
+        }
+        vzone.ticket()
+    };
+    core.moves.set(core.moves.get() + 1);
+    // Its completion is dropped: an error stays with the v-zone.
+    drop(employ(core, tenant, WorkerJob::Move { zone, ticket }));
+}
 
-    /// Carries out a job. `flights` is a buffer that is empty before and after.
-    async fn carry_out(
-        self: &Rc<NamespaceCore>,
-        tenant: &Rc<Tenant>,
-        job: WorkerJob,
-        flights: &mut Vec<GroupTransfer>,
-    ) -> Done {
-        let result = match job {
-            WorkerJob::Read { zone, turn, from, data } => {
-                return self.read(tenant, (zone, turn), from, data, flights).await;
+/// Carries out a job. `flights` is a buffer that is empty before and after.
+async fn carry_out(
+    core: &Rc<NamespaceCore>,
+    tenant: &Rc<Tenant>,
+    job: WorkerJob,
+    flights: &mut Vec<GroupTransfer>,
+) -> Done {
+    let result = match job {
+        WorkerJob::Read { zone, turn, from, data } => {
+            return request::read(core, tenant, (zone, turn), from, data, flights).await;
+        }
+        WorkerJob::Write { zone, ticket, from, data, fua, begins } => {
+            let (done, has_failed) =
+                request::write(core, tenant, (zone, ticket, begins), from, (data, fua), flights).await;
+            if has_failed {
+                move_later(core, tenant, zone);
             }
-            WorkerJob::Write { zone, ticket, from, data, fua, begins } => {
-                let done = self.write(tenant, (zone, ticket, begins), from, (data, fua), flights).await;
-                self.begun(tenant, begins);
-                return done;
-            }
-            WorkerJob::Flush => self.flush_and_report(tenant).await,
-            WorkerJob::Finish(zones) => self.finish(tenant, zones).await,
-            WorkerJob::Reset(zones) => self.reset(tenant, zones).await,
-            WorkerJob::Move { zone, ticket } => self.relocate(tenant, zone, ticket, flights).await,
-        };
-        Done { result, ..Done::ok() }
-    }
+            request::begun(core, tenant, begins);
+            return done;
+        }
+        WorkerJob::Flush => flush::flush_and_report(core, tenant).await,
+        WorkerJob::Finish(zones) => {
+            manage::each_in_turn(core, tenant, zones, async |zone| manage::finish(core, tenant, zone).await)
+                .await
+        }
+        WorkerJob::Reset(zones) => {
+            manage::each_in_turn(core, tenant, zones, async |zone| manage::reset(core, tenant, zone).await)
+                .await
+        }
+        WorkerJob::Move { zone, ticket } => manage::relocate(core, tenant, zone, ticket, flights).await,
+    };
+    Done { result, ..Done::ok() }
 }
 
 /// Worker task: carries out jobs one after the other.
@@ -75,7 +84,7 @@ async fn serve(core: Rc<NamespaceCore>, worker: Rc<Worker>) {
             continue;
         };
         let is_command = job.is_command();
-        let done = core.carry_out(&tenant, job, &mut flights).await;
+        let done = carry_out(&core, &tenant, job, &mut flights).await;
         assert!(flights.is_empty(), "a command ends with {} of its parts in flight", flights.len());
         tenant.commands.set(tenant.commands.get() - is_command as u32);
         // The worker is idle before the completion wakes the submitter, which may submit another command.
