@@ -1,6 +1,7 @@
 //! Library of the `zoneraid` binary and its benchmark. One line per folder, from the lowest layer up:
 //!
-//! - [`process`]: output, sizes as text, the identity of this machine, run directories, the clock, the crash message;
+//! - [`process`]: output, sizes as text, the identity of this machine, run directories, the clock, the crash message,
+//!   the status of the process;
 //! - [`reactor`]: the event loop with its io_uring, memory for I/O, worker threads, request counters;
 //! - [`serve`]: ublk devices, NBD servers and NVMe exports, and the acknowledgement log;
 //! - [`drive`]: drives and images, opened and claimed, with their labels and users;

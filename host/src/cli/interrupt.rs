@@ -3,7 +3,7 @@
 //! Without an explanation set by [`explain`] the process dies silently. With one it prints that first, and then dies by
 //! the same signal, so that the shell reports it.
 
-use crate::process::output::note;
+use crate::process::{output::note, proc_status};
 use anyhow::{Context, Result};
 use std::{
     io::Read,
@@ -35,7 +35,7 @@ pub fn forget() {
 
 /// Waits for a signal on a separate thread. A signal that is ignored, as by `nohup`, stays ignored.
 fn watch(signal: i32) -> Result<()> {
-    if crate::daemon::ignores(signal) {
+    if proc_status::ignores(signal) {
         return Ok(());
     }
     let problem = "signals cannot be watched";
