@@ -195,6 +195,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             "daemon::rebuilder",
             "daemon::socket",
             "daemon::state",
+            "daemon::status",
             "daemon",
             // User interface.
             "bench::alloc",

@@ -7,7 +7,7 @@ use crate::{
         name::ArrayName,
         protocol::{NamespaceDevice, Request, StopReport},
     },
-    daemon::{Daemon, Signals},
+    daemon::{self, Signals},
     drive::label::Label,
     members::{FoundArray, StartTerms, find_running, runner},
     process::{
@@ -122,14 +122,14 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
 
 pub fn start(output: Output, options: Start) -> Result<u8> {
     let Ready { lock: _lock, found, terms, directory, left, devices } = prepare(output, &options)?;
-    let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
+    let daemon = daemon::start(found, &directory, left.as_ref(), terms)?;
     let signals = Signals::new()?;
-    if let Err(error) = daemon.show(&devices, left) {
+    if let Err(error) = daemon::serve_block_devices(&daemon, &devices, left) {
         daemon.give_up();
         return Err(error);
     }
-    daemon.end_on(signals)?;
-    let (about, status) = (daemon.about(), daemon.status());
+    daemon::end_on(&daemon, signals)?;
+    let (about, status) = (daemon::about(&daemon), daemon::status(&daemon));
     if terms.force {
         output.note(&forced(&daemon.array.status()));
     }
@@ -165,18 +165,18 @@ pub fn serve(output: Output, options: Start, place: &NbdAddress) -> Result<u8> {
         found.label.name,
         quoted(&found.called)
     );
-    let daemon = Daemon::start(found, &directory, left.as_ref(), terms)?;
+    let daemon = daemon::start(found, &directory, left.as_ref(), terms)?;
     let signals = Signals::new()?;
-    if let Err(error) = daemon.share(place, left) {
+    if let Err(error) = daemon::serve_nbd(&daemon, place, left) {
         daemon.give_up();
         return Err(error);
     }
-    daemon.end_on(signals)?;
+    daemon::end_on(&daemon, signals)?;
     if terms.force {
         output.note(&forced(&daemon.array.status()));
     }
     daemon.losses().iter().for_each(|loss| output.note(loss));
-    let status = daemon.status();
+    let status = daemon::status(&daemon);
     let served = ServeOutput {
         array: status.name,
         uuid: status.uuid,

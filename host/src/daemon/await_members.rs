@@ -1,6 +1,9 @@
 //! Waits for missing members, as long as nothing has been written without them.
 
-use super::state::{Daemon, Phase, log};
+use super::{
+    state::{Daemon, Phase, log},
+    status,
+};
 use crate::{
     drive::{self, label::Content},
     members::OpenDrive,
@@ -68,61 +71,58 @@ fn identity(path: &Path) -> Option<Identity> {
     drive::identity(path).ok()
 }
 
-impl Daemon {
-    /// Looks for the missing members among drives in `place` other than `others`, until all are there or the array has
-    /// begun to write without them.
-    pub(super) async fn await_missing(self: Rc<Self>, place: PathBuf, mut others: Others) {
-        let Ok(ring) = self.reactor.ring().cloned() else { return };
-        while self.array.is_deferred() && self.phase.get() == Phase::Running {
-            let listed = place.clone();
-            // A directory that cannot be listed may be listed later.
-            if let Ok(Some(drives)) =
-                self.reactor.offload(move || drives_in(&listed).ok()).await.map(Option::flatten)
-            {
-                others.keep(&drives);
-                for (identity, path) in drives {
-                    if !others.is_due(&identity) {
-                        continue;
+/// Looks for the missing members among drives in `place` other than `others`, until all are there or the array has
+/// begun to write without them.
+pub(super) async fn await_missing(daemon: Rc<Daemon>, place: PathBuf, mut others: Others) {
+    let Ok(ring) = daemon.reactor.ring().cloned() else { return };
+    while daemon.array.is_deferred() && daemon.phase.get() == Phase::Running {
+        let listed = place.clone();
+        // A directory that cannot be listed may be listed later.
+        if let Ok(Some(drives)) =
+            daemon.reactor.offload(move || drives_in(&listed).ok()).await.map(Option::flatten)
+        {
+            others.keep(&drives);
+            for (identity, path) in drives {
+                if !others.is_due(&identity) {
+                    continue;
+                }
+                match welcome(&daemon, &path).await {
+                    Ok(()) => _ = others.known.insert(identity),
+                    Err(error) if others.doubt(identity) => {
+                        log(&format!("{}: {error:#}", path.display()));
                     }
-                    match self.welcome(&path).await {
-                        Ok(()) => _ = others.known.insert(identity),
-                        Err(error) if others.doubt(identity) => {
-                            log(&format!("{}: {error:#}", path.display()));
-                        }
-                        Err(_) => {}
-                    }
+                    Err(_) => {}
                 }
             }
-            ring.sleep(LOOK_EVERY).await;
         }
+        ring.sleep(LOOK_EVERY).await;
     }
+}
 
-    /// Adds the drive at `path` if it is a missing member; an error if it cannot be identified.
-    async fn welcome(&self, path: &Path) -> Result<()> {
-        let status = self.array.status();
-        let is_member = |content: Content| match content {
-            Content::Member(label) => Ok(label.uuid == status.uuid),
-            Content::Blank | Content::Filled(_) => Ok(false),
-            Content::Other(what) => Err(anyhow!("{what}")),
-        };
-        // Read before it is claimed: drives of other arrays are not locked even for a moment. On a thread of its own,
-        // since a dead drive may block the read.
-        let file = path.to_path_buf();
-        let look = move || anyhow::Ok(OpenDrive::look(&Reactor::default(), &file)?.content);
-        let looked =
-            self.reactor.offload(look).await?.context("the thread that examined the drive failed")?;
-        if !is_member(looked?)? {
-            return Ok(());
-        }
-        let drive = OpenDrive::open_beside(&self.reactor, path, status.read_only).await?;
-        if is_member(drive.content.clone())? {
-            self.array.complete(drive.drive()).await?;
-            log(&format!("'{}': {} is present again, without missed writes", status.name, path.display()));
-            self.drives.borrow_mut().push(drive);
-            self.publish_status();
-        }
-        Ok(())
+/// Adds the drive at `path` if it is a missing member; an error if it cannot be identified.
+async fn welcome(daemon: &Daemon, path: &Path) -> Result<()> {
+    let status = daemon.array.status();
+    let is_member = |content: Content| match content {
+        Content::Member(label) => Ok(label.uuid == status.uuid),
+        Content::Blank | Content::Filled(_) => Ok(false),
+        Content::Other(what) => Err(anyhow!("{what}")),
+    };
+    // Read before it is claimed: drives of other arrays are not locked even for a moment. On a thread of its own,
+    // since a dead drive may block the read.
+    let file = path.to_path_buf();
+    let look = move || anyhow::Ok(OpenDrive::look(&Reactor::default(), &file)?.content);
+    let looked = daemon.reactor.offload(look).await?.context("the thread that examined the drive failed")?;
+    if !is_member(looked?)? {
+        return Ok(());
     }
+    let drive = OpenDrive::open_beside(&daemon.reactor, path, status.read_only).await?;
+    if is_member(drive.content.clone())? {
+        daemon.array.complete(drive.drive()).await?;
+        log(&format!("'{}': {} is present again, without missed writes", status.name, path.display()));
+        daemon.drives.borrow_mut().push(drive);
+        status::publish_status(daemon);
+    }
+    Ok(())
 }
 
 /// The drives in a directory.

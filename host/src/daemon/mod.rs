@@ -9,45 +9,44 @@ mod answer;
 mod await_members;
 mod block;
 mod drives;
+mod end;
 mod namespaces;
+mod open;
 mod rebuild;
 mod rebuilder;
 mod serve;
 mod socket;
 mod state;
+mod status;
+mod watch;
 
+pub use serve::{serve_block_devices, serve_nbd};
 pub use socket::request;
 pub use state::Daemon;
+pub use status::{about, status};
 
 use crate::{
     members::{FoundArray, OpenDrive, Session, StartTerms, directory_of},
     process::{proc_status::ignores, run},
-    reactor::{FENCE_CHECK, ring::Ring},
     serve::ack_log::AckLogContents,
 };
 use anyhow::{Context, Result};
 use await_members::Others;
 use engine::{
-    array::{MemberState, MemberStatus},
+    array::MemberState,
     runtime::{Exclusive, Gate},
     volume::{VolumeOptions, pages_in},
 };
 use rebuilder::Rebuilder;
 use sd_notify::NotifyState;
 use socket::ControlSocket;
-use state::{Phase, holds_back, log, notify};
+use state::{Phase, notify};
 use std::{
     cell::{Cell, RefCell},
     os::unix::net::UnixStream,
     path::Path,
     rc::Rc,
-    time::Duration,
 };
-
-/// Interval at which all members are probed.
-const PROBE_EVERY: Duration = Duration::from_secs(3);
-/// Interval at which the drives are checked for power losses and resets.
-const CHECK_POWER_EVERY: Duration = Duration::from_secs(10);
 
 /// Receives the signals that end a daemon, from its creation on.
 pub struct Signals(Rc<UnixStream>);
@@ -65,164 +64,94 @@ impl Signals {
     }
 }
 
-impl Daemon {
-    /// Assembles the array and listens on a socket in `directory`. `left` is the tails file of a dead daemon; the array
-    /// continues at the acknowledged ends in it.
-    pub fn start(
-        found: FoundArray,
-        directory: &Path,
-        left: Option<&AckLogContents>,
-        terms: StartTerms,
-    ) -> Result<Rc<Daemon>> {
-        run::make(directory)?;
-        let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
-        let paths = found.drives.iter().map(|drive| drive.path.as_path());
-        let others = Others::new(paths, found.damaged.iter().map(|(path, _)| path.as_path()));
-        let filled = found.filled.clone();
-        let Session { reactor, array, .. } = found.start(left, terms)?;
-        array.feed(reactor.buffers());
-        let status = array.status();
-        // The drives of members that are out are released.
-        let used = |drive: &OpenDrive| {
-            let name = drive.path.display().to_string();
-            status.members.iter().any(|member| member.state != MemberState::Out && member.drive == name)
-        };
-        let drives = found.drives.into_iter().filter(used).collect();
-        let ring = reactor.ring()?.clone();
-        let daemon = Rc::new(Daemon {
-            reactor,
-            array,
-            drives: RefCell::new(drives),
-            directory: directory.to_path_buf(),
-            control: ControlSocket::listen(&run::socket_path(directory, &status.uuid))?,
-            rebuilder: Rebuilder::default(),
-            volume: RefCell::default(),
-            worker_threads: RefCell::default(),
-            behaviour: VolumeOptions {
-                give_up: terms.give_up,
-                map_pages: terms.map_memory.map(pages_in),
-                ..VolumeOptions::default()
-            },
-            losses: RefCell::default(),
-            divided: RefCell::default(),
-            tails: RefCell::default(),
-            administration: Exclusive::default(),
-            blocks: RefCell::default(),
-            nbd: RefCell::default(),
-            failure: RefCell::default(),
-            logged_states: RefCell::default(),
-            logged_space: RefCell::default(),
-            phase: Cell::new(Phase::Running),
-            ending: Cell::new(false),
-            phase_changed: Gate::default(),
-        });
-        let runtime = daemon.reactor.runtime().clone();
-        runtime.spawn(daemon.clone().take_connections(ring.clone()));
-        runtime.spawn(daemon.clone().watch_fence(ring));
-        runtime.spawn(daemon.clone().watch());
-        runtime.spawn(daemon.clone().probe());
-        runtime.spawn(daemon.clone().watch_space());
-        runtime.spawn(daemon.clone().watch_power());
-        if status.provisional {
-            runtime.spawn(daemon.clone().await_missing(place, others));
-        }
-        if !status.read_only && !filled.is_empty() {
-            runtime.spawn(daemon.clone().continue_copies(filled));
-        }
-        Ok(daemon)
+/// Assembles the array and listens on a socket in `directory`. `left` is the tails file of a dead daemon; the array
+/// continues at the acknowledged ends in it.
+pub fn start(
+    found: FoundArray,
+    directory: &Path,
+    left: Option<&AckLogContents>,
+    terms: StartTerms,
+) -> Result<Rc<Daemon>> {
+    run::make(directory)?;
+    let place = found.drives.first().map(|drive| directory_of(&drive.path)).unwrap_or_default();
+    let paths = found.drives.iter().map(|drive| drive.path.as_path());
+    let others = Others::new(paths, found.damaged.iter().map(|(path, _)| path.as_path()));
+    let filled = found.filled.clone();
+    let Session { reactor, array, .. } = found.start(left, terms)?;
+    array.feed(reactor.buffers());
+    let status = array.status();
+    // The drives of members that are out are released.
+    let used = |drive: &OpenDrive| {
+        let name = drive.path.display().to_string();
+        status.members.iter().any(|member| member.state != MemberState::Out && member.drive == name)
+    };
+    let drives = found.drives.into_iter().filter(used).collect();
+    let ring = reactor.ring()?.clone();
+    let daemon = Rc::new(Daemon {
+        reactor,
+        array,
+        drives: RefCell::new(drives),
+        directory: directory.to_path_buf(),
+        control: ControlSocket::listen(&run::socket_path(directory, &status.uuid))?,
+        rebuilder: Rebuilder::default(),
+        volume: RefCell::default(),
+        worker_threads: RefCell::default(),
+        behaviour: VolumeOptions {
+            give_up: terms.give_up,
+            map_pages: terms.map_memory.map(pages_in),
+            ..VolumeOptions::default()
+        },
+        losses: RefCell::default(),
+        divided: RefCell::default(),
+        tails: RefCell::default(),
+        administration: Exclusive::default(),
+        blocks: RefCell::default(),
+        nbd: RefCell::default(),
+        failure: RefCell::default(),
+        logged_states: RefCell::default(),
+        logged_space: RefCell::default(),
+        phase: Cell::new(Phase::Running),
+        ending: Cell::new(false),
+        phase_changed: Gate::default(),
+    });
+    let runtime = daemon.reactor.runtime().clone();
+    runtime.spawn(answer::take_connections(daemon.clone(), ring.clone()));
+    runtime.spawn(watch::watch_fence(daemon.clone(), ring));
+    runtime.spawn(watch::watch(daemon.clone()));
+    runtime.spawn(watch::probe(daemon.clone()));
+    runtime.spawn(watch::watch_space(daemon.clone()));
+    runtime.spawn(watch::watch_power(daemon.clone()));
+    if status.provisional {
+        runtime.spawn(await_members::await_missing(daemon.clone(), place, others));
     }
-
-    /// Runs the array until it is stopped, or a signal ends the daemon.
-    pub fn run(&self) -> Result<()> {
-        notify(&[NotifyState::Ready]);
-        self.reactor.wait(async {
-            while self.phase.get() != Phase::Ended {
-                self.phase_changed.wait().await;
-            }
-        })?;
-        let failure = self.failure.take();
-        self.give_up();
-        failure.map_or(Ok(()), Err)
+    if !status.read_only && !filled.is_empty() {
+        runtime.spawn(rebuild::continue_copies(daemon.clone(), filled));
     }
-
-    /// Closes the control socket and releases the drives.
-    pub fn give_up(&self) {
-        self.control.close();
-        // Tasks hold the daemon, and with it the drives.
-        self.reactor.runtime().clear();
-    }
-
-    /// Ends the daemon on a signal, also on one that has arrived already.
-    pub fn end_on(self: &Rc<Self>, signals: Signals) -> Result<()> {
-        let ready = self.reactor.ring()?.ready(signals.0, libc::POLLIN);
-        let daemon = self.clone();
-        self.reactor.runtime().spawn(async move {
-            ready.await;
-            // A client may have requested the end, and that may still be refused.
-            while daemon.ending.get() {
-                daemon.phase_changed.wait().await;
-            }
-            if daemon.phase.get() != Phase::Running {
-                return;
-            }
-            notify(&[NotifyState::Stopping]);
-            daemon.log_copy_given_up();
-            if let Err(error) = daemon.end(true).await {
-                daemon.failure.borrow_mut().get_or_insert(error);
-            }
-            daemon.set_phase(Phase::Ended);
-        });
-        Ok(())
-    }
-
-    /// Requests a zone report from all members at intervals, so that a lost drive is noticed without reads and writes.
-    /// An array in deferred-write mode does that itself.
-    async fn probe(self: Rc<Self>) {
-        let Ok(ring) = self.reactor.ring().cloned() else { return };
-        while self.phase.get() == Phase::Running {
-            ring.sleep(PROBE_EVERY).await;
-            if !self.array.is_deferred() {
-                self.array.probe().await;
-            }
-        }
-    }
-
-    /// Compares the drives' power cycles and zones with the state of the array: while it is idle nothing else notices a
-    /// change.
-    async fn watch_power(self: Rc<Self>) {
-        while let Ok(ring) = self.reactor.ring() {
-            ring.sleep(CHECK_POWER_EVERY).await;
-            self.array.check_power().await;
-        }
-    }
-
-    /// Checks every second whether another host has assembled the array, in which case it is fenced here.
-    async fn watch_fence(self: Rc<Self>, ring: Ring) {
-        while self.array.check_fence().await.is_ok() {
-            ring.sleep(FENCE_CHECK).await;
-        }
-        log("another host has started the array, so that it is fenced here: stop this daemon");
-    }
-
-    /// Logs changes of members, and starts a rebuild when the array begins to write, and later when zones wear out, as
-    /// long as there are spare zones.
-    async fn watch(self: Rc<Self>) {
-        let mut writes = false;
-        loop {
-            let changed = self.array.changed();
-            self.publish_status();
-            let status = self.array.status();
-            if let Some(tails) = self.tails.borrow().as_ref().filter(|_| !holds_back(&status)) {
-                tails.note_power(&self.array.power_marks());
-            }
-            let heals = |member: &MemberStatus| {
-                member.state == MemberState::Rebuilding && member.worn && !member.is_worn_out()
-            };
-            if !holds_back(&status) && (!writes || status.members.iter().any(heals)) {
-                writes = true;
-                self.start_rebuild();
-            }
-            changed.await;
-        }
-    }
+    Ok(daemon)
 }
+
+/// Ends the daemon on a signal, also on one that has arrived already.
+pub fn end_on(daemon: &Rc<Daemon>, signals: Signals) -> Result<()> {
+    let ready = daemon.reactor.ring()?.ready(signals.0, libc::POLLIN);
+    let (runtime, daemon) = (daemon.reactor.runtime().clone(), daemon.clone());
+    runtime.spawn(async move {
+        ready.await;
+        // A client may have requested the end, and that may still be refused.
+        while daemon.ending.get() {
+            daemon.phase_changed.wait().await;
+        }
+        if daemon.phase.get() != Phase::Running {
+            return;
+        }
+        notify(&[NotifyState::Stopping]);
+        rebuild::log_copy_given_up(&daemon);
+        if let Err(error) = end::end(&daemon, true).await {
+            daemon.failure.borrow_mut().get_or_insert(error);
+        }
+        daemon.set_phase(Phase::Ended);
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use engine::{
 };
 use std::{
     cell::{Cell, RefCell},
+    path::PathBuf,
     time::Instant,
 };
 
@@ -42,6 +43,11 @@ impl Rebuilder {
     /// Adds the bytes of a completed rebuild or copy.
     pub(super) fn count(&self, bytes: u64) {
         self.written.set(self.written.get() + bytes);
+    }
+
+    /// The drive that a member is being copied to.
+    pub fn copied_to(&self) -> Option<PathBuf> {
+        self.copied.borrow().as_ref().map(|copied| PathBuf::from(&copied.drive))
     }
 
     /// Bytes that rebuilds have written to members so far. A running copy does not count: its target is not a member

@@ -1,20 +1,16 @@
-//! The state of a daemon, and its status report.
+//! The state of a daemon.
 
 use super::{block::Block, rebuilder::Rebuilder, socket::ControlSocket};
 use crate::{
-    control::protocol::{About, TrafficDevice, TrafficDrive, TrafficReport},
-    drive::ModelAndSerial,
     members::OpenDrive,
-    process::output::{in_one_line, quoted, uuid},
+    process::output::in_one_line,
     reactor::{Reactor, workers::WorkerThreads},
-    report::{EventReport, Space, Status, VolumeReport, ZoneContents, level},
+    report::Space,
     serve::{ack_log::AckLog, nbd},
 };
 use anyhow::{Result, bail};
 use engine::{
     array::{Array, ArrayStatus, MemberState},
-    buf::BLOCK,
-    device::ZonedDevice,
     runtime::{Exclusive, Gate},
     volume::{Volume, VolumeOptions},
     vzone::Namespaces,
@@ -26,7 +22,6 @@ use std::{
     io::Write,
     path::PathBuf,
     rc::{Rc, Weak},
-    time::Duration,
 };
 
 /// Writes a line to standard error, which usually goes to the journal.
@@ -111,6 +106,31 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Runs the array until it is stopped, or a signal ends the daemon.
+    pub fn run(&self) -> Result<()> {
+        notify(&[NotifyState::Ready]);
+        self.reactor.wait(async {
+            while self.phase.get() != Phase::Ended {
+                self.phase_changed.wait().await;
+            }
+        })?;
+        let failure = self.failure.take();
+        self.give_up();
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Closes the control socket and releases the drives.
+    pub fn give_up(&self) {
+        self.control.close();
+        // Tasks hold the daemon, and with it the drives.
+        self.reactor.runtime().clear();
+    }
+
+    /// Whether block devices are left to the next daemon.
+    pub(super) fn is_left(&self) -> bool {
+        self.blocks.borrow().iter().any(|block| !block.stop.get())
+    }
+
     /// Messages about data given up at the start.
     pub fn losses(&self) -> Vec<String> {
         self.losses.borrow().clone()
@@ -121,150 +141,9 @@ impl Daemon {
         self.phase_changed.open();
     }
 
-    /// Logs the members that have gone out since the last call, and sends the array's status to the service manager.
-    pub(super) fn publish_status(&self) {
-        let array = self.array.status();
-        let members = array.members.iter();
-        let before = self.logged_states.replace(members.map(|member| member.state).collect());
-        let (was, is) = (before.len(), array.members.len());
-        assert!(was == 0 || was == is, "an array of {was} members has {is}");
-        for (role, member) in array.members.iter().enumerate() {
-            if member.state == MemberState::Out && before.get(role) != Some(&MemberState::Out) {
-                let drive = if member.drive.is_empty() { "" } else { &format!(" ({})", member.drive) };
-                let why = if member.note.is_empty() { "" } else { &format!(": {}", member.note) };
-                let does = if member.awaited { "waits for" } else { "runs without" };
-                let drive_id = ModelAndSerial::kept(&member.drive_id).words();
-                log(&format!("'{}' {does} member {role}{drive}{drive_id}{why}", array.name));
-            }
-        }
-        let status = self.status();
-        notify(&[NotifyState::Status(&format!("{}: {}", status.state, status.status))]);
-    }
-
-    /// Logs when space in a volume, of the array or on a namespace, becomes scarcer; never returns.
-    pub(super) async fn watch_space(self: Rc<Self>) {
-        while let Ok(ring) = self.reactor.ring().cloned() {
-            ring.sleep(Duration::from_secs(1)).await;
-            let name = self.array.status().name;
-            let own = self.volume.borrow().as_ref().map(|volume| (name.clone(), volume.clone()));
-            let on_namespace = |block: &Rc<Block>| {
-                let called = format!("{name}/{}", block.namespace.as_ref()?.name());
-                Some((called, block.volume.clone()?))
-            };
-            let blocks = self.blocks.borrow().clone();
-            let volumes = own.into_iter().chain(blocks.iter().filter_map(on_namespace));
-            let reports: BTreeMap<String, VolumeReport> =
-                volumes.map(|(called, volume)| (called, VolumeReport::of(&volume.status(), 0, 0))).collect();
-            let spaces = reports.iter().map(|(called, report)| (called.clone(), report.space)).collect();
-            let before = self.logged_space.replace(spaces);
-            for (called, report) in reports {
-                if before.get(&called).is_none_or(|before| report.space > *before)
-                    && let Some((what, action)) = report.shortage()
-                {
-                    log(&format!("'{called}': {what}; {action}"));
-                }
-            }
-        }
-    }
-
-    /// The status report.
-    pub fn status(&self) -> Status {
-        let array = self.array.status();
-        let mut status = Status::of(&array.name, &array, self.array.geometry());
-        for member in status.members.iter_mut().filter(|member| !member.drive.is_empty()) {
-            member.drive = absolute(&member.drive).display().to_string();
-        }
-        status.pid = Some(std::process::id());
-        status.longest_turn_us = Some(self.reactor.turns().longest_us());
-        if let Some(block) = self.own_block() {
-            status.block_device = Some(block.path.display().to_string());
-            status.link = block.link.as_ref().map(|link| link.display().to_string());
-        }
-        status.nbd = self.nbd.borrow().as_ref().map(|server| server.place().to_string());
-        status.volume = self.volume.borrow().as_ref().map(|volume| {
-            let drives = self.drives.borrow();
-            let drives_bytes: u64 = drives.iter().map(|drive| drive.traffic.writes.bytes()).sum();
-            let rebuilt_bytes = self.rebuilder.written_bytes();
-            VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64, rebuilt_bytes / BLOCK as u64)
-        });
-        status.namespaces = self.division();
-        match (&status.volume, &status.namespaces) {
-            (Some(_), _) => status.respect(ZoneContents::Volume),
-            (None, Some(_)) => status.respect(ZoneContents::Namespaces),
-            (None, None) => {}
-        }
-        if let Some(volume) = status.volume.as_ref().filter(|_| !status.failed_zones.is_empty()) {
-            // Users do not reset the zones of a volume: the advice to do so is replaced.
-            status.action = Some(match volume.failed {
-                Some(_) => format!(
-                    "stop it and start it again, so that the volume uses other zones: zoneraid stop {}",
-                    quoted(&status.name)
-                ),
-                None => "none needed; the volume moves its data to other zones".into(),
-            });
-        }
-        status.add_shortages();
-        status.events = EventReport::lately(self.array.events(0));
-        status.rebuild = self.rebuilder.progress();
-        if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
-            status.action = None;
-        }
-        status.identify(&self.drives.borrow())
-    }
-
-    /// Request counters of block devices and drives.
-    pub(super) fn traffic_report(&self) -> TrafficReport {
-        let (blocks, drives, status) = (self.blocks.borrow(), self.drives.borrow(), self.array.status());
-        let devices = blocks.iter().map(|block| TrafficDevice {
-            namespace: block.namespace.as_ref().map(|namespace| namespace.name().into()),
-            client: None,
-            counted: block.traffic.counted(),
-        });
-        let of_nbd = self.nbd.borrow().as_ref().map(|server| server.counted());
-        let of_nbd = of_nbd.into_iter().flat_map(|(all, clients)| {
-            let clients = clients.into_iter().map(|(number, counted)| (Some(number), counted));
-            let lines = [(None, all)].into_iter().chain(clients);
-            lines.map(|(client, counted)| TrafficDevice { namespace: None, client, counted })
-        });
-        let drives = drives.iter().map(|drive| {
-            let name = drive.path.display().to_string();
-            let role = status.members.iter().position(|member| member.drive == name);
-            TrafficDrive {
-                drive: absolute(&name),
-                role: role.map(|role| role as u32),
-                counted: drive.traffic.counted(),
-            }
-        });
-        TrafficReport {
-            devices: devices.chain(of_nbd).collect(),
-            drives: drives.collect(),
-            turns: self.reactor.turns().counts(),
-        }
-    }
-
     /// The block device of the array itself.
-    fn own_block(&self) -> Option<Rc<Block>> {
+    pub(super) fn own_block(&self) -> Option<Rc<Block>> {
         self.blocks.borrow().iter().find(|block| block.namespace.is_none()).cloned()
-    }
-
-    /// Identity of the array, its daemon and its devices.
-    pub fn about(&self) -> About {
-        let status = self.array.status();
-        let drives = status.members.iter().filter(|member| !member.drive.is_empty());
-        let block = self.own_block();
-        About {
-            name: status.name.clone(),
-            uuid: uuid(&status.uuid),
-            pid: std::process::id(),
-            block_device: block.as_ref().map(|block| block.path.clone()),
-            link: block.as_ref().and_then(|block| block.link.clone()),
-            namespaces: self.namespace_devices(),
-            level: level(status.parities),
-            members: status.members.len() as u32,
-            policy: status.policy.name_with(status.group_blocks).into(),
-            aggregate: status.aggregate,
-            drives: drives.map(|member| absolute(&member.drive)).collect(),
-        }
     }
 }
 

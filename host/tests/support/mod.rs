@@ -3,7 +3,7 @@
 
 use host::{
     control::name::ArrayName,
-    daemon::Daemon,
+    daemon,
     members::{FoundArray, StartTerms},
     process::output::parse_uuid,
     serve::ack_log::AckLog,
@@ -185,7 +185,7 @@ impl Place {
         let (ready, wait) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let found = FoundArray::by_name(&ArrayName::from(name)).unwrap();
-            let daemon = Daemon::start(found, &directory, None, terms).unwrap();
+            let daemon = daemon::start(found, &directory, None, terms).unwrap();
             ready.send(()).unwrap();
             daemon.run().unwrap();
         });

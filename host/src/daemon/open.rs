@@ -1,0 +1,199 @@
+//! Opens the volume or the namespaces on the array, and creates the tails files.
+//!
+//! Whether an array carries a volume or namespaces is determined from its zones, where both have their headers: the
+//! array has no metadata about them, nor they about arrays.
+
+use super::state::{Daemon, holds_back, log};
+use crate::{
+    control::tenants,
+    process::run,
+    reactor::{ring::Ring, workers::WorkerThreads},
+    report::{given_up, is_there, no_start},
+    serve::ack_log::{AckLog, AckLogContents, RecordingDevice},
+};
+use anyhow::{Context, Result, ensure};
+use engine::{
+    adapt::overlay::Overlay,
+    array::ArrayStatus,
+    device::{Command, ZonedDevice},
+    volume::Volume,
+    vzone::{Namespace, Namespaces},
+    zone::ZoneIndex,
+};
+use std::{
+    rc::{Rc, Weak},
+    time::Duration,
+};
+
+/// Interval of scheduler ticks while namespaces are written to.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Interval of scheduler ticks otherwise.
+const IDLE_TICK: Duration = Duration::from_millis(20);
+
+/// Opens the volume on the array, if there is one. Its acknowledged ends are stored in `tails`.
+pub(super) async fn open_volume(
+    daemon: &Daemon,
+    status: &ArrayStatus,
+    tails: &Rc<AckLog>,
+) -> Result<Option<Volume>> {
+    assert!(daemon.volume.borrow().is_none(), "the volume on '{}' is opened a second time", status.name);
+    let volume = volume_on(daemon, recording(daemon, status, tails).await, &status.name).await?;
+    daemon.volume.borrow_mut().clone_from(&volume);
+    Ok(volume)
+}
+
+/// Opens the volume on a device, if there is one.
+pub(super) async fn volume_on(
+    daemon: &Daemon,
+    device: Rc<dyn ZonedDevice>,
+    called: &str,
+) -> Result<Option<Volume>> {
+    let problem = || format!("the volume on '{called}' cannot be started");
+    let volume = Volume::is_on(device.clone()).await.with_context(problem)?;
+    if !is_there(volume, "a volume", called, &daemon.array.status())? {
+        return Ok(None);
+    }
+    let opened = Volume::open(daemon.reactor.runtime(), device, daemon.behaviour).await;
+    let volume = opened.map_err(|error| no_start(called, error))?;
+    match worker_threads(daemon) {
+        Ok(Some(worker_threads)) => volume.employ(worker_threads),
+        Ok(None) => {}
+        Err(error) => log(&format!("{called} is compressed on the engine's thread only: {error:#}")),
+    }
+    if let Some(loss) = given_up(called, volume.given_up()) {
+        daemon.losses.borrow_mut().push(loss);
+    }
+    Ok(Some(volume))
+}
+
+/// The compression workers, shared by all volumes; `None` if there are no processors for them.
+fn worker_threads(daemon: &Daemon) -> Result<Option<Rc<WorkerThreads>>> {
+    let there = daemon.worker_threads.borrow().upgrade();
+    if there.is_some() {
+        return Ok(there);
+    }
+    let worker_threads = WorkerThreads::start(&daemon.reactor)?;
+    *daemon.worker_threads.borrow_mut() = worker_threads.as_ref().map_or_else(Weak::new, Rc::downgrade);
+    Ok(worker_threads)
+}
+
+/// Opens the namespaces of the array, if it is divided. The array's acknowledged ends are stored in `tails`.
+pub(super) async fn open_namespaces(
+    daemon: &Daemon,
+    status: &ArrayStatus,
+    tails: &Rc<AckLog>,
+) -> Result<Option<Vec<Namespace>>> {
+    let problem = || format!("the namespaces of '{}' cannot be opened", status.name);
+    let divided = Namespaces::are_on(Rc::new(daemon.array.clone())).await.with_context(problem)?;
+    if !is_there(divided, "namespaces", &status.name, status)? {
+        return Ok(None);
+    }
+    assert!(
+        daemon.divided.borrow().is_none(),
+        "the namespaces of '{}' are opened a second time",
+        status.name
+    );
+    let runtime = daemon.reactor.runtime();
+    let device = recording(daemon, status, tails).await;
+    let namespaces = Namespaces::open(runtime, device, tenants::behaviour()).await.with_context(problem)?;
+    let list = namespaces.list();
+    ensure!(
+        !list.is_empty(),
+        "'{}' has no namespaces: create one with zoneraid namespace create",
+        status.name
+    );
+    runtime.spawn(tick_scheduler(namespaces.clone(), daemon.reactor.ring()?.clone()));
+    *daemon.divided.borrow_mut() = Some(namespaces);
+    Ok(Some(list))
+}
+
+/// The array as the device of a volume or of namespaces: acknowledged ends are stored in `tails`; for a read-only
+/// array, their crash recovery writes to memory.
+pub(super) async fn recording(
+    daemon: &Daemon,
+    status: &ArrayStatus,
+    tails: &Rc<AckLog>,
+) -> Rc<dyn ZonedDevice> {
+    let (runtime, array) = (daemon.reactor.runtime(), Rc::new(daemon.array.clone()));
+    match status.read_only {
+        true => Rc::new(Overlay::over(runtime, array).await),
+        false => Rc::new(RecordingDevice::of(runtime, array, tails.clone())),
+    }
+}
+
+/// Creates the tails file of this assembly. `left` is that of a dead process; its appends are kept if its block
+/// device is taken over (`goes_on`).
+pub(super) async fn create_tails(
+    daemon: &Daemon,
+    status: &ArrayStatus,
+    left: Option<&AckLogContents>,
+    goes_on: bool,
+) -> Result<Rc<AckLog>> {
+    let assembly = daemon.array.assembly();
+    let report = Command::Report { first: ZoneIndex(0), count: daemon.array.geometry().zones };
+    let done = daemon.array.submit(report).await;
+    done.result?;
+    let (shown, zones) = (done.zones.len(), daemon.array.geometry().zones);
+    assert_eq!(shown, zones as usize, "zones in a report of the array, and zones of the array");
+    let complete: Vec<u64> = match holds_back(status) {
+        // An array that is written to continues where the assembly has found the ends.
+        false => done.zones.iter().map(|zone| zone.wp_blocks).collect(),
+        // As long as nothing is written, the inherited ends count, for the next process as well.
+        true => match left.filter(|left| left.assembly == assembly) {
+            Some(left) => left.complete.clone(),
+            None => vec![0; done.zones.len()],
+        },
+    };
+    let path = run::tails_path(&daemon.directory, &status.uuid);
+    let appends = left.filter(|_| goes_on).map_or(&[][..], |left| &left.appends);
+    let inherited = left.filter(|_| holds_back(status));
+    let power = inherited.map_or_else(|| daemon.array.power_marks(), |left| left.power.clone());
+    let tails = Rc::new(AckLog::create(&path, &status.uuid, assembly, &complete, appends, &power)?);
+    if inherited.is_some() {
+        tails.inherit();
+    }
+    let (begun, noted) = (daemon.array.clone(), tails.clone());
+    daemon.array.on_begin(Box::new(move || {
+        noted.note_power(&begun.power_marks());
+        noted.begin(begun.assembly());
+    }));
+    *daemon.tails.borrow_mut() = Some(tails.clone());
+    Ok(tails)
+}
+
+/// Creates the tails file of a namespace. Returns the contents of the previous one if the block device of a dead
+/// process `waits` for its daemon.
+pub(super) async fn create_namespace_tails(
+    daemon: &Daemon,
+    namespace: &Namespace,
+    waits: bool,
+) -> Result<(Rc<AckLog>, Option<AckLogContents>)> {
+    let array = daemon.array.status();
+    let path = run::namespace_tails_path(&daemon.directory, &array.uuid, namespace.number());
+    let left = if waits { AckLogContents::read(&path, &array.uuid)? } else { None };
+    ensure!(
+        !waits || left.is_some(),
+        "the block device of '{}/{}' exists, but its acknowledgement log {} is missing: reboot",
+        array.name,
+        namespace.name(),
+        path.display()
+    );
+    let report = Command::Report { first: ZoneIndex(0), count: namespace.geometry().zones };
+    let done = namespace.submit(report).await;
+    done.result?;
+    let (shown, zones) = (done.zones.len(), namespace.geometry().zones);
+    assert_eq!(shown, zones as usize, "zones in a report of a namespace, and zones of the namespace");
+    let complete: Vec<u64> = done.zones.iter().map(|zone| zone.wp_blocks).collect();
+    let appends = left.as_ref().map_or(&[][..], |left| &left.appends);
+    let tails = AckLog::create(&path, &array.uuid, daemon.array.assembly(), &complete, appends, &[])?;
+    Ok((Rc::new(tails), left))
+}
+
+/// Ticks the scheduler of the namespaces, until the daemon ends.
+async fn tick_scheduler(namespaces: Namespaces, ring: Ring) {
+    loop {
+        let pause = if namespaces.tick() { TICK } else { IDLE_TICK };
+        ring.sleep(pause).await;
+    }
+}

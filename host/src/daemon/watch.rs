@@ -1,0 +1,96 @@
+//! Watches a running array: its members and their power, its fence, and the space in its volumes.
+
+use super::{
+    block::Block,
+    rebuild,
+    state::{Daemon, Phase, holds_back, log},
+    status,
+};
+use crate::{
+    reactor::{FENCE_CHECK, ring::Ring},
+    report::VolumeReport,
+};
+use engine::array::{MemberState, MemberStatus};
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
+
+/// Interval at which all members are probed.
+const PROBE_EVERY: Duration = Duration::from_secs(3);
+/// Interval at which the drives are checked for power losses and resets.
+const CHECK_POWER_EVERY: Duration = Duration::from_secs(10);
+
+/// Logs changes of members, and starts a rebuild when the array begins to write, and later when zones wear out, as
+/// long as there are spare zones.
+pub(super) async fn watch(daemon: Rc<Daemon>) {
+    let mut writes = false;
+    loop {
+        let changed = daemon.array.changed();
+        status::publish_status(&daemon);
+        let status = daemon.array.status();
+        if let Some(tails) = daemon.tails.borrow().as_ref().filter(|_| !holds_back(&status)) {
+            tails.note_power(&daemon.array.power_marks());
+        }
+        let heals = |member: &MemberStatus| {
+            member.state == MemberState::Rebuilding && member.worn && !member.is_worn_out()
+        };
+        if !holds_back(&status) && (!writes || status.members.iter().any(heals)) {
+            writes = true;
+            rebuild::start_rebuild(&daemon);
+        }
+        changed.await;
+    }
+}
+
+/// Requests a zone report from all members at intervals, so that a lost drive is noticed without reads and writes.
+/// An array in deferred-write mode does that itself.
+pub(super) async fn probe(daemon: Rc<Daemon>) {
+    let Ok(ring) = daemon.reactor.ring().cloned() else { return };
+    while daemon.phase.get() == Phase::Running {
+        ring.sleep(PROBE_EVERY).await;
+        if !daemon.array.is_deferred() {
+            daemon.array.probe().await;
+        }
+    }
+}
+
+/// Compares the drives' power cycles and zones with the state of the array: while it is idle nothing else notices a
+/// change.
+pub(super) async fn watch_power(daemon: Rc<Daemon>) {
+    while let Ok(ring) = daemon.reactor.ring() {
+        ring.sleep(CHECK_POWER_EVERY).await;
+        daemon.array.check_power().await;
+    }
+}
+
+/// Checks every second whether another host has assembled the array, in which case it is fenced here.
+pub(super) async fn watch_fence(daemon: Rc<Daemon>, ring: Ring) {
+    while daemon.array.check_fence().await.is_ok() {
+        ring.sleep(FENCE_CHECK).await;
+    }
+    log("another host has started the array, so that it is fenced here: stop this daemon");
+}
+
+/// Logs when space in a volume, of the array or on a namespace, becomes scarcer; never returns.
+pub(super) async fn watch_space(daemon: Rc<Daemon>) {
+    while let Ok(ring) = daemon.reactor.ring().cloned() {
+        ring.sleep(Duration::from_secs(1)).await;
+        let name = daemon.array.status().name;
+        let own = daemon.volume.borrow().as_ref().map(|volume| (name.clone(), volume.clone()));
+        let on_namespace = |block: &Rc<Block>| {
+            let called = format!("{name}/{}", block.namespace.as_ref()?.name());
+            Some((called, block.volume.clone()?))
+        };
+        let blocks = daemon.blocks.borrow().clone();
+        let volumes = own.into_iter().chain(blocks.iter().filter_map(on_namespace));
+        let reports: BTreeMap<String, VolumeReport> =
+            volumes.map(|(called, volume)| (called, VolumeReport::of(&volume.status(), 0, 0))).collect();
+        let spaces = reports.iter().map(|(called, report)| (called.clone(), report.space)).collect();
+        let before = daemon.logged_space.replace(spaces);
+        for (called, report) in reports {
+            if before.get(&called).is_none_or(|before| report.space > *before)
+                && let Some((what, action)) = report.shortage()
+            {
+                log(&format!("'{called}': {what}; {action}"));
+            }
+        }
+    }
+}
