@@ -4,6 +4,10 @@
 //! Block devices outlive the daemon. On a signal to end while one is in use, the daemon leaves them behind, like a
 //! daemon that is killed: the kernel keeps them, with mounted file systems, and queues requests until the next daemon
 //! takes over.
+//!
+//! `state.rs` is the state, and each of the other files has functions for one of its operations: `open.rs`, `serve.rs`
+//! and `end.rs` from the first block device to the last flush, `watch.rs` and `rebuild.rs` in the background,
+//! `answer.rs` for clients.
 
 mod answer;
 mod await_members;

@@ -133,8 +133,8 @@ pub(super) async fn rebuild_for(
     Ok(RebuildReport::of(&daemon.array.status(), None, None, &done))
 }
 
-/// Replaces a member by the drive at `path`, for a client, and waits until its missing parts are rebuilt. With `now` a
-/// working member is not copied; without `yes` the drive must have no contents.
+/// Replaces a member by the drive at `path`, for a client, and waits until the parts that are lacking are rebuilt. A
+/// working member is copied, unless `now` takes it out at once. Without `yes` the drive must have no contents.
 pub(super) async fn replace(
     daemon: &Rc<Daemon>,
     member: &MemberName,

@@ -9,6 +9,7 @@ mod drive_id;
 mod error;
 mod flight;
 mod image;
+pub(crate) mod independence;
 pub mod label;
 mod nvme;
 mod shortage;
