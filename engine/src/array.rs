@@ -14,7 +14,10 @@ use crate::{
         create,
         error::NoReplacement,
         geometry::Layout,
+        maintain::{attach, rebuild, replace, target},
+        power,
         recover::assemble::{KnownEnds, assemble, look},
+        run, status,
     },
     runtime::Runtime,
     zone::Lba,
@@ -164,14 +167,14 @@ impl Array {
     /// The power epochs of the members' drives, for drives that report them. To be stored in [`Tails::power`], and to
     /// be read again after each change of the membership ([`Array::changed`]).
     pub fn power_marks(&self) -> Vec<PowerMark> {
-        self.0.raid().power_marks()
+        power::power_marks(&self.0.raid())
     }
 
     /// Checks whether drives have lost power or were reset, by their power epochs and by their zone reports, and waits
     /// until the members' logs name the parts of zones that were lost. Reads and writes compare power epochs
     /// themselves; the host calls this periodically, for idle arrays and for drives without such evidence.
     pub async fn check_power(&self) {
-        self.0.raid().look_for_lost_zrwas().await;
+        power::look_for_lost_zrwas(&self.0.raid()).await;
     }
 
     /// Ends deferred-write mode: the array writes from now on, and the missing members are out.
@@ -221,26 +224,26 @@ impl Array {
     /// The unfinished copy of a member to `drive` that [`Array::replace`] would continue; `None` if there is none.
     pub async fn copy_to(&self, drive: &Drive) -> Option<UnfinishedCopy> {
         let raid = self.0.raid();
-        raid.copy_to(drive).await
+        target::copy_to(&raid, drive).await
     }
 
     /// Checks whether `drive` could take the place of a member; the error names the property that it lacks.
     pub fn accepts(&self, drive: &Drive) -> Result<(), ArrayError> {
-        Ok(self.0.raid().prepare(drive, Uuid::default()).map(|_| ())?)
+        Ok(attach::prepare(&self.0.raid(), drive, Uuid::default()).map(|_| ())?)
     }
 
     /// Makes a drive the member in the place of `member`, which must be out; it is to be rebuilt. Every zone of the
     /// drive is reset.
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
         self.begin().await?;
-        self.0.raid().attach(member, drive).await
+        attach::attach(&self.0.raid(), member, drive).await
     }
 
     /// Checks whether [`Array::replace`] could copy `member` to `drive`, which the array accepts; the error gives the
     /// reason.
     pub fn can_copy(&self, member: usize, drive: &Drive) -> Result<(), ArrayError> {
         let raid = self.0.raid();
-        raid.mirror_with(member, &raid.newcomer(member, drive, None)?).map(|_| ())
+        replace::mirror_with(&raid, member, &target::newcomer(&raid, member, drive, None)?).map(|_| ())
     }
 
     /// Cancels [`Array::replace`]: it returns an error once the new drive has been made blank.
@@ -248,7 +251,7 @@ impl Array {
     /// # Errors
     /// No replacement is under way, or the new drive is taking over already.
     pub fn cancel_replacement(&self) -> Result<(), ArrayError> {
-        self.0.raid().cancel_replacement()
+        replace::cancel_replacement(&self.0.raid())
     }
 
     /// Replaces the drive of `member`, which works: it is copied to `drive`, and writes go to both, until both hold the
@@ -272,7 +275,7 @@ impl Array {
             return Err(NoReplacement::NothingToCopy(member).into());
         }
         raid.members.check_unused(&drive)?;
-        match raid.replace(member, &drive, progress).await? {
+        match replace::replace(raid, member, &drive, progress).await? {
             Some(bytes) => Ok(ReplaceOutcome::Copied { bytes }),
             None => {
                 self.attach(member, drive).await?;
@@ -289,14 +292,14 @@ impl Array {
     /// The drive under repair or too many others failed, or a rebuild is under way already.
     pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<RebuildOutcome, ArrayError> {
         self.begin().await?;
-        self.0.raid().rebuild(progress).await
+        rebuild::rebuild(&self.0.raid(), progress).await
     }
 
     /// Requests a zone report from each member, so that a drive that is gone is noticed while nothing is read or
     /// written. A member that the array cannot do without is not taken out: the array fails only when a command fails.
     pub async fn probe(&self) {
         let raid = self.0.raid();
-        raid.probe().await;
+        run::probe(&raid).await;
     }
 
     /// Takes `member` out of the array: it is not read or written any more.
@@ -304,9 +307,9 @@ impl Array {
     /// # Errors
     /// The member is out already, or needed: nothing has been changed, and an array in deferred-write mode stays in it.
     pub async fn fail(&self, member: usize) -> Result<(), ArrayError> {
-        self.0.raid().check_fail(member)?;
+        run::check_fail(&self.0.raid(), member)?;
         self.begin().await?;
-        self.0.raid().fail(member).await
+        run::fail(&self.0.raid(), member).await
     }
 
     /// Waits for the next change of the membership, from this call on.
@@ -344,13 +347,13 @@ impl Array {
     pub async fn check_fence(&self) -> Result<(), ArrayError> {
         match self.is_deferred() || self.is_read_only() {
             true => Ok(()),
-            false => self.0.raid().check_fence().await,
+            false => run::check_fence(&self.0.raid()).await,
         }
     }
 
     /// State of the array, its members and its zones.
     pub fn status(&self) -> ArrayStatus {
-        let status = self.0.raid().status();
+        let status = status::status(&self.0.raid());
         let problem = self.0.problem().or(status.problem.clone());
         let mut status = ArrayStatus { read_only: self.is_read_only(), problem, ..status };
         self.0.say_who_is_awaited(&mut status);

@@ -22,9 +22,10 @@ use crate::{
         error::{ArrayError, BadDrive, DriveFault, Note},
         geometry::Layout,
         parts::Raid,
-        recover::assemble::{ArrayLook, KnownEnds, look},
+        recover::assemble::{self, ArrayLook, KnownEnds, look},
+        run,
         status::{ArrayStatus, MemberState},
-        zone::drain::changes,
+        zone::{dispatch, drain::changes, reread},
     },
     runtime::{Gate, Runtime},
     zone::Lba,
@@ -154,7 +155,7 @@ impl ArrayHandle {
         let known = KnownEnds { tails: tails.as_ref(), ..KnownEnds::default() };
         let raid =
             look(runtime, overlaid(runtime, drives).await, known, behaviour).await?.carry_out().await?;
-        source.ends = raid.ends();
+        source.ends = assemble::ends(&raid);
         Ok(ArrayHandle::with(raid, Some(DeferredState::new(Some(source), assembly, awaited))))
     }
 
@@ -269,7 +270,7 @@ impl ArrayHandle {
                     hook();
                 }
                 // Zones that do not end at the reported end.
-                let ends = raid.ends().into_iter().zip(&source.ends).enumerate();
+                let ends = assemble::ends(&raid).into_iter().zip(&source.ends).enumerate();
                 let mut moved: BTreeSet<u32> =
                     ends.filter(|(_, (end, before))| end != *before).map(|(zone, _)| zone as u32).collect();
                 for (command, completer) in waiting {
@@ -284,12 +285,12 @@ impl ArrayHandle {
                         Command::Append { zone, .. } if moved.contains(&zone.0) => {
                             Completion::failed(Status::ZoneInvalidWrite)
                         }
-                        _ => raid.submit_command(command),
+                        _ => dispatch::submit_command(&raid, command),
                     };
                     source.runtime.spawn(async move { completer.complete(completion.await) });
                 }
                 before.membership.tell();
-                source.runtime.spawn(async move { before.end().await });
+                source.runtime.spawn(async move { run::end(&before).await });
             }
             Err(error) => {
                 (held.begins, held.problem) = (false, Some(error));
@@ -343,7 +344,7 @@ impl ArrayHandle {
                 drop(held);
                 self.hold_back(command)
             }
-            _ => self.raid.borrow().submit_command(command),
+            _ => dispatch::submit_command(&self.raid.borrow(), command),
         }
     }
 
@@ -351,7 +352,7 @@ impl ArrayHandle {
     pub fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
         match &*self.held.borrow() {
             Some(DeferredState { closed: true, .. }) => None,
-            _ => self.raid.borrow().reread(lba, attempt),
+            _ => reread::reread(&self.raid.borrow(), lba, attempt),
         }
     }
 
@@ -367,13 +368,13 @@ impl ArrayHandle {
         *self.held.borrow_mut() = Some(closed);
         let mut result = Ok(());
         if has_begun {
-            result = raid.come_to_rest().await;
+            result = run::come_to_rest(&raid).await;
             if result.is_ok() && raid.membership.superblock().runner != Uuid::default() {
                 raid.membership.change(|superblock| superblock.runner = Uuid::default());
                 raid.membership.settle().await;
             }
         }
-        raid.end().await;
+        run::end(&raid).await;
         result.map_err(ArrayError::NotSafe)
     }
 }

@@ -30,6 +30,7 @@ use crate::{
         create::array_geometry,
         erase::{reset_each, wipe, wipe_filled},
         error::{ArrayError, BadDrive, DriveFault, NoArray},
+        failures,
         geometry::META_ZONES,
         journal::{label::read_label, logged::LiveRecords, read::NoLog},
         parts::Raid,
@@ -71,7 +72,7 @@ impl Array {
         let raid = self.0.raid();
         raid.membership.change(|superblock| change.apply(superblock))?;
         raid.membership.settle().await;
-        raid.check_members()
+        failures::check_members(&raid)
     }
 
     /// Destroys the array that all of `drives` belong to by their superblocks, members or not, and makes them blank.

@@ -7,7 +7,7 @@
 //! with it. Holes do not move the tail of a zone: their blocks, and those after them, had been written.
 //!
 //! A member's holes in a zone are logged on all members before its part counts again, and stay until they are
-//! filled ([`crate::raid::maintain::bad_blocks`]), or until the zone is reset. Their number is bounded by the room for
+//! filled ([`crate::raid::maintain::fill`]), or until the zone is reset. Their number is bounded by the room for
 //! them in checkpoints; a zone that would need more is not rebuilt.
 
 use crate::{

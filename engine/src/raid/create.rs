@@ -16,6 +16,7 @@ use crate::{
     raid::{
         ArrayOptions, Drive, LogStep,
         bad_blocks::BadBlockMap,
+        durable,
         erase::{kept_drive_id, member_uuid, wipe_for_member},
         error::{ArrayError, BadDrive, Disqualification, DriveFault, NoDesign, Room},
         geometry::{MAX_PARITIES, META_ZONES},
@@ -26,6 +27,7 @@ use crate::{
         parts::Raid,
         policy::{Policy, log},
         recover::scan::{find_log, prepare},
+        run,
         zone_records::ZoneRecords,
     },
     runtime::Runtime,
@@ -157,9 +159,9 @@ pub async fn create(
         let written = log.checkpoint(&*raid, true).await;
         written.map_err(|error| BadDrive::new(&name, DriveFault::Unwritable(error)))?;
     }
-    raid.start_logs();
-    raid.end_making().await?;
-    raid.runtime.spawn(raid.clone().keep_membership());
+    run::start_logs(&raid);
+    end_making(&raid).await?;
+    raid.runtime.spawn(run::keep_membership(raid.clone()));
     Ok(raid)
 }
 
@@ -490,18 +492,16 @@ fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), Di
     Ok(())
 }
 
-impl Raid {
-    /// Marks a new array as complete on all members. Members that have not been updated when the power fails are
-    /// members all the same: the floor is not above their event.
-    async fn end_making(&self) -> Result<(), ArrayError> {
-        let event = self.membership.next_sequence();
-        let superblock = self.membership.change(|superblock| {
-            (superblock.event, superblock.stage) = (event, Stage::Whole);
-            superblock.clone()
-        });
-        self.append_to(self.members.active(), Record::Superblock(Box::new(superblock)), event).await;
-        self.membership.change(|superblock| superblock.floor = event);
-        let out = self.members.out();
-        if out == 0 { Ok(()) } else { Err(ArrayError::Incomplete(self.members.notes(out))) }
-    }
+/// Marks a new array as complete on all members. Members that have not been updated when the power fails are
+/// members all the same: the floor is not above their event.
+async fn end_making(raid: &Raid) -> Result<(), ArrayError> {
+    let event = raid.membership.next_sequence();
+    let superblock = raid.membership.change(|superblock| {
+        (superblock.event, superblock.stage) = (event, Stage::Whole);
+        superblock.clone()
+    });
+    durable::append_to(raid, raid.members.active(), Record::Superblock(Box::new(superblock)), event).await;
+    raid.membership.change(|superblock| superblock.floor = event);
+    let out = raid.members.out();
+    if out == 0 { Ok(()) } else { Err(ArrayError::Incomplete(raid.members.notes(out))) }
 }

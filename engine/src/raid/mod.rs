@@ -10,7 +10,10 @@ pub mod policy;
 pub mod status;
 
 pub(crate) mod bad_blocks;
+pub(crate) mod durable;
 pub(crate) mod erase;
+pub(crate) mod failures;
+pub(crate) mod io;
 pub(crate) mod journal;
 pub(crate) mod maintain;
 pub(crate) mod members;
@@ -18,6 +21,7 @@ pub(crate) mod membership;
 pub(crate) mod parts;
 pub(crate) mod power;
 pub(crate) mod recover;
+pub(crate) mod run;
 pub(crate) mod seat;
 pub(crate) mod unreadable;
 pub(crate) mod zone;

@@ -9,6 +9,7 @@ use crate::{
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
         unreadable::{Gap, most_missing},
+        zone::{read, readable},
     },
     zone::{ZoneIndex, ZoneInfo},
 };
@@ -241,117 +242,116 @@ pub struct DriveExamination {
     pub damaged: u32,
 }
 
-impl Raid {
-    /// Status of the assembled array. The fields of deferred-write and read-only mode are not set.
-    pub fn status(&self) -> ArrayStatus {
-        let superblock = self.membership.superblock();
-        let zones = self.zone_records.records();
-        let unreadable = self.zone_records.unreadable.count(self.members.count());
-        // Most zones lack no parts and are idle: they are skipped.
-        let mut concerned: BTreeSet<u32> =
-            (0..).zip(zones.iter()).filter(|(_, record)| record.lost != 0).map(|(zone, _)| zone).collect();
-        concerned.extend(self.zones.running_or_stuck());
-        if !self.members.are_enough(self.members.active()) {
-            concerned.extend(0..self.geometry.zones);
-        }
-        let lost = |zone: &u32| zones[*zone as usize].lost;
-        let members = (0..self.members.count()).map(|m| {
-            let (active, about) = (self.members.is_active(m), self.members.about(m));
-            let lacks = |zone: &&u32| active && lost(zone) & (1 << m) != 0;
-            let zones_to_rebuild = concerned.iter().filter(lacks).count() as u32;
-            let state = match (active, zones_to_rebuild) {
-                (false, _) => MemberState::Out,
-                (true, 0) => MemberState::Active,
-                (true, _) => MemberState::Rebuilding,
-            };
-            MemberStatus {
-                state,
-                awaited: false,
-                drive: about.name,
-                note: about.note,
-                read_errors: about.read_errors,
-                write_errors: about.write_errors,
-                unreadable_blocks: unreadable[m],
-                zones_to_rebuild,
-                worn: about.worn,
-                moved: self.members.log(m).map(|log| log.moved()).unwrap_or_default(),
-                spare_zones: self.members.log(m).map_or(0, |log| log.device.free().count() as u32),
-                worn_log: self.members.log(m).map(|log| log.worn().collect()).unwrap_or_default(),
-                log_confined: active && self.members.log(m).is_some_and(|log| log.is_confined()),
-                drive_id: superblock.members[m].drive_id.clone(),
-            }
-        });
-        let offline = |zone: u32, refusal: &Refusal| OfflineZone {
-            zone: ZoneIndex(zone),
-            refusal: refusal.clone(),
-            waits_for: each(zones[zone as usize].waits & !self.members.active()).collect(),
-        };
-        // Missing parts of an offline zone are provisional until recovery can determine its tail.
-        let missing =
-            |zone: u32| self.members.out() | self.zone_records.lost(ZoneIndex(zone)) & self.members.active();
-        let is_decided = |zone: &ZoneIndex| !self.zones.is_offline(*zone) || self.zones.is_read_only(*zone);
-        let all_zones = concerned.iter().map(|zone| ZoneIndex(*zone));
-        let decided = || all_zones.clone().filter(is_decided);
-        let is_any_decided = self.zones.offline().len() < self.geometry.zones as usize;
-        let out = if is_any_decided { self.members.out().count_ones() as usize } else { 0 };
-        let is_frail = concerned.iter().any(|zone| self.zones.is_frail(ZoneIndex(*zone)));
-        let out = if is_frail { out.max(superblock.parities as usize) } else { out };
-        let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).fold(out, usize::max);
-        let mut gaps: Vec<Gap> = self.zone_records.unreadable.gaps();
-        gaps.extend(self.zone_records.bad_blocks().all().into_iter().map(|hole| Gap {
-            zone: hole.zone,
-            member: hole.member as usize,
-            from: hole.from,
-            to: hole.to,
-        }));
-        let failed = |zone: &ZoneIndex| {
-            !self.membership.has_failed() && (self.has_failed(*zone) || self.zones.is_frail(*zone))
-        };
-        let failed_zones: Vec<ZoneIndex> = decided().filter(failed).collect();
-        let most_missing_of_gaps = most_missing(&gaps, missing);
-        let is_of_others = |gap: &&Gap| {
-            let zone = ZoneIndex(gap.zone);
-            is_decided(&zone) && !failed_zones.contains(&zone)
-        };
-        let of_others: Vec<Gap> = gaps.iter().filter(is_of_others).copied().collect();
-        let is_unreadable = |zone: &ZoneIndex| !self.is_readable(*zone) || self.zones.is_curtailed(*zone);
-        let refusals = self.zones.offline();
-        let undecided = refusals.iter().filter(|(zone, _)| !is_decided(&ZoneIndex(**zone)));
-        ArrayStatus {
-            most_missing: parts_missing.max(most_missing_of_gaps),
-            most_missing_of_blocks: most_missing(&of_others, missing),
-            unreadable_zones: failed_zones.iter().copied().filter(is_unreadable).collect(),
-            failed_zones,
-            name: superblock.name.clone(),
-            uuid: superblock.array.0,
-            chunk_blocks: self.layout.chunk_blocks,
-            policy: superblock.policy,
-            group_blocks: superblock.group_blocks,
-            parities: superblock.parities as usize,
-            aggregate: superblock.aggregate,
-            event: superblock.event,
-            host: superblock.host.0,
-            autostart: superblock.autostart,
-            members: members.collect(),
-            lost_blocks: self.zone_records.bad_blocks().blocks(),
-            failed: self.membership.has_failed(),
-            provisional: false,
-            read_only: false,
-            problem: self.membership.is_fenced().then_some(ArrayError::Fenced),
-            offline: undecided.map(|(zone, refusal)| offline(*zone, refusal)).collect(),
-        }
+/// Status of the assembled array. The fields of deferred-write and read-only mode are not set.
+pub fn status(raid: &Raid) -> ArrayStatus {
+    let superblock = raid.membership.superblock();
+    let zones = raid.zone_records.records();
+    let unreadable = raid.zone_records.unreadable.count(raid.members.count());
+    // Most zones lack no parts and are idle: they are skipped.
+    let mut concerned: BTreeSet<u32> =
+        (0..).zip(zones.iter()).filter(|(_, record)| record.lost != 0).map(|(zone, _)| zone).collect();
+    concerned.extend(raid.zones.running_or_stuck());
+    if !raid.members.are_enough(raid.members.active()) {
+        concerned.extend(0..raid.geometry.zones);
     }
+    let lost = |zone: &u32| zones[*zone as usize].lost;
+    let members = (0..raid.members.count()).map(|m| {
+        let (active, about) = (raid.members.is_active(m), raid.members.about(m));
+        let lacks = |zone: &&u32| active && lost(zone) & (1 << m) != 0;
+        let zones_to_rebuild = concerned.iter().filter(lacks).count() as u32;
+        let state = match (active, zones_to_rebuild) {
+            (false, _) => MemberState::Out,
+            (true, 0) => MemberState::Active,
+            (true, _) => MemberState::Rebuilding,
+        };
+        MemberStatus {
+            state,
+            awaited: false,
+            drive: about.name,
+            note: about.note,
+            read_errors: about.read_errors,
+            write_errors: about.write_errors,
+            unreadable_blocks: unreadable[m],
+            zones_to_rebuild,
+            worn: about.worn,
+            moved: raid.members.log(m).map(|log| log.moved()).unwrap_or_default(),
+            spare_zones: raid.members.log(m).map_or(0, |log| log.device.free().count() as u32),
+            worn_log: raid.members.log(m).map(|log| log.worn().collect()).unwrap_or_default(),
+            log_confined: active && raid.members.log(m).is_some_and(|log| log.is_confined()),
+            drive_id: superblock.members[m].drive_id.clone(),
+        }
+    });
+    let offline = |zone: u32, refusal: &Refusal| OfflineZone {
+        zone: ZoneIndex(zone),
+        refusal: refusal.clone(),
+        waits_for: each(zones[zone as usize].waits & !raid.members.active()).collect(),
+    };
+    // Missing parts of an offline zone are provisional until recovery can determine its tail.
+    let missing =
+        |zone: u32| raid.members.out() | raid.zone_records.lost(ZoneIndex(zone)) & raid.members.active();
+    let is_decided = |zone: &ZoneIndex| !raid.zones.is_offline(*zone) || raid.zones.is_read_only(*zone);
+    let all_zones = concerned.iter().map(|zone| ZoneIndex(*zone));
+    let decided = || all_zones.clone().filter(is_decided);
+    let is_any_decided = raid.zones.offline().len() < raid.geometry.zones as usize;
+    let out = if is_any_decided { raid.members.out().count_ones() as usize } else { 0 };
+    let is_frail = concerned.iter().any(|zone| raid.zones.is_frail(ZoneIndex(*zone)));
+    let out = if is_frail { out.max(superblock.parities as usize) } else { out };
+    let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).fold(out, usize::max);
+    let mut gaps: Vec<Gap> = raid.zone_records.unreadable.gaps();
+    gaps.extend(raid.zone_records.bad_blocks().all().into_iter().map(|hole| Gap {
+        zone: hole.zone,
+        member: hole.member as usize,
+        from: hole.from,
+        to: hole.to,
+    }));
+    let failed = |zone: &ZoneIndex| {
+        !raid.membership.has_failed() && (raid.has_failed(*zone) || raid.zones.is_frail(*zone))
+    };
+    let failed_zones: Vec<ZoneIndex> = decided().filter(failed).collect();
+    let most_missing_of_gaps = most_missing(&gaps, missing);
+    let is_of_others = |gap: &&Gap| {
+        let zone = ZoneIndex(gap.zone);
+        is_decided(&zone) && !failed_zones.contains(&zone)
+    };
+    let of_others: Vec<Gap> = gaps.iter().filter(is_of_others).copied().collect();
+    let is_unreadable =
+        |zone: &ZoneIndex| !readable::is_readable(raid, *zone) || raid.zones.is_curtailed(*zone);
+    let refusals = raid.zones.offline();
+    let undecided = refusals.iter().filter(|(zone, _)| !is_decided(&ZoneIndex(**zone)));
+    ArrayStatus {
+        most_missing: parts_missing.max(most_missing_of_gaps),
+        most_missing_of_blocks: most_missing(&of_others, missing),
+        unreadable_zones: failed_zones.iter().copied().filter(is_unreadable).collect(),
+        failed_zones,
+        name: superblock.name.clone(),
+        uuid: superblock.array.0,
+        chunk_blocks: raid.layout.chunk_blocks,
+        policy: superblock.policy,
+        group_blocks: superblock.group_blocks,
+        parities: superblock.parities as usize,
+        aggregate: superblock.aggregate,
+        event: superblock.event,
+        host: superblock.host.0,
+        autostart: superblock.autostart,
+        members: members.collect(),
+        lost_blocks: raid.zone_records.bad_blocks().blocks(),
+        failed: raid.membership.has_failed(),
+        provisional: false,
+        read_only: false,
+        problem: raid.membership.is_fenced().then_some(ArrayError::Fenced),
+        offline: undecided.map(|(zone, refusal)| offline(*zone, refusal)).collect(),
+    }
+}
 
-    /// Progress of the rebuild: bytes of all members that lack parts, and how many of these are in place.
-    pub fn rebuild_progress(&self) -> Progress {
-        let (records, active) = (self.zone_records.records(), self.members.active());
-        let lacking = records.iter().fold(0, |all, record| all | record.lost) & active;
-        let (mut left_bytes, mut total_bytes) = (0, 0);
-        for (zone, record) in (0..).map(ZoneIndex).zip(records.iter()) {
-            let bytes = self.member_bytes(zone);
-            total_bytes += u64::from(lacking.count_ones()) * bytes;
-            left_bytes += u64::from((record.lost & lacking).count_ones()) * bytes;
-        }
-        Progress::paused(total_bytes - left_bytes, total_bytes)
+/// Progress of the rebuild: bytes of all members that lack parts, and how many of these are in place.
+pub fn rebuild_progress(raid: &Raid) -> Progress {
+    let (records, active) = (raid.zone_records.records(), raid.members.active());
+    let lacking = records.iter().fold(0, |all, record| all | record.lost) & active;
+    let (mut left_bytes, mut total_bytes) = (0, 0);
+    for (zone, record) in (0..).map(ZoneIndex).zip(records.iter()) {
+        let bytes = read::member_bytes(raid, zone);
+        total_bytes += u64::from(lacking.count_ones()) * bytes;
+        left_bytes += u64::from((record.lost & lacking).count_ones()) * bytes;
     }
+    Progress::paused(total_bytes - left_bytes, total_bytes)
 }

@@ -2,7 +2,8 @@
 
 pub mod attach;
 pub mod background;
-pub mod bad_blocks;
+pub mod fill;
+mod part;
 pub mod rebuild;
 pub mod replace;
 pub mod target;

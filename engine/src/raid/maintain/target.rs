@@ -21,14 +21,18 @@ use crate::{
     format::{Origin, Uuid, record::Record, superblock::Order},
     raid::{
         Drive,
+        erase::member_uuid,
+        error::BadDrive,
         geometry::{META_ZONES, physical},
         journal::{
             label::{LABEL_ZONE, Label, read_label},
             read::NoLog,
         },
+        maintain::attach,
         parts::Raid,
         recover::scan::{find_log, prepare},
         status::{Progress, UnfinishedCopy},
+        zone::{read, relocated},
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -118,117 +122,121 @@ impl Target {
     }
 }
 
-impl Raid {
-    /// The label of a drive that is being filled with a copy of a present member; `None` if it is another drive.
-    pub async fn label_of(&self, drive: &Drive) -> Option<Label> {
-        let superblock = self.membership.superblock().clone();
-        if !matches!(find_log(&self.runtime, drive).await, Err(NoLog::Target(array, _)) if array == self.array)
-        {
-            return None;
-        }
-        let device = prepare(&self.runtime, drive.device.clone(), Order::Any, superblock.aggregate)?;
-        let label = read_label(&device).await?;
-        // The role in the label is a member of this array only if the superblocks agree.
-        label.superblock.agree(&superblock).ok()?;
-        (superblock.members[label.member].uuid == label.source().uuid).then_some(label)
+/// The label of a drive that is being filled with a copy of a present member; `None` if it is another drive.
+pub async fn label_of(raid: &Raid, drive: &Drive) -> Option<Label> {
+    let superblock = raid.membership.superblock().clone();
+    if !matches!(find_log(&raid.runtime, drive).await, Err(NoLog::Target(array, _)) if array == raid.array) {
+        return None;
     }
+    let device = prepare(&raid.runtime, drive.device.clone(), Order::Any, superblock.aggregate)?;
+    let label = read_label(&device).await?;
+    // The role in the label is a member of this array only if the superblocks agree.
+    label.superblock.agree(&superblock).ok()?;
+    (superblock.members[label.member].uuid == label.source().uuid).then_some(label)
+}
 
-    /// The number from which the UUID of a partly filled drive was derived, if the copy has to continue under that UUID
-    /// since appended blocks contain it.
-    pub fn number_of_filled(&self, label: &Label) -> Option<u64> {
-        let superblock = self.membership.superblock();
-        let is_unchanged = superblock.members[label.member].since == label.source().since;
-        label.source().taking_over.filter(|_| is_unchanged && superblock.group_blocks > 0)
-    }
+/// The unfinished copy of a member to `drive`, if it is being filled with one.
+pub async fn copy_to(raid: &Raid, drive: &Drive) -> Option<UnfinishedCopy> {
+    let label = label_of(raid, drive).await?;
+    let member = label.member;
+    let new = newcomer(raid, member, drive, Some(label)).ok()?;
+    let target = find_target(raid, member, &new).await;
+    let progress = copy_progress(raid, member, &target);
+    raid.members.is_active(member).then(|| UnfinishedCopy { drive: drive.name.clone(), member, progress })
+}
 
-    /// The unfinished copy of a member to `drive`, if it is being filled with one.
-    pub async fn copy_to(&self, drive: &Drive) -> Option<UnfinishedCopy> {
-        let label = self.label_of(drive).await?;
-        let member = label.member;
-        let new = self.newcomer(member, drive, Some(label)).ok()?;
-        let target = self.find_target(member, &new).await;
-        let progress = self.copy_progress(member, &target);
-        self.members.is_active(member).then(|| UnfinishedCopy { drive: drive.name.clone(), member, progress })
+/// The contents that are kept of a drive that is to be filled with a copy of `member`: the zones that the label of
+/// an interrupted copy lists; otherwise none.
+pub async fn find_target(raid: &Raid, member: usize, new: &Newcomer) -> Target {
+    let (device, number) = (&new.device, new.number);
+    // Without the number the UUID in appended blocks is not known.
+    let counts = |label: &&Label| {
+        let is_known = attach::number_of_filled(raid, label).is_some();
+        label.member == member && (raid.membership.superblock().group_blocks == 0 || is_known)
+    };
+    let label = new.label.as_ref().filter(counts);
+    let (mut copied, wp_blocks) = label.map(|label| (label.copied.clone(), label.wp_blocks)).unzip();
+    if let Some(copied) = &mut copied {
+        let report = Command::Report { first: physical(ZoneIndex(0)), count: raid.geometry.zones };
+        let zones = device.submit(report).await.zones;
+        let is_full = |zone: u32| zones.get(zone as usize).is_some_and(|info| info.state == ZoneState::Full);
+        copied.retain(|zone, epoch| is_full(*zone) && is_full_in(raid, ZoneIndex(*zone), *epoch));
     }
+    let (array, device) = (raid.array, device.clone());
+    let (copied, wp_blocks) = (copied.unwrap_or_default(), Cell::new(wp_blocks));
+    Target { array, member, device, number, power_epoch: new.power_epoch, copied, wp_blocks }
+}
 
-    /// The contents that are kept of a drive that is to be filled with a copy of `member`: the zones that the label of
-    /// an interrupted copy lists; otherwise none.
-    pub async fn find_target(&self, member: usize, new: &Newcomer) -> Target {
-        let (device, number) = (&new.device, new.number);
-        // Without the number the UUID in appended blocks is not known.
-        let counts = |label: &&Label| {
-            let is_known = self.number_of_filled(label).is_some();
-            label.member == member && (self.membership.superblock().group_blocks == 0 || is_known)
-        };
-        let label = new.label.as_ref().filter(counts);
-        let (mut copied, wp_blocks) = label.map(|label| (label.copied.clone(), label.wp_blocks)).unzip();
-        if let Some(copied) = &mut copied {
-            let report = Command::Report { first: physical(ZoneIndex(0)), count: self.geometry.zones };
-            let zones = device.submit(report).await.zones;
-            let is_full =
-                |zone: u32| zones.get(zone as usize).is_some_and(|info| info.state == ZoneState::Full);
-            copied.retain(|zone, epoch| is_full(*zone) && self.is_full_in(ZoneIndex(*zone), *epoch));
-        }
-        let (array, device) = (self.array, device.clone());
-        let (copied, wp_blocks) = (copied.unwrap_or_default(), Cell::new(wp_blocks));
-        Target { array, member, device, number, power_epoch: new.power_epoch, copied, wp_blocks }
-    }
+/// Whether a zone is full and has this epoch.
+fn is_full_in(raid: &Raid, zone: ZoneIndex, epoch: u64) -> bool {
+    let is_full = zone.0 < raid.geometry.zones && raid.zones.state(zone) == ZoneState::Full;
+    is_full && !raid.zones.is_running(zone) && raid.zone_records.epoch(zone) == epoch
+}
 
-    /// Whether a zone is full and has this epoch.
-    fn is_full_in(&self, zone: ZoneIndex, epoch: u64) -> bool {
-        let is_full = zone.0 < self.geometry.zones && self.zones.state(zone) == ZoneState::Full;
-        is_full && !self.zones.is_running(zone) && self.zone_records.epoch(zone) == epoch
+/// Begins the label of a drive that has been emptied, if it has none. After an error the contents of the drive are
+/// not reliable.
+pub async fn begin_label(raid: &Raid, target: &Target) -> Result<(), DeviceError> {
+    if target.wp_blocks.get().is_some() {
+        return Ok(());
     }
+    target.wp_blocks.set(Some(0));
+    let (mut superblock, sequence) = (raid.membership.superblock().clone(), raid.membership.sequence());
+    superblock.members[target.member].taking_over = Some(target.number);
+    target.append(Record::Superblock(Box::new(superblock)), sequence).await
+}
 
-    /// Begins the label of a drive that has been emptied, if it has none. After an error the contents of the drive are
-    /// not reliable.
-    pub async fn begin_label(&self, target: &Target) -> Result<(), DeviceError> {
-        if target.wp_blocks.get().is_some() {
-            return Ok(());
-        }
-        target.wp_blocks.set(Some(0));
-        let (mut superblock, sequence) = (self.membership.superblock().clone(), self.membership.sequence());
-        superblock.members[target.member].taking_over = Some(target.number);
-        target.append(Record::Superblock(Box::new(superblock)), sequence).await
-    }
+/// Whether a zone on the drive, from an earlier copy, equals the member's part.
+pub fn is_copied(raid: &Raid, zone: ZoneIndex, target: &Target) -> bool {
+    target.copied.get(&zone.0).is_some_and(|epoch| is_full_in(raid, zone, *epoch))
+}
 
-    /// Whether a zone on the drive, from an earlier copy, equals the member's part.
-    pub fn is_copied(&self, zone: ZoneIndex, target: &Target) -> bool {
-        target.copied.get(&zone.0).is_some_and(|epoch| self.is_full_in(zone, *epoch))
+/// Progress of an interrupted copy of `member`: the bytes that are kept, and all bytes.
+pub fn copy_progress(raid: &Raid, member: usize, target: &Target) -> Progress {
+    let zones = (0..raid.geometry.zones).map(ZoneIndex);
+    let (mut done_bytes, mut total_bytes) = (0, 0);
+    for zone in zones.filter(|zone| raid.live(*zone) & (1 << member) != 0) {
+        let bytes = read::member_bytes(raid, zone);
+        total_bytes += bytes;
+        done_bytes += if is_copied(raid, zone, target) { bytes } else { 0 };
     }
+    assert!(done_bytes <= total_bytes, "{done_bytes} bytes of {total_bytes} are copied");
+    Progress::paused(done_bytes, total_bytes)
+}
 
-    /// Progress of an interrupted copy of `member`: the bytes that are kept, and all bytes.
-    pub fn copy_progress(&self, member: usize, target: &Target) -> Progress {
-        let zones = (0..self.geometry.zones).map(ZoneIndex);
-        let (mut done_bytes, mut total_bytes) = (0, 0);
-        for zone in zones.filter(|zone| self.live(*zone) & (1 << member) != 0) {
-            let bytes = self.member_bytes(zone);
-            total_bytes += bytes;
-            done_bytes += if self.is_copied(zone, target) { bytes } else { 0 };
-        }
-        assert!(done_bytes <= total_bytes, "{done_bytes} bytes of {total_bytes} are copied");
-        Progress::paused(done_bytes, total_bytes)
+/// Records in the label that a zone has been copied, if it cannot change any more. After an error the contents of
+/// the drive are not reliable.
+pub async fn label_copied(raid: &Raid, zone: ZoneIndex, target: &Target) -> Result<(), DeviceError> {
+    let (member, epoch) = (target.member, raid.zone_records.epoch(zone));
+    let blocks = 0..raid.layout.rows * raid.layout.chunk_blocks;
+    let is_burned =
+        raid.zone_records.burned().iter().any(|b| (b.zone, b.member as usize) == (zone.0, member));
+    let has_all = !is_burned
+        && !relocated::has_relocated(raid, zone, member)
+        && !raid.zone_records.has_bad_block(zone, member, blocks);
+    if !has_all || !is_full_in(raid, zone, epoch) || is_copied(raid, zone, target) {
+        return Ok(());
     }
+    target.flush().await?;
+    if target.device.power_epoch() != target.power_epoch {
+        return Err(DeviceError::PowerLost);
+    }
+    let tail_blocks = read::finished_tail(raid, zone);
+    let sequence = raid.membership.sequence();
+    target.append(Record::Finish { zone: zone.0, epoch, tail_blocks }, sequence).await
+}
 
-    /// Records in the label that a zone has been copied, if it cannot change any more. After an error the contents of
-    /// the drive are not reliable.
-    pub async fn label_copied(&self, zone: ZoneIndex, target: &Target) -> Result<(), DeviceError> {
-        let (member, epoch) = (target.member, self.zone_records.epoch(zone));
-        let blocks = 0..self.layout.rows * self.layout.chunk_blocks;
-        let is_burned =
-            self.zone_records.burned().iter().any(|b| (b.zone, b.member as usize) == (zone.0, member));
-        let has_all = !is_burned
-            && !self.has_relocated(zone, member)
-            && !self.zone_records.has_bad_block(zone, member, blocks);
-        if !has_all || !self.is_full_in(zone, epoch) || self.is_copied(zone, target) {
-            return Ok(());
-        }
-        target.flush().await?;
-        if target.device.power_epoch() != target.power_epoch {
-            return Err(DeviceError::PowerLost);
-        }
-        let tail_blocks = self.finished_tail(zone);
-        let sequence = self.membership.sequence();
-        target.append(Record::Finish { zone: zone.0, epoch, tail_blocks }, sequence).await
-    }
+/// The drive as the replacement of `member`; `label` is that of the drive, if a copy of the member was interrupted.
+pub fn newcomer(
+    raid: &Raid,
+    member: usize,
+    drive: &Drive,
+    label: Option<Label>,
+) -> Result<Newcomer, BadDrive> {
+    let kept = label.as_ref().and_then(|label| attach::number_of_filled(raid, label));
+    let number = kept.unwrap_or_else(|| raid.membership.next_sequence());
+    let uuid = member_uuid(raid.array, member, number);
+    let device = attach::prepare(raid, drive, uuid)?;
+    let Drive { name, device: drive } = drive.clone();
+    let power_epoch = device.power_epoch();
+    Ok(Newcomer { name, uuid, number, drive, device, power_epoch, label })
 }

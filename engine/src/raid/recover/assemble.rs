@@ -7,18 +7,25 @@ use crate::{
         ArrayOptions, Drive, Tails,
         change::Change,
         create::{array_geometry, check_drive},
+        durable,
         error::{ArrayError, NoArray, Note},
         events::Event,
+        failures,
         geometry::{each, physical},
+        maintain::{rebuild, target},
         parts::Raid,
         policy::zrwa::Refusal,
+        power,
         recover::{
             membership::decide_members,
+            repair,
             scan::{Candidate, scan},
             verdict::{AwaitedMembers, Verdict, ZoneView},
+            worn,
         },
-        status::ArrayInspection,
-        zone::flow::Zone,
+        run,
+        status::{self, ArrayInspection},
+        zone::load,
         zone_records::ZoneRecords,
     },
     runtime::Runtime,
@@ -71,7 +78,7 @@ pub async fn look(
         // The note may be about a former drive of the member, found in addition to the present one.
         match raid.members.is_active(member) {
             true => raid.members.say(member, note),
-            false => raid.say_out(member, note),
+            false => failures::say_out(&raid, member, note),
         }
     }
     for member in each(found.returned) {
@@ -79,7 +86,7 @@ pub async fn look(
         raid.events.note(Event::Back { member, why: why.clone() });
         raid.members.say(member, why);
     }
-    let verdicts = raid.judge_all(KnownEnds { tails, ends }, found.forced).await?;
+    let verdicts = judge_all(&raid, KnownEnds { tails, ends }, found.forced).await?;
     Ok(ArrayLook { raid, verdicts, floor: found.floor, late: found.returned | found.undecided })
 }
 
@@ -130,14 +137,16 @@ impl ArrayLook {
         let mut own: BTreeMap<_, _> = std::mem::take(&mut self.verdicts).into_iter().collect();
         for zone in raid.zones.all() {
             let other = others.remove(&zone).unwrap_or(Verdict::Empty);
-            let state = raid.state_of(own.get(&zone).unwrap_or(&Verdict::Empty));
-            if state == raid.state_of(&other) || matches!(other, Verdict::Offline(_) | Verdict::ReadOnly(_)) {
+            let state = load::state_of(raid, own.get(&zone).unwrap_or(&Verdict::Empty));
+            if state == load::state_of(raid, &other)
+                || matches!(other, Verdict::Offline(_) | Verdict::ReadOnly(_))
+            {
                 continue;
             }
             raid.zone_records.take_over(zone, &without.raid.zone_records);
             raid.zone_records.change(zone, |record| record.lost |= absent);
             raid.zones.end_offline(zone);
-            raid.forget_logs_of(absent, zone.0);
+            forget_logs_of(raid, absent, zone.0);
             own.insert(zone, other);
         }
         self.verdicts = own.into_iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Empty)).collect();
@@ -145,7 +154,7 @@ impl ArrayLook {
 
     /// Loads the states of all zones into the zone table.
     fn load(&self) {
-        self.verdicts.iter().for_each(|(zone, verdict)| self.raid.load(*zone, verdict));
+        self.verdicts.iter().for_each(|(zone, verdict)| load::load(&self.raid, *zone, verdict));
     }
 
     /// Drops contents of logs that are obsolete according to the verdicts.
@@ -166,10 +175,10 @@ impl ArrayLook {
         self.keep_what_counts()?;
         self.load();
         let updated = self.raid.members.active();
-        self.raid.renew(self.floor, self.late, None).await?;
+        renew(&self.raid, self.floor, self.late, None).await?;
         self.raid.membership.skip_ahead();
         self.raid.membership.change(|superblock| change.apply(superblock))?;
-        self.raid.renew(self.floor, self.late, None).await?;
+        renew(&self.raid, self.floor, self.late, None).await?;
         match updated & !self.raid.members.active() {
             0 => Ok(()),
             failed => Err(ArrayError::NotTold(self.raid.members.notes(failed))),
@@ -216,12 +225,12 @@ impl ArrayLook {
             self.keep_what_counts()?;
             self.load();
             raid.membership.change(|superblock| superblock.runner = Uuid(host.id));
-            raid.renew(self.floor, self.late, None).await?;
+            renew(&raid, self.floor, self.late, None).await?;
         }
         if let Some(pause) = host.pause {
             pause().await;
         }
-        raid.check_fence().await?;
+        run::check_fence(&raid).await?;
         let (mut held, any) = (0, !claims.is_empty());
         for (member, log, lba) in claims {
             held |= u32::from(log.holds_claim(lba, id).await) << member;
@@ -240,12 +249,12 @@ impl ArrayLook {
         let raid = self.raid;
         let zones = raid.zones.table().report(ZoneIndex(0), raid.geometry.zones);
         let zones = zones.map_err(ArrayError::Unlisted)?;
-        let mut status = raid.status();
+        let mut status = status::status(&raid);
         status.wait_for(awaited);
-        let rebuild = Some(raid.rebuild_progress()).filter(|progress| progress.total_bytes > 0);
+        let rebuild = Some(status::rebuild_progress(&raid)).filter(|progress| progress.total_bytes > 0);
         let mut copies = Vec::new();
         for drive in filled {
-            copies.extend(raid.copy_to(drive).await);
+            copies.extend(target::copy_to(&raid, drive).await);
         }
         Ok(ArrayInspection { status, geometry: raid.geometry.clone(), zones, rebuild, copies })
     }
@@ -255,18 +264,18 @@ impl ArrayLook {
         self.keep_what_counts()?;
         self.load();
         let ArrayLook { raid, verdicts, floor, late } = self;
-        let awaited = raid.may_wait_for();
+        let awaited = may_wait_for(&raid);
         let (id, host) = (Uuid(raid.runtime.draw_id()), Uuid(raid.runtime.host().id));
         raid.membership.change(|superblock| superblock.runner = host);
-        raid.renew(floor, late, Some(id)).await?;
-        raid.start_members();
-        raid.commit(id).await?;
+        renew(&raid, floor, late, Some(id)).await?;
+        run::start_members(&raid);
+        commit(&raid, id).await?;
         for (zone, verdict) in verdicts {
-            raid.repair(zone, verdict, awaited).await?;
+            repair::repair(&raid, zone, verdict, awaited).await?;
         }
-        raid.end_assembly().await?;
+        end_assembly(&raid).await?;
         // A member that was absent may hold obsolete parts.
-        raid.clear_leftovers().await;
+        rebuild::clear_leftovers(&raid).await;
         Ok(raid)
     }
 }
@@ -286,274 +295,226 @@ pub async fn assemble(
     found.claim().await?;
     let found = look(runtime, drives, known, behaviour).await?;
     // A third host may have claimed the array meanwhile.
-    found.raid.check_fence().await?;
+    run::check_fence(&found.raid).await?;
     found.carry_out().await
 }
 
-impl Raid {
-    /// Determines the verdict on every zone; writes nothing. `forced` members (bits) count only in zones that wait for
-    /// them or are full on all present members.
-    async fn judge_all(
-        &self,
-        KnownEnds { tails, ends }: KnownEnds<'_>,
-        forced: u32,
-    ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
-        let mut reports = Vec::new();
-        for role in 0..self.members.count() {
-            let Some(device) = self.members.device(role) else {
-                reports.push(None);
-                continue;
-            };
-            let count = self.geometry.zones;
-            let done = device.submit(Command::Report { first: physical(ZoneIndex(0)), count }).await;
-            let listed = done.zones.len();
-            let note = match done.result {
-                Ok(()) if listed >= count as usize => {
-                    let is_worn = |info: &ZoneInfo| is_worn(info.state);
-                    self.members.set_worn(role, done.zones.iter().any(is_worn));
-                    reports.push(Some(done.zones));
-                    continue;
-                }
-                Ok(()) => Note::FewZones(listed),
-                Err(error) => Note::Unlisted(error),
-            };
+/// Determines the verdict on every zone; writes nothing. `forced` members (bits) count only in zones that wait for
+/// them or are full on all present members.
+async fn judge_all(
+    raid: &Raid,
+    KnownEnds { tails, ends }: KnownEnds<'_>,
+
+    forced: u32,
+) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
+    let mut reports = Vec::new();
+    for role in 0..raid.members.count() {
+        let Some(device) = raid.members.device(role) else {
             reports.push(None);
-            if self.members.are_needed(self.members.active()) {
-                let drive = self.members.name(role);
-                return Err(NoArray::Needed { drive, member: role, note }.into());
+            continue;
+        };
+        let count = raid.geometry.zones;
+        let done = device.submit(Command::Report { first: physical(ZoneIndex(0)), count }).await;
+        let listed = done.zones.len();
+        let note = match done.result {
+            Ok(()) if listed >= count as usize => {
+                let is_worn = |info: &ZoneInfo| is_worn(info.state);
+                raid.members.set_worn(role, done.zones.iter().any(is_worn));
+                reports.push(Some(done.zones));
+                continue;
             }
-            self.members.take_out(role);
-            self.say_out(role, note);
+            Ok(()) => Note::FewZones(listed),
+            Err(error) => Note::Unlisted(error),
+        };
+        reports.push(None);
+        if raid.members.are_needed(raid.members.active()) {
+            let drive = raid.members.name(role);
+            return Err(NoArray::Needed { drive, member: role, note }.into());
         }
-        let awaited = self.may_wait_for();
-        let cut_off = tails.map_or(0, |tails| self.cut_off_since(tails));
-        let mut verdicts = Vec::new();
-        for index in 0..self.geometry.zones {
-            let zone = ZoneIndex(index);
-            let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
-            let mut record = self.zone_records.record(zone);
-            let mut parts = reports.iter().flatten().map(|zones| zones[index as usize].state);
-            let unproven = forced & !record.waits;
-            if unproven != 0 && !parts.all(|state| state == ZoneState::Full) {
-                record.lost |= unproven;
-                self.forget_logs_of(unproven, index);
-            }
-            let mut answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
-            if answered_blocks > 0 {
-                // A member that lost power may have lost acknowledged blocks that were not durable, in parts not yet
-                // full.
-                let is_open = |m: &usize| {
-                    let part = reports[*m].as_ref().map(|zones| zones[index as usize].state);
-                    part.is_some_and(|state| state != ZoneState::Full)
-                };
-                let lost = each(cut_off & !record.lost).filter(is_open).fold(0, |lost, m| lost | 1 << m);
-                match self.members.are_enough(self.members.active() & !record.lost & !lost) {
-                    true => record.lost |= lost,
-                    // More than parity covers: judged as after a power cut.
-                    false => answered_blocks = 0,
-                }
-            }
-            let told_end = ends.get(index as usize).copied().flatten();
-            let mut view =
-                ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
-            let verdict = self.judge_worn(&mut view).await.unwrap_or_else(Verdict::Offline);
-            let refusal = match &verdict {
-                Verdict::Offline(refusal) => {
-                    self.events.note(Event::ZoneOffline { zone: index, why: refusal.clone() });
-                    Some(refusal.clone())
-                }
-                Verdict::ReadOnly(_) => {
-                    self.events.note(Event::ZoneFailed { zone: index });
-                    Some(Refusal::ReadOnly)
-                }
-                _ => None,
+        raid.members.take_out(role);
+        failures::say_out(raid, role, note);
+    }
+    let awaited = may_wait_for(raid);
+    let cut_off = tails.map_or(0, |tails| power::cut_off_since(raid, tails));
+    let mut verdicts = Vec::new();
+    for index in 0..raid.geometry.zones {
+        let zone = ZoneIndex(index);
+        let info = reports.iter().map(|r| r.as_ref().map(|zones| zones[index as usize])).collect();
+        let mut record = raid.zone_records.record(zone);
+        let mut parts = reports.iter().flatten().map(|zones| zones[index as usize].state);
+        let unproven = forced & !record.waits;
+        if unproven != 0 && !parts.all(|state| state == ZoneState::Full) {
+            record.lost |= unproven;
+            forget_logs_of(raid, unproven, index);
+        }
+        let mut answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
+        if answered_blocks > 0 {
+            // A member that lost power may have lost acknowledged blocks that were not durable, in parts not yet
+            // full.
+            let is_open = |m: &usize| {
+                let part = reports[*m].as_ref().map(|zones| zones[index as usize].state);
+                part.is_some_and(|state| state != ZoneState::Full)
             };
-            match refusal {
-                Some(refusal) => {
-                    // While the zone is offline or read-only, these parts stay unchanged, whichever members leave or
-                    // return.
-                    record.wait_for(awaited.members & !record.lost, awaited.floor);
-                    let holds = |report: &Option<Vec<ZoneInfo>>| {
-                        report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
-                    };
-                    self.zones.put_offline(zone, refusal, reports.iter().any(holds));
-                }
-                // Members that have returned stay in `waits` until all other members have recorded their return.
-                None => record.waits &= self.members.active(),
-            }
-            if matches!(verdict, Verdict::Reset) && !record.resetting {
-                // Logged like any other reset: a partial reset must not look like lost parts, and remains of the old
-                // zone epoch must not be taken for valid later.
-                (record.epoch, record.resetting) = (self.membership.next_sequence(), true);
-            }
-            let lacking = record.lost & !self.zone_records.lost(zone) & self.members.active();
-            each(lacking).for_each(|member| self.events.note(Event::PartLacking { member, zone: index }));
-            self.zone_records.set(zone, record);
-            if !matches!(verdict, Verdict::Empty) {
-                verdicts.push((zone, verdict));
+            let lost = each(cut_off & !record.lost).filter(is_open).fold(0, |lost, m| lost | 1 << m);
+            match raid.members.are_enough(raid.members.active() & !record.lost & !lost) {
+                true => record.lost |= lost,
+                // More than parity covers: judged as after a power cut.
+                false => answered_blocks = 0,
             }
         }
-        Ok(verdicts)
-    }
-
-    /// Drops all records of a zone from the logs of some members (bits), in memory.
-    fn forget_logs_of(&self, members: u32, zone: u32) {
-        for member in each(members) {
-            if let Some(log) = self.members.log(member) {
-                log.live.borrow_mut().retain_zones(|other, _| other != zone);
+        let told_end = ends.get(index as usize).copied().flatten();
+        let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
+        let verdict = worn::judge_worn(raid, &mut view).await.unwrap_or_else(Verdict::Offline);
+        let refusal = match &verdict {
+            Verdict::Offline(refusal) => {
+                raid.events.note(Event::ZoneOffline { zone: index, why: refusal.clone() });
+                Some(refusal.clone())
             }
-        }
-    }
-
-    /// Drops logged parity and tails of zones that do not continue. In a zone that does, parity of stripes below its
-    /// tail is still needed: until write pointers prove these stripes, another recovery may find an earlier tail.
-    pub fn forget_dead(&self, verdicts: &[(ZoneIndex, Verdict)]) {
-        let goes_on = |zone: u32, epoch: u64| {
-            self.zone_records.record(ZoneIndex(zone)).epoch == epoch
-                && verdicts.iter().any(|(z, verdict)| {
-                    let goes_on = matches!(
-                        verdict,
-                        Verdict::Open(_)
-                            | Verdict::Finish(Some(_))
-                            | Verdict::ReadOnly(_)
-                            | Verdict::Offline(_)
-                    );
-                    z.0 == zone && goes_on
-                })
+            Verdict::ReadOnly(_) => {
+                raid.events.note(Event::ZoneFailed { zone: index });
+                Some(Refusal::ReadOnly)
+            }
+            _ => None,
         };
-        for log in self.members.logs() {
-            let mut live = log.live.borrow_mut();
-            live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
-            live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
-        }
-    }
-
-    /// Writes the superblock of this assembly to all members, as a checkpoint. Absent members are not out yet, since
-    /// the assembly may still fail. `late` members are written last: if one of them had the new superblock before the
-    /// others, and these continued without it, its superblock would be the newest. `attempt` is the id of the assembly
-    /// if it is to continue after this.
-    async fn renew(self: &Rc<Self>, floor: u64, late: u32, attempt: Option<Uuid>) -> Result<(), ArrayError> {
-        let event = self.membership.next_sequence();
-        self.membership.change(|superblock| {
-            (superblock.event, superblock.floor) = (event, floor);
-            if let Some(id) = attempt {
-                superblock.lineage.attempt(Attempt { event, id });
+        match refusal {
+            Some(refusal) => {
+                // While the zone is offline or read-only, these parts stay unchanged, whichever members leave or
+                // return.
+                record.wait_for(awaited.members & !record.lost, awaited.floor);
+                let holds = |report: &Option<Vec<ZoneInfo>>| {
+                    report.as_ref().is_some_and(|zones| zones[index as usize].state.is_active())
+                };
+                raid.zones.put_offline(zone, refusal, reports.iter().any(holds));
             }
-            for (m, member) in superblock.members.iter_mut().enumerate() {
-                member.active |= self.members.is_active(m);
-                if late & self.members.active() & (1 << m) != 0 {
-                    // Superblocks that contradict this are older.
-                    member.since = event;
-                }
+            // Members that have returned stay in `waits` until all other members have recorded their return.
+            None => record.waits &= raid.members.active(),
+        }
+        if matches!(verdict, Verdict::Reset) && !record.resetting {
+            // Logged like any other reset: a partial reset must not look like lost parts, and remains of the old
+            // zone epoch must not be taken for valid later.
+            (record.epoch, record.resetting) = (raid.membership.next_sequence(), true);
+        }
+        let lacking = record.lost & !raid.zone_records.lost(zone) & raid.members.active();
+        each(lacking).for_each(|member| raid.events.note(Event::PartLacking { member, zone: index }));
+        raid.zone_records.set(zone, record);
+        if !matches!(verdict, Verdict::Empty) {
+            verdicts.push((zone, verdict));
+        }
+    }
+    Ok(verdicts)
+}
+
+/// Drops all records of a zone from the logs of some members (bits), in memory.
+fn forget_logs_of(raid: &Raid, members: u32, zone: u32) {
+    for member in each(members) {
+        if let Some(log) = raid.members.log(member) {
+            log.live.borrow_mut().retain_zones(|other, _| other != zone);
+        }
+    }
+}
+
+/// Drops logged parity and tails of zones that do not continue. In a zone that does, parity of stripes below its
+/// tail is still needed: until write pointers prove these stripes, another recovery may find an earlier tail.
+pub fn forget_dead(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) {
+    let goes_on = |zone: u32, epoch: u64| {
+        raid.zone_records.record(ZoneIndex(zone)).epoch == epoch
+            && verdicts.iter().any(|(z, verdict)| {
+                let goes_on = matches!(
+                    verdict,
+                    Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::ReadOnly(_) | Verdict::Offline(_)
+                );
+                z.0 == zone && goes_on
+            })
+    };
+    for log in raid.members.logs() {
+        let mut live = log.live.borrow_mut();
+        live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
+        live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
+    }
+}
+
+/// Writes the superblock of this assembly to all members, as a checkpoint. Absent members are not out yet, since
+/// the assembly may still fail. `late` members are written last: if one of them had the new superblock before the
+/// others, and these continued without it, its superblock would be the newest. `attempt` is the id of the assembly
+/// if it is to continue after this.
+async fn renew(raid: &Rc<Raid>, floor: u64, late: u32, attempt: Option<Uuid>) -> Result<(), ArrayError> {
+    let event = raid.membership.next_sequence();
+    raid.membership.change(|superblock| {
+        (superblock.event, superblock.floor) = (event, floor);
+        if let Some(id) = attempt {
+            superblock.lineage.attempt(Attempt { event, id });
+        }
+        for (m, member) in superblock.members.iter_mut().enumerate() {
+            member.active |= raid.members.is_active(m);
+            if late & raid.members.active() & (1 << m) != 0 {
+                // Superblocks that contradict this are older.
+                member.since = event;
             }
-        });
-        // The verdicts may rest on blocks in volatile caches, written by a process that died. After a power cut no
-        // checkpoint may refer to blocks that were lost with a cache.
-        self.flush_caches(self.members.active()).await;
-        let active = self.members.active();
-        for member in each(active & !late).chain(each(active & late)) {
-            let Some(log) = self.members.log(member) else { continue };
-            if let Err(error) = log.checkpoint(&**self, true).await {
-                self.member_failed(self.members.seat(member), error, "metadata write");
-            }
         }
-        self.check_members()?;
-        if !self.membership.is_pending() {
-            self.membership.change(|superblock| superblock.floor = event);
-        }
-        Ok(())
-    }
-
-    /// Commits the assembly with this id: records on all members that it may write, and that absent members are out,
-    /// before anything is done without them. This also excludes an absent drive that was taking over from another one,
-    /// and the predecessor of a drive that has taken over.
-    async fn commit(&self, id: Uuid) -> Result<(), ArrayError> {
-        self.membership.change(|superblock| {
-            superblock.members.iter_mut().for_each(|member| member.taking_over = None);
-            superblock.lineage.commit(id, superblock.members.len());
-        });
-        self.membership.settle().await;
-        self.check_members()
-    }
-
-    /// Ends the assembly: all data below the acknowledged tails of an earlier process is safe, so a new assembly number
-    /// invalidates these tails.
-    async fn end_assembly(&self) -> Result<(), ArrayError> {
-        self.membership.settled().await;
-        let waited = |zone: &ZoneIndex| self.zone_records.record(*zone).waits != 0;
-        // A failed zone keeps waiting: the member that it waited for may be absent again.
-        let is_decided = |zone: &ZoneIndex| !self.zones.is_offline(*zone) && !self.has_failed(*zone);
-        let decided: Vec<_> = self.zones.all().filter(waited).filter(is_decided).collect();
-        for zone in decided {
-            let epoch = self.zone_records.change(zone, |record| record.waits = 0);
-            let zone = zone.0;
-            let sequence = self.membership.next_sequence();
-            self.broadcast(Record::Decided { zone, epoch }, sequence).await;
-        }
-        let (active, failed) = (self.members.active(), self.membership.has_failed());
-        assert!(failed || self.members.are_enough(active), "an assembly of members {active:#b}");
-        self.membership.change(|superblock| superblock.assembly = superblock.lineage.id().number());
-        self.membership.settle().await;
-        self.check_members()
-    }
-
-    /// Fails if the array has failed: too many members are out, or another host has claimed it.
-    pub fn check_members(&self) -> Result<(), ArrayError> {
-        if !self.membership.has_failed() {
-            return Ok(());
-        }
-        Err(self.too_many_failed())
-    }
-
-    /// Members that a zone in doubt may wait for: those that are not out by the superblock, and those in use now.
-    fn may_wait_for(&self) -> AwaitedMembers {
-        let superblock = self.membership.superblock();
-        let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
-        AwaitedMembers { members: active.sum::<u32>() | self.members.active(), floor: superblock.floor }
-    }
-
-    /// Write pointers of the zones that can be written, by zone; `None` for all others.
-    pub fn ends(&self) -> Vec<Option<u64>> {
-        let table = self.zones.table();
-        let zones = self.zones.all().map(|zone| table.info(zone));
-        let is_writable = |info: &ZoneInfo| {
-            info.state != ZoneState::Full && !is_worn(info.state) && !self.has_failed(info.zone)
-        };
-        zones.map(|info| is_writable(&info).then_some(info.wp_blocks)).collect()
-    }
-
-    /// State and write pointer (blocks) that the host sees of a zone with this verdict.
-    fn state_of(&self, verdict: &Verdict) -> (ZoneState, u64) {
-        match verdict {
-            Verdict::Empty | Verdict::Reset => (ZoneState::Empty, 0),
-            Verdict::Full | Verdict::Finish(_) => (ZoneState::Full, self.layout.capacity_blocks()),
-            Verdict::Open(tail) if tail.blocks == self.layout.capacity_blocks() => {
-                (ZoneState::Full, tail.blocks)
-            }
-            Verdict::Open(tail) => (ZoneState::Closed, tail.blocks),
-            Verdict::ReadOnly(tail) => (ZoneState::ReadOnly, tail.blocks),
-            Verdict::Offline(_) => (ZoneState::Offline, 0),
+    });
+    // The verdicts may rest on blocks in volatile caches, written by a process that died. After a power cut no
+    // checkpoint may refer to blocks that were lost with a cache.
+    durable::flush_caches(raid, raid.members.active()).await;
+    let active = raid.members.active();
+    for member in each(active & !late).chain(each(active & late)) {
+        let Some(log) = raid.members.log(member) else { continue };
+        if let Err(error) = log.checkpoint(&**raid, true).await {
+            failures::member_failed(raid, raid.members.seat(member), error, "metadata write");
         }
     }
-
-    /// Loads a zone into the zone table, with the state that follows from a verdict.
-    pub fn load(&self, zone: ZoneIndex, verdict: &Verdict) {
-        let (state, wp_blocks) = self.state_of(verdict);
-        self.load_as(zone, state, wp_blocks);
-        if let Verdict::ReadOnly(tail) = verdict {
-            // A failed zone, which can be read.
-            let running = Zone::new(&self.layout, zone, self.zone_records.epoch(zone));
-            let parities = (&tail.parities, tail.lacks_parities);
-            running.flow.borrow_mut().restore_read_only(tail.blocks, tail.positions, parities, tail.revived);
-            running.failed.set(true);
-            self.zones.start(Rc::new(running));
-        }
+    failures::check_members(raid)?;
+    if !raid.membership.is_pending() {
+        raid.membership.change(|superblock| superblock.floor = event);
     }
+    Ok(())
+}
 
-    /// Loads a zone into the zone table, with this state and write pointer.
-    pub fn load_as(&self, zone: ZoneIndex, state: ZoneState, wp_blocks: u64) {
-        let capacity_blocks = self.layout.capacity_blocks();
-        assert!(wp_blocks <= capacity_blocks, "zone {} ends at {wp_blocks} of {capacity_blocks}", zone.0);
-        self.zones.load(&ZoneInfo { zone, state, wp_blocks, capacity_blocks, zrwa: false });
+/// Commits the assembly with this id: records on all members that it may write, and that absent members are out,
+/// before anything is done without them. This also excludes an absent drive that was taking over from another one,
+/// and the predecessor of a drive that has taken over.
+async fn commit(raid: &Raid, id: Uuid) -> Result<(), ArrayError> {
+    raid.membership.change(|superblock| {
+        superblock.members.iter_mut().for_each(|member| member.taking_over = None);
+        superblock.lineage.commit(id, superblock.members.len());
+    });
+    raid.membership.settle().await;
+    failures::check_members(raid)
+}
+
+/// Ends the assembly: all data below the acknowledged tails of an earlier process is safe, so a new assembly number
+/// invalidates these tails.
+async fn end_assembly(raid: &Raid) -> Result<(), ArrayError> {
+    raid.membership.settled().await;
+    let waited = |zone: &ZoneIndex| raid.zone_records.record(*zone).waits != 0;
+    // A failed zone keeps waiting: the member that it waited for may be absent again.
+    let is_decided = |zone: &ZoneIndex| !raid.zones.is_offline(*zone) && !raid.has_failed(*zone);
+    let decided: Vec<_> = raid.zones.all().filter(waited).filter(is_decided).collect();
+    for zone in decided {
+        let epoch = raid.zone_records.change(zone, |record| record.waits = 0);
+        let zone = zone.0;
+        let sequence = raid.membership.next_sequence();
+        durable::broadcast(raid, Record::Decided { zone, epoch }, sequence).await;
     }
+    let (active, failed) = (raid.members.active(), raid.membership.has_failed());
+    assert!(failed || raid.members.are_enough(active), "an assembly of members {active:#b}");
+    raid.membership.change(|superblock| superblock.assembly = superblock.lineage.id().number());
+    raid.membership.settle().await;
+    failures::check_members(raid)
+}
+
+/// Members that a zone in doubt may wait for: those that are not out by the superblock, and those in use now.
+fn may_wait_for(raid: &Raid) -> AwaitedMembers {
+    let superblock = raid.membership.superblock();
+    let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
+    AwaitedMembers { members: active.sum::<u32>() | raid.members.active(), floor: superblock.floor }
+}
+
+/// Write pointers of the zones that can be written, by zone; `None` for all others.
+pub fn ends(raid: &Raid) -> Vec<Option<u64>> {
+    let table = raid.zones.table();
+    let zones = raid.zones.all().map(|zone| table.info(zone));
+    let is_writable = |info: &ZoneInfo| {
+        info.state != ZoneState::Full && !is_worn(info.state) && !raid.has_failed(info.zone)
+    };
+    zones.map(|info| is_writable(&info).then_some(info.wp_blocks)).collect()
 }

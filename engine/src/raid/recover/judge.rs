@@ -3,240 +3,236 @@
 use crate::{
     buf::{BLOCK, Buf, BufMut},
     code::decode::{self, Recipe, Sum},
-    device::Command,
     format::record::{BurnedRange, ZoneRecord},
     raid::{
         geometry::{MAX_MEMBERS, ParityPlace, subsets},
+        io,
         parts::Raid,
         policy::zrwa::{Refusal, ZrwaEvidence},
         recover::verdict::{Verdict, ZoneView},
     },
-    zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState, is_worn},
+    zone::{UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 use std::ops::Range;
 
-impl Raid {
-    /// Determines the verdict on one zone; only reads. Members that lost their part are marked in `view.record`, unless
-    /// the zone is refused.
-    ///
-    /// If no crash can leave the parts of some members as they are, while all others agree and are enough, these
-    /// members have been changed from outside of the array: they count as lacking their parts.
-    pub async fn judge(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        let (record, burned) = (*view.record, self.zone_records.burned().clone());
-        let result = self.judge_parts(view, record, &burned).await;
-        if result.is_err() {
-            *view.record = record;
-            self.zone_records.set_burned(burned);
-        }
-        result
+/// Determines the verdict on one zone; only reads. Members that lost their part are marked in `view.record`, unless
+/// the zone is refused.
+///
+/// If no crash can leave the parts of some members as they are, while all others agree and are enough, these
+/// members have been changed from outside of the array: they count as lacking their parts.
+pub async fn judge(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+    let (record, burned) = (*view.record, raid.zone_records.burned().clone());
+    let result = judge_parts(raid, view, record, &burned).await;
+    if result.is_err() {
+        *view.record = record;
+        raid.zone_records.set_burned(burned);
     }
+    result
+}
 
-    /// As [`Raid::judge`], where `view.record` is `record` at first; a refusal leaves the marks of the last attempt.
-    async fn judge_parts(
-        &self,
-        view: &mut ZoneView<'_>,
-        record: ZoneRecord,
-        burned: &[BurnedRange],
-    ) -> Result<Verdict, Refusal> {
-        if let Some(end) = view.told_end.filter(|end| *end > view.answered_blocks) {
-            // The reported end is kept where possible: a member that is gone now may have held more of the zone.
-            let answered = std::mem::replace(&mut view.answered_blocks, end);
-            if let Ok(verdict) = self.judge_as_found(view).await {
-                return Ok(verdict);
-            }
-            view.answered_blocks = answered;
-            *view.record = record;
-            self.zone_records.set_burned(burned.to_vec());
+/// As [`judge`], where `view.record` is `record` at first; a refusal leaves the marks of the last attempt.
+async fn judge_parts(
+    raid: &Raid,
+    view: &mut ZoneView<'_>,
+    record: ZoneRecord,
+    burned: &[BurnedRange],
+) -> Result<Verdict, Refusal> {
+    if let Some(end) = view.told_end.filter(|end| *end > view.answered_blocks) {
+        // The reported end is kept where possible: a member that is gone now may have held more of the zone.
+        let answered = std::mem::replace(&mut view.answered_blocks, end);
+        if let Ok(verdict) = judge_as_found(raid, view).await {
+            return Ok(verdict);
         }
-        let refusal = match self.judge_as_found(view).await {
-            Ok(Verdict::Open(tail)) if view.answered_blocks > 0 => {
-                let outdated = self.layout.policy.outdated(self, view, &tail).await?;
-                if outdated == 0 {
-                    return Ok(Verdict::Open(tail));
-                }
-                view.record.lost |= outdated;
-                self.zone_records.set_burned(burned.to_vec());
-                return self.judge_as_found(view).await;
+        view.answered_blocks = answered;
+        *view.record = record;
+        raid.zone_records.set_burned(burned.to_vec());
+    }
+    let refusal = match judge_as_found(raid, view).await {
+        Ok(Verdict::Open(tail)) if view.answered_blocks > 0 => {
+            let outdated = raid.layout.policy.outdated(raid, view, &tail).await?;
+            if outdated == 0 {
+                return Ok(Verdict::Open(tail));
             }
-            Ok(verdict) => return Ok(verdict),
-            Err(refusal) => refusal,
-        };
-        let mut found: Option<(Verdict, ZoneRecord, Vec<BurnedRange>)> = None;
-        let mut fewest = u32::MAX;
-        let may_accuse = refusal.accuses() && view.read_only == 0;
-        for accused in self.accusable(view).into_iter().filter(|_| may_accuse) {
-            if accused.count_ones() > fewest {
+            view.record.lost |= outdated;
+            raid.zone_records.set_burned(burned.to_vec());
+            return judge_as_found(raid, view).await;
+        }
+        Ok(verdict) => return Ok(verdict),
+        Err(refusal) => refusal,
+    };
+    let mut found: Option<(Verdict, ZoneRecord, Vec<BurnedRange>)> = None;
+    let mut fewest = u32::MAX;
+    let may_accuse = refusal.accuses() && view.read_only == 0;
+    for accused in accusable(raid, view).into_iter().filter(|_| may_accuse) {
+        if accused.count_ones() > fewest {
+            break;
+        }
+        *view.record = ZoneRecord { lost: record.lost | accused, ..record };
+        raid.zone_records.set_burned(burned.to_vec());
+        let verdict = judge_as_found(raid, view).await;
+        let held = matches!(verdict, Ok(Verdict::Open(_) | Verdict::Full | Verdict::Finish(_)));
+        if let (true, Ok(verdict)) = (held, verdict) {
+            if found.is_some() {
+                // Ambiguous: either of two sets of members may be the changed one.
+                found = None;
                 break;
             }
-            *view.record = ZoneRecord { lost: record.lost | accused, ..record };
-            self.zone_records.set_burned(burned.to_vec());
-            let verdict = self.judge_as_found(view).await;
-            let held = matches!(verdict, Ok(Verdict::Open(_) | Verdict::Full | Verdict::Finish(_)));
-            if let (true, Ok(verdict)) = (held, verdict) {
-                if found.is_some() {
-                    // Ambiguous: either of two sets of members may be the changed one.
-                    found = None;
-                    break;
-                }
-                fewest = accused.count_ones();
-                found = Some((verdict, *view.record, self.zone_records.burned().clone()));
+            fewest = accused.count_ones();
+            found = Some((verdict, *view.record, raid.zone_records.burned().clone()));
+        }
+    }
+    let (verdict, record, burned) = found.ok_or(refusal)?;
+    *view.record = record;
+    raid.zone_records.set_burned(burned);
+    Ok(verdict)
+}
+
+/// Sets of members (bits) that may be excluded as changed from outside, since enough others are left; small sets
+/// first.
+fn accusable(raid: &Raid, view: &ZoneView<'_>) -> Vec<u32> {
+    let there = view.present().filter(|(m, _)| view.trusts(*m)).fold(0u32, |all, (m, _)| all | 1 << m);
+    let spare = (there.count_ones() as usize).saturating_sub(raid.layout.fewest_members());
+    (1..=spare as u32).flat_map(|count| subsets(there, count)).collect()
+}
+
+async fn judge_as_found(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+    for (member, info) in view.info.iter().enumerate() {
+        if info.is_some_and(|info| is_worn(info.state) || is_in_doubt(&info)) {
+            view.record.lost |= 1 << member;
+        }
+    }
+    if view.record.resetting {
+        return Ok(Verdict::Reset);
+    }
+    check_ended(raid, view)?;
+    raid.layout.policy.judge(raid, view).await
+}
+
+/// Write pointers (blocks) of the trusted members, by role, where they are reliable: zones with a ZRWA, full zones,
+/// and empty ones, since a shutdown may have emptied a zone with a ZRWA. `None` for all others.
+pub fn trusted_wps(raid: &Raid, view: &ZoneView<'_>) -> Vec<Option<u64>> {
+    let used_blocks = raid.layout.rows * raid.layout.chunk_blocks;
+    let wp = |info: &ZoneInfo| match info.state {
+        ZoneState::Full => Some(used_blocks),
+        ZoneState::Empty => Some(0),
+        _ if info.zrwa => Some(info.wp_blocks.min(used_blocks)),
+        _ => None,
+    };
+    (0..view.info.len()).map(|m| view.info[m].as_ref().filter(|_| view.trusts(m)).and_then(wp)).collect()
+}
+
+/// Verdict on a zone that is full on all trusted members, or was empty when its finish was logged; otherwise
+/// `None`.
+pub fn judge_ended(view: &ZoneView<'_>, wps: &[Option<u64>]) -> Option<Verdict> {
+    let full = |m: usize, info: &ZoneInfo| !view.trusts(m) || info.state == ZoneState::Full;
+    let all_full = view.present().all(|(m, info)| full(m, info)) && wps.iter().flatten().next().is_some();
+    match view.record.finished {
+        _ if all_full => Some(Verdict::Full),
+        Some(0) => Some(Verdict::Finish(None)),
+        _ => None,
+    }
+}
+
+/// Refuses a full or finished zone that lacks more parts than parity covers, if an absent member may hold its part:
+/// that part would become stale, and the data could not be recovered any more.
+pub fn check_ended(raid: &Raid, view: &ZoneView<'_>) -> Result<(), Refusal> {
+    let record = &view.record;
+    let trusted = |m: &usize| view.trusts(*m);
+    let (members, needed) = (raid.layout.members, raid.layout.fewest_members());
+    let parts: Vec<_> = (0..members).filter(trusted).filter_map(|m| view.info[m]).collect();
+    let full = parts.iter().all(|info| info.state == ZoneState::Full);
+    let ended = record.finished.map_or(full, |tail| tail > 0);
+    let superblock = raid.membership.superblock();
+    let holds = |m: usize| superblock.members[m].active || record.waits & (1 << m) != 0;
+    let away = (0..members).filter(trusted).any(|m| view.info[m].is_none() && holds(m));
+    match ended && away && parts.len() < needed {
+        true => Err(Refusal::TooFew { present: parts.len(), members, needed }),
+        false => Ok(()),
+    }
+}
+
+/// Reads `blocks` of a member's part of a zone; `None` if the part is not in the evidence, has bad blocks there, or
+/// cannot be read.
+pub async fn read_part(
+    raid: &Raid,
+    zone: ZoneIndex,
+    member: usize,
+    blocks: Range<u64>,
+    evidence: &ZrwaEvidence,
+) -> Option<Buf> {
+    evidence.wp_blocks[member].filter(|_| !raid.zone_records.has_bad_block(zone, member, blocks.clone()))?;
+    if !raid.zones.is_uncut(zone, member, blocks.end) {
+        return None;
+    }
+    let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
+    let done = io::read(raid, member, zone, blocks.start, data).await;
+    done.result.is_ok().then_some(done.data)
+}
+
+/// Reads `blocks` of each chunk of a stripe, of which the first `chunks` are below the tail at these blocks, and of
+/// the slots of the last of these.
+pub async fn read_column(
+    raid: &Raid,
+    view: &ZoneView<'_>,
+    stripe: u64,
+    chunks: u64,
+    blocks: Range<u64>,
+    evidence: &ZrwaEvidence,
+) -> StripeColumn {
+    let layout = &raid.layout;
+    let mut column = StripeColumn { symbols: layout.symbols(chunks), found: Vec::new() };
+    let row = stripe * layout.chunk_blocks;
+    for index in 0..layout.members as u64 {
+        column.found.push(match index.checked_sub(layout.data_chunks()) {
+            None if index >= chunks => None,
+            None => {
+                let member = layout.member(stripe, index);
+                read_part(raid, view.zone, member, row + blocks.start..row + blocks.end, evidence).await
             }
-        }
-        let (verdict, record, burned) = found.ok_or(refusal)?;
-        *view.record = record;
-        self.zone_records.set_burned(burned);
-        Ok(verdict)
-    }
-
-    /// Sets of members (bits) that may be excluded as changed from outside, since enough others are left; small sets
-    /// first.
-    fn accusable(&self, view: &ZoneView<'_>) -> Vec<u32> {
-        let there = view.present().filter(|(m, _)| view.trusts(*m)).fold(0u32, |all, (m, _)| all | 1 << m);
-        let spare = (there.count_ones() as usize).saturating_sub(self.layout.fewest_members());
-        (1..=spare as u32).flat_map(|count| subsets(there, count)).collect()
-    }
-
-    async fn judge_as_found(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        for (member, info) in view.info.iter().enumerate() {
-            if info.is_some_and(|info| is_worn(info.state) || is_in_doubt(&info)) {
-                view.record.lost |= 1 << member;
+            Some(which) => {
+                read_slot(raid, view, (stripe, chunks - 1, which as usize), blocks.clone(), evidence).await
             }
-        }
-        if view.record.resetting {
-            return Ok(Verdict::Reset);
-        }
-        self.check_ended(view)?;
-        self.layout.policy.judge(self, view).await
+        });
     }
+    column
+}
 
-    /// Write pointers (blocks) of the trusted members, by role, where they are reliable: zones with a ZRWA, full zones,
-    /// and empty ones, since a shutdown may have emptied a zone with a ZRWA. `None` for all others.
-    pub fn trusted_wps(&self, view: &ZoneView<'_>) -> Vec<Option<u64>> {
-        let used_blocks = self.layout.rows * self.layout.chunk_blocks;
-        let wp = |info: &ZoneInfo| match info.state {
-            ZoneState::Full => Some(used_blocks),
-            ZoneState::Empty => Some(0),
-            _ if info.zrwa => Some(info.wp_blocks.min(used_blocks)),
-            _ => None,
-        };
-        (0..view.info.len()).map(|m| view.info[m].as_ref().filter(|_| view.trusts(m)).and_then(wp)).collect()
-    }
-
-    /// Verdict on a zone that is full on all trusted members, or was empty when its finish was logged; otherwise
-    /// `None`.
-    pub fn judge_ended(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Option<Verdict> {
-        let full = |m: usize, info: &ZoneInfo| !view.trusts(m) || info.state == ZoneState::Full;
-        let all_full = view.present().all(|(m, info)| full(m, info)) && wps.iter().flatten().next().is_some();
-        match view.record.finished {
-            _ if all_full => Some(Verdict::Full),
-            Some(0) => Some(Verdict::Finish(None)),
-            _ => None,
-        }
-    }
-
-    /// Refuses a full or finished zone that lacks more parts than parity covers, if an absent member may hold its part:
-    /// that part would become stale, and the data could not be recovered any more.
-    pub fn check_ended(&self, view: &ZoneView<'_>) -> Result<(), Refusal> {
-        let record = &view.record;
-        let trusted = |m: &usize| view.trusts(*m);
-        let (members, needed) = (self.layout.members, self.layout.fewest_members());
-        let parts: Vec<_> = (0..members).filter(trusted).filter_map(|m| view.info[m]).collect();
-        let full = parts.iter().all(|info| info.state == ZoneState::Full);
-        let ended = record.finished.map_or(full, |tail| tail > 0);
-        let superblock = self.membership.superblock();
-        let holds = |m: usize| superblock.members[m].active || record.waits & (1 << m) != 0;
-        let away = (0..members).filter(trusted).any(|m| view.info[m].is_none() && holds(m));
-        match ended && away && parts.len() < needed {
-            true => Err(Refusal::TooFew { present: parts.len(), members, needed }),
-            false => Ok(()),
-        }
-    }
-
-    /// Reads `blocks` of a member's part of a zone; `None` if the part is not in the evidence, has bad blocks there, or
-    /// cannot be read.
-    pub async fn read_part(
-        &self,
-        zone: ZoneIndex,
-        member: usize,
-        blocks: Range<u64>,
-        evidence: &ZrwaEvidence,
-    ) -> Option<Buf> {
-        evidence.wp_blocks[member]
-            .filter(|_| !self.zone_records.has_bad_block(zone, member, blocks.clone()))?;
-        if !self.zones.is_uncut(zone, member, blocks.end) {
-            return None;
-        }
-        let lba = Lba(self.members.start(member, zone).0 + blocks.start);
-        let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
-        let done = self.members.submit(member, Command::read(lba, data)).await;
-        done.result.is_ok().then_some(done.data)
-    }
-
-    /// Reads `blocks` of each chunk of a stripe, of which the first `chunks` are below the tail at these blocks, and of
-    /// the slots of the last of these.
-    pub async fn read_column(
-        &self,
-        view: &ZoneView<'_>,
-        stripe: u64,
-        chunks: u64,
-        blocks: Range<u64>,
-        evidence: &ZrwaEvidence,
-    ) -> StripeColumn {
-        let layout = &self.layout;
-        let mut column = StripeColumn { symbols: layout.symbols(chunks), found: Vec::new() };
-        let row = stripe * layout.chunk_blocks;
-        for index in 0..layout.members as u64 {
-            column.found.push(match index.checked_sub(layout.data_chunks()) {
-                None if index >= chunks => None,
-                None => {
-                    let member = layout.member(stripe, index);
-                    self.read_part(view.zone, member, row + blocks.start..row + blocks.end, evidence).await
-                }
-                Some(which) => {
-                    self.read_slot(view, (stripe, chunks - 1, which as usize), blocks.clone(), evidence).await
-                }
-            });
-        }
-        column
-    }
-
-    /// Reads `blocks` of a slot: of parity number `which` of chunks `0..=index` of a stripe.
-    async fn read_slot(
-        &self,
-        view: &ZoneView<'_>,
-        (stripe, index, which): (u64, u64, usize),
-        blocks: Range<u64>,
-        evidence: &ZrwaEvidence,
-    ) -> Option<Buf> {
-        let layout = &self.layout;
-        let own = layout.parity_member(stripe, which);
-        // A finish that has moved the parity member's write pointer past the row has written the full parity there.
-        let is_promoted = view.record.finished.is_some()
-            && evidence.wp_blocks[own].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
-        let (member, place) = match is_promoted {
-            true => (own, ParityPlace::Row(stripe)),
-            false => layout.slot(stripe, index, which),
-        };
-        match place {
-            ParityPlace::Row(row) => {
-                let at = row * layout.chunk_blocks;
-                // The slot was ahead of the write pointer, in the ZRWA of a zone that has been finished since.
-                if row > stripe && evidence.wp_blocks[member].is_some_and(|wp| wp > at) {
-                    return None;
-                }
-                self.read_part(view.zone, member, at + blocks.start..at + blocks.end, evidence).await
+/// Reads `blocks` of a slot: of parity number `which` of chunks `0..=index` of a stripe.
+async fn read_slot(
+    raid: &Raid,
+    view: &ZoneView<'_>,
+    (stripe, index, which): (u64, u64, usize),
+    blocks: Range<u64>,
+    evidence: &ZrwaEvidence,
+) -> Option<Buf> {
+    let layout = &raid.layout;
+    let own = layout.parity_member(stripe, which);
+    // A finish that has moved the parity member's write pointer past the row has written the full parity there.
+    let is_promoted = view.record.finished.is_some()
+        && evidence.wp_blocks[own].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
+    let (member, place) = match is_promoted {
+        true => (own, ParityPlace::Row(stripe)),
+        false => layout.slot(stripe, index, which),
+    };
+    match place {
+        ParityPlace::Row(row) => {
+            let at = row * layout.chunk_blocks;
+            // The slot was ahead of the write pointer, in the ZRWA of a zone that has been finished since.
+            if row > stripe && evidence.wp_blocks[member].is_some_and(|wp| wp > at) {
+                return None;
             }
-            ParityPlace::MetaLog => {
-                evidence.wp_blocks[member]?;
-                let log = self.members.log(member)?;
-                let (live, epoch) = (log.live.borrow(), view.record.epoch);
-                let mut found = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
-                for (place, block) in (0..).zip(blocks) {
-                    let block = live.parity.get(view.zone.0, epoch, stripe, index, block)?;
-                    found.block_mut(place).copy_from_slice(block);
-                }
-                Some(found.freeze())
+            read_part(raid, view.zone, member, at + blocks.start..at + blocks.end, evidence).await
+        }
+        ParityPlace::MetaLog => {
+            evidence.wp_blocks[member]?;
+            let log = raid.members.log(member)?;
+            let (live, epoch) = (log.live.borrow(), view.record.epoch);
+            let mut found = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
+            for (place, block) in (0..).zip(blocks) {
+                let block = live.parity.get(view.zone.0, epoch, stripe, index, block)?;
+                found.block_mut(place).copy_from_slice(block);
             }
+            Some(found.freeze())
         }
     }
 }

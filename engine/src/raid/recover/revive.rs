@@ -15,9 +15,13 @@ use crate::{
     device::{Command, DeviceError, Status, Zones},
     raid::{
         geometry::{each, physical, subsets},
+        io,
         parts::Raid,
         policy::zrwa::{self, Refusal, ZrwaEvidence},
-        recover::verdict::{RepairWrite, Tail, ZoneView},
+        recover::{
+            judge,
+            verdict::{RepairWrite, Tail, ZoneView},
+        },
     },
     zone::{Lba, ZoneIndex},
 };
@@ -32,204 +36,199 @@ pub struct RevivedData {
     pub pieces: Vec<RepairWrite>,
 }
 
-impl Raid {
-    /// Reads the data that members with write pointers at the start hold for a tail at `tail` blocks. Removes members
-    /// that lack it from the evidence. `empty` are the members (bits) with empty zones.
-    pub async fn hold(
-        &self,
-        view: &ZoneView<'_>,
-        evidence: &mut ZrwaEvidence,
-        tail: u64,
-        empty: u32,
-    ) -> Result<RevivedData, Refusal> {
-        let (mut held, mut blank) = (RevivedData::default(), 0);
-        let piece_of = |member, (lba, data)| RepairWrite { member, lba, data, oob: Buf::default() };
-        for member in (0..self.layout.members).filter(|member| evidence.wp_blocks[*member] == Some(0)) {
-            let bit = 1 << member;
-            let first = held.pieces.len();
-            let needed = zrwa::needed_of(&self.layout, member, tail);
-            for piece in self.read_ranges(view.zone, member, &needed).await {
-                match piece {
-                    Ok(piece) => held.pieces.push(piece_of(member, piece)),
-                    Err(_) => held.gone |= bit,
-                }
-            }
-            let pieces = &held.pieces[first..];
-            if held.gone & bit == 0 && self.lacks_a_zrwa(view.zone, member, pieces).await {
-                blank |= bit;
-            }
-            // Another log member has a copy.
-            let log = self.layout.log_blocks_of(member, tail);
-            let log = self.read_ranges(view.zone, member, log.as_slice()).await;
-            held.pieces.extend(log.into_iter().flatten().map(|piece| piece_of(member, piece)));
-        }
-        self.do_without(evidence, held.gone)?;
-        if blank != 0 {
-            let lost = self.lost_of_blank(view, evidence, tail, blank, empty).await?;
-            self.do_without(evidence, lost)?;
-            held.gone |= lost;
-        }
-        Ok(held)
-    }
-
-    /// Removes members from the evidence; an error if too few are left.
-    fn do_without(&self, evidence: &mut ZrwaEvidence, gone: u32) -> Result<(), Refusal> {
-        for member in each(gone) {
-            evidence.wp_blocks[member] = None;
-            if evidence.wp_blocks.iter().flatten().count() < self.layout.fewest_members() {
-                return Err(Refusal::Lacking { member });
-            }
-        }
-        Ok(())
-    }
-
-    /// Which of the members that read as zeros (`blank`) have lost their data.
-    async fn lost_of_blank(
-        &self,
-        view: &ZoneView<'_>,
-        evidence: &ZrwaEvidence,
-        tail: u64,
-        blank: u32,
-        empty: u32,
-    ) -> Result<u32, Refusal> {
-        match self.parity_agrees(view, evidence, tail).await {
-            // The data is zeros.
-            Some(true) => return Ok(0),
-            Some(false) => {}
-            // Undecidable. A single empty zone has probably lost its ZRWA: a shutdown would have emptied more.
-            None if empty.count_ones() == 1 => return Ok(blank & empty),
-            None => return Ok(0),
-        }
-        let there = evidence.wp_blocks.iter().flatten().count();
-        let most = there.saturating_sub(self.layout.fewest_members()) as u32;
-        // Members that kept their ZRWA are less suspect.
-        for suspects in [blank & empty, blank] {
-            for lost in (1..=most).flat_map(|count| subsets(suspects, count)) {
-                let mut others = evidence.clone();
-                each(lost).for_each(|member| others.wp_blocks[member] = None);
-                // The set is unique: if parity agrees without either of two members, it agrees with both. If parity
-                // cannot be checked without the suspects, none of them is trusted.
-                let agrees = self.parity_agrees(view, &others, tail).await;
-                if agrees == Some(true) || agrees.is_none() && lost == suspects {
-                    return Ok(lost);
-                }
-            }
-        }
-        Err(Refusal::Contradiction)
-    }
-
-    /// Blocks of the ZRWAs of a member while the write pointer is at the start: several ranges where small zones are
-    /// used as one. Each is lost as a whole.
-    pub fn zrwas_at_start(&self, member: usize) -> impl Iterator<Item = Range<u64>> {
-        let layout = &self.layout;
-        let end = layout.window_blocks().min(layout.rows * layout.chunk_blocks);
-        let aggregate = self.membership.superblock().aggregate as u64;
-        let zrwa = self.members.device(member).and_then(|device| device.geometry().zrwa);
-        let each = zrwa.map_or(end, |zrwa| zrwa.size_blocks / aggregate).max(1);
-        (0..end).step_by(each as usize).map(move |from| from..end.min(from + each))
-    }
-
-    /// Whether a ZRWA of a member that should hold some of `pieces` has only zeros.
-    async fn lacks_a_zrwa(&self, zone: ZoneIndex, member: usize, pieces: &[RepairWrite]) -> bool {
-        let start = self.members.start(member, zone).0;
-        for zrwa in self.zrwas_at_start(member) {
-            let blocks =
-                pieces.iter().flat_map(|piece| (piece.lba.0 - start..).zip(piece.data.chunks(BLOCK)));
-            let mut needed = blocks.filter(|(at, _)| zrwa.contains(at)).peekable();
-            if needed.peek().is_some()
-                && needed.all(|(_, data)| is_zeros(data))
-                && self.is_blank(zone, member, zrwa).await == Some(true)
-            {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Whether `blocks` of a member's part of a zone are all zeros; `None` if some of them cannot be read, and the
-    /// others are zeros.
-    pub async fn is_blank(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Option<bool> {
-        let mut blank = Some(true);
-        for piece in self.read_ranges(zone, member, &[blocks]).await {
+/// Reads the data that members with write pointers at the start hold for a tail at `tail` blocks. Removes members
+/// that lack it from the evidence. `empty` are the members (bits) with empty zones.
+pub async fn hold(
+    raid: &Raid,
+    view: &ZoneView<'_>,
+    evidence: &mut ZrwaEvidence,
+    tail: u64,
+    empty: u32,
+) -> Result<RevivedData, Refusal> {
+    let (mut held, mut blank) = (RevivedData::default(), 0);
+    let piece_of = |member, (lba, data)| RepairWrite { member, lba, data, oob: Buf::default() };
+    for member in (0..raid.layout.members).filter(|member| evidence.wp_blocks[*member] == Some(0)) {
+        let bit = 1 << member;
+        let first = held.pieces.len();
+        let needed = zrwa::needed_of(&raid.layout, member, tail);
+        for piece in read_ranges(raid, view.zone, member, &needed).await {
             match piece {
-                Ok((_, data)) if !is_zeros(&data) => return Some(false),
-                Ok(_) => {}
-                Err(error) if error == Status::DeallocatedBlock.into() => {}
-                Err(_) => blank = None,
+                Ok(piece) => held.pieces.push(piece_of(member, piece)),
+                Err(_) => held.gone |= bit,
             }
         }
-        blank
+        let pieces = &held.pieces[first..];
+        if held.gone & bit == 0 && lacks_a_zrwa(raid, view.zone, member, pieces).await {
+            blank |= bit;
+        }
+        // Another log member has a copy.
+        let log = raid.layout.log_blocks_of(member, tail);
+        let log = read_ranges(raid, view.zone, member, log.as_slice()).await;
+        held.pieces.extend(log.into_iter().flatten().map(|piece| piece_of(member, piece)));
     }
+    do_without(raid, evidence, held.gone)?;
+    if blank != 0 {
+        let lost = lost_of_blank(raid, view, evidence, tail, blank, empty).await?;
+        do_without(raid, evidence, lost)?;
+        held.gone |= lost;
+    }
+    Ok(held)
+}
 
-    /// Reads some blocks of a member's part of a zone, in pieces of a chunk or, where there are
-    /// unreadable ones, of a block.
-    async fn read_ranges(
-        &self,
-        zone: ZoneIndex,
-        member: usize,
-        ranges: &[Range<u64>],
-    ) -> Vec<Result<(Lba, Buf), DeviceError>> {
-        let start = self.members.start(member, zone).0;
-        let read = async |at: u64, blocks: u64| {
-            let data = Buf::zeroed(blocks as usize * BLOCK);
-            let done = self.members.submit(member, Command::read(Lba(start + at), data)).await;
-            done.result.map(|()| (Lba(start + at), done.data))
-        };
-        let mut pieces = Vec::new();
-        for blocks in ranges {
-            let mut at = blocks.start;
-            while at < blocks.end {
-                let to = blocks.end.min(at + self.layout.chunk_blocks);
-                match read(at, to - at).await {
-                    Ok(piece) => pieces.push(Ok(piece)),
-                    Err(_) => {
-                        for block in at..to {
-                            pieces.push(read(block, 1).await);
-                        }
+/// Removes members from the evidence; an error if too few are left.
+fn do_without(raid: &Raid, evidence: &mut ZrwaEvidence, gone: u32) -> Result<(), Refusal> {
+    for member in each(gone) {
+        evidence.wp_blocks[member] = None;
+        if evidence.wp_blocks.iter().flatten().count() < raid.layout.fewest_members() {
+            return Err(Refusal::Lacking { member });
+        }
+    }
+    Ok(())
+}
+
+/// Which of the members that read as zeros (`blank`) have lost their data.
+async fn lost_of_blank(
+    raid: &Raid,
+    view: &ZoneView<'_>,
+    evidence: &ZrwaEvidence,
+    tail: u64,
+    blank: u32,
+    empty: u32,
+) -> Result<u32, Refusal> {
+    match parity_agrees(raid, view, evidence, tail).await {
+        // The data is zeros.
+        Some(true) => return Ok(0),
+        Some(false) => {}
+        // Undecidable. A single empty zone has probably lost its ZRWA: a shutdown would have emptied more.
+        None if empty.count_ones() == 1 => return Ok(blank & empty),
+        None => return Ok(0),
+    }
+    let there = evidence.wp_blocks.iter().flatten().count();
+    let most = there.saturating_sub(raid.layout.fewest_members()) as u32;
+    // Members that kept their ZRWA are less suspect.
+    for suspects in [blank & empty, blank] {
+        for lost in (1..=most).flat_map(|count| subsets(suspects, count)) {
+            let mut others = evidence.clone();
+            each(lost).for_each(|member| others.wp_blocks[member] = None);
+            // The set is unique: if parity agrees without either of two members, it agrees with both. If parity
+            // cannot be checked without the suspects, none of them is trusted.
+            let agrees = parity_agrees(raid, view, &others, tail).await;
+            if agrees == Some(true) || agrees.is_none() && lost == suspects {
+                return Ok(lost);
+            }
+        }
+    }
+    Err(Refusal::Contradiction)
+}
+
+/// Blocks of the ZRWAs of a member while the write pointer is at the start: several ranges where small zones are
+/// used as one. Each is lost as a whole.
+pub fn zrwas_at_start(raid: &Raid, member: usize) -> impl Iterator<Item = Range<u64>> {
+    let layout = &raid.layout;
+    let end = layout.window_blocks().min(layout.rows * layout.chunk_blocks);
+    let aggregate = raid.membership.superblock().aggregate as u64;
+    let zrwa = raid.members.device(member).and_then(|device| device.geometry().zrwa);
+    let each = zrwa.map_or(end, |zrwa| zrwa.size_blocks / aggregate).max(1);
+    (0..end).step_by(each as usize).map(move |from| from..end.min(from + each))
+}
+
+/// Whether a ZRWA of a member that should hold some of `pieces` has only zeros.
+async fn lacks_a_zrwa(raid: &Raid, zone: ZoneIndex, member: usize, pieces: &[RepairWrite]) -> bool {
+    let start = raid.members.start(member, zone).0;
+    for zrwa in zrwas_at_start(raid, member) {
+        let blocks = pieces.iter().flat_map(|piece| (piece.lba.0 - start..).zip(piece.data.chunks(BLOCK)));
+        let mut needed = blocks.filter(|(at, _)| zrwa.contains(at)).peekable();
+        if needed.peek().is_some()
+            && needed.all(|(_, data)| is_zeros(data))
+            && is_blank(raid, zone, member, zrwa).await == Some(true)
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether `blocks` of a member's part of a zone are all zeros; `None` if some of them cannot be read, and the
+/// others are zeros.
+pub async fn is_blank(raid: &Raid, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Option<bool> {
+    let mut blank = Some(true);
+    for piece in read_ranges(raid, zone, member, &[blocks]).await {
+        match piece {
+            Ok((_, data)) if !is_zeros(&data) => return Some(false),
+            Ok(_) => {}
+            Err(error) if error == Status::DeallocatedBlock.into() => {}
+            Err(_) => blank = None,
+        }
+    }
+    blank
+}
+
+/// Reads some blocks of a member's part of a zone, in pieces of a chunk or, where there are
+/// unreadable ones, of a block.
+async fn read_ranges(
+    raid: &Raid,
+    zone: ZoneIndex,
+    member: usize,
+    ranges: &[Range<u64>],
+) -> Vec<Result<(Lba, Buf), DeviceError>> {
+    let read = async |at: u64, blocks: u64| {
+        let data = Buf::zeroed(blocks as usize * BLOCK);
+        let done = io::read(raid, member, zone, at, data).await;
+        done.result.map(|()| (io::address(raid, member, zone, at), done.data))
+    };
+    let mut pieces = Vec::new();
+    for blocks in ranges {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let to = blocks.end.min(at + raid.layout.chunk_blocks);
+            match read(at, to - at).await {
+                Ok(piece) => pieces.push(Ok(piece)),
+                Err(_) => {
+                    for block in at..to {
+                        pieces.push(read(block, 1).await);
                     }
                 }
-                at = to;
+            }
+            at = to;
+        }
+    }
+    pieces
+}
+
+/// Whether parity matches the data everywhere below the tail; `None` if that cannot be decided.
+async fn parity_agrees(raid: &Raid, view: &ZoneView<'_>, evidence: &ZrwaEvidence, tail: u64) -> Option<bool> {
+    let layout = &raid.layout;
+    let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+    let whole = (0..stripe).map(|stripe| (stripe, layout.stripe_blocks()));
+    let mut agrees = Some(true);
+    for (stripe, covered) in whole.chain([(stripe, covered)]) {
+        for block in 0..layout.chunk_blocks.min(covered) {
+            let chunks = (covered - block).div_ceil(layout.chunk_blocks);
+            let column = judge::read_column(raid, view, stripe, chunks, block..block + 1, evidence).await;
+            match column.agrees() {
+                Some(false) => return Some(false),
+                Some(true) => {}
+                None => agrees = None,
             }
         }
-        pieces
     }
+    agrees
+}
 
-    /// Whether parity matches the data everywhere below the tail; `None` if that cannot be decided.
-    async fn parity_agrees(&self, view: &ZoneView<'_>, evidence: &ZrwaEvidence, tail: u64) -> Option<bool> {
-        let layout = &self.layout;
-        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        let whole = (0..stripe).map(|stripe| (stripe, layout.stripe_blocks()));
-        let mut agrees = Some(true);
-        for (stripe, covered) in whole.chain([(stripe, covered)]) {
-            for block in 0..layout.chunk_blocks.min(covered) {
-                let chunks = (covered - block).div_ceil(layout.chunk_blocks);
-                let column = self.read_column(view, stripe, chunks, block..block + 1, evidence).await;
-                match column.agrees() {
-                    Some(false) => return Some(false),
-                    Some(true) => {}
-                    None => agrees = None,
-                }
-            }
+/// Opens the empty zones of members with a ZRWA again, and writes back the data of zones with write pointers at the
+/// start: also where there is a ZRWA, as an earlier recovery may have been interrupted after opening it. One member
+/// after the other, so that an interruption leaves at most one of them with a ZRWA that lacks its data.
+pub async fn revive(raid: &Rc<Raid>, zone: ZoneIndex, tail: &Tail) {
+    for member in each(raid.live(zone)) {
+        if tail.revived & (1 << member) != 0 {
+            let zones = Zones::One(physical(zone));
+            let open = |_| Command::Open { zones, zrwa: true };
+            io::on_parts(raid, zone, 1 << member, "open zone", open).await;
         }
-        agrees
-    }
-
-    /// Opens the empty zones of members with a ZRWA again, and writes back the data of zones with write pointers at the
-    /// start: also where there is a ZRWA, as an earlier recovery may have been interrupted after opening it. One member
-    /// after the other, so that an interruption leaves at most one of them with a ZRWA that lacks its data.
-    pub async fn revive(self: &Rc<Self>, zone: ZoneIndex, tail: &Tail) {
-        for member in each(self.live(zone)) {
-            if tail.revived & (1 << member) != 0 {
-                let zones = Zones::One(physical(zone));
-                let open = |_| Command::Open { zones, zrwa: true };
-                self.on_parts(zone, 1 << member, "open zone", open).await;
-            }
-            let pieces = || tail.held.iter().filter(|piece| piece.member == member);
-            for RepairWrite { lba, data, oob, .. } in pieces() {
-                let (lba, data, oob) = (*lba, data.clone(), oob.clone());
-                let write = Command::Write { lba, data, oob, fua: false };
-                self.on_parts(zone, 1 << member, "write", |_| write.clone()).await;
-            }
+        let pieces = || tail.held.iter().filter(|piece| piece.member == member);
+        for RepairWrite { lba, data, oob, .. } in pieces() {
+            let write = || io::copied_command(*lba, data.clone(), oob.clone());
+            io::on_parts(raid, zone, 1 << member, "write", |_| write()).await;
         }
     }
 }

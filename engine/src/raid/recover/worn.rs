@@ -16,149 +16,149 @@
 use crate::{
     format::record::{Record, TailRecord},
     raid::{
+        durable,
         geometry::ParityPlace,
         parts::Raid,
-        policy::{Policy, zrwa::Refusal},
+        policy::{Policy, run::inplace, zrwa::Refusal},
         recover::{
-            judge::is_in_doubt,
+            judge::{self, is_in_doubt},
+            revive,
             verdict::{Tail, Verdict, ZoneView},
         },
     },
     zone::{UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
 
-impl Raid {
-    /// As [`Raid::judge`], for a zone that may have read-only parts: these are used if the other parts are not enough.
-    pub async fn judge_worn(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        let found = view.info.clone();
-        self.count_read_only(view).await;
-        let verdict = match self.judge(view).await {
-            Ok(Verdict::Open(tail) | Verdict::Finish(Some(tail))) if view.read_only != 0 => {
-                if self.may_lack_end(view, tail.blocks).await {
-                    self.zones.curtail(view.zone);
-                }
-                Ok(Verdict::ReadOnly(Tail { revived: tail.revived | view.read_only, ..tail }))
+/// As [`judge::judge`](crate::raid::recover::judge::judge), for a zone that may have read-only parts: these are used if the other parts are not enough.
+pub async fn judge_worn(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+    let found = view.info.clone();
+    count_read_only(raid, view).await;
+    let verdict = match judge::judge(raid, view).await {
+        Ok(Verdict::Open(tail) | Verdict::Finish(Some(tail))) if view.read_only != 0 => {
+            if may_lack_end(raid, view, tail.blocks).await {
+                raid.zones.curtail(view.zone);
             }
-            // Nothing promised is in the zone, which cannot be written.
-            Ok(Verdict::Empty | Verdict::Reset | Verdict::Finish(None)) if view.read_only != 0 => {
-                Err(Refusal::ReadOnly)
-            }
-            verdict => verdict,
-        };
-        if !matches!(verdict, Ok(Verdict::ReadOnly(_))) {
-            self.zones.unstick(&(view.zone.0..view.zone.0 + 1));
+            Ok(Verdict::ReadOnly(Tail { revived: tail.revived | view.read_only, ..tail }))
         }
-        let is_sound = |(member, info): &(usize, &ZoneInfo)| view.trusts(*member) && !is_worn(info.state);
-        let is_frail = match &verdict {
-            // Without a part that shows it, recovery does not know that the zone is full.
-            Ok(Verdict::Full) => {
-                let parts = (0..).zip(&found).filter_map(|(member, info)| Some((member, info.as_ref()?)));
-                parts.filter(is_sound).count() <= self.layout.parities
-            }
-            // With fewer parts, too many may have lost marks of blocks above the tail.
-            Ok(Verdict::ReadOnly(_)) => self.layout.policy.uses_marks(),
-            _ => false,
-        };
-        if is_frail && view.read_only != 0 {
-            self.zones.note_frail(view.zone);
+        // Nothing promised is in the zone, which cannot be written.
+        Ok(Verdict::Empty | Verdict::Reset | Verdict::Finish(None)) if view.read_only != 0 => {
+            Err(Refusal::ReadOnly)
         }
-        view.info = found;
-        verdict
+        verdict => verdict,
+    };
+    if !matches!(verdict, Ok(Verdict::ReadOnly(_))) {
+        raid.zones.unstick(&(view.zone.0..view.zone.0 + 1));
     }
-
-    /// Uses read-only parts if the other parts are not enough: the view then describes them as if they were writable.
-    async fn count_read_only(&self, view: &mut ZoneView<'_>) {
-        let (policy, superblock) = (self.layout.policy, self.membership.superblock().clone());
-        let used_blocks = self.layout.rows * self.layout.chunk_blocks;
-        let is_sound = |info: &ZoneInfo| !is_worn(info.state) && !is_in_doubt(info);
-        let trusted = || view.present().filter(|(member, _)| view.trusts(*member));
-        let sound: Vec<ZoneState> =
-            trusted().filter(|(_, info)| is_sound(info)).map(|(_, info)| info.state).collect();
-        let are = |state| !sound.is_empty() && sound.iter().all(|of| *of == state);
-        let (are_full, are_empty) = (are(ZoneState::Full), are(ZoneState::Empty));
-        // The write pointer of a read-only aggregate, or of a zone written by appends in groups, is not exact.
-        let is_exact = superblock.group_blocks <= 1 && superblock.aggregate <= 1;
-        let counted: Vec<(usize, ZoneInfo)> = trusted()
-            .filter(|(_, info)| info.state == ZoneState::ReadOnly)
-            .filter_map(|(member, info)| {
-                let state = match info.wp_blocks {
-                    UNKNOWN_WP => return None,
-                    wp_blocks if wp_blocks >= used_blocks => are_full.then_some(ZoneState::Full)?,
-                    0 if are_empty => ZoneState::Empty,
-                    _ if is_exact => ZoneState::Closed,
-                    _ => return None,
-                };
-                let zrwa = state == ZoneState::Closed && policy.uses_zrwa();
-                Some((member, ZoneInfo { state, zrwa, ..*info }))
-            })
-            .collect();
-        let needed = self.layout.fewest_members();
-        if view.record.resetting || sound.len() >= needed || sound.len() + counted.len() < needed {
-            return;
+    let is_sound = |(member, info): &(usize, &ZoneInfo)| view.trusts(*member) && !is_worn(info.state);
+    let is_frail = match &verdict {
+        // Without a part that shows it, recovery does not know that the zone is full.
+        Ok(Verdict::Full) => {
+            let parts = (0..).zip(&found).filter_map(|(member, info)| Some((member, info.as_ref()?)));
+            parts.filter(is_sound).count() <= raid.layout.parities
         }
-        for (member, info) in counted {
-            let window = info.wp_blocks..used_blocks.min(info.wp_blocks + self.layout.window_blocks());
-            if info.zrwa && self.is_blank(view.zone, member, window).await != Some(false) {
-                self.zones.cut_part(view.zone, member, info.wp_blocks);
-            }
-            view.read_only |= 1 << member;
-            view.info[member] = Some(info);
-        }
+        // With fewer parts, too many may have lost marks of blocks above the tail.
+        Ok(Verdict::ReadOnly(_)) => raid.layout.policy.uses_marks(),
+        _ => false,
+    };
+    if is_frail && view.read_only != 0 {
+        raid.zones.note_frail(view.zone);
     }
+    view.info = found;
+    verdict
+}
 
-    /// Whether promised blocks above a tail may have been lost with the ZRWAs of read-only parts: all records of a
-    /// longer tail would have been there, and no other part shows that nothing was written above. Only reads.
-    async fn may_lack_end(&self, view: &ZoneView<'_>, tail_blocks: u64) -> bool {
-        let (layout, zone, chunk) = (&self.layout, view.zone, self.layout.chunk_blocks);
-        if view.record.finished.is_some() || !self.zones.is_cut(zone) || layout.policy != Policy::Zrwa {
+/// Uses read-only parts if the other parts are not enough: the view then describes them as if they were writable.
+async fn count_read_only(raid: &Raid, view: &mut ZoneView<'_>) {
+    let (policy, superblock) = (raid.layout.policy, raid.membership.superblock().clone());
+    let used_blocks = raid.layout.rows * raid.layout.chunk_blocks;
+    let is_sound = |info: &ZoneInfo| !is_worn(info.state) && !is_in_doubt(info);
+    let trusted = || view.present().filter(|(member, _)| view.trusts(*member));
+    let sound: Vec<ZoneState> =
+        trusted().filter(|(_, info)| is_sound(info)).map(|(_, info)| info.state).collect();
+    let are = |state| !sound.is_empty() && sound.iter().all(|of| *of == state);
+    let (are_full, are_empty) = (are(ZoneState::Full), are(ZoneState::Empty));
+    // The write pointer of a read-only aggregate, or of a zone written by appends in groups, is not exact.
+    let is_exact = superblock.group_blocks <= 1 && superblock.aggregate <= 1;
+    let counted: Vec<(usize, ZoneInfo)> = trusted()
+        .filter(|(_, info)| info.state == ZoneState::ReadOnly)
+        .filter_map(|(member, info)| {
+            let state = match info.wp_blocks {
+                UNKNOWN_WP => return None,
+                wp_blocks if wp_blocks >= used_blocks => are_full.then_some(ZoneState::Full)?,
+                0 if are_empty => ZoneState::Empty,
+                _ if is_exact => ZoneState::Closed,
+                _ => return None,
+            };
+            let zrwa = state == ZoneState::Closed && policy.uses_zrwa();
+            Some((member, ZoneInfo { state, zrwa, ..*info }))
+        })
+        .collect();
+    let needed = raid.layout.fewest_members();
+    if view.record.resetting || sound.len() >= needed || sound.len() + counted.len() < needed {
+        return;
+    }
+    for (member, info) in counted {
+        let window = info.wp_blocks..used_blocks.min(info.wp_blocks + raid.layout.window_blocks());
+        if info.zrwa && revive::is_blank(raid, view.zone, member, window).await != Some(false) {
+            raid.zones.cut_part(view.zone, member, info.wp_blocks);
+        }
+        view.read_only |= 1 << member;
+        view.info[member] = Some(info);
+    }
+}
+
+/// Whether promised blocks above a tail may have been lost with the ZRWAs of read-only parts: all records of a
+/// longer tail would have been there, and no other part shows that nothing was written above. Only reads.
+async fn may_lack_end(raid: &Raid, view: &ZoneView<'_>, tail_blocks: u64) -> bool {
+    let (layout, zone, chunk) = (&raid.layout, view.zone, raid.layout.chunk_blocks);
+    if view.record.finished.is_some() || !raid.zones.is_cut(zone) || layout.policy != Policy::Zrwa {
+        return false;
+    }
+    let keeps = |member: usize, end: u64| {
+        view.trusts(member) && view.info[member].is_some() && raid.zones.is_uncut(zone, member, end)
+    };
+    let is_unwritten = async |member: usize, at: u64| {
+        keeps(member, at + 1) && revive::is_blank(raid, zone, member, at..at + 1).await == Some(true)
+    };
+    let (first, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
+    for stripe in first..layout.rows.min(first + 2 * layout.distance + 1) {
+        let (next, offset) = layout.chunk_of(if stripe == first { covered } else { 0 });
+        if is_unwritten(layout.member(stripe, next), stripe * chunk + offset).await {
             return false;
         }
-        let keeps = |member: usize, end: u64| {
-            view.trusts(member) && view.info[member].is_some() && self.zones.is_uncut(zone, member, end)
+        let (mut members, place) = layout.log(stripe);
+        let has_log = match place {
+            ParityPlace::MetaLog => true,
+            ParityPlace::Row(row) => members.any(|member| keeps(member, row * chunk + 2)),
         };
-        let is_unwritten = async |member: usize, at: u64| {
-            keeps(member, at + 1) && self.is_blank(zone, member, at..at + 1).await == Some(true)
-        };
-        let (first, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
-        for stripe in first..layout.rows.min(first + 2 * layout.distance + 1) {
-            let (next, offset) = layout.chunk_of(if stripe == first { covered } else { 0 });
-            if is_unwritten(layout.member(stripe, next), stripe * chunk + offset).await {
+        if !has_log {
+            return true;
+        }
+        // A tail in a later stripe comes with all chunks of this one.
+        for index in next..layout.data_chunks() {
+            if is_unwritten(layout.member(stripe, index), stripe * chunk + chunk - 1).await {
                 return false;
             }
-            let (mut members, place) = layout.log(stripe);
-            let has_log = match place {
-                ParityPlace::MetaLog => true,
-                ParityPlace::Row(row) => members.any(|member| keeps(member, row * chunk + 2)),
-            };
-            if !has_log {
-                return true;
-            }
-            // A tail in a later stripe comes with all chunks of this one.
-            for index in next..layout.data_chunks() {
-                if is_unwritten(layout.member(stripe, index), stripe * chunk + chunk - 1).await {
-                    return false;
-                }
-            }
         }
-        false
     }
+    false
+}
 
-    /// Logs the tail of a read-only zone, if the next recovery would not find it: it may be known from the tails of a
-    /// process that died. With the policy `log`, write pointers show it.
-    pub async fn record_end(&self, zone: ZoneIndex, tail: &Tail) {
-        let (policy, at_start) = (self.layout.policy, tail.positions.iter().all(|position| *position == 0));
-        // With the policy `zrwa` and all write pointers at the start, a record alone would mean that ZRWAs were lost.
-        if !policy.uses_zrwa() || policy == Policy::Zrwa && at_start {
-            return;
-        }
-        let epoch = self.zone_records.epoch(zone);
-        let newest = self.newest_tail(zone, epoch);
-        if newest.is_some_and(|newest| newest.tail_blocks >= tail.blocks) {
-            return;
-        }
-        let generation = newest.map_or(0, |newest| newest.generation);
-        let record = TailRecord { zone: zone.0, generation, epoch, tail_blocks: tail.blocks };
-        let sequence = self.membership.next_sequence();
-        self.broadcast(Record::Tail(record), sequence).await;
+/// Logs the tail of a read-only zone, if the next recovery would not find it: it may be known from the tails of a
+/// process that died. With the policy `log`, write pointers show it.
+pub async fn record_end(raid: &Raid, zone: ZoneIndex, tail: &Tail) {
+    let (policy, at_start) = (raid.layout.policy, tail.positions.iter().all(|position| *position == 0));
+    // With the policy `zrwa` and all write pointers at the start, a record alone would mean that ZRWAs were lost.
+    if !policy.uses_zrwa() || policy == Policy::Zrwa && at_start {
+        return;
     }
+    let epoch = raid.zone_records.epoch(zone);
+    let newest = inplace::newest_tail(raid, zone, epoch);
+    if newest.is_some_and(|newest| newest.tail_blocks >= tail.blocks) {
+        return;
+    }
+    let generation = newest.map_or(0, |newest| newest.generation);
+    let record = TailRecord { zone: zone.0, generation, epoch, tail_blocks: tail.blocks };
+    let sequence = raid.membership.next_sequence();
+    durable::broadcast(raid, Record::Tail(record), sequence).await;
 }

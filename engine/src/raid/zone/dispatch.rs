@@ -3,146 +3,147 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
-    raid::{parts::Raid, zone::drain::changes},
+    raid::{
+        parts::Raid,
+        zone::{drain::changes, manage, read, write},
+    },
     zone::{ZoneIndex, ZoneState},
 };
 use std::{ops::Range, rc::Rc};
 
-impl Raid {
-    /// Executes a command of the host, or holds it while the array drains.
-    // Inlined into its callers, so that the command is moved once less: that is a fifth of the cost of a read.
-    #[inline]
-    pub fn submit_command(self: &Rc<Self>, command: Command) -> Completion {
-        if self.membership.has_failed() {
-            return Completion::failed(Status::InternalError);
-        }
-        if self.drain.has_begun() && changes(&command) {
-            return self.drain.hold(command, &self.slots);
-        }
-        self.dispatch(command).unwrap_or_else(Completion::failed)
+/// Executes a command of the host, or holds it while the array drains.
+// Inlined into its callers, so that the command is moved once less: that is a fifth of the cost of a read.
+#[inline]
+pub fn submit_command(raid: &Rc<Raid>, command: Command) -> Completion {
+    if raid.membership.has_failed() {
+        return Completion::failed(Status::InternalError);
     }
+    if raid.drain.has_begun() && changes(&command) {
+        return raid.drain.hold(command, &raid.slots);
+    }
+    dispatch(raid, command).unwrap_or_else(Completion::failed)
+}
 
-    fn dispatch(self: &Rc<Self>, command: Command) -> Result<Completion, DeviceError> {
-        let check_busy = |zone: ZoneIndex| match self.zones.is_busy(zone) {
-            true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
-            false => Ok(()),
-        };
-        let check_written = |zone: ZoneIndex| match zone.0 < self.geometry.zones && self.has_failed(zone) {
-            true => Err(DeviceError::from(Status::ZoneIsReadOnly)),
-            false => check_busy(zone),
-        };
-        let blocks = |data: &Buf| match data.len().is_multiple_of(BLOCK) {
-            true => Ok(data.blocks()),
-            false => Err(DeviceError::from(Status::InvalidField)),
-        };
-        Ok(match command {
-            Command::Read { lba, data, .. } => {
-                self.zones.table().check_read(lba, blocks(&data)?)?;
-                let (zone, at) = self.geometry.locate(lba);
-                self.read(zone, at, data)
+fn dispatch(raid: &Rc<Raid>, command: Command) -> Result<Completion, DeviceError> {
+    let check_busy = |zone: ZoneIndex| match raid.zones.is_busy(zone) {
+        true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
+        false => Ok(()),
+    };
+    let check_written = |zone: ZoneIndex| match zone.0 < raid.geometry.zones && raid.has_failed(zone) {
+        true => Err(DeviceError::from(Status::ZoneIsReadOnly)),
+        false => check_busy(zone),
+    };
+    let blocks = |data: &Buf| match data.len().is_multiple_of(BLOCK) {
+        true => Ok(data.blocks()),
+        false => Err(DeviceError::from(Status::InvalidField)),
+    };
+    Ok(match command {
+        Command::Read { lba, data, .. } => {
+            raid.zones.table().check_read(lba, blocks(&data)?)?;
+            let (zone, at) = raid.geometry.locate(lba);
+            read::read(raid, zone, at, data)
+        }
+        Command::Write { lba, data, fua, .. } => {
+            let (zone, _) = raid.geometry.locate(lba);
+            check_written(zone)?;
+            let effect = raid.zones.table_mut().write(lba, blocks(&data)?)?;
+            write::write(raid, effect.zone, effect.offset_blocks, data, fua)
+        }
+        Command::Append { zone, data, fua, .. } => {
+            check_written(zone)?;
+            let effect = raid.zones.table_mut().append(zone, blocks(&data)?)?;
+            write::write(raid, effect.zone, effect.offset_blocks, data, fua)
+        }
+        Command::Flush => manage::run_async(raid, manage::flush(raid.clone())),
+        Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => {
+            return Err(Status::InvalidField.into());
+        }
+        Command::Open { zones, zrwa: false } => {
+            let mut table = raid.zones.table_mut();
+            match zones {
+                Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.open(zone, false)?))?,
+                Zones::All => table.open_all()?,
             }
-            Command::Write { lba, data, fua, .. } => {
-                let (zone, _) = self.geometry.locate(lba);
-                check_written(zone)?;
-                let effect = self.zones.table_mut().write(lba, blocks(&data)?)?;
-                self.write(effect.zone, effect.offset_blocks, data, fua)
+            Completion::ready(Done::ok())
+        }
+        Command::Close { zones } => {
+            let mut table = raid.zones.table_mut();
+            match zones {
+                Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.close(zone)?))?,
+                Zones::All => table.close_all(),
             }
-            Command::Append { zone, data, fua, .. } => {
-                check_written(zone)?;
-                let effect = self.zones.table_mut().append(zone, blocks(&data)?)?;
-                self.write(effect.zone, effect.offset_blocks, data, fua)
-            }
-            Command::Flush => self.run_async(self.clone().flush()),
-            Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => {
-                return Err(Status::InvalidField.into());
-            }
-            Command::Open { zones, zrwa: false } => {
-                let mut table = self.zones.table_mut();
-                match zones {
-                    Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.open(zone, false)?))?,
-                    Zones::All => table.open_all()?,
+            Completion::ready(Done::ok())
+        }
+        Command::Finish { zones } => start_finish(raid, zones)?,
+        Command::Reset { zones } => start_reset(raid, zones)?,
+        Command::Report { first, count } => {
+            let mut zones = raid.zones.table().report(first, count)?;
+            for info in zones.iter_mut().filter(|info| raid.has_failed(info.zone)) {
+                // The zone table keeps the real state (the zone still takes active resources of the drives).
+                if info.state != ZoneState::Offline {
+                    info.state = ZoneState::ReadOnly;
                 }
-                Completion::ready(Done::ok())
             }
-            Command::Close { zones } => {
-                let mut table = self.zones.table_mut();
-                match zones {
-                    Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.close(zone)?))?,
-                    Zones::All => table.close_all(),
-                }
-                Completion::ready(Done::ok())
-            }
-            Command::Finish { zones } => self.start_finish(zones)?,
-            Command::Reset { zones } => self.start_reset(zones)?,
-            Command::Report { first, count } => {
-                let mut zones = self.zones.table().report(first, count)?;
-                for info in zones.iter_mut().filter(|info| self.has_failed(info.zone)) {
-                    // The zone table keeps the real state (the zone still takes active resources of the drives).
-                    if info.state != ZoneState::Offline {
-                        info.state = ZoneState::ReadOnly;
-                    }
-                }
-                Completion::ready(Done { zones, ..Done::ok() })
-            }
-        })
-    }
-
-    fn start_reset(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
-        let ranges = match zones {
-            // Only the reset of a single zone discards an offline one.
-            Zones::One(zone) => std::iter::once(zone.0..zone.0.saturating_add(1)).collect(),
-            Zones::All => self.ranges_online(),
-        };
-        self.zones.mark_busy(&ranges)?;
-        let raid = self.clone();
-        Ok(self.run_async(async move {
-            let mut result = Ok(());
-            for range in ranges {
-                result = result.and(raid.clone().reset(range).await);
-            }
-            result
-        }))
-    }
-
-    /// The ranges of all zones that are not offline.
-    fn ranges_online(&self) -> Vec<Range<u32>> {
-        let (mut ranges, mut from) = (Vec::new(), 0);
-        for zone in self.zones.offline().keys().copied().chain([self.geometry.zones]) {
-            if from < zone {
-                ranges.push(from..zone);
-            }
-            from = zone + 1;
+            Completion::ready(Done { zones, ..Done::ok() })
         }
-        ranges
-    }
+    })
+}
 
-    fn start_finish(self: &Rc<Self>, zones: Zones) -> Result<Completion, DeviceError> {
-        if let Zones::One(zone) = zones
-            && self.zones.is_offline(zone)
-        {
-            return Err(Status::InvalidZoneStateTransition.into());
+fn start_reset(raid: &Rc<Raid>, zones: Zones) -> Result<Completion, DeviceError> {
+    let ranges = match zones {
+        // Only the reset of a single zone discards an offline one.
+        Zones::One(zone) => std::iter::once(zone.0..zone.0.saturating_add(1)).collect(),
+        Zones::All => ranges_online(raid),
+    };
+    raid.zones.mark_busy(&ranges)?;
+    let array = raid.clone();
+    Ok(manage::run_async(raid, async move {
+        let mut result = Ok(());
+        for range in ranges {
+            result = result.and(manage::reset(array.clone(), range).await);
         }
-        let chosen: Vec<u32> = match zones {
-            Zones::One(zone) if zone.0 >= self.geometry.zones => return Err(Status::LbaOutOfRange.into()),
-            // A full zone needs no finish, unless its last writes are in flight.
-            Zones::One(zone) if self.zones.state(zone) == ZoneState::Full && !self.zones.is_running(zone) => {
-                Vec::new()
-            }
-            Zones::One(zone) => vec![zone.0],
-            Zones::All => {
-                let is_active = |zone: &ZoneIndex| self.zones.state(*zone).is_active();
-                let chosen = self.zones.all().filter(|zone| is_active(zone) && !self.has_failed(*zone));
-                chosen.map(|zone| zone.0).collect()
-            }
-        };
-        self.zones.mark_busy(&chosen.iter().map(|zone| *zone..zone + 1).collect::<Vec<_>>())?;
-        let raid = self.clone();
-        Ok(self.run_async(async move {
-            let mut result = Ok(());
-            for zone in chosen {
-                result = result.and(raid.clone().finish(ZoneIndex(zone)).await);
-            }
-            result
-        }))
+        result
+    }))
+}
+
+/// The ranges of all zones that are not offline.
+fn ranges_online(raid: &Raid) -> Vec<Range<u32>> {
+    let (mut ranges, mut from) = (Vec::new(), 0);
+    for zone in raid.zones.offline().keys().copied().chain([raid.geometry.zones]) {
+        if from < zone {
+            ranges.push(from..zone);
+        }
+        from = zone + 1;
     }
+    ranges
+}
+
+fn start_finish(raid: &Rc<Raid>, zones: Zones) -> Result<Completion, DeviceError> {
+    if let Zones::One(zone) = zones
+        && raid.zones.is_offline(zone)
+    {
+        return Err(Status::InvalidZoneStateTransition.into());
+    }
+    let chosen: Vec<u32> = match zones {
+        Zones::One(zone) if zone.0 >= raid.geometry.zones => return Err(Status::LbaOutOfRange.into()),
+        // A full zone needs no finish, unless its last writes are in flight.
+        Zones::One(zone) if raid.zones.state(zone) == ZoneState::Full && !raid.zones.is_running(zone) => {
+            Vec::new()
+        }
+        Zones::One(zone) => vec![zone.0],
+        Zones::All => {
+            let is_active = |zone: &ZoneIndex| raid.zones.state(*zone).is_active();
+            let chosen = raid.zones.all().filter(|zone| is_active(zone) && !raid.has_failed(*zone));
+            chosen.map(|zone| zone.0).collect()
+        }
+    };
+    raid.zones.mark_busy(&chosen.iter().map(|zone| *zone..zone + 1).collect::<Vec<_>>())?;
+    let array = raid.clone();
+    Ok(manage::run_async(raid, async move {
+        let mut result = Ok(());
+        for zone in chosen {
+            result = result.and(manage::finish(array.clone(), ZoneIndex(zone)).await);
+        }
+        result
+    }))
 }

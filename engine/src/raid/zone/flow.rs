@@ -22,7 +22,7 @@ pub struct Zone {
     /// The zone has failed, and its queued writes have returned errors. Even after a rebuild it can be written only
     /// after a reset, or in the next assembly.
     pub failed: Cell<bool>,
-    /// The first promise has been recorded, is being recorded, or needs no record (`Raid::record_promise`).
+    /// The first promise has been recorded, is being recorded, or needs no record (`record_promise`).
     pub promised: Cell<bool>,
     pub flow: RefCell<Flow>,
     /// Opened when a write is queued, or more may be submitted. Awaited by `submit_plans`.

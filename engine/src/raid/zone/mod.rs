@@ -2,12 +2,17 @@
 
 pub mod dispatch;
 pub mod drain;
+pub mod exclusion;
 pub mod flow;
+pub mod holes;
+pub mod load;
 pub mod manage;
 pub mod read;
-mod readable;
+pub mod readable;
 pub mod reader;
-mod reread;
+pub mod relocated;
+pub mod reread;
 pub mod set;
 pub mod settle;
+pub mod spare;
 pub mod write;

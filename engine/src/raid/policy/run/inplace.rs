@@ -3,21 +3,29 @@
 use crate::{
     buf::{BLOCK, Buf, BufMut},
     code::decode::{self, Sum},
-    device::{Command, DeviceError, Status},
+    device::{DeviceError, Status},
     format::{
-        Origin,
-        oob::{Content, Mark, OOB_BYTES},
+        oob::{Content, Mark},
         record::{ParityRecord, Record, TailRecord, ZoneRecord},
     },
     raid::{
+        durable, failures,
         geometry::{Layout, MAX_MEMBERS, ParityPlace, Role},
+        io,
         parts::Raid,
         policy::{
             inplace::{InplaceEvidence, InplacePart, chunks_at, decide, version_of},
+            run::log,
             zrwa::{Refusal, tail_slots},
         },
-        recover::verdict::{RepairWrite, Tail, Verdict, ZoneView},
-        zone::flow::{ParityMismatch, Round, Zone, blank_parities},
+        recover::{
+            judge,
+            verdict::{RepairWrite, Tail, Verdict, ZoneView},
+        },
+        zone::{
+            flow::{ParityMismatch, Round, Zone, blank_parities},
+            settle,
+        },
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -25,10 +33,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// See `Policy::settle`.
 pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
-    raid.barrier(raid.live(zone.index)).await;
+    durable::barrier(raid, raid.live(zone.index)).await;
     if round.chunks > round.claimed && !raid.has_failed(zone.index) {
-        raid.move_to(zone, &[2 * (round.chunks / raid.layout.data_chunks()); MAX_MEMBERS]).await;
-        raid.barrier(raid.live(zone.index)).await;
+        settle::move_to(raid, zone, &[2 * (round.chunks / raid.layout.data_chunks()); MAX_MEMBERS]).await;
+        durable::barrier(raid, raid.live(zone.index)).await;
     }
     round.complete
 }
@@ -42,398 +50,345 @@ struct RecoveryRows {
     logged: BTreeMap<(u64, u64, u64, usize), Buf>,
 }
 
-impl Raid {
-    /// Content of the blocks of `member` in row `row` of a complete stripe.
-    pub fn content_of(&self, member: usize, row: u64) -> Content {
-        match self.layout.role(member, row) {
-            Role::Data(_) => Content::Data,
-            Role::Parity(_) => version_of(0, 0, self.layout.data_chunks() - 1),
+/// Logs a new generation of a zone with its tail. After the next crash, blocks of earlier generations beyond this
+/// tail do not count.
+pub async fn begin_generation(raid: &Raid, zone: &Zone, tail: u64) {
+    zone.flow.borrow_mut().set_recorded_tail(tail);
+    let sequence = raid.membership.next_sequence();
+    durable::broadcast(raid, Record::Tail(generation_record(raid, zone)), sequence).await;
+}
+
+/// The record that [`begin_generation`] logs.
+pub fn generation_record(raid: &Raid, zone: &Zone) -> TailRecord {
+    let flow = zone.flow.borrow();
+    let generation = raid.membership.generation();
+    TailRecord { zone: zone.index.0, generation, epoch: flow.epoch(), tail_blocks: flow.recorded_tail() }
+}
+
+/// See `Policy::judge`.
+pub async fn judge_in_place(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
+    let (layout, record, wps) = (&raid.layout, *view.record, judge::trusted_wps(raid, view));
+    if let Some(verdict) = judge::judge_ended(view, &wps) {
+        return Ok(verdict);
+    }
+    let Some(told) = newest_tail(raid, view.zone, record.epoch) else {
+        // Nothing was written since the last reset, unless the record of a generation has been lost.
+        check_unrecorded(raid, view, &wps).await?;
+        let leftovers = view.present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
+        return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
+    };
+    let relied = wps.iter().flatten().count();
+    let (members, needed) = (layout.members, layout.fewest_members());
+    if relied < needed {
+        return Err(Refusal::TooFew { present: relied, members, needed });
+    }
+    let mut rows = read_rows(raid, view.zone, &record, &told, &wps).await;
+    rows.evidence.told_blocks = rows.evidence.told_blocks.max(view.answered_blocks);
+    let promised_blocks = rows.evidence.told_blocks;
+    let is_blank = |part: &InplacePart| part.wp_blocks == 0 && part.found.iter().all(Option::is_none);
+    let all_blank = promised_blocks > 0 && rows.evidence.members.iter().flatten().all(is_blank);
+    // All promised blocks are in the members' zones: if all parts are blank, their ZRWAs have been lost.
+    if all_blank && relied == members {
+        return Err(Refusal::PromiseLost { promised_blocks });
+    }
+    let mut blocks = decide(layout, &rows.evidence, record.finished)?;
+    // The same if one part is not counted, since it has lost its ZRWA, but its write pointer has passed more.
+    let kept = view.present().filter(|(m, _)| view.trusts(*m));
+    let passed = kept.map(|(_, info)| info.wp_blocks / layout.chunk_blocks).max().unwrap_or(0);
+    if all_blank && passed * layout.stripe_blocks() > blocks {
+        return Err(Refusal::PromiseLost { promised_blocks });
+    }
+    if view.read_only != 0 {
+        let stored = rows.evidence.end_as_stored(layout, blocks);
+        if stored < rows.evidence.told_blocks.max(1).min(blocks) {
+            let (index, _) = layout.chunk_of(stored % layout.stripe_blocks());
+            return Err(Refusal::Lacking { member: layout.member(stored / layout.stripe_blocks(), index) });
+        }
+        blocks = stored;
+    }
+    if blocks == 0 {
+        return Ok(Verdict::Reset);
+    }
+    let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
+    let (mut parities, mut found) = (blank_parities(layout), ParityMismatch::default());
+    for block in 0..layout.chunk_blocks.min(covered) {
+        let chunks = chunks_at(layout, covered, block) as usize;
+        for (which, parity) in parities.iter_mut().enumerate().take(layout.parities) {
+            let computed = rows.sum(layout, stripe, block, Sum::parity(which, chunks));
+            let computed = computed.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
+            parity.block_mut(block).copy_from_slice(&computed);
+            let version = rows.version(layout, (stripe, block), (which, chunks as u64));
+            found.compare((which, block), version, &computed);
         }
     }
+    let held = to_write_back(raid, &rows, view.zone, &told, blocks);
+    let bits = |of: &dyn Fn(usize, &ZoneInfo) -> bool| {
+        view.present().filter(|(m, info)| of(*m, info)).fold(0, |bits, (m, _)| bits | 1 << m)
+    };
+    let revived = bits(&|m, info| wps[m].is_some() && info.state == ZoneState::Empty);
+    let lost = bits(&|m, _| wps[m].is_none());
+    view.record.lost |= lost;
+    let half = layout.chunk_blocks / 2;
+    let mut positions = [0; MAX_MEMBERS];
+    for (position, wp) in positions.iter_mut().zip(wps) {
+        *position = wp.unwrap_or(0) / half;
+    }
+    let tail = Tail { blocks, positions, parities, lacks_parities: false, found, revived, held };
+    Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
+}
 
-    /// Write command for `data` at block `at` of a member's part of `zone`, with the out-of-band metadata that the
-    /// policy requires.
-    pub fn write_of(
-        &self,
-        member: usize,
-        zone: ZoneIndex,
-        at: u64,
-        data: Buf,
-        content: Content,
-        fua: bool,
-    ) -> Command {
-        let lba = Lba(self.members.start(member, zone).0 + at);
-        let oob = match self.layout.policy.uses_marks() {
-            true => {
-                let epoch = self.zone_records.epoch(zone) as u32;
-                let mark = Mark { epoch, generation: self.membership.generation(), content };
-                self.oob(member, lba, data.blocks(), mark)
-            }
-            false => Buf::default(),
+/// Refuses a zone that has no generation record, if the record may have been in unreadable parts of the logs, or if
+/// a member holds data of the zone's epoch.
+async fn check_unrecorded(raid: &Raid, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
+    let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
+    if members().all(|m| log::log_has_holes(raid, view.zone, m))
+        && let Some(member) = members().next()
+    {
+        return Err(Refusal::Log { member });
+    }
+    for (member, wp) in wps.iter().enumerate() {
+        let Some(info) = view.info[member].filter(|info| wp.is_some() && info.state != ZoneState::Empty)
+        else {
+            continue;
         };
-        Command::Write { lba, data, oob, fua }
-    }
-
-    /// Out-of-band metadata for blocks of a member.
-    fn oob(&self, member: usize, lba: Lba, blocks: u64, mark: Mark) -> Buf {
-        let size = self.members.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
-        let len = size * blocks as usize;
-        // The slice is still the only reference to the buffer.
-        let mut oob = self.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
-        for (lba, bytes) in (lba.0..).zip(oob[..len].chunks_exact_mut(size.max(1))) {
-            let (own, rest) = bytes.split_at_mut(OOB_BYTES.min(size));
-            own.copy_from_slice(&mark.encode(self.origin(member, lba))[..own.len()]);
-            rest.fill(0);
+        let epoch = view.record.epoch as u32;
+        let first = read_row(raid, view.zone, member, 0).await;
+        let written = first.into_iter().flatten().any(|(_, mark)| mark.is_some_and(|m| m.epoch == epoch));
+        if written || info.wp_blocks > 0 {
+            return Err(Refusal::Unrecorded);
         }
-        oob.freeze().slice(0..len)
     }
+    Ok(())
+}
 
-    fn origin(&self, member: usize, lba: u64) -> Origin {
-        Origin { array: self.array, member: member as u32, lba }
-    }
+/// The newest tail record of a zone in `epoch`, from the logs of all members.
+pub fn newest_tail(raid: &Raid, zone: ZoneIndex, epoch: u64) -> Option<TailRecord> {
+    let tails = raid.members.logs().filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
+    let present = tails.filter(|tail| tail.epoch == epoch);
+    present.max_by_key(|tail| (tail.generation, tail.tail_blocks))
+}
 
-    /// Logs a new generation of a zone with its tail. After the next crash, blocks of earlier generations beyond this
-    /// tail do not count.
-    pub async fn begin_generation(&self, zone: &Zone, tail: u64) {
-        zone.flow.borrow_mut().set_recorded_tail(tail);
-        let sequence = self.membership.next_sequence();
-        self.broadcast(Record::Tail(self.generation_record(zone)), sequence).await;
-    }
-
-    /// The record that [`Raid::begin_generation`] logs.
-    pub fn generation_record(&self, zone: &Zone) -> TailRecord {
-        let flow = zone.flow.borrow();
-        let generation = self.membership.generation();
-        TailRecord { zone: zone.index.0, generation, epoch: flow.epoch(), tail_blocks: flow.recorded_tail() }
-    }
-
-    /// See `Policy::judge`.
-    pub async fn judge_in_place(&self, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
-        let (layout, record, wps) = (&self.layout, *view.record, self.trusted_wps(view));
-        if let Some(verdict) = self.judge_ended(view, &wps) {
-            return Ok(verdict);
-        }
-        let Some(told) = self.newest_tail(view.zone, record.epoch) else {
-            // Nothing was written since the last reset, unless the record of a generation has been lost.
-            self.check_unrecorded(view, &wps).await?;
-            let leftovers = view.present().any(|(_, info)| info.state.is_active()) || record.lost != 0;
-            return Ok(if leftovers { Verdict::Reset } else { Verdict::Empty });
-        };
-        let relied = wps.iter().flatten().count();
-        let (members, needed) = (layout.members, layout.fewest_members());
-        if relied < needed {
-            return Err(Refusal::TooFew { present: relied, members, needed });
-        }
-        let mut rows = self.read_rows(view.zone, &record, &told, &wps).await;
-        rows.evidence.told_blocks = rows.evidence.told_blocks.max(view.answered_blocks);
-        let promised_blocks = rows.evidence.told_blocks;
-        let is_blank = |part: &InplacePart| part.wp_blocks == 0 && part.found.iter().all(Option::is_none);
-        let all_blank = promised_blocks > 0 && rows.evidence.members.iter().flatten().all(is_blank);
-        // All promised blocks are in the members' zones: if all parts are blank, their ZRWAs have been lost.
-        if all_blank && relied == members {
-            return Err(Refusal::PromiseLost { promised_blocks });
-        }
-        let mut blocks = decide(layout, &rows.evidence, record.finished)?;
-        // The same if one part is not counted, since it has lost its ZRWA, but its write pointer has passed more.
-        let kept = view.present().filter(|(m, _)| view.trusts(*m));
-        let passed = kept.map(|(_, info)| info.wp_blocks / layout.chunk_blocks).max().unwrap_or(0);
-        if all_blank && passed * layout.stripe_blocks() > blocks {
-            return Err(Refusal::PromiseLost { promised_blocks });
-        }
-        if view.read_only != 0 {
-            let stored = rows.evidence.end_as_stored(layout, blocks);
-            if stored < rows.evidence.told_blocks.max(1).min(blocks) {
-                let (index, _) = layout.chunk_of(stored % layout.stripe_blocks());
-                return Err(Refusal::Lacking {
-                    member: layout.member(stored / layout.stripe_blocks(), index),
+/// Reads the rows of all members in which the tail may lie.
+async fn read_rows(
+    raid: &Raid,
+    zone: ZoneIndex,
+    record: &ZoneRecord,
+    told: &TailRecord,
+    wps: &[Option<u64>],
+) -> RecoveryRows {
+    let layout = &raid.layout;
+    let chunk = layout.chunk_blocks;
+    let passed = wps.iter().flatten().min().copied().unwrap_or(0) / chunk;
+    let base_row = record.finished.map_or(passed, |tail| passed.min(tail / layout.stripe_blocks()));
+    let end_row = (base_row + 2 * layout.distance).min(layout.rows);
+    let mut rows = RecoveryRows {
+        evidence: InplaceEvidence {
+            base_row,
+            members: vec![None; layout.members],
+            told_blocks: told.tail_blocks,
+            logged: BTreeSet::new(),
+        },
+        blocks: vec![Vec::new(); layout.members],
+        logged: BTreeMap::new(),
+    };
+    for (member, wp) in wps.iter().enumerate() {
+        let Some(wp_blocks) = *wp else { continue };
+        let mut part = InplacePart { wp_blocks, ..InplacePart::default() };
+        for row in base_row..end_row {
+            for (at, block) in (row * chunk..).zip(read_row(raid, zone, member, row).await) {
+                // The ZRWA of a read-only part may be lost.
+                let is_there = raid.zones.is_uncut(zone, member, at + 1);
+                let block = if is_there { block } else { Err(Status::UnrecoveredReadError.into()) };
+                let content = block.as_ref().ok().and_then(|(_, mark)| {
+                    let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
+                    content(raid, member, at, at < wp_blocks, mark, told)
                 });
-            }
-            blocks = stored;
-        }
-        if blocks == 0 {
-            return Ok(Verdict::Reset);
-        }
-        let (stripe, covered) = (blocks / layout.stripe_blocks(), blocks % layout.stripe_blocks());
-        let (mut parities, mut found) = (blank_parities(layout), ParityMismatch::default());
-        for block in 0..layout.chunk_blocks.min(covered) {
-            let chunks = chunks_at(layout, covered, block) as usize;
-            for (which, parity) in parities.iter_mut().enumerate().take(layout.parities) {
-                let computed = rows.sum(layout, stripe, block, Sum::parity(which, chunks));
-                let computed =
-                    computed.ok_or(Refusal::TooFew { present: relied, members, needed: members })?;
-                parity.block_mut(block).copy_from_slice(&computed);
-                let version = rows.version(layout, (stripe, block), (which, chunks as u64));
-                found.compare((which, block), version, &computed);
-            }
-        }
-        let held = self.to_write_back(&rows, view.zone, &told, blocks);
-        let bits = |of: &dyn Fn(usize, &ZoneInfo) -> bool| {
-            view.present().filter(|(m, info)| of(*m, info)).fold(0, |bits, (m, _)| bits | 1 << m)
-        };
-        let revived = bits(&|m, info| wps[m].is_some() && info.state == ZoneState::Empty);
-        let lost = bits(&|m, _| wps[m].is_none());
-        view.record.lost |= lost;
-        let half = layout.chunk_blocks / 2;
-        let mut positions = [0; MAX_MEMBERS];
-        for (position, wp) in positions.iter_mut().zip(wps) {
-            *position = wp.unwrap_or(0) / half;
-        }
-        let tail = Tail { blocks, positions, parities, lacks_parities: false, found, revived, held };
-        Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
-    }
-
-    /// Refuses a zone that has no generation record, if the record may have been in unreadable parts of the logs, or if
-    /// a member holds data of the zone's epoch.
-    async fn check_unrecorded(&self, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
-        let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
-        if members().all(|m| self.log_has_holes(view.zone, m))
-            && let Some(member) = members().next()
-        {
-            return Err(Refusal::Log { member });
-        }
-        for (member, wp) in wps.iter().enumerate() {
-            let Some(info) = view.info[member].filter(|info| wp.is_some() && info.state != ZoneState::Empty)
-            else {
-                continue;
-            };
-            let epoch = view.record.epoch as u32;
-            let first = self.read_row(view.zone, member, 0).await;
-            let written = first.into_iter().flatten().any(|(_, mark)| mark.is_some_and(|m| m.epoch == epoch));
-            if written || info.wp_blocks > 0 {
-                return Err(Refusal::Unrecorded);
-            }
-        }
-        Ok(())
-    }
-
-    /// The newest tail record of a zone in `epoch`, from the logs of all members.
-    pub fn newest_tail(&self, zone: ZoneIndex, epoch: u64) -> Option<TailRecord> {
-        let tails = self.members.logs().filter_map(|log| log.live.borrow().tails.get(&zone.0).copied());
-        let present = tails.filter(|tail| tail.epoch == epoch);
-        present.max_by_key(|tail| (tail.generation, tail.tail_blocks))
-    }
-
-    /// Reads the rows of all members in which the tail may lie.
-    async fn read_rows(
-        &self,
-        zone: ZoneIndex,
-        record: &ZoneRecord,
-        told: &TailRecord,
-        wps: &[Option<u64>],
-    ) -> RecoveryRows {
-        let layout = &self.layout;
-        let chunk = layout.chunk_blocks;
-        let passed = wps.iter().flatten().min().copied().unwrap_or(0) / chunk;
-        let base_row = record.finished.map_or(passed, |tail| passed.min(tail / layout.stripe_blocks()));
-        let end_row = (base_row + 2 * layout.distance).min(layout.rows);
-        let mut rows = RecoveryRows {
-            evidence: InplaceEvidence {
-                base_row,
-                members: vec![None; layout.members],
-                told_blocks: told.tail_blocks,
-                logged: BTreeSet::new(),
-            },
-            blocks: vec![Vec::new(); layout.members],
-            logged: BTreeMap::new(),
-        };
-        for (member, wp) in wps.iter().enumerate() {
-            let Some(wp_blocks) = *wp else { continue };
-            let mut part = InplacePart { wp_blocks, ..InplacePart::default() };
-            for row in base_row..end_row {
-                for (at, block) in (row * chunk..).zip(self.read_row(zone, member, row).await) {
-                    // The ZRWA of a read-only part may be lost.
-                    let is_there = self.zones.is_uncut(zone, member, at + 1);
-                    let block = if is_there { block } else { Err(Status::UnrecoveredReadError.into()) };
-                    let content = block.as_ref().ok().and_then(|(_, mark)| {
-                        let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
-                        self.content(member, at, at < wp_blocks, mark, told)
-                    });
-                    if block.as_ref().is_err_and(|error| *error != Status::DeallocatedBlock.into()) {
-                        part.unreadable.insert(part.found.len() as u64);
-                    }
-                    part.found.push(content);
-                    let data = block.map_or(Buf::default(), |(data, _)| data);
-                    // A hole counts for the tail, but other blocks are not decoded with it.
-                    let hole = self.zone_records.has_bad_block(zone, member, at..at + 1);
-                    rows.blocks[member].push(if hole { Buf::default() } else { data });
+                if block.as_ref().is_err_and(|error| *error != Status::DeallocatedBlock.into()) {
+                    part.unreadable.insert(part.found.len() as u64);
                 }
+                part.found.push(content);
+                let data = block.map_or(Buf::default(), |(data, _)| data);
+                // A hole counts for the tail, but other blocks are not decoded with it.
+                let hole = raid.zone_records.has_bad_block(zone, member, at..at + 1);
+                rows.blocks[member].push(if hole { Buf::default() } else { data });
             }
-            if let Some(log) = self.members.log(member) {
-                let live = log.live.borrow();
-                part.holes = self.log_has_holes(zone, member);
-                for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
-                    let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
-                    let place =
-                        layout.slot_of(member, stripe, index).map(|which| (stripe, block, index + 1, which));
-                    rows.logged.extend(place.zip(version.cloned()));
-                }
-            }
-            rows.evidence.members[member] = Some(part);
         }
-        rows.evidence.logged.extend(rows.logged.keys());
-        rows
+        if let Some(log) = raid.members.log(member) {
+            let live = log.live.borrow();
+            part.holes = log::log_has_holes(raid, zone, member);
+            for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
+                let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
+                let place =
+                    layout.slot_of(member, stripe, index).map(|which| (stripe, block, index + 1, which));
+                rows.logged.extend(place.zip(version.cloned()));
+            }
+        }
+        rows.evidence.members[member] = Some(part);
     }
+    rows.evidence.logged.extend(rows.logged.keys());
+    rows
+}
 
-    /// Reads the blocks of one row of a member, each with its mark if that is valid.
-    async fn read_row(
-        &self,
-        zone: ZoneIndex,
-        member: usize,
-        row: u64,
-    ) -> Vec<Result<(Buf, Option<Mark>), DeviceError>> {
-        let chunk = self.layout.chunk_blocks;
-        let lba = self.members.start(member, zone).0 + row * chunk;
-        let size = self.members.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
-        let read = async |lba: u64, blocks: u64| {
-            let data = Buf::zeroed(blocks as usize * BLOCK);
-            let oob = Buf::zeroed(blocks as usize * size);
-            let done = self.members.submit(member, Command::Read { lba: Lba(lba), data, oob }).await;
-            done.result.map(|()| (done.data, done.oob))
-        };
-        let split = |lba: u64, (data, oob): (Buf, Buf)| {
-            let (mut blocks, mut marks) = (Vec::new(), oob.chunks_exact(size.max(1)));
-            for block in 0..data.blocks() {
-                let mark = marks.next().and_then(|bytes| Mark::read(bytes, self.origin(member, lba + block)));
-                blocks.push(Ok((data.slice_blocks(block..block + 1), mark)));
-            }
-            blocks
-        };
-        if let Ok(found) = read(lba, chunk).await {
-            return split(lba, found);
-        }
-        let mut blocks = Vec::new();
-        for lba in lba..lba + chunk {
-            match read(lba, 1).await {
-                Ok(found) => blocks.extend(split(lba, found)),
-                Err(error) => blocks.push(Err(error)),
-            }
+/// Reads the blocks of one row of a member, each with its mark if that is valid.
+async fn read_row(
+    raid: &Raid,
+    zone: ZoneIndex,
+    member: usize,
+    row: u64,
+) -> Vec<Result<(Buf, Option<Mark>), DeviceError>> {
+    let chunk = raid.layout.chunk_blocks;
+    let first = row * chunk;
+    let size = raid.members.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
+    let read = async |at: u64, blocks: u64| {
+        let data = Buf::zeroed(blocks as usize * BLOCK);
+        let oob = Buf::zeroed(blocks as usize * size);
+        let done = io::read_marked(raid, member, zone, at, data, oob).await;
+        done.result.map(|()| (done.data, done.oob))
+    };
+    let origin = |at: u64| io::origin(raid, member, io::address(raid, member, zone, at).0);
+    let split = |at: u64, (data, oob): (Buf, Buf)| {
+        let (mut blocks, mut marks) = (Vec::new(), oob.chunks_exact(size.max(1)));
+        for block in 0..data.blocks() {
+            let mark = marks.next().and_then(|bytes| Mark::read(bytes, origin(at + block)));
+            blocks.push(Ok((data.slice_blocks(block..block + 1), mark)));
         }
         blocks
+    };
+    if let Ok(found) = read(first, chunk).await {
+        return split(first, found);
     }
+    let mut blocks = Vec::new();
+    for at in first..first + chunk {
+        match read(at, 1).await {
+            Ok(found) => blocks.extend(split(at, found)),
+            Err(error) => blocks.push(Err(error)),
+        }
+    }
+    blocks
+}
 
-    /// Content of block `at` of a member's part of a zone; `None` if the block does not count. `passed`: it is below
-    /// the write pointer. `mark`: its mark, if that is of the present epoch.
-    fn content(
-        &self,
-        member: usize,
-        at: u64,
-        passed: bool,
-        mark: Option<Mark>,
-        told: &TailRecord,
-    ) -> Option<Content> {
-        let layout = &self.layout;
-        let (row, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-        match (layout.role(member, row), mark.map(|mark| (mark.content, mark.generation))) {
-            (Role::Data(_), _) if passed => Some(Content::Data),
-            (Role::Parity(_), Some((content @ Content::Parity(_), _))) if passed => Some(content),
-            (Role::Parity(_), _) if passed => Some(version_of(row, row, layout.data_chunks() - 1)),
-            (Role::Data(index), Some((content @ Content::Data, generation))) => {
-                let end = row * layout.stripe_blocks() + index * layout.chunk_blocks + block + 1;
-                (generation >= told.generation || end <= told.tail_blocks).then_some(content)
-            }
-            (Role::Parity(_), Some((content @ Content::Parity(_), generation))) => {
-                (generation >= told.generation).then_some(content)
-            }
-            (_, Some((content @ Content::Ahead(_), generation))) => {
-                let stripe = row.checked_sub(layout.distance)?;
-                let own = matches!(layout.role(member, stripe), Role::Parity(_));
-                (own && generation >= told.generation).then_some(content)
-            }
-            _ => None,
+/// Content of block `at` of a member's part of a zone; `None` if the block does not count. `passed`: it is below
+/// the write pointer. `mark`: its mark, if that is of the present epoch.
+fn content(
+    raid: &Raid,
+    member: usize,
+    at: u64,
+    passed: bool,
+    mark: Option<Mark>,
+    told: &TailRecord,
+) -> Option<Content> {
+    let layout = &raid.layout;
+    let (row, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
+    match (layout.role(member, row), mark.map(|mark| (mark.content, mark.generation))) {
+        (Role::Data(_), _) if passed => Some(Content::Data),
+        (Role::Parity(_), Some((content @ Content::Parity(_), _))) if passed => Some(content),
+        (Role::Parity(_), _) if passed => Some(version_of(row, row, layout.data_chunks() - 1)),
+        (Role::Data(index), Some((content @ Content::Data, generation))) => {
+            let end = row * layout.stripe_blocks() + index * layout.chunk_blocks + block + 1;
+            (generation >= told.generation || end <= told.tail_blocks).then_some(content)
         }
+        (Role::Parity(_), Some((content @ Content::Parity(_), generation))) => {
+            (generation >= told.generation).then_some(content)
+        }
+        (_, Some((content @ Content::Ahead(_), generation))) => {
+            let stripe = row.checked_sub(layout.distance)?;
+            let own = matches!(layout.role(member, stripe), Role::Parity(_));
+            (own && generation >= told.generation).then_some(content)
+        }
+        _ => None,
     }
+}
 
-    /// Blocks to be written before a zone continues at `tail`: all below the tail that a member lacks or, if its write
-    /// pointer is at the start ([`Raid::revive`]), all below the tail.
-    fn to_write_back(
-        &self,
-        rows: &RecoveryRows,
-        zone: ZoneIndex,
-        told: &TailRecord,
-        tail: u64,
-    ) -> Vec<RepairWrite> {
-        let layout = &self.layout;
-        let chunk = layout.chunk_blocks;
-        let (last, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        let mut held: Vec<RepairWrite> = Vec::new();
-        for (member, part) in rows.evidence.members.iter().enumerate() {
-            let Some(InplacePart { wp_blocks, .. }) = *part else { continue };
-            for stripe in rows.evidence.base_row.max(wp_blocks / chunk)..layout.rows.min(last + 1) {
-                for block in 0..chunk {
-                    let (there, data, content) = match layout.role(member, stripe) {
-                        Role::Data(index) if stripe < last || index * chunk + block < covered => {
-                            let there = rows.evidence.is_present(layout, stripe, index, block);
-                            let data = rows.sum(layout, stripe, block, Sum::data(index as usize));
-                            (there, data, Content::Data)
-                        }
-                        Role::Parity(which) if stripe < last => {
-                            let k = layout.data_chunks();
-                            let there = rows.evidence.own_version(layout, stripe, which, block) == Some(k);
-                            let data = rows.sum(layout, stripe, block, Sum::parity(which, k as usize));
-                            (there, data, version_of(stripe, stripe, k - 1))
-                        }
-                        _ => continue,
-                    };
-                    let at = stripe * chunk + block;
-                    let data = match self.zone_records.has_bad_block(zone, member, at..at + 1) {
-                        true => Some(Buf::zeroed(BLOCK)),
-                        false => data,
-                    };
-                    let Some(data) = data.filter(|_| !there || wp_blocks == 0) else { continue };
-                    let lba = Lba(self.members.start(member, zone).0 + at);
-                    let mark = Mark { epoch: told.epoch as u32, generation: told.generation, content };
-                    held.push(RepairWrite { member, lba, data, oob: self.oob(member, lba, 1, mark) });
-                }
+/// Blocks to be written before a zone continues at `tail`: all below the tail that a member lacks or, if its write
+/// pointer is at the start ([`revive::revive`](crate::raid::recover::revive::revive)), all below the tail.
+fn to_write_back(
+    raid: &Raid,
+    rows: &RecoveryRows,
+    zone: ZoneIndex,
+    told: &TailRecord,
+    tail: u64,
+) -> Vec<RepairWrite> {
+    let layout = &raid.layout;
+    let chunk = layout.chunk_blocks;
+    let (last, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+    let mut held: Vec<RepairWrite> = Vec::new();
+    for (member, part) in rows.evidence.members.iter().enumerate() {
+        let Some(InplacePart { wp_blocks, .. }) = *part else { continue };
+        for stripe in rows.evidence.base_row.max(wp_blocks / chunk)..layout.rows.min(last + 1) {
+            for block in 0..chunk {
+                let (there, data, content) = match layout.role(member, stripe) {
+                    Role::Data(index) if stripe < last || index * chunk + block < covered => {
+                        let there = rows.evidence.is_present(layout, stripe, index, block);
+                        let data = rows.sum(layout, stripe, block, Sum::data(index as usize));
+                        (there, data, Content::Data)
+                    }
+                    Role::Parity(which) if stripe < last => {
+                        let k = layout.data_chunks();
+                        let there = rows.evidence.own_version(layout, stripe, which, block) == Some(k);
+                        let data = rows.sum(layout, stripe, block, Sum::parity(which, k as usize));
+                        (there, data, version_of(stripe, stripe, k - 1))
+                    }
+                    _ => continue,
+                };
+                let at = stripe * chunk + block;
+                let data = match raid.zone_records.has_bad_block(zone, member, at..at + 1) {
+                    true => Some(Buf::zeroed(BLOCK)),
+                    false => data,
+                };
+                let Some(data) = data.filter(|_| !there || wp_blocks == 0) else { continue };
+                let lba = Lba(raid.members.start(member, zone).0 + at);
+                let mark = Mark { epoch: told.epoch as u32, generation: told.generation, content };
+                held.push(RepairWrite { member, lba, data, oob: io::oob(raid, member, lba, 1, mark) });
             }
         }
-        held
     }
+    held
+}
 
-    /// See `Policy::secure`: makes the tail of a zone that continues recoverable with any member lost.
-    pub async fn secure_in_place(&self, zone: &Zone) {
-        let layout = &self.layout;
-        let tail = zone.flow.borrow().complete();
-        let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
-        self.barrier(self.live(zone.index)).await;
-        self.move_to(zone, &[2 * stripe; MAX_MEMBERS]).await;
-        self.barrier(self.live(zone.index)).await;
-        for (which, part) in tail_slots(layout, covered) {
-            let data = zone.flow.borrow().parity(which, part.from, part.to);
-            let (member, place) = layout.slot(stripe, part.index, which);
-            if self.live(zone.index) & (1 << member) == 0 {
-                continue;
-            }
-            let seat = self.members.seat(member);
-            let written = match place {
-                ParityPlace::Row(row) => {
-                    let content = version_of(stripe, row, part.index);
-                    let at = row * layout.chunk_blocks + part.from;
-                    self.members.submit(member, self.write_of(member, zone.index, at, data, content, false))
-                }
-                ParityPlace::MetaLog => {
-                    let epoch = zone.flow.borrow().epoch();
-                    let (index, from) = (part.index as u32, part.from as u32);
-                    let record = ParityRecord { zone: zone.index.0, epoch, stripe, index, from, data };
-                    self.append(member, Record::Parity(record))
-                }
-            };
-            if let Err(error) = written.await.result {
-                self.part_failed(zone.index, seat, error, "write");
-            }
+/// See `Policy::secure`: makes the tail of a zone that continues recoverable with any member lost.
+pub async fn secure_in_place(raid: &Raid, zone: &Zone) {
+    let layout = &raid.layout;
+    let tail = zone.flow.borrow().complete();
+    let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+    durable::barrier(raid, raid.live(zone.index)).await;
+    settle::move_to(raid, zone, &[2 * stripe; MAX_MEMBERS]).await;
+    durable::barrier(raid, raid.live(zone.index)).await;
+    for (which, part) in tail_slots(layout, covered) {
+        let data = zone.flow.borrow().parity(which, part.from, part.to);
+        let (member, place) = layout.slot(stripe, part.index, which);
+        if raid.live(zone.index) & (1 << member) == 0 {
+            continue;
         }
-        self.barrier(self.live(zone.index)).await;
-        if self.has_failed(zone.index) {
-            // Blocks of earlier generations may still be needed to decode the tail.
-            return;
+        let seat = raid.members.seat(member);
+        let written = match place {
+            ParityPlace::Row(row) => {
+                let content = version_of(stripe, row, part.index);
+                let at = row * layout.chunk_blocks + part.from;
+                io::write(raid, member, zone.index, at, data, content)
+            }
+            ParityPlace::MetaLog => {
+                let epoch = zone.flow.borrow().epoch();
+                let (index, from) = (part.index as u32, part.from as u32);
+                let record = ParityRecord { zone: zone.index.0, epoch, stripe, index, from, data };
+                raid.append(member, Record::Parity(record))
+            }
+        };
+        if let Err(error) = written.await.result {
+            failures::part_failed(raid, zone.index, seat, error, "write");
         }
-        self.begin_generation(zone, tail).await;
-        zone.promised.set(true);
-        self.forget_logged(zone.index, stripe);
-        let mut flow = zone.flow.borrow_mut();
-        flow.secure(tail, stripe * layout.data_chunks());
-        let limit = self.window(&flow, self.live(zone.index));
-        flow.set_limit(limit);
     }
+    durable::barrier(raid, raid.live(zone.index)).await;
+    if raid.has_failed(zone.index) {
+        // Blocks of earlier generations may still be needed to decode the tail.
+        return;
+    }
+    begin_generation(raid, zone, tail).await;
+    zone.promised.set(true);
+    settle::forget_logged(raid, zone.index, stripe);
+    let mut flow = zone.flow.borrow_mut();
+    flow.secure(tail, stripe * layout.data_chunks());
+    let limit = settle::window(raid, &flow, raid.live(zone.index));
+    flow.set_limit(limit);
 }
 
 impl RecoveryRows {

@@ -3,7 +3,7 @@
 //! The other methods of [`Policy`] ([`crate::raid::policy`]) are pure. These use the components of a running array: its
 //! members, their logs, its zones.
 
-mod inplace;
+pub mod inplace;
 mod log;
 mod zrwa;
 
@@ -13,8 +13,14 @@ use crate::{
         error::ArrayError,
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
-        recover::verdict::{Tail, Verdict, ZoneView},
-        zone::flow::{Round, Zone},
+        recover::{
+            assemble, revive,
+            verdict::{Tail, Verdict, ZoneView},
+        },
+        zone::{
+            flow::{Round, Zone},
+            relocated,
+        },
     },
     zone::ZoneIndex,
 };
@@ -25,7 +31,7 @@ impl Policy {
     pub async fn opened(self, raid: &Raid, zone: &Zone) {
         match self {
             Policy::Log | Policy::Zrwa => {}
-            Policy::InPlace => raid.begin_generation(zone, 0).await,
+            Policy::InPlace => inplace::begin_generation(raid, zone, 0).await,
         }
     }
 
@@ -43,7 +49,7 @@ impl Policy {
     /// Called when a zone is finished: no write is in flight, and the finish has been logged.
     pub async fn promote(self, raid: &Raid, zone: &Zone) {
         match self {
-            Policy::Log => raid.promote(zone).await,
+            Policy::Log => relocated::promote(raid, zone).await,
             Policy::Zrwa | Policy::InPlace => zrwa::promote(raid, zone).await,
         }
     }
@@ -52,9 +58,9 @@ impl Policy {
     /// the drives; marks in `view` the members that lack their part.
     pub async fn judge(self, raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, Refusal> {
         match self {
-            Policy::Log => raid.judge_log(view).await,
-            Policy::Zrwa => raid.judge_zrwa(view).await,
-            Policy::InPlace => raid.judge_in_place(view).await,
+            Policy::Log => log::judge_log(raid, view).await,
+            Policy::Zrwa => zrwa::judge_zrwa(raid, view).await,
+            Policy::InPlace => inplace::judge_in_place(raid, view).await,
         }
     }
 
@@ -64,16 +70,16 @@ impl Policy {
         match self {
             // Write pointers or marks show missing data.
             Policy::Log | Policy::InPlace => Ok(0),
-            Policy::Zrwa => raid.outdated_zrwa(view, tail).await,
+            Policy::Zrwa => zrwa::outdated_zrwa(raid, view, tail).await,
         }
     }
 
     /// Drops the contents of the metadata logs that no zone needs, given its verdict.
     pub fn keep_what_counts(self, raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) -> Result<(), ArrayError> {
         match self {
-            Policy::Log => raid.keep_of_logs(verdicts),
+            Policy::Log => log::keep_of_logs(raid, verdicts),
             Policy::Zrwa | Policy::InPlace => {
-                raid.forget_dead(verdicts);
+                assemble::forget_dead(raid, verdicts);
                 Ok(())
             }
         }
@@ -82,8 +88,8 @@ impl Policy {
     /// Writes missing blocks below the tail of a zone that continues, or is to be finished.
     pub async fn write_back(self, raid: &Rc<Raid>, zone: &Zone, tail: &Tail) {
         match self {
-            Policy::Log => raid.fill(zone, &tail.held).await,
-            Policy::Zrwa | Policy::InPlace => raid.revive(zone.index, tail).await,
+            Policy::Log => relocated::fill(raid, zone, &tail.held).await,
+            Policy::Zrwa | Policy::InPlace => revive::revive(raid, zone.index, tail).await,
         }
     }
 
@@ -92,7 +98,7 @@ impl Policy {
     pub async fn secure(self, raid: &Raid, zone: &Zone) {
         match self {
             Policy::Log | Policy::Zrwa => {}
-            Policy::InPlace => raid.secure_in_place(zone).await,
+            Policy::InPlace => inplace::secure_in_place(raid, zone).await,
         }
     }
 
@@ -110,7 +116,7 @@ impl Policy {
         if self == Policy::InPlace {
             // All blocks below this tail are valid, of any generation: older remains have been overwritten.
             zone.flow.borrow_mut().set_recorded_tail(tail_blocks);
-            return raid.generation_record(zone);
+            return inplace::generation_record(raid, zone);
         }
         TailRecord { zone: zone.index.0, generation: 0, epoch: zone.flow.borrow().epoch(), tail_blocks }
     }
@@ -125,7 +131,7 @@ impl Policy {
                 let record = TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks };
                 (tail_blocks > 0).then_some(record)
             }
-            Policy::InPlace => Some(raid.generation_record(zone)),
+            Policy::InPlace => Some(inplace::generation_record(raid, zone)),
         }
     }
 }

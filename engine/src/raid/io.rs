@@ -1,0 +1,150 @@
+//! Reads and writes of members' parts of zones: addresses, commands, and out-of-band metadata.
+//!
+//! Everything that reads or writes such blocks gets its commands here, except for the metadata logs
+//! ([`crate::raid::journal`]) and the copy of a drive, which writes to a device that is no member yet.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion},
+    format::{
+        Origin,
+        oob::{Content, Mark, OOB_BYTES},
+        record::Record,
+    },
+    raid::{
+        failures,
+        geometry::{Role, each, physical},
+        parts::Raid,
+        policy::inplace::version_of,
+    },
+    zone::{Lba, ZoneIndex, ZoneInfo},
+};
+
+/// Submits `command`, which concerns `zone`, to every member of `mask` and waits; an error costs a member its part
+/// of the zone, or takes it out ([`failures::part_failed`](crate::raid::failures::part_failed)).
+pub async fn on_parts(
+    raid: &Raid,
+    zone: ZoneIndex,
+    mask: u32,
+    what: &'static str,
+    command: impl Fn(usize) -> Command,
+) {
+    let pending: Vec<_> =
+        each(mask).map(|m| (raid.members.seat(m), raid.members.submit(m, command(m)))).collect();
+    for (seat, completion) in pending {
+        if let Err(error) = completion.await.result {
+            failures::part_failed(raid, zone, seat, error, what);
+        }
+    }
+}
+
+/// Zone report of a member's part of a zone; `None` if the drive does not answer.
+pub async fn part(raid: &Raid, zone: ZoneIndex, member: usize) -> Option<ZoneInfo> {
+    for _ in 0..2 {
+        let report = Command::Report { first: physical(zone), count: 1 };
+        if let Some(info) = raid.members.submit(member, report).await.zones.first() {
+            return Some(*info);
+        }
+    }
+    None
+}
+
+/// Content of the blocks of `member` in row `row` of a complete stripe.
+pub fn content_of(raid: &Raid, member: usize, row: u64) -> Content {
+    match raid.layout.role(member, row) {
+        Role::Data(_) => Content::Data,
+        Role::Parity(_) => version_of(0, 0, raid.layout.data_chunks() - 1),
+    }
+}
+
+/// Address on `member` of block `at` of its part of `zone`.
+pub fn address(raid: &Raid, member: usize, zone: ZoneIndex, at: u64) -> Lba {
+    Lba(raid.members.start(member, zone).0 + at)
+}
+
+/// Reads into `data` from block `at` of a member's part of `zone`. Blocks are returned as the drive has them: without
+/// relocated blocks ([`relocated::overlay`](crate::raid::zone::relocated::overlay)), and also if they are holes.
+pub fn read(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
+    read_marked(raid, member, zone, at, data, Buf::default())
+}
+
+/// As [`read`], with the out-of-band metadata of the blocks.
+pub fn read_marked(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf, oob: Buf) -> Completion {
+    raid.members.submit(member, Command::Read { lba: address(raid, member, zone, at), data, oob })
+}
+
+/// Writes `data` from block `at` of a member's part of `zone` on.
+pub fn write(
+    raid: &Raid,
+    member: usize,
+    zone: ZoneIndex,
+    at: u64,
+    data: Buf,
+    content: Content,
+) -> Completion {
+    raid.members.submit(member, write_command(raid, member, zone, at, data, content))
+}
+
+/// Write command for `data` at block `at` of a member's part of `zone`, with the out-of-band metadata that the
+/// policy requires.
+pub fn write_command(
+    raid: &Raid,
+    member: usize,
+    zone: ZoneIndex,
+    at: u64,
+    data: Buf,
+    content: Content,
+) -> Command {
+    let lba = address(raid, member, zone, at);
+    let oob = match raid.layout.policy.uses_marks() {
+        true => {
+            let epoch = raid.zone_records.epoch(zone) as u32;
+            let mark = Mark { epoch, generation: raid.membership.generation(), content };
+            oob(raid, member, lba, data.blocks(), mark)
+        }
+        false => Buf::default(),
+    };
+    Command::Write { lba, data, oob, fua: false }
+}
+
+/// As [`write_command`], without out-of-band metadata: full zones need none.
+pub fn unmarked_command(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Command {
+    Command::write(address(raid, member, zone, at), data, false)
+}
+
+/// Write command for blocks whose out-of-band metadata exists already: decoded or copied ones.
+pub fn copied_command(lba: Lba, data: Buf, oob: Buf) -> Command {
+    Command::Write { lba, data, oob, fua: false }
+}
+
+/// Write command for a log block at block `at` of a member's part of `zone`.
+pub fn log_command(
+    raid: &Raid,
+    member: usize,
+    zone: ZoneIndex,
+    at: u64,
+    (record, sequence): (&Record, u64),
+    fua: bool,
+) -> Command {
+    let lba = address(raid, member, zone, at);
+    Command::write(lba, record.encode(origin(raid, member, lba.0), sequence), fua)
+}
+
+/// Out-of-band metadata for blocks of a member.
+pub fn oob(raid: &Raid, member: usize, lba: Lba, blocks: u64, mark: Mark) -> Buf {
+    let size = raid.members.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
+    let len = size * blocks as usize;
+    // The slice is still the only reference to the buffer.
+    let mut oob = raid.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
+    for (lba, bytes) in (lba.0..).zip(oob[..len].chunks_exact_mut(size.max(1))) {
+        let (own, rest) = bytes.split_at_mut(OOB_BYTES.min(size));
+        own.copy_from_slice(&mark.encode(origin(raid, member, lba))[..own.len()]);
+        rest.fill(0);
+    }
+    oob.freeze().slice(0..len)
+}
+
+/// The identity of block `lba` of a member, which is stored with its metadata.
+pub fn origin(raid: &Raid, member: usize, lba: u64) -> Origin {
+    Origin { array: raid.array, member: member as u32, lba }
+}

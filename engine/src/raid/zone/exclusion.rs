@@ -1,0 +1,40 @@
+//! Exclusion of zones: a rebuild, a reset and the clearing of a lost part do not overlap.
+
+use crate::{
+    device::{Command, Zones},
+    raid::{failures, geometry::physical, members::is_of_zone, parts::Raid},
+    zone::ZoneIndex,
+};
+use std::ops::Range;
+
+/// Stops a rebuild in `zones`, and waits until it has left them.
+pub async fn stop_rebuild(raid: &Raid, zones: Range<u32>) {
+    loop {
+        if !raid.background.stop(&zones) {
+            return;
+        }
+        raid.zones.changed.wait().await;
+    }
+}
+
+/// Whether no other operation works on a zone: neither a reset or finish, nor the clearing of a lost part.
+pub fn is_free(raid: &Raid, zone: ZoneIndex) -> bool {
+    !raid.zones.is_busy(zone) && !raid.background.is_clearing(zone)
+}
+
+/// Resets the remains of a zone on a member that lacks its part. No rebuild begins in the zone until that ends: the
+/// drive may carry out the reset late.
+pub async fn clear(raid: &Raid, zone: ZoneIndex, member: usize) {
+    raid.background.begin_clearing(zone);
+    let seat = raid.members.seat(member);
+    let done = raid.members.submit(member, Command::Reset { zones: Zones::One(physical(zone)) }).await;
+    // A drive that refuses the reset cannot write the zone any more, and the zone holds no resources. If a drive
+    // does not answer, it may carry out the reset when the zone is written again.
+    if let Err(error) = done.result
+        && !is_of_zone(error)
+    {
+        failures::member_failed(raid, seat, error, "reset");
+    }
+    raid.background.end_clearing(zone);
+    raid.zones.changed.open();
+}

@@ -1,0 +1,141 @@
+//! Relocated blocks (policy `log`): their content is in metadata logs, since their place cannot be written.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::Completion,
+    format::{
+        oob::Content,
+        record::{ParityRecord, RELOCATED, Record},
+    },
+    raid::{
+        durable, failures,
+        geometry::ChunkRange,
+        io,
+        parts::Raid,
+        policy::{Policy, log::position},
+        recover::verdict::RepairWrite,
+        zone::flow::Zone,
+    },
+    zone::{Lba, ZoneIndex},
+};
+use std::ops::Range;
+
+/// Puts relocated blocks in their places in data that was read from a member, from block `at` of its part of a zone
+/// on. If the member's drive has been replaced since, the result is wrong: callers in a running array compare
+/// [`crate::raid::members::Members::losses`].
+pub fn overlay(raid: &Raid, zone: ZoneIndex, member: usize, at: u64, data: Buf) -> Buf {
+    let log = raid.members.log(member);
+    if let Some(log) = log.filter(|_| has_relocated(raid, zone, member)) {
+        let mut data = data.into_mut();
+        let (epoch, live) = (raid.zone_records.epoch(zone), log.live.borrow());
+        for (at, block) in (at..).zip(data.chunks_exact_mut(BLOCK)) {
+            let (stripe, offset) = (at / raid.layout.chunk_blocks, at % raid.layout.chunk_blocks);
+            if let Some(found) = live.relocated.get(zone.0, epoch, stripe, RELOCATED as u64, offset) {
+                block.copy_from_slice(found);
+            }
+        }
+        return data.freeze();
+    }
+    data
+}
+
+/// As [`overlay`], for the blocks of `piece` in the row of its stripe.
+pub fn overlay_piece(raid: &Raid, zone: ZoneIndex, member: usize, piece: ChunkRange, data: Buf) -> Buf {
+    overlay(raid, zone, member, piece.stripe * raid.layout.chunk_blocks + piece.from, data)
+}
+
+/// Whether block `at` of a member's part of a zone is relocated.
+pub fn is_relocated(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> bool {
+    let log = raid.members.log(member);
+    log.filter(|_| has_relocated(raid, zone, member)).is_some_and(|log| {
+        let (epoch, chunk) = (raid.zone_records.epoch(zone), raid.layout.chunk_blocks);
+        let live = log.live.borrow();
+        live.relocated.get(zone.0, epoch, at / chunk, RELOCATED as u64, at % chunk).is_some()
+    })
+}
+
+/// Whether any block of a member's part of a zone is relocated.
+pub fn has_relocated(raid: &Raid, zone: ZoneIndex, member: usize) -> bool {
+    raid.layout.policy == Policy::Log
+        && raid.members.log(member).is_some_and(|log| log.live.borrow().relocated.has(zone.0))
+}
+
+/// Logs the content of burned blocks of a member, from block `at` of its part of a zone on, within a row.
+pub fn relocate(raid: &Raid, zone: ZoneIndex, epoch: u64, member: usize, at: u64, data: &[u8]) -> Completion {
+    let (stripe, from) = (at / raid.layout.chunk_blocks, (at % raid.layout.chunk_blocks) as u32);
+    let end = from as u64 + (data.len() / BLOCK) as u64;
+    assert!(end <= raid.layout.chunk_blocks, "relocated blocks {from}..{end} of a chunk");
+    let data = raid.copy(data);
+    let record = ParityRecord { zone: zone.0, epoch, stripe, index: RELOCATED, from, data };
+    raid.append(member, Record::Parity(record))
+}
+
+/// Drops the burned and relocated blocks of a member's part of a zone, which is written anew.
+pub fn unburn(raid: &Raid, zone: ZoneIndex, member: usize) {
+    raid.zone_records.retain_burned(|b| (b.zone, b.member as usize) != (zone.0, member));
+    if let Some(log) = raid.members.log(member) {
+        log.live.borrow_mut().relocated.forget(zone.0, u64::MAX, &mut raid.pool.borrow_mut());
+    }
+}
+
+/// Drops the burned blocks of zones that have been reset.
+pub fn forget_burned(raid: &Raid, zones: Range<u32>) {
+    if raid.layout.policy == Policy::Log {
+        for zone in zones {
+            (0..raid.members.count()).for_each(|member| unburn(raid, ZoneIndex(zone), member));
+        }
+    }
+}
+
+/// Writes blocks to members' parts of a quiesced zone, or to their logs if they are burned, and waits for all.
+pub async fn fill(raid: &Raid, zone: &Zone, pieces: &[RepairWrite]) {
+    let mut pending = Vec::new();
+    for RepairWrite { member, lba, data, .. } in pieces {
+        if raid.live(zone.index) & (1 << member) == 0 {
+            continue;
+        }
+        let (member, start) = (*member, raid.members.start(*member, zone.index).0);
+        let mut flow = zone.flow.borrow_mut();
+        let at = lba.0 - start;
+        let (burned, rest) = flow.split(Policy::Log, member, at, data.clone());
+        if let Some(burned) = burned {
+            pending.push((
+                raid.members.seat(member),
+                relocate(raid, zone.index, flow.epoch(), member, at, &burned),
+            ));
+        }
+        if let Some((at, rest)) = rest {
+            let write = io::write(raid, member, zone.index, at, rest, Content::Data);
+            pending.push((raid.members.seat(member), write));
+        }
+    }
+    for (seat, completion) in pending {
+        if let Err(error) = completion.await.result {
+            failures::part_failed(raid, zone.index, seat, error, "write");
+        }
+    }
+    durable::barrier(raid, raid.live(zone.index)).await;
+}
+
+/// Writes the full parity of the partial stripe of a zone that is being finished, as if the rest of the data were
+/// zeros.
+pub async fn promote(raid: &Raid, zone: &Zone) {
+    let layout = &raid.layout;
+    let tail = zone.flow.borrow().complete();
+    let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
+    let mut held = Vec::new();
+    for which in 0..layout.parities {
+        let member = layout.parity_member(stripe, which);
+        // If the tail is in the last chunk, the full parity has been written up to `at`.
+        let at = position(layout, member, tail);
+        let blocks = at - stripe * layout.chunk_blocks..covered.min(layout.chunk_blocks);
+        if !blocks.is_empty() {
+            let data = zone.flow.borrow().parity(which, blocks.start, blocks.end);
+            let lba = Lba(raid.members.start(member, zone.index).0 + at);
+            held.push(RepairWrite { member, lba, data, oob: Buf::default() });
+        }
+    }
+    if !held.is_empty() {
+        fill(raid, zone, &held).await;
+    }
+}
