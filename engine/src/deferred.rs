@@ -21,6 +21,7 @@ use crate::{
         ArrayOptions, Drive, Tails,
         error::{ArrayError, BadDrive, DriveFault, Note},
         geometry::Layout,
+        maintain::job,
         parts::Raid,
         recover::assemble::{self, ArrayLook, KnownEnds, look},
         run,
@@ -359,6 +360,7 @@ impl ArrayHandle {
     /// See [`crate::array::Array::close`].
     pub async fn close(self: &Rc<Self>) -> Result<(), ArrayError> {
         let raid = self.raid();
+        job::given_up_ended(&raid).await;
         if raid.background.is_under_way() || self.held.borrow().as_ref().is_some_and(|held| held.begins) {
             return Err(ArrayError::Busy);
         }
@@ -366,9 +368,9 @@ impl ArrayHandle {
         // No command is accepted from now on.
         let closed = DeferredState { closed: true, ..DeferredState::new(None, self.assembly(), 0) };
         *self.held.borrow_mut() = Some(closed);
-        let mut result = Ok(());
+        let (mut result, mut _pauses) = (Ok(()), Vec::new());
         if has_begun {
-            result = run::come_to_rest(&raid).await;
+            (result, _pauses) = run::come_to_rest(&raid).await;
             if result.is_ok() && raid.membership.superblock().runner != Uuid::default() {
                 raid.membership.change(|superblock| superblock.runner = Uuid::default());
                 raid.membership.settle().await;

@@ -1426,3 +1426,56 @@ fn stale_read_from_reassigned_drive_is_discarded() {
         scene.release();
     }
 }
+
+/// The future that waits for a rebuild, or for a copy, is dropped after any number of its commands; the commands in
+/// flight are carried out later. Then the zones can be written, the job can be done again, and any other member lost.
+#[test]
+fn job_given_up_anywhere_leaves_array_usable() {
+    for (policy, copies) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
+        for commands in 0.. {
+            let mut scene = Scene::volatile(policy);
+            scene.write(0, 0, STRIPE * 3);
+            scene.submit(finish(0));
+            scene.write(1, 0, 13);
+            if !copies {
+                scene.replace(3);
+            }
+            let what = format!("{policy:?}, copies: {copies}, after {commands} commands");
+            let (array, new) = (scene.array.clone(), scene.rig.drive(&scene.shape));
+            let job = async move {
+                match copies {
+                    true => array.replace(3, new, &|_| ()).await.map(|_| ()),
+                    false => array.rebuild(&|_| ()).await.map(|_| ()),
+                }
+            };
+            scene.rig.rule(|_, _| Act::Hold);
+            let (mut left, rig) = (commands, scene.rig.clone());
+            let ended = scene.runtime.block_on(job, || {
+                left -= usize::from(left > 0);
+                left > 0 && rig.release(|position, _| position == 0) > 0
+            });
+            scene.release();
+            scene.write(1, 13, 4);
+            scene.write(2, 0, 5);
+            if copies {
+                scene.drives[3] = scene.rig.drive(&scene.shape);
+                let again = scene.array.replace(3, scene.drives[3].clone(), &|_| ());
+                assert!(run(&scene.runtime, again).is_ok(), "{what}");
+            } else {
+                scene.rebuild();
+            }
+            assert_eq!(scene.states(), vec![ACTIVE; 4], "{what}");
+            scene.write(1, 17, 6);
+            let missing = commands % 3;
+            scene.cut(|_| true);
+            scene.assemble(Some(missing));
+            scene.check(0, STRIPE * 3);
+            scene.check(1, 23);
+            scene.check(2, 5);
+            if ended.is_some() {
+                assert!(commands > 10, "{what}");
+                break;
+            }
+        }
+    }
+}

@@ -363,6 +363,8 @@ pub enum NoRebuild {
     UnderWay,
     #[error("the drive that is being rebuilt failed")]
     Failed,
+    #[error("the program that requested the rebuild does not wait for it any more")]
+    GivenUp,
     #[error("zone {zone}: {why}")]
     Zone { zone: u32, why: NoPart },
 }

@@ -1,5 +1,6 @@
 //! Tasks of a running array: logging of membership changes, checks of members, and the end of the array.
 
+use crate::raid::zone::settle::ZonePause;
 use crate::{
     device::{Command, DeviceError, Status},
     format::record::{Lacks, Record},
@@ -14,7 +15,7 @@ use crate::{
         members::is_of_zone,
         parts::Raid,
         power,
-        zone::{flow::Zone, manage, set::UnclearPart, settle},
+        zone::{manage, set::UnclearPart, settle},
     },
     zone::{ZoneIndex, ZoneState, is_worn},
 };
@@ -30,13 +31,13 @@ pub fn start_logs(raid: &Rc<Raid>) {
     raid.members.logs().for_each(|log| raid.runtime.spawn(log.run()));
 }
 
-/// Makes all completed writes safe. Called when no more commands are accepted.
-pub async fn come_to_rest(raid: &Rc<Raid>) -> Result<(), DeviceError> {
+/// Makes all completed writes safe, and pauses all zones. Called when no more commands are accepted.
+pub async fn come_to_rest(raid: &Rc<Raid>) -> (Result<(), DeviceError>, Vec<ZonePause>) {
     underway_ended(raid).await;
     let flushed = manage::flush(raid.clone()).await;
-    pause_zones(raid).await;
+    let pauses = pause_zones(raid).await;
     raid.membership.settled().await;
-    flushed
+    (flushed, pauses)
 }
 
 /// Waits until no flush, reset or finish is in progress, or the array has failed.
@@ -46,13 +47,13 @@ pub async fn underway_ended(raid: &Raid) {
     }
 }
 
-/// Waits until no command of a running zone is in flight, and pauses submission until each zone is resumed.
-pub async fn pause_zones(raid: &Raid) -> Vec<Rc<Zone>> {
-    let zones = raid.zones.all_running();
-    for zone in &zones {
-        settle::quiesce(raid, zone).await;
+/// Waits until no command of a running zone is in flight, and pauses submission until the result is dropped.
+pub async fn pause_zones(raid: &Raid) -> Vec<ZonePause> {
+    let mut pauses = Vec::new();
+    for zone in raid.zones.all_running() {
+        pauses.push(settle::pause(raid, &zone).await);
     }
-    zones
+    pauses
 }
 
 /// Ends all tasks when the reads in progress are complete. After this only commands in flight to drives remain of

@@ -13,6 +13,8 @@ pub struct BackgroundJob {
     copies: Cell<bool>,
     /// The job has been cancelled.
     cancelled: Cell<bool>,
+    /// The future that waits for the job was dropped: the job is to end.
+    given_up: Cell<bool>,
     /// The member whose parts are rebuilt, or which is copied.
     seat: Cell<Option<Seat>>,
     /// The zone that the job works on, and whether another operation needs that zone.
@@ -49,6 +51,16 @@ impl BackgroundJob {
         self.cancelled.get()
     }
 
+    /// Tells the running job to end, since the future that waits for it was dropped; `false` if no job is running.
+    pub fn give_up(&self) -> bool {
+        self.given_up.set(self.runs.get());
+        self.runs.get()
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.get()
+    }
+
     pub fn is_under_way(&self) -> bool {
         self.runs.get()
     }
@@ -56,6 +68,7 @@ impl BackgroundJob {
     pub fn end(&self) {
         self.runs.set(false);
         self.copies.set(false);
+        self.given_up.set(false);
         self.seat.set(None);
         self.zone.set(None);
     }
@@ -95,7 +108,7 @@ impl BackgroundJob {
 
     /// Whether the job has to leave its zone.
     pub fn is_stopped(&self) -> bool {
-        self.stop.get()
+        self.stop.get() || self.given_up.get()
     }
 
     pub fn is_clearing(&self, zone: ZoneIndex) -> bool {

@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod background;
 pub mod fill;
+pub mod job;
 mod part;
 pub mod rebuild;
 pub mod replace;

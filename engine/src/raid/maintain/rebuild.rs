@@ -17,6 +17,7 @@
 //! ([`super::fill`]) and continues. When all parts are rebuilt, it tries to fill the holes. A zone that cannot be
 //! rebuilt at all is left out.
 
+use crate::raid::maintain::job;
 use crate::{
     buf::{BLOCK, BufMut},
     device::{Command, Zones},
@@ -57,9 +58,9 @@ use std::{collections::BTreeMap, ops::Range, rc::Rc};
 const ZONES_IN_PASS: usize = 16;
 
 /// Ends a rebuild, also when its future is dropped.
-struct RebuildGuard<'a>(&'a Raid);
+struct RebuildGuard(Rc<Raid>);
 
-impl Drop for RebuildGuard<'_> {
+impl Drop for RebuildGuard {
     fn drop(&mut self) {
         self.0.background.end();
         self.0.zones.changed.open();
@@ -124,24 +125,28 @@ pub async fn clear_leftovers(raid: &Raid) {
 async fn wait_for_flights(raid: &Raid, zone: ZoneIndex) {
     let running = raid.zones.running(zone);
     if let Some(running) = running {
-        settle::quiesce(raid, &running).await;
-        settle::resume(&running);
+        drop(settle::pause(raid, &running).await);
     }
 }
 
 /// Rebuilds all lost parts that can be rebuilt.
 pub async fn rebuild(raid: &Rc<Raid>, progress: &dyn Fn(Progress)) -> Result<RebuildOutcome, ArrayError> {
+    job::given_up_ended(raid).await;
     if !raid.background.begin() {
         return Err(NoRebuild::UnderWay.into());
     }
-    let _guard = RebuildGuard(raid);
-    raid.events.note(Event::RebuildBegun);
-    let rebuilt = rebuild_all(raid, progress).await;
-    match &rebuilt {
-        Ok(rebuilt) => note_rebuilt(raid, rebuilt),
-        Err(error) => raid.events.note(Event::RebuildStopped(error.clone())),
-    }
-    rebuilt
+    let guard = RebuildGuard(raid.clone());
+    job::run(raid, progress, |raid, report| async move {
+        let _guard = guard;
+        raid.events.note(Event::RebuildBegun);
+        let rebuilt = rebuild_all(&raid, &report).await;
+        match &rebuilt {
+            Ok(rebuilt) => note_rebuilt(&raid, rebuilt),
+            Err(error) => raid.events.note(Event::RebuildStopped(error.clone())),
+        }
+        rebuilt
+    })
+    .await
 }
 
 fn note_rebuilt(raid: &Raid, rebuilt: &RebuildOutcome) {
@@ -165,6 +170,9 @@ async fn rebuild_all(raid: &Rc<Raid>, progress: &dyn Fn(Progress)) -> Result<Reb
     clear_leftovers(raid).await;
     loop {
         let changed = raid.zones.changed.wait();
+        if raid.background.is_given_up() {
+            return Err(NoRebuild::GivenUp.into());
+        }
         let (lacking, left_bytes) = lacking(raid, &rebuilt.left_out).await;
         let total_bytes = done_bytes + left_bytes;
         show(done_bytes, total_bytes);
@@ -405,10 +413,8 @@ async fn rebuild_running(
         }
         row = settled;
     }
-    settle::quiesce(raid, zone).await;
-    let result = join(raid, zone, member, row, work).await;
-    settle::resume(zone);
-    result
+    let _pause = settle::pause(raid, zone).await;
+    join(raid, zone, member, row, work).await
 }
 
 /// Rebuilds the rest of a part in a zone that is quiesced.

@@ -54,6 +54,7 @@
 //! newer superblock on all others, and then on itself. If the power fails before that, and after all have recorded that
 //! the new one is out, an assembly uses the old one all the same: the takeover was still under way.
 
+use crate::raid::maintain::job;
 use crate::{
     adapt::mirror::Mirror,
     buf::{BLOCK, Buf},
@@ -123,12 +124,12 @@ struct CopyJob<'a> {
     report: &'a dyn Fn(u64),
 }
 
-/// Cleans up after a replacement, also after one whose future is dropped.
-struct ReplaceGuard<'a>(&'a Raid);
+/// Cleans up after a replacement.
+struct ReplaceGuard(Rc<Raid>);
 
-impl Drop for ReplaceGuard<'_> {
+impl Drop for ReplaceGuard {
     fn drop(&mut self) {
-        let raid = self.0;
+        let raid = &self.0;
         raid.background.end();
         raid.members.end_mirror();
         raid.drain.end();
@@ -144,10 +145,25 @@ pub async fn replace(
     drive: &Drive,
     progress: &dyn Fn(Progress),
 ) -> Result<Option<u64>, ArrayError> {
+    job::given_up_ended(raid).await;
     if !raid.background.begin_copy() {
         return Err(NoReplacement::UnderWay.into());
     }
-    let _guard = ReplaceGuard(raid);
+    let (guard, drive) = (ReplaceGuard(raid.clone()), drive.clone());
+    job::run(raid, progress, |raid, report| async move {
+        let _guard = guard;
+        replace_with(&raid, member, &drive, &report).await
+    })
+    .await
+}
+
+/// As [`replace`], as the only job.
+async fn replace_with(
+    raid: &Rc<Raid>,
+    member: usize,
+    drive: &Drive,
+    progress: &dyn Fn(Progress),
+) -> Result<Option<u64>, ArrayError> {
     let label = target::label_of(raid, drive).await.filter(|label| label.member == member);
     let new = target::newcomer(raid, member, drive, label)?;
     let seat = raid.members.seat(member);
@@ -196,7 +212,8 @@ async fn copy_and_hand_over(
     };
     wiped.map_err(|error| BadDrive::new(&new.name, DriveFault::Reset(error)))?;
     check_forgotten(&raid.runtime, &Drive { name: new.name.clone(), device: new.drive.clone() }).await?;
-    let has_ended = || !raid.members.is_seated(seat) || raid.background.is_cancelled();
+    let is_stopped = || raid.background.is_cancelled() || raid.background.is_given_up();
+    let has_ended = || !raid.members.is_seated(seat) || is_stopped();
     if has_ended() {
         return Ok(Ok(None));
     }
@@ -459,13 +476,10 @@ async fn copy_running(raid: &Rc<Raid>, zone: &Rc<Zone>, copy: &CopyJob<'_>) -> R
         copy_blocks(raid, zone.index, at..end, order, copy).await?;
         at = end;
     }
-    settle::quiesce(raid, zone).await;
-    let result = copy_rest(raid, zone, at, order, copy).await;
-    if result.is_ok() {
-        copy.mirror.follow(physical(zone.index));
-    }
-    settle::resume(zone);
-    result
+    let _pause = settle::pause(raid, zone).await;
+    copy_rest(raid, zone, at, order, copy).await?;
+    copy.mirror.follow(physical(zone.index));
+    Ok(())
 }
 
 /// Blocks of a member's part of a zone that will not change: those of complete stripes that its write
@@ -669,14 +683,12 @@ async fn write_new(
 async fn while_drained<T>(raid: &Rc<Raid>, member: usize, work: impl Future<Output = T>) -> T {
     raid.drain.begin();
     run::underway_ended(raid).await;
-    let zones = run::pause_zones(raid).await;
+    let pauses = run::pause_zones(raid).await;
     raid.drain.hand_over(Some(member));
     let result = work.await;
     raid.drain.hand_over(None);
     failures::fail_without_enough(raid);
-    for zone in &zones {
-        settle::resume(zone);
-    }
+    drop(pauses);
     for (command, completer) in raid.drain.end() {
         let completion = dispatch::submit_command(raid, command);
         raid.runtime.spawn(async move { completer.complete(completion.await) });

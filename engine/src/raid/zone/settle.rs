@@ -274,14 +274,25 @@ pub async fn clear_lost(raid: &Raid, zone: ZoneIndex) {
     }
 }
 
-/// Waits until no command of the zone is in flight, and complete data is settled. Nothing is submitted until
-/// [`resume`].
-pub async fn quiesce(raid: &Raid, zone: &Zone) {
-    zone.pause();
-    quiet(raid, zone).await;
+/// A zone in which nothing is submitted until this is dropped.
+pub struct ZonePause(Rc<Zone>);
+
+impl Drop for ZonePause {
+    fn drop(&mut self) {
+        self.0.flow.borrow_mut().paused -= 1;
+        self.0.wake();
+    }
 }
 
-/// As [`quiesce`], for a zone that is paused.
+/// Pauses submission in a zone, and waits until it is quiet.
+pub async fn pause(raid: &Raid, zone: &Rc<Zone>) -> ZonePause {
+    zone.pause();
+    let pause = ZonePause(zone.clone());
+    quiet(raid, zone).await;
+    pause
+}
+
+/// Waits until no command of a paused zone is in flight, and complete data is settled.
 pub async fn quiet(raid: &Raid, zone: &Zone) {
     loop {
         let changed = zone.changed.wait();
@@ -300,17 +311,12 @@ pub async fn quiet(raid: &Raid, zone: &Zone) {
 
 /// Stops all activity in a zone that is about to end, including a rebuild.
 pub async fn freeze(raid: &Raid, zone: &Zone) {
-    quiesce(raid, zone).await;
+    zone.pause();
+    quiet(raid, zone).await;
     exclusion::stop_rebuild(raid, zone.index.0..zone.index.0 + 1).await;
     quiet(raid, zone).await;
     zone.flow.borrow_mut().frozen = true;
     raid.zones.changed.open();
-}
-
-/// Ends a [`quiesce`].
-pub fn resume(zone: &Zone) {
-    zone.flow.borrow_mut().paused -= 1;
-    zone.wake();
 }
 
 /// Waits until all blocks below `tail_blocks` are safe, or the zone has ended.
