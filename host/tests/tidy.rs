@@ -132,13 +132,21 @@ const LAYERS: [(&str, &[&str]); 2] = [
             "raid::zone::drain",
             "raid::maintain::background",
             "raid::parts",
-            // Operations on them.
+            // What the operations on them share.
+            "raid::recover::verdict",
+            "raid::failures",
+            "raid::io",
+            "raid::power",
+            "raid::durable",
+            // Operations on zones, and what follows from their state.
+            "raid::zone",
             "raid::status",
             "raid::health",
-            "raid::power",
-            "raid::zone",
-            "raid::recover::verdict",
+            "raid::recover::judge",
+            "raid::recover::revive",
             "raid::policy::run",
+            // Operations on the array.
+            "raid::run",
             "raid::recover::scan",
             "raid::erase",
             "raid::create",
@@ -740,6 +748,74 @@ fn cargo_commands_in_documents_use_locked() {
         }
     }
     assert!(loose.is_empty(), "without --locked:\n{}", loose.join("\n"));
+}
+
+/// Numbers of inherent methods of the types in a source file, by type.
+fn methods(path: &Path) -> BTreeMap<String, usize> {
+    let (mut found, mut of_type) = (BTreeMap::new(), None);
+    for (_, line) in code_lines(path) {
+        if let Some(rest) = line.strip_prefix("impl") {
+            let rest =
+                rest.strip_prefix('<').and_then(|rest| rest.split_once("> ")).map_or(rest, |(_, rest)| rest);
+            let name: String = rest.trim_start().chars().take_while(|c| c.is_alphanumeric()).collect();
+            of_type = (!rest.contains(" for ")).then_some(name);
+        }
+        let item = line.strip_prefix("    ").filter(|item| !item.starts_with(' ')).unwrap_or_default();
+        let visibility =
+            item.strip_prefix("pub").map_or(item, |rest| rest.split_once(' ').map_or("", |(_, rest)| rest));
+        let is_method =
+            ["fn ", "async fn ", "const fn ", "unsafe fn "].iter().any(|head| visibility.starts_with(head));
+        if let Some(name) = of_type.as_ref().filter(|_| is_method) {
+            *found.entry(name.clone()).or_default() += 1;
+        }
+    }
+    found
+}
+
+/// A type whose operations are spread over many files hides what these files depend on.
+#[test]
+fn types_with_many_methods_are_in_one_file() {
+    let mut spread = Vec::new();
+    for name in CRATES {
+        let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for path in sources(&[name]) {
+            for (of_type, count) in methods(&path) {
+                places.entry(of_type).or_default().push(count);
+            }
+        }
+        let many =
+            places.into_iter().filter(|(_, counts)| counts.len() > 1 && counts.iter().sum::<usize>() > 40);
+        spread.extend(many.map(|(of_type, counts)| format!("{name}: {of_type} has {counts:?} methods")));
+    }
+    assert!(spread.is_empty(), "in several files:\n{}", spread.join("\n"));
+    assert!(methods(&root().join("engine/src/raid/parts.rs"))["Raid"] > 0, "methods are not found");
+}
+
+/// Addresses, out-of-band metadata and later checksums of members' blocks are the business of one file.
+#[test]
+fn parts_are_read_and_written_in_one_place() {
+    let raid = root().join("engine/src/raid");
+    // The metadata logs and labels; new drives; host commands, of which only the kind matters.
+    let others = [
+        "io.rs",
+        "journal",
+        "create.rs",
+        "erase.rs",
+        "maintain/target.rs",
+        "recover/scan.rs",
+        "zone/drain.rs",
+        "zone/dispatch.rs",
+    ];
+    let is_other = |path: &PathBuf| others.iter().any(|other| path.starts_with(raid.join(other)));
+    let sources: Vec<PathBuf> =
+        sources(&["engine"]).into_iter().filter(|path| path.starts_with(&raid) && !is_other(path)).collect();
+    let commands = ["Command::read(", "Command::write(", "Command::Read {", "Command::Append {"];
+    complain_about(&commands, &sources, "commands to parts are made in raid/io.rs");
+    complain_about(
+        &["= Command::Write { lba", "(Command::Write {"],
+        &sources,
+        "commands to parts are made in raid/io.rs",
+    );
 }
 
 /// Names of the types that a source file defines, except those of tests: associated types are not definitions.

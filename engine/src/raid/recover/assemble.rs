@@ -413,26 +413,6 @@ fn forget_logs_of(raid: &Raid, members: u32, zone: u32) {
     }
 }
 
-/// Drops logged parity and tails of zones that do not continue. In a zone that does, parity of stripes below its
-/// tail is still needed: until write pointers prove these stripes, another recovery may find an earlier tail.
-pub fn forget_dead(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) {
-    let goes_on = |zone: u32, epoch: u64| {
-        raid.zone_records.record(ZoneIndex(zone)).epoch == epoch
-            && verdicts.iter().any(|(z, verdict)| {
-                let goes_on = matches!(
-                    verdict,
-                    Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::ReadOnly(_) | Verdict::Offline(_)
-                );
-                z.0 == zone && goes_on
-            })
-    };
-    for log in raid.members.logs() {
-        let mut live = log.live.borrow_mut();
-        live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
-        live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
-    }
-}
-
 /// Writes the superblock of this assembly to all members, as a checkpoint. Absent members are not out yet, since
 /// the assembly may still fail. `late` members are written last: if one of them had the new superblock before the
 /// others, and these continued without it, its superblock would be the newest. `attempt` is the id of the assembly

@@ -14,7 +14,7 @@ use crate::{
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
         recover::{
-            assemble, revive,
+            revive,
             verdict::{Tail, Verdict, ZoneView},
         },
         zone::{
@@ -79,7 +79,7 @@ impl Policy {
         match self {
             Policy::Log => log::keep_of_logs(raid, verdicts),
             Policy::Zrwa | Policy::InPlace => {
-                assemble::forget_dead(raid, verdicts);
+                forget_dead(raid, verdicts);
                 Ok(())
             }
         }
@@ -133,5 +133,25 @@ impl Policy {
             }
             Policy::InPlace => Some(inplace::generation_record(raid, zone)),
         }
+    }
+}
+
+/// Drops logged parity and tails of zones that do not continue. In a zone that does, parity of stripes below its
+/// tail is still needed: until write pointers prove these stripes, another recovery may find an earlier tail.
+fn forget_dead(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) {
+    let goes_on = |zone: u32, epoch: u64| {
+        raid.zone_records.record(ZoneIndex(zone)).epoch == epoch
+            && verdicts.iter().any(|(z, verdict)| {
+                let goes_on = matches!(
+                    verdict,
+                    Verdict::Open(_) | Verdict::Finish(Some(_)) | Verdict::ReadOnly(_) | Verdict::Offline(_)
+                );
+                z.0 == zone && goes_on
+            })
+    };
+    for log in raid.members.logs() {
+        let mut live = log.live.borrow_mut();
+        live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
+        live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
     }
 }
