@@ -1,5 +1,6 @@
 //! Namespaces: zone rules within a tenant, isolation between tenants, and runs of the simulator.
 
+use crate::support::rig;
 use emu::{
     conformance::{
         Action::{self, *},
@@ -1625,4 +1626,46 @@ fn vzone_smaller_than_zones_is_full_after_cut() {
         assert!(filled.get() && (1..=moment as u32).contains(&seen_full), "{seen_full} of {}", moment + 1);
         small.runtime.clear();
     }
+}
+
+/// The future of a change is dropped while its record is being written: the change is made all the same.
+#[test]
+fn changes_of_namespaces_are_made_though_given_up() {
+    let (runtime, drives) = (Runtime::new(), rig::Rig::new());
+    let device = drives.drive(&Geometry { zones: 60, ..drive_for_rows(3) }).device;
+    let created = Namespaces::create(device.clone(), *b"sixteen bytes...", 3);
+    runtime.block_on(created, || false).unwrap().unwrap();
+    let options = NamespaceOptions { clock: Rc::new(|| 0), patience_us: PATIENCE_US, admission: true };
+    let namespaces =
+        runtime.block_on(Namespaces::open(&runtime, device, options), || false).unwrap().unwrap();
+    let begin = || drives.rule(|_, _| rig::Act::Hold);
+    let end = || {
+        assert!(drives.held() > 0);
+        drives.rule(|_, _| rig::Act::Pass);
+        while drives.release(|_, _| true) > 0 {
+            runtime.run();
+        }
+        let list = namespaces.list();
+        assert!(
+            list.iter().all(|one| runtime
+                .block_on(one.submit(Command::Flush), || false)
+                .unwrap()
+                .result
+                .is_ok())
+        );
+        list.first().map(|one| (one.geometry().zones, one.status().spec.qos.latency_us))
+    };
+    begin();
+    assert!(runtime.block_on(namespaces.add(spec("one", 2, 1)), || false).is_none());
+    assert_eq!(end(), Some((2, 0)));
+    begin();
+    assert!(runtime.block_on(namespaces.resize("one", 3), || false).is_none());
+    assert_eq!(end(), Some((3, 0)));
+    begin();
+    let qos = Qos { latency_us: 900, ..Qos::default() };
+    assert!(runtime.block_on(namespaces.set_qos("one", qos), || false).is_none());
+    assert_eq!(end(), Some((3, 900)));
+    begin();
+    assert!(runtime.block_on(namespaces.remove("one"), || false).is_none());
+    assert_eq!(end(), None);
 }

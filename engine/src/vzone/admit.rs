@@ -18,6 +18,18 @@ const LIMITS_CHANGE_US: u64 = 100_000;
 #[must_use = "the answer must be delivered"]
 pub struct AdmittedRequest(Option<u64>);
 
+/// A request that waits to be admitted; it is withdrawn if this is dropped.
+struct WaitingRequest<'a>(&'a NamespaceCore, &'a Tenant);
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        let WaitingRequest(core, tenant) = self;
+        let mut demand = tenant.qos_state.demand.get();
+        demand.withdrawn(core.now_us());
+        tenant.qos_state.demand.set(demand);
+    }
+}
+
 /// Waits until a read or write of `blocks` blocks is admitted. `sleep` waits for a number of microseconds.
 pub async fn let_in<F: Future<Output = ()>>(
     core: &NamespaceCore,
@@ -33,6 +45,7 @@ pub async fn let_in<F: Future<Output = ()>>(
     let mut demand = qos_state.demand.get();
     demand.asked(core.now_us());
     qos_state.demand.set(demand);
+    let waiting = WaitingRequest(core, tenant);
     if qos_state.held_to().is_some() {
         {
             let _turn = qos_state.turn.take().await;
@@ -49,6 +62,7 @@ pub async fn let_in<F: Future<Output = ()>>(
         throttle.pace.goes(blocks, core.now_us(), if waited { SLACK_US } else { 0 });
         core.throttle.set(throttle);
     }
+    std::mem::forget(waiting);
     AdmittedRequest(Some(core.now_us()))
 }
 

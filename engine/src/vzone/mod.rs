@@ -28,6 +28,7 @@ mod manage;
 mod qos_state;
 mod recover;
 mod request;
+mod tenants;
 mod transfer;
 mod workers;
 
@@ -39,10 +40,7 @@ pub use self::{
     qos::{Qos, Rates},
 };
 
-use self::{
-    core::{NamespaceCore, Tenant, Vzone, WorkerJob},
-    format::{JournalEntry, MOST_NAMESPACES, StripeGroups},
-};
+use self::core::{NamespaceCore, Tenant, Vzone, WorkerJob};
 use crate::{
     buf::Buf,
     device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
@@ -163,33 +161,9 @@ impl Namespaces {
     /// # Errors
     /// When the specification is invalid, the name is taken, or too few v-zones or active zones are left.
     pub async fn add(&self, spec: Spec) -> Result<Namespace, VzoneError> {
-        let core = &self.core;
-        let _turn = core.administration.take().await;
-        recover::check_spec(core, &spec, None)?;
-        let id = {
-            let tenants = core.tenants.borrow();
-            tenants.iter().position(Option::is_none).unwrap_or(tenants.len())
-        };
-        if id >= MOST_NAMESPACES {
-            return Err(VzoneError::TooMany);
-        }
-        let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
-        let vzone = Vzone::new(StripeGroups::default(), format::End::Open, 0);
-        let vzones = vec![vzone; spec.zones as usize];
-        let serial = core.arbiter.borrow().serial();
-        let tenant = Rc::new(Tenant::new(id as u32, spec.clone(), geometry, vzones, serial));
-        // Its active zones are guaranteed from now on. It accepts commands once its record is durable.
-        tenant.state.borrow_mut().removed = true;
-        {
-            let mut tenants = core.tenants.borrow_mut();
-            let count = tenants.len().max(id + 1);
-            tenants.resize(count, None);
-            tenants[id] = Some(tenant.clone());
-        }
-        let apply = || tenant.state.borrow_mut().removed = false;
-        journal::record(core, JournalEntry::Namespace(id as u32, spec), apply).await?;
-        admit::note_promises(core);
-        Ok(Namespace { core: core.clone(), tenant })
+        let core = self.core.clone();
+        let whole = async move { tenants::add(&core, spec).await.map(|tenant| Namespace { core, tenant }) };
+        self.core.runtime.run_whole(whole).await
     }
 
     /// Resizes a namespace to `zones` v-zones. Earlier handles of it answer Namespace Not Ready from then on.
@@ -198,27 +172,12 @@ impl Namespaces {
     /// When there is no namespace of this name, commands for it are outstanding, fewer v-zones are left on the device,
     /// or a v-zone that it would lose holds data.
     pub async fn resize(&self, name: &str, zones: u32) -> Result<Namespace, VzoneError> {
-        let core = &self.core;
-        let _turn = core.administration.take().await;
-        let old = self.idle(name).await?;
-        let max_active = old.spec.max_active.min(zones);
-        let spec = Spec { zones, max_active, max_open: old.spec.max_open.min(max_active), ..old.spec() };
-        recover::check_spec(core, &spec, Some(old.id))?;
-        old.check_size(zones)?;
-        old.state.borrow_mut().removed = true;
-        let geometry = recover::geometry_of(core.device.geometry(), &core.identity, &spec);
-        let entry = JournalEntry::Namespace(old.id, spec.clone());
-        let mut resized = None;
-        let apply = || {
-            // The state is copied only now: a flush for another namespace may have marked losses in it meanwhile.
-            let new = Rc::new(old.resized(spec, geometry));
-            core.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
-            admit::note_promises(core);
-            resized = Some(new);
+        let name = name.to_string();
+        let core = self.core.clone();
+        let whole = async move {
+            tenants::resize(&core, &name, zones).await.map(|tenant| Namespace { core, tenant })
         };
-        journal::record(core, entry, apply).await?;
-        let tenant = resized.ok_or(VzoneError::Unknown)?;
-        Ok(Namespace { core: core.clone(), tenant })
+        self.core.runtime.run_whole(whole).await
     }
 
     /// Changes the limits, floors and latency class of a namespace, which may run. Durable on return.
@@ -226,40 +185,11 @@ impl Namespaces {
     /// # Errors
     /// When there is none of this name, or a floor is above its limit.
     pub async fn set_qos(&self, name: &str, qos: Qos) -> Result<Namespace, VzoneError> {
-        let core = &self.core;
-        let _turn = core.administration.take().await;
-        let tenant = self.called(name)?;
-        if !qos.is_possible() {
-            return Err(VzoneError::FloorAboveLimit);
-        }
-        let entry = Spec { qos, ..tenant.spec() };
-        let apply = || {
-            if tenant.qos_state.qos.replace(qos) != qos {
-                tenant.qos_state.standing.take();
-            }
-            admit::note_promises(core);
-        };
-        journal::record(core, JournalEntry::Namespace(tenant.id, entry), apply).await?;
-        Ok(Namespace { core: core.clone(), tenant })
-    }
-
-    /// The namespace of this name.
-    fn called(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
-        let tenant = self.core.tenants().into_iter().find(|tenant| tenant.spec.name == name);
-        tenant.ok_or(VzoneError::Unknown)
-    }
-
-    /// The namespace of this name, after its relocations have ended; fails if commands for it are outstanding.
-    async fn idle(&self, name: &str) -> Result<Rc<Tenant>, VzoneError> {
-        let tenant = self.called(name)?;
-        let leaving = || tenant.state.borrow().vzones.iter().position(|vzone| vzone.leaving);
-        while let Some(zone) = leaving() {
-            tenant.wait(zone, |vzone| !vzone.leaving).await;
-        }
-        // Outstanding flushes count too: they would look for lost writes in the state before the change, in which no
-        // more are marked.
-        let busy = tenant.commands.get() > 0;
-        if busy { Err(VzoneError::InUse) } else { Ok(tenant) }
+        let name = name.to_string();
+        let core = self.core.clone();
+        let whole =
+            async move { tenants::set_qos(&core, &name, qos).await.map(|tenant| Namespace { core, tenant }) };
+        self.core.runtime.run_whole(whole).await
     }
 
     /// Removes a namespace and its data.
@@ -267,16 +197,9 @@ impl Namespaces {
     /// # Errors
     /// When there is none of this name, or commands for it are outstanding.
     pub async fn remove(&self, name: &str) -> Result<(), VzoneError> {
-        let core = &self.core;
-        let _turn = core.administration.take().await;
-        let tenant = self.idle(name).await?;
-        tenant.state.borrow_mut().removed = true;
-        let apply = || {
-            (0..tenant.geometry.zones as usize).for_each(|zone| manage::empty(core, &tenant, zone));
-            core.tenants.borrow_mut()[tenant.id as usize] = None;
-            admit::note_promises(core);
-        };
-        Ok(journal::record(core, JournalEntry::Removed(tenant.id), apply).await?)
+        let name = name.to_string();
+        let core = self.core.clone();
+        self.core.runtime.run_whole(async move { tenants::remove(&core, &name).await }).await
     }
 
     /// The existing namespaces, in the order of their numbers.

@@ -106,6 +106,11 @@ impl Demand {
         self.blocks += blocks;
         self.late += (qos.latency_us > 0 && latency_us > qos.latency_us as u64) as u64;
         self.took_us = self.took_us.saturating_add(latency_us);
+        self.withdrawn(now_us);
+    }
+
+    /// Counts a request that is dropped before it is admitted.
+    pub fn withdrawn(&mut self, now_us: u64) {
         self.asking = self.asking.saturating_sub(1);
         if self.asking == 0 {
             self.busy_us += now_us.saturating_sub(self.since_us);
