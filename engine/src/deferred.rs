@@ -21,7 +21,6 @@ use crate::{
         ArrayOptions, Drive, Tails,
         error::{ArrayError, BadDrive, DriveFault, Note},
         geometry::Layout,
-        maintain::job,
         parts::Raid,
         recover::assemble::{self, ArrayLook, KnownEnds, look},
         run,
@@ -31,7 +30,11 @@ use crate::{
     runtime::{Gate, Runtime},
     zone::Lba,
 };
-use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    rc::Rc,
+};
 
 /// The running array and its properties; the running array is exchanged once if it was in deferred-write mode.
 pub struct ArrayHandle {
@@ -42,6 +45,15 @@ pub struct ArrayHandle {
     held: RefCell<Option<DeferredState>>,
     /// Opened when an attempt to start writing has ended.
     ended: Gate,
+    closing: Cell<Closing>,
+}
+
+/// How far [`crate::array::Array::close`] is.
+#[derive(Clone, Copy)]
+enum Closing {
+    Open,
+    Begun,
+    Ended(Result<(), DeviceError>),
 }
 
 /// State of an array in deferred-write mode, or one that is read-only or closed.
@@ -118,6 +130,7 @@ impl ArrayHandle {
             raid: raid.into(),
             held: held.into(),
             ended: Gate::default(),
+            closing: Cell::new(Closing::Open),
         })
     }
 
@@ -360,24 +373,38 @@ impl ArrayHandle {
     /// See [`crate::array::Array::close`].
     pub async fn close(self: &Rc<Self>) -> Result<(), ArrayError> {
         let raid = self.raid();
-        job::given_up_ended(&raid).await;
-        if raid.background.is_under_way() || self.held.borrow().as_ref().is_some_and(|held| held.begins) {
+        match self.closing.get() {
+            Closing::Open => (),
+            Closing::Begun => return Err(ArrayError::Busy),
+            Closing::Ended(result) => return result.map_err(ArrayError::NotSafe),
+        }
+        // No job begins from now on: this one does not end.
+        if self.held.borrow().as_ref().is_some_and(|held| held.begins) || !raid.background.begin() {
             return Err(ArrayError::Busy);
         }
+        self.closing.set(Closing::Begun);
+        let (array, runtime) = (self.clone(), raid.runtime.clone());
+        let result = runtime.run_whole(async move { array.close_now(&raid).await }).await;
+        result.map_err(ArrayError::NotSafe)
+    }
+
+    /// As [`ArrayHandle::close`], which has begun.
+    async fn close_now(&self, raid: &Rc<Raid>) -> Result<(), DeviceError> {
         let has_begun = self.held.borrow().is_none();
         // No command is accepted from now on.
         let closed = DeferredState { closed: true, ..DeferredState::new(None, self.assembly(), 0) };
         *self.held.borrow_mut() = Some(closed);
         let (mut result, mut _pauses) = (Ok(()), Vec::new());
         if has_begun {
-            (result, _pauses) = run::come_to_rest(&raid).await;
+            (result, _pauses) = run::come_to_rest(raid).await;
             if result.is_ok() && raid.membership.superblock().runner != Uuid::default() {
                 raid.membership.change(|superblock| superblock.runner = Uuid::default());
                 raid.membership.settle().await;
             }
         }
-        run::end(&raid).await;
-        result.map_err(ArrayError::NotSafe)
+        run::end(raid).await;
+        self.closing.set(Closing::Ended(result));
+        result
     }
 }
 

@@ -46,6 +46,37 @@ fn close_releases_drives_and_makes_data_durable() {
     }
 }
 
+/// The future that closes an array is dropped after any number of commands: the array is closed all the same, and a
+/// second call reports that only when it is.
+#[test]
+fn close_given_up_anywhere_makes_data_durable() {
+    for policy in Policy::ALL {
+        for commands in 0.. {
+            let mut scene = Scene::volatile(policy);
+            write(&scene.runtime, &scene.array, 0, 0, 7, false);
+            let (array, rig) = (scene.array.clone(), scene.rig.clone());
+            scene.rig.rule(|_, _| Act::Hold);
+            let mut left = commands;
+            let closed = scene.runtime.block_on(async move { array.close().await }, || {
+                left -= usize::from(left > 0);
+                left > 0 && rig.release(|position, _| position == 0) > 0
+            });
+            let second = run(&scene.runtime, scene.array.close());
+            assert_eq!(second.is_ok(), closed.is_some(), "{policy:?}, {commands} commands");
+            scene.release();
+            run(&scene.runtime, scene.array.close()).unwrap();
+            scene.runtime.run();
+            scene.cut(|_| true);
+            scene.assemble(Some(2));
+            scene.check(0, 7);
+            if closed.is_some() {
+                assert!(commands > 3, "{policy:?}");
+                break;
+            }
+        }
+    }
+}
+
 /// Pending commands are answered: those in flight complete, those not yet started are refused.
 #[test]
 fn close_completes_or_refuses_pending_commands() {

@@ -25,7 +25,7 @@ use crate::{
         zone::{drain::Drain, reader::Readers, set::ZoneSet},
         zone_records::ZoneRecords,
     },
-    runtime::Runtime,
+    runtime::{Exclusive, Runtime},
     zone::ZoneIndex,
 };
 use std::{
@@ -53,6 +53,8 @@ pub struct Raid {
     pub readers: Readers,
     pub drain: Drain,
     pub background: BackgroundJob,
+    /// The right to attach a drive.
+    pub attaching: Exclusive,
     pub events: Events,
 }
 
@@ -83,6 +85,7 @@ impl Raid {
             readers: Readers::default(),
             drain: Drain::default(),
             background: BackgroundJob::default(),
+            attaching: Exclusive::default(),
             events: Events::default(),
             geometry,
         })

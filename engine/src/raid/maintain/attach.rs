@@ -17,8 +17,26 @@ use crate::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-/// Resets every zone of a drive and makes it `member`, which must be out; its parts are to be rebuilt.
+/// Resets every zone of a drive and makes it `member`, which must be out; its parts are to be rebuilt. Comes to its end
+/// if the future is dropped.
 pub async fn attach(raid: &Rc<Raid>, member: usize, drive: Drive) -> Result<(), ArrayError> {
+    // At once: the array is not closed, and no drive takes over, until this ends.
+    raid.drain.enter();
+    let array = raid.clone();
+    let whole = async move {
+        // Another one in progress may be of the same drive, which is not a member yet.
+        let turn = array.attaching.take().await;
+        let result = attach_now(&array, member, drive).await;
+        drop(turn);
+        array.drain.leave();
+        array.zones.changed.open();
+        result
+    };
+    raid.runtime.run_whole(whole).await
+}
+
+/// As [`attach`], as the only one in progress.
+async fn attach_now(raid: &Rc<Raid>, member: usize, drive: Drive) -> Result<(), ArrayError> {
     raid.members.check(member)?;
     check_attachable(raid, member, &drive)?;
     let uuid = new_uuid(raid, member);

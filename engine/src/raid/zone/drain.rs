@@ -22,7 +22,7 @@ pub fn changes(command: &Command) -> bool {
 pub struct Drain {
     /// Commands that are held while a drive takes over from another one; `None` if no drain is in progress.
     held: RefCell<Option<Vec<(Command, Completer)>>>,
-    /// Flushes, resets and finishes in progress.
+    /// Flushes, resets, finishes and attachments of drives in progress.
     underway: Cell<u32>,
     /// The member whose drive is being replaced now: see [`Drain::handing_over`].
     handing_over: Cell<Option<usize>>,
@@ -51,7 +51,7 @@ impl Drain {
         self.held.take().unwrap_or_default()
     }
 
-    /// Counts a flush, reset or finish that begins.
+    /// Counts a flush, a reset, a finish or the attachment of a drive that begins.
     pub fn enter(&self) {
         self.underway.set(self.underway.get() + 1);
     }
