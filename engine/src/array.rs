@@ -14,7 +14,7 @@ use crate::{
         create,
         error::NoReplacement,
         geometry::Layout,
-        maintain::{attach, rebuild, replace, target},
+        maintain::{attach, job, rebuild, replace, target},
         power,
         recover::assemble::{KnownEnds, assemble, look},
         run, status,
@@ -96,7 +96,8 @@ impl Array {
     }
 
     /// Assembles the array that `drives`, in any order, are members of, and recovers it from a crash. As many members
-    /// may be missing as there are parities.
+    /// may be missing as there are parities. Has to be polled to its end, as [`Array::create`]: tasks of an array that
+    /// was half assembled live until [`Runtime::clear`].
     pub async fn assemble(runtime: &Runtime, drives: Vec<Drive>) -> Result<Array, ArrayError> {
         Array::assemble_with(runtime, drives, None, ArrayOptions::default()).await
     }
@@ -235,6 +236,7 @@ impl Array {
     /// Makes a drive the member in the place of `member`, which must be out; it is to be rebuilt. Every zone of the
     /// drive is reset.
     pub async fn attach(&self, member: usize, drive: Drive) -> Result<(), ArrayError> {
+        job::given_up_ended(&self.0.raid()).await;
         self.begin().await?;
         attach::attach(&self.0.raid(), member, drive).await
     }
@@ -257,7 +259,8 @@ impl Array {
     /// Replaces the drive of `member`, which works: it is copied to `drive`, and writes go to both, until both hold the
     /// same; then the old drive is no longer a member. Every zone of the new drive is reset first, except for zones
     /// that an interrupted copy of the member has completed. Parts that could not be copied are to be rebuilt
-    /// afterwards; all of them, if the old drive fails meanwhile. Has to be polled to its end, as [`Array::rebuild`].
+    /// afterwards; all of them, if the old drive fails meanwhile. If the future is dropped, the copy ends soon, as after
+    /// a crash, and can be continued; only a new drive that is taking over already becomes the member.
     ///
     /// # Errors
     /// The new drive cannot be used, or has failed: the array is as before. A rebuild is under way, or zones are
@@ -268,6 +271,7 @@ impl Array {
         drive: Drive,
         progress: &dyn Fn(Progress),
     ) -> Result<ReplaceOutcome, ArrayError> {
+        job::given_up_ended(&self.0.raid()).await;
         self.begin().await?;
         let raid = &self.0.raid();
         raid.members.check(member)?;
@@ -286,11 +290,13 @@ impl Array {
 
     /// Rebuilds everything that is not in sync, while reads and writes go on, and continues an interrupted rebuild. A
     /// zone that cannot be rebuilt is left out; blocks that cannot be recovered are lost, and the others of their zone
-    /// are not. Has to be polled to its end: a zone that is quiesced for the last steps would stay so.
+    /// are not. If the future is dropped, the rebuild ends soon, and can be continued; the next rebuild or replacement
+    /// waits for that end, which needs an answer of the drives to the commands in flight.
     ///
     /// # Errors
     /// The drive under repair or too many others failed, or a rebuild is under way already.
     pub async fn rebuild(&self, progress: &dyn Fn(Progress)) -> Result<RebuildOutcome, ArrayError> {
+        job::given_up_ended(&self.0.raid()).await;
         self.begin().await?;
         rebuild::rebuild(&self.0.raid(), progress).await
     }

@@ -274,6 +274,25 @@ impl Runtime {
         inner.ready.push(task);
     }
 
+    /// Runs `future` as a task, and waits for its result. The task goes on if the future that this returns is dropped:
+    /// for work that must not stop half-way.
+    pub async fn run_whole<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
+        let (result, ended) = (Rc::new(RefCell::new(None)), Rc::new(Gate::default()));
+        let (place, end) = (result.clone(), ended.clone());
+        self.spawn(async move {
+            let value = future.await;
+            place.replace(Some(value));
+            end.open();
+        });
+        loop {
+            let ended = ended.wait();
+            if let Some(value) = result.take() {
+                return value;
+            }
+            ended.await;
+        }
+    }
+
     /// Polls one ready task; `false` if none is ready.
     pub fn step(&self) -> bool {
         let inner = &self.0;

@@ -12,7 +12,7 @@ use emu::{
     ssd::{Cut, Fault},
 };
 use engine::{
-    array::{Array, MemberState, Tails},
+    array::{Array, MemberState, ReplaceOutcome, Tails},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zones},
     format::{
@@ -21,6 +21,7 @@ use engine::{
         record::{Header, Record, TailRecord},
     },
     raid::{
+        Drive,
         error::{NoPart, Note},
         policy::Policy,
     },
@@ -30,6 +31,7 @@ use engine::{
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
+    task::{Context, Waker},
 };
 
 /// Whether a command writes a superblock, alone or in a checkpoint.
@@ -1427,55 +1429,97 @@ fn stale_read_from_reassigned_drive_is_discarded() {
     }
 }
 
-/// The future that waits for a rebuild, or for a copy, is dropped after any number of its commands; the commands in
-/// flight are carried out later. Then the zones can be written, the job can be done again, and any other member lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum JobKind {
+    Attach,
+    Rebuild,
+    Copy,
+}
+
+/// The future that waits for an attachment, a rebuild or a copy is dropped after any number of its commands, and the
+/// job begins again while commands are in flight, with the same drive or another one. Then the zones can be written,
+/// and any other member lost.
 #[test]
 fn job_given_up_anywhere_leaves_array_usable() {
-    for (policy, copies) in Policy::ALL.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
+    let kinds = [JobKind::Attach, JobKind::Rebuild, JobKind::Copy];
+    let kinds = kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]);
+    for (policy, (kind, other)) in kinds.flat_map(|kind| Policy::ALL.map(|policy| (policy, kind))) {
         for commands in 0.. {
             let mut scene = Scene::volatile(policy);
             scene.write(0, 0, STRIPE * 3);
             scene.submit(finish(0));
             scene.write(1, 0, 13);
-            if !copies {
-                scene.replace(3);
+            match kind {
+                JobKind::Attach => run(&scene.runtime, scene.array.fail(3)).unwrap(),
+                JobKind::Rebuild => scene.replace(3),
+                JobKind::Copy => (),
             }
-            let what = format!("{policy:?}, copies: {copies}, after {commands} commands");
-            let (array, new) = (scene.array.clone(), scene.rig.drive(&scene.shape));
-            let job = async move {
-                match copies {
-                    true => array.replace(3, new, &|_| ()).await.map(|_| ()),
-                    false => array.rebuild(&|_| ()).await.map(|_| ()),
+            let what = format!("{policy:?}, {kind:?}, another drive: {other}, after {commands} commands");
+            let job = |drive: &Drive| {
+                let (array, drive) = (scene.array.clone(), drive.clone());
+                async move {
+                    match kind {
+                        JobKind::Attach => array.attach(3, drive).await,
+                        JobKind::Rebuild => array.rebuild(&|_| ()).await.map(|_| ()),
+                        JobKind::Copy => array.replace(3, drive, &|_| ()).await.map(|_| ()),
+                    }
                 }
             };
+            let drives = [scene.rig.drive(&scene.shape), scene.rig.drive(&scene.shape)];
             scene.rig.rule(|_, _| Act::Hold);
             let (mut left, rig) = (commands, scene.rig.clone());
-            let ended = scene.runtime.block_on(job, || {
+            let given_up = scene.runtime.block_on(job(&drives[0]), || {
                 left -= usize::from(left > 0);
                 left > 0 && rig.release(|position, _| position == 0) > 0
             });
+            if commands == 1 && kind == JobKind::Rebuild {
+                scene.release();
+                assert_ne!(scene.states(), vec![ACTIVE; 4], "{what}: the job went on");
+            }
+            let (again, done) = (job(&drives[usize::from(other)]), Rc::new(Cell::new(None)));
+            let told = done.clone();
+            scene.runtime.spawn(async move { told.set(Some(again.await.is_ok())) });
             scene.release();
-            scene.write(1, 13, 4);
-            scene.write(2, 0, 5);
-            if copies {
-                scene.drives[3] = scene.rig.drive(&scene.shape);
-                let again = scene.array.replace(3, scene.drives[3].clone(), &|_| ());
-                assert!(run(&scene.runtime, again).is_ok(), "{what}");
-            } else {
+            // The first one may have come to its end, so that its drive is in use.
+            let is_done = done.get().unwrap_or_else(|| panic!("{what}: the second one does not end"));
+            assert!(is_done || kind != JobKind::Rebuild && (kind == JobKind::Attach || !other), "{what}");
+            if kind != JobKind::Rebuild {
+                scene.drives[3] = drives[usize::from(other && is_done)].clone();
                 scene.rebuild();
             }
             assert_eq!(scene.states(), vec![ACTIVE; 4], "{what}");
-            scene.write(1, 17, 6);
-            let missing = commands % 3;
+            scene.write(1, 13, 10);
+            scene.write(2, 0, 5);
             scene.cut(|_| true);
-            scene.assemble(Some(missing));
+            scene.assemble(Some(commands % 3));
             scene.check(0, STRIPE * 3);
             scene.check(1, 23);
             scene.check(2, 5);
-            if ended.is_some() {
+            if given_up.is_some() {
                 assert!(commands > 10, "{what}");
                 break;
             }
         }
     }
+}
+
+/// A copy ends, and the next one begins before the future that waits for the first one is polled, and dropped.
+#[test]
+fn dropped_future_of_ended_copy_leaves_next_one_alone() {
+    let scene = Scene::new(Policy::Zrwa);
+    scene.write(0, 0, 13);
+    let (array, new) = (scene.array.clone(), scene.rig.drive(&scene.shape));
+    let mut first = Box::pin(async move { array.replace(3, new, &|_| ()).await });
+    assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    scene.runtime.run();
+    let (array, new, done) = (scene.array.clone(), scene.rig.drive(&scene.shape), Rc::new(Cell::new(None)));
+    let told = done.clone();
+    scene.rig.rule(|_, _| Act::Hold);
+    scene.runtime.spawn(async move { told.set(Some(array.replace(2, new, &|_| ()).await)) });
+    scene.runtime.run();
+    assert!(scene.rig.held() > 0);
+    drop(first);
+    scene.release();
+    let ended = done.take();
+    assert!(matches!(ended, Some(Ok(ReplaceOutcome::Copied { .. }))), "{ended:?}");
 }

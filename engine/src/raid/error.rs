@@ -403,6 +403,8 @@ pub enum ReplaceFailure {
          array is started with it"
     )]
     CancelledNotBlank(DeviceError),
+    #[error("the program that requested the copy does not wait for it any more; the copy can be continued")]
+    GivenUp,
     #[error("the new drive failed: {0}")]
     NewFailed(DeviceError),
     #[error("the old drive is out, or the array has failed")]

@@ -51,10 +51,10 @@ impl BackgroundJob {
         self.cancelled.get()
     }
 
-    /// Tells the running job to end, since the future that waits for it was dropped; `false` if no job is running.
-    pub fn give_up(&self) -> bool {
-        self.given_up.set(self.runs.get());
-        self.runs.get()
+    /// Tells the running job to end, since the future that waits for it was dropped.
+    pub fn give_up(&self) {
+        assert!(self.runs.get(), "a background job is given up, and none is running");
+        self.given_up.set(true);
     }
 
     pub fn is_given_up(&self) -> bool {

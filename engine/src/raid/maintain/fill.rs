@@ -37,6 +37,9 @@ pub(super) async fn fill_bad_blocks(raid: &Rc<Raid>) -> u64 {
     let mut bytes = 0;
     for (zone, member) in parts {
         let is_live = raid.live(zone) & (1 << member) != 0;
+        if raid.background.is_given_up() {
+            break;
+        }
         if !is_live || !exclusion::is_free(raid, zone) || raid.zones.is_offline(zone) || raid.has_failed(zone)
         {
             continue;

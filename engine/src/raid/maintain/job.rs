@@ -15,20 +15,29 @@ use std::{
 };
 
 /// What a job tells the future that waits for it.
-struct Outcome<T> {
+#[derive(Default)]
+struct News {
     progress: Cell<Option<Progress>>,
-    result: RefCell<Option<T>>,
+    /// The job has ended, and another one may have begun.
+    ended: Cell<bool>,
     changed: Gate,
 }
 
-/// The future that waits for the job; if it is dropped before the job has ended, the job is given up.
-struct Waiter<'a>(&'a Raid);
+/// The future that waits for a job; if it is dropped before the job has ended, the job is given up.
+struct Waiter<'a> {
+    raid: &'a Raid,
+    news: Rc<News>,
+}
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let raid = self.0;
-        // A job that was begun ends after its waiter only if it is given up.
-        if raid.background.give_up() && !raid.drain.has_begun() {
+        if self.news.ended.get() {
+            return;
+        }
+        let raid = self.raid;
+        raid.background.give_up();
+        // A drive that is taking over cannot be let go.
+        if !raid.drain.has_begun() {
             raid.members.let_mirror_go();
         }
         raid.zones.changed.open();
@@ -36,7 +45,8 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// Waits until a job that was given up has ended.
+/// Waits until a job that was given up has ended. Checks of members and drives come after this, since the job may have
+/// changed them.
 pub async fn given_up_ended(raid: &Raid) {
     while raid.background.is_given_up() {
         raid.zones.changed.wait().await;
@@ -50,26 +60,27 @@ pub async fn run<T: 'static, F: Future<Output = T> + 'static>(
     progress: &dyn Fn(Progress),
     job: impl FnOnce(Rc<Raid>, Box<dyn Fn(Progress)>) -> F,
 ) -> T {
-    let outcome =
-        Rc::new(Outcome { progress: Cell::new(None), result: RefCell::new(None), changed: Gate::default() });
-    let told = outcome.clone();
+    let news = Rc::new(News::default());
+    let told = news.clone();
     let report = Box::new(move |progress| {
         told.progress.set(Some(progress));
         told.changed.open();
     });
-    let (job, done) = (job(raid.clone(), report), outcome.clone());
+    let (job, told, result) = (job(raid.clone(), report), news.clone(), Rc::new(RefCell::new(None)));
+    let place = result.clone();
     raid.runtime.spawn(async move {
-        let result = job.await;
-        done.result.replace(Some(result));
-        done.changed.open();
+        let value = job.await;
+        place.replace(Some(value));
+        told.ended.set(true);
+        told.changed.open();
     });
-    let _waiter = Waiter(raid);
+    let _waiter = Waiter { raid, news: news.clone() };
     loop {
-        let changed = outcome.changed.wait();
-        if let Some(now) = outcome.progress.take() {
+        let changed = news.changed.wait();
+        if let Some(now) = news.progress.take() {
             progress(now);
         }
-        if let Some(result) = outcome.result.take() {
+        if let Some(result) = result.take() {
             return result;
         }
         changed.await;

@@ -17,7 +17,6 @@
 //! ([`super::fill`]) and continues. When all parts are rebuilt, it tries to fill the holes. A zone that cannot be
 //! rebuilt at all is left out.
 
-use crate::raid::maintain::job;
 use crate::{
     buf::{BLOCK, BufMut},
     device::{Command, Zones},
@@ -33,7 +32,7 @@ use crate::{
         geometry::{ChunkRange, ParityPlace, Role, each, physical},
         io,
         maintain::{
-            fill,
+            fill, job,
             part::{self, PartRebuild, RebuildStop},
         },
         parts::Raid,
@@ -129,9 +128,8 @@ async fn wait_for_flights(raid: &Raid, zone: ZoneIndex) {
     }
 }
 
-/// Rebuilds all lost parts that can be rebuilt.
+/// Rebuilds all lost parts that can be rebuilt. The caller has waited for [`job::given_up_ended`].
 pub async fn rebuild(raid: &Rc<Raid>, progress: &dyn Fn(Progress)) -> Result<RebuildOutcome, ArrayError> {
-    job::given_up_ended(raid).await;
     if !raid.background.begin() {
         return Err(NoRebuild::UnderWay.into());
     }

@@ -54,7 +54,6 @@
 //! newer superblock on all others, and then on itself. If the power fails before that, and after all have recorded that
 //! the new one is out, an assembly uses the old one all the same: the takeover was still under way.
 
-use crate::raid::maintain::job;
 use crate::{
     adapt::mirror::Mirror,
     buf::{BLOCK, Buf},
@@ -73,6 +72,7 @@ use crate::{
         io,
         journal::log::MetaLog,
         maintain::{
+            job,
             part::{self, RebuildStop},
             target::{self, Newcomer, Target},
         },
@@ -137,7 +137,8 @@ impl Drop for ReplaceGuard {
     }
 }
 
-/// Replaces the drive of `member` by `drive`; returns the bytes that were copied, or `None` if the member went out
+/// Replaces the drive of `member` by `drive`. The caller has waited for [`job::given_up_ended`], and then checked both.
+/// Returns the bytes that were copied, or `None` if the member went out
 /// meanwhile.
 pub async fn replace(
     raid: &Rc<Raid>,
@@ -145,7 +146,6 @@ pub async fn replace(
     drive: &Drive,
     progress: &dyn Fn(Progress),
 ) -> Result<Option<u64>, ArrayError> {
-    job::given_up_ended(raid).await;
     if !raid.background.begin_copy() {
         return Err(NoReplacement::UnderWay.into());
     }
@@ -184,6 +184,10 @@ async fn replace_with(
         };
         raid.events.note(Event::NotReplaced(failed(why.clone())));
         return Err(failed(why).into());
+    }
+    if raid.background.is_given_up() {
+        raid.events.note(Event::NotReplaced(failed(ReplaceFailure::GivenUp)));
+        return Err(failed(ReplaceFailure::GivenUp).into());
     }
     if !raid.members.is_active(member) && !raid.membership.has_failed() {
         return Ok(None);
@@ -241,6 +245,7 @@ async fn copy_and_hand_over(
         let handed_over = hand_over(raid, seat, mirror, new, &left_out);
         result = match while_drained(raid, seat.member, handed_over).await {
             Ok(true) => return Ok(Ok(Some(bytes.get()))),
+            Ok(false) if raid.background.is_given_up() => Err(ReplaceFailure::GivenUp),
             // There are zones again that are neither followed nor left out.
             Ok(false) => copy_all(raid, seat, (mirror, &target), (&bytes, &in_place), &show).await,
             Err(error) => Err(error),
