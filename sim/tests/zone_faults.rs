@@ -819,6 +819,38 @@ fn rebuild_fills_holes_that_decode_again() {
     }
 }
 
+/// A part with a hole that can be filled has another block that became unreadable and cannot be decoded: whenever the
+/// filling is interrupted, that block is an error and never zeros.
+#[test]
+fn filling_of_holes_never_replaces_unreadable_block_by_zeros() {
+    for policy in Policy::ALL {
+        let mut ended = false;
+        for steps in (0..).step_by(3).take_while(|steps| *steps < 1000) {
+            let mut scene = Scene::spared(policy, 4);
+            scene.fill();
+            scene.replace(3);
+            scene.fail_reads();
+            assert_eq!(scene.rebuild(), LOST, "{policy:?}");
+            scene.cut(&[]);
+            // The block behind the hole of zone 0, on the drive that is member 3 now and on another one.
+            for drive in [4, 0] {
+                scene.rig.damage(drive, Fault::Unreadable(Lba(scene.shape.start(part(0)).0 + BAD[0].1 + 1)));
+            }
+            let cut = scene.rig.hold_after(steps);
+            let array = scene.array.clone();
+            scene.runtime.spawn(async move { _ = array.rebuild(&|_| ()).await });
+            scene.runtime.run();
+            ended = !cut.get();
+            scene.cut(&[]);
+            scene.check_lost(&[(0, 30), (0, 34)], &format!("{policy:?} after {steps} steps"));
+            if ended {
+                break;
+            }
+        }
+        assert!(ended, "{policy:?} never ends");
+    }
+}
+
 #[test]
 fn rebuild_over_unreadable_blocks_survives_interruption_anywhere() {
     for policy in Policy::ALL {

@@ -131,6 +131,11 @@ async fn copy_to_spare(
         return Err(NoPart::Gone.into());
     }
     part::check_kept_power(raid, member, &work)?;
+    // Instead of a block that is no hole yet, there would be zeros until the hole is logged.
+    let holes = raid.zone_records.bad_blocks_among(zone, member, 0..end);
+    if work.lost.bad_blocks.iter().cloned().flatten().any(|at| holes.binary_search(&at).is_err()) {
+        return Err(DeviceError::from(Status::UnrecoveredReadError).into());
+    }
     // Reads in flight may be of the old place, which may be reset when another zone is moved there.
     log.device.place(physical(zone), place);
     raid.members.note_loss();
