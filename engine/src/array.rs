@@ -12,7 +12,6 @@ use crate::{
     format::Uuid,
     raid::{
         create,
-        error::NoReplacement,
         geometry::Layout,
         maintain::{attach, job, rebuild, replace, target},
         power,
@@ -273,13 +272,7 @@ impl Array {
     ) -> Result<ReplaceOutcome, ArrayError> {
         job::given_up_ended(&self.0.raid()).await;
         self.begin().await?;
-        let raid = &self.0.raid();
-        raid.members.check(member)?;
-        if !raid.members.is_active(member) {
-            return Err(NoReplacement::NothingToCopy(member).into());
-        }
-        raid.members.check_unused(&drive)?;
-        match replace::replace(raid, member, &drive, progress).await? {
+        match replace::replace(&self.0.raid(), member, &drive, progress).await? {
             Some(bytes) => Ok(ReplaceOutcome::Copied { bytes }),
             None => {
                 self.attach(member, drive).await?;

@@ -13,6 +13,7 @@
 //! write, and recovery without that one may find another tail: where possible, the zone ends at the reported end all
 //! the same.
 
+use crate::raid::maintain::job;
 use crate::{
     adapt::overlay::Overlay,
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, Zones},
@@ -43,7 +44,7 @@ pub struct ArrayHandle {
     raid: RefCell<Rc<Raid>>,
     /// `None` if the array writes.
     held: RefCell<Option<DeferredState>>,
-    /// Opened when an attempt to start writing has ended.
+    /// Opened when an attempt to start writing has ended, or the closing of the array.
     ended: Gate,
     closing: Cell<Closing>,
 }
@@ -372,28 +373,32 @@ impl ArrayHandle {
 
     /// See [`crate::array::Array::close`].
     pub async fn close(self: &Rc<Self>) -> Result<(), ArrayError> {
-        let raid = self.raid();
-        match self.closing.get() {
-            Closing::Open => (),
-            Closing::Begun => return Err(ArrayError::Busy),
-            Closing::Ended(result) => return result.map_err(ArrayError::NotSafe),
+        job::given_up_ended(&self.raid()).await;
+        loop {
+            let ended = self.ended.wait();
+            match self.closing.get() {
+                Closing::Open => break,
+                Closing::Begun => ended.await,
+                Closing::Ended(result) => return result.map_err(ArrayError::NotSafe),
+            }
         }
+        let raid = self.raid();
         // No job begins from now on: this one does not end.
         if self.held.borrow().as_ref().is_some_and(|held| held.begins) || !raid.background.begin() {
             return Err(ArrayError::Busy);
         }
         self.closing.set(Closing::Begun);
-        let (array, runtime) = (self.clone(), raid.runtime.clone());
-        let result = runtime.run_whole(async move { array.close_now(&raid).await }).await;
-        result.map_err(ArrayError::NotSafe)
-    }
-
-    /// As [`ArrayHandle::close`], which has begun.
-    async fn close_now(&self, raid: &Rc<Raid>) -> Result<(), DeviceError> {
         let has_begun = self.held.borrow().is_none();
         // No command is accepted from now on.
         let closed = DeferredState { closed: true, ..DeferredState::new(None, self.assembly(), 0) };
         *self.held.borrow_mut() = Some(closed);
+        let (array, runtime) = (self.clone(), raid.runtime.clone());
+        let result = runtime.run_whole(async move { array.close_now(&raid, has_begun).await }).await;
+        result.map_err(ArrayError::NotSafe)
+    }
+
+    /// Ends the tasks of the array, after it has come to rest if it `has_begun` to write.
+    async fn close_now(&self, raid: &Rc<Raid>, has_begun: bool) -> Result<(), DeviceError> {
         let (mut result, mut _pauses) = (Ok(()), Vec::new());
         if has_begun {
             (result, _pauses) = run::come_to_rest(raid).await;
@@ -404,6 +409,7 @@ impl ArrayHandle {
         }
         run::end(raid).await;
         self.closing.set(Closing::Ended(result));
+        self.ended.open();
         result
     }
 }

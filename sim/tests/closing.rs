@@ -13,7 +13,11 @@ use engine::{
     runtime::Runtime,
     zone::Lba,
 };
-use std::{cell::Cell, rc::Rc};
+use std::{
+    cell::Cell,
+    rc::Rc,
+    task::{Context, Waker},
+};
 
 /// Number of references to each drive.
 fn holders(scene: &Scene) -> Vec<usize> {
@@ -47,7 +51,7 @@ fn close_releases_drives_and_makes_data_durable() {
 }
 
 /// The future that closes an array is dropped after any number of commands: the array is closed all the same, and a
-/// second call reports that only when it is.
+/// second call waits until it is.
 #[test]
 fn close_given_up_anywhere_makes_data_durable() {
     for policy in Policy::ALL {
@@ -61,8 +65,8 @@ fn close_given_up_anywhere_makes_data_durable() {
                 left -= usize::from(left > 0);
                 left > 0 && rig.release(|position, _| position == 0) > 0
             });
-            let second = run(&scene.runtime, scene.array.close());
-            assert_eq!(second.is_ok(), closed.is_some(), "{policy:?}, {commands} commands");
+            let second = scene.runtime.block_on(scene.array.close(), || false);
+            assert_eq!(second.is_some(), closed.is_some(), "{policy:?}, {commands} commands");
             scene.release();
             run(&scene.runtime, scene.array.close()).unwrap();
             scene.runtime.run();
@@ -128,6 +132,44 @@ fn close_of_provisional_array_writes_nothing() {
     scene.assemble(None);
     assert!(scene.array.status().members.iter().all(|member| member.zones_to_rebuild == 0));
     scene.check(0, 7);
+}
+
+/// A write that arrives while a deferred-write array is being closed does not begin it.
+#[test]
+fn close_of_provisional_array_refuses_late_write() {
+    let (scene, runtime, array) = held_back();
+    let mut closing = Box::pin(array.close());
+    assert!(closing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    scene.rig.rule(|_, command| match command {
+        Command::Read { .. } | Command::Report { .. } => Act::Pass,
+        _ => panic!("{command:?}"),
+    });
+    let late = array.submit(write_command(&array, 0, 7, 1, true));
+    assert_eq!(run(&runtime, late).result, Err(DeviceError::Gone));
+    run(&runtime, closing).unwrap();
+}
+
+/// A rebuild is given up, and the array closed at once.
+#[test]
+fn close_waits_for_end_of_rebuild_given_up() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        scene.write(0, 0, 13);
+        scene.replace(3);
+        scene.rig.rule(|_, _| Act::Hold);
+        assert!(scene.runtime.block_on(scene.array.rebuild(&|_| ()), || false).is_none());
+        let (array, closed) = (scene.array.clone(), Rc::new(Cell::new(false)));
+        let told = closed.clone();
+        scene.runtime.spawn(async move { told.set(array.close().await.is_ok()) });
+        scene.runtime.run();
+        assert!(!closed.get(), "{policy:?}: it was closed during the rebuild");
+        scene.release();
+        assert!(closed.get(), "{policy:?}");
+        assert!(run(&scene.runtime, scene.array.rebuild(&|_| ())).is_err(), "{policy:?}");
+        scene.assemble(None);
+        scene.rebuild();
+        scene.check(0, 13);
+    }
 }
 
 /// A member that returns while the array is being closed is refused.

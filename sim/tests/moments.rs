@@ -1,7 +1,7 @@
 //! Tests of single rules of the array: an error, a command or a cut arrives at the moment for which the rule exists.
 
 use crate::support::{
-    array::{geometry, pattern, run, wp, write, write_command},
+    array::{geometry, options, pattern, run, wp, write, write_command},
     rig::Act,
     scene::{
         ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, finish, is_metadata, part, reset, writes_to,
@@ -22,6 +22,7 @@ use engine::{
     },
     raid::{
         Drive,
+        create::CreateOptions,
         error::{NoPart, Note},
         policy::Policy,
     },
@@ -1522,4 +1523,71 @@ fn dropped_future_of_ended_copy_leaves_next_one_alone() {
     scene.release();
     let ended = done.take();
     assert!(matches!(ended, Some(Ok(ReplaceOutcome::Copied { .. }))), "{ended:?}");
+}
+
+/// The tasks are dropped during a rebuild or a copy: the job before the task that waits for it.
+#[test]
+fn tasks_dropped_during_job_leave_drives_assemblable() {
+    for copies in [false, true] {
+        let mut scene = Scene::new(Policy::Zrwa);
+        scene.write(0, 0, 13);
+        if !copies {
+            scene.replace(3);
+        }
+        // Two free places for tasks: the job, which begins later, takes the first one.
+        scene.runtime.spawn(async {});
+        scene.runtime.spawn(async {});
+        scene.runtime.run();
+        scene.rig.rule(|_, _| Act::Hold);
+        let (array, new) = (scene.array.clone(), scene.rig.drive(&scene.shape));
+        scene.runtime.spawn(async move {
+            match copies {
+                true => _ = array.replace(3, new, &|_| ()).await,
+                false => _ = array.rebuild(&|_| ()).await,
+            }
+        });
+        scene.runtime.run();
+        assert!(scene.rig.held() > 0);
+        scene.stop();
+        scene.assemble(None);
+        scene.rebuild();
+        scene.check(0, 13);
+    }
+}
+
+/// A drive is attached and used for a copy at the same time: only one of them gets it.
+#[test]
+fn drive_is_not_attached_and_copied_to_at_once() {
+    for attach_first in [true, false] {
+        let options = CreateOptions { parities: 2, ..options(CHUNK) };
+        let mut scene = Scene::with_members(5, options, geometry(ZONES + META, 240, 8));
+        scene.write(0, 0, 13);
+        run(&scene.runtime, scene.array.fail(3)).unwrap();
+        let new = scene.rig.drive(&scene.shape);
+        scene.rig.rule(|_, _| Act::Hold);
+        let done = Rc::new(RefCell::new(Vec::new()));
+        for attaches in [attach_first, !attach_first] {
+            let (array, new, told) = (scene.array.clone(), new.clone(), done.clone());
+            scene.runtime.spawn(async move {
+                let is_ok = match attaches {
+                    true => array.attach(3, new).await.is_ok(),
+                    false => array.replace(2, new, &|_| ()).await.is_ok(),
+                };
+                told.borrow_mut().push((attaches, is_ok));
+            });
+            scene.runtime.run();
+        }
+        scene.release();
+        let mut ended = done.take();
+        ended.sort_unstable();
+        assert_eq!(ended, [(false, !attach_first), (true, attach_first)]);
+        scene.drives[if attach_first { 3 } else { 2 }] = new;
+        if !attach_first {
+            scene.replace(3);
+        }
+        scene.rebuild();
+        scene.cut(|_| true);
+        scene.assemble(Some(0));
+        scene.check(0, 13);
+    }
 }

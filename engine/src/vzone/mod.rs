@@ -263,6 +263,8 @@ impl Namespaces {
         let core = &self.core;
         core.fail(Status::NamespaceNotReady.into());
         core.work.open();
+        // A change in progress may still write to the journal.
+        drop(core.journal.turn.take().await);
         while core.arbiter.borrow().is_at_work() {
             core.room.wait().await;
         }

@@ -1,5 +1,6 @@
 //! Attaches a drive in the place of a member that is out.
 
+use crate::raid::failures;
 use crate::{
     device::ZonedDevice,
     format::{Uuid, superblock::SuperblockMember},
@@ -20,11 +21,11 @@ use std::{collections::BTreeMap, rc::Rc};
 /// Resets every zone of a drive and makes it `member`, which must be out; its parts are to be rebuilt. Comes to its end
 /// if the future is dropped.
 pub async fn attach(raid: &Rc<Raid>, member: usize, drive: Drive) -> Result<(), ArrayError> {
-    // At once: the array is not closed, and no drive takes over, until this ends.
+    // At once: the array is not closed until this ends.
     raid.drain.enter();
     let array = raid.clone();
     let whole = async move {
-        // Another one in progress may be of the same drive, which is not a member yet.
+        // Another attachment may be of the same drive, which is not a member yet.
         let turn = array.attaching.take().await;
         let result = attach_now(&array, member, drive).await;
         drop(turn);
@@ -48,7 +49,7 @@ async fn attach_now(raid: &Rc<Raid>, member: usize, drive: Drive) -> Result<(), 
     wiped.map_err(|error| BadDrive::new(&drive.name, DriveFault::Reset(error)))?;
     check_forgotten(&raid.runtime, &drive).await?;
     raid.membership.settled().await;
-    // A replacement may have begun meanwhile.
+    failures::check_members(raid)?;
     check_attachable(raid, member, &drive)?;
     let event = raid.membership.next_sequence();
     raid.membership.change(|superblock| {
@@ -86,7 +87,7 @@ fn check_attachable(raid: &Raid, member: usize, drive: &Drive) -> Result<(), Arr
     if raid.members.is_active(member) {
         return Err(BadMember::InUse(member).into());
     }
-    if raid.members.mirrored().is_some() || raid.drain.has_begun() {
+    if raid.background.is_copying() {
         return Err(BadMember::BeingReplaced.into());
     }
     raid.members.check_unused(drive)

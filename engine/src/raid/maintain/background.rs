@@ -41,10 +41,16 @@ impl BackgroundJob {
         begins
     }
 
-    /// Cancels the running replacement; `false` if there is none.
-    pub fn cancel_copy(&self) -> bool {
-        self.cancelled.set(self.cancelled.get() || self.copies.get());
+    /// Whether the job is a replacement.
+    pub fn is_copying(&self) -> bool {
         self.copies.get()
+    }
+
+    /// Cancels the running replacement; `false` if there is none, or if it was given up.
+    pub fn cancel_copy(&self) -> bool {
+        let copies = self.is_copying() && !self.given_up.get();
+        self.cancelled.set(self.cancelled.get() || copies);
+        copies
     }
 
     pub fn is_cancelled(&self) -> bool {

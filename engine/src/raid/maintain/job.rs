@@ -17,10 +17,21 @@ use std::{
 /// What a job tells the future that waits for it.
 #[derive(Default)]
 struct News {
-    progress: Cell<Option<Progress>>,
+    /// The first and the last report that the caller has not got yet.
+    progress: [Cell<Option<Progress>>; 2],
     /// The job has ended, and another one may have begun.
     ended: Cell<bool>,
     changed: Gate,
+}
+
+/// The end of a job's task, also of one that is dropped with the runtime's tasks.
+struct End(Rc<News>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.ended.set(true);
+        self.0.changed.open();
+    }
 }
 
 /// The future that waits for a job; if it is dropped before the job has ended, the job is given up.
@@ -63,23 +74,21 @@ pub async fn run<T: 'static, F: Future<Output = T> + 'static>(
     let news = Rc::new(News::default());
     let told = news.clone();
     let report = Box::new(move |progress| {
-        told.progress.set(Some(progress));
+        let is_first = told.progress[0].get().is_none();
+        told.progress[usize::from(!is_first)].set(Some(progress));
         told.changed.open();
     });
-    let (job, told, result) = (job(raid.clone(), report), news.clone(), Rc::new(RefCell::new(None)));
+    let (job, end, result) = (job(raid.clone(), report), End(news.clone()), Rc::new(RefCell::new(None)));
     let place = result.clone();
     raid.runtime.spawn(async move {
+        let _end = end;
         let value = job.await;
         place.replace(Some(value));
-        told.ended.set(true);
-        told.changed.open();
     });
     let _waiter = Waiter { raid, news: news.clone() };
     loop {
         let changed = news.changed.wait();
-        if let Some(now) = news.progress.take() {
-            progress(now);
-        }
+        news.progress.iter().filter_map(Cell::take).for_each(progress);
         if let Some(result) = result.take() {
             return result;
         }

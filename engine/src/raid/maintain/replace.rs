@@ -137,8 +137,7 @@ impl Drop for ReplaceGuard {
     }
 }
 
-/// Replaces the drive of `member` by `drive`. The caller has waited for [`job::given_up_ended`], and then checked both.
-/// Returns the bytes that were copied, or `None` if the member went out
+/// Replaces the drive of `member` by `drive`. The caller has waited for [`job::given_up_ended`]. Returns the bytes that were copied, or `None` if the member went out
 /// meanwhile.
 pub async fn replace(
     raid: &Rc<Raid>,
@@ -146,9 +145,17 @@ pub async fn replace(
     drive: &Drive,
     progress: &dyn Fn(Progress),
 ) -> Result<Option<u64>, ArrayError> {
+    // An attachment may be of the same drive, which is not a member yet; during the copy none begins.
+    let turn = raid.attaching.take().await;
+    raid.members.check(member)?;
+    if !raid.members.is_active(member) {
+        return Err(NoReplacement::NothingToCopy(member).into());
+    }
+    raid.members.check_unused(drive)?;
     if !raid.background.begin_copy() {
         return Err(NoReplacement::UnderWay.into());
     }
+    drop(turn);
     let (guard, drive) = (ReplaceGuard(raid.clone()), drive.clone());
     job::run(raid, progress, |raid, report| async move {
         let _guard = guard;
