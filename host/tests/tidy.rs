@@ -376,8 +376,9 @@ fn reached<'a>(
 }
 
 #[test]
-fn import_cycles_are_absent_or_pairs_in_a_folder() {
-    for (name, most) in [("engine", 0), ("emu", 2), ("sim", 0), ("host", 2)] {
+fn import_cycles_are_absent_or_inside_one_module() {
+    // The largest are the compressor of `emu` with its children, and pairs of a module and its child in `host`.
+    for (name, most) in [("engine", 0), ("emu", 5), ("sim", 0), ("host", 2)] {
         let imports = imports(name);
         for module in imports.keys() {
             let needs_it = |other: &&[String]| reached(&imports, other).contains(module.as_slice());
@@ -386,7 +387,13 @@ fn import_cycles_are_absent_or_pairs_in_a_folder() {
                 .filter(needs_it)
                 .map(|other| other.join("::"))
                 .collect();
-            assert!(circle.len() <= most, "{name}: these need each other: {}", circle.join(", "));
+            let inside = circle.iter().min_by_key(|other| other.len()).cloned().unwrap_or_default();
+            let is_inside = circle.iter().all(|other| other.starts_with(&inside));
+            assert!(
+                circle.len() <= most && is_inside,
+                "{name}: these need each other: {}",
+                circle.join(", ")
+            );
         }
     }
 }

@@ -25,9 +25,9 @@ struct News {
 }
 
 /// The end of a job's task, also of one that is dropped with the runtime's tasks.
-struct End(Rc<News>);
+struct JobEnd(Rc<News>);
 
-impl Drop for End {
+impl Drop for JobEnd {
     fn drop(&mut self) {
         self.0.ended.set(true);
         self.0.changed.open();
@@ -78,7 +78,7 @@ pub async fn run<T: 'static, F: Future<Output = T> + 'static>(
         told.progress[usize::from(!is_first)].set(Some(progress));
         told.changed.open();
     });
-    let (job, end, result) = (job(raid.clone(), report), End(news.clone()), Rc::new(RefCell::new(None)));
+    let (job, end, result) = (job(raid.clone(), report), JobEnd(news.clone()), Rc::new(RefCell::new(None)));
     let place = result.clone();
     raid.runtime.spawn(async move {
         let _end = end;
