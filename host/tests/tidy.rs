@@ -377,8 +377,8 @@ fn reached<'a>(
 
 #[test]
 fn import_cycles_are_absent_or_inside_one_module() {
-    // The largest are the compressor of `emu` with its children, and pairs of a module and its child in `host`.
-    for (name, most) in [("engine", 0), ("emu", 5), ("sim", 0), ("host", 2)] {
+    // A module with its children: the compressor of `emu`, the command `sim`, pairs in `host`.
+    for (name, most) in [("engine", 0), ("emu", 5), ("sim", 3), ("host", 2)] {
         let imports = imports(name);
         for module in imports.keys() {
             let needs_it = |other: &&[String]| reached(&imports, other).contains(module.as_slice());

@@ -34,7 +34,7 @@ const REACHED: &str = "ZONERAID_REACHED";
 const ENGINE: &str = "engine";
 const SCRIPTS: &str = "all";
 /// The scripts that judge mutants: those on crashes and faults.
-const TESTS: [&str; 24] = [
+const TESTS: [&str; 33] = [
     "appended",
     "golden",
     "crafted",
@@ -59,6 +59,15 @@ const TESTS: [&str; 24] = [
     "namespaces",
     "diverged",
     "power_loss",
+    "closing",
+    "damage",
+    "events",
+    "faults",
+    "full_volume",
+    "probe",
+    "read_only_zones",
+    "volume_moments",
+    "worn_logs",
 ];
 
 /// Prefix of the names of the host's test programs, and the modules of its test program that are judges.

@@ -17,6 +17,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 /// Result of a mutant.
@@ -29,6 +30,8 @@ pub struct MutantResult {
     pub reached: usize,
     /// Text of the failure.
     pub finding: String,
+    /// Real time that checks took with it.
+    spent: Duration,
 }
 
 /// Options of a run.
@@ -38,6 +41,8 @@ pub struct Options {
     pub seeds: u64,
     pub most_seeds: u64,
     pub jobs: usize,
+    /// Real time after which no further check is run with a mutant; it is not detected then.
+    pub effort: Duration,
 }
 
 impl Build {
@@ -51,7 +56,7 @@ impl Build {
         told: &(dyn Fn(&MutantResult) + Sync),
     ) -> anyhow::Result<Vec<MutantResult>> {
         let all = mutants.iter().map(MutantResult::new).collect();
-        let (mut done, mut left) = self.once_more(finders, all, options.jobs, told)?;
+        let (mut done, mut left) = self.once_more(finders, all, options, told)?;
         let kin = FindingCounts::default();
         done.iter().for_each(|played| kin.note(played));
         let mut seeds = options.seeds.min(options.most_seeds);
@@ -69,7 +74,7 @@ impl Build {
                 break;
             }
             let found: Vec<MutantResult>;
-            (found, left) = self.stage(stage, left, options.jobs, &kin, told)?;
+            (found, left) = self.stage(stage, left, options, &kin, told)?;
             done.extend(found);
         }
         left.iter().for_each(told);
@@ -83,7 +88,7 @@ impl Build {
         &self,
         finders: &Finders,
         mutants: Vec<MutantResult>,
-        jobs: usize,
+        options: &Options,
         told: &(dyn Fn(&MutantResult) + Sync),
     ) -> anyhow::Result<(Vec<MutantResult>, Vec<MutantResult>)> {
         let check =
@@ -91,13 +96,13 @@ impl Build {
         let mut checks: Vec<Check> = mutants.iter().filter_map(check).collect();
         checks.sort_by(|a, b| a.finder.cmp(&b.finder));
         checks.dedup_by(|a, b| a.finder == b.finder);
-        let sound = for_each(&checks, jobs, &|check| self.sound(check.clone()))?;
+        let sound = for_each(&checks, options.jobs, &|check| self.sound(check.clone()))?;
         let sound: BTreeMap<Finder, SoundCheck> =
             sound.into_iter().map(|sound| (sound.check.finder.clone(), sound)).collect();
-        let played = for_each(&mutants, jobs, &|before| {
+        let played = for_each(&mutants, options.jobs, &|before| {
             let mut played = before.clone();
             if let Some(sound) = finders.of(&before.mutant.name).and_then(|finder| sound.get(finder)) {
-                self.play_one(&mut played, &[sound])?;
+                self.play_one(&mut played, &[sound], options.effort)?;
             }
             // Checks are counted in the stage that runs all of them.
             played.reached = 0;
@@ -114,13 +119,13 @@ impl Build {
         &self,
         checks: Vec<Check>,
         mutants: Vec<MutantResult>,
-        jobs: usize,
+        options: &Options,
         kin: &FindingCounts,
         told: &(dyn Fn(&MutantResult) + Sync),
     ) -> anyhow::Result<(Vec<MutantResult>, Vec<MutantResult>)> {
         let is_asked = |check: &&Check| mutants.iter().any(|played| check.is_about(&played.mutant));
         let checks: Vec<&Check> = checks.iter().filter(is_asked).collect();
-        let sound = for_each(&checks, jobs, &|check| match self.sound((*check).clone()) {
+        let sound = for_each(&checks, options.jobs, &|check| match self.sound((*check).clone()) {
             Err(_) if check.may_fail() => Ok(None),
             sound => sound.map(Some),
         })?;
@@ -130,14 +135,14 @@ impl Build {
             Some(seeds) => (seeds, sound.took),
             None => (0, sound.took),
         });
-        let played = for_each(&mutants, jobs, &|before| {
+        let played = for_each(&mutants, options.jobs, &|before| {
             let mut played = before.clone();
             let mut sound: Vec<&SoundCheck> = sound.iter().collect();
             sound.sort_by_cached_key(|sound| match sound.check.finder.seeds {
                 Some(_) => Reverse(0),
                 None => Reverse(kin.count(&played.mutant.file, &sound.check.finder)),
             });
-            self.play_one(&mut played, &sound)?;
+            self.play_one(&mut played, &sound, options.effort)?;
             if played.by.is_some() {
                 kin.note(&played);
                 told(&played);
@@ -147,13 +152,24 @@ impl Build {
         Ok(played.into_iter().partition(|played| played.by.is_some()))
     }
 
-    fn play_one(&self, played: &mut MutantResult, checks: &[&SoundCheck]) -> anyhow::Result<()> {
+    fn play_one(
+        &self,
+        played: &mut MutantResult,
+        checks: &[&SoundCheck],
+        effort: Duration,
+    ) -> anyhow::Result<()> {
         let (number, mutant) = (played.mutant.number, played.mutant.clone());
         let is_asked =
             |sound: &&&SoundCheck| sound.reached.contains(&number) && sound.check.is_about(&mutant);
         for sound in checks.iter().filter(is_asked) {
+            if played.spent >= effort {
+                break;
+            }
             played.reached += 1;
-            if let Some(finding) = self.ask(sound, number)? {
+            let started = Instant::now();
+            let finding = self.ask(sound, number)?;
+            played.spent += started.elapsed();
+            if let Some(finding) = finding {
                 played.by = Some(sound.check.finder.clone());
                 played.finding = finding;
                 break;
@@ -184,7 +200,7 @@ impl FindingCounts {
 impl MutantResult {
     fn new(mutant: &Mutant) -> MutantResult {
         let mutant = mutant.clone();
-        MutantResult { mutant, by: None, reached: 0, finding: String::new() }
+        MutantResult { mutant, by: None, reached: 0, finding: String::new(), spent: Duration::ZERO }
     }
 
     /// The judge that found it.
@@ -315,8 +331,9 @@ impl Score {
         )
     }
 
-    /// Writes the score between the markers in the file at `path`; `listed` is how many mutants the list has.
-    pub fn write(&self, path: &Path, listed: usize) -> anyhow::Result<()> {
+    /// Writes the score between the markers in the file at `path`. `listed` is the number of mutants in the list, `effort`
+    /// the limit in seconds for each, if there was one.
+    pub fn write(&self, path: &Path, listed: usize, effort: Option<u64>) -> anyhow::Result<()> {
         let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let place = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) = place.with_context(|| format!("{} has no place for it", path.display()))?;
@@ -325,6 +342,10 @@ impl Score {
             "{}, that is {killed_percent} % of those that are not equivalent. {LISTED}{listed} mutants.\n",
             self.text()
         );
+        if let Some(seconds) = effort {
+            score +=
+                &format!("After the last test that detected it, each was tested for at most {seconds} s.\n");
+        }
         if !self.survived.is_empty() {
             score += "Not found yet, each a hole in the tests:\n";
             score.extend(self.survived.iter().map(|name| format!("`{name}`\n")));
@@ -365,7 +386,7 @@ mod tests {
         let path = dir.path().join("doc.md");
         fs::write(&path, format!("before\n{BEGIN}7 mutants: 7 killed\n{END}after\n")).unwrap();
         assert_eq!(counts(&fs::read_to_string(&path).unwrap()), None);
-        Score::of(&[]).write(&path, 9).unwrap();
+        Score::of(&[]).write(&path, 9, None).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(counts(&text), Some((0, 9)), "{text}");
         assert!(text.starts_with("before\n") && text.ends_with("after\n"), "{text}");

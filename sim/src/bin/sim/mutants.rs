@@ -13,7 +13,7 @@ use sim::mutants::{
 use std::{
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 #[derive(clap::Args)]
@@ -40,6 +40,9 @@ pub struct Mutants {
     /// Seeds in total
     #[arg(long, default_value_t = 3000)]
     seeds_most: u64,
+    /// Seconds of tests for each mutant, after which it counts as not detected [default: no limit]
+    #[arg(long, value_name = "SECONDS")]
+    effort: Option<u64>,
     /// Mutants to play in parallel [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
@@ -76,8 +79,7 @@ impl Mutants {
             chosen = play::sample(chosen, &finders, count, self.from);
         }
         let jobs = self.jobs.unwrap_or_else(default_jobs);
-        let options =
-            Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
+        let options = self.options(jobs);
         let started = Instant::now();
         let judges = if self.sample.is_some() { Judges::Lives } else { Judges::All };
         let mut made = mutants::load(&workspace)?;
@@ -129,13 +131,23 @@ impl Mutants {
             learned.into_inner().unwrap_or_else(PoisonError::into_inner).write(&workspace)?;
         }
         if let Some(path) = &self.write_score {
-            score.write(path, mutants::load(&workspace)?.len())?;
+            score.write(path, mutants::load(&workspace)?.len(), self.effort)?;
         }
         Ok(score.unexpected.is_empty())
     }
 }
 
 impl Mutants {
+    fn options(&self, jobs: usize) -> Options {
+        Options {
+            from: self.from,
+            seeds: self.seeds,
+            most_seeds: self.seeds_most.max(self.seeds),
+            jobs,
+            effort: self.effort.map_or(Duration::MAX, Duration::from_secs),
+        }
+    }
+
     /// Plays random changes of single lines, and lists those that no test detects.
     fn run_random(&self, workspace: &Path, count: usize) -> anyhow::Result<bool> {
         let jobs = self.jobs.unwrap_or_else(default_jobs);
@@ -144,8 +156,7 @@ impl Mutants {
         let drawn = mutants::random::draw(workspace, below, 2 * count, self.from)?;
         let (build, mut chosen) = Build::random(workspace, drawn, jobs)?;
         chosen.truncate(count);
-        let options =
-            Options { from: self.from, seeds: self.seeds, most_seeds: self.seeds_most.max(self.seeds), jobs };
+        let options = self.options(jobs);
         let told = |played: &MutantResult| {
             if !self.json {
                 _ = print_lines(&[format!("{}  {}", line_of(played), played.mutant.rule)]);
