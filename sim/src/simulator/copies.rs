@@ -35,10 +35,7 @@ pub(super) fn mix_fork(
     losses: &Losses,
     rng: &mut Rng,
 ) -> Result<(), Failure> {
-    let plain = world.members.len() > 1
-        && world.replacement_drive.is_none()
-        && world.foreign.is_empty()
-        && world.maker.notices_others();
+    let plain = copy::can_live_on(world);
     let whole = losses.suspects.is_empty() && world.members.iter().all(Option::is_some);
     if !plain || !whole || world.scenario.cramped || !rng.chance(1, 2) {
         return Ok(());

@@ -2,6 +2,15 @@
 
 use super::world::{Failure, World};
 
+/// Whether copies of a world's drives can be assembled and written on their own: several members, none of them being
+/// replaced, no drive of another array, and an array that notices other hosts.
+pub(super) fn can_live_on(world: &World<'_>) -> bool {
+    world.members.len() > 1
+        && world.replacement_drive.is_none()
+        && world.foreign.is_empty()
+        && world.maker.notices_others()
+}
+
 /// Judges a copy of a world; adds its counts to this world, and its trace if the judgement fails.
 ///
 /// # Errors

@@ -95,11 +95,7 @@ pub(super) fn fence_fork(
     losses: &Losses,
     rng: &mut Rng,
 ) -> Result<(), Failure> {
-    let plain = world.members.len() > 1
-        && world.replacement_drive.is_none()
-        && world.foreign.is_empty()
-        && !world.maker.is_layered()
-        && world.maker.notices_others();
+    let plain = copy::can_live_on(world) && !world.maker.is_layered();
     if !plain || !losses.suspects.is_empty() || !losses.offered || world.scenario.cramped || !rng.chance(1, 4)
     {
         return Ok(());
