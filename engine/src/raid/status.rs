@@ -243,7 +243,7 @@ pub struct DriveExamination {
 }
 
 /// Status of the assembled array. The fields of deferred-write and read-only mode are not set.
-pub fn status(raid: &Raid) -> ArrayStatus {
+pub(crate) fn status(raid: &Raid) -> ArrayStatus {
     let superblock = raid.membership.superblock();
     let zones = raid.zone_records.records();
     let unreadable = raid.zone_records.unreadable.count(raid.members.count());
@@ -344,7 +344,7 @@ pub fn status(raid: &Raid) -> ArrayStatus {
 }
 
 /// Progress of the rebuild: bytes of all members that lack parts, and how many of these are in place.
-pub fn rebuild_progress(raid: &Raid) -> Progress {
+pub(crate) fn rebuild_progress(raid: &Raid) -> Progress {
     let (records, active) = (raid.zone_records.records(), raid.members.active());
     let lacking = records.iter().fold(0, |all, record| all | record.lost) & active;
     let (mut left_bytes, mut total_bytes) = (0, 0);

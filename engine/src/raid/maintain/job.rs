@@ -2,17 +2,14 @@
 //!
 //! The future of the caller can be dropped at any moment: with commands in flight, with a zone paused, or while a new
 //! drive takes over. Work that stopped there would leave that behind, and a command that is carried out late would
-//! overwrite what is written in the meantime. So the future only waits for the task; if it is dropped, the task stops
-//! where it would stop for a reset, and the next job begins when it has ended.
+//! overwrite what is written in the meantime. So the future only waits for the task. If the future is dropped, the task
+//! stops at the places where it stops for the reset of a zone; the next job begins when the task has ended.
 
 use crate::{
     raid::{parts::Raid, status::Progress},
     runtime::Gate,
 };
-use std::{
-    cell::{Cell, RefCell},
-    rc::Rc,
-};
+use std::{cell::Cell, future::poll_fn, pin::pin, rc::Rc};
 
 /// What a job tells the future that waits for it.
 #[derive(Default)]
@@ -21,7 +18,7 @@ struct News {
     progress: [Cell<Option<Progress>>; 2],
     /// The job has ended, and another one may have begun.
     ended: Cell<bool>,
-    changed: Gate,
+    reported: Gate,
 }
 
 /// The end of a job's task, also of one that is dropped with the runtime's tasks.
@@ -30,7 +27,6 @@ struct JobEnd(Rc<News>);
 impl Drop for JobEnd {
     fn drop(&mut self) {
         self.0.ended.set(true);
-        self.0.changed.open();
     }
 }
 
@@ -76,22 +72,22 @@ pub async fn run<T: 'static, F: Future<Output = T> + 'static>(
     let report = Box::new(move |progress| {
         let is_first = told.progress[0].get().is_none();
         told.progress[usize::from(!is_first)].set(Some(progress));
-        told.changed.open();
+        told.reported.open();
     });
-    let (job, end, result) = (job(raid.clone(), report), JobEnd(news.clone()), Rc::new(RefCell::new(None)));
-    let place = result.clone();
-    raid.runtime.spawn(async move {
+    let (job, end) = (job(raid.clone(), report), JobEnd(news.clone()));
+    let mut whole = pin!(raid.runtime.run_whole(async move {
         let _end = end;
-        let value = job.await;
-        place.replace(Some(value));
-    });
+        job.await
+    }));
     let _waiter = Waiter { raid, news: news.clone() };
-    loop {
-        let changed = news.changed.wait();
+    poll_fn(|context| {
+        let result = whole.as_mut().poll(context);
         news.progress.iter().filter_map(Cell::take).for_each(progress);
-        if let Some(result) = result.take() {
-            return result;
+        if result.is_pending() {
+            // Only to be woken by the next report.
+            _ = pin!(news.reported.wait()).poll(context);
         }
-        changed.await;
-    }
+        result
+    })
+    .await
 }

@@ -137,8 +137,8 @@ impl Drop for ReplaceGuard {
     }
 }
 
-/// Replaces the drive of `member` by `drive`. The caller has waited for [`job::given_up_ended`]. Returns the bytes that were copied, or `None` if the member went out
-/// meanwhile.
+/// Replaces the drive of `member` by `drive`. The caller has waited for [`job::given_up_ended`]. Returns the bytes that
+/// were copied, or `None` if the member went out meanwhile.
 pub async fn replace(
     raid: &Rc<Raid>,
     member: usize,
