@@ -1,4 +1,4 @@
-//! Failures of members and of their parts of zones: what goes out, what counts as lost, and when the array fails.
+//! Failures of members and of their parts of zones: a member goes out, a part counts as lost, the array fails.
 
 use crate::{
     device::{DeviceError, Status},
