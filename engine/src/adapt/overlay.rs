@@ -5,7 +5,8 @@
 //! become stale otherwise, it runs on overlays. The memory is small: a checkpoint, and the rows that are being written
 //! of each open zone.
 //!
-//! While an overlay exists the drive must not be changed by other means.
+//! While an overlay exists the drive must not be changed by other means. If the drive loses power, it may lose blocks
+//! of which the overlay knows nothing: zone reports fail from then on.
 
 use crate::{
     buf::{BLOCK, Buf},
@@ -26,6 +27,8 @@ pub struct Overlay {
     runtime: Runtime,
     slots: Rc<Slots>,
     written: RefCell<OverlayState>,
+    /// Power epoch of the drive at the report of its zones.
+    power_epoch: Option<u64>,
 }
 
 /// The changes: with them, the drive as if it had carried out all commands.
@@ -43,7 +46,7 @@ type Outcome = Result<(), DeviceError>;
 impl Overlay {
     /// An overlay on `device` as it is now.
     pub async fn over(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> Overlay {
-        let geometry = device.geometry();
+        let (geometry, power_epoch) = (device.geometry(), device.power_epoch());
         let done = device.submit(Command::Report { first: ZoneIndex(0), count: geometry.zones }).await;
         let table = done.result.map(|()| {
             let mut table = ZoneTable::new(geometry);
@@ -61,7 +64,8 @@ impl Overlay {
             table
         });
         let written = OverlayState { table, blocks: BTreeMap::new(), reset: BTreeSet::new() };
-        Overlay { device, runtime: runtime.clone(), slots: Rc::default(), written: written.into() }
+        let (runtime, slots) = (runtime.clone(), Rc::default());
+        Overlay { device, runtime, slots, written: written.into(), power_epoch }
     }
 
     fn read(&self, lba: Lba, data: Buf, oob: Buf) -> Completion {
@@ -238,6 +242,9 @@ impl ZonedDevice for Overlay {
                     written.keep(lba, &data, &oob, oob_bytes);
                 }
                 Completion::ready(Done { result: result.map(|_| ()), data, oob, lba, ..Done::ok() })
+            }
+            Command::Report { .. } if self.device.power_epoch() != self.power_epoch => {
+                Completion::failed(DeviceError::PowerLost)
             }
             Command::Report { first, count } => {
                 match written.table().and_then(|table| Ok(table.report(first, count)?)) {
