@@ -2,11 +2,14 @@
 //! members that were missing.
 
 use crate::support::{
-    array::{geometry, records, run, wp, write_command},
+    array::{geometry, records, run, wp, write, write_command},
     rig::Act,
     scene::{ACTIVE, CHUNK, LACKS_ONE, META, STRIPE, Scene, ZONES, is_metadata, part, reset, writes_to},
 };
-use emu::ssd::Fault;
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, ArrayOptions, MemberState},
     buf::{BLOCK, Buf},
@@ -359,6 +362,39 @@ fn flush_commits_provisional_array() {
         scene.assemble(None);
         assert_eq!(scene.states()[1].0, MemberState::Out, "{policy:?}");
         scene.check(0, 5);
+    }
+}
+
+/// A power cut leaves one member with write pointers, and takes the parity. When that member returns to an array in
+/// deferred-write mode, its zones stay as they were reported without it: empty. The checkpoints that name their resets
+/// are valid.
+#[test]
+fn zones_reset_at_return_of_member_leave_valid_checkpoints() {
+    let mut scene = Scene::new(Policy::Zrwa);
+    let first = scene.array.layout().member(0, 0);
+    scene.rig.rule(move |drive, command| {
+        Act::hold_if(drive != first && matches!(command, Command::FlushZrwa { .. }))
+    });
+    for zone in 0..2 {
+        write(&scene.runtime, &scene.array, zone, 0, CHUNK + 2, false);
+        // The write pointer follows with the next write.
+        write(&scene.runtime, &scene.array, zone, CHUNK + 2, 1, false);
+    }
+    scene.runtime.clear();
+    scene
+        .rig
+        .cut_power(&mut Rng::new(1), |drive| Cut { cache_lost: false, zrwa_lost: drive == (first + 2) % 4 });
+    let there = scene.without(Some(first));
+    let array = Array::assemble_deferred(&scene.runtime, there, None, ArrayOptions::default());
+    scene.array = run(&scene.runtime, array).unwrap();
+    (0..2).for_each(|zone| assert_eq!(state(&scene, zone), ZoneState::Empty));
+    run(&scene.runtime, scene.array.complete(scene.drives[first].clone())).unwrap();
+    assert!(!scene.array.is_deferred());
+    scene.stop();
+    scene.assemble(None);
+    for zone in 0..2 {
+        assert_eq!(state(&scene, zone), ZoneState::Empty);
+        scene.write(zone, 0, 5);
     }
 }
 

@@ -45,6 +45,8 @@ impl LogOwner for Raid {
                 && (live.holes || live.incomplete.get(zone) == Some(&record.epoch))
         });
         let incomplete: BTreeSet<u32> = in_doubt.map(|(zone, _)| zone).collect();
+        let (newest, sequence) = (records.iter().map(|zone| zone.epoch).max(), self.membership.sequence());
+        assert!(newest <= Some(sequence), "a checkpoint with number {sequence} and zone epoch {newest:?}");
         let parity = live.parity.records().into_iter().chain(live.relocated.records());
         let checkpoint = Checkpoint {
             generation,
@@ -57,7 +59,7 @@ impl LogOwner for Raid {
             parity: parity.collect(),
             tails: live.tails.values().copied().collect(),
         };
-        (checkpoint, self.membership.sequence())
+        (checkpoint, sequence)
     }
 }
 

@@ -95,6 +95,11 @@ impl Membership {
         next
     }
 
+    /// Makes all further sequence numbers larger than `sequence`.
+    pub fn continue_after(&self, sequence: u64) {
+        self.sequence.set(self.sequence.get().max(sequence));
+    }
+
     pub fn generation(&self) -> u32 {
         self.generation
     }

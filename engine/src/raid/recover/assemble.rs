@@ -133,6 +133,8 @@ impl ArrayLook {
     pub fn end_as(&mut self, without: ArrayLook) {
         let raid = &self.raid;
         let absent = raid.members.active() & !without.raid.members.active();
+        // Zone epochs that come from there are sequence numbers of that inspection.
+        raid.membership.continue_after(without.raid.membership.sequence());
         let mut others: BTreeMap<_, _> = without.verdicts.into_iter().collect();
         let mut own: BTreeMap<_, _> = std::mem::take(&mut self.verdicts).into_iter().collect();
         for zone in raid.zones.all() {
