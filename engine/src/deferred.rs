@@ -13,15 +13,16 @@
 //! write, and recovery without that one may find another tail: where possible, the zone ends at the reported end all
 //! the same.
 
-use crate::raid::maintain::job;
 use crate::{
     adapt::overlay::Overlay,
+    buf::{BLOCK, Buf},
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, Zones},
     format::Uuid,
     raid::{
         ArrayOptions, Drive, Tails,
         error::{ArrayError, BadDrive, DriveFault, Note},
         geometry::Layout,
+        maintain::{job, rebuild},
         parts::Raid,
         recover::assemble::{self, ArrayLook, KnownEnds, look},
         run,
@@ -157,11 +158,13 @@ impl ArrayHandle {
             AssemblyInputs { runtime, drives, returned: Vec::new(), tails, ends: Vec::new(), behaviour };
         let found = source.look().await?;
         let awaited = found.awaited();
-        if awaited == 0 && found.may_run_elsewhere() {
-            return Ok(ArrayHandle::new(source.assemble().await?));
-        }
         if awaited == 0 {
-            return Ok(ArrayHandle::new(found.carry_out().await?));
+            let raid = match found.may_run_elsewhere() {
+                true => source.assemble().await?,
+                false => found.carry_out().await?,
+            };
+            rebuild::clear_leftovers(&raid).await;
+            return Ok(ArrayHandle::new(raid));
         }
         let assembly = found.assembly();
         // Drives that are not members are released.
@@ -272,15 +275,18 @@ impl ArrayHandle {
     }
 
     async fn try_to_begin(self: Rc<Self>, source: AssemblyInputs) {
-        let begun = source.assemble().await;
+        let begun = match source.assemble().await {
+            Ok(raid) => {
+                let before = self.switch_to(&raid);
+                rebuild::clear_leftovers(&raid).await;
+                Ok((raid, before))
+            }
+            Err(error) => Err(error),
+        };
         let Some(mut held) = self.held.take() else { return };
         let waiting = std::mem::take(&mut held.waiting);
         match begun {
-            Ok(raid) => {
-                raid.pool.swap(&self.raid().pool);
-                raid.tell_may_lose(self.geometry.volatile_cache);
-                raid.events.follow(&self.raid().events);
-                let before = self.raid.replace(raid.clone());
+            Ok((raid, before)) => {
                 if let Some(hook) = held.hook {
                     hook();
                 }
@@ -316,6 +322,38 @@ impl ArrayHandle {
             }
         }
         self.ended.open();
+    }
+
+    /// Serves reads from `raid`, an assembly on the drives themselves, from now on; returns the array before.
+    fn switch_to(&self, raid: &Rc<Raid>) -> Rc<Raid> {
+        let before = self.raid();
+        raid.pool.swap(&before.pool);
+        raid.tell_may_lose(self.geometry.volatile_cache);
+        raid.events.follow(&before.events);
+        self.raid.replace(raid.clone())
+    }
+
+    /// Carries out a read of an array in deferred-write mode: again if the array has started writing meanwhile, since
+    /// what the first read found may have been reset or rebuilt.
+    fn read_deferred(self: &Rc<Self>, lba: Lba, data: Buf) -> Completion {
+        let (raid, blocks) = (self.raid(), data.blocks() as usize);
+        let mut first = dispatch::submit_command(&raid, Command::read(lba, data));
+        if let Some(done) = first.take() {
+            return Completion::ready(done);
+        }
+        let (completer, completion) = raid.slots.pair();
+        let (array, runtime) = (self.clone(), raid.runtime.clone());
+        runtime.spawn(async move {
+            let mut done = first.await;
+            let now = array.raid();
+            if !Rc::ptr_eq(&now, &raid) {
+                let returned = done.data.blocks() as usize == blocks;
+                let data = if returned { done.data } else { Buf::zeroed(blocks * BLOCK) };
+                done = dispatch::submit_command(&now, Command::read(lba, data)).await;
+            }
+            completer.complete(done);
+        });
+        completion
     }
 
     /// Why an array in deferred-write mode could not start writing.
@@ -359,6 +397,10 @@ impl ArrayHandle {
                 drop(held);
                 self.hold_back(command)
             }
+            Some(DeferredState { source: Some(_), .. }) => match command {
+                Command::Read { lba, data, .. } => self.read_deferred(lba, data),
+                other => dispatch::submit_command(&self.raid.borrow(), other),
+            },
             _ => dispatch::submit_command(&self.raid.borrow(), command),
         }
     }

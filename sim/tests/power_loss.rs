@@ -3,7 +3,7 @@
 use crate::support::{
     array::{geometry, options, pattern, run, wp, write, write_command},
     rig::Act,
-    scene::{ACTIVE, CHUNK, Scene, finish},
+    scene::{ACTIVE, CHUNK, Scene, finish, part},
 };
 use emu::{
     rng::Rng,
@@ -12,7 +12,7 @@ use emu::{
 use engine::{
     array::{Array, CreateOptions, MemberState, Tails},
     buf::{BLOCK, Buf},
-    device::{Command, Geometry, ZonedDevice},
+    device::{Command, Completion, Geometry, ZonedDevice},
     raid::policy::Policy,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -565,4 +565,114 @@ fn promise_costs_one_log_block_per_part() {
             assert_eq!(count(1, 0, 36), 0, "three stripes move all write pointers");
         }
     }
+}
+
+/// Drive 1 loses its volatile cache while an array is in deferred-write mode, which keeps the cache unchanged: the array
+/// does without that member.
+#[test]
+fn power_loss_in_deferred_write_mode_takes_member_out() {
+    let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+    for policy in Policy::ALL {
+        for blocks in 1..60 {
+            let what = format!("{policy:?}, {blocks} blocks");
+            let scene = scene_of(policy, 2, &shape);
+            write(&scene.runtime, &scene.array, 0, 0, blocks, false);
+            scene.stop();
+            let mut scene = deferred(scene);
+            let tail = scene.tail(0);
+            scene.rig.cut_power_of(1, CACHE_LOST);
+            let unreadable = read_each(&scene, 0..tail, &what);
+            assert!(unreadable.is_empty(), "{what}: {unreadable:?}");
+            run(&scene.runtime, scene.array.begin()).unwrap();
+            // Blocks that were not durable may be gone now.
+            let tail = scene.tail(0);
+            assert!(read_each(&scene, 0..tail, &what).is_empty(), "{what}");
+            scene.replace(0);
+            rebuild(&scene);
+            assert!(read_each(&scene, 0..tail, &what).is_empty(), "{what}");
+        }
+    }
+}
+
+/// An array in deferred-write mode without member 0 starts to write, and drive 1 refuses to finish its part of a zone:
+/// the part is lost then, but until the array writes it is still read.
+#[test]
+fn reads_while_array_begins_find_part_lost_meanwhile() {
+    // The capacity of a zone is not a multiple of the chunk size.
+    let scene = scene_of(Policy::Log, 2, &geometry(8, 242, 8));
+    // The zone is full, but not finished on the drives: so the assembly finishes it.
+    scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Finish { .. })));
+    let tail = scene.array.geometry().zone_capacity_blocks;
+    write(&scene.runtime, &scene.array, 0, 0, tail, true);
+    scene.stop();
+    let scene = deferred(scene);
+    scene.rig.rule(|drive, command| match command {
+        Command::Finish { .. } if drive == 1 => Act::Refuse,
+        Command::Read { .. } | Command::Report { .. } => Act::Pass,
+        _ => Act::Hold,
+    });
+    let array = scene.array.clone();
+    scene.runtime.spawn(async move { array.begin().await.unwrap() });
+    scene.runtime.run();
+    while scene.rig.release(|place, _| place == 0) > 0 {
+        scene.runtime.run();
+        assert!(read_each(&scene, 0..tail, "while it begins").is_empty());
+    }
+    assert!(!scene.array.is_deferred());
+    assert_eq!(scene.states()[1], (MemberState::Rebuilding, 1));
+    // The remains of the part are reset in the end: they would hold active resources.
+    assert_eq!(scene.rig.written(1, part(0)), 0);
+}
+
+/// A read in deferred-write mode that a drive carries out after the array has started to write, and a rebuild has reset
+/// the part.
+#[test]
+fn read_in_flight_while_array_begins_does_not_return_reset_part() {
+    let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
+    for policy in [Policy::Log, Policy::Zrwa] {
+        let scene = scene_of(policy, 2, &shape);
+        write(&scene.runtime, &scene.array, 0, 0, 30, true);
+        scene.stop();
+        let scene = deferred(scene);
+        scene.rig.rule(|drive, command| Act::hold_if(drive == 1 && matches!(command, Command::Read { .. })));
+        let reads = start_reads(&scene, 30);
+        let first = scene.rig.held();
+        assert!(first > 5, "{first} reads of drive 1");
+        scene.rig.rule(|_, _| Act::Pass);
+        write(&scene.runtime, &scene.array, 0, 30, 10, false);
+        assert!(!scene.array.is_deferred());
+        scene.rig.cut_power_of(1, CACHE_LOST);
+        run(&scene.runtime, scene.array.check_power());
+        assert!(scene.states()[1].1 > 0, "{policy:?}: no part was lost");
+        // The rebuild stops when the part has been reset.
+        scene.rig.hold_after(1);
+        let rebuilt = scene.start_rebuild();
+        assert!(scene.rig.held() > first, "{policy:?}");
+        scene.rig.release(|place, _| place < first);
+        check_reads(&scene, reads, policy.name());
+        scene.release();
+        assert_eq!(rebuilt.get(), Some(true), "{policy:?}");
+    }
+}
+
+/// Starts a read of each of the first `blocks` blocks.
+fn start_reads(scene: &Scene, blocks: u64) -> Vec<(u64, Completion)> {
+    (0..blocks).map(|at| (at, scene.start(Command::read(Lba(at), Buf::zeroed(BLOCK))))).collect()
+}
+
+fn check_reads(scene: &Scene, reads: Vec<(u64, Completion)>, what: &str) {
+    for (at, read) in reads {
+        let done = run(&scene.runtime, read);
+        assert_eq!(done.result, Ok(()), "{what}: block {at}");
+        assert!(done.data[..] == pattern(at, 1), "{what}: block {at} is not what was written");
+    }
+}
+
+/// Assembles an array whose process has ended, without member 0 and in deferred-write mode.
+fn deferred(mut scene: Scene) -> Scene {
+    let there = scene.without(Some(0));
+    let array = Array::assemble_deferred(&scene.runtime, there, None, Default::default());
+    scene.array = run(&scene.runtime, array).unwrap();
+    assert!(scene.array.is_deferred());
+    scene
 }

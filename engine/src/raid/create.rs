@@ -161,6 +161,7 @@ pub async fn create(
     }
     run::start_logs(&raid);
     end_making(&raid).await?;
+    raid.may_clear.set(true);
     raid.runtime.spawn(run::keep_membership(raid.clone()));
     Ok(raid)
 }

@@ -53,6 +53,9 @@ pub struct Raid {
     pub readers: Readers,
     pub drain: Drain,
     pub background: BackgroundJob,
+    /// Whether the remains of lost parts may be reset. Not before the assembly has ended: until then an array in
+    /// deferred-write mode ([`crate::deferred`]) serves reads from the same drives, and may take these parts for valid.
+    pub may_clear: Cell<bool>,
     /// The right to attach a drive.
     pub attaching: Exclusive,
     pub events: Events,
@@ -85,6 +88,7 @@ impl Raid {
             readers: Readers::default(),
             drain: Drain::default(),
             background: BackgroundJob::default(),
+            may_clear: Cell::new(false),
             attaching: Exclusive::default(),
             events: Events::default(),
             geometry,

@@ -99,9 +99,10 @@ fn lacking_members(raid: &Raid, zone: ZoneIndex) -> u32 {
     if raid.zones.is_offline(zone) { 0 } else { raid.zone_records.lost(zone) & raid.members.active() }
 }
 
-/// Resets the remains of parts that members lack, and zones of drives that are not used: they would hold active
-/// resources.
+/// Resets the remains of parts that members lack (a member that was absent may hold obsolete ones), and zones of drives
+/// that are not used: they would hold active resources. From then on such remains are reset when their zones end.
 pub async fn clear_leftovers(raid: &Raid) {
+    raid.may_clear.set(true);
     for log in each(raid.members.active()).filter_map(|member| raid.members.log(member)) {
         log.device.clear_unused().await;
     }

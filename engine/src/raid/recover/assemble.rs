@@ -261,7 +261,8 @@ impl ArrayLook {
         Ok(ArrayInspection { status, geometry: raid.geometry.clone(), zones, rebuild, copies })
     }
 
-    /// Carries out the verdicts on the drives, and starts the array.
+    /// Carries out the verdicts on the drives, and starts the array. The caller calls [`rebuild::clear_leftovers`] when
+    /// no other assembly reads the drives.
     pub async fn carry_out(self) -> Result<Rc<Raid>, ArrayError> {
         self.keep_what_counts()?;
         self.load();
@@ -276,8 +277,6 @@ impl ArrayLook {
             repair::repair(&raid, zone, verdict, awaited).await?;
         }
         end_assembly(&raid).await?;
-        // A member that was absent may hold obsolete parts.
-        rebuild::clear_leftovers(&raid).await;
         Ok(raid)
     }
 }
@@ -290,15 +289,16 @@ pub async fn assemble(
     behaviour: ArrayOptions,
 ) -> Result<Rc<Raid>, ArrayError> {
     let known = KnownEnds { tails, ..KnownEnds::default() };
-    let found = look(runtime, drives.clone(), known, behaviour).await?;
-    if !found.may_run_elsewhere() {
-        return found.carry_out().await;
+    let mut found = look(runtime, drives.clone(), known, behaviour).await?;
+    if found.may_run_elsewhere() {
+        found.claim().await?;
+        found = look(runtime, drives, known, behaviour).await?;
+        // A third host may have claimed the array meanwhile.
+        run::check_fence(&found.raid).await?;
     }
-    found.claim().await?;
-    let found = look(runtime, drives, known, behaviour).await?;
-    // A third host may have claimed the array meanwhile.
-    run::check_fence(&found.raid).await?;
-    found.carry_out().await
+    let raid = found.carry_out().await?;
+    rebuild::clear_leftovers(&raid).await;
+    Ok(raid)
 }
 
 /// Determines the verdict on every zone; writes nothing. `forced` members (bits) count only in zones that wait for
