@@ -14,11 +14,13 @@ pub(super) struct Suspect {
     pub absent: bool,
     /// The member has lost its ZRWA, and no recovery has ended since.
     pub zrwa_lost: bool,
+    /// The member alone has lost its volatile cache, and no recovery has ended since.
+    pub cache_lost: bool,
 }
 
 impl Suspect {
     pub fn new(member: usize) -> Suspect {
-        Suspect { member, struck: false, absent: false, zrwa_lost: false }
+        Suspect { member, struck: false, absent: false, zrwa_lost: false, cache_lost: false }
     }
 }
 
@@ -109,6 +111,8 @@ pub(super) struct Losses {
     pub offered: bool,
     /// One of the suspects has lost its ZRWA.
     pub zrwa_lost: bool,
+    /// One of the suspects alone has lost its volatile cache.
+    pub cache_lost: bool,
 }
 
 /// All sets of up to `most` of `members`, the smaller ones first.

@@ -204,6 +204,7 @@ fn losses(world: &World<'_>, run_state: &RunState) -> Losses {
     let unsound = world.unsound_members().filter(|member| run_state.suspects.get(*member).is_none());
     suspects.extend(unsound.take(parities - suspects.len()));
     let zrwa_lost = run_state.suspects.iter().any(|suspect| suspect.zrwa_lost);
+    let cache_lost = run_state.suspects.iter().any(|suspect| suspect.cache_lost);
     let is_offered = |member: &usize| {
         let doubtful = run_state.half_attached.contains(member) || run_state.is_attaching(*member);
         !run_state.suspects.is_absent(*member) && !doubtful && !wear::is_damaged(world, run_state, *member)
@@ -211,7 +212,7 @@ fn losses(world: &World<'_>, run_state: &RunState) -> Losses {
     let offered: Vec<usize> = suspects.iter().copied().filter(is_offered).collect();
     if count == 1 {
         // A single drive has no redundancy to test.
-        return Losses { lost: vec![Vec::new()], offered: true, suspects, zrwa_lost };
+        return Losses { lost: vec![Vec::new()], offered: true, suspects, zrwa_lost, cache_lost };
     }
     let others = subsets(&others(count, &suspects), parities - suspects.len());
     let mut lost = Vec::new();
@@ -219,5 +220,5 @@ fn losses(world: &World<'_>, run_state: &RunState) -> Losses {
         let gone = suspects.iter().copied().filter(|member| !kept.contains(member));
         lost.extend(others.iter().map(|others| gone.clone().chain(others.iter().copied()).collect()));
     }
-    Losses { lost, offered: offered.len() == suspects.len(), suspects, zrwa_lost }
+    Losses { lost, offered: offered.len() == suspects.len(), suspects, zrwa_lost, cache_lost }
 }

@@ -15,7 +15,10 @@ pub(super) fn note_begun(world: &World<'_>, run_state: &mut RunState) {
     let holds_back = world.subject.as_ref().is_none_or(|subject| subject.is_deferred());
     if !holds_back && !std::mem::replace(&mut run_state.begun, true) {
         run_state.spare_drives.assemblies += 1;
-        run_state.suspects.iter_mut().for_each(|suspect| suspect.zrwa_lost = false);
+        run_state
+            .suspects
+            .iter_mut()
+            .for_each(|suspect| (suspect.zrwa_lost, suspect.cache_lost) = (false, false));
     }
 }
 

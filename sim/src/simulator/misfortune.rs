@@ -117,7 +117,9 @@ fn draw_cut(world: &mut World<'_>) -> Cut {
 fn lose_power(world: &mut World<'_>, run_state: &mut RunState, member: usize, cut: Cut) {
     let Some(bay) = world.drive_of(member) else { return };
     world.trace.note(|| format!("member {member} (drive{bay}) loses power: {cut:?}"));
-    run_state.suspects.of(member).zrwa_lost |= cut.zrwa_lost;
+    let suspect = run_state.suspects.of(member);
+    suspect.zrwa_lost |= cut.zrwa_lost;
+    suspect.cache_lost |= cut.cache_lost;
     world.command_queue.power_cycle(bay, &mut world.rng, cut);
 }
 

@@ -131,6 +131,10 @@ pub(super) fn judge_beyond(world: &mut World<'_>, losses: &Losses) -> Result<(),
     if zrwa_lost && world.scenario.policy.uses_zrwa() {
         world.oracle.fall_back();
     }
+    if losses.cache_lost {
+        // More members lack blocks than parity covers: judged as after a power cut.
+        world.oracle.power_cut();
+    }
     world.lenient = true;
     let beyond = world.scenario.misfortune.beyond;
     let judged = suffer(world, &mut books).and_then(|()| {
