@@ -26,7 +26,8 @@ use engine::{
 };
 use sim::simulator::{
     command_queue::CommandQueue,
-    namespaces::{self, DeviceBelow},
+    layer::run_seeds,
+    namespaces::{DeviceBelow, NamespaceModel, NamespaceSummary},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -1544,8 +1545,8 @@ fn vzone_move_survives_executed_write_reported_as_failed() {
     assert!(failed > 10, "{failed}");
 }
 
-fn play(over: Option<DeviceBelow>, seeds: std::ops::Range<u64>) -> namespaces::NamespaceSummary {
-    namespaces::run_seeds(over, seeds, 2, &|| ())
+fn play(over: Option<DeviceBelow>, seeds: std::ops::Range<u64>) -> NamespaceSummary {
+    run_seeds::<NamespaceModel>(over, seeds, 2, &|| ())
 }
 
 #[test]
@@ -1559,7 +1560,7 @@ fn namespaces_simulation_passes_on_drive_and_arrays() {
         let failures: Vec<_> = summary.failures.iter().map(|f| (f.seed, f.failure.as_deref())).collect();
         assert!(failures.is_empty(), "{over:?}: {failures:?}");
         assert!(summary.counts.judgements > count && summary.counts.operations > 10 * count);
-        assert!(over != DeviceBelow::Drive || summary.counts.moved_groups > 0);
+        assert!(over != DeviceBelow::Drive || summary.counts.own.moved_groups > 0);
     }
 }
 

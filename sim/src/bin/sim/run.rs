@@ -6,14 +6,14 @@ use engine::raid::policy::Policy;
 use serde_json::json;
 use sim::simulator::{
     coverage::Ledger,
-    layer::DeviceBelow,
+    layer::{self, DeviceBelow, world::LayerModel},
     layered::{Layer, LayeredMaker},
-    namespaces,
+    namespaces::NamespaceModel,
     runner::{self, Outcome, Seeds, Summary},
     scenario::{GROUP_BLOCKS, PARITIES, level},
     silent::SilentResult,
     subject::ArrayMaker,
-    volume,
+    volume::VolumeModel,
     world::TraceMode,
 };
 use std::collections::BTreeMap;
@@ -294,14 +294,18 @@ impl Run {
         self.policy.map(array)
     }
 
-    /// Plays namespaces.
-    fn run_namespaces(&self) -> anyhow::Result<bool> {
+    /// Plays a layer alone, on a drive or an array; `own` gives the figures of its own counters.
+    fn run_layer<M: LayerModel>(
+        &self,
+        option: &str,
+        own: impl Fn(&M::Counts) -> Vec<(&'static str, u64)>,
+    ) -> anyhow::Result<bool> {
         let over = self.over();
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
             }
-            let outcome = namespaces::replay(over, self.from, TraceMode::All);
+            let outcome = layer::replay::<M>(over, self.from, TraceMode::All);
             print_lines(&outcome.trace)?;
             let failure = outcome.failure.map(|failure| format!("seed {}: {failure}", self.from));
             print_lines(failure.as_slice())?;
@@ -310,69 +314,9 @@ impl Run {
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
         let progress = Progress::new(self.seeds);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
-        let summary = namespaces::run_seeds(over, self.from..end, jobs, &|| progress.advance());
+        let summary = layer::run_seeds::<M>(over, self.from..end, jobs, &|| progress.advance());
         let seconds = progress.finish();
-        let mut options = String::from("--namespaces");
-        if self.single {
-            options.push_str(" --single");
-        }
-        if let Some(policy) = self.policy {
-            options = format!("{options} --policy {}", policy.name());
-        }
-        let replay = |seed: u64| format!("sim run {options} --seeds 1 --from {seed}");
-        let counts = [
-            ("seeds", summary.seeds),
-            ("namespaces", summary.counts.namespaces),
-            ("reshapes", summary.counts.reshapes),
-            ("operations", summary.counts.operations),
-            ("power_cuts", summary.counts.power_cuts),
-            ("kills", summary.counts.kills),
-            ("member_losses", summary.counts.member_losses),
-            ("interrupted_recoveries", summary.counts.interrupted_recoveries),
-            ("forks", summary.counts.forks),
-            ("judgements", summary.counts.judgements),
-            ("moved_groups", summary.counts.moved_groups),
-            ("most_spares", summary.counts.most_spares),
-            ("failures", summary.failures.len() as u64),
-        ];
-        if self.json {
-            let mut value = json!({
-                "output_version": OUTPUT_VERSION,
-                "first_failure": summary.failures.first().and_then(|f| f.failure.as_deref()),
-                "replay": summary.failures.iter().map(|f| replay(f.seed)).collect::<Vec<_>>(),
-                "seconds": seconds,
-            });
-            counts.iter().for_each(|(name, count)| value[*name] = json!(count));
-            print_lines(&[serde_json::to_string_pretty(&value)?])?;
-        } else {
-            let line = |(name, count): &(&str, u64)| format!("{:<24}{count:>12}", name.replace('_', " "));
-            let mut lines: Vec<String> = counts.iter().map(line).collect();
-            for failure in summary.failures.iter().take(MOST_SHOWN) {
-                let why = failure.failure.as_deref().unwrap_or_default();
-                lines.push(format!("\nseed {}: {why}\n  {}", failure.seed, replay(failure.seed)));
-            }
-            print_lines(&lines)?;
-        }
-        Ok(summary.failures.is_empty())
-    }
-
-    /// Plays volumes.
-    fn run_volumes(&self) -> anyhow::Result<bool> {
-        let over = self.over();
-        if self.trace {
-            let outcome = volume::replay(over, self.from, TraceMode::All);
-            print_lines(&outcome.trace)?;
-            print_lines(
-                &outcome.failure.iter().map(|f| format!("seed {}: {f}", self.from)).collect::<Vec<_>>(),
-            )?;
-            return Ok(outcome.failure.is_none());
-        }
-        let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
-        let progress = Progress::new(self.seeds);
-        let jobs = self.jobs.unwrap_or_else(default_jobs);
-        let summary = volume::run_seeds(over, self.from..end, jobs, &|| progress.advance());
-        let seconds = progress.finish();
-        let mut command = String::from("sim run --volume");
+        let mut command = format!("sim run {option}");
         match over {
             Some(DeviceBelow::Drive) => command += " --single",
             Some(DeviceBelow::Array { policy, parities, group_blocks }) => {
@@ -383,7 +327,7 @@ impl Run {
         }
         let replay = |seed: u64| format!("{command} --seeds 1 --from {seed}");
         let counts = &summary.counts;
-        let figures = [
+        let mut figures = vec![
             ("seeds", summary.seeds),
             ("operations", counts.operations),
             ("power_cuts", counts.power_cuts),
@@ -392,27 +336,22 @@ impl Run {
             ("member_losses", counts.member_losses),
             ("forks", counts.forks),
             ("judgements", counts.judgements),
-            ("collected_zones", counts.collected_zones),
-            ("checkpoints", counts.checkpoints),
-            ("discarded_blocks", counts.discarded),
-            ("refused_writes", counts.refusals),
-            ("failures", summary.failures.len() as u64),
+            ("flipped_bits", counts.flips),
         ];
+        figures.extend(own(&counts.own));
+        figures.push(("failures", summary.failures.len() as u64));
         if self.json {
-            let mut value = serde_json::Map::new();
-            value.insert("output_version".into(), json!(OUTPUT_VERSION));
-            value.extend(figures.map(|(name, figure)| (name.to_string(), json!(figure))));
-            let first = summary.failures.first().and_then(|f| f.failure.as_deref());
-            value.insert("first_failure".into(), json!(first));
-            let each: Vec<String> = summary.failures.iter().map(|f| replay(f.seed)).collect();
-            value.insert("replay".into(), json!(each));
-            value.insert("seconds".into(), json!(seconds));
+            let mut value = json!({
+                "output_version": OUTPUT_VERSION,
+                "first_failure": summary.failures.first().and_then(|f| f.failure.as_deref()),
+                "replay": summary.failures.iter().map(|f| replay(f.seed)).collect::<Vec<_>>(),
+                "seconds": seconds,
+            });
+            figures.iter().for_each(|(name, figure)| value[*name] = json!(figure));
             print_lines(&[serde_json::to_string_pretty(&value)?])?;
         } else {
-            let mut lines: Vec<String> = figures
-                .iter()
-                .map(|(name, figure)| format!("{:<24}{figure:>12}", name.replace('_', " ")))
-                .collect();
+            let line = |(name, figure): &(&str, u64)| format!("{:<24}{figure:>12}", name.replace('_', " "));
+            let mut lines: Vec<String> = figures.iter().map(line).collect();
             lines.push(format!("{seconds:.1} s"));
             for failure in summary.failures.iter().take(MOST_SHOWN) {
                 let text = failure.failure.as_deref().unwrap_or_default();
@@ -421,11 +360,33 @@ impl Run {
             print_lines(&lines)?;
         }
         if self.seeds == 1 && !summary.failures.is_empty() {
-            for line in volume::replay(over, self.from, TraceMode::Tail(TRACE_TAIL)).trace {
+            for line in layer::replay::<M>(over, self.from, TraceMode::Tail(TRACE_TAIL)).trace {
                 eprintln!("{line}");
             }
         }
         Ok(summary.failures.is_empty())
+    }
+
+    fn run_namespaces(&self) -> anyhow::Result<bool> {
+        self.run_layer::<NamespaceModel>("--namespaces", |counts| {
+            vec![
+                ("namespaces", counts.namespaces),
+                ("reshapes", counts.reshapes),
+                ("moved_groups", counts.moved_groups),
+                ("most_spares", counts.most_spares),
+            ]
+        })
+    }
+
+    fn run_volumes(&self) -> anyhow::Result<bool> {
+        self.run_layer::<VolumeModel>("--volume", |counts| {
+            vec![
+                ("collected_zones", counts.collected_zones),
+                ("checkpoints", counts.checkpoints),
+                ("discarded_blocks", counts.discarded),
+                ("refused_writes", counts.refusals),
+            ]
+        })
     }
 
     fn replay_command(&self, seed: u64) -> String {

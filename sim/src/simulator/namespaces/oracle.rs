@@ -4,7 +4,10 @@
 //! blocks. After a power cut the write pointer lies between the last and the first of these, all blocks below it read
 //! as written, and all above it as zeros. The state found by a recovery is durable.
 
-use crate::simulator::stamp::{self, Stamp};
+use crate::simulator::{
+    layer::world::LayerEnd,
+    stamp::{self, Stamp},
+};
 use engine::{
     buf::BLOCK,
     zone::{ZoneInfo, ZoneState},
@@ -15,13 +18,6 @@ use engine::{
 pub enum NamespaceChange {
     Finish,
     Reset,
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NamespaceEnd {
-    PowerCut,
-    Kill,
 }
 
 /// One zone of a namespace.
@@ -152,7 +148,7 @@ impl NamespaceZone {
     /// Description of the violation.
     pub fn recovered(
         &mut self,
-        end: NamespaceEnd,
+        end: LayerEnd,
         volatile: bool,
         info: &ZoneInfo,
         data: &[u8],
@@ -177,7 +173,7 @@ impl NamespaceZone {
             return self.check(0, self.submitted(), true, data);
         }
         let wp = if full { self.capacity } else { info.wp_blocks };
-        let floor = if volatile && end == NamespaceEnd::PowerCut { self.safe } else { self.completed };
+        let floor = if volatile && end == LayerEnd::PowerCut { self.safe } else { self.completed };
         if wp < floor || wp > self.submitted() || empty != (wp == 0) {
             return Err(format!("the zone is {info:?}, promised were {floor} blocks: {self:?}"));
         }
@@ -210,12 +206,12 @@ mod tests {
     #[test]
     fn namespace_oracle_allows_loss_of_unsafe_data_only() {
         for (end, volatile, wp, right) in [
-            (NamespaceEnd::PowerCut, true, 3, true),
-            (NamespaceEnd::PowerCut, true, 2, true),
-            (NamespaceEnd::PowerCut, true, 1, false),
-            (NamespaceEnd::PowerCut, false, 2, false),
-            (NamespaceEnd::Kill, true, 2, false),
-            (NamespaceEnd::Kill, true, 3, true),
+            (LayerEnd::PowerCut, true, 3, true),
+            (LayerEnd::PowerCut, true, 2, true),
+            (LayerEnd::PowerCut, true, 1, false),
+            (LayerEnd::PowerCut, false, 2, false),
+            (LayerEnd::Kill, true, 2, false),
+            (LayerEnd::Kill, true, 3, true),
         ] {
             let (mut zone, mut bytes) = written();
             bytes[wp as usize * BLOCK..].fill(0);
@@ -224,7 +220,7 @@ mod tests {
         }
         let (mut zone, bytes) = written();
         // There is data above the write pointer.
-        assert!(zone.recovered(NamespaceEnd::PowerCut, true, &info(ZoneState::Closed, 2), &bytes).is_err());
+        assert!(zone.recovered(LayerEnd::PowerCut, true, &info(ZoneState::Closed, 2), &bytes).is_err());
     }
 
     #[test]
@@ -248,15 +244,13 @@ mod tests {
         ] {
             let mut zone = zone.clone();
             zone.change = Some(change);
-            let result = zone.recovered(NamespaceEnd::PowerCut, true, &info(state, 3), &bytes);
+            let result = zone.recovered(LayerEnd::PowerCut, true, &info(state, 3), &bytes);
             assert_eq!(result.is_ok(), right, "{change:?} {state:?}: {result:?}");
         }
         let mut reset = zone.clone();
         reset.change = Some(NamespaceChange::Reset);
         assert!(
-            reset
-                .recovered(NamespaceEnd::PowerCut, true, &info(ZoneState::Empty, 0), &[0; 4 * BLOCK])
-                .is_ok()
+            reset.recovered(LayerEnd::PowerCut, true, &info(ZoneState::Empty, 0), &[0; 4 * BLOCK]).is_ok()
         );
     }
 }

@@ -1,7 +1,6 @@
 //! Sets up namespaces on a bare drive or an array, and reads whole zones of them.
 
-use super::scenario::NamespaceScenario;
-use crate::simulator::layer::{DeviceBelow, sequenced};
+use crate::simulator::layer::{DeviceBelow, sequenced, world::Life};
 use engine::{
     array::{Array, Drive},
     buf::{BLOCK, Buf},
@@ -15,13 +14,13 @@ use std::rc::Rc;
 /// Prepares new drives for namespaces.
 pub(super) async fn create(
     runtime: Runtime,
-    scenario: NamespaceScenario,
+    life: Life,
+    vzone_zones: u32,
     drives: Vec<Drive>,
     uuid: [u8; 16],
 ) -> Result<(), String> {
-    let sizes = (scenario.chunk_blocks, scenario.zone_size_blocks);
-    let device = scenario.over.create(&runtime, drives, uuid, sizes).await?;
-    Namespaces::create(device, uuid, scenario.vzone_zones).await.map_err(|e| e.to_string())
+    let device = life.create(&runtime, drives, uuid).await?;
+    Namespaces::create(device, uuid, vzone_zones).await.map_err(|e| e.to_string())
 }
 
 /// Opens the namespaces on these drives.

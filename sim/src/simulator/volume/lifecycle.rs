@@ -4,23 +4,22 @@
 use super::{
     helpers::Helpers,
     load,
-    oracle::{VolumeEnd, VolumeOracle},
-    stack::{bring_up, create},
-    step,
-    world::{VolumeOp, VolumeOpKind, VolumeWorld},
+    model::{VolumeOp, VolumeOpKind, World},
+    oracle::VolumeOracle,
+    stack::create,
 };
 use crate::simulator::{
     command_queue::Fault,
-    hidden::{HiddenLayer, ask, attach, flip},
-    layer::DeviceBelow,
-    world::{Failure, Pending},
+    layer::{
+        DeviceBelow,
+        lifecycle::{fork_if_due, recover},
+        step,
+        world::LayerEnd,
+    },
+    world::Failure,
 };
-use emu::{
-    rng::Rng,
-    ssd::{self, Cut, Ssd},
-};
+use emu::ssd;
 use engine::{
-    array::Drive,
     buf::{BLOCK, Buf},
     volume::{Codec, Unit, Volume},
     zone::ZoneIndex,
@@ -36,73 +35,62 @@ const FILLED_AT_ONCE: u64 = 16;
 /// Most zones of a drive that wear out in a life: fewer than are spare.
 const MOST_WORN: u64 = 2;
 
-/// Events after which no command is outstanding any more.
-const QUIET_EVENTS: u64 = 20_000;
-
-/// Most events of a recovery that is interrupted.
-const RECOVERY_EVENTS: u64 = 300;
-
-fn is_pending<T>(pending: &Pending<T, String>) -> bool {
-    pending.borrow().is_none()
-}
-
-fn is_unanswered(ops: &[VolumeOp]) -> bool {
-    ops.iter().all(|op| op.answer.borrow().is_none())
-}
+/// Upper bound of task steps without a device event.
+const TOO_MANY_STEPS: u64 = 100_000;
 
 /// Plays the life of the volume.
 ///
 /// # Errors
 /// The broken promise.
-pub fn run(world: &mut VolumeWorld) -> Result<(), Failure> {
-    world.trace.note(|| format!("{:?}", world.scenario));
+pub(super) fn run(world: &mut World) -> Result<(), Failure> {
+    world.trace.note(|| format!("{:?} {:?}", world.life, world.model.scenario));
     let mut uuid = [0; 16];
     world.rng.fill(&mut uuid);
-    let (runtime, scenario, drives) = (world.runtime.clone(), world.scenario.clone(), world.drives());
-    let made = world.start(create(runtime, scenario, drives, uuid));
-    step::wait(world, &made)?.map_err(|why| Failure(format!("the volume cannot be made: {why}")))?;
+    let (runtime, life, scenario) = (world.runtime.clone(), world.life.clone(), world.model.scenario.clone());
+    let made = world.start(create(runtime, life, scenario, world.drives(), uuid));
+    world.wait(&made)?.map_err(|why| Failure(format!("the volume cannot be made: {why}")))?;
     world.end_process();
     recover(world, 0)?;
-    world.oracle = VolumeOracle::new(world.volume.as_ref().map_or(0, Volume::blocks));
+    world.model.oracle = VolumeOracle::new(world.model.volume.as_ref().map_or(0, Volume::blocks));
     judge(world)?;
-    if world.scenario.filled {
+    if world.model.scenario.filled {
         fill_up(world)?;
     }
-    for round in 0..world.scenario.rounds {
-        let events = world.rng.below(world.scenario.work_events);
+    for round in 0..world.life.rounds {
+        let events = world.rng.below(world.life.work_events);
         for _ in 0..events {
             step::event(world, true)?;
             strike(world);
-            if world.forks_left > 0 && world.rng.chance(1, world.scenario.fork_rarity) {
-                world.forks_left -= 1;
-                fork(world)?;
-            }
+            fork_if_due(world)?;
         }
         if round == 0 && world.rng.chance(1, 4) {
             stop(world)?;
         }
-        end_somehow(world)?;
-        recover(world, world.scenario.cut_in_recovery_percent)?;
-        judge(world)?;
+        world.end_and_recover(world.life.cut_in_recovery_percent)?;
     }
     step::drain(world)
 }
 
-fn strike(world: &mut VolumeWorld) {
-    if world.volume_fails() && world.rng.chance(1, world.scenario.fault_rarity) {
+/// Whether commands of a bare drive are made to fail; above an array the array would handle such errors.
+pub(super) fn may_fail(world: &World) -> bool {
+    world.model.scenario.fault_rarity > 0 && world.life.over == DeviceBelow::Drive
+}
+
+fn strike(world: &mut World) {
+    if may_fail(world) && world.rng.chance(1, world.model.scenario.fault_rarity) {
         arm(world);
     }
 }
 
 /// Makes a command of the drive fail, or wears out one of its zones.
-fn arm(world: &mut VolumeWorld) {
-    world.struck = true;
+pub(super) fn arm(world: &mut World) {
+    world.model.struck = true;
     let late = world.rng.chance(1, 2);
     let fault = match world.rng.below(5) {
-        0 if world.worn < MOST_WORN => {
-            world.worn += 1;
+        0 if world.model.worn < MOST_WORN => {
+            world.model.worn += 1;
             // The head zones are excluded: no volume works without them.
-            let zone = ZoneIndex(2 + world.rng.below(world.scenario.drive.zones as u64 - 2) as u32);
+            let zone = ZoneIndex(2 + world.rng.below(world.life.drive.zones as u64 - 2) as u32);
             world.trace.note(|| format!("zone {} can only be read from now on", zone.0));
             return world.command_queue.ssd(world.bays[0]).faults().after(0, ssd::Fault::ReadOnly(zone));
         }
@@ -115,111 +103,57 @@ fn arm(world: &mut VolumeWorld) {
     world.command_queue.set_fault(world.bays[0], fault);
 }
 
-fn stop(world: &mut VolumeWorld) -> Result<(), Failure> {
+fn stop(world: &mut World) -> Result<(), Failure> {
     step::drain(world)?;
-    if world.struck {
+    if world.model.struck {
         return Ok(());
     }
-    let Some(volume) = world.volume.clone() else { return Ok(()) };
+    let Some(volume) = world.model.volume.clone() else { return Ok(()) };
     world.trace.note(|| "the volume is stopped".into());
     let stopped = world.start(async move { volume.stop().await.map_err(|e| e.to_string()) });
-    step::wait(world, &stopped)?.map_err(|why| Failure(format!("the volume does not stop: {why}")))
+    world.wait(&stopped)?.map_err(|why| Failure(format!("the volume does not stop: {why}")))
 }
 
-/// Ends the world: a power cut, or a kill of the process.
-fn end_somehow(world: &mut VolumeWorld) -> Result<(), Failure> {
-    if let Some(status) = world.status()
-        && status.unreadable_zones > 0
-        && !world.struck
+/// Takes the volume of a recovery; `false` if that has failed since a command of the drive was made to fail.
+pub(super) fn take_up(world: &mut World, up: Result<Volume, String>) -> Result<bool, Failure> {
+    if world.model.struck_in_recovery
+        && let Err(why) = &up
     {
-        return Err(Failure(format!("nothing has failed, and zones cannot be collected: {status:?}")));
-    }
-    if world.rng.chance(world.scenario.kill_percent, 100) {
-        world.trace.note(|| "the process is killed".into());
-        world.counts.kills += 1;
+        world.trace.note(|| format!("the volume does not come up: {why}"));
         world.end_process();
-        world.left = Some(world.tails.borrow().clone());
         world.command_queue.kill(&mut world.rng);
-        return Ok(());
+        return Ok(false);
     }
-    cut_power(world)
-}
-
-fn cut_power(world: &mut VolumeWorld) -> Result<(), Failure> {
-    let queued = world.command_queue.queued();
-    let cache_lost = world.scenario.drive.volatile_cache && world.rng.chance(3, 4);
-    world.trace.note(|| format!("power cut with {queued} commands in flight; caches lost: {cache_lost}"));
-    world.counts.power_cuts += 1;
-    world.end = VolumeEnd::PowerCut;
-    world.end_process();
-    world.left = None;
-    let cut = Cut { cache_lost, zrwa_lost: false };
-    world
-        .command_queue
-        .power_cut(&mut world.rng, |_| cut)
-        .map_err(|error| Failure(format!("power cut: {error}")))
-}
-
-/// Opens the volume again; in `cut_percent` of the attempts the power is cut meanwhile.
-fn recover(world: &mut VolumeWorld, cut_percent: u64) -> Result<(), Failure> {
-    loop {
-        let strikes = world.volume_fails() && world.rng.chance(1, 8);
-        if strikes {
-            arm(world);
-        }
-        let (runtime, over) = (world.runtime.clone(), world.scenario.over);
-        let tails = (world.left.clone(), world.tails.clone());
-        let up = world.start(bring_up(runtime, over, world.drives(), world.scenario.behaviour, tails));
-        if world.rng.chance(cut_percent, 100) {
-            let events = world.rng.below(RECOVERY_EVENTS);
-            let mut passed = 0;
-            while passed < events && is_pending(&up) && step::event(world, false)? {
-                passed += 1;
-            }
-            if is_pending(&up) {
-                world.counts.interrupted_recoveries += 1;
-                cut_power(world)?;
-                continue;
-            }
-        }
-        let volume = step::wait(world, &up)?;
-        if strikes && let Err(why) = &volume {
-            world.trace.note(|| format!("the volume does not come up: {why}"));
-            world.end_process();
-            world.command_queue.kill(&mut world.rng);
-            continue;
-        }
-        world.command_queue.clear_fault(world.bays[0]);
-        world.volume =
-            Some(volume.map_err(|why| Failure(format!("the volume does not come up again: {why}")))?);
-        if matches!(world.scenario.codec, Some(Codec::Zstd(_))) {
-            let helpers = Rc::new(Helpers::new(world.rng.next_u64()));
-            world.volume.iter().for_each(|volume| volume.employ(helpers.clone()));
-        }
-        return choose_codec(world);
+    world.command_queue.clear_fault(world.bays[0]);
+    let volume = up.map_err(|why| Failure(format!("the volume does not come up again: {why}")))?;
+    if matches!(world.model.scenario.codec, Some(Codec::Zstd(_))) {
+        volume.employ(Rc::new(Helpers::new(world.rng.next_u64())));
     }
+    world.model.volume = Some(volume);
+    choose_codec(world)?;
+    Ok(true)
 }
 
 /// Switches compression on or off occasionally; existing data stays as it is.
-fn choose_codec(world: &mut VolumeWorld) -> Result<(), Failure> {
-    let Some(volume) = world.volume.clone().filter(|_| world.scenario.codec.is_some()) else {
+fn choose_codec(world: &mut World) -> Result<(), Failure> {
+    let Some(volume) = world.model.volume.clone().filter(|_| world.model.scenario.codec.is_some()) else {
         return Ok(());
     };
     let is_on = volume.status().codec.is_some();
     if !world.rng.chance(if is_on { 1 } else { 4 }, 5) {
         return Ok(());
     }
-    let codec = world.scenario.codec.filter(|_| !is_on);
-    let units: Vec<Unit> = Unit::all().filter(|unit| *unit <= world.scenario.unit).collect();
+    let codec = world.model.scenario.codec.filter(|_| !is_on);
+    let units: Vec<Unit> = Unit::all().filter(|unit| *unit <= world.model.scenario.unit).collect();
     let unit = *world.rng.clone().pick(&units);
     world.trace.note(|| format!("what is written from now on is compressed: {codec:?} {unit:?}"));
     let chosen = world.start(async move { volume.compress(codec, unit).await.map_err(|e| e.to_string()) });
-    step::wait(world, &chosen)?.map_err(|why| Failure(format!("compression is not changed: {why}")))
+    world.wait(&chosen)?.map_err(|why| Failure(format!("compression is not changed: {why}")))
 }
 
 /// Checks every block against the promises, and audits the zones' live counts against the map.
-fn judge(world: &mut VolumeWorld) -> Result<(), Failure> {
-    let Some(volume) = world.volume.clone() else { return Ok(()) };
+pub(super) fn judge(world: &mut World) -> Result<(), Failure> {
+    let Some(volume) = world.model.volume.clone() else { return Ok(()) };
     world.counts.judgements += 1;
     let blocks = volume.blocks();
     let all = world.start(async move {
@@ -234,19 +168,19 @@ fn judge(world: &mut VolumeWorld) -> Result<(), Failure> {
         volume.audit().await?;
         Ok(all)
     });
-    let all = step::wait_in_order(world, &all)?.map_err(Failure)?;
-    world.oracle.recovered(world.end, &all).map_err(Failure)?;
-    world.end = VolumeEnd::Kill;
+    let all = world.wait_in_order(&all)?.map_err(Failure)?;
+    world.model.oracle.recovered(world.end, &all).map_err(Failure)?;
+    world.end = LayerEnd::Kill;
     check_status(world)?;
     check_active(world)
 }
 
 /// Compares the status after a recovery with the blocks that were read.
-fn check_status(world: &VolumeWorld) -> Result<(), Failure> {
-    let Some(status) = world.status() else { return Ok(()) };
-    let mapped = world.oracle.may_be_mapped();
+fn check_status(world: &World) -> Result<(), Failure> {
+    let Some(status) = world.model.status() else { return Ok(()) };
+    let mapped = world.model.oracle.may_be_mapped();
     let is_at_rest = (status.waiting, status.refused, status.failed) == (0, 0, None);
-    let is_readable = status.unreadable_zones == 0 || world.struck;
+    let is_readable = status.unreadable_zones == 0 || world.model.struck;
     if status.mapped != mapped || !is_at_rest || !is_readable {
         return Err(Failure(format!("{mapped} blocks hold data, and all can be read: {status:?}")));
     }
@@ -254,29 +188,29 @@ fn check_status(world: &VolumeWorld) -> Result<(), Failure> {
 }
 
 /// Checks that the volume's zones are the only active ones of a bare drive, which may limit active zones.
-fn check_active(world: &VolumeWorld) -> Result<(), Failure> {
-    let Some(status) = world.status().filter(|status| !status.collects) else { return Ok(()) };
+fn check_active(world: &World) -> Result<(), Failure> {
+    let Some(status) = world.model.status().filter(|status| !status.collects) else { return Ok(()) };
     let ssd = world.command_queue.ssd(world.bays[0]);
     let is_active = |zone: &u32| ssd.zones().info(ZoneIndex(*zone)).state.is_active();
     let is_stray = |zone: &u32| is_active(zone) && !status.writing.contains(zone);
-    let stray = (2..world.scenario.drive.zones).filter(is_stray).collect::<Vec<u32>>();
-    if world.scenario.over != DeviceBelow::Drive || stray.is_empty() {
+    let stray = (2..world.life.drive.zones).filter(is_stray).collect::<Vec<u32>>();
+    if world.life.over != DeviceBelow::Drive || stray.is_empty() {
         return Ok(());
     }
     Err(Failure(format!("zones {stray:?} are active, and the volume does not write them: {status:?}")))
 }
 
 /// Writes as many blocks as fit.
-fn fill_up(world: &mut VolumeWorld) -> Result<(), Failure> {
-    let Some(status) = world.status() else { return Ok(()) };
+fn fill_up(world: &mut World) -> Result<(), Failure> {
+    let Some(status) = world.model.status() else { return Ok(()) };
     let blocks = status.blocks.min(status.usable);
     for at in (0..blocks).step_by(FILLED_AT_ONCE as usize) {
         load::begin(world, VolumeOpKind::Write { at, blocks: FILLED_AT_ONCE.min(blocks - at), fua: false });
-        while !world.ops.is_empty() {
-            step::settle(world)?;
+        while !world.model.ops.is_empty() {
+            settle(world)?;
             if world.command_queue.queued() == 0
                 && world.command_queue.executed() == 0
-                && is_unanswered(&world.ops)
+                && is_unanswered(&world.model.ops)
             {
                 return Err(world.hang());
             }
@@ -288,96 +222,15 @@ fn fill_up(world: &mut VolumeWorld) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends a copy of the world and judges its recovery.
-fn fork(world: &mut VolumeWorld) -> Result<(), Failure> {
-    let mut copy = world.copy()?;
-    let result = end_and_judge(&mut copy);
-    world.counts.forks += 1;
-    world.counts.add(&copy.counts);
-    result.map_err(|failure| {
-        world.trace.extend(std::mem::take(&mut copy.trace));
-        Failure(format!("forked here, {}{failure}", copy.without()))
-    })
+fn is_unanswered(ops: &[VolumeOp]) -> bool {
+    ops.iter().all(|op| op.answer.borrow().is_none())
 }
 
-/// Ends the process when no operation is outstanding, and flips a bit of the volume's metadata on one member, which
-/// must have no effect.
-fn end_damaged(world: &mut VolumeWorld, rng: &mut Rng) -> Result<(), Failure> {
-    end_somehow(world)?;
-    recover(world, 0)?;
-    judge(world)?;
-    for _ in 0..rng.below(200) {
-        step::event(world, true)?;
+/// Runs tasks until none is ready, since devices are polled only then.
+pub(super) fn settle(world: &mut World) -> Result<(), Failure> {
+    world.ready = false;
+    match (0..TOO_MANY_STEPS).any(|_| !world.runtime.step()) {
+        true => Ok(()),
+        false => Err(Failure(format!("tasks wake each other for ever: {:?}", world.model.status()))),
     }
-    for _ in 0..QUIET_EVENTS {
-        if !step::event(world, false)? {
-            break;
-        }
-    }
-    world.end_process();
-    world.left = Some(world.tails.borrow().clone());
-    world.command_queue.kill(&mut world.rng);
-    if let Some(flipped) = flip(&world.command_queue, &world.bays, rng) {
-        world.trace.note(|| flipped.clone());
-        world.counts.flips += 1;
-        let judged = recover(world, 0).and_then(|()| judge(world));
-        return judged.map_err(|failure| Failure(format!("{flipped}: {}", failure.0)));
-    }
-    Ok(())
-}
-
-/// Removes members, after maybe replacing one by a new, still empty drive: the existence of the volume must not be
-/// denied.
-fn end_hidden(world: &mut VolumeWorld, rng: &mut Rng) -> Result<(), Failure> {
-    let members = world.scenario.members;
-    if rng.chance(2, 3) {
-        let member = rng.below(members as u64) as usize;
-        let bay = world.command_queue.insert(Ssd::in_memory(&world.scenario.drive));
-        let new = Drive { name: format!("drive{bay}"), device: Rc::new(world.command_queue.drive(bay)) };
-        world.lost = Some(member);
-        let found = (world.drives(), world.left.take());
-        let attached = world.start(attach(world.runtime.clone(), found, member, new));
-        world.lost = None;
-        step::wait_in_order(world, &attached)?.map_err(Failure)?;
-        world.bays[member] = bay;
-        world.end_process();
-        world.command_queue.kill(&mut world.rng);
-    }
-    let mut drives = world.drives();
-    for _ in 0..1 + rng.below(2) {
-        drives.remove(rng.below(drives.len() as u64) as usize);
-    }
-    world.counts.member_losses += 1;
-    let names: Vec<String> = drives.iter().map(|drive| drive.name.clone()).collect();
-    let asked = ask(world.runtime.clone(), drives, world.left.clone(), HiddenLayer::Volume);
-    let asked = world.start(asked);
-    let asked = step::wait_in_order(world, &asked)?;
-    asked.map_err(|why| Failure(format!("with {names:?}: {why}")))
-}
-
-fn end_and_judge(world: &mut VolumeWorld) -> Result<(), Failure> {
-    // Drawn from separate numbers, so that the rest of a life does not change.
-    let mut rng = Rng::new(world.rng.clone().next_u64());
-    if world.scenario.members > 1 && rng.chance(1, 4) {
-        return end_damaged(world, &mut rng);
-    }
-    end_somehow(world)?;
-    if world.scenario.members > 1 && rng.chance(1, 3) {
-        return end_hidden(world, &mut rng);
-    }
-    if world.scenario.members > 1 && world.rng.chance(3, 4) {
-        world.lost = Some(world.rng.below(world.scenario.members as u64) as usize);
-        world.counts.member_losses += 1;
-    }
-    recover(world, world.scenario.cut_in_recovery_percent / 2)?;
-    judge(world)?;
-    if world.rng.chance(1, 2) {
-        for _ in 0..world.rng.below(200) {
-            step::event(world, true)?;
-        }
-        end_somehow(world)?;
-        recover(world, 0)?;
-        judge(world)?;
-    }
-    Ok(())
 }

@@ -1,8 +1,8 @@
 //! Load of a volume: submits operations, and checks every completion.
 
 use super::{
+    model::{Answer, VolumeOp, VolumeOpKind, World},
     oracle::fill,
-    world::{Answer, VolumeOp, VolumeOpKind, VolumeWorld},
 };
 use crate::simulator::world::Failure;
 use engine::{
@@ -14,21 +14,21 @@ use engine::{
 const PAGE_BLOCKS: u64 = 672;
 
 /// Draws the first block and the size of an operation.
-fn draw_range(world: &mut VolumeWorld, most: u64) -> (u64, u64) {
-    let blocks = 1 + world.rng.below(most.min(world.oracle.blocks()));
-    if world.scenario.load.crosses && blocks < PAGE_BLOCKS && world.rng.chance(1, 2) {
-        let pages = world.oracle.blocks() / PAGE_BLOCKS;
+fn draw_range(world: &mut World, most: u64) -> (u64, u64) {
+    let blocks = 1 + world.rng.below(most.min(world.model.oracle.blocks()));
+    if world.model.scenario.load.crosses && blocks < PAGE_BLOCKS && world.rng.chance(1, 2) {
+        let pages = world.model.oracle.blocks() / PAGE_BLOCKS;
         let end = (1 + world.rng.below(pages.max(1))) * PAGE_BLOCKS + world.rng.below(blocks);
-        return (end.min(world.oracle.blocks()) - blocks, blocks);
+        return (end.min(world.model.oracle.blocks()) - blocks, blocks);
     }
-    let hot = world.rng.chance(world.scenario.load.hot_percent, 100);
-    let span = if hot { (world.oracle.blocks() / 8).max(blocks) } else { world.oracle.blocks() };
+    let hot = world.rng.chance(world.model.scenario.load.hot_percent, 100);
+    let span = if hot { (world.model.oracle.blocks() / 8).max(blocks) } else { world.model.oracle.blocks() };
     (world.rng.below(span - blocks + 1), blocks)
 }
 
 /// Submits an operation.
-pub(super) fn issue(world: &mut VolumeWorld) {
-    let load = world.scenario.load.clone();
+pub(super) fn issue(world: &mut World) {
+    let load = world.model.scenario.load.clone();
     let weights = [load.write, load.read, load.discard, load.flush];
     let kind = world.rng.weighted(&weights);
     let kind = match kind {
@@ -50,14 +50,14 @@ pub(super) fn issue(world: &mut VolumeWorld) {
     begin(world, kind);
 }
 
-pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
-    let Some(volume) = world.volume.clone() else { return };
+pub(super) fn begin(world: &mut World, kind: VolumeOpKind) {
+    let Some(volume) = world.model.volume.clone() else { return };
     world.counts.operations += 1;
     let answer = Answer::default();
     let told = answer.clone();
     let begun = match kind {
         VolumeOpKind::Write { at, blocks, fua } => {
-            let (write, begun) = world.oracle.begin(at, blocks, false);
+            let (write, begun) = world.model.oracle.begin(at, blocks, false);
             let mut data = engine::buf::BufMut::zeroed(blocks as usize * BLOCK);
             (0..blocks).for_each(|block| fill(at + block, write, data.block_mut(block)));
             let data = data.freeze();
@@ -68,7 +68,7 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
             begun
         }
         VolumeOpKind::Discard { at, blocks } => {
-            let (_, begun) = world.oracle.begin(at, blocks, true);
+            let (_, begun) = world.model.oracle.begin(at, blocks, true);
             world.runtime.spawn(async move {
                 let result = volume.discard(at, blocks).await;
                 *told.borrow_mut() = Some(result.map(|()| Buf::default()));
@@ -80,42 +80,42 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
                 let result = volume.read(at, Buf::zeroed(blocks as usize * BLOCK)).await;
                 *told.borrow_mut() = Some(result);
             });
-            world.oracle.tick()
+            world.model.oracle.tick()
         }
         VolumeOpKind::Flush => {
             world.runtime.spawn(async move {
                 let result = volume.flush().await;
                 *told.borrow_mut() = Some(result.map(|()| Buf::default()));
             });
-            world.oracle.tick()
+            world.model.oracle.tick()
         }
     };
     world.trace.note(|| format!("begins at {begun}: {kind:?}"));
-    world.ops.push(VolumeOp { kind, begun, answer, mapped: 0 });
+    world.model.ops.push(VolumeOp { kind, begun, answer, mapped: 0 });
     world.ready = true;
 }
 
 /// Judges the completed operations.
-pub(super) fn collect(world: &mut VolumeWorld) -> Result<(), Failure> {
+pub(super) fn collect(world: &mut World) -> Result<(), Failure> {
     let mut at = 0;
-    while at < world.ops.len() {
-        let answer = world.ops[at].answer.borrow_mut().take();
+    while at < world.model.ops.len() {
+        let answer = world.model.ops[at].answer.borrow_mut().take();
         let Some(answer) = answer else {
             at += 1;
             continue;
         };
-        let VolumeOp { kind, begun, mapped, .. } = world.ops.swap_remove(at);
+        let VolumeOp { kind, begun, mapped, .. } = world.model.ops.swap_remove(at);
         world.trace.note(|| format!("ended, begun at {begun}: {kind:?} {answer:?}"));
-        let mapped_now = world.oracle.may_be_mapped();
+        let mapped_now = world.model.oracle.may_be_mapped();
         // The refusal was decided before other operations that free space completed.
-        world.ops.iter_mut().for_each(|op| op.mapped = op.mapped.max(mapped_now));
+        world.model.ops.iter_mut().for_each(|op| op.mapped = op.mapped.max(mapped_now));
         answered(world, kind, begun, mapped.max(mapped_now), answer)?;
     }
     Ok(())
 }
 
 fn answered(
-    world: &mut VolumeWorld,
+    world: &mut World,
     kind: VolumeOpKind,
     begun: u64,
     mapped: u64,
@@ -124,30 +124,31 @@ fn answered(
     let data = match (answer, kind) {
         (Ok(data), _) => data,
         (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::Write { at, blocks, .. }) => {
-            world.counts.refusals += 1;
+            world.counts.own.refusals += 1;
             // Blocks that compress less than the ones that they overwrite, and worn zones, may use up the free
             // space.
-            let may_be_refused = world.scenario.codec.is_some() || world.scenario.fault_rarity != 0;
-            if !may_be_refused && world.oracle.are_mapped(at, blocks) {
+            let may_be_refused =
+                world.model.scenario.codec.is_some() || world.model.scenario.fault_rarity != 0;
+            if !may_be_refused && world.model.oracle.are_mapped(at, blocks) {
                 return Err(Failure(format!("{kind:?} is refused, and only overwrites")));
             }
-            world.oracle.refuse(at, blocks, begun);
-            let usable = world.status().map_or(0, |status| status.usable);
+            world.model.oracle.refuse(at, blocks, begun);
+            let usable = world.model.status().map_or(0, |status| status.usable);
             return match mapped >= usable {
                 true => Ok(()),
                 false => Err(Failure(format!("{kind:?} meets no room: {mapped} of {usable} are mapped"))),
             };
         }
-        (Err(_), _) if world.struck => return Ok(()),
+        (Err(_), _) if world.model.struck => return Ok(()),
         (Err(error), _) => return Err(Failure(format!("{kind:?} fails: {error}"))),
     };
     match kind {
-        VolumeOpKind::Write { at, blocks, fua } => world.oracle.end(at, blocks, begun, fua),
-        VolumeOpKind::Discard { at, blocks } => world.oracle.end(at, blocks, begun, false),
-        VolumeOpKind::Read { at, .. } => world.oracle.check_read(at, begun, &data).map_err(Failure)?,
+        VolumeOpKind::Write { at, blocks, fua } => world.model.oracle.end(at, blocks, begun, fua),
+        VolumeOpKind::Discard { at, blocks } => world.model.oracle.end(at, blocks, begun, false),
+        VolumeOpKind::Read { at, .. } => world.model.oracle.check_read(at, begun, &data).map_err(Failure)?,
         VolumeOpKind::Flush => {
-            let reads = world.ops.iter().any(|op| matches!(op.kind, VolumeOpKind::Read { .. }));
-            world.oracle.flushed(begun, reads);
+            let reads = world.model.ops.iter().any(|op| matches!(op.kind, VolumeOpKind::Read { .. }));
+            world.model.oracle.flushed(begun, reads);
         }
     }
     Ok(())

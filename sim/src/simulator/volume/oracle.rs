@@ -11,7 +11,10 @@
 //!
 //! The contents found by a recovery are final: from then on they are the only version, and safe.
 
-use crate::simulator::stamp::{self, Stamp};
+use crate::simulator::{
+    layer::world::LayerEnd,
+    stamp::{self, Stamp},
+};
 use engine::buf::BLOCK;
 
 /// Identifies blocks of volumes in stamps.
@@ -34,13 +37,6 @@ impl Version {
     fn is_over(&self, other: &Version) -> bool {
         self.ended.is_some() && !self.refused && other.ended.is_some_and(|ended| ended < self.begun)
     }
-}
-
-/// How the process of a volume ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VolumeEnd {
-    PowerCut,
-    Kill,
 }
 
 #[derive(Clone, Debug)]
@@ -176,11 +172,11 @@ impl VolumeOracle {
     ///
     /// # Errors
     /// The first wrong block.
-    pub fn recovered(&mut self, end: VolumeEnd, data: &[u8]) -> Result<(), String> {
+    pub fn recovered(&mut self, end: LayerEnd, data: &[u8]) -> Result<(), String> {
         for (block, bytes) in (0..).zip(data.chunks_exact(BLOCK)) {
             let versions = &self.blocks[block as usize];
             let over = |over: &Version, version: &Version| {
-                over.is_over(version) && (over.safe || end == VolumeEnd::Kill)
+                over.is_over(version) && (over.safe || end == LayerEnd::Kill)
             };
             let allowed = |version: &Version| !versions.iter().any(|other| over(other, version));
             if !VolumeOracle::holds(versions, block, bytes, allowed) {
@@ -214,7 +210,7 @@ mod tests {
     }
 
     /// The writes that a block may hold after an end.
-    fn allowed(oracle: &VolumeOracle, end: VolumeEnd) -> Vec<u64> {
+    fn allowed(oracle: &VolumeOracle, end: LayerEnd) -> Vec<u64> {
         (0..9).filter(|write| oracle.clone().recovered(end, &content(*write)).is_ok()).collect()
     }
 
@@ -222,20 +218,20 @@ mod tests {
     fn volume_oracle_allows_old_data_until_write_safe() {
         let mut oracle = VolumeOracle::new(1);
         let (first, begun) = oracle.begin(0, 1, false);
-        assert_eq!(allowed(&oracle, VolumeEnd::Kill), [0, first]);
+        assert_eq!(allowed(&oracle, LayerEnd::Kill), [0, first]);
         oracle.end(0, 1, begun, false);
-        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [0, first]);
-        assert_eq!(allowed(&oracle, VolumeEnd::Kill), [first]);
+        assert_eq!(allowed(&oracle, LayerEnd::PowerCut), [0, first]);
+        assert_eq!(allowed(&oracle, LayerEnd::Kill), [first]);
         let flush = oracle.tick();
         let (second, begun) = oracle.begin(0, 1, false);
         oracle.end(0, 1, begun, false);
         oracle.flushed(flush, false);
-        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [first, second]);
+        assert_eq!(allowed(&oracle, LayerEnd::PowerCut), [first, second]);
         let (_, begun) = oracle.begin(0, 1, true);
         oracle.end(0, 1, begun, true);
-        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [0]);
-        oracle.recovered(VolumeEnd::PowerCut, &content(0)).unwrap();
-        assert_eq!(allowed(&oracle, VolumeEnd::Kill), [0]);
+        assert_eq!(allowed(&oracle, LayerEnd::PowerCut), [0]);
+        oracle.recovered(LayerEnd::PowerCut, &content(0)).unwrap();
+        assert_eq!(allowed(&oracle, LayerEnd::Kill), [0]);
     }
 
     #[test]
@@ -243,10 +239,10 @@ mod tests {
         let mut oracle = VolumeOracle::new(1);
         let (refused, begun) = oracle.begin(0, 1, false);
         oracle.refuse(0, 1, begun);
-        assert_eq!(allowed(&oracle, VolumeEnd::Kill), [0, refused]);
+        assert_eq!(allowed(&oracle, LayerEnd::Kill), [0, refused]);
         let (second, begun) = oracle.begin(0, 1, false);
         oracle.end(0, 1, begun, true);
-        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [second]);
+        assert_eq!(allowed(&oracle, LayerEnd::PowerCut), [second]);
     }
 
     #[test]
@@ -257,7 +253,7 @@ mod tests {
         let early = oracle.tick();
         oracle.end(0, 1, two, true);
         oracle.end(0, 1, one, true);
-        assert_eq!(allowed(&oracle, VolumeEnd::PowerCut), [first, second]);
+        assert_eq!(allowed(&oracle, LayerEnd::PowerCut), [first, second]);
         let late = oracle.tick();
         assert!(oracle.check_read(0, early, &content(0)).is_ok());
         assert!(oracle.check_read(0, late, &content(0)).is_err());

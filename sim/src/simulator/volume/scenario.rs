@@ -1,6 +1,6 @@
 //! Parameters drawn from a seed: the device below the volume, its load, and the ends of processes.
 
-use crate::simulator::layer::DeviceBelow;
+use crate::simulator::layer::{DeviceBelow, world::Life};
 use emu::rng::Rng;
 use engine::{
     buf::BLOCK,
@@ -26,17 +26,9 @@ pub struct VolumeLoad {
     pub crosses: bool,
 }
 
+/// Parameters of a life of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeScenario {
-    pub over: DeviceBelow,
-    pub members: usize,
-    pub drive: Geometry,
-    pub chunk_blocks: u64,
-    /// Zone size of the array.
-    pub zone_size_blocks: u64,
-    pub unwritten_fails: bool,
-    /// On a bare drive, FUA covers only the write's own blocks.
-    pub fua_stands_alone: bool,
     pub behaviour: VolumeOptions,
     /// Codec of the volume most of the time; Zstandard uses compression workers.
     pub codec: Option<Codec>,
@@ -47,121 +39,118 @@ pub struct VolumeScenario {
     /// The volume is filled before anything else.
     pub filled: bool,
     pub load: VolumeLoad,
-    /// Relative rates of the events: execution by a drive, completion, run of a task, submission of an operation.
-    pub pace: [u64; 4],
-    pub in_order: bool,
-    pub rounds: u64,
-    pub work_events: u64,
-    /// One of `fork_rarity` events is a fork.
-    pub fork_rarity: u64,
-    pub most_forks: u64,
-    pub cut_in_recovery_percent: u64,
-    pub kill_percent: u64,
     /// One of `fault_rarity` events makes a command of a bare drive fail; 0 for none.
     pub fault_rarity: u64,
 }
 
-impl VolumeScenario {
-    /// Draws a scenario.
-    pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> VolumeScenario {
-        let drawn = draw_over(rng);
-        let over = over.unwrap_or(drawn);
-        let single = over == DeviceBelow::Drive;
-        let parities = if let DeviceBelow::Array { parities, .. } = over { parities } else { 0 };
-        let members = if single { 1 } else { parities + 2 + rng.below(2) as usize };
-        let chunk_blocks = 2 << rng.below(2);
-        let stripe = chunk_blocks * (members - parities) as u64;
-        let zone_size_blocks = (24 + rng.below(50)).next_multiple_of(stripe);
-        let weight = |rng: &mut Rng| 1 << rng.below(4);
-        let shape = if single { rng.below(6) } else { 0 };
-        let drive = if single {
-            draw_drive(rng, shape)
-        } else {
-            over.draw_member(rng, chunk_blocks, (20..26, 8..13), 2 * 640 + 10)
-        };
-        let fua_stands_alone = single && rng.chance(1, 2);
-        let mut scenario = VolumeScenario {
-            over,
-            members,
-            drive,
-            chunk_blocks,
-            zone_size_blocks,
-            unwritten_fails: rng.chance(1, 4),
+/// Draws the parameters of a life.
+pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) {
+    let drawn = draw_over(rng);
+    let over = over.unwrap_or(drawn);
+    let single = over == DeviceBelow::Drive;
+    let parities = if let DeviceBelow::Array { parities, .. } = over { parities } else { 0 };
+    let members = if single { 1 } else { parities + 2 + rng.below(2) as usize };
+    let chunk_blocks = 2 << rng.below(2);
+    let stripe = chunk_blocks * (members - parities) as u64;
+    let zone_size_blocks = (24 + rng.below(50)).next_multiple_of(stripe);
+    let weight = |rng: &mut Rng| 1 << rng.below(4);
+    let shape = if single { rng.below(6) } else { 0 };
+    let drive = if single {
+        draw_drive(rng, shape)
+    } else {
+        over.draw_member(rng, chunk_blocks, (20..26, 8..13), 2 * 640 + 10)
+    };
+    let fua_stands_alone = single && rng.chance(1, 2);
+    let unwritten_fails = rng.chance(1, 4);
+    let mut scenario = VolumeScenario {
+        behaviour: VolumeOptions {
+            choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
+            apart: rng.chance(1, 4),
+            map_pages: Some(2 + rng.below(3) as usize),
+            changed_pages: Some(1 + rng.below(2) as usize),
             fua_stands_alone,
-            behaviour: VolumeOptions {
-                choice: if rng.chance(1, 2) { Choice::Greedy } else { Choice::CostBenefit },
-                apart: rng.chance(1, 4),
-                map_pages: Some(2 + rng.below(3) as usize),
-                changed_pages: Some(1 + rng.below(2) as usize),
-                fua_stands_alone,
-                give_up: false,
-            },
-            codec: if rng.chance(1, 2) { draw_codec(&mut Rng::new(rng.clone().next_u64())) } else { None },
-            unit: Unit::default(),
-            // Rarely larger than the usable blocks; or full, so that victims are full, too; or with many pages of the
-            // map.
-            size_percent: if shape == MANY_ZONES {
-                100
-            } else if shape == MANY_PAGES {
-                400 + rng.below(600)
-            } else if rng.chance(1, 5) {
-                101 + rng.below(60)
-            } else {
-                20 + rng.below(81)
-            },
-            filled: single && (shape == MANY_ZONES || rng.chance(1, 6)),
-            load: draw_load(rng, shape == MANY_PAGES),
-            pace: [weight(rng), weight(rng), 2 * weight(rng), weight(rng)],
-            in_order: rng.chance(1, 5),
-            rounds: 2 + rng.below(4),
-            work_events: 1 << (9 + rng.below(if single { 5 } else { 6 })),
-            fork_rarity: if single { 60 } else { 400 },
-            most_forks: if single { 60 } else { 12 },
-            cut_in_recovery_percent: [0, 30, 80][rng.below(3) as usize],
-            kill_percent: if rng.chance(1, 2) { 40 } else { 0 },
-            fault_rarity: if rng.chance(1, 3) { 1000 } else { 0 },
-        };
-        // Compressible data takes a little more than half of its size.
-        if scenario.codec.is_some() && rng.chance(1, 2) {
-            scenario.size_percent *= 2;
-        }
-        // Drawn from separate numbers, so that the rest of a life does not change.
-        let mut own = Rng::new(rng.clone().next_u64() ^ 2);
-        if single && shape > MANY_PAGES && own.chance(1, 12) {
-            scenario.draw_large_root(&mut own);
-        } else if scenario.codec.is_some() {
-            scenario.draw_unit(&mut Rng::new(rng.clone().next_u64()), single && shape > MANY_PAGES);
-        }
-        scenario
+            give_up: false,
+        },
+        codec: if rng.chance(1, 2) { draw_codec(&mut Rng::new(rng.clone().next_u64())) } else { None },
+        unit: Unit::default(),
+        // Rarely larger than the usable blocks; or full, so that victims are full, too; or with many pages of the
+        // map.
+        size_percent: if shape == MANY_ZONES {
+            100
+        } else if shape == MANY_PAGES {
+            400 + rng.below(600)
+        } else if rng.chance(1, 5) {
+            101 + rng.below(60)
+        } else {
+            20 + rng.below(81)
+        },
+        filled: single && (shape == MANY_ZONES || rng.chance(1, 6)),
+        load: draw_load(rng, shape == MANY_PAGES),
+        fault_rarity: 0,
+    };
+    let mut life = Life {
+        over,
+        members,
+        drive,
+        chunk_blocks,
+        zone_size_blocks,
+        unwritten_fails,
+        fua_stands_alone,
+        queue_depth: scenario.load.queue_depth,
+        // No ticks.
+        pace: [weight(rng), weight(rng), 2 * weight(rng), weight(rng), 0],
+        in_order: rng.chance(1, 5),
+        rounds: 2 + rng.below(4),
+        work_events: 1 << (9 + rng.below(if single { 5 } else { 6 })),
+        fork_rarity: if single { 60 } else { 400 },
+        most_forks: if single { 60 } else { 12 },
+        cut_in_recovery_percent: [0, 30, 80][rng.below(3) as usize],
+        kill_percent: if rng.chance(1, 2) { 40 } else { 0 },
+    };
+    scenario.fault_rarity = if rng.chance(1, 3) { 1000 } else { 0 };
+    // Compressible data takes a little more than half of its size.
+    if scenario.codec.is_some() && rng.chance(1, 2) {
+        scenario.size_percent *= 2;
     }
+    // Drawn from separate numbers, so that the rest of a life does not change.
+    let mut own = Rng::new(rng.clone().next_u64() ^ 2);
+    if single && shape > MANY_PAGES && own.chance(1, 12) {
+        scenario.draw_large_root(&mut life, &mut own);
+    } else if scenario.codec.is_some() {
+        let mut own = Rng::new(rng.clone().next_u64());
+        scenario.draw_unit(&mut life, &mut own, single && shape > MANY_PAGES);
+    }
+    (life, scenario)
+}
 
+impl VolumeScenario {
     /// Makes a root take several blocks and transfers, on a drive with very many zones and short transfers.
-    fn draw_large_root(&mut self, rng: &mut Rng) {
+    fn draw_large_root(&mut self, life: &mut Life, rng: &mut Rng) {
         let zone_capacity_blocks = 16 + rng.below(8);
-        self.drive = Geometry {
+        life.drive = Geometry {
             zones: 1400 + rng.below(300) as u32,
             zone_size_blocks: zone_capacity_blocks + rng.below(5),
             zone_capacity_blocks,
             max_transfer_blocks: 4,
-            ..self.drive.clone()
+            ..life.drive.clone()
         };
         (self.size_percent, self.filled) = (2 + rng.below(3), false);
         // Each recovery reads the state of all zones.
-        (self.rounds, self.most_forks) = (2, 5);
+        (life.rounds, life.most_forks) = (2, 5);
     }
 
     /// Draws a unit. With `any_drive`, a large unit gets a drive with few zones that have room for it.
-    fn draw_unit(&mut self, rng: &mut Rng, any_drive: bool) {
+    fn draw_unit(&mut self, life: &mut Life, rng: &mut Rng, any_drive: bool) {
         self.unit = *rng.pick(&Unit::all().collect::<Vec<Unit>>());
         let blocks = (self.unit.bytes() / BLOCK) as u64;
         if blocks > 4 && any_drive {
             let zone_capacity_blocks = 16 * blocks + rng.below(6 * blocks);
-            self.drive = Geometry {
+            life.drive = Geometry {
                 zones: 18 + rng.below(4) as u32,
                 zone_size_blocks: zone_capacity_blocks + rng.below(9),
                 zone_capacity_blocks,
                 max_transfer_blocks: (4 * blocks + 2 + rng.below(4 * blocks)) as u32,
-                ..self.drive.clone()
+                ..life.drive.clone()
             };
             self.load.most_blocks = 3 * blocks;
         }

@@ -1,7 +1,7 @@
 //! Sets up the device below a volume: a bare drive behind a sequencer, or an array with a tails file.
 
 use super::scenario::VolumeScenario;
-use crate::simulator::layer::{DeviceBelow, sequenced};
+use crate::simulator::layer::{DeviceBelow, sequenced, world::Life};
 use engine::{
     array::{Array, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
@@ -65,12 +65,12 @@ impl ZonedDevice for RecordingArray {
 /// Creates a volume on new drives.
 pub(super) async fn create(
     runtime: Runtime,
+    life: Life,
     scenario: VolumeScenario,
     drives: Vec<Drive>,
     uuid: [u8; 16],
 ) -> Result<(), String> {
-    let sizes = (scenario.chunk_blocks, scenario.zone_size_blocks);
-    let device = scenario.over.create(&runtime, drives, uuid, sizes).await?;
+    let device = life.create(&runtime, drives, uuid).await?;
     let plan = Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
     let blocks = (plan.usable * scenario.size_percent / 100).max(1);
     let VolumeScenario { codec, unit, .. } = scenario;

@@ -1,13 +1,20 @@
-//! Common parts of the simulators of volumes and of namespaces: the device below the layer, and playing seeds.
+//! What the simulators of volumes and of namespaces share: the [`world`] of one layer on a drive or an array, its
+//! events ([`step`]), ends and recoveries ([`lifecycle`]); the device below, and playing seeds. A layer is a
+//! [`world::LayerModel`].
+
+pub mod lifecycle;
+pub mod step;
+pub mod world;
 
 use super::{
-    runner::each_seed,
+    runner::{each_seed, failure_of, quietly},
     scenario::{GROUP_BLOCKS, draw_appends, level},
+    world::TraceMode,
 };
 use emu::rng::Rng;
 use engine::{
     adapt::sequence::Sequencer,
-    array::{Array, CreateOptions, Drive},
+    array::Drive,
     device::{Geometry, ZonedDevice, Zrwa},
     raid::policy::Policy,
     runtime::Runtime,
@@ -17,6 +24,7 @@ use std::{
     rc::Rc,
     sync::{Mutex, PoisonError},
 };
+use world::{LayerCounts, LayerModel, LayerWorld};
 
 /// The device below a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,28 +53,6 @@ impl DeviceBelow {
     pub(super) fn array(policy: Policy, parities: usize, rng: &Rng) -> DeviceBelow {
         let appends = policy == Policy::Log && draw_appends(rng);
         DeviceBelow::Array { policy, parities, group_blocks: if appends { GROUP_BLOCKS } else { 0 } }
-    }
-
-    /// Creates it from new drives; an array has chunks and zones of the given numbers of blocks.
-    pub(super) async fn create(
-        self,
-        runtime: &Runtime,
-        drives: Vec<Drive>,
-        uuid: [u8; 16],
-        (chunk_blocks, zone_size_blocks): (u64, u64),
-    ) -> Result<Rc<dyn ZonedDevice>, String> {
-        let DeviceBelow::Array { policy, parities, group_blocks } = self else {
-            return sequenced(runtime, &drives);
-        };
-        let options = CreateOptions {
-            group_blocks,
-            chunk_blocks,
-            zone_size_blocks: Some(zone_size_blocks),
-            parities,
-            policy: Some(policy),
-            ..CreateOptions::new("simulated", uuid)
-        };
-        Ok(Rc::new(Array::create(runtime, options, drives).await.map_err(|e| e.to_string())?))
     }
 
     /// Draws a member of such an array, with room in its metadata log for all open zones: from these ranges of numbers
@@ -114,7 +100,7 @@ pub(super) fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn Zo
 pub struct LayerOutcome<C> {
     pub seed: u64,
     pub over: DeviceBelow,
-    pub counts: C,
+    pub counts: LayerCounts<C>,
     /// The broken promise, or the panic.
     pub failure: Option<String>,
     pub trace: Vec<String>,
@@ -124,25 +110,47 @@ pub struct LayerOutcome<C> {
 #[derive(Clone, Debug, Default)]
 pub struct LayerSummary<C> {
     pub seeds: u64,
-    pub counts: C,
+    pub counts: LayerCounts<C>,
     /// In order of their seeds.
     pub failures: Vec<LayerOutcome<C>>,
 }
 
-/// Plays all `seeds` with `play` on `jobs` threads, and sums up the counters. `finished` is called after each seed.
-pub(super) fn run_seeds<C: Default + Send>(
-    play: &(dyn Fn(u64) -> LayerOutcome<C> + Sync),
-    add: fn(&mut C, &C),
+/// Plays one seed.
+fn run_seed<M: LayerModel>(
+    over: Option<DeviceBelow>,
+    seed: u64,
+    tracing: TraceMode,
+) -> LayerOutcome<M::Counts> {
+    let mut rng = Rng::new(seed);
+    let (life, model) = M::draw(&mut rng, over);
+    let over = life.over;
+    let mut world = LayerWorld::new(life, model, rng, tracing);
+    let failure = failure_of(|| M::live(&mut world));
+    LayerOutcome { seed, over, counts: world.counts, failure, trace: world.trace.lines() }
+}
+
+/// Plays a seed again to get its trace.
+pub fn replay<M: LayerModel>(
+    over: Option<DeviceBelow>,
+    seed: u64,
+    tracing: TraceMode,
+) -> LayerOutcome<M::Counts> {
+    quietly(|| run_seed::<M>(over, seed, tracing))
+}
+
+/// Plays all `seeds` on `jobs` threads, and sums up the counters. `finished` is called after each seed.
+pub fn run_seeds<M: LayerModel>(
+    over: Option<DeviceBelow>,
     seeds: Range<u64>,
     jobs: usize,
     finished: &(dyn Fn() + Sync),
-) -> LayerSummary<C> {
+) -> LayerSummary<M::Counts> {
     let total = Mutex::new(LayerSummary::default());
     each_seed(seeds, jobs, &|seed| {
-        let outcome = play(seed);
+        let outcome = run_seed::<M>(over, seed, TraceMode::Off);
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         total.seeds += 1;
-        add(&mut total.counts, &outcome.counts);
+        total.counts.add(&outcome.counts, M::add);
         if outcome.failure.is_some() {
             total.failures.push(outcome);
         }

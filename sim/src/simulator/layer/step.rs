@@ -1,36 +1,34 @@
-//! The events of a world of a volume, and waits for results.
+//! The events of a world of a layer, and waits for results.
 //!
 //! As in the world of arrays, everything that can happen is an event, and the seed picks among the possible events.
 
-use super::{load, world::VolumeWorld};
+use super::world::{LayerModel, LayerWorld};
 use crate::simulator::{
     step::TOO_MANY_EVENTS,
     world::{Failure, Pending},
 };
 use engine::runtime::MOST_WORK;
 
-/// Upper bound of task steps without a device event.
-const TOO_MANY_STEPS: u64 = 100_000;
-
 /// Executes one event; `false` if no event is possible. `working` lets the load submit operations.
-pub(super) fn event(world: &mut VolumeWorld, working: bool) -> Result<bool, Failure> {
+pub fn event<M: LayerModel>(world: &mut LayerWorld<M>, working: bool) -> Result<bool, Failure> {
     let (queued, executed) = (world.command_queue.queued(), world.command_queue.executed());
-    if queued == 0 && executed == 0 && !world.ready && !world.ops.is_empty() {
+    if !M::TICKS && queued == 0 && executed == 0 && !world.ready && world.model.outstanding() > 0 {
         return Err(world.hang());
     }
-    let wanted = working && world.volume.is_some() && world.ops.len() < world.scenario.load.queue_depth;
-    let possible = [queued > 0, executed > 0, world.ready, wanted];
+    let is_up = world.model.is_up();
+    let wanted = working && is_up && world.model.outstanding() < world.life.queue_depth;
+    let possible = [queued > 0, executed > 0, world.ready, wanted, M::TICKS && is_up];
     let weights: Vec<u64> =
-        possible.iter().zip(world.scenario.pace).map(|(possible, pace)| *possible as u64 * pace).collect();
+        possible.iter().zip(world.life.pace).map(|(possible, pace)| *possible as u64 * pace).collect();
     if weights.iter().all(|weight| *weight == 0) {
         return Ok(false);
     }
     world.command_queue.tick();
+    world.model.pass_time(&mut world.rng);
     world.trace.event += 1;
-    let kind = world.rng.weighted(&weights);
-    match kind {
+    match world.rng.weighted(&weights) {
         0 => {
-            let index = if world.scenario.in_order { 0 } else { world.rng.below(queued as u64) as usize };
+            let index = if world.life.in_order { 0 } else { world.rng.below(queued as u64) as usize };
             if let Some(event) = world.command_queue.execute(index, world.trace.on()) {
                 world.trace.note(|| format!("drive{} does {}", event.bay, event.what));
             }
@@ -40,30 +38,24 @@ pub(super) fn event(world: &mut VolumeWorld, working: bool) -> Result<bool, Fail
             world.command_queue.deliver(index);
             world.ready = true;
         }
-        2 if world.rng.chance(1, 100) => settle(world)?,
-        2 => world.ready = world.runtime.step(),
-        _ => load::issue(world),
+        2 => M::run_task(world)?,
+        3 => M::issue(world),
+        _ => {
+            world.model.tick();
+            world.ready = true;
+        }
     }
     let most = world.runtime.most_worked();
     if most > MOST_WORK {
         return Err(Failure(format!("a task did {most} units of work before others could go on")));
     }
-    load::collect(world)?;
+    M::collect(world)?;
     Ok(true)
 }
 
-/// Runs tasks until none is ready, since devices are polled only then.
-pub(super) fn settle(world: &mut VolumeWorld) -> Result<(), Failure> {
-    world.ready = false;
-    match (0..TOO_MANY_STEPS).any(|_| !world.runtime.step()) {
-        true => Ok(()),
-        false => Err(Failure(format!("tasks wake each other for ever: {:?}", world.status()))),
-    }
-}
-
-/// Runs events until the result is available.
-pub(super) fn wait<T>(
-    world: &mut VolumeWorld,
+/// See [`LayerWorld::wait`].
+pub(super) fn wait<M: LayerModel, T>(
+    world: &mut LayerWorld<M>,
     pending: &Pending<T, String>,
 ) -> Result<Result<T, String>, Failure> {
     for _ in 0..TOO_MANY_EVENTS {
@@ -77,9 +69,9 @@ pub(super) fn wait<T>(
     Err(Failure(format!("still not done after {TOO_MANY_EVENTS} events")))
 }
 
-/// Waits for the result, in order and without delays.
-pub(super) fn wait_in_order<T>(
-    world: &mut VolumeWorld,
+/// See [`LayerWorld::wait_in_order`].
+pub(super) fn wait_in_order<M: LayerModel, T>(
+    world: &mut LayerWorld<M>,
     pending: &Pending<T, String>,
 ) -> Result<Result<T, String>, Failure> {
     for _ in 0..TOO_MANY_EVENTS {
@@ -96,13 +88,13 @@ pub(super) fn wait_in_order<T>(
     Err(Failure(format!("still not done after {TOO_MANY_EVENTS} rounds")))
 }
 
-/// Runs until all operations are complete.
-pub(super) fn drain(world: &mut VolumeWorld) -> Result<(), Failure> {
+/// Runs until nothing is outstanding.
+pub fn drain<M: LayerModel>(world: &mut LayerWorld<M>) -> Result<(), Failure> {
     for _ in 0..TOO_MANY_EVENTS {
-        if world.ops.is_empty() {
-            return Ok(());
+        if world.model.is_idle() {
+            return M::check(world);
         }
         event(world, false)?;
     }
-    Err(Failure(format!("operations did not complete within {TOO_MANY_EVENTS} events")))
+    Err(world.hang())
 }

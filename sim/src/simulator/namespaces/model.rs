@@ -1,0 +1,239 @@
+//! Namespaces as the layer of a world: tenants, their load, and what is promised to them.
+
+use super::{
+    lifecycle, load,
+    ops::{NamespaceOp, NamespaceOpKind, Reshape, TenantQos},
+    oracle::NamespaceZone,
+    scenario::{NamespaceScenario, draw},
+    stack::bring_up,
+};
+use crate::simulator::{
+    hidden::HiddenLayer,
+    layer::{
+        DeviceBelow,
+        lifecycle::cut_power,
+        step,
+        world::{LayerModel, LayerWorld, Life},
+    },
+    world::{Failure, Pending},
+};
+use emu::rng::Rng;
+use engine::vzone::{Namespace, NamespaceOptions, Namespaces, VzoneError};
+use std::{cell::Cell, rc::Rc};
+
+pub(super) type World = LayerWorld<NamespaceModel>;
+
+/// Most tenants of a life, and most zones of one: block stamps contain both numbers.
+pub(super) const MOST_TENANTS: usize = 14;
+const MOST_ZONES: u32 = 16;
+
+/// Number of events between two audits of the allocation.
+const AUDIT_EVERY: u64 = 8;
+
+/// Counters of the namespaces, to show that runs reach the relevant cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceCounts {
+    pub namespaces: u64,
+    /// Additions, resizes and removals of namespaces at runtime.
+    pub reshapes: u64,
+    /// Groups that were moved: reclaimed, or torn by a power cut.
+    pub moved_groups: u64,
+    /// Largest number of spares that a namespace held.
+    pub most_spares: u64,
+}
+
+/// The namespaces and their tenants.
+pub struct NamespaceModel {
+    pub(super) scenario: NamespaceScenario,
+    pub(super) clock: Rc<Cell<u64>>,
+    /// The running namespaces, and the handle of each tenant's namespace; `None` for a tenant without one.
+    pub(super) up: Option<(Namespaces, Vec<Option<Namespace>>)>,
+    /// By tenant and zone, including zones that the tenant no longer has.
+    pub(super) zones: Vec<Vec<NamespaceZone>>,
+    pub(super) names: Vec<String>,
+    /// Number of zones of each tenant; `None` without a namespace.
+    pub(super) sizes: Vec<Option<u32>>,
+    pub(super) limits: Vec<TenantQos>,
+    /// A change of namespaces that may have taken effect, and its result while that is outstanding.
+    pub(super) reshape: Option<Reshape>,
+    pub(super) reshaping: Option<Pending<Result<(), VzoneError>, String>>,
+    /// The tenant of a change of limits that is in progress.
+    pub(super) limiting: Option<(usize, Pending<(), String>)>,
+    /// Whether each tenant submits operations now.
+    pub(super) busy: Vec<bool>,
+    pub(super) ops: Vec<NamespaceOp>,
+    pub(super) writes: u64,
+    /// Commands of the drive fail occasionally.
+    pub(super) failing: bool,
+}
+
+impl NamespaceModel {
+    fn new(scenario: NamespaceScenario) -> NamespaceModel {
+        NamespaceModel {
+            scenario,
+            clock: Rc::new(Cell::new(1_000_000)),
+            up: None,
+            zones: Vec::new(),
+            names: Vec::new(),
+            sizes: Vec::new(),
+            limits: Vec::new(),
+            reshape: None,
+            reshaping: None,
+            limiting: None,
+            busy: Vec::new(),
+            ops: Vec::new(),
+            writes: 0,
+            failing: false,
+        }
+    }
+
+    /// Adds a tenant of this name, which may have a namespace from now on.
+    pub(super) fn expect_tenant(&mut self, name: String) -> usize {
+        self.names.push(name);
+        self.sizes.push(None);
+        self.limits.push(TenantQos::default());
+        self.zones.push(Vec::new());
+        self.busy.push(true);
+        self.names.len() - 1
+    }
+
+    /// Sets the number of zones of a tenant's namespace, `None` if it has none.
+    pub(super) fn has(&mut self, tenant: usize, zones: Option<u32>) {
+        self.sizes[tenant] = zones;
+        let Some((namespaces, _)) = &self.up else { return };
+        let capacity = namespaces.zone_capacity_blocks();
+        let known = self.zones[tenant].len() as u32;
+        let mark = |zone: u32| MOST_ZONES * (tenant as u32 + 1) + zone;
+        self.zones[tenant]
+            .extend((known..zones.unwrap_or(0)).map(|zone| NamespaceZone::new(mark(zone), capacity)));
+    }
+
+    /// Updates the handles of the existing namespaces.
+    pub(super) fn list_namespaces(&mut self) {
+        let Some((namespaces, list)) = &mut self.up else { return };
+        let there = namespaces.list();
+        let called = |name: &String| there.iter().find(|namespace| namespace.name() == name).cloned();
+        *list = self.names.iter().map(called).collect();
+    }
+
+    pub(super) fn namespace(&self, tenant: usize) -> Option<&Namespace> {
+        self.up.as_ref()?.1.get(tenant)?.as_ref()
+    }
+}
+
+impl LayerModel for NamespaceModel {
+    type Counts = NamespaceCounts;
+    type Up = Namespaces;
+
+    const HIDDEN: HiddenLayer = HiddenLayer::Namespaces;
+    const RECOVERY_EVENTS: u64 = 150;
+    const TICKS: bool = true;
+
+    fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, NamespaceModel) {
+        let (life, scenario) = draw(rng, over);
+        (life, NamespaceModel::new(scenario))
+    }
+
+    fn add(counts: &mut NamespaceCounts, other: &NamespaceCounts) {
+        counts.namespaces += other.namespaces;
+        counts.reshapes += other.reshapes;
+        counts.moved_groups += other.moved_groups;
+        counts.most_spares = counts.most_spares.max(other.most_spares);
+    }
+
+    fn live(world: &mut World) -> Result<(), Failure> {
+        lifecycle::run(world)
+    }
+
+    fn is_up(&self) -> bool {
+        self.up.is_some()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.ops.len()
+    }
+
+    fn describe(&self) -> String {
+        let ops: Vec<NamespaceOpKind> = self.ops.iter().map(|op| op.kind).collect();
+        format!("{ops:?}")
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ops.is_empty() && self.limiting.is_none() && self.reshaping.is_none()
+    }
+
+    fn pass_time(&mut self, rng: &mut Rng) {
+        self.clock.set(self.clock.get() + rng.below(40));
+    }
+
+    fn tick(&mut self) {
+        if let Some((namespaces, _)) = &self.up {
+            namespaces.tick();
+        }
+    }
+
+    fn issue(world: &mut World) {
+        load::issue(world);
+    }
+
+    fn collect(world: &mut World) -> Result<(), Failure> {
+        load::collect(world)?;
+        match world.trace.event.is_multiple_of(AUDIT_EVERY) {
+            true => lifecycle::audit(world),
+            false => Ok(()),
+        }
+    }
+
+    fn check(world: &mut World) -> Result<(), Failure> {
+        lifecycle::audit(world)
+    }
+
+    fn forget(world: &mut World) {
+        if let Some((namespaces, _)) = world.model.up.take() {
+            world.counts.own.moved_groups += namespaces.moved_groups();
+        }
+        world.model.ops.clear();
+        world.model.limiting = None;
+        world.model.reshaping = None;
+    }
+
+    fn bring_up(world: &mut World) -> Pending<Namespaces, String> {
+        let clock = world.model.clock.clone();
+        let behaviour = NamespaceOptions {
+            clock: Rc::new(move || clock.get()),
+            patience_us: world.model.scenario.patience_us,
+            admission: true,
+        };
+        world.start(bring_up(world.runtime.clone(), world.life.over, world.drives(), behaviour))
+    }
+
+    fn take_up(world: &mut World, up: Result<Namespaces, String>) -> Result<bool, Failure> {
+        let namespaces = up.map_err(|why| Failure(format!("namespaces do not come up again: {why}")))?;
+        world.model.up = Some((namespaces, Vec::new()));
+        world.model.list_namespaces();
+        Ok(true)
+    }
+
+    fn judge(world: &mut World) -> Result<(), Failure> {
+        lifecycle::judge(world)
+    }
+
+    fn end_at_rest(world: &mut World) -> Result<(), Failure> {
+        step::drain(world)?;
+        cut_power(world)
+    }
+
+    fn copy(&self) -> NamespaceModel {
+        NamespaceModel {
+            clock: Rc::new(Cell::new(self.clock.get())),
+            zones: self.zones.clone(),
+            names: self.names.clone(),
+            sizes: self.sizes.clone(),
+            limits: self.limits.clone(),
+            reshape: self.reshape,
+            busy: self.busy.clone(),
+            writes: self.writes,
+            ..NamespaceModel::new(self.scenario.clone())
+        }
+    }
+}
