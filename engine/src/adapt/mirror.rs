@@ -1,6 +1,6 @@
 //! Mirror of a drive on its replacement, zone by zone.
 //!
-//! A replacement drive is filled while the drive that it replaces is in use (`raid/maintain/replace.rs`). The copy has
+//! A replacement drive is filled while the drive that it replaces is in use (`raid/maintain/copy.rs`). The copy has
 //! to stay equal: from the moment a zone is *followed*, every command that changes it goes to both drives, and is
 //! complete when both have answered. So a completed command is complete on both. The caller of [`Mirror::follow`] makes
 //! sure that the zone is equal on both drives, and that no command for it is outstanding.

@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod background;
+mod copy;
 pub mod fill;
 pub mod job;
 mod part;
