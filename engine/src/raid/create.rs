@@ -35,7 +35,8 @@ use crate::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-/// Blocks of a member in flight at once, where zones are written by appends: more would not make a drive faster.
+/// Blocks of a member that may be in flight at once in a zone that is written by appends: more would not make a drive
+/// faster.
 const APPENDED_BLOCKS: u64 = 32;
 
 /// By default one of so many zones is a spare zone.
@@ -294,6 +295,7 @@ fn plan(
     }
     let distance = match policy.uses_zrwa() {
         true => distance_in_zrwa(chunk, policy.rows_in_zrwa(parities), drives)?,
+        // The distance is in stripes, each with a chunk of every member.
         false if options.group_blocks > 1 => (APPENDED_BLOCKS / chunk).max(log::IN_FLIGHT_STRIPES),
         false => log::IN_FLIGHT_STRIPES,
     };

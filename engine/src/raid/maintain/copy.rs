@@ -264,7 +264,7 @@ async fn copy_running(raid: &Rc<Raid>, zone: &Rc<Zone>, copy: &CopyJob<'_>) -> R
     let zones = Zones::One(physical(zone.index));
     on_new(copy.mirror, Command::Open { zones, zrwa }).await?;
     let mut at = 0;
-    for _ in 0..8 {
+    for _ in 0..part::CATCH_UPS {
         let end = unchanging(raid, zone, copy.seat.member);
         if end < at + raid.layout.distance * raid.layout.chunk_blocks {
             break;

@@ -23,6 +23,10 @@ use crate::{
 };
 use std::{collections::BTreeMap, ops::Range};
 
+/// Times that a rebuild or a copy of a zone that is being written catches up with the writes, before it pauses the zone
+/// for the rest: it would never catch up with a host that writes faster.
+pub const CATCH_UPS: usize = 8;
+
 /// Blocks read from each member at a time.
 const BATCH_BLOCKS: u64 = 256;
 

@@ -399,7 +399,7 @@ async fn rebuild_running(
     let zrwa = layout.policy.uses_zrwa();
     part::on_member(raid, member, Command::Open { zones, zrwa }).await?;
     let mut row = 0;
-    for _ in 0..8 {
+    for _ in 0..part::CATCH_UPS {
         // Not the last complete row: a write pointer at its end might claim too much.
         let settled = (zone.flow.borrow().claimed() / layout.data_chunks()).saturating_sub(1);
         if settled < row + layout.distance {

@@ -56,8 +56,10 @@ impl Policy {
     pub fn logged_blocks(self, layout: &Layout) -> u64 {
         let (chunk, distance) = (layout.chunk_blocks, layout.distance);
         let of_one = match self {
+            // A record for each stripe in flight, with a block for its header.
             Policy::Log | Policy::Zrwa => distance * (chunk + 1),
-            // A member has the parity of every N-th stripe. Its latest version is kept, in up to four records.
+            // A member has the parity of every N-th stripe. Its latest version is kept, in up to four records, each with
+            // a block for its header.
             Policy::InPlace => distance.div_ceil(layout.members as u64) * (chunk + 4),
         };
         layout.parities as u64 * of_one
